@@ -1,0 +1,1 @@
+"""What an op must do: FLOPs and bytes."""

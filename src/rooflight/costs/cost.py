@@ -1,0 +1,38 @@
+"""OpCost: what an operation must do, whatever runs it. Uncosted: what nobody wrote a formula for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpCost:
+    """Work of one operation.
+
+    ``matrix_flops`` run on the matrix unit at the peak of ``matrix_dtype``, ``vector_flops`` on the vector unit; one
+    multiply-add is 2 FLOPs. A dtype left None is that of the op's first floating-point input. Bytes are the least
+    that must move: distinct storage read once and written once; ``bytes_sent`` leave the device over a link. ``upper``
+    marks a count that data could only lower (unknown sequence lengths, routing); ``note`` says why.
+    """
+
+    matrix_flops: int = 0
+    matrix_dtype: str | None = None
+    vector_flops: int = 0
+    vector_dtype: str | None = None
+    bytes_read: int = 0
+    bytes_written: int = 0
+    bytes_sent: int = 0
+    upper: bool = False
+    note: str = ""
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes read and written."""
+        return self.bytes_read + self.bytes_written
+
+
+@dataclass(frozen=True, slots=True)
+class Uncosted:
+    """An operation whose cost is unknown, and why. Never counted as zero: it lowers the coverage."""
+
+    reason: str

@@ -1,0 +1,1 @@
+"""Nouns: what was observed. This room imports no other."""

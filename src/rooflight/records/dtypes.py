@@ -1,0 +1,96 @@
+"""Number formats by the name that torch prints after ``torch.``, so that no room needs torch to know a size."""
+
+from __future__ import annotations
+
+from typing import Final
+
+ITEM_BYTES: Final[dict[str, int]] = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2fnuz": 1,
+    "float8_e8m0fnu": 1,
+    "float4_e2m1fn_x2": 1,  # one byte holds two numbers; shapes count bytes
+    "complex32": 4,
+    "complex64": 8,
+    "complex128": 16,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint64": 8,
+    "uint32": 4,
+    "uint16": 2,
+    "uint8": 1,
+    "bool": 1,
+    "qint8": 1,
+    "quint8": 1,
+    "qint32": 4,
+}
+
+_SHORT_NAMES: Final[dict[str, str]] = {
+    "fp64": "float64",
+    "double": "float64",
+    "fp32": "float32",
+    "float": "float32",
+    "tf32": "tfloat32",
+    "fp16": "float16",
+    "half": "float16",
+    "bf16": "bfloat16",
+    "fp8": "float8_e4m3fn",
+    "fp4": "float4_e2m1fn_x2",
+}
+
+# The peaks that a device can have. Every float8 layout runs at one rate, and so on.
+PRECISIONS: Final[tuple[str, ...]] = (
+    "float64",
+    "float32",
+    "tfloat32",
+    "float16",
+    "bfloat16",
+    "float8",
+    "int8",
+    "float4",
+)
+
+
+def dtype_name(text: str) -> str:
+    """The full name of a dtype given as ``bf16``, ``torch.bfloat16`` or ``bfloat16``.
+
+    Raises ValueError when no such format is known.
+    """
+    name = text.removeprefix("torch.").lower()
+    name = _SHORT_NAMES.get(name, name)
+    if name not in ITEM_BYTES and name not in PRECISIONS:
+        known = ", ".join(sorted(_SHORT_NAMES))
+        raise ValueError(f'unknown dtype "{text}": use one of {known} or a full torch name')
+    return name
+
+
+def item_bytes(dtype: str) -> int:
+    """Bytes of one element. Raises ValueError for an unknown dtype."""
+    try:
+        return ITEM_BYTES[dtype]
+    except KeyError:
+        raise ValueError(f'unknown dtype "{dtype}": its size is not known') from None
+
+
+def precision_of(dtype: str) -> str | None:
+    """Which of the PRECISIONS' peaks bounds arithmetic on ``dtype``; None where none does (int64, bool).
+
+    Complex numbers run on the unit of their real part. float32 is "float32" here; whether the TF32 unit may be used
+    instead is a setting of the run, which the roofline knows.
+    """
+    if dtype in PRECISIONS:
+        return dtype
+    if dtype.startswith("float8"):
+        return "float8"
+    if dtype.startswith("float4"):
+        return "float4"
+    if dtype in ("uint8", "qint8", "quint8"):
+        return "int8"
+    return {"complex32": "float16", "complex64": "float32", "complex128": "float64"}.get(dtype)

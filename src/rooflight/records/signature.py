@@ -1,0 +1,60 @@
+"""OpSignature: everything about an operation that its cost depends on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rooflight.records.tensor import TensorSpec, distinct_bytes
+
+AttributeValue = int | bool | str | None | tuple[int, ...] | tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpSignature:
+    """An operation's name, tensors and settings. Equal signatures cost the same, so formulas run once for each.
+
+    ``name`` is ``namespace::op`` without overload. ``inputs`` and ``outputs`` are flat: a list of tensors takes as many
+    places as it has tensors, a missing optional tensor takes none; ``input_names`` gives, place by place, the argument
+    of the op's schema. ``outputs`` are the tensors returned and the arguments mutated, the latter with the ``storage``
+    number of the input they alias. ``attributes`` are the ints, bools, strings and lists of them that were passed;
+    floats are left out, since no cost depends on them.
+    """
+
+    name: str
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    input_names: tuple[str, ...] = ()
+    attributes: tuple[tuple[str, AttributeValue], ...] = ()
+
+    @property
+    def input_shapes(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(tensor.shape for tensor in self.inputs)
+
+    @property
+    def output_shapes(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(tensor.shape for tensor in self.outputs)
+
+    @property
+    def input_bytes(self) -> int:
+        """Distinct bytes of all inputs."""
+        return distinct_bytes(self.inputs)
+
+    @property
+    def output_bytes(self) -> int:
+        """Distinct bytes of all outputs."""
+        return distinct_bytes(self.outputs)
+
+    def named(self, name: str) -> tuple[TensorSpec, ...]:
+        """The tensors of one argument: one place for a tensor, several for a list, none where it was not given."""
+        return tuple(tensor for tensor, key in zip(self.inputs, self.input_names, strict=False) if key == name)
+
+    def input(self, name: str) -> TensorSpec | None:
+        """The tensor given for one argument, or None."""
+        return next(iter(self.named(name)), None)
+
+    def attribute(self, name: str, default: AttributeValue = None) -> AttributeValue:
+        """The value passed for a setting, or ``default`` where the caller left it out."""
+        for key, value in self.attributes:
+            if key == name:
+                return value
+        return default

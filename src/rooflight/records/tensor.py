@@ -1,0 +1,86 @@
+"""TensorSpec: what a tensor looked like when an operation saw it, and how many distinct bytes tensors cover."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+
+from rooflight.records.dtypes import item_bytes
+
+UNSHARED = -1
+"""Value of ``TensorSpec.storage`` for a tensor that shares its memory with no other tensor of the same operation."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Shape, dtype and layout of a tensor.
+
+    ``strides`` are in elements; None means contiguous. ``storage`` numbers the memory among the tensors of one
+    operation: two tensors with the same number alias each other (``x.add_(y)``, ``mm(x, x)``, slices of one fused
+    projection), ``UNSHARED`` stands alone. ``offset`` (elements) tells aliases apart.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    strides: tuple[int, ...] | None = None
+    storage: int = UNSHARED
+    offset: int = 0
+
+    @property
+    def numel(self) -> int:
+        """Elements that indexing can reach, an expanded one as often as it repeats."""
+        return prod(self.shape)
+
+    @property
+    def item_bytes(self) -> int:
+        return item_bytes(self.dtype)
+
+    @property
+    def extent(self) -> int:
+        """Elements of memory from the first to the last one touched, gaps included."""
+        if self.strides is None:
+            return self.numel
+        if 0 in self.shape:
+            return 0
+        return 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
+
+    @property
+    def distinct(self) -> int:
+        """Distinct elements in memory: an expanded (stride 0) dimension counts once, overlapping windows at most once."""
+        if self.strides is None:
+            return self.numel
+        kept = prod(size for size, stride in zip(self.shape, self.strides, strict=True) if stride != 0 or size == 0)
+        return min(kept, self.extent)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the distinct elements: the least that reading or writing the whole tensor moves."""
+        return self.distinct * self.item_bytes
+
+
+def distinct_bytes(tensors: Iterable[TensorSpec]) -> int:
+    """Bytes that a set of tensors covers together, memory shared between them counted once."""
+    total = 0
+    shared: dict[int, set[TensorSpec]] = {}
+    for tensor in tensors:
+        if tensor.storage == UNSHARED:
+            total += tensor.nbytes
+        else:
+            shared.setdefault(tensor.storage, set()).add(tensor)
+    return total + sum(_union_bytes(group) for group in shared.values())
+
+
+def _union_bytes(aliases: set[TensorSpec]) -> int:
+    """Bytes of aliases of one storage: their sum, but no more than the span of memory they cover."""
+    if len(aliases) == 1:
+        return next(iter(aliases)).nbytes
+    spans = sorted(
+        (tensor.offset * tensor.item_bytes, (tensor.offset + tensor.extent) * tensor.item_bytes) for tensor in aliases
+    )
+    covered = 0
+    end = spans[0][0]
+    for start, stop in spans:
+        covered += max(0, stop - max(start, end))
+        end = max(end, stop)
+    return min(covered, sum(tensor.nbytes for tensor in aliases))
