@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from rooflight.records.dtypes import PRECISIONS, dtype_name, precision_of
+
+# Products in these formats need no matrix unit: the vector units do them where no matrix rate is listed.
+_VECTOR_PRODUCTS = ("float32", "float64")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,6 +20,10 @@ class MemoryLevel:
     capacity_bytes: int | None = None
     bytes_per_s: float | None = None
 
+    def __post_init__(self) -> None:
+        _refuse_unless_positive(f"{self.name} capacity", self.capacity_bytes)
+        _refuse_unless_positive(f"{self.name} bandwidth", self.bytes_per_s)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
@@ -22,6 +32,9 @@ class Link:
     name: str
     bytes_per_s: float | None = None
 
+    def __post_init__(self) -> None:
+        _refuse_unless_positive(f"{self.name} bandwidth", self.bytes_per_s)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofs:
@@ -29,7 +42,7 @@ class Roofs:
 
     ``matrix_flops_per_s`` and ``vector_flops_per_s`` map a precision (``records.dtypes.PRECISIONS``) to dense FLOP/s;
     a missing key is unknown or unsupported, never zero. ``memory`` runs from the level nearest to the arithmetic to
-    main memory, which is last.
+    main memory, which is last. Raises ValueError for an unknown precision and for figures that are not positive.
     """
 
     source: str
@@ -37,6 +50,14 @@ class Roofs:
     vector_flops_per_s: Mapping[str, float] = field(default_factory=dict)
     memory: tuple[MemoryLevel, ...] = ()
     launch_latency_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for unit, peaks in (("matrix", self.matrix_flops_per_s), ("vector", self.vector_flops_per_s)):
+            for precision, peak in peaks.items():
+                if precision not in PRECISIONS:
+                    raise ValueError(f'unknown {unit} precision "{precision}": use one of {", ".join(PRECISIONS)}')
+                _refuse_unless_positive(f"{unit} {precision}", peak)
+        _refuse_unless_positive("launch latency", self.launch_latency_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,46 +71,117 @@ class DeviceSpec:
     vendor: str
     architecture: str
     kind: str  # "cuda", "cpu", "other": which torch backend drives it
-    match: tuple[str, ...] = ()
+    match: tuple[str, ...] = ()  # the names its driver prints
     datasheet: Roofs | None = None
     calibrated: Roofs | None = None
     links: tuple[Link, ...] = ()
+    memory_type: str = ""
     unit_count: int | None = None  # streaming multiprocessors, compute units, cores
     boost_clock_mhz: float | None = None
+    matrix_peak_clock_mhz: float | None = None  # listed where the matrix peaks belong to another clock than the boost
     tdp_w: float | None = None
     confidence: str = ""
-    unverified: tuple[str, ...] = ()
+    unverified: tuple[str, ...] = ()  # doubtful figures, by their key in the device's TOML
     notes: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
+    checked_against: tuple[str, ...] = ()
     compute_capability: str = ""
     form_factor: str = ""
+
+    def with_calibration(self, roofs: Roofs) -> DeviceSpec:
+        """This device with ``roofs`` as its calibrated figures."""
+        return replace(self, calibrated=roofs)
 
     def matrix_peak(self, precision: str) -> float | None:
         """Dense matrix FLOP/s for a precision or dtype (``"bf16"``, ``"tf32"``), None where unknown.
 
         float32 and float64 products run on the vector units of parts that list no matrix rate for them.
         """
-        raise NotImplementedError
+        wanted = precision_of(dtype_name(precision))
+        if wanted is None:
+            return None
+        peaks = [roofs.matrix_flops_per_s.get(wanted) for roofs in self._roofs]
+        if wanted in _VECTOR_PRODUCTS:
+            peaks += [roofs.vector_flops_per_s.get(wanted) for roofs in self._roofs]
+        return _highest(peaks)
 
     def vector_peak(self, precision: str) -> float | None:
-        """Vector FLOP/s for a precision or dtype, None where unknown. Half formats compute in float32, as torch does."""
-        raise NotImplementedError
+        """Vector FLOP/s for a precision or dtype, None where unknown.
+
+        Half and integer formats have the float32 rate where none of their own is listed: torch computes them in it.
+        """
+        wanted = precision_of(dtype_name(precision)) or "float32"
+        if wanted == "float64":
+            return _highest(roofs.vector_flops_per_s.get(wanted) for roofs in self._roofs)
+        return _highest(
+            roofs.vector_flops_per_s.get(wanted, roofs.vector_flops_per_s.get("float32")) for roofs in self._roofs
+        )
+
+    @property
+    def matrix_clock_headroom(self) -> float | None:
+        """Boost clock over the clock of the matrix peaks: what a kernel may honestly reach of them. None: not known."""
+        if self.boost_clock_mhz is None:
+            return None
+        return self.boost_clock_mhz / (self.matrix_peak_clock_mhz or self.boost_clock_mhz)
 
     @property
     def memory(self) -> tuple[MemoryLevel, ...]:
-        """Levels from nearest to main memory, each with the higher bandwidth of datasheet and calibration."""
-        raise NotImplementedError
+        """Levels from nearest to main memory, each with the higher bandwidth of datasheet and calibration.
+
+        Caches are the same when their names are; main memory is last in both, whatever its name. A measured capacity
+        takes the place of the datasheet's.
+        """
+        caches: dict[str, MemoryLevel] = {}
+        main: MemoryLevel | None = None
+        for roofs in self._roofs:
+            for cache in roofs.memory[:-1]:
+                caches[cache.name] = _merged(caches.get(cache.name), cache)
+            if roofs.memory:
+                main = _merged(main, roofs.memory[-1])
+        nearest_first = sorted(caches.values(), key=lambda cache: cache.capacity_bytes or 0)
+        return (*nearest_first, main) if main else ()
 
     @property
     def dram_bytes_per_s(self) -> float | None:
         """Bandwidth of main memory (HBM, GDDR, DDR), bytes read and written together."""
-        raise NotImplementedError
+        return _highest(roofs.memory[-1].bytes_per_s for roofs in self._roofs if roofs.memory)
 
     @property
     def dram_capacity_bytes(self) -> int | None:
-        raise NotImplementedError
+        """Size of main memory: as measured, otherwise as on the datasheet."""
+        memory = self.memory
+        return memory[-1].capacity_bytes if memory else None
 
     @property
     def link_bytes_per_s(self) -> float | None:
-        """Bandwidth of the fastest link per direction."""
-        raise NotImplementedError
+        """Bandwidth of the fastest link per direction. None where one is unknown, as that may be the fastest."""
+        speeds = [link.bytes_per_s for link in self.links]
+        return None if None in speeds else _highest(speeds)
+
+    @property
+    def launch_latency_s(self) -> float | None:
+        """Seconds to launch one kernel: measured, never on datasheets."""
+        return self.calibrated.launch_latency_s if self.calibrated else None
+
+    @property
+    def _roofs(self) -> tuple[Roofs, ...]:
+        return tuple(roofs for roofs in (self.datasheet, self.calibrated) if roofs is not None)
+
+
+def _highest(figures: Iterable[float | None]) -> float | None:
+    return max((figure for figure in figures if figure is not None), default=None)
+
+
+def _merged(datasheet: MemoryLevel | None, measured: MemoryLevel) -> MemoryLevel:
+    if datasheet is None:
+        return measured
+    return MemoryLevel(
+        name=datasheet.name,
+        capacity_bytes=measured.capacity_bytes or datasheet.capacity_bytes,
+        bytes_per_s=_highest((datasheet.bytes_per_s, measured.bytes_per_s)),
+    )
+
+
+def _refuse_unless_positive(what: str, figure: float | None) -> None:
+    if figure is not None and not 0 < figure < inf:
+        raise ValueError(f"{what} is {figure}: give a positive number, or nothing where it is unknown")

@@ -1,0 +1,263 @@
+"""SDPA accounted as one op, whatever the host splits it into.
+
+``scaled_dot_product_attention`` is a composite: below autograd, where the recorder sits, the CPU shows a flash kernel,
+the meta device a dozen small ops. A bound for another device must account the call itself. While a recording is open,
+the call is therefore routed through this file (an official ``torch.library`` registration on the autograd keys, gone
+when the last recording ends): the ops it runs become children of one record, and so do the ops of its backward, told
+by the sequence numbers of the autograd nodes that the call made. On the meta device, where values do not matter, the
+call is not decomposed at all.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch._C import _get_dispatch_stack_at, _len_torch_dispatch_stack
+
+from rooflight.capture.describe import signature_of, spec_of, storage_of
+from rooflight.capture.plans import plan_of
+from rooflight.records.signature import OpSignature
+from rooflight.records.tensor import TensorSpec
+
+if TYPE_CHECKING:
+    from rooflight.capture.dispatch import DispatchSource
+
+ATTENTION_BACKWARD: Final = "rooflight::scaled_dot_product_attention_backward"
+
+_SDPA: Final = torch.ops.aten.scaled_dot_product_attention.default
+_SDPA_PLAN: Final = plan_of(_SDPA)
+_AUTOGRAD_KEYS: Final = ("AutogradCPU", "AutogradCUDA", "AutogradXPU", "AutogradMeta")
+
+NO_SEQUENCE: Final = 2**64 - 1
+"""Sequence number that torch gives to the nodes that accumulate gradients into leaves."""
+
+# Gradients that the autograd engine adds up when a tensor was used twice appear under the node that made the last one.
+_ENGINE_ACCUMULATION: Final = torch.ops.aten.add.Tensor
+
+
+@dataclass(slots=True)
+class _Region:
+    """The autograd nodes [start, end) that one call made, and what its backward is to be accounted as."""
+
+    start: int
+    end: int
+    backward: OpSignature
+
+
+class Composites:
+    """Bookkeeping of one recording's composite calls."""
+
+    __slots__ = ("_children", "_context", "_in_region", "_last", "_open", "_regions", "_source", "_starts", "active")
+
+    def __init__(self, source: DispatchSource) -> None:
+        self._source = source
+        self.active = False  # whether ops must ask here at all
+        self._regions: list[_Region] = []
+        self._starts: list[int] = []
+        self._open: _Region | None = None  # the region whose backward is running
+        self._in_region = False  # whether the op being recorded belongs to it
+        self._last: tuple[int, _Region | None] = (-1, None)
+        self._children: list[int] = []
+        self._context = 0
+
+    def call_attention(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run SDPA with this recording watching."""
+        return _call_attention([self._source], args, kwargs)
+
+    def note_attention(self, first: int, sequence: int, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Write the record of an SDPA call that ran as the records since ``first``, its nodes since ``sequence``."""
+        tape = self._source.tape
+        op = attention_signature(args, kwargs, out)
+        children = range(first, len(tape))
+        parent = self._append(op, [*args[:4], kwargs.get("attn_mask")], [out])
+        tape.adopt(children, parent)
+        end = torch._C._autograd._get_sequence_nr()
+        if out.requires_grad and end > sequence:
+            query, key, value = args[:3]
+            self._regions.append(_Region(sequence, end, attention_backward(op, (query, key, value))))
+            self._starts.append(sequence)
+            self.active = True
+
+    def note_meta(self, op: OpSignature, inputs: list[Any], outputs: list[Any], *, backward: bool) -> None:
+        """Write the record of one half of an SDPA call on the meta device."""
+        source = self._source
+        context = source._context_of_backward(None) if backward else source._context
+        self._append(op, inputs, outputs, context)
+
+    def before_forward_op(self) -> None:
+        """An op runs outside any backward pass."""
+        if self._open is not None:
+            self.close_backward()
+
+    def before_backward_op(self, sequence: int, func: Any) -> None:
+        """An op is about to be recorded under the node with this sequence number."""
+        if sequence == NO_SEQUENCE:  # gradients are accumulated in between, whenever one is ready
+            self._in_region = False
+            return
+        if self._last[0] != sequence:
+            self._last = (sequence, self._region_of(sequence))
+        region = self._last[1]
+        if self._open is not None and region is not self._open:
+            self.close_backward()
+        self._open = region
+        self._in_region = region is not None
+
+    def after_op(self, index: int, func: Any, out: Any) -> None:
+        """An op was recorded; inside the backward of a composite it becomes a child."""
+        if self._in_region and func is not _ENGINE_ACCUMULATION:
+            if not self._children:
+                self._context = self._source.tape.contexts[index]
+            self._children.append(index)
+
+    def close_backward(self) -> None:
+        """Account for the backward of a composite, now that its last op has run."""
+        region, self._open, self._last, self._in_region = self._open, None, (-1, None), False
+        children, self._children = self._children, []
+        if region is None or not children:
+            return
+        tape = self._source.tape
+        reads, writes = tape.storages_of(children)
+        parent = tape.append(
+            tape.signature(region.backward), self._context, [i for i in reads if i not in writes], list(writes)
+        )
+        tape.adopt(children, parent)
+
+    def _region_of(self, sequence: int) -> _Region | None:
+        index = bisect_right(self._starts, sequence) - 1
+        if index < 0 or sequence >= self._regions[index].end:
+            return None
+        return self._regions[index]
+
+    def _append(self, op: OpSignature, inputs: list[Any], outputs: list[Any], context: int | None = None) -> int:
+        source, tape = self._source, self._source.tape
+        ids: list[list[int]] = [[], []]
+        for tensors, found in zip((inputs, outputs), ids, strict=True):
+            for tensor in tensors:
+                storage = storage_of(tensor) if isinstance(tensor, torch.Tensor) else None
+                if storage is None:
+                    continue
+                known = tape.storage_ids.get(storage._cdata)
+                if known is None or (tensors is outputs and context is not None and known not in ids[0]):
+                    known = tape.new_storage(storage._cdata, int(storage.nbytes()))
+                found.append(known)
+        return tape.append(tape.signature(op), source._context if context is None else context, *ids)
+
+
+def attention_signature(args: tuple[Any, ...], kwargs: dict[str, Any], out: torch.Tensor) -> OpSignature:
+    """The signature of an SDPA call: its result, and the log-sum-exp that training has to keep."""
+    op = signature_of(_SDPA_PLAN, args, kwargs, out)
+    if not out.requires_grad:
+        return op
+    logsumexp = TensorSpec(tuple(int(size) for size in out.shape[:-1]), "float32")
+    return replace(op, outputs=(*op.outputs, logsumexp))
+
+
+def attention_backward(forward: OpSignature, inputs: tuple[torch.Tensor, ...]) -> OpSignature:
+    """The signature of the backward of an SDPA call: gradients for those of query, key and value that want one."""
+    out, *logsumexp = forward.outputs
+    return OpSignature(
+        name=ATTENTION_BACKWARD,
+        inputs=(out, *forward.inputs, out, *logsumexp),
+        input_names=("grad_out", *forward.input_names, "out", *["logsumexp"] * len(logsumexp)),
+        outputs=tuple(replace(spec_of(tensor), strides=None) for tensor in inputs if tensor.requires_grad),
+        attributes=forward.attributes,
+    )
+
+
+class _MetaAttention(torch.autograd.Function):
+    """SDPA on the meta device: shapes and records, no decomposition. Outputs are laid out as flash kernels do."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Any, key: Any, value: Any, mask: Any, op: OpSignature, grad_op: OpSignature) -> Any:
+        out = _empty_like_flash(query, value.shape[-1])
+        ctx.save_for_backward(query, key, value, mask, out)
+        ctx.grad_op = grad_op
+        for source in _sources():
+            source.composites.note_meta(op, [query, key, value, mask], [out], backward=False)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        saved = ctx.saved_tensors
+        results = [
+            _empty_like_flash(tensor, tensor.shape[-1]) if needed else None
+            for tensor, needed in zip(saved[:3], ctx.needs_input_grad, strict=False)
+        ]
+        outputs = [result for result in results if result is not None]
+        for source in _sources():
+            source.composites.note_meta(ctx.grad_op, [grads[0], *saved], outputs, backward=True)
+        return (*results, None, None, None)
+
+
+def _empty_like_flash(tensor: torch.Tensor, width: int) -> torch.Tensor:
+    *batch, heads, length, _ = tensor.shape
+    with torch._C._DisableTorchDispatch():  # the allocation is part of the call, not an op of the program
+        return tensor.new_empty((*batch, length, heads, width)).transpose(-3, -2)
+
+
+def _sources() -> list[DispatchSource]:
+    """The recordings open on this thread, outermost first; torch hands the stack on to its backward threads."""
+    from rooflight.capture.dispatch import DispatchSource
+
+    modes = (_get_dispatch_stack_at(index) for index in range(_len_torch_dispatch_stack()))
+    return [mode for mode in modes if isinstance(mode, DispatchSource)]
+
+
+def _route(*args: Any, **kwargs: Any) -> Any:
+    """What runs instead of SDPA's composite kernel while a recording is open anywhere in the process."""
+    sources = _sources()
+    if not sources or any(source._is_foreign(type(tensor)) for source in sources for tensor in args[:3]):
+        return _SDPA.decompose(*args, **kwargs)
+    return _call_attention(sources, args, kwargs)
+
+
+def _call_attention(sources: list[DispatchSource], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if type(args[0]) in (torch.Tensor, torch.nn.Parameter) and args[0].device.type == "meta" and args[0].dim() >= 3:
+        return _call_on_meta(args, kwargs)
+    sequence = torch._C._autograd._get_sequence_nr()
+    starts = [len(source.tape) for source in sources]
+    out = _SDPA.decompose(*args, **kwargs)
+    for source, first in zip(sources, starts, strict=True):
+        source.composites.note_attention(first, sequence, args, kwargs, out)
+    return out
+
+
+def _call_on_meta(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    query, key, value, *rest = args
+    mask = rest[0] if rest else kwargs.get("attn_mask")
+    if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2] or key.shape[:-2] != value.shape[:-2]:
+        return _SDPA.decompose(*args, **kwargs)  # which raises the error that the caller should see
+    wants = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
+    probe = _empty_like_flash(query, value.shape[-1]).requires_grad_(wants)
+    op = attention_signature(args, kwargs, probe)
+    return _MetaAttention.apply(query, key, value, mask, op, attention_backward(op, (query, key, value)))
+
+
+_lock = Lock()
+_routes = 0
+_library: torch.library.Library | None = None
+
+
+def install_route() -> None:
+    """Route SDPA through this file until as many ``remove_route`` calls have followed."""
+    global _routes, _library
+    with _lock:
+        _routes += 1
+        if _routes == 1:
+            _library = torch.library.Library("aten", "IMPL")
+            for key in _AUTOGRAD_KEYS:
+                _library.impl("scaled_dot_product_attention", _route, key)
+
+
+def remove_route() -> None:
+    """Undo one ``install_route``; the last one leaves the dispatcher as it was."""
+    global _routes, _library
+    with _lock:
+        _routes -= 1
+        if _routes == 0 and _library is not None:
+            _library._destroy()
+            _library = None

@@ -1,0 +1,112 @@
+"""From live tensors to the specs and signatures of the records: the slow, careful half of capture."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from rooflight.capture.plans import Kind, Plan, attribute_value, group_size
+from rooflight.records.signature import AttributeValue, OpSignature
+from rooflight.records.tensor import UNSHARED, TensorSpec
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Every tensor in a value, lists and tuples opened, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
+
+
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """The memory of a tensor, None for layouts that keep it in several places (sparse, nested, opaque)."""
+    try:
+        return tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+def spec_of(tensor: torch.Tensor, storage: int = UNSHARED, offset: int = 0) -> TensorSpec:
+    """Shape, dtype and strides of a tensor. Sparse and nested ones are described by the elements they store."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if tensor.layout is torch.strided and not tensor.is_nested:
+        shape = tuple(int(size) for size in tensor.shape)
+        return TensorSpec(shape, dtype, tuple(int(stride) for stride in tensor.stride()), storage, offset)
+    if tensor.is_nested:
+        return TensorSpec((int(tensor.numel()),), dtype)
+    if tensor.layout is torch.sparse_coo:
+        return TensorSpec((int(tensor._values().numel()),), dtype)
+    if tensor.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc):
+        return TensorSpec((int(tensor.values().numel()),), dtype)
+    return TensorSpec(tuple(int(size) for size in tensor.shape), dtype)
+
+
+def signature_of(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OpSignature:
+    """The signature of one call."""
+    names: list[str] = []
+    inputs: list[torch.Tensor] = []
+    attributes: list[tuple[str, AttributeValue]] = []
+    values = plan.positional(args, kwargs) if plan.names else (args, kwargs)
+    for name, kind, value in zip(
+        plan.names or ("args", "kwargs"), plan.kinds or (Kind.TENSORS, Kind.TENSORS), values, strict=True
+    ):
+        if kind in (Kind.TENSOR, Kind.TENSORS):
+            found = list(tensors_in(value))
+            inputs += found
+            names += [name] * len(found)
+        elif plan.is_view:
+            continue
+        elif kind is Kind.GROUP:
+            size = group_size(value)
+            if size is not None and "group_size" not in plan.names:
+                attributes.append(("group_size", size))
+        elif kind is Kind.ATTRIBUTE:
+            attributes.append((name, attribute_value(value)))
+    outputs = _outputs(plan, values, out)
+    specs = _specs([*inputs, *outputs])
+    return OpSignature(
+        name=plan.name,
+        inputs=specs[: len(inputs)],
+        outputs=specs[len(inputs) :],
+        input_names=tuple(names),
+        attributes=tuple(attributes),
+    )
+
+
+def _outputs(plan: Plan, values: Sequence[Any], out: Any) -> list[torch.Tensor]:
+    """Tensors returned, then those mutated that were not returned."""
+    outputs = list(tensors_in(out))
+    seen = {id(tensor) for tensor in outputs}
+    for index in plan.mutated:
+        outputs += [tensor for tensor in tensors_in(values[index]) if id(tensor) not in seen]
+    return outputs
+
+
+def _specs(tensors: list[torch.Tensor]) -> tuple[TensorSpec, ...]:
+    """Specs of an op's tensors, with storage numbers and offsets for those that share memory."""
+    storages = [storage_of(tensor) for tensor in tensors]
+    addresses = [None if storage is None else storage._cdata for storage in storages]
+    times = Counter(addresses)
+    first: dict[int, int] = {}
+    base: dict[int, int] = {}
+    numbers: list[int] = []
+    for tensor, address in zip(tensors, addresses, strict=True):
+        if address is None or times[address] == 1:
+            numbers.append(UNSHARED)
+            continue
+        numbers.append(first.setdefault(address, len(first)))
+        offset = int(tensor.storage_offset())
+        base[address] = min(base.get(address, offset), offset)
+    return tuple(
+        spec_of(tensor)
+        if number == UNSHARED
+        else spec_of(tensor, number, int(tensor.storage_offset()) - base[address or 0])
+        for tensor, number, address in zip(tensors, numbers, addresses, strict=True)
+    )

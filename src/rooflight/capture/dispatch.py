@@ -1,0 +1,197 @@
+"""DispatchSource: a torch dispatch mode that puts every operation on the tape."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any
+
+import torch
+from torch._C import _current_autograd_node, _current_graph_task_id
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+
+from rooflight.capture.composites import NO_SEQUENCE, Composites
+from rooflight.capture.plans import plan_of
+from rooflight.capture.readers import Reader, reader_of
+from rooflight.capture.tape import Tape
+from rooflight.records.record import Direction, ModuleEntry
+
+_FORWARD, _BACKWARD = int(Direction.FORWARD), int(Direction.BACKWARD)
+_PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor})
+
+Handler = Callable[..., Any]
+
+
+class DispatchSource(TorchDispatchMode):
+    """Sees each op below autograd, so forward, backward, optimizer and collectives alike.
+
+    It belongs to the thread that enters it; torch carries it into the backward threads it starts itself. Tensor
+    subclasses (DTensor) are passed on, so that the ops on their local parts are what is recorded.
+    """
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Leave ``__torch_dispatch__`` unwrapped: torch's wrapper costs 1 µs an op, and nothing compiles meanwhile."""
+        return False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+    def __init__(self, tape: Tape) -> None:
+        super().__init__()
+        self.tape = tape
+        self.thread = get_ident()
+        self.composites = Composites(self)
+        self.module = 0
+        self.phase = 0
+        self.optimizer_steps = 0  # how many Optimizer.step calls are open
+        self.parameter_modules: dict[int, int] = {}  # id of a parameter -> number of the module that owns it
+        self._readers: dict[Any, Reader] = {}
+        self._specials: dict[Any, Handler] = {}
+        self._scalar_reader = reader_of(plan_of(torch.ops.aten._local_scalar_dense.default), tape, -1)
+        self._context = 0
+        self._backward_key = (-1, -1)
+        self._backward_context = 0
+        # The n-th autograd node a thread makes carries n; these two say which module was running when.
+        self._mark_sequences = [0]
+        self._mark_modules = [0]
+        self._foreign: dict[type, bool] = {}
+
+    def __enter__(self) -> DispatchSource:
+        # torch's own __enter__ also sets process-wide flags, which threads that overlap leave wrong behind them
+        _push_mode(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _pop_mode()
+        self.composites.close_backward()
+
+    def __torch_dispatch__(
+        self, func: Any, types: tuple[type, ...], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        for kind in types:
+            if kind not in _PLAIN_TENSORS and self._is_foreign(kind):
+                return NotImplemented
+        reader = self._readers.get(func)
+        if reader is None:
+            special = self._specials.get(func) or self._special_for(func)
+            if special is not None:
+                return special(func, args, kwargs or {})
+            reader = self._readers[func] = reader_of(plan_of(func), self.tape, len(self._readers))
+        out = func(*args, **kwargs) if kwargs else func(*args)
+        signature, reads, writes = reader(args, kwargs, out)
+        if _current_graph_task_id() == -1:
+            context = self._context
+            if self.composites.active:
+                self.composites.before_forward_op()
+        else:
+            context = self._context_of_backward(func)
+        index = self.tape.append(signature, context, reads, writes)
+        if self.composites.active:
+            self.composites.after_op(index, func, out)
+        return out
+
+    # -- where in the program we are ---------------------------------------------------------------------------------
+
+    def update_context(self) -> None:
+        """Take note that module, phase or optimizer state changed."""
+        direction = Direction.OPTIMIZER if self.optimizer_steps else Direction.FORWARD
+        self._context = self.tape.context(self.module, self.phase, direction)
+        self._backward_key = (-1, -1)
+
+    def enter_module(self, module: int) -> None:
+        """The module of this number starts (or goes on, when one it called returns)."""
+        self.module = module
+        self.mark()
+        self.update_context()
+
+    def mark(self) -> None:
+        """From the autograd node made next on, nodes belong to the current module."""
+        sequence = torch._C._autograd._get_sequence_nr()
+        if get_ident() == self.thread and sequence >= self._mark_sequences[-1]:
+            self._mark_sequences.append(sequence)
+            self._mark_modules.append(self.module)
+
+    def _context_of_backward(self, func: Any) -> int:
+        node = _current_autograd_node()
+        if node is None:
+            return self.tape.context(self.module, self.phase, _BACKWARD)
+        sequence = node._sequence_nr()
+        if self.composites.active:
+            self.composites.before_backward_op(sequence, func)
+        if self.module:  # a module runs inside the backward pass: activation checkpointing recomputes it
+            return self.tape.context(self.module, self.phase, _BACKWARD)
+        if sequence == NO_SEQUENCE:
+            module = self.parameter_modules.get(id(getattr(node, "variable", None)), 0)
+            return self.tape.context(module, self.phase, _BACKWARD)
+        key = (sequence, self.phase)
+        if key != self._backward_key:
+            self._backward_key = key
+            self._backward_context = self.tape.context(self.module_of_node(sequence), self.phase, _BACKWARD)
+        return self._backward_context
+
+    def module_of_node(self, sequence: int) -> int:
+        """Number of the module that made the autograd node with this sequence number."""
+        return self._mark_modules[bisect_right(self._mark_sequences, sequence) - 1]
+
+    def module_number(self, path: str, class_name: str) -> int:
+        """The number of a module in the tape's table."""
+        return self.tape.module(ModuleEntry(path, class_name))
+
+    # -- ops that are not taken as they come -------------------------------------------------------------------------
+
+    def _special_for(self, func: Any) -> Handler | None:
+        """The handler of an op that is not simply run and noted, None for all others."""
+        handler: Handler | None = None
+        if func is torch.ops.aten.scaled_dot_product_attention.default:
+            handler = self._run_attention
+        elif func is torch.ops.aten._local_scalar_dense.default:
+            handler = self._read_scalar
+        elif isinstance(func, torch._ops.OpOverload) and func.namespace == "profiler":
+            handler = _run
+        elif isinstance(func, torch._ops.OpOverload) and func._can_decompose():
+            handler = self._run_decomposed
+        if handler is not None:
+            self._specials[func] = handler
+        return handler
+
+    def _run_decomposed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A composite arrives whole under inference_mode; with autograd its parts arrive, so take the parts here too."""
+        with self:
+            return func.decompose(*args, **kwargs)
+
+    def _run_attention(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with self:
+            return self.composites.call_attention(args, kwargs)
+
+    def _read_scalar(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``.item()``. On the meta device there is no value: answer True or 1, as for a mask that hides nothing."""
+        tensor = args[0]
+        if type(tensor) is FakeTensor or tensor.device.type != "meta":
+            out = func(*args, **kwargs)
+        else:
+            out = True if tensor.dtype is torch.bool else 1.0 if tensor.dtype.is_floating_point else 1
+        signature, reads, writes = self._scalar_reader(args, kwargs, out)
+        context = self._context if _current_graph_task_id() == -1 else self._context_of_backward(func)
+        self.tape.append(signature, context, reads, writes)
+        return out
+
+    def _is_foreign(self, kind: type) -> bool:
+        """Whether a tensor class does its own dispatch, to ops on plain tensors that come back to this mode."""
+        known = self._foreign.get(kind)
+        if known is None:
+            dispatch = getattr(kind, "__torch_dispatch__", None)
+            known = dispatch is not None and dispatch is not torch._C._disabled_torch_dispatch_impl
+            known = known and not issubclass(kind, FakeTensor)
+            self._foreign[kind] = known
+        return known
+
+
+def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """For ops that compute nothing, such as the profiler's marks."""
+    return func(*args, **kwargs)

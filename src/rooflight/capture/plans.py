@@ -1,0 +1,107 @@
+"""How to read the arguments of an op, worked out once from its schema."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+import torch
+
+from rooflight.records.signature import AttributeValue
+
+
+class Kind(IntEnum):
+    """What an argument is to a signature."""
+
+    TENSOR = 0
+    TENSORS = 1
+    ATTRIBUTE = 2
+    IGNORED = 3  # floats, scalars, devices, layouts: no cost depends on them
+    GROUP = 4  # a process group, by object or name: its size is what matters
+
+
+# These return an alias of their input although their schema does not say so.
+_UNANNOTATED_VIEWS: Final = frozenset({"aten::_unsafe_view", "aten::_reshape_copy_alias"})
+
+_TENSOR_LISTS: Final = ("List[Tensor]", "List[Optional[Tensor]]", "List[List[Tensor]]")
+_ATTRIBUTES: Final = ("int", "bool", "str", "List[int]", "List[bool]")
+_LAYOUT_TYPES: Final = ("Layout", "MemoryFormat")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Arguments of one op in schema order, and which of them it mutates.
+
+    ``is_view``: the outputs alias an input and nothing is written, so strides, storages and settings do not matter.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    kinds: tuple[Kind, ...]
+    defaults: tuple[Any, ...]
+    mutated: tuple[int, ...]
+    is_view: bool
+
+    def positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """All arguments in schema order, keywords and defaults filled in."""
+        if not kwargs and len(args) == len(self.names):
+            return args
+        rest = zip(self.names[len(args) :], self.defaults[len(args) :], strict=True)
+        return (*args, *(kwargs.get(name, default) for name, default in rest))
+
+
+def plan_of(func: Any) -> Plan:
+    """The plan of an OpOverload. A higher-order operator has no schema: all its tensors count, nothing else."""
+    schema = getattr(func, "_schema", None)
+    if schema is None:
+        return Plan(f"higher_order::{func.name()}", (), (), (), (), is_view=False)
+    arguments = schema.arguments
+    writes = [bool(a.alias_info and a.alias_info.is_write) for a in arguments]
+    aliases = [r.alias_info is not None for r in schema.returns]
+    return Plan(
+        name=schema.name,
+        names=tuple(a.name for a in arguments),
+        kinds=tuple(_kind(a) for a in arguments),
+        defaults=tuple(a.default_value for a in arguments),
+        mutated=tuple(index for index, write in enumerate(writes) if write),
+        is_view=(any(aliases) and not any(writes)) or schema.name in _UNANNOTATED_VIEWS,
+    )
+
+
+def _kind(argument: Any) -> Kind:
+    text = str(argument.type)
+    if text in _TENSOR_LISTS:
+        return Kind.TENSORS
+    text = text.removeprefix("Optional[").removesuffix("]") if text.startswith("Optional[") else text
+    if text == "Tensor":
+        return Kind.TENSOR
+    if text.endswith("c10d.ProcessGroup") or argument.name == "group_name":
+        return Kind.GROUP
+    if text in _ATTRIBUTES and not any(layout in str(argument.real_type) for layout in _LAYOUT_TYPES):
+        return Kind.ATTRIBUTE
+    return Kind.IGNORED
+
+
+def attribute_value(value: Any) -> AttributeValue:
+    """A setting in the form that signatures keep: symbolic ints as ints, dtypes by name, lists as tuples."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    if isinstance(value, list | tuple):
+        return tuple(bool(item) if isinstance(item, bool) else int(item) for item in value)
+    return int(value)
+
+
+def group_size(group: Any) -> int | None:
+    """Ranks in a process group given as torch passes it to an op; None when it cannot be told."""
+    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import _resolve_process_group
+
+    try:
+        if isinstance(group, str):
+            return _resolve_process_group(group).size()
+        return dist.ProcessGroup.unbox(group).size() if isinstance(group, torch.ScriptObject) else group.size()
+    except (RuntimeError, TypeError, AttributeError, ValueError):
+        return None

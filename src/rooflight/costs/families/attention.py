@@ -1,0 +1,209 @@
+"""Attention over sequences of known length, forward and backward.
+
+Conventions: B batch, Hq query heads, Hkv key and value heads, Nq queries, Nk keys, Dqk and Dv head sizes, P visible
+(query, key) pairs of one head. Forward 2 B Hq P (Dqk + Dv) matrix FLOPs, backward 2 B Hq P (3 Dqk + 2 Dv): the scores
+are recomputed (2.5x forward when Dqk = Dv), or 2x forward with ``recompute`` false. Vector FLOPs: 5 per pair forward
+(softmax), 6 backward (4 for softmax backward, 2 to recompute the exponential). torch's ``is_causal`` aligns the mask
+to the top left, flash-attn's ``causal`` to the bottom right. What a mask or a score function hides is data: such
+counts are ``upper``. Scores are never stored; the log-sum-exp is, where the op returns it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from rooflight.costs.cost import OpCost
+from rooflight.costs.families.matmul import multiply_adds
+from rooflight.costs.families.rules import clamped_sum, flags, read_bytes
+from rooflight.costs.registry import formula
+from rooflight.records.signature import OpSignature
+from rooflight.records.tensor import TensorSpec, distinct_bytes
+
+FORWARD_VECTOR_FLOPS = 5
+BACKWARD_VECTOR_FLOPS = 4
+RECOMPUTE_VECTOR_FLOPS = 2
+
+MASK_NOTE = "attention mask taken as all visible"
+
+
+def visible_pairs(  # noqa: PLR0913
+    num_queries: int,
+    num_keys: int,
+    *,
+    causal: bool = False,
+    bottom_right: bool = False,
+    left: int | None = None,
+    right: int | None = None,
+) -> int:
+    """How many keys all queries of one head see together.
+
+    Query i stands at key i, or at key i + Nk - Nq where sequences are aligned at their ends (``bottom_right``). It
+    sees ``left`` keys before its own and ``right`` after, all of them where None.
+    """
+    shift = num_keys - num_queries if bottom_right else 0
+    if causal:
+        right = 0
+    stops = num_queries * num_keys if right is None else clamped_sum(shift + right + 1, num_queries, num_keys)
+    starts = 0 if left is None else clamped_sum(shift - left, num_queries, num_keys)
+    return stops - starts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """What one attention call works on; ``count`` is batch entries times query heads."""
+
+    count: int
+    num_queries: int
+    num_keys: int
+    query_size: int
+    value_size: int
+
+
+def heads_first(query: TensorSpec, key: TensorSpec, value: TensorSpec) -> Heads:
+    """query [..., Hq, Nq, Dqk], key [..., Hkv, Nk, Dqk], value [..., Hkv, Nk, Dv]: torch's layout."""
+    return Heads(
+        count=prod(query.shape[:-2]),
+        num_queries=query.shape[-2],
+        num_keys=key.shape[-2],
+        query_size=query.shape[-1],
+        value_size=value.shape[-1],
+    )
+
+
+def sequence_first(query: TensorSpec, key: TensorSpec, value: TensorSpec) -> Heads:
+    """query [..., Nq, Hq, Dqk], key [..., Nk, Hkv, Dqk], value [..., Nk, Hkv, Dv]: flash-attn's layout."""
+    return Heads(
+        count=prod(query.shape[:-3]) * query.shape[-2],
+        num_queries=query.shape[-3],
+        num_keys=key.shape[-3],
+        query_size=query.shape[-1],
+        value_size=value.shape[-1],
+    )
+
+
+def attention_forward(op: OpSignature, heads: Heads, pairs: int, query: TensorSpec, *, note: str = "") -> OpCost:
+    """Scores (Dqk multiply-adds a pair), softmax, weighted values (Dv multiply-adds a pair)."""
+    seen = heads.count * pairs
+    return OpCost(
+        matrix_flops=multiply_adds(seen * (heads.query_size + heads.value_size), query),
+        matrix_dtype=query.dtype,
+        vector_flops=FORWARD_VECTOR_FLOPS * seen,
+        bytes_read=read_bytes(op, "out", "dropout_mask"),
+        bytes_written=distinct_bytes(op.outputs[:2]),  # the rest are counters and debug masks
+        upper=bool(note),
+        note=note,
+    )
+
+
+def attention_backward(op: OpSignature, heads: Heads, pairs: int, query: TensorSpec, *, note: str = "") -> OpCost:
+    """dV = P'dO and dP = dO V' (Dv each), dQ = dS K and dK = dS'Q (Dqk each), scores recomputed (Dqk).
+
+    A ``grad_input_mask`` (query, key, value, ...) leaves out what it does not ask for; scores are recomputed anyway.
+    """
+    wants_query, wants_key, wants_value = flags(op, "grad_input_mask", (True, True, True))[:3]
+    recompute = op.attribute("recompute", True) is not False
+    through_scores = wants_query or wants_key
+    per_pair = heads.query_size * (wants_query + wants_key + recompute) + heads.value_size * (
+        wants_value + through_scores
+    )
+    seen = heads.count * pairs
+    return OpCost(
+        matrix_flops=multiply_adds(seen * per_pair, query),
+        matrix_dtype=query.dtype,
+        vector_flops=(BACKWARD_VECTOR_FLOPS + RECOMPUTE_VECTOR_FLOPS * recompute) * seen,
+        bytes_read=read_bytes(op, "dq", "dk", "dv"),
+        bytes_written=op.output_bytes,
+        upper=bool(note),
+        note=note,
+    )
+
+
+def _mask_note(op: OpSignature) -> str:
+    masks = ("attn_mask", "attn_bias")
+    return MASK_NOTE if any(tensor.numel for name in masks for tensor in op.named(name)) else ""
+
+
+@formula(
+    "aten::scaled_dot_product_attention",  # the call itself, recorded by Rooflight whatever the host made of it
+    "aten::_scaled_dot_product_flash_attention",
+    "aten::_scaled_dot_product_flash_attention_for_cpu",
+    "aten::_scaled_dot_product_efficient_attention",
+    "aten::_scaled_dot_product_cudnn_attention",
+    "aten::_scaled_dot_product_fused_attention_overrideable",
+    "aten::_scaled_dot_product_attention_math",
+    "aten::_scaled_dot_product_attention_math_for_mps",
+    "aten::_triton_scaled_dot_attention",
+)
+def sdpa(op: OpSignature) -> OpCost:
+    """q [..., Hq, Nq, Dqk], k [..., Hkv, Nk, Dqk], v [..., Hkv, Nk, Dv]; each pair costs Dqk + Dv multiply-adds."""
+    query, key, value = op.inputs[:3]
+    heads = heads_first(query, key, value)
+    pairs = visible_pairs(heads.num_queries, heads.num_keys, causal=bool(op.attribute("is_causal")))
+    return attention_forward(op, heads, pairs, query, note=_mask_note(op))
+
+
+@formula(
+    "rooflight::scaled_dot_product_attention_backward",
+    "aten::_scaled_dot_product_flash_attention_backward",
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+    "aten::_scaled_dot_product_efficient_attention_backward",
+    "aten::_scaled_dot_product_cudnn_attention_backward",
+    "aten::_scaled_dot_product_fused_attention_overrideable_backward",
+)
+def sdpa_backward(op: OpSignature) -> OpCost:
+    """The output's gradient, q, k, v, the output and its log-sum-exp to dq, dk, dv: 3 Dqk + 2 Dv per pair."""
+    query, key, value = op.inputs[1:4]
+    heads = heads_first(query, key, value)
+    pairs = visible_pairs(heads.num_queries, heads.num_keys, causal=bool(op.attribute("is_causal")))
+    return attention_backward(op, heads, pairs, query, note=_mask_note(op))
+
+
+def _window(op: OpSignature, name: str) -> int | None:
+    """A window's reach to one side; flash-attn writes -1 for no limit."""
+    value = op.attribute(name)
+    return value if isinstance(value, int) and value >= 0 else None
+
+
+def flash_pairs(op: OpSignature, num_queries: int, num_keys: int) -> int:
+    """Visible pairs as flash-attn masks them: aligned at the ends, windows as the op's arguments say."""
+    return visible_pairs(
+        num_queries,
+        num_keys,
+        causal=bool(op.attribute("causal") or op.attribute("is_causal")),
+        bottom_right=True,
+        left=_window(op, "window_size_left"),
+        right=_window(op, "window_size_right"),
+    )
+
+
+@formula("flash_attn::_flash_attn_forward")
+def flash_attn(op: OpSignature) -> OpCost:
+    """q [B, Nq, Hq, D], k and v [B, Nk, Hkv, D], causal from the bottom right."""
+    query, key, value = op.inputs[:3]
+    heads = sequence_first(query, key, value)
+    return attention_forward(op, heads, flash_pairs(op, heads.num_queries, heads.num_keys), query)
+
+
+@formula("flash_attn::_flash_attn_backward")
+def flash_attn_backward(op: OpSignature) -> OpCost:
+    """dout, q, k, v, out, log-sum-exp to dq, dk, dv, which the caller allocated."""
+    query, key, value = op.inputs[1:4]
+    heads = sequence_first(query, key, value)
+    return attention_backward(op, heads, flash_pairs(op, heads.num_queries, heads.num_keys), query)
+
+
+@formula("higher_order::flex_attention")
+def flex_attention(op: OpSignature) -> OpCost:
+    """As scaled_dot_product_attention; the block mask is a function, so all pairs are taken as visible."""
+    query, key, value = op.inputs[:3]
+    heads = heads_first(query, key, value)
+    return attention_forward(op, heads, heads.num_queries * heads.num_keys, query, note="block mask not evaluated")
+
+
+@formula("higher_order::flex_attention_backward")
+def flex_attention_backward(op: OpSignature) -> OpCost:
+    """query, key, value first, then the output, its log-sum-exp and the gradient."""
+    query, key, value = op.inputs[:3]
+    heads = heads_first(query, key, value)
+    return attention_backward(op, heads, heads.num_queries * heads.num_keys, query, note="block mask not evaluated")

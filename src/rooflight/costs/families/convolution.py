@@ -1,0 +1,150 @@
+"""Convolutions of any number of dimensions, forward and backward.
+
+Conventions: 2 FLOPs per multiply-add of the direct algorithm, padded taps included, per group; Winograd and FFT
+algorithms do fewer and may seem to beat 100 %. Backward is one forward's worth for each of the input's and weight's
+gradients asked for; the bias gradient is a vector reduction. Where strides skip input (1x1 at stride 2) only the
+elements under some tap are read.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from rooflight.costs.cost import OpCost
+from rooflight.costs.families.matmul import multiply_adds
+from rooflight.costs.families.rules import flags, moves, names, picked_bytes, tensor_bytes
+from rooflight.costs.registry import formula
+from rooflight.records.signature import OpSignature
+from rooflight.records.tensor import TensorSpec
+
+
+def direct_multiply_adds(x: TensorSpec, weight: TensorSpec, out: TensorSpec, *, transposed: bool) -> int:
+    """B Cout prod(out) (Cin / g) prod(k), or transposed B Cin prod(in) (Cout / g) prod(k).
+
+    The weight is [Cout, Cin / g, k...], transposed [Cin, Cout / g, k...]: either way every element of one side meets
+    a weight slice of all but the first dimension.
+    """
+    return (x if transposed else out).numel * prod(weight.shape[1:])
+
+
+def touched_bytes(x: TensorSpec, weight: TensorSpec, out: TensorSpec) -> int:
+    """Bytes of x [B, Cin, in...] that lie under a tap: along a dimension no more than out x k of them."""
+    spatial = len(weight.shape) - 2
+    inner = zip(x.shape[-spatial:], out.shape[-spatial:], weight.shape[-spatial:], strict=True)
+    touched = prod(x.shape[:-spatial]) * prod(min(size, steps * taps) for size, steps, taps in inner)
+    return picked_bytes(x, touched)
+
+
+def _is_transposed(op: OpSignature) -> bool:
+    return bool(op.attribute("transposed")) or "transpose" in op.name
+
+
+def convolve(op: OpSignature, *, epilogue: int = 0) -> OpCost:
+    """The cost of convolving the first input with the second, further inputs (bias, addend) read in full."""
+    x, weight, *others = op.inputs
+    out = op.outputs[0]
+    others = [tensor for tensor, name in zip(others, op.input_names[2:], strict=False) if name != "out"]
+    transposed = _is_transposed(op)
+    return OpCost(
+        matrix_flops=multiply_adds(direct_multiply_adds(x, weight, out, transposed=transposed), x),
+        matrix_dtype=x.dtype,
+        vector_flops=(epilogue + bool(others)) * out.numel,
+        bytes_read=(x.nbytes if transposed else touched_bytes(x, weight, out)) + tensor_bytes(weight, *others),
+        bytes_written=op.outputs[0].nbytes,
+    )
+
+
+@formula(
+    *names("convolution _convolution convolution_overrideable _convolution_mode conv1d conv2d conv3d"),
+    *names("conv_transpose1d conv_transpose2d conv_transpose3d"),
+    *names("mkldnn_convolution cudnn_convolution cudnn_convolution_transpose"),
+    *names("miopen_convolution miopen_convolution_transpose miopen_depthwise_convolution"),
+    *names("_mps_convolution _mps_convolution_transpose _nnpack_spatial_convolution"),
+    *names("_conv_depthwise2d conv_depthwise3d thnn_conv2d _slow_conv2d_forward slow_conv3d slow_conv3d_forward"),
+    *names("slow_conv_dilated2d slow_conv_dilated3d slow_conv_transpose2d slow_conv_transpose3d"),
+    *names("_convolution_pointwise _convolution_transpose_pointwise", "mkldnn"),
+)
+def convolution(op: OpSignature) -> OpCost:
+    """x [B, Cin, in...], w [Cout, Cin / g, k...] (transposed [Cin, Cout / g, k...]) to y [B, Cout, out...]."""
+    return convolve(op)
+
+
+@formula("aten::cudnn_convolution_relu", "aten::miopen_convolution_relu")
+def convolution_relu(op: OpSignature) -> OpCost:
+    """A convolution with bias and relu in its epilogue."""
+    return convolve(op, epilogue=1)
+
+
+@formula("aten::cudnn_convolution_add_relu", "aten::miopen_convolution_add_relu")
+def convolution_add_relu(op: OpSignature) -> OpCost:
+    """A convolution with an addend, bias and relu in its epilogue."""
+    return convolve(op, epilogue=2)
+
+
+@formula("aten::convolution_backward", "aten::convolution_backward_overrideable", "aten::_slow_conv2d_backward")
+def convolution_backward(op: OpSignature) -> OpCost:
+    """dy, w to dx; dy, x to dw; dy to db: each as ``output_mask`` asks."""
+    grad, x, weight = op.inputs[:3]
+    return _backward(op, grad, x, weight)
+
+
+@formula("aten::mps_convolution_backward", "aten::mps_convolution_transpose_backward")
+def mps_convolution_backward(op: OpSignature) -> OpCost:
+    """As convolution_backward, the input given first."""
+    x, grad, weight = op.inputs[:3]
+    return _backward(op, grad, x, weight)
+
+
+def _backward(op: OpSignature, grad: TensorSpec, x: TensorSpec, weight: TensorSpec) -> OpCost:
+    wants_x, wants_weight, wants_bias = (*flags(op, "output_mask", (True, True, True)), False)[:3]
+    transposed = _is_transposed(op)
+    forward = direct_multiply_adds(x, weight, grad, transposed=transposed)
+    seen = x.nbytes if transposed else touched_bytes(x, weight, grad)
+    return OpCost(
+        matrix_flops=multiply_adds((wants_x + wants_weight) * forward, x),
+        matrix_dtype=x.dtype,
+        vector_flops=grad.numel if wants_bias else 0,
+        bytes_read=grad.nbytes + (seen if wants_weight else 0) + (weight.nbytes if wants_x else 0),
+        bytes_written=op.output_bytes,
+    )
+
+
+@formula("aten::conv_tbc")
+def conv_tbc(op: OpSignature) -> OpCost:
+    """x [T, B, Cin], w [k, Cin, Cout] to y [T', B, Cout]."""
+    x, weight = op.inputs[:2]
+    taps, channels, _ = weight.shape
+    out = op.outputs[0]
+    return OpCost(
+        matrix_flops=multiply_adds(out.numel * taps * channels, x),
+        matrix_dtype=x.dtype,
+        vector_flops=out.numel,
+        bytes_read=op.input_bytes,
+        bytes_written=out.nbytes,
+    )
+
+
+@formula("aten::conv_tbc_backward")
+def conv_tbc_backward(op: OpSignature) -> OpCost:
+    """dy [T', B, Cout], x, w to dx, dw and db."""
+    grad, x, weight = op.inputs[:3]
+    taps, channels, _ = weight.shape
+    return OpCost(
+        matrix_flops=multiply_adds(2 * grad.numel * taps * channels, x),
+        matrix_dtype=x.dtype,
+        vector_flops=grad.numel,
+        bytes_read=op.input_bytes,
+        bytes_written=op.output_bytes,
+    )
+
+
+@formula("aten::im2col", "aten::unfold_copy")
+def im2col(op: OpSignature) -> OpCost:
+    """Copies every window of x: no FLOPs, x read once."""
+    return moves(op)
+
+
+@formula("aten::col2im", "aten::unfold_backward")
+def col2im(op: OpSignature) -> OpCost:
+    """Adds windows back into x: one addition per element of the windows."""
+    return moves(op, vector_flops=op.inputs[0].numel)

@@ -1,0 +1,251 @@
+"""Products of dense matrices and vectors.
+
+Conventions: 2 FLOPs per multiply-add on the matrix unit, at the peak of the first operand's dtype; a complex
+multiply-add is 4 real ones. A bias added in the epilogue is one vector FLOP per element of the result, an activation
+applied there one more.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from rooflight.costs.cost import OpCost, Uncosted
+from rooflight.costs.families.rules import flags, largest, moves, read_bytes, tensor_bytes
+from rooflight.costs.registry import formula
+from rooflight.records.signature import OpSignature
+from rooflight.records.tensor import TensorSpec
+
+
+def multiply_adds(count: int, operand: TensorSpec) -> int:
+    """FLOPs of so many multiply-adds on the operand's kind of numbers."""
+    return count * (8 if operand.dtype.startswith("complex") else 2)
+
+
+def product(op: OpSignature, count: int, operand: TensorSpec, *, vector_flops: int = 0) -> OpCost:
+    """The cost of an op that reads its inputs, does ``count`` multiply-adds and writes its outputs."""
+    return OpCost(
+        matrix_flops=multiply_adds(count, operand),
+        matrix_dtype=operand.dtype,
+        vector_flops=vector_flops,
+        bytes_read=read_bytes(op),
+        bytes_written=op.output_bytes,
+    )
+
+
+@formula("aten::mm")
+def mm(op: OpSignature) -> OpCost:
+    """[m, k] @ [k, n]: one multiply-add per (m, n, k)."""
+    a, b = op.inputs[:2]
+    (m, k), (_, n) = a.shape, b.shape
+    return product(op, m * n * k, a)
+
+
+@formula("aten::bmm")
+def bmm(op: OpSignature) -> OpCost:
+    """[b, m, k] @ [b, k, n]: a matrix product per batch entry."""
+    a, b = op.inputs[:2]
+    (batch, m, k), (_, _, n) = a.shape, b.shape
+    return product(op, batch * m * n * k, a)
+
+
+@formula("aten::addmm", "aten::_addmm_activation")
+def addmm(op: OpSignature) -> OpCost:
+    """bias + [m, k] @ [k, n]: the product, then the bias (and perhaps an activation) once per element."""
+    _, a, b = op.inputs[:3]
+    (m, k), (_, n) = a.shape, b.shape
+    epilogue = 2 if op.name == "aten::_addmm_activation" else 1
+    return product(op, m * n * k, a, vector_flops=epilogue * m * n)
+
+
+@formula("aten::baddbmm")
+def baddbmm(op: OpSignature) -> OpCost:
+    """bias + [b, m, k] @ [b, k, n]."""
+    _, a, b = op.inputs[:3]
+    (batch, m, k), (_, _, n) = a.shape, b.shape
+    return product(op, batch * m * n * k, a, vector_flops=batch * m * n)
+
+
+@formula("aten::addbmm")
+def addbmm(op: OpSignature) -> OpCost:
+    """bias + sum over b of [b, m, k] @ [b, k, n]: the result is [m, n]."""
+    _, a, b = op.inputs[:3]
+    (batch, m, k), (_, _, n) = a.shape, b.shape
+    return product(op, batch * m * n * k, a, vector_flops=m * n)
+
+
+@formula("aten::mv")
+def mv(op: OpSignature) -> OpCost:
+    """[m, k] @ [k]."""
+    a = op.inputs[0]
+    return product(op, a.numel, a)
+
+
+@formula("aten::addmv")
+def addmv(op: OpSignature) -> OpCost:
+    """bias + [m, k] @ [k]."""
+    a = op.inputs[1]
+    return product(op, a.numel, a, vector_flops=a.shape[0])
+
+
+@formula("aten::dot", "aten::vdot")
+def dot(op: OpSignature) -> OpCost:
+    """[k] . [k]."""
+    a = op.inputs[0]
+    return product(op, a.numel, a)
+
+
+@formula("aten::addr")
+def addr(op: OpSignature) -> OpCost:
+    """bias [m, n] + [m] outer [n]: a multiply and an add per element, too thin for the matrix unit."""
+    _, a, b = op.inputs[:3]
+    return moves(op, vector_flops=2 * a.numel * b.numel)
+
+
+@formula("aten::outer", "aten::ger")
+def outer(op: OpSignature) -> OpCost:
+    """[m] outer [n]: one multiply per element."""
+    return moves(op, vector_flops=op.outputs[0].numel)
+
+
+@formula("aten::matmul", "aten::linalg_matmul", "aten::inner")
+def matmul(op: OpSignature) -> OpCost:
+    """[..., m, k] @ [..., k, n], either side perhaps a vector: k multiply-adds per element of the result."""
+    a = op.inputs[0]
+    return product(op, op.outputs[0].numel * a.shape[-1], a)
+
+
+@formula("aten::matmul_backward")
+def matmul_backward(op: OpSignature) -> OpCost:
+    """The result's gradient times either operand: one forward's worth for each gradient asked for."""
+    grad, a = op.inputs[:2]
+    return product(op, sum(flags(op, "mask", (True, True))) * grad.numel * a.shape[-1], a)
+
+
+@formula("aten::linear", "aten::mkldnn_linear", "mkldnn::_linear_pointwise", "mkl::_mkl_linear")
+def linear(op: OpSignature) -> OpCost:
+    """[..., k] @ [n, k]^T + bias [n]; a mkldnn epilogue is not counted."""
+    x, out = op.inputs[0], op.outputs[0]
+    bias = op.input("bias") or op.input("B") or op.input("b")
+    return product(op, out.numel * x.shape[-1], x, vector_flops=out.numel if bias else 0)
+
+
+@formula("aten::linear_backward")
+def linear_backward(op: OpSignature) -> OpCost:
+    """dx = dy [m, n] @ w [n, k], dw = dy^T @ x [m, k], db = sum of dy: each only as ``output_mask`` asks."""
+    x, grad, weight = op.inputs[:3]
+    wants_x, wants_weight, wants_bias = flags(op, "output_mask", (True, True, True))
+    return OpCost(
+        matrix_flops=multiply_adds((wants_x + wants_weight) * grad.numel * x.shape[-1], x),
+        matrix_dtype=x.dtype,
+        vector_flops=grad.numel if wants_bias else 0,
+        bytes_read=tensor_bytes(grad, x if wants_weight else None, weight if wants_x else None),
+        bytes_written=op.output_bytes,
+    )
+
+
+@formula("aten::mkldnn_linear_backward_input", "aten::mkldnn_linear_backward_weights")
+def mkldnn_linear_backward_part(op: OpSignature) -> OpCost:
+    """One gradient of a linear layer: dx from (dy [m, n], w [n, k]) or dw from (dy [m, n], x [m, k])."""
+    grad, other = op.inputs[:2]
+    return product(op, grad.numel * other.shape[-1], grad)
+
+
+@formula("inductor::_mm_plus_mm")
+def mm_plus_mm(op: OpSignature) -> OpCost:
+    """[m, k] @ [k, n] + [m, j] @ [j, n] in one kernel."""
+    a, b, c, d = op.inputs[:4]
+    (m, n) = a.shape[0], b.shape[1]
+    return product(op, m * n * (b.shape[0] + d.shape[0]), a, vector_flops=m * n)
+
+
+@formula("aten::_foreach_mm")
+def foreach_mm(op: OpSignature) -> OpCost:
+    """A list of [m, k] @ [k, n]."""
+    lefts = op.named("self")
+    return product(op, sum(out.numel * a.shape[-1] for a, out in zip(lefts, op.outputs, strict=True)), lefts[0])
+
+
+@formula("aten::einsum")
+def einsum(op: OpSignature) -> OpCost | Uncosted:
+    """Two operands contracted as the equation says: one multiply-add per point of the joint index space."""
+    equation = str(op.attribute("equation", "")).replace(" ", "").partition("->")[0]
+    if len(op.inputs) != 2 or equation.count(",") != 1 or "." in equation:
+        return Uncosted("einsum of other than two fully named operands")
+    sizes = {
+        label: size
+        for labels, tensor in zip(equation.split(","), op.inputs, strict=True)
+        for label, size in zip(labels, tensor.shape, strict=True)
+    }
+    return product(op, prod(sizes.values()), op.inputs[0])
+
+
+@formula("aten::bilinear")
+def bilinear(op: OpSignature) -> OpCost:
+    """x [..., i], w [o, i, j], y [..., j]: x @ w first, then with y, per row."""
+    x, y, weight = op.inputs[:3]
+    rows = x.numel // x.shape[-1]
+    return product(op, rows * (weight.numel + weight.shape[0] * y.shape[-1]), x)
+
+
+@formula("aten::_trilinear")
+def trilinear(op: OpSignature) -> OpCost:
+    """Sum of i1 * i2 * i3 over some dimensions: at the least what the largest operand times another takes."""
+    return product(op, max(largest(op.inputs), largest(op.outputs)), op.inputs[0])
+
+
+@formula("aten::chain_matmul", "aten::linalg_multi_dot")
+def chain_matmul(op: OpSignature) -> OpCost:
+    """[m, k] @ [k, j] @ ... in the order that takes the fewest multiply-adds."""
+    matrices = op.named("matrices") or op.named("tensors") or op.inputs
+    sizes = [matrices[0].shape[0] if len(matrices[0].shape) == 2 else 1]
+    sizes += [tensor.shape[-1] if len(tensor.shape) == 2 else 1 for tensor in matrices]
+    if len(matrices[0].shape) == 1:
+        sizes[1] = matrices[0].shape[0]
+    return product(op, _cheapest_chain(sizes), matrices[0])
+
+
+def _cheapest_chain(sizes: list[int]) -> int:
+    """Multiply-adds of the best order for a chain of matrices sizes[i] x sizes[i + 1]."""
+    count = len(sizes) - 1
+    best = [[0] * count for _ in range(count)]
+    for length in range(2, count + 1):
+        for first in range(count - length + 1):
+            last = first + length - 1
+            best[first][last] = min(
+                best[first][split] + best[split + 1][last] + sizes[first] * sizes[split + 1] * sizes[last + 1]
+                for split in range(first, last)
+            )
+    return best[0][count - 1]
+
+
+@formula("aten::_cdist_forward", "aten::cdist")
+def cdist(op: OpSignature) -> OpCost:
+    """x [..., p, m], y [..., r, m] to distances [..., p, r]: subtract, raise, add per component."""
+    return moves(op, vector_flops=3 * op.outputs[0].numel * op.inputs[0].shape[-1])
+
+
+@formula("aten::_cdist_backward")
+def cdist_backward(op: OpSignature) -> OpCost:
+    """dist' [..., p, r] to x' [..., p, m]: about 4 FLOPs per pair and component."""
+    grad, x = op.inputs[:2]
+    return moves(op, vector_flops=4 * grad.numel * x.shape[-1])
+
+
+@formula("aten::_euclidean_dist")
+def euclidean_dist(op: OpSignature) -> OpCost:
+    """|x|^2 + |y|^2 - 2 x.y: a product [p, m] @ [m, r], then 3 FLOPs per distance."""
+    x, out = op.inputs[0], op.outputs[0]
+    return product(op, out.numel * x.shape[-1], x, vector_flops=3 * out.numel)
+
+
+@formula("aten::_pdist_forward", "aten::pdist")
+def pdist(op: OpSignature) -> OpCost:
+    """x [n, m] to n (n - 1) / 2 distances, 3 FLOPs per component of each."""
+    return moves(op, vector_flops=3 * op.outputs[0].numel * op.inputs[0].shape[-1])
+
+
+@formula("aten::_pdist_backward")
+def pdist_backward(op: OpSignature) -> OpCost:
+    """Gradients of the n (n - 1) / 2 distances to x' [n, m]: about 4 FLOPs per component of each."""
+    grad, x = op.inputs[:2]
+    return moves(op, vector_flops=4 * grad.numel * x.shape[-1])

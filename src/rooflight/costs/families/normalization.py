@@ -1,0 +1,104 @@
+"""Normalizations, forward and backward.
+
+Conventions: layer, group, instance and training batch norm 8 FLOPs per element (mean 1, variance 3, normalize 2,
+scale and shift 2); RMS norm 5 (squares and their sum 2, normalize 1, scale 1, round to 5 with the root); batch norm
+with fixed statistics 4. Backward twice the forward, and only the gradients of ``output_mask`` are written. Bytes:
+input, parameters and statistics read, output and statistics written.
+"""
+
+from __future__ import annotations
+
+from rooflight.costs.cost import OpCost
+from rooflight.costs.families.rules import moves, names, per_input, register, tensor_bytes
+from rooflight.costs.registry import formula
+from rooflight.records.signature import OpSignature
+
+LAYER_NORM_FLOPS = 8
+RMS_NORM_FLOPS = 5
+FIXED_NORM_FLOPS = 4
+
+
+@formula(*names("native_layer_norm layer_norm native_group_norm group_norm instance_norm"))
+def layer_norm(op: OpSignature) -> OpCost:
+    """x [..., n], weight and bias [n] to y, mean and 1/std per row; group norm per group of channels."""
+    return moves(op, vector_flops=LAYER_NORM_FLOPS * op.inputs[0].numel)
+
+
+@formula("aten::rms_norm", "aten::_fused_rms_norm")
+def rms_norm(op: OpSignature) -> OpCost:
+    """x [..., n], weight [n] to y and 1/rms per row."""
+    return moves(op, vector_flops=RMS_NORM_FLOPS * op.inputs[0].numel)
+
+
+@formula(*names("native_layer_norm_backward native_group_norm_backward"))
+def layer_norm_backward(op: OpSignature) -> OpCost:
+    """dy, x, mean, 1/std and weight to dx, dweight, dbias."""
+    return moves(op, vector_flops=2 * LAYER_NORM_FLOPS * op.inputs[0].numel, unread=("bias",))
+
+
+@formula("aten::_fused_rms_norm_backward")
+def rms_norm_backward(op: OpSignature) -> OpCost:
+    """dy, x, 1/rms and weight to dx and dweight."""
+    return moves(op, vector_flops=2 * RMS_NORM_FLOPS * op.inputs[0].numel)
+
+
+@formula(
+    *names("native_batch_norm batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional"),
+    *names("cudnn_batch_norm miopen_batch_norm _batch_norm_with_update _batch_norm_with_update_functional"),
+    *names("_batch_norm_no_update _native_batch_norm_legit_no_training _batch_norm_impl_index"),
+)
+def batch_norm(op: OpSignature) -> OpCost:
+    """x [B, C, ...] per channel; running statistics are read and, in training, updated."""
+    x = op.inputs[0]
+    fixed = op.attribute("training") is False or op.name.endswith(("_no_training", "_no_update"))
+    read = op.named("running_mean") + op.named("running_var")
+    return OpCost(
+        vector_flops=(FIXED_NORM_FLOPS if fixed else LAYER_NORM_FLOPS) * x.numel,
+        bytes_read=tensor_bytes(x, op.input("weight"), op.input("bias"), *read),
+        # statistics returned unused are empty, running ones fixed in evaluation though the schema mutates them
+        bytes_written=tensor_bytes(*(out for out in op.outputs if not (fixed and out in read))),
+    )
+
+
+@formula(*names("native_batch_norm_backward batch_norm_backward cudnn_batch_norm_backward"))
+def batch_norm_backward(op: OpSignature) -> OpCost:
+    """dy, x, statistics and weight to dx, dweight, dbias."""
+    fixed = op.attribute("train") is False
+    flops = 2 * (FIXED_NORM_FLOPS if fixed else LAYER_NORM_FLOPS)
+    unread = ("save_mean", "save_invstd", "save_var") if fixed else ("running_mean", "running_var")
+    return moves(op, vector_flops=flops * op.inputs[0].numel, unread=(*unread, "reserve"))
+
+
+@formula("aten::miopen_batch_norm_backward", "aten::_batch_norm_impl_index_backward")
+def other_batch_norm_backward(op: OpSignature) -> OpCost:
+    """As native_batch_norm_backward."""
+    return moves(op, vector_flops=2 * LAYER_NORM_FLOPS * op.inputs[0].numel, unread=("running_mean", "running_var"))
+
+
+# Synchronized batch norm: statistics per rank, gathered, then applied.
+register(
+    {
+        per_input(4): "batch_norm_stats batch_norm_update_stats batch_norm_gather_stats "
+        "batch_norm_gather_stats_with_counts batch_norm_elemt",
+        per_input(6): "batch_norm_backward_reduce",
+        per_input(8): "batch_norm_backward_elemt",
+    }
+)
+
+
+@formula("aten::_weight_norm", "aten::_weight_norm_interface")
+def weight_norm(op: OpSignature) -> OpCost:
+    """v, g to v g / |v|: square, add, scale."""
+    return moves(op, vector_flops=3 * op.inputs[0].numel)
+
+
+@formula("aten::_weight_norm_interface_backward", "aten::_weight_norm_differentiable_backward")
+def weight_norm_backward(op: OpSignature) -> OpCost:
+    """dw, v, g, |v| to dv and dg: twice the forward."""
+    return moves(op, vector_flops=6 * op.inputs[0].numel)
+
+
+@formula("aten::renorm")
+def renorm(op: OpSignature) -> OpCost:
+    """Squares, sums, scales."""
+    return moves(op, vector_flops=3 * op.inputs[0].numel)

@@ -1,0 +1,176 @@
+"""Rules that families share: which tensors an op reads and writes, and how to register a table of simple ops.
+
+Conventions of every family: one addition, multiplication, comparison or call of an elementary function (exp, log,
+sqrt, tanh, erf, ...) is one FLOP per element, conversions of dtype are none. Bytes are distinct storage, each input
+read once, each output written once. An op that updates a tensor in place reads and writes it, unless it overwrites
+it (``copy_``, ``fill_``, ``normal_``); ``out=`` tensors are only written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import prod
+
+from rooflight.costs.cost import OpCost, Uncosted
+from rooflight.costs.registry import Formula, formula
+from rooflight.records.signature import OpSignature
+from rooflight.records.tensor import TensorSpec, distinct_bytes
+
+_OUT_NAMES = frozenset(
+    "out out0 out1 out2 out3 out4 out5 out6 grad_input grad_weight grad_bias output values indices max min max_values "
+    "min_indices total_weight save_mean save_invstd L Q R U S V Vh LU LD P X M a tau pivots info sign logabsdet result "
+    "eigenvalues eigenvectors solution residuals rank singular_values inverse hist bin_edges mantissa exponent "
+    "is_target buffer reserve".split()
+)
+"""Arguments that torch's ``out=`` overloads write. They are one only when also among the op's outputs."""
+
+
+def is_out(op: OpSignature, tensor: TensorSpec, name: str) -> bool:
+    """Whether an input is there only to receive a result."""
+    return name == "out" or (name in _OUT_NAMES and tensor in op.outputs)
+
+
+def in_place(op: OpSignature) -> bool:
+    """Whether the op updates its ``self``: ``aten::add_``, not ``aten::add``."""
+    return op.name.endswith("_") and not op.name.endswith("__")
+
+
+def sources(op: OpSignature, *unread: str) -> list[TensorSpec]:
+    """The inputs that are read: all but ``out=`` tensors and the arguments named."""
+    if not op.input_names:
+        return list(op.inputs)
+    return [
+        tensor
+        for tensor, name in zip(op.inputs, op.input_names, strict=True)
+        if name not in unread and not is_out(op, tensor, name)
+    ]
+
+
+def read_bytes(op: OpSignature, *unread: str) -> int:
+    """Distinct bytes of the inputs read, the arguments named left out."""
+    return distinct_bytes(sources(op, *unread))
+
+
+def tensor_bytes(*tensors: TensorSpec | None) -> int:
+    """Distinct bytes of the tensors that are there."""
+    return distinct_bytes(tensor for tensor in tensors if tensor is not None)
+
+
+def picked_bytes(tensor: TensorSpec, elements: int) -> int:
+    """Bytes of ``elements`` elements picked from a tensor, which has no more than its distinct ones to give."""
+    return min(elements, tensor.distinct) * tensor.item_bytes
+
+
+def moves(op: OpSignature, *, vector_flops: int = 0, unread: Iterable[str] = (), upper: bool = False) -> OpCost:
+    """The cost of an op that reads its inputs once and writes its outputs once."""
+    return OpCost(
+        vector_flops=vector_flops,
+        bytes_read=read_bytes(op, *unread),
+        bytes_written=op.output_bytes,
+        upper=upper,
+    )
+
+
+def largest(tensors: Iterable[TensorSpec]) -> int:
+    """Elements of the largest tensor, 0 where there is none."""
+    return max((tensor.numel for tensor in tensors), default=0)
+
+
+def flags(op: OpSignature, name: str, default: tuple[bool, ...]) -> tuple[bool, ...]:
+    """A list-of-bools setting such as ``output_mask``."""
+    value = op.attribute(name)
+    return tuple(bool(flag) for flag in value) if isinstance(value, tuple) else default
+
+
+def integer(op: OpSignature, name: str, default: int) -> int:
+    """An integer setting, ``default`` where it was not given or is None."""
+    value = op.attribute(name)
+    return value if isinstance(value, int) else default
+
+
+def integers(op: OpSignature, name: str) -> tuple[int, ...]:
+    """A list-of-ints setting, empty where it was not given; a single int is a list of one."""
+    value = op.attribute(name)
+    if isinstance(value, tuple):
+        return tuple(int(each) for each in value)
+    return (value,) if isinstance(value, int) else ()
+
+
+def dims(op: OpSignature, rank: int, name: str = "dim") -> tuple[int, ...]:
+    """The dimensions an op works along, all of them where it names none."""
+    given = integers(op, name)
+    return tuple(dim % rank for dim in given) if given and rank else tuple(range(rank))
+
+
+def spanned(tensor: TensorSpec, along: Iterable[int]) -> int:
+    """How many elements lie along some dimensions of a tensor."""
+    return prod(tensor.shape[dim] for dim in along)
+
+
+def names(text: str, namespace: str = "aten") -> list[str]:
+    """``"add sub"`` as ``["aten::add", "aten::sub"]``."""
+    return [f"{namespace}::{name}" for name in text.split()]
+
+
+def register(table: Mapping[Formula, str], namespace: str = "aten") -> None:
+    """Register a table of formulas, each with the ops it costs, separated by blanks."""
+    for function, ops in table.items():
+        formula(*names(ops, namespace))(function)
+
+
+def per_output(flops: int, unread: Iterable[str] = ()) -> Formula:
+    """A formula: so many FLOPs for each element of the result, everything read and written once."""
+
+    def cost(op: OpSignature) -> OpCost:
+        return moves(op, vector_flops=flops * largest(op.outputs), unread=unread)
+
+    return cost
+
+
+def per_input(flops: int, unread: Iterable[str] = ()) -> Formula:
+    """A formula: so many FLOPs for each element of the largest input, everything read and written once."""
+
+    def cost(op: OpSignature) -> OpCost:
+        return moves(op, vector_flops=flops * largest(sources(op)), unread=unread)
+
+    return cost
+
+
+def copies(op: OpSignature) -> OpCost:
+    """Reads every input, writes every output, computes nothing."""
+    return moves(op)
+
+
+def overwrites(op: OpSignature) -> OpCost:
+    """Writes the outputs without reading what an in-place op finds there."""
+    return moves(op, unread=("self",) if in_place(op) else ())
+
+
+def writes(op: OpSignature) -> OpCost:
+    """Writes the outputs, reads nothing: inputs only lend their shape."""
+    return OpCost(bytes_written=op.output_bytes)
+
+
+def nothing(op: OpSignature) -> OpCost:  # noqa: ARG001
+    """Touches no element: metadata only."""
+    return OpCost()
+
+
+def uncosted(reason: str) -> Formula:
+    """A formula for ops whose signature does not hold what they do."""
+
+    def cost(op: OpSignature) -> Uncosted:  # noqa: ARG001
+        return Uncosted(reason)
+
+    return cost
+
+
+def clamped_sum(start: int, count: int, top: int) -> int:
+    """Sum of clamp(start + i, 0, top) over i in [0, count)."""
+
+    def ramp(stop: int) -> int:
+        """Sum of clamp(y, 0, top) over y < stop."""
+        rising = max(0, min(stop, top))
+        return rising * (rising - 1) // 2 + max(0, stop - top) * top
+
+    return ramp(start + count) - ramp(start)

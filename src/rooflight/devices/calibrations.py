@@ -1,0 +1,110 @@
+"""Keeps measured roofs on disk, one JSON file a machine, so that a calibration serves every later run."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from rooflight.devices.catalog import find_by_torch_name
+from rooflight.devices.spec import DeviceSpec, Roofs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Roofs measured on one machine. ``fingerprint`` says which: device, driver, library versions, threads."""
+
+    fingerprint: str
+    device_name: str
+    kind: Literal["cpu", "cuda"]
+    roofs: Roofs
+    measured_at: str  # ISO 8601
+    environment: Mapping[str, str] = field(default_factory=dict)
+    schema: Literal["rooflight.calibration/1"] = "rooflight.calibration/1"
+
+
+def save(calibration: Calibration) -> Path:
+    """Write a calibration, in the place of an earlier one of the same fingerprint. A reader never sees half a file."""
+    path = _path(calibration.fingerprint)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = msgspec.json.format(msgspec.json.encode(calibration), indent=2)
+    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
+        temporary = Path(file.name)
+        try:
+            file.write(content)
+            file.close()
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    return path
+
+
+def load(fingerprint: str) -> Calibration | None:
+    """The calibration with this fingerprint, None where there is none. Raises ValueError for a file that is broken."""
+    path = _path(fingerprint)
+    if not path.is_file():
+        return None
+    calibration = _read(path)
+    if calibration.fingerprint != fingerprint:
+        raise ValueError(_broken(path, "it belongs to another machine"))
+    return calibration
+
+
+def saved() -> tuple[Calibration, ...]:
+    """Every calibration on this machine, newest first. Raises ValueError for a file that is broken."""
+    calibrations = map(_read, folder().glob("calibration-*.json"))
+    return tuple(sorted(calibrations, key=lambda calibration: calibration.measured_at, reverse=True))
+
+
+def device_of(calibration: Calibration) -> DeviceSpec:
+    """The device that was measured: its catalog entry with the calibration, or the calibration alone."""
+    known = find_by_torch_name(calibration.device_name) if calibration.kind == "cuda" else None
+    if known is not None:
+        return known.with_calibration(calibration.roofs)
+    return DeviceSpec(
+        name=calibration.device_name,
+        vendor="",
+        architecture="",
+        kind=calibration.kind,
+        match=(calibration.device_name,),
+        calibrated=calibration.roofs,
+        notes=("not in the catalog: every figure is measured",),
+        sources=(calibration.roofs.source,),
+    )
+
+
+def folder() -> Path:
+    """Where calibrations are kept: ROOFLIGHT_CACHE, otherwise ``rooflight`` in the user's cache folder."""
+    own = os.environ.get("ROOFLIGHT_CACHE")
+    if own:
+        return Path(own)
+    users = os.environ.get("XDG_CACHE_HOME")
+    return (Path(users) if users else Path.home() / ".cache") / "rooflight"
+
+
+def _path(fingerprint: str) -> Path:
+    # The digest tells fingerprints apart; the readable part is for whoever looks into the folder.
+    readable = re.sub(r"[^A-Za-z0-9]+", "-", fingerprint)[:48].strip("-")
+    digest = sha256(fingerprint.encode()).hexdigest()[:12]
+    return folder() / f"calibration-{readable}-{digest}.json"
+
+
+def _read(path: Path) -> Calibration:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Calibration)
+    except OSError as error:
+        raise ValueError(_broken(path, error.strerror or "cannot be read")) from None
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ValueError(_broken(path, str(error))) from None
+
+
+def _broken(path: Path, reason: str) -> str:
+    return f"calibration {path} cannot be used ({reason}): delete it or run `rooflight calibrate`"

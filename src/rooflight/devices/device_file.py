@@ -1,0 +1,111 @@
+"""Reads one device TOML. The file has the units that datasheets use, in its key names; a DeviceSpec has SI units."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from rooflight.devices.spec import DeviceSpec, Link, MemoryLevel, Roofs
+
+GIB: Final = 2**30
+MIB: Final = 2**20
+GIGA: Final = 1e9
+TERA: Final = 1e12
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A TOML table that refuses keys it does not know."""
+
+
+class _Memory(_Table, frozen=True):
+    type: str = ""
+    capacity_gib: Positive | None = None
+    bandwidth_gb_per_s: Positive | None = None
+
+
+class _Link(_Table, frozen=True):
+    name: str
+    per_direction_gb_per_s: Positive | None = None
+
+
+class _Device(_Table, frozen=True):
+    name: str
+    vendor: str
+    source: tuple[str, ...]
+    architecture: str = ""
+    kind: Literal["cuda", "cpu", "other"] = "cuda"
+    match: tuple[str, ...] = ()
+    compute_capability: str = ""
+    form_factor: str = ""
+    unit_count: Annotated[int, msgspec.Meta(gt=0)] | None = None
+    boost_clock_mhz: Positive | None = None
+    matrix_peak_clock_mhz: Positive | None = None
+    tdp_w: Positive | None = None
+    confidence: str = ""
+    unverified: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    checked_against: tuple[str, ...] = ()
+    memory: _Memory = _Memory()
+    cache_mib: dict[str, Positive] = {}  # nearest first
+    matrix_tflops: dict[str, Positive] = {}  # dense
+    vector_tflops: dict[str, Positive] = {}
+    links: tuple[_Link, ...] = ()
+
+
+def read_device(path: Path) -> DeviceSpec:
+    """The device described by a TOML file. Raises ValueError, in one line, naming the file and the key at fault."""
+    try:
+        return _spec(msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _Device))
+    except OSError as error:
+        raise ValueError(f"cannot read device file {path}: {error.strerror}") from None
+    except (ValueError, msgspec.ValidationError) as error:
+        raise ValueError(f"device file {path} is not valid: {error}") from None
+
+
+def _spec(device: _Device) -> DeviceSpec:
+    caches = (MemoryLevel(name=name, capacity_bytes=round(mib * MIB)) for name, mib in device.cache_mib.items())
+    main = MemoryLevel(
+        name="DRAM",
+        capacity_bytes=None if device.memory.capacity_gib is None else round(device.memory.capacity_gib * GIB),
+        bytes_per_s=_si(device.memory.bandwidth_gb_per_s, GIGA),
+    )
+    return DeviceSpec(
+        name=device.name,
+        vendor=device.vendor,
+        architecture=device.architecture,
+        kind=device.kind,
+        match=device.match,
+        datasheet=Roofs(
+            source="; ".join(device.source),
+            matrix_flops_per_s=_peaks(device.matrix_tflops),
+            vector_flops_per_s=_peaks(device.vector_tflops),
+            memory=(*caches, main),
+        ),
+        links=tuple(Link(name=link.name, bytes_per_s=_si(link.per_direction_gb_per_s, GIGA)) for link in device.links),
+        memory_type=device.memory.type,
+        unit_count=device.unit_count,
+        boost_clock_mhz=device.boost_clock_mhz,
+        matrix_peak_clock_mhz=device.matrix_peak_clock_mhz,
+        tdp_w=device.tdp_w,
+        confidence=device.confidence,
+        unverified=device.unverified,
+        notes=device.notes,
+        sources=device.source,
+        checked_against=device.checked_against,
+        compute_capability=device.compute_capability,
+        form_factor=device.form_factor,
+    )
+
+
+def _peaks(tflops: dict[str, float]) -> dict[str, float]:
+    return {precision: float(round(peak * TERA)) for precision, peak in tflops.items()}
+
+
+def _si(figure: float | None, unit: float) -> float | None:
+    # rounded, so that 989.4 tera is the float nearest to 989.4e12
+    return None if figure is None else float(round(figure * unit))

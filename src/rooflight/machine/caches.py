@@ -1,0 +1,73 @@
+"""CPU caches and main memory as the operating system describes them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+_CPUS = Path("/sys/devices/system/cpu")
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cache:
+    """One level of data cache: the size of one instance and how many instances the usable cores reach."""
+
+    name: str
+    instance_bytes: int
+    instance_count: int
+
+    def capacity_bytes(self, thread_count: int) -> int:
+        """What ``thread_count`` threads on cores of their own can fill: private caches add up, a shared one does not."""
+        return self.instance_bytes * min(self.instance_count, max(1, thread_count))
+
+    def share_bytes(self, thread_count: int) -> int:
+        """What each of ``thread_count`` threads has of this level."""
+        return self.capacity_bytes(thread_count) // max(1, thread_count)
+
+
+def usable_cores() -> tuple[int, ...]:
+    """The cores this process may run on (affinity), not those of the machine."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
+def data_caches(cores: tuple[int, ...] | None = None, *, root: Path = _CPUS) -> tuple[Cache, ...]:
+    """Data and unified caches from the nearest level outwards; empty where the system does not tell (not Linux)."""
+    instances: dict[int, dict[str, int]] = {}
+    for core in usable_cores() if cores is None else cores:
+        for index in sorted((root / f"cpu{core}" / "cache").glob("index*")):
+            try:
+                kind, level, size, sharers = (
+                    (index / name).read_text().strip() for name in ("type", "level", "size", "shared_cpu_list")
+                )
+                if kind != "Instruction":
+                    instances.setdefault(int(level), {})[sharers] = _bytes(size)
+            except (OSError, ValueError):
+                continue  # virtual machines hide single fields: the other levels are still worth having
+    return tuple(
+        Cache(name=f"L{level}", instance_bytes=max(sizes.values()), instance_count=len(sizes))
+        for level, sizes in sorted(instances.items())
+        if max(sizes.values()) > 0
+    )
+
+
+def memory_bytes() -> int | None:
+    """Main memory this process can use; None where the system does not tell."""
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return None
+    try:
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
+    except (OSError, ValueError):  # absent outside containers, "max" where there is no limit
+        return total
+    return min(total, limit)
+
+
+def _bytes(text: str) -> int:
+    if text and text[-1] in _UNITS:
+        return int(text[:-1]) * _UNITS[text[-1]]
+    return int(text)

@@ -1,0 +1,79 @@
+"""Clocks: how long one call took, on the host or on the device. Tests put a fake one in their place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class Clock(Protocol):
+    """What timing needs of a clock."""
+
+    def now_ns(self) -> int:
+        """Host time that never goes back, for time boxes."""
+
+    def time_s(self, run: Callable[[], object]) -> float:
+        """Call ``run`` once and return the seconds it took."""
+
+
+class SteadyClock:
+    """The host's steady clock: right for CPU work, and for CUDA work only where ``run`` waits for it."""
+
+    def now_ns(self) -> int:
+        """``time.perf_counter_ns``: an int, so that nothing is rounded however long the machine has been up."""
+        return time.perf_counter_ns()
+
+    def time_s(self, run: Callable[[], object]) -> float:
+        """Seconds between just before the call and just after it."""
+        start_ns = time.perf_counter_ns()
+        run()
+        return (time.perf_counter_ns() - start_ns) / 1e9
+
+
+class CudaEvents:
+    """Device time of the current stream between two events around the call; the host's queueing is hidden.
+
+    ``flush`` is called before each sample, outside the timed span: pass ``cold_cache(...)`` to time from memory.
+    The device spins first, so that the whole call is queued before its first kernel starts and no launch gap is timed.
+    """
+
+    def __init__(self, *, flush: Callable[[], object] | None = None, spin_cycles: int = 200_000) -> None:
+        self._flush = flush
+        self._spin_cycles = spin_cycles
+
+    def now_ns(self) -> int:
+        """Host time: time boxes are about the user's patience."""
+        return time.perf_counter_ns()
+
+    def time_s(self, run: Callable[[], object]) -> float:
+        """Seconds of device time, after waiting for the call to end."""
+        import torch
+
+        start = torch.cuda.Event(enable_timing=True)
+        end = torch.cuda.Event(enable_timing=True)
+        if self._flush is not None:
+            self._flush()
+        if self._spin_cycles:
+            _spin(self._spin_cycles)
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1e3
+
+
+def cold_cache(l2_bytes: int) -> Callable[[], object]:
+    """A call that fills the device's L2 with something else: it writes four times its size."""
+    import torch
+
+    scratch = torch.empty(max(4 * l2_bytes, 1 << 28), dtype=torch.int8, device="cuda")
+    return scratch.zero_
+
+
+def _spin(cycles: int) -> None:
+    import torch
+
+    spin: Any = getattr(torch.cuda, "_sleep", None)
+    if spin is not None:
+        spin(cycles)

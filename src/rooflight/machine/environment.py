@@ -1,0 +1,139 @@
+"""What a measurement ran on: facts that explain a number, none that tell who or where you are."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from rooflight.machine.caches import data_caches, memory_bytes, usable_cores
+
+
+def describe() -> dict[str, str]:
+    """Facts about CPU, memory, system, torch and GPU, by name. No host name, user name or path.
+
+    Works without torch, and without a GPU: what is absent has no entry.
+    """
+    facts = {
+        "cpu": cpu_model(),
+        "cores usable": str(len(usable_cores())),
+        "os": f"{platform.system()} {platform.release()}",
+        "architecture": platform.machine(),
+        "python": platform.python_version(),
+    }
+    if memory := memory_bytes():
+        facts["memory"] = f"{memory / (1 << 30):.1f} GiB"
+    facts.update(_torch_facts())
+    threads = torch_threads() or len(usable_cores())
+    for cache in data_caches():
+        facts[f"{cache.name} cache"] = (
+            f"{_size(cache.capacity_bytes(threads))} "
+            f"({min(cache.instance_count, threads)} x {_size(cache.instance_bytes)})"
+        )
+    return facts
+
+
+def fingerprint(kind: str) -> str:
+    """A short hash of what sets the speed of ``kind`` ("cpu" or "cuda"): equal on equal machines, stable across runs.
+
+    The CPU's is made of model, usable cores, torch threads and cache sizes; the GPU's of name, driver and CUDA version.
+    """
+    if kind == "cpu":
+        caches = ",".join(f"{cache.name}:{cache.instance_bytes}x{cache.instance_count}" for cache in data_caches())
+        facts = [cpu_model(), str(len(usable_cores())), str(torch_threads() or len(usable_cores())), caches]
+    elif kind == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ValueError("no CUDA device is available to torch: pass cpu")
+        facts = [torch.cuda.get_device_name(), driver_version() or "", str(torch.version.cuda or torch.version.hip)]
+    else:
+        raise ValueError(f'unknown kind of device "{kind}": use cpu or cuda')
+    return hashlib.sha256("\n".join([kind, *facts]).encode()).hexdigest()[:12]
+
+
+@functools.cache
+def cpu_model() -> str:
+    """The CPU's name, with family and model where the name alone is vague ("AMD EPYC" in virtual machines)."""
+    fields: dict[str, str] = {}
+    try:
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            name, colon, value = line.partition(":")
+            if not colon:
+                break  # one block a core; the first will do
+            fields[name.strip()] = value.strip()
+    except OSError:
+        return platform.processor() or platform.machine()
+    name = fields.get("model name") or platform.processor() or platform.machine()
+    if "cpu family" in fields and "model" in fields:
+        return f"{name} (family {fields['cpu family']}, model {fields['model']})"
+    return name
+
+
+def torch_threads() -> int | None:
+    """Threads torch uses inside one op; None without torch."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    return int(torch.get_num_threads())
+
+
+@functools.cache
+def driver_version() -> str | None:
+    """The NVIDIA driver's version; None without one."""
+    try:
+        return Path("/sys/module/nvidia/version").read_text().strip()
+    except OSError:
+        pass
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer[0] if answer else None
+
+
+def _torch_facts() -> dict[str, str]:
+    try:
+        import torch
+    except ImportError:
+        return {}
+    facts = {
+        "torch": str(torch.__version__),
+        "torch threads": str(torch.get_num_threads()),
+        "cpu capability": str(torch.backends.cpu.get_cpu_capability()),
+        "float32_matmul_precision": _setting(torch.get_float32_matmul_precision),
+        "allow_tf32": _setting(lambda: torch.backends.cuda.matmul.allow_tf32),
+    }
+    if affinity := os.environ.get("OMP_NUM_THREADS"):
+        facts["OMP_NUM_THREADS"] = affinity
+    if torch.cuda.is_available():
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        facts["gpu"] = str(properties.name)
+        facts["gpu count"] = str(torch.cuda.device_count())
+        facts["gpu memory"] = f"{properties.total_memory / (1 << 30):.1f} GiB"
+        facts["compute capability"] = f"{properties.major}.{properties.minor}"
+        facts["cuda"] = str(torch.version.cuda or torch.version.hip)
+        if driver := driver_version():
+            facts["driver"] = driver
+    return facts
+
+
+def _setting(read: Callable[[], object]) -> str:
+    # torch refuses to read the old TF32 switches once a program has used the new ones
+    try:
+        return str(read())
+    except RuntimeError:
+        return "set through fp32_precision"
+
+
+def _size(count: int) -> str:
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= unit:
+            return f"{count / unit:g} {name}"
+    return f"{count} B"

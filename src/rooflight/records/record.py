@@ -1,0 +1,46 @@
+"""OpRecord: one execution of an operation. Direction: which part of a step it served."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from rooflight.records.signature import OpSignature
+
+
+class Direction(IntEnum):
+    """What an operation was executed for."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    OPTIMIZER = 2
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleEntry:
+    """A module of the recorded program: its qualified name and class name. The empty path is outside any module."""
+
+    path: str
+    class_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpRecord:
+    """Facts of one execution. ``reads`` and ``writes`` are ids of storages, unique within the session.
+
+    ``parent`` is the index of the record that accounts for this one (the SDPA call that the host split into several
+    ops), or None; only records without a parent are counted. ``times_s`` holds the measured samples, empty if none.
+    """
+
+    signature: OpSignature
+    module: ModuleEntry
+    phase: str
+    direction: Direction
+    reads: tuple[int, ...] = ()
+    writes: tuple[int, ...] = ()
+    parent: int | None = None
+    times_s: tuple[float, ...] = ()

@@ -1,0 +1,131 @@
+"""Session: the records of a run, in columns, and where they were taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rooflight.records.record import Direction, ModuleEntry, OpRecord
+from rooflight.records.signature import OpSignature
+
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+Int8 = NDArray[np.int8]
+Float64 = NDArray[np.float64]
+
+NO_PARENT = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """One entry an executed op; the ids of the storages it touched lie flat, cut by offsets of length n + 1."""
+
+    signature: Int32
+    module: Int32
+    phase: Int32
+    direction: Int8
+    parent: Int32
+    read_offsets: Int64
+    read_ids: Int32
+    written_offsets: Int64
+    written_ids: Int32
+
+    def __len__(self) -> int:
+        return len(self.signature)
+
+    def named_arrays(self) -> Iterator[tuple[str, NDArray[np.generic]]]:
+        """Each column with its name, in a fixed order."""
+        for column in fields(self):
+            yield column.name, getattr(self, column.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """Times of a recorded step, taken in passes of their own.
+
+    ``wall_samples_s`` are whole steps with no instrument running; ``op_samples_s`` has one row a profiled step and one
+    column a record, NaN where a record found no time; ``clock`` names what was read.
+    """
+
+    wall_samples_s: Float64
+    op_samples_s: Float64
+    clock: str
+
+    @property
+    def wall_s(self) -> float | None:
+        """Median time of a whole step."""
+        return float(np.median(self.wall_samples_s)) if len(self.wall_samples_s) else None
+
+    @property
+    def op_s(self) -> Float64:
+        """Median time of each record, NaN where there is none."""
+        samples = self.op_samples_s
+        if samples.shape[0] == 0:
+            return np.full(samples.shape[1], np.nan)
+        with np.errstate(invalid="ignore"):
+            return np.asarray(np.median(samples, axis=0), dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """What was observed of a run. Immutable: measuring or merging makes a new session.
+
+    ``signatures``, ``modules`` and ``phases`` are the tables that the columns index; ``storage_bytes[i]`` is the size
+    of storage i. ``environment`` tells where the run took place.
+    """
+
+    signatures: tuple[OpSignature, ...]
+    modules: tuple[ModuleEntry, ...]
+    phases: tuple[str, ...]
+    columns: Columns
+    storage_bytes: Int64
+    environment: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    measurement: Measurement | None = None
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    @property
+    def counted(self) -> NDArray[np.bool_]:
+        """Which records totals sum: those that no other record accounts for."""
+        return np.asarray(self.columns.parent == NO_PARENT)
+
+    @property
+    def records(self) -> Iterator[OpRecord]:
+        """The records one by one; for a million of them use the columns."""
+        return (self.record(index) for index in range(len(self)))
+
+    def record(self, index: int) -> OpRecord:
+        """One record. Raises IndexError beyond the last."""
+        columns = self.columns
+        reads = columns.read_ids[columns.read_offsets[index] : columns.read_offsets[index + 1]]
+        writes = columns.written_ids[columns.written_offsets[index] : columns.written_offsets[index + 1]]
+        parent = int(columns.parent[index])
+        samples = self.measurement.op_samples_s[:, index] if self.measurement else ()
+        return OpRecord(
+            signature=self.signatures[columns.signature[index]],
+            module=self.modules[columns.module[index]],
+            phase=self.phases[columns.phase[index]],
+            direction=Direction(int(columns.direction[index])),
+            reads=tuple(int(i) for i in reads),
+            writes=tuple(int(i) for i in writes),
+            parent=None if parent == NO_PARENT else parent,
+            times_s=tuple(float(s) for s in samples),
+        )
+
+    def with_measurement(self, measurement: Measurement) -> Session:
+        """The same session with times. Raises ValueError when the samples are of another number of records."""
+        if measurement.op_samples_s.shape[1] != len(self):
+            raise ValueError(f"times of {measurement.op_samples_s.shape[1]} records for a session of {len(self)}")
+        return replace(self, measurement=measurement)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the session to one compressed file, all of it or nothing. Returns the path."""
+        from rooflight.records.archive import save
+
+        return save(self, Path(path))
