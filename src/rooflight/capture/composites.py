@@ -93,7 +93,7 @@ class Composites:
         if self._open is not None:
             self.close_backward()
 
-    def before_backward_op(self, sequence: int, func: Any) -> None:
+    def before_backward_op(self, sequence: int) -> None:
         """An op is about to be recorded under the node with this sequence number."""
         if sequence == NO_SEQUENCE:  # gradients are accumulated in between, whenever one is ready
             self._in_region = False
@@ -106,9 +106,10 @@ class Composites:
         self._open = region
         self._in_region = region is not None
 
-    def after_op(self, index: int, func: Any, out: Any) -> None:
-        """An op was recorded; inside the backward of a composite it becomes a child."""
+    def after_op(self, func: Any) -> None:
+        """An op of a backward pass was recorded; inside the backward of a composite it becomes a child."""
         if self._in_region and func is not _ENGINE_ACCUMULATION:
+            index = len(self._source.tape) - 1
             if not self._children:
                 self._context = self._source.tape.contexts[index]
             self._children.append(index)
@@ -121,9 +122,8 @@ class Composites:
             return
         tape = self._source.tape
         reads, writes = tape.storages_of(children)
-        parent = tape.append(
-            tape.signature(region.backward), self._context, [i for i in reads if i not in writes], list(writes)
-        )
+        outside = [storage for storage in reads if storage not in writes]
+        parent = tape.append(region.backward, self._context, outside, list(writes))
         tape.adopt(children, parent)
 
     def _region_of(self, sequence: int) -> _Region | None:
@@ -144,7 +144,7 @@ class Composites:
                 if known is None or (tensors is outputs and context is not None and known not in ids[0]):
                     known = tape.new_storage(storage._cdata, int(storage.nbytes()))
                 found.append(known)
-        return tape.append(tape.signature(op), source._context if context is None else context, *ids)
+        return tape.append(op, source._context if context is None else context, *ids)
 
 
 def attention_signature(args: tuple[Any, ...], kwargs: dict[str, Any], out: torch.Tensor) -> OpSignature:

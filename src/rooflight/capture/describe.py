@@ -38,7 +38,8 @@ def spec_of(tensor: torch.Tensor, storage: int = UNSHARED, offset: int = 0) -> T
     dtype = str(tensor.dtype).removeprefix("torch.")
     if tensor.layout is torch.strided and not tensor.is_nested:
         shape = tuple(int(size) for size in tensor.shape)
-        return TensorSpec(shape, dtype, tuple(int(stride) for stride in tensor.stride()), storage, offset)
+        strides = None if tensor.is_contiguous() else tuple(int(stride) for stride in tensor.stride())
+        return TensorSpec(shape, dtype, strides, storage, offset)
     if tensor.is_nested:
         return TensorSpec((int(tensor.numel()),), dtype)
     if tensor.layout is torch.sparse_coo:

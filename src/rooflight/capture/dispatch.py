@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch._C import _current_autograd_node, _current_graph_task_id
+from torch._C._autograd import _get_sequence_nr
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
@@ -51,11 +52,13 @@ class DispatchSource(TorchDispatchMode):
         self.phase = 0
         self.optimizer_steps = 0  # how many Optimizer.step calls are open
         self.parameter_modules: dict[int, int] = {}  # id of a parameter -> number of the module that owns it
-        self._readers: dict[Any, Reader] = {}
+        self._ops: dict[Any, tuple[Callable[..., Any], Reader]] = {}
         self._specials: dict[Any, Handler] = {}
         self._scalar_reader = reader_of(plan_of(torch.ops.aten._local_scalar_dense.default), tape, -1)
         self._context = 0
-        self._backward_key = (-1, -1)
+        self._context_kind = (0, 0)
+        self._module_contexts: dict[int, int] = {}  # of the current phase and direction, by module
+        self._backward_sequence = -1  # autograd node of the last op, for which the context is known
         self._backward_context = 0
         # The n-th autograd node a thread makes carries n; these two say which module was running when.
         self._mark_sequences = [0]
@@ -77,23 +80,24 @@ class DispatchSource(TorchDispatchMode):
         for kind in types:
             if kind not in _PLAIN_TENSORS and self._is_foreign(kind):
                 return NotImplemented
-        reader = self._readers.get(func)
-        if reader is None:
+        known = self._ops.get(func)
+        if known is None:
             special = self._specials.get(func) or self._special_for(func)
             if special is not None:
                 return special(func, args, kwargs or {})
-            reader = self._readers[func] = reader_of(plan_of(func), self.tape, len(self._readers))
-        out = func(*args, **kwargs) if kwargs else func(*args)
-        signature, reads, writes = reader(args, kwargs, out)
+            run = getattr(func, "_op", func)  # what OpOverload.__call__ calls, without its Python frame
+            known = self._ops[func] = run, reader_of(plan_of(func), self.tape, len(self._ops))
+        run, reader = known
+        out = run(*args, **kwargs) if kwargs else run(*args)
+        composites = self.composites
         if _current_graph_task_id() == -1:
-            context = self._context
-            if self.composites.active:
-                self.composites.before_forward_op()
+            if composites.active:
+                composites.before_forward_op()
+            reader(args, kwargs, out, self._context)
         else:
-            context = self._context_of_backward(func)
-        index = self.tape.append(signature, context, reads, writes)
-        if self.composites.active:
-            self.composites.after_op(index, func, out)
+            reader(args, kwargs, out, self._context_of_backward(func))
+            if composites.active:
+                composites.after_op(func)
         return out
 
     # -- where in the program we are ---------------------------------------------------------------------------------
@@ -102,20 +106,24 @@ class DispatchSource(TorchDispatchMode):
         """Take note that module, phase or optimizer state changed."""
         direction = Direction.OPTIMIZER if self.optimizer_steps else Direction.FORWARD
         self._context = self.tape.context(self.module, self.phase, direction)
-        self._backward_key = (-1, -1)
+        if (self.phase, direction) != self._context_kind:
+            self._context_kind = (self.phase, direction)
+            self._module_contexts.clear()
+        self._module_contexts[self.module] = self._context
+        self._backward_sequence = -1
 
     def enter_module(self, module: int) -> None:
-        """The module of this number starts (or goes on, when one it called returns)."""
+        """The module of this number starts, or goes on when one that it called returns."""
         self.module = module
-        self.mark()
-        self.update_context()
-
-    def mark(self) -> None:
-        """From the autograd node made next on, nodes belong to the current module."""
-        sequence = torch._C._autograd._get_sequence_nr()
-        if get_ident() == self.thread and sequence >= self._mark_sequences[-1]:
-            self._mark_sequences.append(sequence)
-            self._mark_modules.append(self.module)
+        if get_ident() == self.thread:
+            # from the autograd node made next on, nodes belong to this module
+            self._mark_sequences.append(_get_sequence_nr())
+            self._mark_modules.append(module)
+        context = self._module_contexts.get(module)
+        if context is None:
+            self.update_context()
+        else:
+            self._context = context
 
     def _context_of_backward(self, func: Any) -> int:
         node = _current_autograd_node()
@@ -123,21 +131,18 @@ class DispatchSource(TorchDispatchMode):
             return self.tape.context(self.module, self.phase, _BACKWARD)
         sequence = node._sequence_nr()
         if self.composites.active:
-            self.composites.before_backward_op(sequence, func)
-        if self.module:  # a module runs inside the backward pass: activation checkpointing recomputes it
-            return self.tape.context(self.module, self.phase, _BACKWARD)
-        if sequence == NO_SEQUENCE:
-            module = self.parameter_modules.get(id(getattr(node, "variable", None)), 0)
-            return self.tape.context(module, self.phase, _BACKWARD)
-        key = (sequence, self.phase)
-        if key != self._backward_key:
-            self._backward_key = key
-            self._backward_context = self.tape.context(self.module_of_node(sequence), self.phase, _BACKWARD)
+            self.composites.before_backward_op(sequence)
+        if sequence == self._backward_sequence:
+            return self._backward_context
+        module = self.module  # not 0 when a module runs inside the backward pass: checkpointing recomputes it
+        if not module:
+            if sequence == NO_SEQUENCE:
+                module = self.parameter_modules.get(id(getattr(node, "variable", None)), 0)
+                return self.tape.context(module, self.phase, _BACKWARD)
+            module = self._mark_modules[bisect_right(self._mark_sequences, sequence) - 1]
+        self._backward_sequence = sequence
+        self._backward_context = self.tape.context(module, self.phase, _BACKWARD)
         return self._backward_context
-
-    def module_of_node(self, sequence: int) -> int:
-        """Number of the module that made the autograd node with this sequence number."""
-        return self._mark_modules[bisect_right(self._mark_sequences, sequence) - 1]
 
     def module_number(self, path: str, class_name: str) -> int:
         """The number of a module in the tape's table."""
@@ -176,9 +181,8 @@ class DispatchSource(TorchDispatchMode):
             out = func(*args, **kwargs)
         else:
             out = True if tensor.dtype is torch.bool else 1.0 if tensor.dtype.is_floating_point else 1
-        signature, reads, writes = self._scalar_reader(args, kwargs, out)
-        context = self._context if _current_graph_task_id() == -1 else self._context_of_backward(func)
-        self.tape.append(signature, context, reads, writes)
+        in_backward = _current_graph_task_id() != -1
+        self._scalar_reader(args, kwargs, out, self._context_of_backward(func) if in_backward else self._context)
         return out
 
     def _is_foreign(self, kind: type) -> bool:

@@ -56,36 +56,40 @@ class ModuleTracker:
                 self._source.parameter_modules[id(parameter)] = number
 
     def _here(self) -> bool:
-        """Whether the caller's thread is recorded by this source: its own, or one where torch runs a backward of it."""
-        return get_ident() == self._source.thread or self._source in _sources()
+        """Whether the caller's thread, not the source's own, is one where torch runs a backward pass of it."""
+        return self._source in _sources()
 
     def _enter(self, module: nn.Module, args: Any) -> None:
-        if not self._here():
+        source = self._source
+        if get_ident() != source.thread and not self._here():
             return
         number = self._numbers.get(id(module))
         if number is None:
-            parent = self._source.tape.module_path(self._stack[-1][1]) if self._stack else ""
-            name = type(module).__name__
-            self._name_tree(module, f"{parent}.{name}" if parent else name)
-            number = self._numbers[id(module)]
+            number = self._name_unknown(module)
         self._stack.append((module, number))
-        self._source.enter_module(number)
+        source.enter_module(number)
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        if not self._here():
+        source, stack = self._source, self._stack
+        if get_ident() != source.thread and not self._here():
             return
-        # a forward that raised may have left entries above its own
-        while self._stack:
-            if self._stack.pop()[0] is module:
-                break
-        self._source.enter_module(self._stack[-1][1] if self._stack else 0)
+        while stack and stack.pop()[0] is not module:
+            pass  # a forward that raised may have left entries above its own
+        source.enter_module(stack[-1][1] if stack else 0)
+
+    def _name_unknown(self, module: nn.Module) -> int:
+        """Name a module met for the first time, and those below it, after its class and the module that called it."""
+        parent = self._source.tape.module_path(self._stack[-1][1]) if self._stack else ""
+        name = type(module).__name__
+        self._name_tree(module, f"{parent}.{name}" if parent else name)
+        return self._numbers[id(module)]
 
     def _enter_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._here():
+        if get_ident() == self._source.thread or self._here():
             self._source.optimizer_steps += 1
             self._source.update_context()
 
     def _leave_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._here():
+        if get_ident() == self._source.thread or self._here():
             self._source.optimizer_steps = max(0, self._source.optimizer_steps - 1)
             self._source.update_context()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
 from typing import Any, Final
 
 import torch
@@ -51,6 +52,7 @@ class Plan:
         return (*args, *(kwargs.get(name, default) for name, default in rest))
 
 
+@cache
 def plan_of(func: Any) -> Plan:
     """The plan of an OpOverload. A higher-order operator has no schema: all its tensors count, nothing else."""
     schema = getattr(func, "_schema", None)

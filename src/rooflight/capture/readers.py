@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._C import _storage_id
 
 from rooflight.capture.describe import signature_of, storage_of, tensors_in
 from rooflight.capture.plans import Kind, Plan
 from rooflight.capture.tape import Tape
 
-Reader = Callable[[tuple[Any, ...], dict[str, Any] | None, Any], tuple[int, list[int], list[int]]]
-"""(args, kwargs, out) -> (signature number, storage ids read, storage ids written)"""
+Reader = Callable[[tuple[Any, ...], dict[str, Any] | None, Any, int], None]
+"""Takes args, kwargs, result and context of a call that has just returned, and appends its record."""
 
 _Tensor = torch.Tensor
 _TENSOR, _TENSORS, _ATTRIBUTE = Kind.TENSOR, Kind.TENSORS, Kind.ATTRIBUTE
@@ -26,21 +27,22 @@ def reader_of(plan: Plan, tape: Tape, number: int) -> Reader:
 
 
 def _view_reader(plan: Plan, tape: Tape, number: int) -> Reader:
-    """A view moves nothing: its shape is enough, and it touches no storage."""
+    """A view moves nothing: its shapes are enough, and it touches no storage."""
     careful = _careful_reader(plan, tape)
-    keys = tape.keys
+    keys, add_signature, add_context = tape.keys, tape.signatures.append, tape.contexts.append
 
-    def read(args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any) -> tuple[int, list[int], list[int]]:
+    def read(args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any, context: int) -> None:
         try:
             source = args[0]
-            key = (number, source.shape, source.dtype, source.stride(), out.shape, out.stride())
+            key = (number, source.shape, source.dtype, out.shape)
             signature = keys.get(key)
             if signature is None:
-                signature = keys[key] = tape.signature(signature_of(plan, args, kwargs or {}, out))
-            return signature, [], []
+                signature = keys[key] = tape.signature(signature_of(plan, args, kwargs or {}, out), 0, 0)
         except (AttributeError, RuntimeError, NotImplementedError, TypeError, IndexError):
-            signature, _, _ = careful(args, kwargs, out)
-            return signature, [], []
+            careful(args, kwargs, out, context)
+            return
+        add_context(context)
+        add_signature(signature)
 
     return read
 
@@ -49,63 +51,59 @@ def _reader(plan: Plan, tape: Tape, number: int) -> Reader:
     careful = _careful_reader(plan, tape)
     names, kinds, mutated = plan.names, plan.kinds, plan.mutated
     keys, storage_ids, new_storage = tape.keys, tape.storage_ids, tape.new_storage
+    add_signature, add_context, add_touched = tape.signatures.append, tape.contexts.append, tape.touched.extend
 
-    def read(args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any) -> tuple[int, list[int], list[int]]:
+    def read(args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any, context: int) -> None:
         key: list[Any] = [number]
-        reads: list[int] = []
-        tensors: list[torch.Tensor] = []
-        values = args
-        if kwargs:
-            values = args + tuple([kwargs.get(name) for name in names[len(args) :]])
+        touched: list[int] = []
+        values = args if not kwargs else args + tuple([kwargs.get(name) for name in names[len(args) :]])
         try:
-            for kind, value in zip(kinds, values, strict=False):
+            for kind, value in zip(kinds, values):  # noqa: B905 - arguments left at their defaults are not passed
                 if kind is _TENSOR:
-                    if isinstance(value, _Tensor):
-                        key += (value.shape, value.dtype, value.stride())
-                        tensors.append(value)
-                        storage = value.untyped_storage()
-                        address = storage._cdata
-                        storage_id = storage_ids.get(address)
-                        if storage_id is None:
-                            storage_id = new_storage(address, storage.nbytes())
-                        reads.append(storage_id)
-                    else:
+                    if not isinstance(value, _Tensor):
                         key.append(None)
-                elif kind is _ATTRIBUTE:
-                    key.append(tuple(value) if type(value) is list else value)
+                        continue
+                    items: Any = (value,)
                 elif kind is _TENSORS:
-                    for item in tensors_in(value):
-                        key += (item.shape, item.dtype, item.stride())
-                        tensors.append(item)
-                        storage = item.untyped_storage()
-                        address = storage._cdata
-                        storage_id = storage_ids.get(address)
-                        if storage_id is None:
-                            storage_id = new_storage(address, storage.nbytes())
-                        reads.append(storage_id)
-                    key.append(len(tensors))
-            if len(reads) > 1 and len(set(reads)) < len(reads):
-                key += _alias_pattern(tensors, reads)
-            if mutated:
-                writes = _mutated_ids(mutated, values, storage_ids)
-            else:
-                writes = []
-                inputs = reads if len(reads) < 9 else set(reads)
-                for item in (out,) if isinstance(out, _Tensor) else tensors_in(out):
-                    key += (item.shape, item.dtype, item.stride())
-                    storage = item.untyped_storage()
-                    address = storage._cdata
+                    items = list(tensors_in(value))
+                    key.append(len(items))
+                else:
+                    if kind is _ATTRIBUTE:
+                        key.append(tuple(value) if type(value) is list else value)
+                    continue
+                for item in items:
+                    key += (item.shape, item.dtype, item.is_contiguous() or item.stride())
+                    address = _storage_id(item)
                     storage_id = storage_ids.get(address)
-                    if storage_id is None or storage_id not in inputs:
+                    if storage_id is None:
+                        storage_id = new_storage(address, item.untyped_storage().nbytes())
+                    touched.append(storage_id)
+            num_reads = len(touched)
+            if num_reads > 1 and len(set(touched)) < num_reads:
+                key += _alias_pattern(values, touched)
+            if mutated:
+                touched += _mutated_ids(mutated, values, storage_ids)
+            elif out is not None:
+                known = touched if num_reads < 9 else set(touched)
+                for item in (out,) if isinstance(out, _Tensor) else tensors_in(out):
+                    key += (item.shape, item.dtype, item.is_contiguous() or item.stride())
+                    address = _storage_id(item)
+                    storage_id = storage_ids.get(address)
+                    if storage_id is None or storage_id not in known:
                         # not an alias of an input, so it was just allocated, whatever lived at its address before
-                        storage_id = new_storage(address, storage.nbytes())
-                    writes.append(storage_id)
-            signature = keys.get(tuple(key))
+                        storage_id = new_storage(address, item.nbytes)
+                    touched.append(storage_id)
+            whole = tuple(key)
+            signature = keys.get(whole)
             if signature is None:
-                signature = keys[tuple(key)] = tape.signature(signature_of(plan, args, kwargs or {}, out))
+                op = signature_of(plan, args, kwargs or {}, out)
+                signature = keys[whole] = tape.signature(op, num_reads, len(touched) - num_reads)
         except (RuntimeError, NotImplementedError, TypeError):
-            return careful(args, kwargs, out)
-        return signature, reads, writes
+            careful(args, kwargs, out, context)
+            return
+        add_context(context)
+        add_touched(touched)
+        add_signature(signature)
 
     return read
 
@@ -114,15 +112,15 @@ def _mutated_ids(mutated: tuple[int, ...], values: tuple[Any, ...], storage_ids:
     ids: list[int] = []
     for index in mutated:
         if index < len(values):
-            ids += [storage_ids[item.untyped_storage()._cdata] for item in tensors_in(values[index])]
+            ids += [storage_ids[_storage_id(item)] for item in tensors_in(values[index])]
     return ids
 
 
-def _alias_pattern(tensors: list[torch.Tensor], reads: list[int]) -> list[int]:
+def _alias_pattern(values: tuple[Any, ...], reads: list[int]) -> list[int]:
     """Which tensors of a call share memory, and how far apart: relative, so that a loop over slices stays one key."""
     origin: dict[int, tuple[int, int]] = {}
     pattern: list[int] = []
-    for position, (tensor, storage_id) in enumerate(zip(tensors, reads, strict=True)):
+    for position, (tensor, storage_id) in enumerate(zip(tensors_in(values), reads, strict=True)):
         offset = int(tensor.storage_offset())
         first, base = origin.setdefault(storage_id, (position, offset))
         pattern += (first, offset - base)
@@ -141,13 +139,15 @@ def _careful_reader(plan: Plan, tape: Tape) -> Reader:
             number = tape.new_storage(storage._cdata, int(storage.nbytes()))
         return number
 
-    def read(args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any) -> tuple[int, list[int], list[int]]:
+    def read(args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any, context: int) -> None:
         kwargs = kwargs or {}
-        signature = tape.signature(signature_of(plan, args, kwargs, out))
+        op = signature_of(plan, args, kwargs, out)
+        if plan.is_view:
+            tape.append(op, context, (), ())
+            return
         reads = [storage_id(tensor, None) for tensor in tensors_in((args, kwargs))]
         values = plan.positional(args, kwargs) if plan.names else ()
         written = [tensor for index in plan.mutated for tensor in tensors_in(values[index])]
-        writes = [storage_id(tensor, reads) for tensor in (written or tensors_in(out))]
-        return signature, reads, [] if plan.is_view else writes
+        tape.append(op, context, reads, [storage_id(tensor, reads) for tensor in (written or tensors_in(out))])
 
     return read

@@ -62,7 +62,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
             subscribe(self._set_phase)
             undo.callback(tracker.remove)
             tracker.install()
-            source.mark()
+            source.enter_module(0)
             undo.enter_context(source)
             self._undo = undo.pop_all()
         return self

@@ -9,13 +9,14 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from rooflight.devices.spec import DeviceSpec, Link, MemoryLevel, Roofs
+from rooflight.records.dtypes import PRECISIONS
 
 GIB: Final = 2**30
 MIB: Final = 2**20
 GIGA: Final = 1e9
 TERA: Final = 1e12
 
-Positive = Annotated[float, msgspec.Meta(gt=0)]
+Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e9)]  # and finite
 
 
 class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,6 +32,17 @@ class _Memory(_Table, frozen=True):
 class _Link(_Table, frozen=True):
     name: str
     per_direction_gb_per_s: Positive | None = None
+
+
+class _Peaks(_Table, frozen=True):
+    float64: Positive | None = None
+    float32: Positive | None = None
+    tfloat32: Positive | None = None
+    float16: Positive | None = None
+    bfloat16: Positive | None = None
+    float8: Positive | None = None
+    int8: Positive | None = None
+    float4: Positive | None = None
 
 
 class _Device(_Table, frozen=True):
@@ -52,8 +64,8 @@ class _Device(_Table, frozen=True):
     checked_against: tuple[str, ...] = ()
     memory: _Memory = _Memory()
     cache_mib: dict[str, Positive] = {}  # nearest first
-    matrix_tflops: dict[str, Positive] = {}  # dense
-    vector_tflops: dict[str, Positive] = {}
+    matrix_tflops: _Peaks = _Peaks()  # dense
+    vector_tflops: _Peaks = _Peaks()
     links: tuple[_Link, ...] = ()
 
 
@@ -102,8 +114,9 @@ def _spec(device: _Device) -> DeviceSpec:
     )
 
 
-def _peaks(tflops: dict[str, float]) -> dict[str, float]:
-    return {precision: float(round(peak * TERA)) for precision, peak in tflops.items()}
+def _peaks(tflops: _Peaks) -> dict[str, float]:
+    in_si = ((precision, _si(getattr(tflops, precision), TERA)) for precision in PRECISIONS)
+    return {precision: peak for precision, peak in in_si if peak is not None}
 
 
 def _si(figure: float | None, unit: float) -> float | None:

@@ -13,7 +13,14 @@ _GPT2: Final[dict[str, Any]] = {
     "embd_pdrop": 0.0,
     "resid_pdrop": 0.0,
 }
-_SMALL_GPT2: Final[dict[str, Any]] = {"n_embd": 128, "n_layer": 2, "n_head": 4, "vocab_size": 512}
+_SMALL_GPT2: Final[dict[str, Any]] = {
+    "n_embd": 128,
+    "n_layer": 2,
+    "n_head": 4,
+    "vocab_size": 512,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
 
 _LLAMA_31: Final[dict[str, Any]] = {
     "vocab_size": 128256,

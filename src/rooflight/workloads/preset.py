@@ -61,6 +61,8 @@ class Preset:
 
 def _config(model_type: str, values: Mapping[str, Any]) -> PreTrainedConfig:
     # a config keeps the dicts and lists it is given and edits some of them
-    copied = {k: dict(v) if isinstance(v, Mapping) else list(v) if isinstance(v, list) else v for k, v in values.items()}
+    copied = {
+        k: dict(v) if isinstance(v, Mapping) else list(v) if isinstance(v, list) else v for k, v in values.items()
+    }
     config: PreTrainedConfig = need_transformers().AutoConfig.for_model(model_type, **copied)
     return config

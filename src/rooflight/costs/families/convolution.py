@@ -138,7 +138,7 @@ def conv_tbc_backward(op: OpSignature) -> OpCost:
     )
 
 
-@formula("aten::im2col", "aten::unfold_copy")
+@formula("aten::im2col")
 def im2col(op: OpSignature) -> OpCost:
     """Copies every window of x: no FLOPs, x read once."""
     return moves(op)

@@ -142,8 +142,8 @@ def copies(op: OpSignature) -> OpCost:
 
 
 def overwrites(op: OpSignature) -> OpCost:
-    """Writes the outputs without reading what an in-place op finds there."""
-    return moves(op, unread=("self",) if in_place(op) else ())
+    """Reads the other inputs; what is overwritten, or lends only its shape, is not read."""
+    return moves(op, unread=("self",))
 
 
 def writes(op: OpSignature) -> OpCost:

@@ -1,0 +1,48 @@
+"""Activations and their gradients.
+
+Conventions, FLOPs per element: relu and threshold 1, hardtanh 2, tanh 1, leaky relu 2, sigmoid 3 (exponential, add,
+divide; the sign is free), silu 4, hardsigmoid 4, hardswish 5, elu 3, softplus 4, mish 6, gelu 8 (either
+approximation). Gradients: tanh and sigmoid 3, gelu 12, silu 8.
+"""
+
+from __future__ import annotations
+
+from rooflight.costs.cost import OpCost
+from rooflight.costs.families.pointwise import elementwise
+from rooflight.costs.families.rules import moves, names
+from rooflight.costs.registry import formula
+from rooflight.records.signature import OpSignature
+
+ACTIVATIONS: dict[int, str] = {
+    1: "relu tanh threshold hardshrink softshrink threshold_backward hardtanh_backward hardshrink_backward "
+    "softshrink_backward",
+    2: "relu6 hardtanh leaky_relu prelu _prelu_kernel leaky_relu_backward hardsigmoid_backward rrelu_with_noise "
+    "rrelu_with_noise_functional rrelu_with_noise_backward _add_relu",
+    3: "sigmoid special_expit elu selu celu tanh_backward sigmoid_backward _prelu_kernel_backward",
+    4: "silu hardsigmoid softplus log_sigmoid log_sigmoid_forward logit_backward elu_backward softplus_backward",
+    5: "hardswish log_sigmoid_backward hardswish_backward",
+    6: "mish",
+    8: "gelu silu_backward",
+    12: "gelu_backward infinitely_differentiable_gelu_backward mish_backward",
+}
+
+for _flops, _ops in ACTIVATIONS.items():
+    formula(*names(_ops))(elementwise(_flops))
+
+
+@formula("aten::glu")
+def glu(op: OpSignature) -> OpCost:
+    """x [..., 2 n] to a sigmoid(b) [..., n]: sigmoid 3, multiply 1."""
+    return moves(op, vector_flops=4 * op.outputs[0].numel)
+
+
+@formula("aten::glu_backward")
+def glu_backward(op: OpSignature) -> OpCost:
+    """dy [..., n], x [..., 2 n] to dx: sigmoid 3, its gradient 3, products 2, per element of dy."""
+    return moves(op, vector_flops=8 * op.inputs[0].numel)
+
+
+@formula("aten::glu_jvp", "aten::glu_backward_jvp")
+def glu_tangent(op: OpSignature) -> OpCost:
+    """The forward-mode derivative of either: about twice its work."""
+    return moves(op, vector_flops=8 * op.outputs[0].numel)

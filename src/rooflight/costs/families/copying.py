@@ -1,0 +1,88 @@
+"""Copies, conversions, concatenation, rearrangement and padding: bytes only, 0 FLOPs.
+
+Conventions: sources read once, results written once; a tensor copied into is not read. A call that returns an alias
+of its input (``contiguous`` of a contiguous tensor) moves nothing.
+"""
+
+from __future__ import annotations
+
+from rooflight.costs.cost import OpCost
+from rooflight.costs.families.rules import (
+    clamped_sum,
+    copies,
+    integer,
+    moves,
+    names,
+    overwrites,
+    picked_bytes,
+    read_bytes,
+    register,
+)
+from rooflight.costs.registry import formula
+from rooflight.records.signature import OpSignature
+from rooflight.records.tensor import UNSHARED
+
+register(
+    {
+        copies: "clone _to_copy lift_fresh_copy _to_cpu _pin_memory pin_memory _copy_from "
+        "cat concat concatenate stack _stack hstack vstack dstack column_stack row_stack block_diag _chunk_cat "
+        "split_with_sizes_copy split_copy unbind_copy "
+        "alias_copy as_strided_copy detach_copy diagonal_copy expand_copy permute_copy select_copy slice_copy "
+        "squeeze_copy t_copy transpose_copy unsqueeze_copy view_copy unfold_copy view_as_real_copy "
+        "view_as_complex_copy _reshape_alias_copy _reshape_copy _conj_copy _neg_view_copy _fw_primal_copy "
+        "_make_dual_copy values_copy _values_copy indices_copy _indices_copy crow_indices_copy col_indices_copy "
+        "ccol_indices_copy row_indices_copy _sparse_broadcast_to_copy narrow_copy "
+        "flip fliplr flipud roll rot90 repeat tile channel_shuffle native_channel_shuffle pixel_shuffle "
+        "pixel_unshuffle diag_embed diag diagflat _pad_circular pad_sequence cartesian_prod combinations vander "
+        "slice_backward select_backward diagonal_backward trace_backward "
+        "_pack_padded_sequence _pack_padded_sequence_backward _pad_packed_sequence flatten_dense_tensors "
+        "unflatten_dense_tensors _copy_from_and_resize",
+        overwrites: "copy",
+    }
+)
+
+
+@formula(*names("contiguous reshape reshape_as flatten ravel to type_as"))
+def perhaps_copy(op: OpSignature) -> OpCost:
+    """Nothing where the result aliases the input, a copy where it could not."""
+    x, out = op.inputs[0], op.outputs[0]
+    return OpCost() if out.storage == x.storage != UNSHARED else OpCost(bytes_read=x.nbytes, bytes_written=out.nbytes)
+
+
+@formula("aten::constant_pad_nd", "aten::pad")
+def pad(op: OpSignature) -> OpCost:
+    """x amid a constant; negative padding leaves some of x unread."""
+    return OpCost(bytes_read=picked_bytes(op.inputs[0], op.outputs[0].numel), bytes_written=op.output_bytes)
+
+
+@formula("aten::tril", "aten::triu")
+def triangle(op: OpSignature) -> OpCost:
+    """x [..., m, n] with zeros above (or below) a diagonal: only what is kept is read."""
+    x = op.inputs[0]
+    rows, columns = x.shape[-2:]
+    diagonal = integer(op, "diagonal", 0)
+    if op.name.startswith("aten::tril"):
+        kept = clamped_sum(diagonal + 1, rows, columns)
+    else:
+        kept = rows * columns - clamped_sum(diagonal, rows, columns)
+    return OpCost(
+        bytes_read=picked_bytes(x, x.numel // max(1, rows * columns) * kept),
+        bytes_written=op.output_bytes,
+    )
+
+
+@formula("aten::repeat_interleave")
+def repeat_interleave(op: OpSignature) -> OpCost:
+    """x and repeats to each slice as often as told; of repeats alone, to the indices that would pick them."""
+    return moves(op)
+
+
+@formula("fsdp::all_gather_copy_in")
+def all_gather_copy_in(op: OpSignature) -> OpCost:
+    """Shards of one rank into its place in the buffer that the all-gather fills."""
+    read = read_bytes(op, "all_gather_output")
+    return OpCost(bytes_read=read, bytes_written=read)
+
+
+formula("fsdp::split_with_sizes_copy", "fsdp::chunk_cat")(copies)
+formula("fsdp::copy_")(overwrites)

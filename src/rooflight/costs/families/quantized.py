@@ -1,0 +1,143 @@
+"""Products of quantized matrices, and the ops that quantize.
+
+Conventions: products of two narrow operands run at the narrow type's peak (int8, float8, float4); products that only
+store weights narrowly (int4 or int8 weights, 16-bit activations) run at the activation's, and unpacking a weight is 2
+vector FLOPs (subtract the zero point, scale). ``float4_e2m1fn_x2`` holds two values per byte, so the contracted size
+is twice the shape's. Scales are read at their own size. Quantizing is 4 FLOPs per element (scale, round, shift, clamp
+as one), dequantizing 2, fake quantization 6.
+"""
+
+from __future__ import annotations
+
+from rooflight.costs.cost import OpCost
+from rooflight.costs.families.rules import integer, names, per_input, read_bytes, register, uncosted
+from rooflight.costs.registry import formula
+from rooflight.records.signature import OpSignature
+from rooflight.records.tensor import TensorSpec
+
+UNPACK_FLOPS = 2
+
+
+def values_per_byte(operand: TensorSpec) -> int:
+    """How many numbers one element of a packed tensor holds."""
+    return 2 if operand.dtype == "float4_e2m1fn_x2" else 1
+
+
+@formula("aten::_int_mm")
+def int_mm(op: OpSignature) -> OpCost:
+    """int8 [m, k] @ int8 [k, n] to int32 [m, n]."""
+    a, b = op.inputs[:2]
+    (m, k), (_, n) = a.shape, b.shape
+    return OpCost(
+        matrix_flops=2 * m * n * k, matrix_dtype="int8", bytes_read=read_bytes(op), bytes_written=op.output_bytes
+    )
+
+
+@formula("aten::_scaled_mm", "aten::_scaled_mm_v2")
+def scaled_mm(op: OpSignature) -> OpCost:
+    """float8 (or float4) [m, k] @ [k, n], scales per tensor, row or block, to [m, n]; then the scale and the bias."""
+    a, b = op.inputs[:2]
+    (m, k), n = a.shape, b.shape[-1]
+    return OpCost(
+        matrix_flops=2 * m * n * k * values_per_byte(a),
+        matrix_dtype=a.dtype,
+        vector_flops=(2 if op.input("bias") else 1) * m * n,
+        vector_dtype=op.outputs[0].dtype,
+        bytes_read=read_bytes(op),
+        bytes_written=op.output_bytes,
+    )
+
+
+def _narrow_weights(op: OpSignature, x: TensorSpec, features: int, dtype: str) -> OpCost:
+    """x [..., k] times a packed weight of k x ``features`` values."""
+    rows = x.numel // max(1, x.shape[-1])
+    weights = x.shape[-1] * features
+    return OpCost(
+        matrix_flops=2 * rows * weights,
+        matrix_dtype=dtype,
+        vector_flops=UNPACK_FLOPS * weights,
+        vector_dtype=x.dtype,
+        bytes_read=read_bytes(op),
+        bytes_written=op.output_bytes,
+    )
+
+
+@formula(
+    *names("_weight_int4pack_mm _weight_int4pack_mm_for_cpu _weight_int4pack_mm_with_scales_and_zeros"),
+    *names("_weight_int8pack_mm _mixed_dtypes_linear"),
+    "quantized::int4mm_packed_weight_cpu",
+)
+def weight_only_mm(op: OpSignature) -> OpCost:
+    """x [..., k] at 16 or 32 bits, n x k weights at 4 or 8 bits with scales, to [..., n]."""
+    x = op.inputs[0]
+    return _narrow_weights(op, x, op.outputs[0].shape[-1], x.dtype)
+
+
+@formula("aten::_dyn_quant_matmul_4bit")
+def dynamic_int4_mm(op: OpSignature) -> OpCost:
+    """x [..., k], quantized to int8 as it is read, times n x k weights at 4 bits."""
+    x = op.inputs[0]
+    return _narrow_weights(op, x, integer(op, "out_features", op.outputs[0].shape[-1]), "int8")
+
+
+@formula(*names("linear linear_relu linear_leaky_relu linear_tanh linear_dynamic linear_relu_dynamic", "quantized"))
+def quantized_linear(op: OpSignature) -> OpCost:
+    """x [..., k] times an int8 weight [n, k] hidden in a packed object, its size taken from the shapes."""
+    x, out = op.inputs[0], op.outputs[0]
+    weights = x.shape[-1] * out.shape[-1]
+    return OpCost(
+        matrix_flops=2 * out.numel * x.shape[-1],
+        matrix_dtype="int8",
+        vector_flops=out.numel,
+        bytes_read=read_bytes(op) + weights,
+        bytes_written=op.output_bytes,
+        note="packed weight taken as int8, without bias",
+    )
+
+
+register(
+    {
+        per_input(4): "quantize_per_tensor quantize_per_tensor_dynamic quantize_per_channel",
+        per_input(2): "dequantize _choose_qparams_per_tensor choose_qparams_optimized",
+        per_input(6): "fake_quantize_per_tensor_affine fake_quantize_per_tensor_affine_cachemask "
+        "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams fake_quantize_per_channel_affine "
+        "fake_quantize_per_channel_affine_cachemask _fake_quantize_learnable_per_tensor_affine "
+        "_fake_quantize_learnable_per_channel_affine",
+        per_input(8): "fused_moving_avg_obs_fake_quant _fused_moving_avg_obs_fq_helper "
+        "_fused_moving_avg_obs_fq_helper_functional _fake_quantize_learnable_per_tensor_affine_backward "
+        "_fake_quantize_learnable_per_channel_affine_backward",
+        per_input(1): "fake_quantize_per_tensor_affine_cachemask_backward "
+        "fake_quantize_per_channel_affine_cachemask_backward _saturate_weight_to_fp16",
+        per_input(0): "int_repr _make_per_tensor_quantized_tensor _make_per_channel_quantized_tensor "
+        "_convert_weight_to_int4pack _convert_weight_to_int4pack_for_cpu _dyn_quant_pack_4bit_weight "
+        "mkldnn_reorder_conv2d_weight mkldnn_reorder_conv3d_weight",
+    }
+)
+register(
+    {
+        per_input(3): "add mul add_relu mul_relu add_scalar mul_scalar add_scalar_relu mul_scalar_relu relu6 threshold "
+        "clamp leaky_relu elu celu hardswish sigmoid prelu",
+        per_input(8): "layer_norm group_norm instance_norm",
+        per_input(7): "softmax",
+        per_input(0): "cat",
+        uncosted("the packed weight holds the kernel's shape"): "conv1d conv2d conv3d conv1d_relu conv2d_relu "
+        "conv3d_relu conv2d_add conv2d_add_relu conv_transpose1d conv_transpose2d conv_transpose3d conv1d_dynamic "
+        "conv2d_dynamic conv3d_dynamic conv_transpose1d_dynamic conv_transpose2d_dynamic conv_transpose3d_dynamic",
+        uncosted("the packed table is hidden"): "embedding_byte embedding_4bit embedding_bag_byte embedding_bag_4bit",
+    },
+    "quantized",
+)
+
+
+@formula("quantized::matmul")
+def quantized_matmul(op: OpSignature) -> OpCost:
+    """qint8 [..., m, k] @ [..., k, n]."""
+    a = op.inputs[0]
+    return OpCost(
+        matrix_flops=2 * op.outputs[0].numel * a.shape[-1],
+        matrix_dtype="int8",
+        bytes_read=read_bytes(op),
+        bytes_written=op.output_bytes,
+    )
+
+

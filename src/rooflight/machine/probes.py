@@ -1,0 +1,139 @@
+"""The search for a roof: many ways to load one part of the machine, the fastest sample of all is the roof."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from rooflight.machine.clocks import Clock
+from rooflight.machine.timing import Timing, measure
+
+Progress = Callable[[str, float], None]
+
+# how many leaders of each probe run (None: every trial), and the share of the budget that has passed when the sweep ends
+_SWEEPS = ((None, 0.4), (None, 0.7), (3, 1.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One way to load the machine: ``prepare`` allocates and returns the call that does ``work`` FLOPs, bytes or ops."""
+
+    pattern: str
+    work: float
+    prepare: Callable[[], Callable[[], object]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """One figure to measure, and the trials that compete for it. ``unit`` is what a trial's work counts."""
+
+    name: str
+    unit: str  # "FLOP", "B" or "op"
+    trials: tuple[Trial, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """The best trial of a probe with its raw samples; or, with ``rate`` None, why there is none."""
+
+    name: str
+    unit: str
+    pattern: str = ""
+    work: float = 0.0
+    timing: Timing | None = None
+    reason: str = ""
+
+    @property
+    def rate(self) -> float | None:
+        """Work per second of the fastest sample; None where nothing was measured."""
+        return None if self.timing is None else self.work / self.timing.minimum_s
+
+    def note(self) -> str:
+        """The figure in one line of text: rate, pattern and raw samples, or the reason."""
+        if self.timing is None or self.rate is None:
+            return f"not measured: {self.reason or 'no trial'}"
+        samples = " ".join(f"{sample:.5g}" for sample in self.timing.samples_s)
+        return f"{self.rate:.6g} {self.unit}/s by {self.pattern} ({self.work:.6g} {self.unit} a call); s a call: {samples}"
+
+
+@dataclass(slots=True, kw_only=True)
+class _Standing:
+    """A trial in the competition: its samples so far, or its error."""
+
+    trial: Trial
+    samples_s: list[float] = field(default_factory=list)
+    error: str = ""
+
+    @property
+    def rate(self) -> float:
+        return self.trial.work / min(self.samples_s) if self.samples_s else 0.0
+
+
+def search(
+    probes: Sequence[Probe],
+    *,
+    clock: Clock,
+    budget_s: float,
+    progress: Progress | None = None,
+    longest_call_s: float = 0.2,
+) -> dict[str, Figure]:
+    """Every trial in two sweeps across all probes, the second backwards, then the leaders of each probe in a third.
+
+    Coming back later matters more than staying longer: a neighbour that slows the machine for a second would
+    otherwise spoil one figure. A trial that fails leaves its error, and does not stop the others. Calls expected to take
+    over ``longest_call_s``, and trials for which no time is left, are skipped where another one has told the speed.
+    """
+    contests = [[_Standing(trial=trial) for trial in probe.trials] for probe in probes]
+    start_ns = clock.now_ns()
+    for sweep, (leaders, until) in enumerate(_SWEEPS):
+        end_ns = start_ns + round(until * budget_s * 1e9)
+        for index, contest in enumerate(contests):
+            if progress is not None:
+                progress(probes[index].name, (sweep + index / len(probes)) / len(_SWEEPS))
+            chosen = contest[:: 1 - 2 * sweep] if leaders is None else _leaders(contest, leaders)
+            now_ns = clock.now_ns()
+            share_ns = max(0, end_ns - now_ns) // (len(probes) - index)
+            _run_each(chosen, contest, clock=clock, end_ns=now_ns + share_ns, longest_call_s=longest_call_s)
+    if progress is not None:
+        progress("done", 1.0)
+    return {probe.name: _winner(probe, contest) for probe, contest in zip(probes, contests, strict=True)}
+
+
+def _run_each(
+    chosen: Sequence[_Standing],
+    contest: Sequence[_Standing],
+    *,
+    clock: Clock,
+    end_ns: int,
+    longest_call_s: float,
+) -> None:
+    for number, standing in enumerate(chosen):
+        left_s = (end_ns - clock.now_ns()) / 1e9
+        best_rate = max(rival.rate for rival in contest)
+        too_long = best_rate > 0 and standing.trial.work / best_rate > longest_call_s
+        if best_rate == 0 or (left_s > 0 and not too_long):
+            _run(standing, clock=clock, box_s=max(left_s / (len(chosen) - number), 1e-3))
+
+
+def _leaders(contest: Sequence[_Standing], count: int) -> Sequence[_Standing]:
+    ran = (standing for standing in contest if standing.samples_s)
+    return sorted(ran, key=lambda standing: standing.rate, reverse=True)[:count]
+
+
+def _run(standing: _Standing, *, clock: Clock, box_s: float) -> None:
+    try:
+        timing = measure(standing.trial.prepare(), clock=clock, spread=0, box_s=box_s, max_samples=100)
+    except Exception as error:  # an unsupported dtype, a full memory, a missing compiler: the reason goes into the report
+        first_line = str(error).strip().split("\n", 1)[0][:160]
+        standing.error = f"{type(error).__name__}: {first_line}"
+        return
+    standing.samples_s.extend(timing.samples_s)
+
+
+def _winner(probe: Probe, standings: Sequence[_Standing]) -> Figure:
+    best = max(standings, key=lambda standing: standing.rate, default=None)
+    if best is None or not best.samples_s:
+        reasons = dict.fromkeys(standing.error for standing in standings if standing.error)
+        return Figure(name=probe.name, unit=probe.unit, reason="; ".join(list(reasons)[:2]))
+    timing = Timing(samples_s=tuple(best.samples_s))
+    return Figure(name=probe.name, unit=probe.unit, pattern=best.trial.pattern, work=best.trial.work, timing=timing)

@@ -1,0 +1,358 @@
+"""Analysis: a session costed and bounded for a device, and its roll-ups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from rooflight.costs.cost import OpCost, Uncosted
+from rooflight.costs.registry import cost_of
+from rooflight.devices import get
+from rooflight.devices.spec import DeviceSpec
+from rooflight.records.record import Direction
+from rooflight.records.session import Float64, Int64, Session
+from rooflight.records.signature import OpSignature
+from rooflight.roofline.bound import Bound, Limiter, bound_of, float32_matrix_precision
+from rooflight.roofline.footprint import Footprint, footprint_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """Sums over the counted ops. ``measured_s`` is the median time of a whole step, ``ops_measured_s`` the sum of the
+    ops' median times; both None for a session that was not measured.
+    """
+
+    calls: int = 0
+    matrix_flops: int = 0
+    vector_flops: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    bytes_sent: int = 0
+    op_bound_s: float = 0.0
+    measured_s: float | None = None
+    ops_measured_s: float | None = None
+
+    @property
+    def bytes_moved(self) -> int:
+        return self.bytes_read + self.bytes_written
+
+    @property
+    def flops(self) -> int:
+        return self.matrix_flops + self.vector_flops
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UncostedOp:
+    """An op that no formula covers: how often it ran, the bytes of its tensors, and why."""
+
+    name: str
+    reason: str
+    calls: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """The share of calls, and of the bytes of all ops' tensors, that has a cost. ``upper`` counts calls whose cost
+    data could lower.
+    """
+
+    calls: float
+    bytes: float
+    uncosted: tuple[UncostedOp, ...]
+    upper: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A roll-up: the ops that share a phase, module, class of module, or name."""
+
+    name: str
+    calls: int
+    matrix_flops: int
+    vector_flops: int
+    bytes_moved: int
+    bytes_sent: int
+    bound_s: float
+    limiter: str
+    measured_s: float | None
+
+    @property
+    def efficiency(self) -> float | None:
+        """bound / measured: 1 is the speed of light."""
+        return self.bound_s / self.measured_s if self.measured_s else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """All calls of one signature. ``bound`` is of one call; ``measured_s`` sums the medians of all calls."""
+
+    signature: OpSignature
+    calls: int
+    modules: tuple[str, ...]
+    cost: OpCost | Uncosted
+    bound: Bound | None
+    measured_s: float | None
+
+    @property
+    def bound_s(self) -> float:
+        return self.bound.time_s * self.calls if self.bound else 0.0
+
+    @property
+    def efficiency(self) -> float | None:
+        return self.bound_s / self.measured_s if self.measured_s and self.bound else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contradiction:
+    """Calls measured faster than their bound, which cannot be: a wrong cost, a wrong roof or a wrong clock."""
+
+    signature: OpSignature
+    calls: int
+    bound_s: float
+    measured_s: float
+
+
+_KEYS = ("phase", "module", "layer", "op", "direction")
+
+
+class Analysis:
+    """What a session must do, how fast ``device`` could do it, and how fast it ran. Computed once, on first use."""
+
+    def __init__(self, session: Session, device: DeviceSpec, target: str = "") -> None:
+        self.session = session
+        self.device = device
+        self.target = target
+        self.float32_matrix = float32_matrix_precision(session.environment, device)
+        self._costs = tuple(cost_of(op) for op in session.signatures)
+        self._bounds = tuple(
+            None if isinstance(cost, Uncosted) else bound_of(cost, device, self.float32_matrix) for cost in self._costs
+        )
+        self._groups: dict[str, tuple[Group, ...]] = {}
+
+    @cached_property
+    def totals(self) -> Totals:
+        group = self._group("", self._calls, self._times)
+        costs = [
+            (cost, int(calls)) for cost, calls in zip(self._costs, self._calls, strict=True) if isinstance(cost, OpCost)
+        ]
+        measurement = self.session.measurement
+        return Totals(
+            calls=group.calls,
+            matrix_flops=group.matrix_flops,
+            vector_flops=group.vector_flops,
+            bytes_read=sum(cost.bytes_read * calls for cost, calls in costs),
+            bytes_written=sum(cost.bytes_written * calls for cost, calls in costs),
+            bytes_sent=group.bytes_sent,
+            op_bound_s=group.bound_s,
+            measured_s=measurement.wall_s if measurement else None,
+            ops_measured_s=group.measured_s,
+        )
+
+    @cached_property
+    def coverage(self) -> Coverage:
+        sizes = [op.input_bytes + op.output_bytes for op in self.session.signatures]
+        calls = [int(count) for count in self._calls]
+        missing = [index for index, cost in enumerate(self._costs) if isinstance(cost, Uncosted) and calls[index]]
+        by_reason: dict[tuple[str, str], list[int]] = {}
+        for index in missing:
+            cost = self._costs[index]
+            assert isinstance(cost, Uncosted)
+            entry = by_reason.setdefault((self.session.signatures[index].name, cost.reason), [0, 0])
+            entry[0] += calls[index]
+            entry[1] += calls[index] * sizes[index]
+        uncosted = [
+            UncostedOp(name=name, reason=reason, calls=count, bytes=size)
+            for (name, reason), (count, size) in by_reason.items()
+        ]
+        all_calls = sum(calls)
+        all_bytes = sum(count * size for count, size in zip(calls, sizes, strict=True))
+        return Coverage(
+            calls=1 - sum(op.calls for op in uncosted) / all_calls if all_calls else 1.0,
+            bytes=1 - sum(op.bytes for op in uncosted) / all_bytes if all_bytes else 1.0,
+            uncosted=tuple(sorted(uncosted, key=lambda op: (-op.bytes, -op.calls, op.name))),
+            upper=sum(
+                count for count, cost in zip(calls, self._costs, strict=True) if isinstance(cost, OpCost) and cost.upper
+            ),
+        )
+
+    def by(self, key: str) -> tuple[Group, ...]:
+        """Roll-up by ``"phase"``, ``"module"`` (qualified name, its own ops only), ``"layer"`` (class of module),
+        ``"op"`` or ``"direction"``, largest bound first. The groups of a key sum to the totals.
+
+        Raises ValueError for another key.
+        """
+        if key not in _KEYS:
+            raise ValueError(f'no roll-up by "{key}": use one of {", ".join(_KEYS)}')
+        if key not in self._groups:
+            groups = self._roll_up(*self._labels(key))
+            self._groups[key] = tuple(sorted(groups, key=lambda group: (-group.bound_s, -group.calls, group.name)))
+        return self._groups[key]
+
+    @cached_property
+    def operations(self) -> tuple[Operation, ...]:
+        """One entry a signature, the longest first: by measured time where there is one, else by bound."""
+        modules = self._modules_of_signatures()
+        found = [
+            Operation(
+                signature=op,
+                calls=int(self._calls[index]),
+                modules=modules.get(index, ()),
+                cost=self._costs[index],
+                bound=self._bounds[index],
+                measured_s=_known(self._times[index]) if self._times is not None else None,
+            )
+            for index, op in enumerate(self.session.signatures)
+            if self._calls[index]
+        ]
+        return tuple(sorted(found, key=lambda op: (-(op.measured_s or 0.0), -op.bound_s, -op.calls)))
+
+    @cached_property
+    def contradictions(self) -> tuple[Contradiction, ...]:
+        """Ops whose median measured time is below their bound, worst first."""
+        if self.session.measurement is None:
+            return ()
+        bounds = np.array([bound.time_s if bound else 0.0 for bound in self._bounds])
+        signature = self.session.columns.signature
+        times = self.session.measurement.op_s
+        with np.errstate(invalid="ignore"):
+            beaten = self.session.counted & (times < bounds[signature])
+        found = []
+        for index in np.unique(signature[beaten]):
+            fast = times[beaten & (signature == index)]
+            found.append(
+                Contradiction(
+                    signature=self.session.signatures[index],
+                    calls=len(fast),
+                    bound_s=float(bounds[index]),
+                    measured_s=float(fast.min()),
+                )
+            )
+        return tuple(sorted(found, key=lambda c: c.measured_s / c.bound_s))
+
+    @cached_property
+    def footprint(self) -> Footprint:
+        """Memory the step needs at least."""
+        return footprint_of(self.session)
+
+    @cached_property
+    def unknown_peaks(self) -> dict[str, int]:
+        """Figures that the device's spec lacks, with the number of calls that would have needed them."""
+        missing: dict[str, int] = {}
+        for bound, calls in zip(self._bounds, self._calls, strict=True):
+            for name in bound.unknown if bound else ():
+                missing[name] = missing.get(name, 0) + int(calls)
+        return {name: calls for name, calls in missing.items() if calls}
+
+    @cached_property
+    def _calls(self) -> Int64:
+        signature = self.session.columns.signature[self.session.counted]
+        return np.bincount(signature, minlength=len(self.session.signatures)).astype(np.int64)
+
+    @cached_property
+    def _times(self) -> Float64 | None:
+        """Measured seconds by signature, NaN where no call was timed."""
+        measurement = self.session.measurement
+        if measurement is None:
+            return None
+        counted = self.session.counted
+        return _sum_known(
+            self.session.columns.signature[counted], measurement.op_s[counted], len(self.session.signatures)
+        )
+
+    def _labels(self, key: str) -> tuple[Int64, Sequence[str]]:
+        """For each record the number of its group, and the groups' names."""
+        columns, session = self.session.columns, self.session
+        if key == "op":
+            return _merge(columns.signature, [op.name for op in session.signatures])
+        if key == "module":
+            return _merge(columns.module, [module.path for module in session.modules])
+        if key == "layer":
+            return _merge(columns.module, [module.class_name for module in session.modules])
+        directions = [direction.label for direction in Direction]
+        if key == "direction":
+            return columns.direction.astype(np.int64), directions
+        names = [phase or direction for phase in session.phases for direction in directions]
+        return _merge(columns.phase.astype(np.int64) * len(directions) + columns.direction, names)
+
+    def _roll_up(self, labels: Int64, names: Sequence[str]) -> list[Group]:
+        counted = self.session.counted
+        signatures = len(self.session.signatures)
+        pairs = labels[counted].astype(np.int64) * signatures + self.session.columns.signature[counted]
+        unique, inverse, counts = np.unique(pairs, return_inverse=True, return_counts=True)
+        measurement = self.session.measurement
+        times = None if measurement is None else _sum_known(inverse, measurement.op_s[counted], len(unique))
+        groups = []
+        owners = unique // signatures if signatures else unique
+        for label in np.unique(owners):
+            start, stop = np.searchsorted(owners, [label, label + 1])
+            chosen = slice(start, stop)
+            calls = dict(zip((unique[chosen] % signatures).tolist(), counts[chosen].tolist(), strict=True))
+            groups.append(self._group(names[label], calls, None if times is None else times[chosen]))
+        return groups
+
+    def _group(self, name: str, calls: dict[int, int] | Int64, times: Float64 | None) -> Group:
+        items = calls.items() if isinstance(calls, dict) else enumerate(calls.tolist())
+        matrix = vector = moved = sent = total = 0
+        bound_s = 0.0
+        by_limiter: dict[Limiter, float] = {}
+        for index, count in items:
+            cost, bound = self._costs[index], self._bounds[index]
+            total += count
+            if isinstance(cost, Uncosted) or bound is None or not count:
+                continue
+            matrix += count * cost.matrix_flops
+            vector += count * cost.vector_flops
+            moved += count * cost.bytes_moved
+            sent += count * cost.bytes_sent
+            seconds = count * bound.time_s
+            bound_s += seconds
+            by_limiter[bound.limiter] = by_limiter.get(bound.limiter, 0.0) + seconds
+        limiter = max(by_limiter, key=lambda key: by_limiter[key]) if bound_s else Limiter.NOTHING
+        return Group(
+            name=name,
+            calls=total,
+            matrix_flops=matrix,
+            vector_flops=vector,
+            bytes_moved=moved,
+            bytes_sent=sent,
+            bound_s=bound_s,
+            limiter=limiter.value,
+            measured_s=None if times is None else _known(np.nansum(times) if np.isfinite(times).any() else np.nan),
+        )
+
+    def _modules_of_signatures(self) -> dict[int, tuple[str, ...]]:
+        counted = self.session.counted
+        modules = len(self.session.modules)
+        pairs = self.session.columns.signature[counted].astype(np.int64) * modules
+        found: dict[int, list[str]] = {}
+        for pair in np.unique(pairs + self.session.columns.module[counted]).tolist():
+            found.setdefault(pair // modules, []).append(self.session.modules[pair % modules].path)
+        return {index: tuple(paths) for index, paths in found.items()}
+
+
+def analyze(session: Session, device: DeviceSpec | str, target: str = "") -> Analysis:
+    """Cost and bound a session for a device given as a spec or by name. Raises ValueError for an unknown name."""
+    return Analysis(session, get(device) if isinstance(device, str) else device, target)
+
+
+def _merge(numbers: np.ndarray, names: Sequence[str]) -> tuple[Int64, list[str]]:  # type: ignore[type-arg]
+    """Renumber so that entries of the same name share a number."""
+    distinct: dict[str, int] = {}
+    renumbered = np.array([distinct.setdefault(name, len(distinct)) for name in names], dtype=np.int64)
+    return renumbered[numbers], list(distinct)
+
+
+def _sum_known(groups: np.ndarray, values: Float64, count: int) -> Float64:  # type: ignore[type-arg]
+    """Sum by group, leaving NaN where a group has no known value."""
+    known = np.isfinite(values)
+    sums = np.bincount(groups[known], weights=values[known], minlength=count)
+    sums[np.bincount(groups[known], minlength=count) == 0] = np.nan
+    return np.asarray(sums, dtype=np.float64)
+
+
+def _known(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

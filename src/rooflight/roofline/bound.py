@@ -1,0 +1,123 @@
+"""The roofline of one operation: how fast a device could do what it must do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from rooflight.costs.cost import OpCost
+from rooflight.devices.spec import DeviceSpec, MemoryLevel
+from rooflight.records.dtypes import precision_of
+
+
+class Limiter(Enum):
+    """What an op's bound is set by. NOTHING: it does no work (a view)."""
+
+    COMPUTE = "compute"
+    MEMORY = "memory"
+    NETWORK = "network"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """Least times of one op. ``unknown`` names the peaks that the device's spec lacks; their terms count as 0, so the
+    bound stays one. ``cache_resident``: the op's data fit a cache whose bandwidth is unknown, so that an op that finds
+    them there may be faster than main memory allows.
+    """
+
+    compute_s: float = 0.0
+    memory_s: float = 0.0
+    network_s: float = 0.0
+    unknown: tuple[str, ...] = ()
+    cache_resident: bool = False
+
+    @property
+    def time_s(self) -> float:
+        """The largest of the three: they can overlap, none can be left out."""
+        return max(self.compute_s, self.memory_s, self.network_s)
+
+    @property
+    def limiter(self) -> Limiter:
+        if self.time_s == 0:
+            return Limiter.NOTHING
+        if self.compute_s == self.time_s:
+            return Limiter.COMPUTE
+        return Limiter.MEMORY if self.memory_s == self.time_s else Limiter.NETWORK
+
+
+def bound_of(cost: OpCost, device: DeviceSpec, float32_matrix: str = "float32") -> Bound:
+    """The bound of one op: max(matrix FLOPs / peak, vector FLOPs / peak, bytes / bandwidth, bytes sent / link).
+
+    ``float32_matrix`` is the precision that float32 matrix products run at in the session (``"tfloat32"`` where the
+    run allowed it). Roofline model: Williams, Waterman, Patterson, CACM 52(4), 2009.
+    """
+    unknown: list[str] = []
+    compute_s = 0.0
+    if cost.matrix_flops:
+        precision = precision_of(cost.matrix_dtype or "") or cost.matrix_dtype or "unknown"
+        if precision == "float32":
+            precision = float32_matrix
+        compute_s = _over(cost.matrix_flops, device.matrix_peak(precision), f"{precision} matrix peak", unknown)
+    if cost.vector_flops:
+        precision = precision_of(cost.vector_dtype or "") or "float32"  # integers run on the same lanes
+        peak = device.vector_peak(precision)
+        compute_s = max(compute_s, _over(cost.vector_flops, peak, f"{precision} vector peak", unknown))
+    network_s = 0.0
+    if cost.bytes_sent:
+        network_s = _over(cost.bytes_sent, device.link_bytes_per_s, "link bandwidth", unknown)
+    if cost.bytes_moved and device.dram_bytes_per_s is None:
+        unknown.append("memory bandwidth")
+    return Bound(
+        compute_s=compute_s,
+        memory_s=memory_time(cost.bytes_read, cost.bytes_written, device.memory),
+        network_s=network_s,
+        unknown=tuple(unknown),
+        cache_resident=fits_unknown_cache(cost.bytes_moved, device.memory),
+    )
+
+
+def float32_matrix_precision(environment: Mapping[str, str], device: DeviceSpec) -> str:
+    """The precision of float32 matrix products under a session's settings on ``device``.
+
+    ``torch.set_float32_matmul_precision("high")`` or ``allow_tf32`` admit TF32 on CUDA; "medium" admits bfloat16
+    inside float32 products on CPUs.
+    """
+    setting = environment.get("float32_matmul_precision", "highest")
+    if device.kind == "cpu":
+        return "bfloat16" if setting == "medium" and device.matrix_peak("bfloat16") else "float32"
+    allowed = setting in ("high", "medium") or environment.get("allow_tf32", "").lower() == "true"
+    return "tfloat32" if allowed and device.matrix_peak("tfloat32") else "float32"
+
+
+def memory_time(bytes_read: int, bytes_written: int, levels: tuple[MemoryLevel, ...]) -> float:
+    """Least time to move so many bytes through a hierarchy, nearest level first.
+
+    Each level must supply what the nearer one cannot have held when the op started, and take what it cannot still hold
+    when the op ends. Only levels of known bandwidth take part: on a datasheet, which tells none for caches, this is
+    bytes / main memory bandwidth; on a calibrated machine it lets cached data come from the cache.
+    """
+    slowest, held = 0.0, 0
+    for level in levels:
+        if level.bytes_per_s is None:
+            continue
+        crossing = max(0, bytes_read - held) + max(0, bytes_written - held)
+        slowest = max(slowest, crossing / level.bytes_per_s)
+        held = max(held, level.capacity_bytes or 0)
+    return slowest
+
+
+def fits_unknown_cache(bytes_moved: int, levels: tuple[MemoryLevel, ...]) -> bool:
+    """Whether so many bytes fit a cache for which the spec has a capacity but no bandwidth."""
+    return bytes_moved > 0 and any(
+        level.bytes_per_s is None and level.capacity_bytes is not None and bytes_moved <= level.capacity_bytes
+        for level in levels[:-1]
+    )
+
+
+def _over(amount: int, rate: float | None, name: str, unknown: list[str]) -> float:
+    if rate is None:
+        unknown.append(name)
+        return 0.0
+    return amount / rate

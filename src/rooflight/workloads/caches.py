@@ -1,0 +1,130 @@
+"""Key-value caches for steps that are repeated: one that keeps nothing, and one that never grows."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers.cache_utils import (
+    Cache,
+    DynamicCache,
+    DynamicLayer,
+    EncoderDecoderCache,
+    LinearAttentionCacheLayerMixin,
+)
+
+from rooflight.workloads.errors import TargetError, told_in_one_line
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+
+class PassingCache(DynamicCache):
+    """Hands keys and values back unkept.
+
+    A full sequence needs no cache, but without one transformers reads the position numbers back to the host to look
+    for packed sequences: a synchronisation on a GPU and an error on meta.
+    """
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Keys and values as they came."""
+        return key_states, value_states
+
+
+class HeldLayer(DynamicLayer):  # type: ignore[no-untyped-call]
+    """A full-attention layer with ``seq`` tokens cached and room for one more, which every update writes anew."""
+
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.keys, self.values = keys, values
+        self.dtype, self.device = keys.dtype, keys.device
+        self.is_initialized = True
+        self._places = keys, values
+
+    def get_seq_length(self) -> int:
+        """Tokens cached before the step, however often it ran."""
+        return int(self._places[0].shape[-2]) - 1
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Write the new token into the last place, without copying the rest as transformers' growing cache does."""
+        for place, new in zip(self._places, (key_states, value_states), strict=True):
+            place.narrow(-2, self.get_seq_length(), 1).copy_(new)
+        return self._places
+
+
+def passing_cache(config: PreTrainedConfig) -> Cache | None:
+    """A cache that keeps nothing, or None for a model with layers whose state is no keys and values (Mamba)."""
+    cache = PassingCache(config=config)
+    if any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in cache.layers):
+        return None
+    return EncoderDecoderCache(cache, PassingCache(config=config)) if config.is_encoder_decoder else cache
+
+
+def held_cache(
+    model_on_meta: PreTrainedModel, *, batch: int, seq: int, device: torch.device
+) -> tuple[str, Callable[[], Any]]:
+    """The argument that takes the model's cache, and a function giving it with ``seq`` tokens in, each time afresh.
+
+    The shapes come from a prefill on meta; on a real device the contents are random. What a step writes goes into the
+    same storage every time, so a repeated step neither grows the cache nor allocates. Raises TargetError when the
+    model cannot prefill on meta.
+    """
+    ids = torch.empty((batch, seq), dtype=torch.int64, device="meta")
+    try:
+        with torch.no_grad():
+            output = model_on_meta(input_ids=ids, use_cache=True)
+    except Exception as error:  # whatever a model's own code raises
+        name = type(model_on_meta).__name__
+        raise TargetError(f"cannot size the cache of {name}: {told_in_one_line(error)}") from error
+    argument = "cache_params" if "cache_params" in output else "past_key_values"
+    cache = output.get(argument)
+    if not hasattr(cache, "layers"):
+        raise TargetError(f"{type(model_on_meta).__name__} keeps no cache: mode decode has no meaning for it")
+    generator = None if device.type == "meta" else torch.Generator(device).manual_seed(0)
+    held = copy.copy(cache)
+    held.layers = [_held(layer, device, generator) for layer in cache.layers]
+
+    def afresh() -> Any:
+        again = copy.copy(held)
+        again.layers = [_shallow(layer) for layer in held.layers]
+        return again
+
+    return argument, afresh
+
+
+def _held(layer: Any, device: torch.device, generator: torch.Generator | None) -> Any:
+    if type(layer) is DynamicLayer and layer.keys is not None and layer.values is not None:
+        room = [torch.empty_like(t[..., :1, :]) for t in (layer.keys, layer.values)]
+        grown = [torch.cat([t, r], dim=-2) for t, r in zip((layer.keys, layer.values), room, strict=True)]
+        return HeldLayer(*(_real(t, device, generator) for t in grown))
+    return _mapped(layer, lambda tensor: _real(tensor, device, generator))
+
+
+def _shallow(layer: Any) -> Any:
+    return _mapped(layer, lambda tensor: tensor)
+
+
+def _mapped(layer: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A copy of a cache layer with its own containers and every tensor passed through ``change``."""
+    copied = copy.copy(layer)
+    for name, value in vars(layer).items():
+        if isinstance(value, torch.Tensor):
+            setattr(copied, name, change(value))
+        elif isinstance(value, list):
+            setattr(copied, name, [change(v) if isinstance(v, torch.Tensor) else v for v in value])
+        elif isinstance(value, dict):
+            setattr(copied, name, {k: change(v) if isinstance(v, torch.Tensor) else v for k, v in value.items()})
+        elif name == "device":
+            setattr(copied, name, change(torch.empty(0, device="meta")).device)
+    return copied
+
+
+def _real(tensor: Tensor, device: torch.device, generator: torch.Generator | None) -> Tensor:
+    if generator is None:
+        return tensor
+    if not tensor.is_floating_point():
+        return torch.zeros(tensor.shape, dtype=tensor.dtype, device=device)
+    return torch.randn(tensor.shape, dtype=tensor.dtype, device=device, generator=generator)

@@ -1,0 +1,142 @@
+"""What the user named on the command line: a preset, a config.json, or a function of their own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rooflight.workloads.errors import TargetError
+from rooflight.workloads.extras import need_transformers
+from rooflight.workloads.preset import Preset
+from rooflight.workloads.presets import PRESETS, suggestion
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+    from rooflight.workloads.steps import Step
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConfigFile:
+    """A transformers config on disk."""
+
+    path: Path
+
+    def config(self) -> PreTrainedConfig:
+        """The config as transformers reads it: offline, never running code from beside it."""
+        return read_config(self.path)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UserFunction:
+    """A function in a Python file that makes a step."""
+
+    path: Path
+    name: str
+
+
+Target = Preset | ConfigFile | UserFunction
+
+
+def find_target(text: str) -> Target:
+    """What ``text`` names: a preset, a config.json (or the folder of one), or ``path/to/train.py:function``.
+
+    Nothing is imported or built. Raises TargetError when it names nothing.
+    """
+    if (known := PRESETS.get(text.lower())) is not None:
+        return known
+    path, colon, function = text.rpartition(":")
+    if colon and path.endswith(".py"):
+        return UserFunction(path=_existing(Path(path)), name=function)
+    if text.endswith(".py"):
+        return UserFunction(path=_existing(Path(text)), name="")
+    if text.endswith(".json"):
+        return ConfigFile(path=_existing(Path(text)))
+    if (Path(text) / "config.json").is_file():
+        return ConfigFile(path=Path(text) / "config.json")
+    raise TargetError(
+        f'unknown target "{text}": {suggestion(text)} Or pass a config.json or path/to/train.py:make_step'
+        if text
+        else "empty target: pass a preset, a config.json or path/to/train.py:make_step"
+    )
+
+
+def open_target(
+    text: str,
+    *,
+    mode: str | None = None,
+    batch: int | None = None,
+    seq: int | None = None,
+    dtype: str | None = None,
+    device: str | None = None,
+    optimizer: str | None = None,
+    small: bool = False,
+) -> Step:
+    """The step that ``text`` names. None leaves an option to its default: mode train, device meta, see make_step.
+
+    A user's function takes no options; giving one is an error, not ignored. Raises TargetError for every mistake that
+    the user can mend. The step itself raises RunFailed.
+    """
+    target = find_target(text)
+    if isinstance(target, UserFunction):
+        from rooflight.workloads.user_code import load_step
+
+        options = {"mode": mode, "batch": batch, "seq": seq, "dtype": dtype, "device": device, "optimizer": optimizer}
+        given = [f"--{name}" for name, value in options.items() if value is not None] + ["--small"] * small
+        if given:
+            raise TargetError(f"{', '.join(given)} has no meaning for {text}: set it inside the function")
+        return load_step(target.path, target.name)
+    from rooflight.workloads.steps import make_step
+
+    return make_step(
+        target.config() if isinstance(target, ConfigFile) else target,
+        mode=mode or "train",
+        batch=batch,
+        seq=seq,
+        dtype=dtype,
+        device=device or "meta",
+        optimizer=optimizer,
+        small=small,
+    )
+
+
+def read_config(path: Path) -> PreTrainedConfig:
+    """The transformers config in a JSON file. Raises TargetError with one line when there is none in it."""
+    values = _read_json(path)
+    model_type = values.get("model_type")
+    if not isinstance(model_type, str):
+        raise TargetError(f'{path} names no "model_type": is it a transformers config?')
+    transformers = need_transformers()
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    if model_type not in CONFIG_MAPPING:
+        hint = " (code from a model's repository is never run)" if "auto_map" in values else ""
+        raise TargetError(f'transformers {transformers.__version__} knows no model_type "{model_type}" in {path}{hint}')
+    # a checkpoint's quantization needs its weights; from random ones a model is built in the dtype asked for
+    values.pop("quantization_config", None)
+    try:
+        config: PreTrainedConfig = CONFIG_MAPPING[model_type].from_dict(values)
+    except Exception as error:  # validation errors are of many types, some from huggingface_hub
+        reason = " ".join(line.strip() for line in str(error).strip().splitlines()) or type(error).__name__
+        raise TargetError(f"transformers refuses {path}: {reason}") from error
+    return config
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise TargetError(f"{path} is not JSON: {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise TargetError(f"cannot read {path}: {error}") from error
+    if not isinstance(values, dict):
+        raise TargetError(f"{path} holds no JSON object: is it a transformers config?")
+    return values
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        raise TargetError(f"no file {path}")
+    return path

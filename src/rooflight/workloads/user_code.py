@@ -1,0 +1,137 @@
+"""The user's own step: import their file, call their function, check what it returns."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rooflight.workloads.errors import TargetError, told_in_one_line
+from rooflight.workloads.extras import need_torch
+from rooflight.workloads.steps import Step, guarded
+
+_module_numbers = itertools.count(1)
+
+_WANTED = "return a zero-argument callable, or (callable, model)"
+
+
+def load_step(path: Path, name: str) -> Step:
+    """The step that function ``name`` of the file makes, called without arguments.
+
+    It returns a zero-argument callable, or that and the model. The file's folder is on sys.path while the file is
+    imported and the function runs. Raises TargetError when the file, the function or what it returns is not usable.
+    """
+    need_torch()
+    path = path.resolve()
+    _check_name(name, path)
+    with _on_path(path.parent):
+        make = getattr(_imported(path), name, None)
+        if not callable(make):
+            raise TargetError(f"{path.name}: {name} is no function")
+        try:
+            made = make()
+        except (Exception, SystemExit) as error:
+            raise TargetError(f"{path.name}:{name} raised {told_in_one_line(error, prefer=path)}") from error
+    run, model = _checked(made, f"{path.name}:{name}")
+    parameter = next(model.parameters(), None) if model is not None else None
+    return Step(
+        run=guarded(run, prefer=path),
+        model=model,
+        description=f"{path.name}:{name}",
+        dtype=None if parameter is None else str(parameter.dtype).removeprefix("torch."),
+        device=None if parameter is None else str(parameter.device),
+    )
+
+
+def _check_name(name: str, path: Path) -> None:
+    """Refuse a name that the file cannot have, before running a file that may well be a whole training script."""
+    try:
+        tree = ast.parse(path.read_bytes(), filename=str(path))
+    except SyntaxError as error:
+        raise TargetError(f"{path.name}:{error.lineno}: syntax error: {error.msg}") from error
+    except (OSError, ValueError) as error:
+        raise TargetError(f"cannot read {path}: {error}") from error
+    functions = [n.name for n in tree.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")]
+    there = f"it defines {', '.join(functions)}" if functions else "it defines no function"
+    if not name:
+        raise TargetError(f"{path.name}: say which function makes the step, {path.name}:make_step; {there}")
+    bound = _bound_names(tree)
+    if name in bound or "*" in bound:
+        return
+    close = get_close_matches(name, functions, n=1)
+    raise TargetError(f"{path.name} has no function {name}: {f'did you mean {close[0]}?' if close else there}")
+
+
+def _bound_names(tree: ast.Module) -> set[str]:
+    """Every name that the file defines, assigns or imports, nested ones too: ``*`` where it imports everything."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            names.update(alias.asname or alias.name for alias in node.names)
+    return names
+
+
+@contextmanager
+def _on_path(folder: Path) -> Iterator[None]:
+    entry = str(folder)
+    sys.path.insert(0, entry)
+    try:
+        yield
+    finally:
+        if entry in sys.path:  # only ours: what the file added, its step may still import from
+            sys.path.remove(entry)
+
+
+def _imported(path: Path) -> ModuleType:
+    # a name of its own, so that a file called json.py or one opened twice shadows nothing
+    name = f"_rooflight_target_{next(_module_numbers)}_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look a class's module up there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, (Exception, SystemExit)):
+            told = told_in_one_line(error, prefer=path)
+            raise TargetError(f"importing {path.name} raised {told}") from error
+        raise
+    return module
+
+
+def _checked(made: Any, where: str) -> tuple[Callable[[], Any], Any]:
+    nn = need_torch().nn
+    run, model = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if isinstance(run, nn.Module):
+        raise TargetError(f"{where} returned a model, which needs its inputs: {_WANTED}")
+    if not callable(run):
+        raise TargetError(f"{where} returned {type(run).__name__}: {_WANTED}")
+    if model is not None and not isinstance(model, nn.Module):
+        raise TargetError(f"{where} returned {type(model).__name__} as the model: {_WANTED}")
+    needed = _required_arguments(run)
+    if needed:
+        raise TargetError(f"{where} returned a callable that needs {', '.join(needed)}: {_WANTED}")
+    return run, model
+
+
+def _required_arguments(run: Callable[..., Any]) -> list[str]:
+    try:
+        parameters = inspect.signature(run).parameters.values()
+    except (TypeError, ValueError):  # builtins without a signature: calling it will tell
+        return []
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in parameters if p.default is inspect.Parameter.empty and p.kind not in variable]

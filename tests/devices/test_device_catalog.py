@@ -1,0 +1,265 @@
+"""The catalog: which device a name means, and what the user's own files do."""
+
+import subprocess
+import sys
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from rooflight import devices
+from rooflight.devices import catalog
+
+PRINTED_NAMES = {
+    "NVIDIA H100 80GB HBM3": "H100-SXM5-80GB",
+    "NVIDIA H100 PCIe": "H100-PCIe-80GB",
+    "NVIDIA H100 NVL": "H100-NVL-94GB",
+    "NVIDIA H200": "H200-SXM-141GB",
+    "NVIDIA H200 NVL": "H200-NVL-141GB",
+    "NVIDIA GH200 480GB": "GH200-96GB",
+    "NVIDIA GH200 120GB": "GH200-96GB",
+    "NVIDIA GH200 144G HBM3e": "GH200-144GB",
+    "NVIDIA A100-SXM4-40GB": "A100-SXM4-40GB",
+    "NVIDIA A100-SXM4-80GB": "A100-SXM4-80GB",
+    "A100-SXM4-40GB": "A100-SXM4-40GB",
+    "A100-SXM-80GB": "A100-SXM4-80GB",
+    "NVIDIA A100-PCIE-40GB": "A100-PCIe-40GB",
+    "NVIDIA A100 80GB PCIe": "A100-PCIe-80GB",
+    "NVIDIAA100-SXM4-80GB": "A100-SXM4-80GB",  # as file names have it
+    "NVIDIA_H100_80GB_HBM3": "H100-SXM5-80GB",
+    "NVIDIA-H100-80GB-HBM3": "H100-SXM5-80GB",  # as Kubernetes labels have it
+    "NVIDIA A10": "A10",
+    "NVIDIA A10G": "A10G",
+    "NVIDIA A30": "A30",
+    "NVIDIA A40": "A40",
+    "NVIDIA L4": "L4",
+    "NVIDIA L40S": "L40S",
+    "NVIDIA GeForce RTX 3090": "RTX 3090",
+    "NVIDIA GeForce RTX 4090": "RTX 4090",
+    "NVIDIA GeForce RTX 5090": "RTX 5090",
+    "GeForce RTX 3090": "RTX 3090",
+    "Tesla V100-SXM2-16GB": "V100-SXM2-16GB",
+    "Tesla V100-SXM2-32GB": "V100-SXM2-32GB",
+    "Tesla V100-PCIE-16GB": "V100-PCIE-16GB",
+    "Tesla V100-PCIE-32GB": "V100-PCIE-32GB",
+    "Tesla T4": "T4",
+    "Tesla P4": "P4",
+    "Tesla P100-PCIE-16GB": "P100-PCIE-16GB",
+    "Tesla P100-SXM2-16GB": "P100-SXM2-16GB",
+    "NVIDIA B100": "B100-SXM",
+    "NVIDIA B200": "B200-SXM",
+    "NVIDIA GB200": "GB200",
+    "NVIDIA B300": "B300-SXM",
+    "NVIDIA B300 SXM6 AC": "B300-SXM",
+    "NVIDIA GB300": "GB300",
+    "AMD Instinct MI210": "MI210",
+    "AMD Instinct MI250X": "MI250X-GCD",
+    "AMD Instinct MI300X": "MI300X",
+    "AMD Instinct MI300X OAM": "MI300X",
+    "AMD Instinct MI300X VF": "MI300X",
+    "AMD Instinct MI325X": "MI325X",
+    "AMD Instinct MI325X OAM": "MI325X",
+    "AMD Instinct MI350X": "MI350X",
+    "AMD Instinct MI355X": "MI355X",
+    "GAUDI2": "Gaudi2",
+    "HL-225": "Gaudi2",
+    "GAUDI3": "Gaudi3",
+    "HL-325L": "Gaudi3",
+    "TPU v4": "TPU v4",
+    "TPU v5 lite": "TPU v5e",
+    "TPU v5e": "TPU v5e",
+    "TPU v5p": "TPU v5p",
+    "TPU v6e": "TPU v6e",
+    "TPU v6 lite": "TPU v6e",
+    "TPU7x": "TPU v7",
+    "trainium1": "Trainium1",
+    "trainium2": "Trainium2",
+    "Trainium3": "Trainium3",
+}
+
+# Parts that resemble a known one and are not it: cut down, slower or faster memory, a slice, or several at once.
+RESEMBLING = [
+    "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+    "NVIDIA A100-SXM4-80GB MIG 3g.40gb",
+    "NVIDIA H100 80GB HBM2e",
+    "NVIDIA H100 64GB HBM3",
+    "NVIDIA GH200",
+    "NVIDIA H20",
+    "NVIDIA H800",
+    "NVIDIA A800-SXM4-80GB",
+    "NVIDIA A100X",
+    "NVIDIA A100-SXM-64GB",
+    "NVIDIA A10M",
+    "NVIDIA A16",
+    "NVIDIA A2",
+    "NVIDIA L40",
+    "NVIDIA L20",
+    "NVIDIA GeForce RTX 3090 Ti",
+    "NVIDIA GeForce RTX 4090 D",
+    "NVIDIA GeForce RTX 4090 Laptop GPU",
+    "NVIDIA GeForce RTX 5090 D",
+    "NVIDIA GeForce RTX 5090 Laptop GPU",
+    "Tesla V100-SXM2-32GB-LS",
+    "Tesla V100-SXM3-32GB",
+    "Tesla V100S-PCIE-32GB",
+    "Tesla V100-DGXS-32GB",
+    "Tesla P100-PCIE-12GB",
+    "Tesla P40",
+    "NVIDIA T4G",
+    "AMD Instinct MI250",
+    "AMD Instinct MI250X/MI250",
+    "AMD Instinct MI300A",
+    "AMD Instinct MI308X",
+    "AMD Radeon Graphics",
+    "NVIDIA",
+    "",
+]
+
+
+@pytest.fixture(autouse=True)
+def no_files_of_the_user(monkeypatch):
+    monkeypatch.delenv(catalog.FOLDER_VARIABLE, raising=False)
+
+
+@pytest.mark.parametrize(("printed", "name"), PRINTED_NAMES.items())
+def test_names_that_drivers_print_are_recognized(printed, name):
+    found = devices.find_by_torch_name(printed)
+    assert found is not None
+    assert found.name == name
+    assert devices.get(printed) is found
+
+
+@pytest.mark.parametrize("text", RESEMBLING)
+def test_resembling_parts_are_not_mistaken(text):
+    assert devices.find_by_torch_name(text) is None
+    with pytest.raises(ValueError, match=r"unknown device|may be"):
+        devices.get(text)
+
+
+def test_no_two_devices_answer_to_one_name():
+    claims = [{catalog._key(name) for name in (spec.name, *spec.match)} for spec in devices.all_devices()]
+    for mine, others in combinations(claims, 2):
+        assert not mine & others
+
+
+def test_every_catalog_name_is_that_of_its_device():
+    for name, spec in zip(devices.names(), devices.all_devices(), strict=True):
+        assert devices.get(name) is devices.get(name.upper()) is devices.get(spec.name) is spec
+        assert catalog._slug(spec.name) == name
+
+
+def test_a_beginning_is_enough_where_it_is_unambiguous():
+    assert devices.get("a100-sxm4-40GB").name == "A100-SXM4-40GB"
+    assert devices.get("b200").name == "B200-SXM"
+    assert devices.get("p100 sxm2").name == "P100-SXM2-16GB"
+    assert devices.get("a10").name == "A10"  # not the A10G, nor the A100
+
+
+def test_an_ambiguous_name_lists_what_it_may_mean():
+    with pytest.raises(ValueError, match='"H100" may be h100-nvl-94gb, h100-pcie-80gb or h100-sxm5-80gb') as error:
+        devices.get("H100")
+    assert "\n" not in str(error.value)
+
+
+def test_an_unknown_name_says_what_to_do_and_what_is_close():
+    with pytest.raises(ValueError, match=r'unknown device "NVIDIA H300" \(close: .*h100.*\)') as error:
+        devices.get("NVIDIA H300")
+    assert str(error.value).endswith("): known devices: rooflight devices; add a TOML or pass --device NAME")
+    with pytest.raises(ValueError, match='unknown device "abacus": known devices: rooflight devices; add a TOML'):
+        devices.get("abacus")
+
+
+MINIMAL = """
+name = "Abacus"
+vendor = "Acme"
+source = ["its box"]
+match = ["Acme Abacus 3000"]
+[matrix_tflops]
+float16 = 989.4
+"""
+
+
+def test_a_path_is_loaded(tmp_path):
+    path = tmp_path / "abacus.toml"
+    path.write_text(MINIMAL)
+    spec = devices.get(str(path))
+    assert (spec.name, spec.kind, spec.sources) == ("Abacus", "cuda", ("its box",))
+    assert spec.matrix_peak("fp16") == 989.4e12
+    assert spec.dram_bytes_per_s is None
+    path.write_text(MINIMAL.replace("989.4", "1000.25"))
+    assert devices.get(str(path)).matrix_peak("fp16") == 1000.25e12  # edited files are read again
+
+
+def test_a_folder_of_the_user_joins_the_catalog(tmp_path, monkeypatch):
+    (tmp_path / "My Abacus.toml").write_text(MINIMAL)
+    monkeypatch.setenv(catalog.FOLDER_VARIABLE, str(tmp_path))
+    assert "my-abacus" in devices.names()
+    for name in ("my abacus", "ABACUS", "Acme Abacus 3000"):
+        assert devices.get(name).vendor == "Acme"
+    assert devices.get("Tesla T4").name == "T4"
+
+
+def test_the_users_file_comes_before_a_shipped_one(tmp_path, monkeypatch):
+    (tmp_path / "mine.toml").write_text(MINIMAL.replace("Acme Abacus 3000", "Tesla T4"))
+    (tmp_path / "l4.toml").write_text(MINIMAL.replace("Abacus", "L4"))
+    monkeypatch.setenv(catalog.FOLDER_VARIABLE, str(tmp_path))
+    assert devices.get("Tesla T4").vendor == "Acme"
+    assert devices.get("L4").vendor == "Acme"
+    assert len(devices.names()) == len(devices.all_devices()) == len(list(catalog._SHIPPED.glob("*.toml"))) + 1
+
+
+def test_a_missing_folder_is_said(tmp_path, monkeypatch):
+    monkeypatch.setenv(catalog.FOLDER_VARIABLE, str(tmp_path / "nowhere"))
+    with pytest.raises(ValueError, match=r"ROOFLIGHT_DEVICES is .*nowhere.*: correct or unset it"):
+        devices.names()
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        ('name = "x', "Unterminated string"),
+        ('name = "x"\nsource = []', "vendor"),
+        (MINIMAL + "[memory]\nbandwidth = 3", r"bandwidth.*memory"),
+        (MINIMAL + "[memory]\nbandwidth_gb_per_s = 0", r"memory\.bandwidth_gb_per_s"),
+        (MINIMAL + '[memory]\ncapacity_gib = "80 GB"', r"memory\.capacity_gib"),
+        (MINIMAL + "bf16 = 3", "bf16.*matrix_tflops"),
+        (MINIMAL + "float8 = inf", r"matrix_tflops\.float8"),
+        (MINIMAL + "float8 = nan", "."),
+        (MINIMAL + "float8 = " + "9" * 400, r"matrix_tflops\.float8"),
+        (MINIMAL + "[cache_mib]\nL2 = -1", "cache_mib"),
+        (MINIMAL + '[[links]]\nname = "a"\ngb_per_s = 3', r"gb_per_s.*links"),
+        ('kind = "gpu"' + MINIMAL, "kind"),
+    ],
+)
+def test_an_invalid_file_is_refused_in_one_line_naming_file_and_key(tmp_path, content, fault):
+    path = tmp_path / "broken.toml"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=rf"broken\.toml is not valid: .*{fault}") as error:
+        devices.get(str(path))
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_that_cannot_be_read_is_said(tmp_path):
+    with pytest.raises(ValueError, match=r"cannot read device file .*none\.toml: No such file"):
+        devices.get(str(tmp_path / "none.toml"))
+    (tmp_path / "latin.toml").write_bytes(b'name = "\xe9"')
+    with pytest.raises(ValueError, match=r"latin\.toml is not valid"):
+        devices.get(str(tmp_path / "latin.toml"))
+
+
+def test_finding_one_device_reads_its_family_only():
+    program = (
+        "from rooflight.devices import catalog, get; import sys; assert 'msgspec' not in sys.modules;"
+        "get('NVIDIA H100 PCIe'); print(catalog._load_once.cache_info().currsize, 'torch' in sys.modules)"
+    )
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert int(printed[0]) <= 3
+    assert printed[1] == "False"
+
+
+def test_the_example_in_the_documentation_is_valid(tmp_path):
+    page = Path(__file__).parents[2] / "docs" / "devices.md"
+    example = page.read_text(encoding="utf-8").partition("```toml\n")[2].partition("```")[0]
+    path = tmp_path / "abacus-3000.toml"
+    path.write_text(example)
+    assert devices.get(str(path)).matrix_peak("bf16") == 400e12

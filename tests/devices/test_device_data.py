@@ -1,0 +1,173 @@
+"""The figures that ship: spot checks by hand, rules that all files keep, and the table they came from."""
+
+import csv
+import os
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from rooflight import devices
+from rooflight.devices import catalog
+from rooflight.records.dtypes import PRECISIONS
+
+GIB, MIB = 2**30, 2**20
+ALL = devices.all_devices()
+
+
+def test_h100():
+    h100 = devices.get("h100-sxm5-80gb")
+    assert h100.matrix_peak("bf16") == 989.4e12
+    assert h100.matrix_peak("float8_e4m3fn") == 1978.9e12
+    assert h100.matrix_peak("tf32") == 494.7e12
+    assert h100.matrix_peak("float32") == 66.9e12  # on the vector units
+    assert h100.matrix_peak("float64") == 66.9e12
+    assert h100.vector_peak("float64") == 33.5e12
+    assert h100.vector_peak("bf16") == 66.9e12
+    assert h100.dram_bytes_per_s == 3.35e12
+    assert h100.dram_capacity_bytes == 80 * GIB
+    assert h100.memory[0].name == "L2"
+    assert h100.memory[0].capacity_bytes == 50 * MIB
+    assert h100.memory[0].bytes_per_s is None
+    assert h100.link_bytes_per_s == 450e9  # 900 GB/s in both directions
+    assert h100.matrix_clock_headroom == 1980 / 1830
+    assert h100.launch_latency_s is None
+
+
+def test_parts_without_a_unit_have_no_peak_for_it():
+    v100 = devices.get("v100-sxm2-16gb")
+    assert v100.matrix_peak("fp16") == 125e12
+    assert v100.matrix_peak("bf16") is None
+    assert v100.matrix_peak("tf32") is None
+    assert v100.matrix_peak("int8") is None
+    assert devices.get("a100-sxm4-80gb").matrix_peak("fp8") is None
+    assert devices.get("A10G").matrix_peak("bf16") is None
+    assert devices.get("P4").matrix_peak("fp16") is None
+
+
+def test_last_level_cache_comes_between_l2_and_main_memory():
+    mi300x = devices.get("mi300x")
+    assert [level.name for level in mi300x.memory] == ["L2", "Infinity Cache", "DRAM"]
+    assert mi300x.memory[1].capacity_bytes == 256 * MIB
+
+
+def test_a_link_of_unknown_speed_leaves_the_fastest_unknown():
+    assert devices.get("mi350x").link_bytes_per_s is None  # its Infinity Fabric is not listed, only PCIe
+    assert devices.get("l4").link_bytes_per_s == 31.508e9  # 16 lanes × 16 GT/s × 128/130 / 8
+
+
+@pytest.mark.parametrize("name", ["P100-PCIE-16GB", "P100-SXM2-16GB"])
+def test_p100_arithmetic(name):
+    p100 = devices.get(name)
+    # 56 SM × 64 cores × 2 FLOPs × clock
+    assert p100.vector_peak("float32") == pytest.approx(56 * 64 * 2 * p100.boost_clock_mhz * 1e6, rel=0.002)
+    assert p100.matrix_peak("fp16") == pytest.approx(2 * p100.vector_peak("float32"), rel=0.002)
+
+
+def test_p4_arithmetic():
+    p4 = devices.get("P4")
+    assert p4.vector_peak("float32") == pytest.approx(20 * 128 * 2 * 1114e6, rel=0.002)
+    assert p4.matrix_peak("int8") == pytest.approx(4 * p4.vector_peak("float32"), rel=0.002)
+
+
+@pytest.mark.parametrize("spec", ALL, ids=lambda spec: spec.name)
+def test_every_device_says_where_its_figures_come_from(spec):
+    assert spec.sources
+    assert spec.datasheet.source
+    assert spec.confidence in ("A", "B", "C")
+    assert spec.dram_bytes_per_s
+    assert spec.dram_capacity_bytes
+    assert spec.kind == ("cuda" if spec.vendor in ("NVIDIA", "AMD") else "other")
+
+
+@pytest.mark.parametrize("spec", ALL, ids=lambda spec: spec.name)
+def test_narrower_formats_are_no_slower(spec):
+    peaks = [spec.matrix_peak(p) for p in ("float64", "float32", "tfloat32", "bfloat16", "float8", "float4")]
+    known = [peak for peak in peaks if peak is not None]
+    if spec.name == "B300-SXM" or spec.architecture.startswith("CDNA") or spec.name.startswith(("A100", "A30")):
+        known = known[2:]  # matrix float64, vector float32: other units
+    assert known == sorted(known)
+
+
+@pytest.mark.parametrize("path", sorted(catalog._SHIPPED.glob("*.toml")), ids=lambda path: path.stem)
+def test_doubts_name_figures_of_their_file(path):
+    content = tomllib.loads(path.read_text(encoding="utf-8"))
+    for doubt in content.get("unverified", ()):
+        table, _, key = doubt.partition(".")
+        if table == "links":
+            assert key in [link["name"] for link in content["links"]]
+        else:
+            assert key in content[table] if key else table in content
+
+
+def test_devices_whose_peaks_belong_to_another_clock_say_so():
+    for spec in ALL:
+        if spec.architecture == "Hopper":
+            assert spec.matrix_peak_clock_mhz
+            # FP16 tensor cores do 4096 FLOPs per clock and SM
+            peak = spec.unit_count * 4096 * spec.matrix_peak_clock_mhz * 1e6
+            assert spec.matrix_peak("fp16") == pytest.approx(peak, rel=0.002)
+            assert any("MHz" in note for note in spec.notes)
+
+
+# The table calls four rows by names that say what they count; the catalog has names that can be typed.
+RENAMED = {
+    "GB200 (per GPU)": "gb200",
+    "GB300 (per GPU)": "gb300",
+    "MI250X": "mi250x-package",
+    "MI250X (per GCD)": "mi250x-gcd",
+}
+MATRIX = {
+    "float64": "fp64_matrix_tflops",
+    "float32": "fp32_matrix_tflops",
+    "tfloat32": "tf32_matrix_tflops_dense",
+    "float16": "fp16_matrix_tflops_dense",
+    "bfloat16": "bf16_matrix_tflops_dense",
+    "float8": "fp8_matrix_tflops_dense",
+    "int8": "int8_matrix_tops_dense",
+    "float4": "fp4_matrix_tflops_dense",
+}
+TEXTS = ("vendor", "architecture", "compute_capability", "form_factor", "memory_type", "confidence")
+
+
+def table_rows():
+    folder = os.environ.get("ROOFLIGHT_DATA")
+    path = Path(folder) / "device_specs.csv" if folder else None
+    if path is None or not path.is_file():
+        return [pytest.param(None, marks=pytest.mark.skip("ROOFLIGHT_DATA does not point at the table"))]
+    with path.open(encoding="utf-8", newline="") as file:
+        return [pytest.param(row, id=row["device"]) for row in csv.DictReader(file)]
+
+
+def si(text, unit):
+    return None if text == "" else pytest.approx(float(text) * unit, rel=1e-12)
+
+
+@pytest.mark.parametrize("row", table_rows())
+def test_every_value_of_the_table(row):
+    spec = devices.get(RENAMED.get(row["device"], row["device"]))
+    sheet = spec.datasheet
+    assert set(MATRIX) == set(PRECISIONS)
+    for precision, column in MATRIX.items():
+        assert sheet.matrix_flops_per_s.get(precision) == si(row[column], 1e12)
+    for precision, column in (("float64", "fp64_vector_tflops"), ("float32", "fp32_vector_tflops")):
+        assert sheet.vector_flops_per_s.get(precision) == si(row[column], 1e12)
+    for field in TEXTS:
+        assert getattr(spec, field) == row[field]
+    assert spec.dram_capacity_bytes == si(row["memory_gb"], GIB)
+    assert spec.dram_bytes_per_s == si(row["memory_bandwidth_gb_per_s"], 1e9)
+    caches = [row[column] for column in ("l2_cache_mb", "last_level_cache_mb") if row[column]]
+    assert [level.capacity_bytes for level in sheet.memory[:-1]] == [si(text, MIB) for text in caches]
+    assert ("L2" in [level.name for level in sheet.memory]) == bool(row["l2_cache_mb"])
+    assert spec.unit_count == si(row["sm_or_cu_count"], 1)
+    assert spec.boost_clock_mhz == si(row["boost_clock_mhz"], 1)
+    assert spec.tdp_w == si(row["tdp_w"], 1)
+    links = {link.name: link.bytes_per_s for link in spec.links}
+    if row["pcie_gen"]:
+        assert links.pop(f"PCIe {row['pcie_gen']}.0 x16")
+    if row["scaleup_link"]:
+        assert links.pop(row["scaleup_link"]) == si(row["scaleup_bandwidth_gb_per_s_bidirectional"], 1e9 / 2)
+    assert not links
+    assert list(spec.sources) == row["source"].split("; ")
+    assert "; ".join(spec.checked_against) == row["checked_against"]
+    assert len(spec.unverified) >= min(1, len(row["unverified_fields"]))

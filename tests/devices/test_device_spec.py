@@ -1,0 +1,139 @@
+"""DeviceSpec: which figure a bound uses. Every figure here is made up, and small."""
+
+import pytest
+
+from rooflight.devices import DeviceSpec, Link, MemoryLevel, Roofs
+
+DATASHEET = Roofs(
+    source="datasheet",
+    matrix_flops_per_s={"float16": 100.0, "bfloat16": 100.0, "float8": 200.0},
+    vector_flops_per_s={"float32": 20.0, "float64": 10.0},
+    memory=(MemoryLevel(name="L2", capacity_bytes=50), MemoryLevel(name="DRAM", capacity_bytes=800, bytes_per_s=30.0)),
+)
+MEASURED = Roofs(
+    source="measured",
+    matrix_flops_per_s={"float16": 110.0, "bfloat16": 90.0, "float32": 18.0},
+    vector_flops_per_s={"float32": 15.0, "bfloat16": 14.0},
+    memory=(MemoryLevel(name="L2", bytes_per_s=70.0), MemoryLevel(name="HBM", capacity_bytes=790, bytes_per_s=28.0)),
+    launch_latency_s=4e-6,
+)
+
+
+def device(**fields) -> DeviceSpec:
+    return DeviceSpec(name="X1", vendor="Acme", architecture="Anvil", kind="cuda", **fields)
+
+
+PRINTED = device(datasheet=DATASHEET)
+CALIBRATED = PRINTED.with_calibration(MEASURED)
+
+
+def test_calibration_makes_a_new_device():
+    assert CALIBRATED.calibrated is MEASURED
+    assert PRINTED.calibrated is None
+
+
+def test_each_peak_is_the_higher_of_datasheet_and_calibration():
+    assert PRINTED.matrix_peak("fp16") == 100
+    assert CALIBRATED.matrix_peak("fp16") == 110  # measured above the datasheet
+    assert CALIBRATED.matrix_peak("bf16") == 100  # measured below it
+    assert CALIBRATED.dram_bytes_per_s == 30
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "bfloat16", "torch.bfloat16"])
+def test_a_peak_is_found_by_any_name_of_its_dtype(dtype):
+    assert PRINTED.matrix_peak(dtype) == 100
+
+
+def test_every_float8_layout_has_the_float8_peak():
+    assert PRINTED.matrix_peak("fp8") == PRINTED.matrix_peak("float8_e5m2") == 200
+
+
+def test_wide_products_run_on_vector_units_where_no_matrix_rate_is_listed():
+    assert PRINTED.matrix_peak("float32") == 20
+    assert PRINTED.matrix_peak("float64") == 10
+    assert PRINTED.matrix_peak("complex64") == 20
+    assert CALIBRATED.matrix_peak("float32") == 20  # a measured product of 18 does not lower the unit's 20
+
+
+def test_other_products_without_a_matrix_rate_are_unknown():
+    assert PRINTED.matrix_peak("tf32") is None
+    assert PRINTED.matrix_peak("int8") is None
+    assert PRINTED.matrix_peak("int64") is None
+
+
+def test_narrow_formats_have_the_float32_vector_peak():
+    for dtype in ("bf16", "fp16", "fp8", "int8", "int64", "bool", "tf32"):
+        assert PRINTED.vector_peak(dtype) == 20
+    assert PRINTED.vector_peak("float64") == 10
+    assert PRINTED.vector_peak("complex128") == 10
+
+
+def test_a_vector_peak_of_its_own_is_used_where_it_is_known():
+    half = Roofs(source="", vector_flops_per_s={"float32": 20.0, "float16": 40.0})
+    assert device(datasheet=half).vector_peak("fp16") == 40
+    assert CALIBRATED.vector_peak("bf16") == 20  # max(datasheet's float32 20, measured bfloat16 14)
+    assert device(datasheet=half).vector_peak("float64") is None
+
+
+def test_memory_merges_caches_by_name_and_main_memory_by_place():
+    assert CALIBRATED.memory == (
+        MemoryLevel(name="L2", capacity_bytes=50, bytes_per_s=70.0),
+        MemoryLevel(name="DRAM", capacity_bytes=790, bytes_per_s=30.0),
+    )
+    assert CALIBRATED.dram_capacity_bytes == 790  # measured
+    assert PRINTED.dram_capacity_bytes == 800
+
+
+def test_a_cache_that_only_one_source_knows_takes_its_place_by_size():
+    near = Roofs(source="", memory=(MemoryLevel(name="L1", capacity_bytes=5), MemoryLevel(name="DRAM")))
+    assert [level.name for level in PRINTED.with_calibration(near).memory] == ["L1", "L2", "DRAM"]
+
+
+def test_nothing_known_is_unknown_everywhere():
+    empty = device()
+    assert empty.memory == ()
+    assert empty.dram_bytes_per_s is None
+    assert empty.dram_capacity_bytes is None
+    assert empty.link_bytes_per_s is None
+    assert empty.launch_latency_s is None
+    assert empty.matrix_clock_headroom is None
+    assert empty.matrix_peak("fp32") is None
+    assert empty.vector_peak("fp32") is None
+
+
+def test_a_processor_has_calibrated_roofs_only():
+    processor = DeviceSpec(name="EPYC", vendor="AMD", architecture="", kind="cpu", calibrated=MEASURED)
+    assert processor.matrix_peak("float32") == 18
+    assert processor.dram_bytes_per_s == 28
+    assert processor.launch_latency_s == 4e-6
+
+
+def test_the_fastest_link_counts_unless_a_link_is_unknown():
+    slow, fast, unknown = Link(name="PCIe", bytes_per_s=3.0), Link(name="NVLink", bytes_per_s=9.0), Link(name="ICI")
+    assert device(links=(slow, fast)).link_bytes_per_s == 9
+    assert device(links=(slow, unknown)).link_bytes_per_s is None
+
+
+def test_headroom_is_boost_over_the_clock_of_the_peaks():
+    assert device(boost_clock_mhz=1980, matrix_peak_clock_mhz=1800).matrix_clock_headroom == 1.1
+    assert device(boost_clock_mhz=1980).matrix_clock_headroom == 1
+
+
+def test_an_unknown_dtype_is_refused():
+    with pytest.raises(ValueError, match='unknown dtype "fp7"'):
+        PRINTED.matrix_peak("fp7")
+
+
+@pytest.mark.parametrize("figure", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_figure_is_positive_or_absent(figure):
+    with pytest.raises(ValueError, match="nothing where it is unknown"):
+        Roofs(source="", matrix_flops_per_s={"float16": figure})
+    with pytest.raises(ValueError, match="bandwidth"):
+        MemoryLevel(name="L2", bytes_per_s=figure)
+    with pytest.raises(ValueError, match="bandwidth"):
+        Link(name="PCIe", bytes_per_s=figure)
+
+
+def test_peaks_have_known_precisions():
+    with pytest.raises(ValueError, match='unknown vector precision "bf16": use one of float64'):
+        Roofs(source="", vector_flops_per_s={"bf16": 1.0})
