@@ -1,1 +1,51 @@
 """Rooflight: how far a PyTorch program is from the speed of light, why, and what to do about it."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rooflight import devices as devices
+    from rooflight.capture.measure import measure as measure
+    from rooflight.capture.phases import phase as phase
+    from rooflight.capture.recorder import record as record
+    from rooflight.costs.cost import OpCost as OpCost
+    from rooflight.costs.cost import Uncosted as Uncosted
+    from rooflight.costs.registry import formula as formula
+    from rooflight.front import analyze as analyze
+    from rooflight.front import current_device as current_device
+    from rooflight.machine.calibration import calibrate as calibrate
+    from rooflight.records.archive import load as load
+    from rooflight.records.session import Session as Session
+    from rooflight.records.signature import OpSignature as OpSignature
+    from rooflight.roofline.analysis import Analysis as Analysis
+
+# Imported when first used: a saved session is analysed without torch, and --help needs none of them.
+_HOMES = {
+    "Analysis": "rooflight.roofline.analysis",
+    "OpCost": "rooflight.costs.cost",
+    "OpSignature": "rooflight.records.signature",
+    "Session": "rooflight.records.session",
+    "Uncosted": "rooflight.costs.cost",
+    "analyze": "rooflight.front",
+    "calibrate": "rooflight.machine.calibration",
+    "current_device": "rooflight.front",
+    "formula": "rooflight.costs.registry",
+    "load": "rooflight.records.archive",
+    "measure": "rooflight.capture.measure",
+    "phase": "rooflight.capture.phases",
+    "record": "rooflight.capture.recorder",
+}
+
+__all__ = [*_HOMES, "devices"]  # noqa: PLE0604 - names of the table above
+
+
+def __getattr__(name: str) -> Any:
+    if name == "devices":
+        return import_module("rooflight.devices")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'rooflight' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 from torch._C import _storage_id
+from torch._subclasses.fake_tensor import FakeTensor
 
 from rooflight.capture.describe import signature_of, storage_of, tensors_in
 from rooflight.capture.plans import Kind, Plan
 from rooflight.capture.tape import Tape
+from rooflight.records.signature import OpSignature
 
 Reader = Callable[[tuple[Any, ...], dict[str, Any] | None, Any, int], None]
 """Takes args, kwargs, result and context of a call that has just returned, and appends its record."""
@@ -37,7 +39,7 @@ def _view_reader(plan: Plan, tape: Tape, number: int) -> Reader:
             key = (number, source.shape, source.dtype, out.shape)
             signature = keys.get(key)
             if signature is None:
-                signature = keys[key] = tape.signature(signature_of(plan, args, kwargs or {}, out), 0, 0)
+                signature = keys[key] = tape.signature(_learn(plan, tape, args, kwargs, out), 0, 0)
         except (AttributeError, RuntimeError, NotImplementedError, TypeError, IndexError):
             careful(args, kwargs, out, context)
             return
@@ -96,7 +98,7 @@ def _reader(plan: Plan, tape: Tape, number: int) -> Reader:
             whole = tuple(key)
             signature = keys.get(whole)
             if signature is None:
-                op = signature_of(plan, args, kwargs or {}, out)
+                op = _learn(plan, tape, args, kwargs, out)
                 signature = keys[whole] = tape.signature(op, num_reads, len(touched) - num_reads)
         except (RuntimeError, NotImplementedError, TypeError):
             careful(args, kwargs, out, context)
@@ -106,6 +108,14 @@ def _reader(plan: Plan, tape: Tape, number: int) -> Reader:
         add_signature(signature)
 
     return read
+
+
+def _learn(plan: Plan, tape: Tape, args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any) -> OpSignature:
+    """The signature of a call of a kind not met before, and which devices it touched."""
+    kwargs = kwargs or {}
+    for tensor in tensors_in((args, kwargs, out)):
+        tape.devices.add("meta" if isinstance(tensor, FakeTensor) else tensor.device.type)
+    return signature_of(plan, args, kwargs, out)
 
 
 def _mutated_ids(mutated: tuple[int, ...], values: tuple[Any, ...], storage_ids: dict[int, int]) -> list[int]:
@@ -141,7 +151,7 @@ def _careful_reader(plan: Plan, tape: Tape) -> Reader:
 
     def read(args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any, context: int) -> None:
         kwargs = kwargs or {}
-        op = signature_of(plan, args, kwargs, out)
+        op = _learn(plan, tape, args, kwargs, out)
         if plan.is_view:
             tape.append(op, context, (), ())
             return

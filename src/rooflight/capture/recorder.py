@@ -12,7 +12,7 @@ from rooflight.capture.dispatch import DispatchSource
 from rooflight.capture.modules import ModuleTracker
 from rooflight.capture.phases import current_phase, subscribe, unsubscribe
 from rooflight.capture.tape import Tape
-from rooflight.machine.environment import describe
+from rooflight.machine.environment import describe, fingerprint
 from rooflight.records.session import Session
 
 if TYPE_CHECKING:
@@ -71,13 +71,19 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._undo.close()
-        self._session = self._tape.session(describe())
+        self._session = self._tape.session(_environment(self._tape.devices))
         self._model = None
 
     def _set_phase(self, name: str) -> None:
         assert self._source is not None
         self._source.phase = self._tape.phase(name)
         self._source.update_context()
+
+
+def _environment(devices: set[str]) -> dict[str, str]:
+    """The machine's facts, and which of its devices the recorded tensors were on: "meta" for none."""
+    kind = next((kind for kind in ("meta", "cuda", "cpu") if kind in devices), "cpu")
+    return {**describe(), "device_kind": kind, "fingerprint": fingerprint("cuda" if kind == "cuda" else "cpu")}
 
 
 _lock = Lock()

@@ -28,6 +28,7 @@ class Tape:
         "_phases",
         "_signatures",
         "contexts",
+        "devices",
         "keys",
         "signatures",
         "storage_bytes",
@@ -46,6 +47,7 @@ class Tape:
         self.touched = array("i")
         self.storage_ids: dict[int, int] = {}  # address of a live storage -> its id
         self.storage_bytes = array("q")
+        self.devices: set[str] = set()  # types of the devices whose tensors were seen: cpu, cuda, meta
         self._children = array("i")
         self._parents = array("i")
         self.context(self.module(ModuleEntry("", "")), self.phase(""), Direction.FORWARD)

@@ -46,6 +46,7 @@ def formula(*names: str) -> Callable[[Formula], Formula]:
 
 def unregister(*names: str) -> None:
     """Forget the formulas of the ops named, so that others can be given. Raises KeyError for a name without one."""
+    _load_families()
     for name in names:
         del _formulas[name]
 
@@ -94,9 +95,9 @@ def _load_families() -> None:
     global _families_loaded
     if _families_loaded:
         return
-    _families_loaded = True
     package = import_module("rooflight.costs.families")
     for module in iter_modules(package.__path__):
         import_module(f"{package.__name__}.{module.name}")
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         entry.load()
+    _families_loaded = True  # only now: a family that failed to load must fail again, not be missed in silence

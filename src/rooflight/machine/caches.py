@@ -19,7 +19,7 @@ class Cache:
     instance_count: int
 
     def capacity_bytes(self, thread_count: int) -> int:
-        """What ``thread_count`` threads on cores of their own can fill: private caches add up, a shared one does not."""
+        """What ``thread_count`` threads, each on a core, can fill: private caches add up, a shared one does not."""
         return self.instance_bytes * min(self.instance_count, max(1, thread_count))
 
     def share_bytes(self, thread_count: int) -> int:

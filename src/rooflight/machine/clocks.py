@@ -50,8 +50,8 @@ class CudaEvents:
         """Seconds of device time, after waiting for the call to end."""
         import torch
 
-        start = torch.cuda.Event(enable_timing=True)
-        end = torch.cuda.Event(enable_timing=True)
+        event: Any = torch.cuda.Event
+        start, end = event(enable_timing=True), event(enable_timing=True)
         if self._flush is not None:
             self._flush()
         if self._spin_cycles:
@@ -64,11 +64,11 @@ class CudaEvents:
 
 
 def cold_cache(l2_bytes: int) -> Callable[[], object]:
-    """A call that fills the device's L2 with something else: it writes four times its size."""
+    """A call that fills the device's L2 with something else, by reading: written lines would be flushed in our time."""
     import torch
 
-    scratch = torch.empty(max(4 * l2_bytes, 1 << 28), dtype=torch.int8, device="cuda")
-    return scratch.zero_
+    scratch = torch.zeros(max(4 * l2_bytes, 1 << 28) // 4, device="cuda")
+    return scratch.sum
 
 
 def _spin(cycles: int) -> None:

@@ -63,7 +63,7 @@ def _products(dtype: str, threads: int, quick: bool) -> tuple[Trial, ...]:
 
 
 def _emulated(dtype: str) -> bool:
-    """Whether this CPU has no arithmetic of the dtype. Products by conversion are no roof, and large ones take minutes."""
+    """Whether this CPU must convert the dtype to multiply: no roof, and large products would take minutes."""
     import torch
 
     if dtype == "float16":

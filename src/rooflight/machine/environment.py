@@ -7,33 +7,38 @@ import hashlib
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from rooflight.machine.caches import data_caches, memory_bytes, usable_cores
 
 
-def describe() -> dict[str, str]:
+def describe(kind: str | None = None) -> dict[str, str]:
     """Facts about CPU, memory, system, torch and GPU, by name. No host name, user name or path.
 
-    Works without torch, and without a GPU: what is absent has no entry.
+    ``kind``, "cpu" or "cuda", says which device the program ran on; None: CUDA if this process has used it. A GPU
+    that was not used is not woken up to be described. Works without torch: what is absent has no entry.
     """
+    kind = kind or ("cuda" if _cuda_in_use() else "cpu")
+    threads = torch_threads() or len(usable_cores())
     facts = {
+        "device_kind": kind,
+        "fingerprint": fingerprint(kind),
         "cpu": cpu_model(),
-        "cores usable": str(len(usable_cores())),
+        "cores_usable": str(len(usable_cores())),
         "os": f"{platform.system()} {platform.release()}",
         "architecture": platform.machine(),
         "python": platform.python_version(),
     }
     if memory := memory_bytes():
         facts["memory"] = f"{memory / (1 << 30):.1f} GiB"
-    facts.update(_torch_facts())
-    threads = torch_threads() or len(usable_cores())
     for cache in data_caches():
-        facts[f"{cache.name} cache"] = (
-            f"{_size(cache.capacity_bytes(threads))} "
-            f"({min(cache.instance_count, threads)} x {_size(cache.instance_bytes)})"
-        )
+        capacity, count = cache.capacity_bytes(threads), min(cache.instance_count, threads)
+        facts[f"{cache.name}_cache"] = f"{_size(capacity)} ({count} x {_size(cache.instance_bytes)})"
+    facts |= _torch_facts()
+    if kind == "cuda":
+        facts |= _gpu_facts()
     return facts
 
 
@@ -46,14 +51,24 @@ def fingerprint(kind: str) -> str:
         caches = ",".join(f"{cache.name}:{cache.instance_bytes}x{cache.instance_count}" for cache in data_caches())
         facts = [cpu_model(), str(len(usable_cores())), str(torch_threads() or len(usable_cores())), caches]
     elif kind == "cuda":
+        name = cuda_name()
+        if name is None:
+            raise ValueError("torch sees no CUDA device: use cpu")
         import torch
 
-        if not torch.cuda.is_available():
-            raise ValueError("no CUDA device is available to torch: pass cpu")
-        facts = [torch.cuda.get_device_name(), driver_version() or "", str(torch.version.cuda or torch.version.hip)]
+        facts = [name, driver_version() or "", str(torch.version.cuda or torch.version.hip)]
     else:
         raise ValueError(f'unknown kind of device "{kind}": use cpu or cuda')
     return hashlib.sha256("\n".join([kind, *facts]).encode()).hexdigest()[:12]
+
+
+def cuda_name() -> str | None:
+    """The name of the CUDA device that torch would use; None where there is none, or no torch."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    return str(torch.cuda.get_device_name()) if torch.cuda.is_available() else None
 
 
 @functools.cache
@@ -105,23 +120,35 @@ def _torch_facts() -> dict[str, str]:
         return {}
     facts = {
         "torch": str(torch.__version__),
-        "torch threads": str(torch.get_num_threads()),
-        "cpu capability": str(torch.backends.cpu.get_cpu_capability()),
+        "torch_threads": str(torch.get_num_threads()),
+        "cpu_capability": str(torch.backends.cpu.get_cpu_capability()),
         "float32_matmul_precision": _setting(torch.get_float32_matmul_precision),
         "allow_tf32": _setting(lambda: torch.backends.cuda.matmul.allow_tf32),
     }
-    if affinity := os.environ.get("OMP_NUM_THREADS"):
-        facts["OMP_NUM_THREADS"] = affinity
-    if torch.cuda.is_available():
-        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        facts["gpu"] = str(properties.name)
-        facts["gpu count"] = str(torch.cuda.device_count())
-        facts["gpu memory"] = f"{properties.total_memory / (1 << 30):.1f} GiB"
-        facts["compute capability"] = f"{properties.major}.{properties.minor}"
-        facts["cuda"] = str(torch.version.cuda or torch.version.hip)
-        if driver := driver_version():
-            facts["driver"] = driver
+    if threads := os.environ.get("OMP_NUM_THREADS"):
+        facts["OMP_NUM_THREADS"] = threads
     return facts
+
+
+def _gpu_facts() -> dict[str, str]:
+    import torch
+
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    facts = {
+        "gpu": str(properties.name),
+        "gpu_count": str(torch.cuda.device_count()),
+        "gpu_memory": f"{properties.total_memory / (1 << 30):.1f} GiB",
+        "compute_capability": f"{properties.major}.{properties.minor}",
+        "cuda": str(torch.version.cuda or torch.version.hip),
+    }
+    if driver := driver_version():
+        facts["driver"] = driver
+    return facts
+
+
+def _cuda_in_use() -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda.is_initialized())
 
 
 def _setting(read: Callable[[], object]) -> str:

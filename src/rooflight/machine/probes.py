@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rooflight.machine.clocks import Clock
 from rooflight.machine.timing import Timing, measure
+from rooflight.records.quantity import Quantity
 
 Progress = Callable[[str, float], None]
 
-# how many leaders of each probe run (None: every trial), and the share of the budget that has passed when the sweep ends
+# how many leaders of each probe run (None: every trial), and how much of the budget has passed when the sweep ends
 _SWEEPS = ((None, 0.4), (None, 0.7), (3, 1.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One way to load the machine: ``prepare`` allocates and returns the call that does ``work`` FLOPs, bytes or ops."""
+    """One way to load the machine: ``prepare`` allocates and returns the call that does ``work`` FLOPs, bytes or ops.
+
+    ``clock`` None: the clock of the search.
+    """
 
     pattern: str
     work: float
     prepare: Callable[[], Callable[[], object]]
+    clock: Clock | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +54,16 @@ class Figure:
         """Work per second of the fastest sample; None where nothing was measured."""
         return None if self.timing is None else self.work / self.timing.minimum_s
 
-    def note(self) -> str:
-        """The figure in one line of text: rate, pattern and raw samples, or the reason."""
-        if self.timing is None or self.rate is None:
+    def verdict(self) -> str:
+        """The figure in words: the rate and the winning pattern, or why there is none."""
+        if self.rate is None:
             return f"not measured: {self.reason or 'no trial'}"
-        samples = " ".join(f"{sample:.5g}" for sample in self.timing.samples_s)
-        return f"{self.rate:.6g} {self.unit}/s by {self.pattern} ({self.work:.6g} {self.unit} a call); s a call: {samples}"
+        return f"{Quantity(self.rate, f'{self.unit}/s')} by {self.pattern}"
+
+    def samples(self) -> str:
+        """Every raw sample of the winning pattern, in seconds a call, with the work of a call."""
+        samples_s = self.timing.samples_s if self.timing else ()
+        return f"{self.work:.9g} {self.unit} a call; s a call: {' '.join(f'{sample:.5g}' for sample in samples_s)}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,8 +90,8 @@ def search(
     """Every trial in two sweeps across all probes, the second backwards, then the leaders of each probe in a third.
 
     Coming back later matters more than staying longer: a neighbour that slows the machine for a second would
-    otherwise spoil one figure. A trial that fails leaves its error, and does not stop the others. Calls expected to take
-    over ``longest_call_s``, and trials for which no time is left, are skipped where another one has told the speed.
+    otherwise spoil one figure. A trial that fails leaves its error, and does not stop the others. Calls expected to
+    take over ``longest_call_s``, and trials for which no time is left, are skipped once another one has told the speed.
     """
     contests = [[_Standing(trial=trial) for trial in probe.trials] for probe in probes]
     start_ns = clock.now_ns()
@@ -122,9 +132,10 @@ def _leaders(contest: Sequence[_Standing], count: int) -> Sequence[_Standing]:
 
 def _run(standing: _Standing, *, clock: Clock, box_s: float) -> None:
     try:
-        timing = measure(standing.trial.prepare(), clock=clock, spread=0, box_s=box_s, max_samples=100)
-    except Exception as error:  # an unsupported dtype, a full memory, a missing compiler: the reason goes into the report
-        first_line = str(error).strip().split("\n", 1)[0][:160]
+        run = standing.trial.prepare()
+        timing = measure(run, clock=standing.trial.clock or clock, spread=0, box_s=box_s, max_samples=100)
+    except Exception as error:  # an unsupported dtype, a full memory, no compiler: the reason is reported
+        first_line = re.sub(r"(?<!\w)/[\w./+-]+", "(path)", str(error).strip().split("\n", 1)[0])[:160]
         standing.error = f"{type(error).__name__}: {first_line}"
         return
     standing.samples_s.extend(timing.samples_s)

@@ -68,5 +68,5 @@ def measure(
         if spread > 0 and len(samples) >= next_check:
             if Timing(samples_s=tuple(samples)).spread <= spread:
                 break
-            next_check = len(samples) + max(1, len(samples) // 4)  # sorting on every sample would cost more than it saves
+            next_check = len(samples) + max(1, len(samples) // 4)  # sorting each time would be slow
     return Timing(samples_s=tuple(samples))

@@ -268,11 +268,16 @@ class Analysis:
         columns, session = self.session.columns, self.session
         if key == "op":
             return _merge(columns.signature, [op.name for op in session.signatures])
-        if key == "module":
-            return _merge(columns.module, [module.path for module in session.modules])
-        if key == "layer":
-            return _merge(columns.module, [module.class_name for module in session.modules])
         directions = [direction.label for direction in Direction]
+        if key in ("module", "layer"):
+            # outside all modules there is still the optimizer, which deserves a row of its own
+            names = [
+                (module.path if key == "module" else module.class_name)
+                or ("(optimizer)" if direction is Direction.OPTIMIZER else "(outside modules)")
+                for module in session.modules
+                for direction in Direction
+            ]
+            return _merge(columns.module.astype(np.int64) * len(directions) + columns.direction, names)
         if key == "direction":
             return columns.direction.astype(np.int64), directions
         names = [phase or direction for phase in session.phases for direction in directions]

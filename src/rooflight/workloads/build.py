@@ -53,7 +53,7 @@ def build_model(
         model.tie_weights()  # part of the initialisation that was skipped
         if model.config._experts_implementation == "grouped_mm" and model.dtype != need_torch().bfloat16:
             raise TargetError(
-                "a mixture of experts on meta needs dtype bfloat16: torch knows the shape of its grouped matmul in no other"
+                "a mixture of experts on meta needs dtype bfloat16: torch has no other grouped matmul there"
             )
     return model
 

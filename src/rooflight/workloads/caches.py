@@ -64,11 +64,12 @@ def passing_cache(config: PreTrainedConfig) -> Cache | None:
 
 
 def held_cache(
-    model_on_meta: PreTrainedModel, *, batch: int, seq: int, device: torch.device
+    model_on_meta: PreTrainedModel, *, batch: int, seq: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[str, Callable[[], Any]]:
     """The argument that takes the model's cache, and a function giving it with ``seq`` tokens in, each time afresh.
 
-    The shapes come from a prefill on meta; on a real device the contents are random. What a step writes goes into the
+    The shapes come from a prefill on meta; on a real device the contents are random, in ``dtype`` where the model on
+    meta has them in its own. What a step writes goes into the
     same storage every time, so a repeated step neither grows the cache nor allocates. Raises TargetError when the
     model cannot prefill on meta.
     """
@@ -84,8 +85,17 @@ def held_cache(
     if not hasattr(cache, "layers"):
         raise TargetError(f"{type(model_on_meta).__name__} keeps no cache: mode decode has no meaning for it")
     generator = None if device.type == "meta" else torch.Generator(device).manual_seed(0)
+
+    def real(tensor: Tensor) -> Tensor:
+        if generator is None:
+            return tensor
+        if not tensor.is_floating_point():
+            return torch.zeros(tensor.shape, dtype=tensor.dtype, device=device)
+        kept = dtype if tensor.dtype == model_on_meta.dtype else tensor.dtype  # some states are float32 in any model
+        return torch.randn(tensor.shape, dtype=kept, device=device, generator=generator)
+
     held = copy.copy(cache)
-    held.layers = [_held(layer, device, generator) for layer in cache.layers]
+    held.layers = [_held(layer, real) for layer in cache.layers]
 
     def afresh() -> Any:
         again = copy.copy(held)
@@ -95,12 +105,11 @@ def held_cache(
     return argument, afresh
 
 
-def _held(layer: Any, device: torch.device, generator: torch.Generator | None) -> Any:
+def _held(layer: Any, real: Callable[[Tensor], Tensor]) -> Any:
     if type(layer) is DynamicLayer and layer.keys is not None and layer.values is not None:
-        room = [torch.empty_like(t[..., :1, :]) for t in (layer.keys, layer.values)]
-        grown = [torch.cat([t, r], dim=-2) for t, r in zip((layer.keys, layer.values), room, strict=True)]
-        return HeldLayer(*(_real(t, device, generator) for t in grown))
-    return _mapped(layer, lambda tensor: _real(tensor, device, generator))
+        room = [torch.cat([kept, kept[..., :1, :]], dim=-2) for kept in (layer.keys, layer.values)]
+        return HeldLayer(*(real(tensor) for tensor in room))
+    return _mapped(layer, real)
 
 
 def _shallow(layer: Any) -> Any:
@@ -108,7 +117,7 @@ def _shallow(layer: Any) -> Any:
 
 
 def _mapped(layer: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """A copy of a cache layer with its own containers and every tensor passed through ``change``."""
+    """A copy of a cache layer with containers of its own and every tensor passed through ``change``."""
     copied = copy.copy(layer)
     for name, value in vars(layer).items():
         if isinstance(value, torch.Tensor):
@@ -117,14 +126,7 @@ def _mapped(layer: Any, change: Callable[[Tensor], Tensor]) -> Any:
             setattr(copied, name, [change(v) if isinstance(v, torch.Tensor) else v for v in value])
         elif isinstance(value, dict):
             setattr(copied, name, {k: change(v) if isinstance(v, torch.Tensor) else v for k, v in value.items()})
-        elif name == "device":
-            setattr(copied, name, change(torch.empty(0, device="meta")).device)
+    kept = next((v for v in vars(copied).values() if isinstance(v, torch.Tensor) and v.is_floating_point()), None)
+    if kept is not None and hasattr(copied, "device"):
+        copied.device, copied.dtype = kept.device, kept.dtype
     return copied
-
-
-def _real(tensor: Tensor, device: torch.device, generator: torch.Generator | None) -> Tensor:
-    if generator is None:
-        return tensor
-    if not tensor.is_floating_point():
-        return torch.zeros(tensor.shape, dtype=tensor.dtype, device=device)
-    return torch.randn(tensor.shape, dtype=tensor.dtype, device=device, generator=generator)

@@ -58,9 +58,14 @@ class _Plan:
     optimizer: str
     notes: tuple[str, ...]
 
-    def build(self, *, device: torch.device | None = None) -> PreTrainedModel:
-        model = build_model(self.config, device=device or self.device, dtype=self.dtype, kind=self.kind)
+    def build(self) -> PreTrainedModel:
+        model = build_model(self.config, device=self.device, dtype=self.dtype, kind=self.kind)
         return cast("PreTrainedModel", model.train(self.mode == "train"))
+
+    def build_for_shapes(self) -> PreTrainedModel:
+        # in bfloat16, because a mixture of experts has no other shapes on meta
+        model = build_model(self.config, device="meta", dtype="bfloat16", kind=self.kind)
+        return cast("PreTrainedModel", model.train(False))
 
     def inputs(self, *, seq: int | None = None) -> Inputs:
         return make_inputs(
@@ -213,7 +218,7 @@ def _step(
         run=guarded(_quietly(run)),
         model=model,
         optimizer=optimizer,
-        description=f"{plan.name}: {what}, {dtype}",
+        description=f"{plan.name}: {what}, {dtype}{f', {TITLES[plan.optimizer]}' if plan.mode == 'train' else ''}",
         mode=plan.mode,
         batch=plan.batch,
         seq=None if plan.kind == "vision" else plan.seq,
@@ -238,7 +243,7 @@ def _train(plan: _Plan, *, with_state: bool) -> Step:
         model.zero_grad(set_to_none=True)
         return loss
 
-    what = f"training step, {inputs.sizes}, {TITLES[plan.optimizer]}"
+    what = f"training step, {inputs.sizes}"
     return _step(plan, run, model=model, optimizer=optimizer, what=what, tokens=inputs.tokens)
 
 
@@ -282,8 +287,8 @@ def _decode(plan: _Plan) -> Step:
 
     torch = need_torch()
     model = plan.build()
-    twin = model if plan.device.type == "meta" else plan.build(device=torch.device("meta"))
-    argument, cache = held_cache(twin, batch=plan.batch, seq=plan.seq, device=plan.device)
+    shapes = model if plan.device.type == "meta" else plan.build_for_shapes()
+    argument, cache = held_cache(shapes, batch=plan.batch, seq=plan.seq, device=plan.device, dtype=plan.dtype)
     inputs = plan.inputs(seq=1)
 
     def run() -> Any:

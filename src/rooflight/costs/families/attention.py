@@ -27,7 +27,7 @@ RECOMPUTE_VECTOR_FLOPS = 2
 MASK_NOTE = "attention mask taken as all visible"
 
 
-def visible_pairs(  # noqa: PLR0913
+def visible_pairs(
     num_queries: int,
     num_keys: int,
     *,

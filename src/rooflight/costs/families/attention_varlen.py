@@ -6,6 +6,9 @@ T (max + 1) / 2 when causal; such counts are ``upper``. Without cumulative lengt
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import prod
+
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.attention import (
     Heads,
@@ -64,14 +67,17 @@ def _pairs(op: OpSignature, num_queries: int, num_keys: int) -> int:
 
 
 def _bias_note(op: OpSignature) -> str:
-    unknown = [name for name in ("bias", "attn_bias", "seqlen_k", "seqused_k", "block_table") if op.input(name) is not None]
+    unknown = [
+        name for name in ("bias", "attn_bias", "seqlen_k", "seqused_k", "block_table") if op.input(name) is not None
+    ]
     return f"{', '.join(unknown)} not read" if unknown else ""
 
 
 def _heads_and_pairs(op: OpSignature, first: int) -> tuple[Heads, int, str]:
     query, key, value = op.inputs[first : first + 3]
     if _is_packed(op):
-        heads = sequence_first(query, key, value)
+        # a paged cache holds its keys as [blocks, block size, Hkv, D]
+        heads = replace(sequence_first(query, key, value), num_keys=prod(key.shape[:-2]))
         return heads, _packed_pairs(op, heads), LENGTHS_NOTE
     # cuDNN's ops keep torch's layout for dense batches, the others flash-attn's
     layout = heads_first if op.name.startswith("aten::_cudnn") else sequence_first

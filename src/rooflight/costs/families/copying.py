@@ -10,6 +10,7 @@ from rooflight.costs.cost import OpCost
 from rooflight.costs.families.rules import (
     clamped_sum,
     copies,
+    in_place,
     integer,
     moves,
     names,
@@ -57,7 +58,7 @@ def pad(op: OpSignature) -> OpCost:
 
 @formula("aten::tril", "aten::triu")
 def triangle(op: OpSignature) -> OpCost:
-    """x [..., m, n] with zeros above (or below) a diagonal: only what is kept is read."""
+    """x [..., m, n] with zeros above (or below) a diagonal: only what is kept is read, in place only zeros written."""
     x = op.inputs[0]
     rows, columns = x.shape[-2:]
     diagonal = integer(op, "diagonal", 0)
@@ -65,10 +66,10 @@ def triangle(op: OpSignature) -> OpCost:
         kept = clamped_sum(diagonal + 1, rows, columns)
     else:
         kept = rows * columns - clamped_sum(diagonal, rows, columns)
-    return OpCost(
-        bytes_read=picked_bytes(x, x.numel // max(1, rows * columns) * kept),
-        bytes_written=op.output_bytes,
-    )
+    matrices = x.numel // max(1, rows * columns)
+    if in_place(op):
+        return OpCost(bytes_written=picked_bytes(x, matrices * (rows * columns - kept)))
+    return OpCost(bytes_read=picked_bytes(x, matrices * kept), bytes_written=op.output_bytes)
 
 
 @formula("aten::repeat_interleave")
@@ -84,5 +85,13 @@ def all_gather_copy_in(op: OpSignature) -> OpCost:
     return OpCost(bytes_read=read, bytes_written=read)
 
 
+register(
+    {
+        copies: "_reorder_linear_weight _reorder_convolution_weight _reorder_convolution_transpose_weight "
+        "_reorder_mkldnn_rnn_layer_weight"
+    },
+    "mkldnn",
+)
+formula("mkl::_mkl_reorder_linear_weight")(copies)
 formula("fsdp::split_with_sizes_copy", "fsdp::chunk_cat")(copies)
 formula("fsdp::copy_")(overwrites)

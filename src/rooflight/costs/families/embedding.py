@@ -63,7 +63,7 @@ formula("aten::_embedding_bag_sparse_backward")(copies)
 @formula("aten::_embedding_bag_per_sample_weights_backward")
 def embedding_bag_weights_backward(op: OpSignature) -> OpCost:
     """dy [bags, d] . weight [V, d] for each of n indices."""
-    grad, weight, indices = op.inputs[:3]
+    weight, indices = op.inputs[1:3]
     return OpCost(
         vector_flops=2 * indices.numel * weight.shape[-1],
         bytes_read=read_bytes(op, "weight") + rows_bytes(weight, indices.numel),

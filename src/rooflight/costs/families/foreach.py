@@ -26,11 +26,11 @@ def listwise(flops: int) -> Formula:
 _LISTS = (
     "abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min cos cosh div exp expm1 floor frac lerp "
     "log log10 log1p log2 maximum minimum mul neg pow reciprocal round rsqrt sign sin sinh sqrt sub tan trunc"
-).split()
+)
 
 for _flops, _ops in (*MULTIPLICATIVE.items(), *ELEMENTWISE.items()):
     _single = set(_ops.split())
-    if _listed := [f"aten::_foreach_{name}" for name in _LISTS if name in _single]:
+    if _listed := [f"aten::_foreach_{name}" for name in _LISTS.split() if name in _single]:
         formula(*_listed)(listwise(_flops))
 
 formula(*names("_foreach_erf _foreach_erfc _foreach_lgamma _foreach_tanh"))(listwise(1))

@@ -46,9 +46,7 @@ def put(
         written = op.output_bytes
         # what is overwritten need not be read, if all that is given lands on distinct elements
         kept = target.nbytes if accumulate else target.nbytes - picked
-    return OpCost(
-        vector_flops=flops, bytes_read=read + kept, bytes_written=written, upper=bool(note), note=note
-    )
+    return OpCost(vector_flops=flops, bytes_read=read + kept, bytes_written=written, upper=bool(note), note=note)
 
 
 @formula(*names("scatter scatter_add scatter_reduce"))

@@ -153,9 +153,9 @@ def mkldnn_linear_backward_part(op: OpSignature) -> OpCost:
 @formula("inductor::_mm_plus_mm")
 def mm_plus_mm(op: OpSignature) -> OpCost:
     """[m, k] @ [k, n] + [m, j] @ [j, n] in one kernel."""
-    a, b, c, d = op.inputs[:4]
-    (m, n) = a.shape[0], b.shape[1]
-    return product(op, m * n * (b.shape[0] + d.shape[0]), a, vector_flops=m * n)
+    a, b, c = op.inputs[:3]
+    (m, k), (_, n), (_, j) = a.shape, b.shape, c.shape
+    return product(op, m * n * (k + j), a, vector_flops=m * n)
 
 
 @formula("aten::_foreach_mm")

@@ -12,6 +12,7 @@ from rooflight.costs.cost import OpCost
 from rooflight.costs.families.rules import moves, names, per_input, register, tensor_bytes
 from rooflight.costs.registry import formula
 from rooflight.records.signature import OpSignature
+from rooflight.records.tensor import UNSHARED
 
 LAYER_NORM_FLOPS = 8
 RMS_NORM_FLOPS = 5
@@ -56,7 +57,9 @@ def batch_norm(op: OpSignature) -> OpCost:
         vector_flops=(FIXED_NORM_FLOPS if fixed else LAYER_NORM_FLOPS) * x.numel,
         bytes_read=tensor_bytes(x, op.input("weight"), op.input("bias"), *read),
         # statistics returned unused are empty, running ones fixed in evaluation though the schema mutates them
-        bytes_written=tensor_bytes(*(out for out in op.outputs if not (fixed and out in read))),
+        bytes_written=tensor_bytes(
+            *(out for out in op.outputs if not (fixed and out.storage != UNSHARED and out in read))
+        ),
     )
 
 

@@ -141,3 +141,13 @@ def quantized_matmul(op: OpSignature) -> OpCost:
     )
 
 
+register(
+    {
+        per_input(4): "quantize_per_tensor quantize_per_channel quantize_per_channel_group quantize_per_token",
+        per_input(2): "dequantize_per_tensor dequantize_per_channel dequantize_per_channel_group dequantize_per_token "
+        "choose_qparams choose_qparams_symmetric choose_qparams_per_token choose_qparams_per_token_asymmetric",
+        per_input(6): "fake_quant_per_channel",
+        per_input(0): "convert_element_type",
+    },
+    "quantized_decomposed",
+)

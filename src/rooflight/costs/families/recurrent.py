@@ -29,7 +29,7 @@ def _layers(op: OpSignature, weights: tuple[TensorSpec, ...], cell: str, *, time
         matrix_flops=times * multiply_adds(tokens * sum(weight.numel for weight in matrices), x),
         matrix_dtype=x.dtype,
         vector_flops=times * GATE_FLOPS[cell] * tokens * units,
-        bytes_read=read_bytes(op, "weight_buf", "reserve", "workspace") if weights else op.input_bytes,
+        bytes_read=read_bytes(op, "weight_buf"),
         bytes_written=op.output_bytes,
     )
 

@@ -14,20 +14,21 @@ from math import prod
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.registry import Formula, formula
 from rooflight.records.signature import OpSignature
-from rooflight.records.tensor import TensorSpec, distinct_bytes
+from rooflight.records.tensor import UNSHARED, TensorSpec, distinct_bytes
 
-_OUT_NAMES = frozenset(
+_OUT_ARGUMENTS = (
     "out out0 out1 out2 out3 out4 out5 out6 grad_input grad_weight grad_bias output values indices max min max_values "
     "min_indices total_weight save_mean save_invstd L Q R U S V Vh LU LD P X M a tau pivots info sign logabsdet result "
     "eigenvalues eigenvectors solution residuals rank singular_values inverse hist bin_edges mantissa exponent "
-    "is_target buffer reserve".split()
+    "is_target buffer reserve"
 )
-"""Arguments that torch's ``out=`` overloads write. They are one only when also among the op's outputs."""
+"""Arguments that torch's ``out=`` overloads write. Only aliases of an output are such: backward ops read an ``out``."""
+_OUT_NAMES = frozenset(_OUT_ARGUMENTS.split())
 
 
 def is_out(op: OpSignature, tensor: TensorSpec, name: str) -> bool:
     """Whether an input is there only to receive a result."""
-    return name == "out" or (name in _OUT_NAMES and tensor in op.outputs)
+    return name in _OUT_NAMES and tensor.storage != UNSHARED and tensor in op.outputs
 
 
 def in_place(op: OpSignature) -> bool:

@@ -1,0 +1,140 @@
+"""``rooflight calibrate``: measure the roofs of this machine and keep them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rooflight.devices.calibrations import Calibration
+    from rooflight.machine.probes import Progress
+
+_BUSY_PERCENT = 5
+
+
+class Device(StrEnum):
+    """What can be calibrated."""
+
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+def calibrate(
+    device: Annotated[
+        Device | None, typer.Option(help="What to measure. Default: cuda where there is one, otherwise cpu.")
+    ] = None,
+    json: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Also write the roofs and raw samples as JSON; - for stdout.")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the saved roofs, also where they are higher.")
+    ] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Two seconds, rough figures, nothing saved: to see that it works.")
+    ] = False,
+) -> None:
+    """Measure the roofs of this machine: peaks, bandwidths and launch latency.
+
+    Takes about 20 seconds for a CPU, 40 for a GPU; let the machine rest meanwhile. Later runs use what is saved here.
+    A roof is the best ever seen, so a second calibration raises roofs and lowers none; --force starts anew.
+
+    Example: rooflight calibrate --device cpu --json roofs.json
+    """
+    from rooflight.devices import calibrations
+    from rooflight.machine import calibration
+
+    measured = _with_progress(device, quick)
+    saved_at: Path | None = None
+    if not quick:
+        earlier = None if force else calibrations.load(measured.fingerprint)
+        if earlier is not None:
+            measured = calibration.raised(measured, earlier)
+        saved_at = calibrations.save(measured)
+    if json != "-":
+        _print_table(measured)
+        typer.echo(f"saved: {saved_at}" if saved_at else "nothing saved: --quick gives rough figures")
+    if json is not None:
+        _write_json(measured, json)
+    if warning := _busy_warning(measured):
+        typer.echo(warning, err=True)
+
+
+def _with_progress(device: Device | None, quick: bool) -> Calibration:
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+
+    from rooflight.machine import calibration
+
+    columns = (TextColumn("{task.description:<20}"), BarColumn(), TimeElapsedColumn())
+    # drawn only when told: a drawing thread would take time from the CPU under test
+    with Bars(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bars:
+        task = bars.add_task("warming up", total=1.0)
+        bars.refresh()
+
+        def show(name: str, fraction: float) -> None:
+            bars.update(task, description=name, completed=fraction, refresh=True)
+
+        progress: Progress = show
+        kind = calibration.default_kind() if device is None else ("cuda" if device is Device.cuda else "cpu")
+        return calibration.calibrate(kind, progress, quick=quick)
+
+
+def _print_table(measured: Calibration) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"Roofs of {measured.device_name}", title_justify="left")
+    table.add_column("figure")
+    table.add_column("roof", justify="right")
+    table.add_column("measured", overflow="fold")
+    for row in _rows(measured):
+        table.add_row(*row)
+    Console().print(table)
+
+
+def _rows(measured: Calibration) -> Iterator[tuple[str, str, str]]:
+    """Every probe with the roof it led to; a roof can be higher than its own trial, which the last column tells."""
+    from rooflight.machine.calibration import VERDICT
+    from rooflight.records.quantity import Quantity
+
+    roofs = measured.roofs
+    values = {f"matrix {name}": str(Quantity(peak, "FLOP/s")) for name, peak in roofs.matrix_flops_per_s.items()}
+    values |= {f"vector {name}": str(Quantity(peak, "FLOP/s")) for name, peak in roofs.vector_flops_per_s.items()}
+    known = (level for level in roofs.memory if level.bytes_per_s is not None)
+    values |= {f"memory {level.name}": str(Quantity(level.bytes_per_s or 0.0, "B/s")) for level in known}
+    texts = measured.environment.items()
+    verdicts = {key.removeprefix(VERDICT): text for key, text in texts if key.startswith(VERDICT)}
+    for name in dict.fromkeys([*verdicts, *values]):
+        if not name.startswith("launch"):
+            yield name, values.get(name, "unknown"), verdicts.get(name, "")
+    trials = "; ".join(f"{name}: {text}" for name, text in verdicts.items() if name.startswith("launch"))
+    latency_s = roofs.launch_latency_s
+    yield "launch latency", str(Quantity(latency_s, "s")) if latency_s else "unknown", trials
+
+
+def _write_json(measured: Calibration, target: str) -> None:
+    import msgspec
+
+    text = msgspec.json.format(msgspec.json.encode(measured), indent=2).decode()
+    if target == "-":
+        typer.echo(text)
+        return
+    try:
+        Path(target).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"cannot write {target}: {error.strerror}") from None
+
+
+def _busy_warning(measured: Calibration) -> str:
+    from rooflight.machine.calibration import BUSY
+
+    share = measured.environment.get(BUSY, "0 %")
+    if int(share.removesuffix("%")) < _BUSY_PERCENT:
+        return ""
+    return f"warning: other programs took {share} of the CPU, so these roofs may be low: run again on an idle machine"

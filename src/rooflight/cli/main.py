@@ -1,0 +1,78 @@
+"""The ``rooflight`` command: verbs, and what becomes of errors."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+import typer
+
+from rooflight.cli.analyze import analyze
+from rooflight.cli.calibrate import calibrate
+from rooflight.cli.devices import app as devices_app
+
+USER_MISTAKE, RUN_FAILED, INTERRUPTED = 2, 1, 130
+
+app = typer.Typer(
+    name="rooflight",
+    help="How far a PyTorch program is from the speed of light, why, and what to do about it.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+app.command()(analyze)
+app.command()(calibrate)
+app.add_typer(devices_app, name="devices")
+
+
+@app.callback()
+def _options(
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+) -> None:
+    if debug:
+        os.environ["ROOFLIGHT_DEBUG"] = "1"
+    if version:
+        from importlib.metadata import version as version_of
+
+        typer.echo(f"rooflight {version_of('rooflight')}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line. Exit code 0, 2 for the user's mistake, 1 for a run that failed, 130 for Ctrl-C."""
+    if "--debug" in sys.argv:  # wherever it stands
+        sys.argv = [sys.argv[0], *(word for word in sys.argv[1:] if word != "--debug")]
+        os.environ["ROOFLIGHT_DEBUG"] = "1"
+    try:
+        app()
+    except KeyboardInterrupt:
+        _tell("interrupted: nothing was left half-written")
+        sys.exit(INTERRUPTED)
+    except (ValueError, FileNotFoundError) as error:
+        _fail(error, USER_MISTAKE)
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "transformers"):
+            raise
+        extra = "torch" if error.name == "torch" else "hf"
+        _fail(ValueError(f'{error.name} is not installed: pip install "rooflight[{extra}]"'), USER_MISTAKE)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(RUN_FAILED)
+    except Exception as error:  # one line for the user, the whole story for --debug
+        _fail(error, RUN_FAILED)
+
+
+def _fail(error: BaseException, code: int) -> None:
+    if os.environ.get("ROOFLIGHT_DEBUG"):
+        traceback.print_exception(error)
+    text = " ".join(str(error).split()) or type(error).__name__
+    _tell(text if code == USER_MISTAKE or isinstance(error, RuntimeError) else f"{type(error).__name__}: {text}")
+    sys.exit(code)
+
+
+def _tell(text: str) -> None:
+    print(f"rooflight: {text}", file=sys.stderr)

@@ -1,0 +1,74 @@
+"""Pooling over windows, forward and backward.
+
+Conventions: one FLOP (addition or comparison) per tap of each window, padded taps included; adaptive pooling, whose
+windows cover the input once, one per input element. Backward one addition per gradient put back. Max pooling's
+backward needs its indices, not its input. Of the input no more is read than lies under a window.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from rooflight.costs.cost import OpCost
+from rooflight.costs.families.rules import integers, moves, names, per_input, picked_bytes, read_bytes, register
+from rooflight.costs.registry import formula
+from rooflight.records.signature import OpSignature
+
+
+def _taps(op: OpSignature) -> int:
+    """Elements of a window; one size given stands for all dimensions, of which the op's name tells the number."""
+    sizes = integers(op, "kernel_size")
+    rank = next((int(digit) for digit in op.name.partition("pool")[2] if digit.isdigit()), len(sizes))
+    return prod(sizes) if len(sizes) == rank else prod(sizes) ** rank
+
+
+@formula(*names("avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d"))
+@formula(*names("max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices"))
+@formula(*names("mkldnn_max_pool2d mkldnn_max_pool3d quantized_max_pool1d quantized_max_pool2d quantized_max_pool3d"))
+@formula(*names("fractional_max_pool2d fractional_max_pool3d"))
+@formula(*names("max_pool1d max_pool2d", "quantized"))
+def pool(op: OpSignature) -> OpCost:
+    """x [B, C, in...] to y [B, C, out...], and indices where asked for."""
+    x, out = op.inputs[0], op.outputs[0]
+    under_windows = out.numel * _taps(op)
+    return OpCost(
+        vector_flops=under_windows,
+        bytes_read=read_bytes(op, "self", "qx") + picked_bytes(x, under_windows),
+        bytes_written=op.output_bytes,
+    )
+
+
+@formula("aten::avg_pool2d_backward", "aten::avg_pool3d_backward")
+def avg_pool_backward(op: OpSignature) -> OpCost:
+    """dy [B, C, out...] spread over each window of dx."""
+    return moves(op, vector_flops=op.inputs[0].numel * _taps(op), unread=("self",))
+
+
+@formula(*names("max_pool2d_with_indices_backward max_pool3d_with_indices_backward"))
+@formula(*names("adaptive_max_pool2d_backward adaptive_max_pool3d_backward"))
+@formula(*names("fractional_max_pool2d_backward fractional_max_pool3d_backward"))
+def max_pool_backward(op: OpSignature) -> OpCost:
+    """dy and indices to dx, zero but where a maximum was."""
+    return moves(op, vector_flops=op.inputs[0].numel, unread=("self",))
+
+
+@formula(*names("max_pool2d_backward mkldnn_max_pool2d_backward mkldnn_max_pool3d_backward"))
+def max_pool_backward_without_indices(op: OpSignature) -> OpCost:
+    """dy and x to dx: the maxima are found again."""
+    return moves(op, vector_flops=op.inputs[0].numel * _taps(op))
+
+
+register(
+    {
+        per_input(1): "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d "
+        "adaptive_avg_pool3d mkldnn_adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d",
+        per_input(0): "max_unpool2d max_unpool3d",
+    }
+)
+
+
+@formula(*names("_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_avg_pool3d_backward"))
+@formula("aten::mkldnn_adaptive_avg_pool2d_backward")
+def adaptive_avg_pool_backward(op: OpSignature) -> OpCost:
+    """dy spread over dx: one division per element of dx."""
+    return moves(op, vector_flops=op.outputs[0].numel, unread=("self",))

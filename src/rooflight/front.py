@@ -1,0 +1,197 @@
+"""What the front door does that no room does alone: from a target or session to an analysis for the right device."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rooflight.devices import calibrations, get
+from rooflight.devices.spec import DeviceSpec
+from rooflight.records.quantity import Quantity
+from rooflight.records.session import Session
+from rooflight.roofline.analysis import Analysis
+from rooflight.roofline.analysis import analyze as analyze_for
+from rooflight.roofline.footprint import footprint_of
+
+if TYPE_CHECKING:
+    from rooflight.workloads.steps import Step
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """How a preset or config is to run; None leaves the choice to its defaults."""
+
+    mode: str | None = None
+    batch: int | None = None
+    seq: int | None = None
+    dtype: str | None = None
+    optimizer: str | None = None
+    small: bool = False
+
+    @property
+    def given(self) -> list[str]:
+        """The options that were asked for, as they are typed."""
+        return [f"--{option.name}" for option in fields(self) if getattr(self, option.name) not in (None, False)]
+
+
+def analyze(session: Session, device: DeviceSpec | str | None = None, *, target: str = "") -> Analysis:
+    """Cost a session and bound it for a device: a spec, a name (``"H100-SXM5-80GB"``), or the one it was recorded on.
+
+    Without ``device``, a session recorded on CUDA is bounded for that GPU; one recorded on a CPU, or without hardware,
+    for that CPU, which is calibrated now if it is this machine's and never was. Raises ValueError for an unknown device.
+    """
+    return analyze_for(session, device_of(session) if device is None else device, target)
+
+
+def analyze_target(
+    target: str, wish: Wish, *, device: str | None = None, measured: bool = True, progress: Progress = lambda _: None
+) -> tuple[Analysis, list[str]]:
+    """What ``rooflight analyze`` does up to the report: the analysis, and notes on what was not done as asked.
+
+    A device other than this machine's is bounded without hardware, on the meta device. Raises ValueError for the
+    user's mistakes, RunFailed for a step that breaks.
+    """
+    local = device is None or device in ("cpu", "cuda")
+    spec = None if device is None or local else get(device)
+    if _is_session(target):
+        from rooflight.records.archive import load
+
+        if wish.given:
+            raise ValueError(f"{', '.join(wish.given)}: {target} is a saved session, what it ran is settled")
+        return analyze(load(target), spec, target=Path(target).name), []
+    from rooflight.workloads.targets import UserFunction, find_target
+
+    kind = find_target(target)
+    place = _place(device if local else None)
+    progress("calibrating this machine, once (about 20 s)")
+    here = current_device(place) if spec is None else None
+    if isinstance(kind, UserFunction):
+        session, title, notes = _observe_function(target, wish, measured and here is not None, progress)
+    elif here is None:
+        session, title, notes = _record_on_meta(target, wish, None, progress)
+    else:
+        session, title, notes = _observe_here(target, wish, here, place, measured, progress)
+    return analyze(session, spec or here, target=title), notes
+
+
+def device_of(session: Session) -> DeviceSpec:
+    """The device a session was recorded on. Raises ValueError when that is a CPU nobody calibrated."""
+    environment = session.environment
+    mark = environment.get("fingerprint", "")
+    calibration = calibrations.load(mark) if mark else None
+    if calibration is not None:
+        return calibrations.device_of(calibration)
+    if environment.get("device_kind") == "cuda":
+        return get(environment.get("gpu", "unknown GPU"))
+    from rooflight.machine.environment import fingerprint
+
+    if mark and mark == fingerprint("cpu"):
+        return current_device("cpu")
+    raise ValueError("the session's CPU was never calibrated: run rooflight calibrate there, or name a device")
+
+
+def current_device(kind: str | None = None) -> DeviceSpec:
+    """The device torch would use here: the GPU, from the catalog, with its calibration if there is one; else this CPU,
+    calibrated now (about 20 s, once a machine) if it never was. ``kind`` "cpu" or "cuda" asks for one of the two.
+
+    Raises ValueError for a GPU that the catalog does not know, or that is not there.
+    """
+    from rooflight.machine.environment import fingerprint
+    from rooflight.machine.presence import cuda_name
+
+    kind = kind or _place(None)
+    calibration = calibrations.load(fingerprint(kind))
+    if calibration is not None:
+        return calibrations.device_of(calibration)
+    if kind == "cuda":
+        return get(cuda_name() or "no GPU")
+    from rooflight.machine.calibration import calibrate
+
+    print("rooflight: calibrating this machine, once (about 20 s)", file=sys.stderr)
+    return calibrations.device_of(calibrate("cpu"))
+
+
+def _observe_function(target: str, wish: Wish, measured: bool, progress: Progress) -> tuple[Session, str, list[str]]:
+    from rooflight.capture.measure import measure
+    from rooflight.workloads.targets import open_target
+
+    progress(f"making the step of {target}")
+    step = open_target(target, mode=wish.mode, batch=wish.batch, seq=wish.seq, dtype=wish.dtype,
+                       optimizer=wish.optimizer, small=wish.small)  # fmt: skip
+    progress("running it once, so that lazily made state is not part of the record")
+    step.run()
+    session = _record(step, progress)
+    if measured:
+        session = measure(session, step.run, progress=progress)
+    return session, step.description, list(step.notes)
+
+
+def _observe_here(
+    target: str, wish: Wish, here: DeviceSpec, place: str, measured: bool, progress: Progress
+) -> tuple[Session, str, list[str]]:
+    """Record without hardware first: that tells whether the step fits before any memory is taken."""
+    dtype = wish.dtype or ("float32" if place == "cpu" else None)
+    session, title, notes = _record_on_meta(target, wish, dtype, progress)
+    if not measured:
+        return session, title, notes
+    needed, capacity = footprint_of(session).peak_bytes, _free_bytes(place)
+    if capacity is not None and needed > capacity:
+        notes.append(
+            f"Not measured: the step needs at least {Quantity(needed, 'B')}, {here.name} has {Quantity(capacity, 'B')} "
+            f"free: {Quantity(needed - capacity, 'B')} too little."
+        )
+        return session, title, notes
+    from rooflight.capture.measure import measure
+
+    progress("building the model")
+    step = _open(target, wish, dtype, place)
+    return measure(_record(step, progress), step.run, progress=progress), step.description, list(step.notes)
+
+
+def _record_on_meta(
+    target: str, wish: Wish, dtype: str | None, progress: Progress
+) -> tuple[Session, str, list[str]]:
+    progress("building the model without memory")
+    step = _open(target, wish, wish.dtype or dtype, "meta")
+    return _record(step, progress), step.description, list(step.notes)
+
+
+def _open(target: str, wish: Wish, dtype: str | None, place: str) -> Step:
+    from rooflight.workloads.targets import open_target
+
+    return open_target(target, mode=wish.mode or "forward", batch=wish.batch, seq=wish.seq, dtype=dtype,
+                       device=place, optimizer=wish.optimizer, small=wish.small)  # fmt: skip
+
+
+def _record(step: Step, progress: Progress) -> Session:
+    from rooflight.capture.recorder import record
+
+    progress("recording a step")
+    with record(step.model) as recording:
+        step.run()
+    return recording.session
+
+
+def _is_session(target: str) -> bool:
+    path = Path(target)
+    if not path.is_file() or path.suffix in (".py", ".json"):
+        return False
+    return zipfile.is_zipfile(path) or not target.endswith((".py", ".json"))
+
+
+def _place(kind: str | None) -> str:
+    from rooflight.machine.presence import cuda_name
+
+    return kind or ("cuda" if cuda_name() else "cpu")
+
+
+def _free_bytes(place: str) -> int | None:
+    from rooflight.machine.presence import free_memory_bytes
+
+    return free_memory_bytes(place)

@@ -1,0 +1,241 @@
+"""Calibration: the roofs of this machine, each the best of many trials. Nothing is written until all are measured."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from rooflight.devices import calibrations
+from rooflight.devices.calibrations import Calibration
+from rooflight.devices.spec import MemoryLevel, Roofs
+from rooflight.machine import cpu, cuda, environment
+from rooflight.machine.caches import data_caches, memory_bytes
+from rooflight.machine.clocks import Clock, CudaEvents, SteadyClock
+from rooflight.machine.probes import Figure, Probe, Progress, search
+
+Kind = Literal["cpu", "cuda"]
+
+# Keys of a calibration's environment, beside those of environment.describe()
+VERDICT = "calibration: "  # then a probe's name: the figure, and the pattern that reached it
+SAMPLES = "samples: "  # then a probe's name: what the figure was computed from
+BUSY = "busy with other programs"  # a share of the CPU, as "12 %"
+_BUDGET_S: dict[Kind, float] = {"cpu": 16.0, "cuda": 30.0}
+_QUICK_BUDGET_S = 1.0
+
+
+def calibrate(
+    device: Kind | None = None,
+    progress: Progress | None = None,
+    *,
+    quick: bool = False,
+    clock: Clock | None = None,
+) -> Calibration:
+    """Measure the roofs of ``device`` (None: CUDA where there is one, otherwise the CPU) in about 20 or 40 seconds.
+
+    Saves nothing. Leaves torch's threads, precision, random and gradient state as they were. ``progress`` is told what
+    is being measured and the fraction done. ``quick`` measures less in about 2 seconds: for tests, not for roofs.
+    Raises ValueError for a device that is not there, RuntimeError where nothing could be measured.
+    """
+    import torch
+
+    kind = device or default_kind()
+    fingerprint = environment.fingerprint(kind)  # refuses an unknown or absent device
+    with torch.no_grad(), cuda.matmul_precision("highest"):
+        if kind == "cuda":
+            cuda.warm_up()
+        probes = cuda.probes(quick=quick) if kind == "cuda" else cpu.probes(quick=quick)
+        bystander = _Bystander()
+        figures = _search(probes, kind, clock=clock, quick=quick, progress=progress)
+        others = bystander.others()
+    if all(figure.rate is None for figure in figures.values()):
+        raise RuntimeError(f"nothing could be measured on {kind}: {next(iter(figures.values())).reason}")
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    name = torch.cuda.get_device_name() if kind == "cuda" else environment.cpu_model()
+    facts = environment.describe(kind) | {VERDICT + figure.name: figure.verdict() for figure in figures.values()}
+    facts |= {SAMPLES + figure.name: figure.samples() for figure in figures.values() if figure.timing is not None}
+    if others is not None:
+        facts[BUSY] = f"{others:.0%}".replace("%", " %")
+    source = f"calibration on {name}, {now[:10]}{', quick' if quick else ''}"
+    roofs = _cuda_roofs(figures, source) if kind == "cuda" else _cpu_roofs(figures, source)
+    return Calibration(
+        fingerprint=fingerprint, device_name=name, kind=kind, roofs=roofs, measured_at=now, environment=facts
+    )
+
+
+def load_or_calibrate(
+    kind: Kind | None = None, progress: Progress | None = None, *, quick: bool = False
+) -> Calibration:
+    """The saved calibration of this machine; where there is none, measure, save and return it."""
+    kind = kind or default_kind()
+    found = calibrations.load(environment.fingerprint(kind))
+    if found is not None:
+        return found
+    measured = calibrate(kind, progress, quick=quick)
+    calibrations.save(measured)
+    return measured
+
+
+def raised(measured: Calibration, earlier: Calibration) -> Calibration:
+    """``measured`` with those roofs of ``earlier`` that are higher: a later, more disturbed trial lowers no roof."""
+    if measured.fingerprint != earlier.fingerprint:
+        raise ValueError("these calibrations are of different machines: only trials on one machine can be compared")
+    new, old = measured.roofs, earlier.roofs
+    bandwidths = {level.name: level.bytes_per_s for level in old.memory}
+    latencies = [latency for latency in (new.launch_latency_s, old.launch_latency_s) if latency is not None]
+    roofs = replace(
+        new,
+        source=new.source if new.source == old.source else f"{new.source}; best of it and {old.source.split('; ')[0]}",
+        matrix_flops_per_s=_higher(new.matrix_flops_per_s, old.matrix_flops_per_s),
+        vector_flops_per_s=_higher(new.vector_flops_per_s, old.vector_flops_per_s),
+        memory=tuple(
+            replace(level, bytes_per_s=max(level.bytes_per_s or 0, bandwidths.get(level.name) or 0) or None)
+            for level in new.memory
+        ),
+        launch_latency_s=min(latencies, default=None),
+    )
+    reached, before = _by_probe(new), _by_probe(old)
+    facts = dict(measured.environment)
+    for name in (name for name, rate in before.items() if rate > reached.get(name, 0.0)):
+        for key in (VERDICT + name, SAMPLES + name):  # the samples behind the roof that stays
+            facts |= {key: earlier.environment[key]} if key in earlier.environment else {}
+    return replace(measured, roofs=roofs, environment=facts)
+
+
+def default_kind() -> Kind:
+    """ "cuda" where torch sees a device, otherwise "cpu"."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _search(
+    probes: tuple[Probe, ...], kind: Kind, *, clock: Clock | None, quick: bool, progress: Progress | None
+) -> dict[str, Figure]:
+    clock = clock or (CudaEvents() if kind == "cuda" else SteadyClock())
+    budget_s = _QUICK_BUDGET_S if quick else _BUDGET_S[kind]
+    return search(probes, clock=clock, budget_s=budget_s, progress=progress)
+
+
+def _cpu_roofs(figures: Mapping[str, Figure], source: str) -> Roofs:
+    """Nothing here is a guess, but two things follow from how CPUs are built.
+
+    Vector arithmetic and products run on the same units, so the product's peak, which is easier to reach, holds for
+    both. And a kernel may convert narrow numbers to float32 and multiply those, so float32's peak holds for them too.
+    """
+    matrix = _rates(figures, "matrix", (*cpu.MATRIX_DTYPES, "int8"))
+    vector = {name: peak for name, peak in matrix.items() if name in ("float32", "float64")}
+    if (measured := figures["vector float32"].rate) is not None:
+        vector["float32"] = max(vector.get("float32", 0.0), measured)
+    if (floor := matrix.get("float32")) is not None:
+        matrix |= {name: max(matrix.get(name, 0.0), floor) for name in ("bfloat16", "float16", "int8")}
+    threads = environment.torch_threads() or 1
+    levels = [
+        MemoryLevel(
+            name=cache.name,
+            capacity_bytes=cache.capacity_bytes(threads),
+            bytes_per_s=figures[f"memory {cache.name}"].rate,
+        )
+        for cache in data_caches()
+    ]
+    levels.append(MemoryLevel(name="DRAM", capacity_bytes=memory_bytes(), bytes_per_s=figures["memory DRAM"].rate))
+    return Roofs(
+        source=source,
+        matrix_flops_per_s=matrix,
+        vector_flops_per_s=vector,
+        memory=_nearer_is_faster(levels),
+        launch_latency_s=_latency_s(figures, "launch"),
+    )
+
+
+def _cuda_roofs(figures: Mapping[str, Figure], source: str) -> Roofs:
+    import torch
+
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    l2_bytes = int(getattr(properties, "L2_cache_size", 0))
+    levels = [
+        MemoryLevel(name="HBM", capacity_bytes=int(properties.total_memory), bytes_per_s=figures["memory HBM"].rate)
+    ]
+    if l2_bytes:
+        levels.insert(0, MemoryLevel(name="L2", capacity_bytes=l2_bytes, bytes_per_s=figures["memory L2"].rate))
+    return Roofs(
+        source=source,
+        matrix_flops_per_s=_rates(figures, "matrix", cuda.MATRIX_PRECISIONS),
+        vector_flops_per_s=_rates(figures, "vector", ("float32", "float64")),
+        memory=_nearer_is_faster(levels),
+        launch_latency_s=_latency_s(figures, "launch in a graph") or _latency_s(figures, "launch in a stream"),
+    )
+
+
+def _rates(figures: Mapping[str, Figure], unit: str, precisions: tuple[str, ...]) -> dict[str, float]:
+    rates = {name: figures[f"{unit} {name}"].rate for name in precisions}
+    return {name: rate for name, rate in rates.items() if rate is not None}
+
+
+def _nearer_is_faster(levels: list[MemoryLevel]) -> tuple[MemoryLevel, ...]:
+    """What a farther level delivered came through the nearer ones, whatever was measured on those."""
+    fastest: float | None = None
+    out: list[MemoryLevel] = []
+    for level in reversed(levels):
+        known = [bandwidth for bandwidth in (fastest, level.bytes_per_s) if bandwidth is not None]
+        if level.bytes_per_s is not None:  # an unknown level stays unknown: a farther one's speed is no roof for it
+            level = replace(level, bytes_per_s=max(known))  # noqa: PLW2901
+        fastest = max(known, default=None)
+        out.append(level)
+    return tuple(reversed(out))
+
+
+def _latency_s(figures: Mapping[str, Figure], name: str) -> float | None:
+    rate = figures[name].rate
+    return None if rate is None else 1 / rate
+
+
+def _by_probe(roofs: Roofs) -> dict[str, float]:
+    rates = {f"matrix {name}": peak for name, peak in roofs.matrix_flops_per_s.items()}
+    rates |= {f"vector {name}": peak for name, peak in roofs.vector_flops_per_s.items()}
+    rates |= {f"memory {level.name}": level.bytes_per_s for level in roofs.memory if level.bytes_per_s}
+    if roofs.launch_latency_s:
+        rates |= dict.fromkeys(("launch", "launch in a graph"), 1 / roofs.launch_latency_s)
+    return rates
+
+
+def _higher(new: Mapping[str, float], old: Mapping[str, float]) -> dict[str, float]:
+    return {name: max(new.get(name, 0.0), old.get(name, 0.0)) for name in (*new, *(set(old) - set(new)))}
+
+
+@dataclass(frozen=True, slots=True)
+class _CpuTime:
+    wall_s: float
+    own_s: float
+    all_s: float
+
+
+class _Bystander:
+    """Watches what share of the CPU other programs took (Linux): with many at work, figures are low."""
+
+    def __init__(self) -> None:
+        self._start = _cpu_time()
+
+    def others(self) -> float | None:
+        """The share since the start, 0 to 1; None where the system does not tell."""
+        end = _cpu_time()
+        if self._start is None or end is None or end.wall_s <= self._start.wall_s:
+            return None
+        others_s = (end.all_s - self._start.all_s) - (end.own_s - self._start.own_s)
+        share = others_s / (end.wall_s - self._start.wall_s) / (os.cpu_count() or 1)
+        return min(1.0, max(0.0, share))
+
+
+def _cpu_time() -> _CpuTime | None:
+    try:
+        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+        user, nice, system, _idle, _iowait, irq, softirq, steal = (int(field) for field in fields)
+        ticks = os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError):
+        return None
+    busy = user + nice + system + irq + softirq + steal
+    return _CpuTime(wall_s=time.perf_counter(), own_s=time.process_time(), all_s=busy / ticks)

@@ -1,0 +1,219 @@
+"""Probes of a CUDA device: matrix and vector peaks, bandwidth of L2 and of main memory, cost of one more kernel."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rooflight.machine import cuda_kernels
+from rooflight.machine.clocks import CudaEvents, SteadyClock, cold_cache
+from rooflight.machine.probes import Probe, Trial
+
+Run = Callable[[], object]
+
+MATRIX_PRECISIONS = ("float32", "tfloat32", "float16", "bfloat16", "float64", "int8", "float8")
+_FLOAT_BYTES = 4
+
+
+def probes(*, quick: bool = False) -> tuple[Probe, ...]:
+    """Every probe for the current CUDA device. What the device or this torch cannot do fails alone, with its reason."""
+    import torch
+
+    properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
+    units = int(properties.multi_processor_count)
+    l2_bytes = int(getattr(properties, "L2_cache_size", 0))
+    return (
+        *(
+            Probe(name=f"matrix {precision}", unit="FLOP", trials=_products(precision, units, quick))
+            for precision in MATRIX_PRECISIONS
+        ),
+        Probe(name="vector float32", unit="FLOP", trials=_multiply_adds("float", "float32", units)),
+        Probe(name="vector float64", unit="FLOP", trials=_multiply_adds("double", "float64", units)),
+        Probe(name="memory L2", unit="B", trials=_l2_trials(l2_bytes, units) if l2_bytes else ()),
+        Probe(name="memory HBM", unit="B", trials=_hbm_trials(int(properties.total_memory), l2_bytes, quick)),
+        Probe(name="launch in a stream", unit="op", trials=(_stream_launches(),)),
+        Probe(name="launch in a graph", unit="op", trials=(_graph_launches(),)),
+    )
+
+
+def warm_up(seconds: float = 0.5) -> None:
+    """Keep the matrix units busy until the clocks have risen from idle."""
+    import torch
+
+    side = torch.randn(2048, 2048, device="cuda")
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        for _ in range(20):
+            torch.mm(side, side)
+        torch.cuda.synchronize()
+
+
+@contextmanager
+def matmul_precision(name: str) -> Iterator[None]:
+    """float32 products at this precision ("highest": no TF32; "high": TF32), and as before afterwards."""
+    import torch
+
+    before = torch.get_float32_matmul_precision()
+    if before != name:
+        torch.set_float32_matmul_precision(name)
+    try:
+        yield
+    finally:
+        if before != name:
+            torch.set_float32_matmul_precision(before)
+
+
+def _products(precision: str, units: int, quick: bool) -> tuple[Trial, ...]:
+    """Squares, and shapes whose 128 x 256 tiles fill every multiprocessor an equal number of times."""
+    shapes = [(2048, 2048, 2048), (4096, 4096, 4096)]
+    if not quick:
+        shapes += [(64 * units, 8192, 2048), (8192, 8192, 4096), (64 * units, 8192, 8192), (8192, 8192, 8192)]
+    return tuple(_product(precision, *shape) for shape in shapes)
+
+
+def _product(precision: str, m: int, n: int, k: int) -> Trial:
+    def prepare() -> Run:
+        import torch
+
+        left, right = _random(precision, m, k), _random(precision, n, k).t()
+        if precision == "int8":
+            return lambda: torch._int_mm(left, right)
+        if precision == "float8":
+            one = torch.ones((), device="cuda")
+            return lambda: torch._scaled_mm(
+                left, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True
+            )
+        out = torch.empty(m, n, dtype=left.dtype, device="cuda")
+        if precision != "tfloat32":
+            return lambda: torch.mm(left, right, out=out)
+
+        def run() -> None:
+            with matmul_precision("high"):
+                torch.mm(left, right, out=out)
+
+        return run
+
+    name = {"int8": "_int_mm", "float8": "_scaled_mm"}.get(precision, "mm")
+    return Trial(pattern=f"{name} {m}x{n}x{k}", work=2 * m * n * k, prepare=prepare)
+
+
+def _multiply_adds(real: str, dtype: str, units: int) -> tuple[Trial, ...]:
+    flops, prepare = cuda_kernels.multiply_add(real, units)
+    jit_flops, jit_prepare = cuda_kernels.multiply_add_by_jiterator(dtype)
+    return (
+        Trial(pattern="multiply-add kernel", work=flops, prepare=prepare),
+        Trial(pattern="multiply-add by jiterator", work=jit_flops, prepare=jit_prepare),
+    )
+
+
+def _l2_trials(l2_bytes: int, units: int) -> tuple[Trial, ...]:
+    """Working sets of a quarter and a half of L2, passed over many times by one kernel or one graph."""
+    trials: list[Trial] = []
+    for set_bytes in (l2_bytes // 4, l2_bytes // 2):
+        work, prepare = cuda_kernels.read_again(set_bytes, units)
+        trials.append(Trial(pattern=f"read kernel on {set_bytes >> 10} KiB", work=work, prepare=prepare))
+        trials += _streams(set_bytes, repeats=50, label=f"{set_bytes >> 10} KiB")
+    return tuple(trials)
+
+
+def _hbm_trials(memory_bytes: int, l2_bytes: int, quick: bool) -> tuple[Trial, ...]:
+    """Arrays far larger than L2, which is filled with something else before every sample."""
+    total_bytes = min(memory_bytes // 8, (256 if quick else 2048) << 20)
+    clock = CudaEvents(flush=_Lazily(lambda: cold_cache(l2_bytes)))
+    return tuple(_streams(total_bytes, repeats=1, label=f"{total_bytes >> 20} MiB", clock=clock))
+
+
+def _streams(set_bytes: int, *, repeats: int, label: str, clock: CudaEvents | None = None) -> list[Trial]:
+    import torch
+
+    def trial(name: str, arrays: int, touches: int, make: Callable[..., Run]) -> Trial:
+        count = set_bytes // arrays // _FLOAT_BYTES
+
+        def prepare() -> Run:
+            run = make(*(torch.rand(count, device="cuda") for _ in range(arrays)))
+            return run if repeats == 1 else graph_of(run, repeats)
+
+        work = touches * count * _FLOAT_BYTES * repeats
+        return Trial(pattern=f"{name} on {label}", work=work, prepare=prepare, clock=clock)
+
+    return [
+        trial("sum (read)", 1, 1, lambda a: a.sum),
+        trial("mul_ (read, write)", 1, 2, lambda a: lambda: a.mul_(1.0)),
+        trial("copy_ (read, write)", 2, 2, lambda a, b: lambda: b.copy_(a)),
+        trial("add (2 reads, write)", 3, 3, lambda a, b, out: lambda: torch.add(a, b, out=out)),
+        trial("fill_ (write)", 1, 1, lambda a: lambda: a.fill_(0.5)),
+    ]
+
+
+def graph_of(run: Run, repeats: int) -> Run:
+    """A call that replays ``repeats`` runs as one CUDA graph: no launch from the host in between."""
+    import torch
+
+    stream: Any = torch.cuda.Stream
+    side = stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # libraries allocate their workspaces before the capture
+        run()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(repeats):
+            run()
+    return graph.replay
+
+
+def _stream_launches() -> Trial:
+    """What eager code pays: host time for each of many tiny kernels, the wait for the last one included."""
+    calls = 1000
+
+    def prepare() -> Run:
+        import torch
+
+        number = torch.rand(1, device="cuda")
+
+        def run() -> None:
+            for _ in range(calls):
+                number.neg_()
+            torch.cuda.synchronize()
+
+        return run
+
+    return Trial(pattern="neg_ on 1 element", work=calls, prepare=prepare, clock=SteadyClock())
+
+
+def _graph_launches() -> Trial:
+    """The least that one more dependent kernel costs the device."""
+    calls = 1000
+
+    def prepare() -> Run:
+        import torch
+
+        return graph_of(torch.rand(1, device="cuda").neg_, calls)
+
+    return Trial(pattern="neg_ on 1 element", work=calls, prepare=prepare)
+
+
+class _Lazily:
+    """A call made on first use: probes are listed before anything is allocated."""
+
+    def __init__(self, make: Callable[[], Run]) -> None:
+        self._make = make
+        self._run: Run | None = None
+
+    def __call__(self) -> object:
+        self._run = self._run or self._make()
+        return self._run()
+
+
+def _random(precision: str, rows: int, columns: int) -> Any:
+    import torch
+
+    generator = torch.Generator(device="cuda").manual_seed(0)  # the user's random state stays as it was
+    if precision == "int8":
+        return torch.randint(-127, 128, (rows, columns), dtype=torch.int8, device="cuda", generator=generator)
+    numbers = torch.randn(rows, columns, device="cuda", generator=generator)
+    if precision == "float8":
+        return numbers.to(torch.float8_e4m3fn)
+    return numbers.to(getattr(torch, {"tfloat32": "float32"}.get(precision, precision)))

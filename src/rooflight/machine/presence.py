@@ -1,0 +1,31 @@
+"""What is here right now: a GPU that torch can use, and memory that is free."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rooflight.machine.caches import memory_bytes
+
+
+def cuda_name() -> str | None:
+    """The name of the GPU that torch would use; None without one, or without torch."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    return str(torch.cuda.get_device_name()) if torch.cuda.is_available() else None
+
+
+def free_memory_bytes(kind: str) -> int | None:
+    """Memory that a new process could take on ``"cpu"`` or ``"cuda"``; None where nobody tells."""
+    if kind == "cuda":
+        import torch
+
+        return int(torch.cuda.mem_get_info()[0])
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return min(int(line.split()[1]) * 1024, memory_bytes() or 1 << 62)
+    except OSError:
+        pass
+    return memory_bytes()

@@ -1,0 +1,54 @@
+"""Report: what a study has to say, before anything decides how it looks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rooflight.records.quantity import Quantity
+
+Cell = str | int | Quantity | None
+"""A table cell or fact; None is unknown or does not apply."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows under named columns. ``left_out`` counts rows that were cut; ``note`` explains the columns."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    left_out: int = 0
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        assert all(len(row) == len(self.columns) for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """A line or set of bars to plot: ``y`` over ``x``, each with its unit."""
+
+    title: str
+    x: Sequence[float | str]
+    y: Sequence[float]
+    x_unit: str = ""
+    y_unit: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A title, facts (name to value), tables, notes (caveats, one sentence each) and a closing sentence.
+
+    ``data`` is the machine-readable whole, under the name and version ``schema``.
+    """
+
+    title: str
+    schema: str
+    facts: tuple[tuple[str, Cell], ...] = ()
+    tables: tuple[Table, ...] = ()
+    series: tuple[Series, ...] = ()
+    notes: tuple[str, ...] = ()
+    conclusion: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,78 @@
+"""A report on a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rooflight.records.quantity import Quantity
+from rooflight.records.report import Cell, Report, Table
+
+_PIPE_WIDTH = 132
+_NAME_WIDTH = 28
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table as RichTable
+
+
+def print_report(report: Report, console: Console | None = None) -> None:
+    """Write the report to the terminal (or the console given)."""
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    console = console or Console()
+    if not console.is_terminal:
+        console.width = max(console.width, _PIPE_WIDTH)  # a pipe has no edge to wrap at
+    console.print()
+    console.print(Text(report.title, style="bold"))
+    if report.facts:
+        facts = RichTable.grid(padding=(0, 2))
+        facts.add_column(style="dim", no_wrap=True)
+        facts.add_column()
+        for name, value in report.facts:
+            facts.add_row(Text(name), Text(cell_text(value)))
+        console.print(Padding(facts, (1, 0, 0, 2)))
+    for table in report.tables:
+        console.print()
+        console.print(Text(f"  {table.title}", style="bold"))
+        console.print(Padding(_rich_table(table), (0, 0, 0, 2)))
+        if table.left_out:
+            console.print(Text(f"  … and {table.left_out} more (--top, or --json for all)", style="dim"))
+        if table.note:
+            console.print(Padding(Text(table.note, style="dim"), (0, 0, 0, 2)))
+    if report.notes:
+        console.print()
+        for note in report.notes:
+            console.print(Padding(Text(f"! {note}", style="yellow"), (0, 0, 0, 2)))
+    if report.conclusion:
+        console.print()
+        console.print(Padding(Text(report.conclusion, style="bold green"), (0, 0, 0, 2)))
+    console.print()
+
+
+def cell_text(cell: Cell) -> str:
+    """A cell as text; unknown is a dash, never a zero."""
+    return "–" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell)
+
+
+def _rich_table(table: Table) -> RichTable:
+    from rich import box
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    rich_table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for index, column in enumerate(table.columns):
+        numeric = all(isinstance(row[index], int | Quantity | None) for row in table.rows)
+        longest = max((len(cell_text(row[index])) for row in table.rows), default=0)
+        rich_table.add_column(
+            Text(column),
+            justify="right" if numeric else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            min_width=longest if numeric else min(longest, _NAME_WIDTH if index == 0 else 12),
+        )
+    for row in table.rows:
+        rich_table.add_row(*(Text(cell_text(cell)) for cell in row))
+    return rich_table

@@ -1,0 +1,379 @@
+"""An Analysis as a Report: what `rooflight analyze` shows, in every format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rooflight.costs.cost import Uncosted
+from rooflight.devices.spec import DeviceSpec
+from rooflight.records.quantity import Quantity, percent
+from rooflight.records.report import Cell, Report, Table
+from rooflight.records.signature import OpSignature
+from rooflight.roofline.analysis import Analysis, Group, Operation
+from rooflight.roofline.bound import Limiter
+
+SCHEMA = "rooflight.analysis/1"
+_SHOWN_CONTRADICTIONS = 5
+
+
+def report_of(analysis: Analysis, *, top: int = 10, notes: Iterable[str] = ()) -> Report:
+    """The report of an analysis; ``top`` limits the rows of its long tables. Raises ValueError for ``top`` < 1."""
+    if top < 1:
+        raise ValueError(f"--top {top}: at least 1 row")
+    return Report(
+        title=f"Speed of light: {analysis.target or 'recorded session'} on {analysis.device.name}",
+        schema=SCHEMA,
+        facts=tuple(_facts(analysis)),
+        tables=tuple(_tables(analysis, top)),
+        notes=(*notes, *analysis.session.notes, *_notes(analysis)),
+        conclusion=conclusion(analysis),
+        data=data_of(analysis),
+    )
+
+
+def conclusion(analysis: Analysis) -> str:
+    """How far from the speed of light, and what limits it, in plain words."""
+    totals = analysis.totals
+    groups = analysis.by("op")
+    if not totals.calls:
+        return "Nothing was recorded: no torch operation ran."
+    if not totals.op_bound_s:
+        return "The recorded ops do no work that this device could be slow at."
+    limits = _limiter_shares(groups_of=analysis.operations)
+    limiter, share = max(limits.items(), key=lambda item: item[1])
+    where = {"compute": "arithmetic", "memory": "memory bandwidth", "network": "the network"}[limiter.value]
+    bound = Quantity(totals.op_bound_s, "s")
+    limit = f"{percent(share)} of that is limited by {where}, most of it in {_plain(groups[0].name)}"
+    if totals.measured_s is None:
+        return f"At the speed of light these ops take {bound}, one by one; {limit}."
+    speed = totals.measured_s / totals.op_bound_s
+    text = (
+        f"The step took {Quantity(totals.measured_s, 's')}, {_times(speed)} its speed of light of {bound} "
+        f"({percent(1 / speed)} efficiency); {limit}."
+    )
+    if totals.ops_measured_s is not None:
+        outside = totals.measured_s - totals.ops_measured_s
+        slow = totals.ops_measured_s - totals.op_bound_s
+        if outside > slow:
+            text += f" The largest loss is time outside the ops: {Quantity(outside, 's')} of overhead."
+        elif slow > 0:
+            text += f" The largest loss is inside the ops, which run {Quantity(slow, 's')} longer than they must."
+    return text
+
+
+def data_of(analysis: Analysis) -> dict[str, Any]:
+    """The machine-readable whole, plain lists and dicts in SI units."""
+    totals, coverage = analysis.totals, analysis.coverage
+    return {
+        "target": analysis.target,
+        "device": _device_data(analysis.device),
+        "environment": dict(analysis.session.environment),
+        "totals": {
+            "calls": totals.calls,
+            "matrix_flops": totals.matrix_flops,
+            "vector_flops": totals.vector_flops,
+            "bytes_moved": totals.bytes_moved,
+            "bytes_read": totals.bytes_read,
+            "bytes_written": totals.bytes_written,
+            "bytes_sent": totals.bytes_sent,
+            "op_bound_s": totals.op_bound_s,
+            "measured_s": totals.measured_s,
+            "ops_measured_s": totals.ops_measured_s,
+        },
+        "coverage": {
+            "calls": coverage.calls,
+            "bytes": coverage.bytes,
+            "uncosted": [
+                {"name": op.name, "reason": op.reason, "calls": op.calls, "bytes": op.bytes} for op in coverage.uncosted
+            ],
+            "upper_calls": coverage.upper,
+        },
+        "memory": {
+            "standing_bytes": analysis.footprint.standing_bytes,
+            "peak_bytes": analysis.footprint.peak_bytes,
+            "device_bytes": analysis.device.dram_capacity_bytes,
+        },
+        "by_phase": [_group_data(group) for group in analysis.by("phase")],
+        "by_module": [_group_data(group) for group in analysis.by("module")],
+        "by_layer": [_group_data(group) for group in analysis.by("layer")],
+        "by_op": [_group_data(group) for group in analysis.by("op")],
+        "ops": [_operation_data(operation) for operation in analysis.operations],
+        "contradictions": [
+            {
+                "name": found.signature.name,
+                "shapes": [list(shape) for shape in found.signature.input_shapes],
+                "calls": found.calls,
+                "bound_s": found.bound_s,
+                "measured_s": found.measured_s,
+            }
+            for found in analysis.contradictions
+        ],
+        "wall_samples_s": (
+            [float(s) for s in analysis.session.measurement.wall_samples_s] if analysis.session.measurement else []
+        ),
+        "conclusion": conclusion(analysis),
+    }
+
+
+def _facts(analysis: Analysis) -> Iterable[tuple[str, Cell]]:
+    totals, coverage, device = analysis.totals, analysis.coverage, analysis.device
+    yield "device", f"{device.name} ({_source(device)})"
+    yield "roofs", _roofs(analysis)
+    yield "operations", f"{totals.calls:,} calls of {len(analysis.operations):,} distinct signatures"
+    yield "matrix FLOPs", Quantity(totals.matrix_flops, "FLOP")
+    yield "vector FLOPs", Quantity(totals.vector_flops, "FLOP")
+    yield "bytes moved", f"{Quantity(totals.bytes_read, 'B')} read, {Quantity(totals.bytes_written, 'B')} written"
+    if totals.bytes_sent:
+        yield "bytes sent", Quantity(totals.bytes_sent, "B")
+    yield "coverage", f"{percent(coverage.calls)} of calls, {percent(coverage.bytes)} of bytes"
+    footprint = analysis.footprint
+    standing = Quantity(footprint.standing_bytes, "B")
+    yield "memory", f"at least {Quantity(footprint.peak_bytes, 'B')}, of which {standing} stands before the step"
+    yield "op bound", Quantity(totals.op_bound_s, "s")
+    measurement = analysis.session.measurement
+    if measurement is None:
+        yield "measured", "not measured"
+        return
+    walls = measurement.wall_samples_s
+    span = f"{Quantity(float(walls.min()), 's')} to {Quantity(float(walls.max()), 's')}"
+    yield "measured step", f"{Quantity(totals.measured_s or 0.0, 's')} (median of {len(walls)}, {span})"
+    if totals.ops_measured_s is not None:
+        yield "measured ops", f"{Quantity(totals.ops_measured_s, 's')} in sum ({measurement.clock})"
+    if totals.measured_s:
+        yield "efficiency", f"{percent(totals.op_bound_s / totals.measured_s)} (op bound / measured step)"
+
+
+def _tables(analysis: Analysis, top: int) -> Iterable[Table]:
+    yield _group_table("By phase", "phase", analysis.by("phase"), analysis, top=max(top, 20))
+    yield _group_table("By layer type", "layer", analysis.by("layer"), analysis, top=top)
+    yield _group_table("By op", "op", analysis.by("op"), analysis, top=top)
+    yield _operation_table(analysis, top)
+    uncosted = analysis.coverage.uncosted
+    if uncosted:
+        yield Table(
+            title="Not costed",
+            columns=("op", "calls", "bytes of its tensors", "why"),
+            rows=tuple((_plain(op.name), op.calls, Quantity(op.bytes, "B"), op.reason) for op in uncosted[:top]),
+            left_out=max(0, len(uncosted) - top),
+            note="These are missing from every total above. Give them a formula with @rooflight.formula.",
+        )
+    contradictions = analysis.contradictions
+    if contradictions:
+        yield Table(
+            title="Contradictions: measured faster than the bound",
+            columns=("op", "shapes", "calls", "bound", "fastest median"),
+            rows=tuple(
+                (
+                    _plain(found.signature.name),
+                    shapes_text(found.signature),
+                    found.calls,
+                    Quantity(found.bound_s, "s"),
+                    Quantity(found.measured_s, "s"),
+                )
+                for found in contradictions[:_SHOWN_CONTRADICTIONS]
+            ),
+            left_out=max(0, len(contradictions) - _SHOWN_CONTRADICTIONS),
+            note="A cost, a roof or a clock is wrong: calibrate again on an idle machine, then report it.",
+        )
+
+
+def _group_table(title: str, column: str, groups: tuple[Group, ...], analysis: Analysis, *, top: int) -> Table:
+    measured = analysis.session.measurement is not None
+    columns = [column, "calls", "matrix FLOPs", "vector FLOPs", "bytes", "bound", "share", "limiter"]
+    rows: list[tuple[Cell, ...]] = []
+    for group in groups[:top]:
+        name = _plain(group.name) if column == "op" else group.name
+        row: list[Cell] = [name, group.calls, Quantity(group.matrix_flops, "FLOP"), Quantity(group.vector_flops, "FLOP")]
+        total = analysis.totals.op_bound_s
+        share = Quantity(group.bound_s / total, "%") if total else None
+        row += [Quantity(group.bytes_moved, "B"), Quantity(group.bound_s, "s"), share, group.limiter]
+        if measured:
+            row += [_seconds(group.measured_s), _share(group.efficiency)]
+        rows.append(tuple(row))
+    if measured:
+        columns += ["measured", "efficiency"]
+    return Table(title=title, columns=tuple(columns), rows=tuple(rows), left_out=max(0, len(groups) - top))
+
+
+def _operation_table(analysis: Analysis, top: int) -> Table:
+    measured = analysis.session.measurement is not None
+    rows: list[tuple[Cell, ...]] = []
+    for operation in analysis.operations[:top]:
+        limiter = operation.bound.limiter.value if operation.bound else "not costed"
+        if operation.bound and operation.bound.cache_resident:
+            limiter += " (fits cache)"
+        row: list[Cell] = [_plain(operation.signature.name), shapes_text(operation.signature)]
+        row += [_modules_text(operation.modules), operation.calls, Quantity(operation.bound_s, "s")]
+        if measured:
+            row += [_seconds(operation.measured_s), _share(operation.efficiency)]
+        rows.append((*row, limiter))
+    columns = ["op", "shapes", "where", "calls", "bound"] + (["measured", "efficiency"] if measured else [])
+    order = "measured time" if measured else "bound"
+    return Table(
+        title=f"Top operations by {order}",
+        columns=(*columns, "limiter"),
+        rows=tuple(rows),
+        left_out=max(0, len(analysis.operations) - top),
+    )
+
+
+def _notes(analysis: Analysis) -> Iterable[str]:
+    coverage, device = analysis.coverage, analysis.device
+    if coverage.uncosted:
+        calls = sum(op.calls for op in coverage.uncosted)
+        yield f"{calls:,} calls have no cost and are missing from the totals: the bound is lower than the truth."
+    if coverage.upper:
+        yield f"{coverage.upper:,} calls are costed at most: their work depends on data (masks, routing, lengths)."
+    for name, calls in analysis.unknown_peaks.items():
+        yield f"{device.name} has no known {name}: {calls:,} calls are bounded without it."
+    peak, capacity = analysis.footprint.peak_bytes, device.dram_capacity_bytes
+    if capacity is not None and peak > capacity:
+        over, times = Quantity(peak - capacity, "B"), peak / capacity
+        yield (
+            f"The step does not fit: it needs at least {Quantity(peak, 'B')}, {device.name} has "
+            f"{Quantity(capacity, 'B')}: {over} too much ({times:.1f} devices' worth). The bound is for one device "
+            "as if it did fit."
+        )
+    resident = sum(op.calls for op in analysis.operations if op.bound and op.bound.cache_resident)
+    if resident:
+        yield (
+            f"{resident:,} calls fit a cache of unknown bandwidth: they may run faster than main memory's roof "
+            "when their data are still there."
+        )
+    if analysis.float32_matrix != "float32":
+        yield f"float32 matrix products are bounded at the {analysis.float32_matrix} peak, as the run's settings allow."
+    headroom = device.matrix_clock_headroom
+    if headroom is not None and headroom > 1:
+        yield (
+            f"{device.name}'s matrix peak is quoted below its highest clock: a kernel may reach "
+            f"{percent(headroom - 1)} more than the bound allows."
+        )
+    measurement = analysis.session.measurement
+    if measurement is not None and not len(measurement.op_samples_s):
+        yield f"No times for single ops ({measurement.clock})."
+
+
+def _limiter_shares(groups_of: Iterable[Operation]) -> dict[Limiter, float]:
+    seconds: dict[Limiter, float] = {}
+    for operation in groups_of:
+        if operation.bound and operation.bound_s:
+            limiter = operation.bound.limiter
+            seconds[limiter] = seconds.get(limiter, 0.0) + operation.bound_s
+    total = sum(seconds.values())
+    return {limiter: value / total for limiter, value in seconds.items()}
+
+
+def shapes_text(op: OpSignature) -> str:
+    """Input shapes as ``4x6 6x5``, long lists cut."""
+    shapes = ["x".join(map(str, shape)) or "scalar" for shape in op.input_shapes]
+    more = f" +{len(shapes) - 3}" if len(shapes) > 3 else ""
+    return " ".join(shapes[:3]) + more
+
+
+def _modules_text(modules: tuple[str, ...]) -> str:
+    if len(modules) == 1:
+        return modules[0] or "–"
+    return f"{len(modules)} modules"
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix("aten::")
+
+
+def _times(factor: float) -> str:
+    return f"{factor:.1f} times" if factor < 100 else f"{factor:,.0f} times"
+
+
+def _seconds(value: float | None) -> Quantity | None:
+    return None if value is None else Quantity(value, "s")
+
+
+def _share(value: float | None) -> Quantity | None:
+    return None if value is None else Quantity(value, "%")
+
+
+def _source(device: DeviceSpec) -> str:
+    kinds = [name for name, roofs in (("datasheet", device.datasheet), ("calibrated", device.calibrated)) if roofs]
+    return " and ".join(kinds)
+
+
+def _roofs(analysis: Analysis) -> str:
+    device = analysis.device
+    used = {
+        operation.cost.matrix_dtype
+        for operation in analysis.operations
+        if not isinstance(operation.cost, Uncosted) and operation.cost.matrix_flops and operation.cost.matrix_dtype
+    }
+    names = {analysis.float32_matrix if dtype == "float32" else dtype for dtype in used}
+    parts = []
+    for name in sorted(names):
+        peak = device.matrix_peak(name)
+        parts.append(f"{name} matrix {Quantity(peak, 'FLOP/s') if peak else 'unknown'}")
+    vector = device.vector_peak("float32")
+    parts.append(f"vector {Quantity(vector, 'FLOP/s') if vector else 'unknown'}")
+    bandwidth = device.dram_bytes_per_s
+    parts.append(f"memory {Quantity(bandwidth, 'B/s') if bandwidth else 'unknown'}")
+    return ", ".join(parts)
+
+
+def _device_data(device: DeviceSpec) -> dict[str, Any]:
+    return {
+        "name": device.name,
+        "kind": device.kind,
+        "matrix_flops_per_s": _peaks(device, "matrix_flops_per_s"),
+        "vector_flops_per_s": _peaks(device, "vector_flops_per_s"),
+        "memory": [
+            {"name": level.name, "capacity_bytes": level.capacity_bytes, "bytes_per_s": level.bytes_per_s}
+            for level in device.memory
+        ],
+        "link_bytes_per_s": device.link_bytes_per_s,
+        "sources": [roofs.source for roofs in (device.datasheet, device.calibrated) if roofs],
+    }
+
+
+def _peaks(device: DeviceSpec, name: str) -> dict[str, float]:
+    peaks: dict[str, float] = {}
+    for roofs in (device.datasheet, device.calibrated):
+        for precision, rate in (getattr(roofs, name) if roofs else {}).items():
+            peaks[precision] = max(rate, peaks.get(precision, 0.0))
+    return peaks
+
+
+def _group_data(group: Group) -> dict[str, Any]:
+    return {
+        "name": group.name,
+        "calls": group.calls,
+        "matrix_flops": group.matrix_flops,
+        "vector_flops": group.vector_flops,
+        "bytes_moved": group.bytes_moved,
+        "bytes_sent": group.bytes_sent,
+        "op_bound_s": group.bound_s,
+        "limiter": group.limiter,
+        "measured_s": group.measured_s,
+        "efficiency": group.efficiency,
+    }
+
+
+def _operation_data(operation: Operation) -> dict[str, Any]:
+    cost = operation.cost
+    known = None if isinstance(cost, Uncosted) else cost
+    return {
+        "name": operation.signature.name,
+        "shapes": [list(shape) for shape in operation.signature.input_shapes],
+        "dtypes": [tensor.dtype for tensor in operation.signature.inputs],
+        "modules": list(operation.modules),
+        "calls": operation.calls,
+        "costed": known is not None,
+        "reason": cost.reason if isinstance(cost, Uncosted) else None,
+        "matrix_flops": known.matrix_flops if known else None,
+        "vector_flops": known.vector_flops if known else None,
+        "bytes_moved": known.bytes_moved if known else None,
+        "bytes_sent": known.bytes_sent if known else None,
+        "upper": known.upper if known else None,
+        "bound_s": operation.bound.time_s if operation.bound else None,
+        "limiter": operation.bound.limiter.value if operation.bound else None,
+        "total_bound_s": operation.bound_s if operation.bound else None,
+        "measured_s": operation.measured_s,
+        "efficiency": operation.efficiency,
+    }

@@ -1,0 +1,83 @@
+import subprocess
+import sys
+
+import pytest
+
+from rooflight.workloads.build import build_model, kind_of
+from rooflight.workloads.errors import TargetError
+from rooflight.workloads.presets import PRESETS, by_name, preset
+
+# Millions of parameters as their makers publish them, tied embeddings counted once.
+PUBLISHED_MILLIONS = {
+    "gpt2": 124.44,
+    "gpt2-xl": 1557.6,
+    "llama-3.1-8b": 8030.3,
+    "llama-3.1-70b": 70553.7,
+    "llama-3.1-405b": 405853.4,
+    "qwen3-8b": 8190.7,
+    "qwen3-30b-a3b": 30532.1,
+    "mixtral-8x7b": 46702.8,
+    "deepseek-v3": 671026.4,
+    "gpt-neox-20b": 20554.6,
+    "mamba": 2768.3,
+    "mamba-130m": 129.1,
+    "bert-large": 335.2,
+    "t5-3b": 2851.6,
+    "vit-large": 304.3,
+    "whisper-large-v3": 1543.5,
+    "resnet-50": 25.56,
+}
+
+
+def test_every_preset_has_a_published_size():
+    assert set(PRESETS) == set(PUBLISHED_MILLIONS)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_full_size_has_the_published_parameters(name):
+    model = build_model(PRESETS[name].config(), device="meta", dtype="bfloat16")
+    millions = sum(p.numel() for p in model.parameters()) / 1e6
+    assert millions == pytest.approx(PUBLISHED_MILLIONS[name], rel=1e-3)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_small_is_the_same_architecture_below_two_million_parameters(name):
+    full, small = PRESETS[name].config(), PRESETS[name].small()
+    assert type(small) is type(full)
+    model = build_model(small, device="meta", dtype="float32" if "experts" not in str(small) else "bfloat16")
+    assert sum(p.numel() for p in model.parameters()) < 2e6
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_kind_is_what_the_config_alone_tells(name):
+    assert kind_of(PRESETS[name].config()) == PRESETS[name].kind
+
+
+def test_configs_are_made_afresh():
+    known = preset("llama-3.1-8b")
+    known.config().rope_parameters["rope_theta"] = 1.0
+    assert known.config().rope_parameters["rope_theta"] == 500000.0
+
+
+def test_unknown_preset_names_close_ones():
+    with pytest.raises(TargetError, match=r'^unknown preset "gpt2-x1": did you mean .*gpt2-xl') as caught:
+        preset("gpt2-x1")
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_preset_with_nothing_close_lists_all():
+    with pytest.raises(ValueError, match=r"known presets: gpt2, gpt2-xl, .*resnet-50"):
+        preset("zzz")
+
+
+def test_registry_refuses_duplicates():
+    with pytest.raises(ValueError, match='two presets are called "gpt2"'):
+        by_name([PRESETS["gpt2"], PRESETS["gpt2"]])
+
+
+def test_listing_presets_imports_neither_torch_nor_transformers():
+    code = (
+        "import sys; from rooflight.workloads import presets, targets; presets.preset('gpt2'); "
+        "targets.find_target('gpt2'); assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

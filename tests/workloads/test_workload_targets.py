@@ -1,0 +1,103 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from rooflight.workloads.errors import RunFailed, TargetError
+from rooflight.workloads.presets import preset
+from rooflight.workloads.targets import ConfigFile, UserFunction, find_target, open_target
+
+TINY_LLAMA = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}
+
+
+@pytest.fixture
+def config_file(tmp_path):
+    def write(values, name="config.json"):
+        path = tmp_path / name
+        path.write_text(values if isinstance(values, str) else json.dumps(values))
+        return str(path)
+
+    return write
+
+
+def refused(text, **options):
+    with pytest.raises(TargetError) as caught:
+        open_target(text, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_finds_presets_configs_and_functions(tmp_path, config_file):
+    assert find_target("GPT2") is preset("gpt2")
+    path = Path(config_file(TINY_LLAMA))
+    assert find_target(str(path)) == find_target(str(tmp_path)) == ConfigFile(path=path)
+    script = tmp_path / "train.py"
+    script.write_text("")
+    assert find_target(f"{script}:make_step") == UserFunction(path=script, name="make_step")
+
+
+def test_preset_opens_with_options():
+    step = open_target("gpt2", mode="forward", batch=3, seq=5, dtype="fp16", device="meta")
+    assert step.description == "gpt2: forward pass, batch 3, sequence 5, float16"
+
+
+def test_config_opens_and_runs(config_file):
+    step = open_target(config_file(TINY_LLAMA), seq=8, device="cpu", optimizer="sgd")
+    assert step.run().isfinite()
+    assert step.description == "llama: training step, batch 1, sequence 8, float32, SGD (foreach)"
+
+
+def test_quantized_checkpoint_is_built_in_the_dtype_asked_for(config_file):
+    path = config_file({**TINY_LLAMA, "quantization_config": {"quant_method": "fp8"}})
+    assert open_target(path, mode="forward", seq=8).run().logits.shape == (1, 8, 64)
+
+
+def test_config_mistakes(config_file, tmp_path):
+    assert f"no file {tmp_path}/nothing.json" in refused(f"{tmp_path}/nothing.json")
+    assert "is not JSON: Expecting" in refused(config_file("{"))
+    assert "holds no JSON object" in refused(config_file("[]"))
+    assert 'names no "model_type"' in refused(config_file({"hidden_size": 3}))
+    assert 'knows no model_type "mystery"' in refused(config_file({"model_type": "mystery"}))
+    remote = {"model_type": "mystery", "auto_map": {"AutoConfig": "remote.Config"}}
+    assert "code from a model's repository is never run" in refused(config_file(remote))
+    assert "transformers refuses" in refused(config_file({**TINY_LLAMA, "hidden_size": "wide"}))
+    assert 'no step is known for model_type "wav2vec2"' in refused(config_file({"model_type": "wav2vec2"}))
+    assert "it has 2048 positions" in refused(config_file(TINY_LLAMA), seq=4096)
+
+
+def test_unknown_targets():
+    assert refused("gpt-2").startswith('unknown target "gpt-2": did you mean gpt2')
+    assert "known presets: gpt2," in refused("zzz")
+    assert refused("").startswith("empty target")
+    assert refused("missing.py:make_step") == "no file missing.py"
+
+
+def test_missing_libraries_name_the_extra(monkeypatch, config_file):
+    path = config_file(TINY_LLAMA)
+    import sys
+
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert refused(path) == 'building presets and config.json models needs transformers: pip install "rooflight[hf]"'
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert refused(path) == 'recording a PyTorch program needs torch: pip install "rooflight[torch]"'
+
+
+def test_options_for_a_function_are_refused(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("def make_step(): return lambda: None")
+    message = refused(f"{script}:make_step", batch=4, small=True)
+    assert message.startswith("--batch, --small has no meaning for ")
+
+
+def test_run_failed_is_no_value_error():
+    assert not issubclass(RunFailed, ValueError)
+    assert issubclass(TargetError, ValueError)
