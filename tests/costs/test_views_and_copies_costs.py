@@ -1,0 +1,99 @@
+import pytest
+from builders import cost, spec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rooflight.costs.families.allocation import FILLS, UNINITIALIZED
+from rooflight.costs.families.views import QUESTIONS, VIEWS
+
+
+@pytest.mark.parametrize("name", [*VIEWS.split(), *QUESTIONS.split(), *UNINITIALIZED.split()])
+def test_metadata_moves_nothing(name):
+    c = cost(f"aten::{name}", {"self": spec((4, 6), storage=0)}, [spec((6, 4), strides=(1, 6), storage=0)])
+    assert c.bytes_moved == c.vector_flops == c.matrix_flops == 0
+
+
+@pytest.mark.parametrize("name", FILLS.split())
+def test_fills_write_and_read_nothing(name):
+    c = cost(f"aten::{name}", {"self": spec((4, 6))}, [spec((4, 6))])
+    assert (c.bytes_read, c.bytes_written) == (0, 96)
+
+
+@pytest.mark.parametrize("name", ["zero_", "fill_", "normal_", "uniform_", "exponential_", "bernoulli_", "random_"])
+def test_overwriting_does_not_read(name):
+    x = spec((4, 6), storage=0)
+    c = cost(f"aten::{name}", {"self": x}, [x])
+    assert (c.bytes_read, c.bytes_written, c.vector_flops) == (0, 96, 0)
+
+
+def test_bernoulli_reads_its_probabilities():
+    x = spec((4, 6), storage=0)
+    assert cost("aten::bernoulli_", {"self": x, "p": spec((4, 6))}, [x]).bytes_read == 96
+    assert cost("aten::bernoulli", {"self": spec((4, 6))}, [spec((4, 6))]).bytes_read == 96
+
+
+def test_copy_reads_the_source_alone():
+    x = spec((4, 6), "bfloat16", storage=0)
+    c = cost("aten::copy_", {"self": x, "src": spec((4, 6))}, [x])
+    assert (c.bytes_read, c.bytes_written, c.vector_flops) == (96, 48, 0)
+
+
+def test_conversion_is_no_flops():
+    c = cost("aten::_to_copy", {"self": spec((4, 6))}, [spec((4, 6), "bfloat16")], dtype="bfloat16")
+    assert (c.bytes_read, c.bytes_written, c.vector_flops) == (96, 48, 0)
+
+
+def test_cat_reads_all_and_writes_all():
+    c = cost("aten::cat", {"tensors": [spec((4, 6)), spec((2, 6))]}, [spec((6, 6))], dim=0)
+    assert (c.bytes_read, c.bytes_written) == (144, 144)
+
+
+def test_clone_of_an_expanded_tensor_reads_it_once():
+    c = cost("aten::clone", {"self": spec((4, 6), strides=(0, 1))}, [spec((4, 6))])
+    assert (c.bytes_read, c.bytes_written) == (24, 96)
+
+
+def test_contiguous_moves_nothing_where_it_aliases():
+    x = spec((4, 6), storage=0)
+    assert cost("aten::contiguous", {"self": x}, [x]).bytes_moved == 0
+    assert cost("aten::contiguous", {"self": x}, [spec((4, 6), storage=1)]).bytes_moved == 192
+
+
+def test_padding_reads_no_more_than_it_keeps():
+    assert cost("aten::constant_pad_nd", {"self": spec((4,))}, [spec((6,))]).bytes_read == 16
+    assert cost("aten::constant_pad_nd", {"self": spec((4,))}, [spec((2,))]).bytes_read == 8
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(-10, 10))
+def test_triangles_read_what_they_keep(rows, columns, diagonal):
+    x = spec((2, rows, columns))
+    lower = cost("aten::tril", {"self": x}, [x], diagonal=diagonal)
+    kept = sum(j - i <= diagonal for i in range(rows) for j in range(columns))
+    assert lower.bytes_read == 8 * kept  # 2 matrices * 4 bytes
+    upper = cost("aten::triu", {"self": x}, [x], diagonal=diagonal + 1)
+    assert lower.bytes_read + upper.bytes_read == x.nbytes
+    shared = spec((2, rows, columns), storage=0)
+    in_place = cost("aten::tril_", {"self": shared}, [shared], diagonal=diagonal)
+    assert (in_place.bytes_read, in_place.bytes_written) == (0, upper.bytes_read)
+
+
+def test_dropout():
+    x, mask = spec((4, 6)), spec((4, 6), "bool")
+    c = cost("aten::native_dropout", {"input": x}, [x, mask], train=True)
+    assert (c.vector_flops, c.bytes_read, c.bytes_written) == (48, 96, 120)
+    c = cost("aten::native_dropout_backward", {"grad_output": x, "mask": mask}, [x])
+    assert (c.vector_flops, c.bytes_read, c.bytes_written) == (48, 120, 96)
+
+
+def test_fsdp_copies_in_only_its_shard():
+    buffer = spec((80,), storage=0)
+    shard = spec((10,), storage=0, offset=20)
+    c = cost(
+        "fsdp::all_gather_copy_in",
+        {"all_gather_inputs": [spec((6,)), spec((4,))], "all_gather_output": buffer},
+        [shard, buffer],
+    )
+    assert (c.bytes_read, c.bytes_written) == (40, 40)
+    out = [spec((6,), storage=1), spec((4,), storage=2)]
+    c = cost("fsdp::split_with_sizes_copy", {"all_gather_output": spec((10,), storage=0), "out": out}, out)
+    assert (c.bytes_read, c.bytes_written) == (40, 40)
