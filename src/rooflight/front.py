@@ -44,7 +44,8 @@ def analyze(session: Session, device: DeviceSpec | str | None = None, *, target:
     """Cost a session and bound it for a device: a spec, a name (``"H100-SXM5-80GB"``), or the one it was recorded on.
 
     Without ``device``, a session recorded on CUDA is bounded for that GPU; one recorded on a CPU, or without hardware,
-    for that CPU, which is calibrated now if it is this machine's and never was. Raises ValueError for an unknown device.
+    for that CPU, which is calibrated now if it is this machine's and never was. Raises ValueError for an unknown
+    device.
     """
     return analyze_for(session, device_of(session) if device is None else device, target)
 

@@ -12,7 +12,7 @@ SDPA = "aten::scaled_dot_product_attention"
 BACKWARD = "rooflight::scaled_dot_product_attention_backward"
 
 
-def qkv(heads=4, kv_heads=4, num_queries=8, num_keys=8, qk=16, v=16, batch=2, dtype="bfloat16"):
+def qkv(*, heads=4, kv_heads=4, num_queries=8, num_keys=8, qk=16, v=16, batch=2, dtype="bfloat16"):
     return {
         "query": spec((batch, heads, num_queries, qk), dtype),
         "key": spec((batch, kv_heads, num_keys, qk), dtype),
@@ -20,7 +20,7 @@ def qkv(heads=4, kv_heads=4, num_queries=8, num_keys=8, qk=16, v=16, batch=2, dt
     }
 
 
-def out(heads=4, num_queries=8, v=16, batch=2, dtype="bfloat16"):
+def out(*, heads=4, num_queries=8, v=16, batch=2, dtype="bfloat16"):
     return spec((batch, heads, num_queries, v), dtype)
 
 
@@ -127,9 +127,7 @@ def test_flash_attn_is_causal_from_the_bottom_right():
         "v": spec((2, 8, 1, 16), "float16"),
     }
     outputs = [spec((2, 2, 4, 16), "float16"), spec((2, 4, 2))]
-    c = cost(
-        "flash_attn::_flash_attn_forward", inputs, outputs, causal=True, window_size_left=-1, window_size_right=-1
-    )
+    c = cost("flash_attn::_flash_attn_forward", inputs, outputs, causal=True, window_size_left=-1, window_size_right=-1)
     assert c.matrix_flops == 7_680  # 2 * 2 * 4 * (7 + 8) * 32
     c = cost("flash_attn::_flash_attn_forward", inputs, outputs, causal=True, window_size_left=3, window_size_right=0)
     assert c.matrix_flops == 4_096  # 2 * 2 * 4 * (4 + 4) * 32
@@ -199,8 +197,9 @@ def test_flex_attention_is_upper():
     assert c.matrix_flops == 81_920
 
 
-@given(lengths, lengths, st.booleans(), st.booleans(), reaches, reaches)
-def test_visible_pairs_are_those_counted_one_by_one(num_queries, num_keys, causal, bottom_right, left, right):
+@given(lengths, lengths, st.booleans(), st.booleans(), st.tuples(reaches, reaches))
+def test_visible_pairs_are_those_counted_one_by_one(num_queries, num_keys, causal, bottom_right, window):
+    left, right = window
     shift = num_keys - num_queries if bottom_right else 0
     reach = 0 if causal else right
     counted = sum(

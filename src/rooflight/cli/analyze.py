@@ -9,20 +9,6 @@ import typer
 
 from rooflight.cli.progress import spinner
 
-_HELP = """Record every operation of a step of TARGET, bound it for a device, measure it, and say how far it is from
-the speed of light.
-
-TARGET is a preset (gpt2, llama-3.1-8b, ...), a transformers config.json, a function of your own
-(path/to/train.py:make_step, which returns a zero-argument step and optionally the model), or a saved session.
-
-\b
-  rooflight analyze gpt2
-  rooflight analyze llama-3.1-405b --device H100-SXM5-80GB --mode train --batch 1 --seq 8192
-  rooflight analyze path/to/train.py:make_step --save run.session
-  rooflight analyze run.session --device B200-SXM --json -
-"""
-
-
 def analyze(
     target: Annotated[str, typer.Argument(help="Preset, config.json, train.py:function, or a saved session.")],
     mode: Annotated[str | None, typer.Option(help="forward, train, prefill or decode. [default: forward]")] = None,
@@ -33,13 +19,25 @@ def analyze(
     device: Annotated[
         str | None, typer.Option(help="Bound for this device (see: rooflight devices). [default: this machine]")
     ] = None,
-    measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Also run and time it, if it is here.")] = True,
+    measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Run and time it too, if it is here.")] = True,
     small: Annotated[bool, typer.Option("--small", help="The preset's architecture in a size for a laptop.")] = False,
     top: Annotated[int, typer.Option(help="Rows of the long tables.")] = 10,
     save: Annotated[Path | None, typer.Option(help="Keep the session in this file.")] = None,
     json: Annotated[str | None, typer.Option(help="Write JSON to this file, - for standard output.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write the report as Markdown to this file.")] = None,
 ) -> None:
+    """Record every operation of a step of TARGET, bound it for a device, measure it, and say how far it is from
+    the speed of light.
+
+    TARGET is a preset (gpt2, llama-3.1-8b, ...), a transformers config.json, a function of your own
+    (path/to/train.py:make_step, which returns a zero-argument step and optionally the model), or a saved session.
+
+    \b
+      rooflight analyze gpt2
+      rooflight analyze llama-3.1-405b --device H100-SXM5-80GB --mode train --batch 1 --seq 8192
+      rooflight analyze path/to/train.py:make_step --save run.session
+      rooflight analyze run.session --device B200-SXM --json -
+    """
     from rooflight.front import Wish, analyze_target
     from rooflight.reporting.output import check_writable, write_report
     from rooflight.roofline.report import report_of
@@ -57,6 +55,3 @@ def analyze(
         progress("writing the report")
         report = report_of(analysis, top=top, notes=notes)
     write_report(report, json=json, markdown=markdown)
-
-
-analyze.__doc__ = _HELP

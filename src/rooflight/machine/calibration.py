@@ -45,7 +45,8 @@ def calibrate(
 
     kind = device or default_kind()
     fingerprint = environment.fingerprint(kind)  # refuses an unknown or absent device
-    with torch.no_grad(), cuda.matmul_precision("highest"):
+    random_devices = [torch.cuda.current_device()] if kind == "cuda" else []
+    with torch.no_grad(), cuda.matmul_precision("highest"), torch.random.fork_rng(random_devices):
         if kind == "cuda":
             cuda.warm_up()
         probes = cuda.probes(quick=quick) if kind == "cuda" else cpu.probes(quick=quick)

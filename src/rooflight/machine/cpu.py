@@ -160,10 +160,13 @@ def _multiply_add(threads: int) -> Trial:
 
 
 def _cache_trials(caches: tuple[Cache, ...], index: int, threads: int) -> list[Trial]:
-    """Working sets of a half and a quarter of the level, where they are too large for the level below."""
+    """Working sets of a half and a quarter of the level, where they are too large for the nearer level.
+
+    Where both fit the nearer one, the half is measured all the same: what it runs at is no slower than this level.
+    """
     share_bytes = caches[index].share_bytes(threads)
-    below_bytes = caches[index - 1].share_bytes(threads) if index else 0
-    sizes = [size for size in (share_bytes // 4, share_bytes // 2) if size >= 2 * below_bytes]
+    nearer_bytes = caches[index - 1].share_bytes(threads) if index else 0
+    sizes = [size for size in (share_bytes // 4, share_bytes // 2) if size >= 2 * nearer_bytes]
     return [trial for size in sizes or [share_bytes // 2] for trial in _streams(size, threads)]
 
 
@@ -273,8 +276,7 @@ def _smallest_ops() -> tuple[Trial, ...]:
 def _random(dtype: str, *shape: int) -> Any:
     import torch
 
-    generator = torch.Generator().manual_seed(0)  # the user's random state stays as it was
-    tile = torch.randn(65_521, generator=generator)  # a prime: repeats do not line up with rows
+    tile = torch.randn(65_521)  # a prime: repeats do not line up with rows
     count = math.prod(shape)
     return tile.repeat(-(-count // tile.numel()))[:count].view(shape).to(getattr(torch, dtype))
 
@@ -283,7 +285,7 @@ def _large_random(count: int) -> Any:
     """Filled by all threads at once, so that on several memory nodes each page lies near its reader."""
     import torch
 
-    tile = torch.rand(1 << 16, generator=torch.Generator().manual_seed(0))
+    tile = torch.rand(1 << 16)
     out = torch.empty(count)
     whole = count // tile.numel() * tile.numel()
     out[:whole].view(-1, tile.numel()).copy_(tile)
@@ -295,7 +297,7 @@ def _repeated(threads: int, count: int, repeats: int) -> Any:
     """[threads, repeats, repeats, repeats, count], where each thread has ``count`` numbers of its own."""
     import torch
 
-    rows = torch.rand(threads, 1, 1, 1, count, generator=torch.Generator().manual_seed(0))
+    rows = torch.rand(threads, 1, 1, 1, count)
     return rows.expand(threads, repeats, repeats, repeats, count)
 
 
@@ -304,5 +306,5 @@ def _window(threads: int, count: int, repeats: int) -> Any:
     import torch
 
     span = count + 3 * _LINE * repeats + 1024
-    rows = torch.rand(threads * span, generator=torch.Generator().manual_seed(0))
+    rows = torch.rand(threads * span)
     return rows.as_strided((threads, repeats, repeats, repeats, count), (span, _LINE, _LINE, _LINE, 1))

@@ -210,10 +210,9 @@ class _Lazily:
 def _random(precision: str, rows: int, columns: int) -> Any:
     import torch
 
-    generator = torch.Generator(device="cuda").manual_seed(0)  # the user's random state stays as it was
     if precision == "int8":
-        return torch.randint(-127, 128, (rows, columns), dtype=torch.int8, device="cuda", generator=generator)
-    numbers = torch.randn(rows, columns, device="cuda", generator=generator)
+        return torch.randint(-127, 128, (rows, columns), dtype=torch.int8, device="cuda")
+    numbers = torch.randn(rows, columns, device="cuda")
     if precision == "float8":
         return numbers.to(torch.float8_e4m3fn)
     return numbers.to(getattr(torch, {"tfloat32": "float32"}.get(precision, precision)))

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rooflight.machine.caches import data_caches, memory_bytes, usable_cores
+from rooflight.machine.presence import cuda_name
 
 
 def describe(kind: str | None = None) -> dict[str, str]:
@@ -60,15 +61,6 @@ def fingerprint(kind: str) -> str:
     else:
         raise ValueError(f'unknown kind of device "{kind}": use cpu or cuda')
     return hashlib.sha256("\n".join([kind, *facts]).encode()).hexdigest()[:12]
-
-
-def cuda_name() -> str | None:
-    """The name of the CUDA device that torch would use; None where there is none, or no torch."""
-    try:
-        import torch
-    except ImportError:
-        return None
-    return str(torch.cuda.get_device_name()) if torch.cuda.is_available() else None
 
 
 @functools.cache

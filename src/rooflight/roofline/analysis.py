@@ -37,10 +37,12 @@ class Totals:
 
     @property
     def bytes_moved(self) -> int:
+        """Bytes read and written."""
         return self.bytes_read + self.bytes_written
 
     @property
     def flops(self) -> int:
+        """Matrix and vector FLOPs."""
         return self.matrix_flops + self.vector_flops
 
 
@@ -99,10 +101,12 @@ class Operation:
 
     @property
     def bound_s(self) -> float:
+        """The bound of all calls."""
         return self.bound.time_s * self.calls if self.bound else 0.0
 
     @property
     def efficiency(self) -> float | None:
+        """bound / measured: 1 is the speed of light."""
         return self.bound_s / self.measured_s if self.measured_s and self.bound else None
 
 
@@ -135,6 +139,7 @@ class Analysis:
 
     @cached_property
     def totals(self) -> Totals:
+        """Sums over all counted ops."""
         group = self._group("", self._calls, self._times)
         costs = [
             (cost, int(calls)) for cost, calls in zip(self._costs, self._calls, strict=True) if isinstance(cost, OpCost)
@@ -154,6 +159,7 @@ class Analysis:
 
     @cached_property
     def coverage(self) -> Coverage:
+        """How much of the session has a cost, and what has not."""
         sizes = [op.input_bytes + op.output_bytes for op in self.session.signatures]
         calls = [int(count) for count in self._calls]
         missing = [index for index, cost in enumerate(self._costs) if isinstance(cost, Uncosted) and calls[index]]
@@ -344,14 +350,14 @@ def analyze(session: Session, device: DeviceSpec | str, target: str = "") -> Ana
     return Analysis(session, get(device) if isinstance(device, str) else device, target)
 
 
-def _merge(numbers: np.ndarray, names: Sequence[str]) -> tuple[Int64, list[str]]:  # type: ignore[type-arg]
+def _merge(numbers: np.ndarray, names: Sequence[str]) -> tuple[Int64, list[str]]:
     """Renumber so that entries of the same name share a number."""
     distinct: dict[str, int] = {}
     renumbered = np.array([distinct.setdefault(name, len(distinct)) for name in names], dtype=np.int64)
     return renumbered[numbers], list(distinct)
 
 
-def _sum_known(groups: np.ndarray, values: Float64, count: int) -> Float64:  # type: ignore[type-arg]
+def _sum_known(groups: np.ndarray, values: Float64, count: int) -> Float64:
     """Sum by group, leaving NaN where a group has no known value."""
     known = np.isfinite(values)
     sums = np.bincount(groups[known], weights=values[known], minlength=count)

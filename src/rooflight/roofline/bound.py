@@ -40,6 +40,7 @@ class Bound:
 
     @property
     def limiter(self) -> Limiter:
+        """Which of the three the bound is."""
         if self.time_s == 0:
             return Limiter.NOTHING
         if self.compute_s == self.time_s:

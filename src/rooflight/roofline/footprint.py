@@ -45,13 +45,13 @@ def _owners(offsets: np.ndarray[tuple[int], np.dtype[np.int64]]) -> np.ndarray[t
     return np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
 
 
-def _first(ids: np.ndarray, offsets: np.ndarray, storages: int, never: int) -> np.ndarray:  # type: ignore[type-arg]
+def _first(ids: np.ndarray, offsets: np.ndarray, storages: int, never: int) -> np.ndarray:
     first = np.full(storages, never, dtype=np.int64)
     np.minimum.at(first, ids, _owners(offsets))
     return first
 
 
-def _last(ids: np.ndarray, offsets: np.ndarray, storages: int) -> np.ndarray:  # type: ignore[type-arg]
+def _last(ids: np.ndarray, offsets: np.ndarray, storages: int) -> np.ndarray:
     last = np.full(storages, -1, dtype=np.int64)
     np.maximum.at(last, ids, _owners(offsets))
     return last

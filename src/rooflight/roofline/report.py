@@ -184,7 +184,8 @@ def _group_table(title: str, column: str, groups: tuple[Group, ...], analysis: A
     rows: list[tuple[Cell, ...]] = []
     for group in groups[:top]:
         name = _plain(group.name) if column == "op" else group.name
-        row: list[Cell] = [name, group.calls, Quantity(group.matrix_flops, "FLOP"), Quantity(group.vector_flops, "FLOP")]
+        flops = Quantity(group.matrix_flops, "FLOP"), Quantity(group.vector_flops, "FLOP")
+        row: list[Cell] = [name, group.calls, *flops]
         total = analysis.totals.op_bound_s
         share = Quantity(group.bound_s / total, "%") if total else None
         row += [Quantity(group.bytes_moved, "B"), Quantity(group.bound_s, "s"), share, group.limiter]

@@ -34,11 +34,11 @@ class PassingCache(DynamicCache):
         return key_states, value_states
 
 
-class HeldLayer(DynamicLayer):  # type: ignore[no-untyped-call]
+class HeldLayer(DynamicLayer):
     """A full-attention layer with ``seq`` tokens cached and room for one more, which every update writes anew."""
 
     def __init__(self, keys: Tensor, values: Tensor) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.keys, self.values = keys, values
         self.dtype, self.device = keys.dtype, keys.device
         self.is_initialized = True

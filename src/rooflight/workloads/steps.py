@@ -237,7 +237,7 @@ def _train(plan: _Plan, *, with_state: bool) -> Step:
 
     def run() -> Tensor:
         loss: Tensor = call().loss
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         if optimizer is not None:
             optimizer.step()
         model.zero_grad(set_to_none=True)

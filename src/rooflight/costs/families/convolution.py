@@ -12,7 +12,7 @@ from math import prod
 
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.matmul import multiply_adds
-from rooflight.costs.families.rules import flags, moves, names, picked_bytes, tensor_bytes
+from rooflight.costs.families.rules import flags, moves, names, picked_bytes, sources, tensor_bytes
 from rooflight.costs.registry import formula
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
@@ -41,16 +41,15 @@ def _is_transposed(op: OpSignature) -> bool:
 
 def convolve(op: OpSignature, *, epilogue: int = 0) -> OpCost:
     """The cost of convolving the first input with the second, further inputs (bias, addend) read in full."""
-    x, weight, *others = op.inputs
+    x, weight, *others = sources(op)
     out = op.outputs[0]
-    others = [tensor for tensor, name in zip(others, op.input_names[2:], strict=False) if name != "out"]
     transposed = _is_transposed(op)
     return OpCost(
         matrix_flops=multiply_adds(direct_multiply_adds(x, weight, out, transposed=transposed), x),
         matrix_dtype=x.dtype,
         vector_flops=(epilogue + bool(others)) * out.numel,
         bytes_read=(x.nbytes if transposed else touched_bytes(x, weight, out)) + tensor_bytes(weight, *others),
-        bytes_written=op.outputs[0].nbytes,
+        bytes_written=out.nbytes,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import prod
 
 from rooflight.costs.cost import OpCost
-from rooflight.costs.families.rules import copies, moves, names, picked_bytes, read_bytes
+from rooflight.costs.families.rules import copies, further_bytes, moves, names, picked_bytes, read_bytes
 from rooflight.costs.registry import formula
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
@@ -44,7 +44,7 @@ def embedding_bag(op: OpSignature) -> OpCost:
     weighted = op.input("per_sample_weights") is not None
     return OpCost(
         vector_flops=(2 if weighted else 1) * indices.numel * weight.shape[-1],
-        bytes_read=read_bytes(op, "weight") + rows_bytes(weight, indices.numel),
+        bytes_read=further_bytes(op) + rows_bytes(weight, indices.numel),
         bytes_written=op.output_bytes,
     )
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.rules import (
+    further_bytes,
     in_place,
     largest,
     moves,
     names,
     picked_bytes,
-    read_bytes,
 )
 from rooflight.costs.registry import formula
 from rooflight.records.signature import OpSignature
@@ -27,8 +27,7 @@ def pick(op: OpSignature) -> OpCost:
     """x and indices (or a mask) to the elements picked."""
     source = op.inputs[0]
     return OpCost(
-        bytes_read=read_bytes(op, op.input_names[0] if op.input_names else "self")
-        + picked_bytes(source, op.outputs[0].numel),
+        bytes_read=further_bytes(op) + picked_bytes(source, op.outputs[0].numel),
         bytes_written=op.output_bytes,
     )
 
@@ -37,7 +36,7 @@ def put(
     op: OpSignature, target: TensorSpec, touched: int, *, accumulate: bool, given: int | None = None, note: str = ""
 ) -> OpCost:
     """The cost of writing ``touched`` elements of ``target``, or of a copy of it; ``given`` bytes are read besides."""
-    read = read_bytes(op, "self", "input") if given is None else given
+    read = further_bytes(op) if given is None else given
     flops = touched if accumulate else 0
     picked = picked_bytes(target, touched)
     if in_place(op):

@@ -12,7 +12,7 @@ from dataclasses import replace
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.matmul import multiply_adds
 from rooflight.costs.families.quantized import values_per_byte
-from rooflight.costs.families.rules import read_bytes
+from rooflight.costs.families.rules import further_bytes
 from rooflight.costs.registry import formula
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
@@ -38,7 +38,7 @@ def _active_bytes(experts: TensorSpec, num_rows: int) -> int:
 def grouped_mm(op: OpSignature) -> OpCost:
     """a [T, K] @ b [G, K, N], a [G, M, K] @ b [K, T], a [M, T] @ b [T, N] per group, or batched 3-D @ 3-D."""
     a, b = op.inputs[:2]
-    others = read_bytes(op, "self", "mat2") if op.input_names else 0
+    others = further_bytes(op, 2)
     packing = values_per_byte(a)
     contracted = a.shape[-1] * packing
     cost = OpCost(

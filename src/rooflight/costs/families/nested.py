@@ -7,7 +7,7 @@ holds. Nested tensors of the older layout have no shape to tell, so ops on them 
 from __future__ import annotations
 
 from rooflight.costs.cost import OpCost
-from rooflight.costs.families.rules import copies, picked_bytes, read_bytes, register, uncosted
+from rooflight.costs.families.rules import copies, further_bytes, picked_bytes, register, uncosted
 from rooflight.costs.registry import formula
 from rooflight.records.signature import OpSignature
 
@@ -27,4 +27,4 @@ register(
 def padded_to_jagged(op: OpSignature) -> OpCost:
     """dense [B, N, ...] and offsets to values [total, ...]: padding is not read."""
     dense, out = op.inputs[0], op.outputs[0]
-    return OpCost(bytes_read=read_bytes(op, "dense") + picked_bytes(dense, out.numel), bytes_written=op.output_bytes)
+    return OpCost(bytes_read=further_bytes(op) + picked_bytes(dense, out.numel), bytes_written=op.output_bytes)

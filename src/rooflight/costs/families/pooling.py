@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import prod
 
 from rooflight.costs.cost import OpCost
-from rooflight.costs.families.rules import integers, moves, names, per_input, picked_bytes, read_bytes, register
+from rooflight.costs.families.rules import further_bytes, integers, moves, names, per_input, picked_bytes, register
 from rooflight.costs.registry import formula
 from rooflight.records.signature import OpSignature
 
@@ -33,7 +33,7 @@ def pool(op: OpSignature) -> OpCost:
     under_windows = out.numel * _taps(op)
     return OpCost(
         vector_flops=under_windows,
-        bytes_read=read_bytes(op, "self", "qx") + picked_bytes(x, under_windows),
+        bytes_read=further_bytes(op) + picked_bytes(x, under_windows),
         bytes_written=op.output_bytes,
     )
 

@@ -52,6 +52,11 @@ def read_bytes(op: OpSignature, *unread: str) -> int:
     return distinct_bytes(sources(op, *unread))
 
 
+def further_bytes(op: OpSignature, first: int = 1) -> int:
+    """Distinct bytes of the inputs read after the ``first`` few."""
+    return distinct_bytes(sources(op)[first:])
+
+
 def tensor_bytes(*tensors: TensorSpec | None) -> int:
     """Distinct bytes of the tensors that are there."""
     return distinct_bytes(tensor for tensor in tensors if tensor is not None)

@@ -1,0 +1,44 @@
+# Two commands do all the set-up: `make demo` and `make test`. They need Python 3.11 or newer, make and gcc.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test check lint types imports tests slow peers clean
+
+demo: $(STAMP)
+	$(BIN)/rooflight analyze gpt2 --mode train --seq 128
+
+test: check tests
+
+check: lint types imports
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+imports: $(STAMP)
+	$(BIN)/lint-imports --no-cache
+
+tests: $(STAMP)
+	$(BIN)/pytest -n 2 --dist loadfile
+
+slow: $(STAMP)
+	$(BIN)/pytest -m slow
+
+# The tools that benchmarks/accuracy_flops.py compares with, in an environment of their own.
+peers: $(STAMP)
+	bash benchmarks/peers/install.sh .venv-peers
+
+$(STAMP): pyproject.toml constraints/dev.txt
+	$(PYTHON) -c 'import sys; sys.exit("Rooflight needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints/dev.txt --editable '.[torch,hf,dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info

@@ -1,0 +1,52 @@
+import pytest
+from builders import cost, spec
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "output", "flops", "attributes"),
+    [
+        ("linalg_cholesky_ex", [(6, 6)], (6, 6), 72, {}),  # 216 / 3
+        ("linalg_inv_ex", [(6, 6)], (6, 6), 432, {}),  # 2 * 216
+        ("linalg_lu_factor_ex", [(6, 6)], (6, 6), 144, {}),  # 2 * 216 / 3
+        ("linalg_lu_factor_ex", [(9, 6)], (9, 6), 252, {}),  # 36 * (9 - 2)
+        ("_linalg_solve_ex", [(6, 6), (6, 4)], (6, 4), 432, {}),  # 144 + 2 * 36 * 4
+        ("_linalg_solve_ex", [(6, 6), (6,)], (6,), 216, {}),  # 144 + 2 * 36
+        ("cholesky_solve", [(6, 4), (6, 6)], (6, 4), 288, {}),  # 2 * 36 * 4
+        ("linalg_lu_solve", [(6, 6), (6,), (6, 4)], (6, 4), 288, {}),
+        ("linalg_solve_triangular", [(6, 6), (6, 4)], (6, 4), 144, {}),  # 36 * 4
+        ("geqrf", [(9, 6)], (9, 6), 504, {}),  # 2 * 36 * (9 - 2)
+        ("linalg_qr", [(9, 6)], (9, 6), 1_008, {"mode": "reduced"}),  # 504 + 4*324 - 2*15*36 + 288
+        ("linalg_qr", [(9, 6)], (9, 6), 504, {"mode": "r"}),
+        ("ormqr", [(6, 6), (6,), (6, 4)], (6, 4), 288, {"left": True}),  # 4 * 6 * 4 * 6 - 2 * 4 * 36
+        ("_linalg_eigh", [(6, 6)], (6,), 288, {}),  # 4 * 216 / 3
+        ("linalg_eig", [(6, 6)], (6,), 720, {}),  # 10 * 216 / 3
+        ("_linalg_svd", [(9, 6)], (6,), 1_008, {}),  # 4 * 36 * (9 - 2)
+    ],
+)
+def test_leading_order(name, inputs, output, flops, attributes):
+    tensors = [spec(shape) for shape in inputs]
+    assert cost(f"aten::{name}", tensors, [spec(output)], **attributes).matrix_flops == flops
+
+
+def test_batches_and_complex_numbers():
+    assert cost("aten::linalg_inv_ex", [spec((5, 6, 6))], [spec((5, 6, 6))]).matrix_flops == 2_160
+    z = spec((6, 6), "complex64")
+    assert cost("aten::linalg_inv_ex", [z], [z]).matrix_flops == 1_728  # 4 * 432
+
+
+def test_iterative_methods_say_so():
+    assert cost("aten::_linalg_svd", [spec((6, 6))], [spec((6,))]).note == "iterations not counted"
+
+
+def test_fft():
+    z = spec((3, 8), "complex64")
+    c = cost("aten::_fft_c2c", [z], [z], dim=(1,))
+    assert c.vector_flops == 360  # 5 * 24 * 3
+    assert (c.bytes_read, c.bytes_written) == (192, 192)
+    assert cost("aten::_fft_c2c", [z], [z], dim=(0, 1)).vector_flops == 550  # 5 * 24 * log2(24) = 550.2
+
+
+def test_real_fft_is_half():
+    x, z = spec((3, 8)), spec((3, 5), "complex64")
+    assert cost("aten::_fft_r2c", [x], [z], dim=(1,)).vector_flops == 180  # 2.5 * 24 * 3
+    assert cost("aten::_fft_c2r", [z], [x], dim=(1,), last_dim_size=8).vector_flops == 180

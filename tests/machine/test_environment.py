@@ -1,0 +1,117 @@
+"""What a measurement ran on: enough to explain a number, nothing that tells who or where."""
+
+import getpass
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rooflight.machine import environment
+from rooflight.machine.caches import Cache, data_caches, memory_bytes, usable_cores
+
+
+def write_cache(root: Path, core: int, index: int, fields: str) -> None:
+    folder = root / f"cpu{core}" / "cache" / f"index{index}"
+    folder.mkdir(parents=True)
+    names = ("level", "type", "size", "shared_cpu_list")
+    for name, text in zip(names, fields.split(" "), strict=True):
+        (folder / name).write_text(text + "\n")
+
+
+@pytest.fixture
+def two_cores(tmp_path):
+    for core in (0, 1):
+        write_cache(tmp_path, core, 0, f"1 Data 48K {core}")
+        write_cache(tmp_path, core, 1, f"1 Instruction 32K {core}")
+        write_cache(tmp_path, core, 2, f"2 Unified 2048K {core}")
+        write_cache(tmp_path, core, 3, "3 Unified 32M 0-1")
+    return tmp_path
+
+
+def test_private_caches_add_up_and_shared_ones_do_not(two_cores):
+    l1, l2, l3 = data_caches((0, 1), root=two_cores)
+    assert (l1.name, l2.name, l3.name) == ("L1", "L2", "L3")
+    assert l1.capacity_bytes(2) == 2 * 48 * 1024
+    assert l2.capacity_bytes(2) == 2 * 2048 * 1024
+    assert l3.capacity_bytes(2) == 32 << 20
+    assert l3.share_bytes(2) == 16 << 20
+
+
+def test_fewer_threads_than_cores_fill_fewer_caches(two_cores):
+    l1, _, l3 = data_caches((0, 1), root=two_cores)
+    assert l1.capacity_bytes(1) == 48 * 1024
+    assert l3.capacity_bytes(1) == 32 << 20
+
+
+def test_more_threads_than_cores_have_no_more_cache():
+    cache = Cache(name="L1", instance_bytes=1000, instance_count=2)
+    assert cache.capacity_bytes(8) == 2000
+    assert cache.share_bytes(8) == 250
+
+
+def test_a_system_that_hides_its_caches_has_none(tmp_path):
+    assert data_caches((0, 1), root=tmp_path) == ()
+    write_cache(tmp_path, 0, 0, "1 Data  0")
+    assert data_caches((0,), root=tmp_path) == ()
+
+
+def test_this_machine_has_cores_and_memory():
+    assert usable_cores()
+    memory = memory_bytes()
+    assert memory is None or memory > 1 << 20
+
+
+def test_facts_do_not_tell_who_or_where():
+    facts = environment.describe()
+    words = " ".join([*facts, *facts.values()])
+    for private in {platform.node(), str(Path.cwd()), str(Path.home()), sys.prefix} - {"/", ""}:
+        assert private not in words
+    if getpass.getuser() not in ("root", "user"):
+        assert getpass.getuser() not in words
+    assert {"cpu", "cores_usable", "os", "python", "device_kind", "fingerprint"} <= set(facts)
+    assert all(isinstance(value, str) and value for value in facts.values())
+
+
+def test_torch_settings_are_told():
+    torch = pytest.importorskip("torch")
+    facts = environment.describe("cpu")
+    assert facts["torch"] == torch.__version__
+    assert facts["torch_threads"] == str(torch.get_num_threads())
+    assert facts["float32_matmul_precision"] == torch.get_float32_matmul_precision()
+
+
+def test_the_fingerprint_is_stable_across_processes():
+    pytest.importorskip("torch")
+    code = "from rooflight.machine.environment import fingerprint; print(fingerprint('cpu'))"
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert other.stdout.strip() == environment.fingerprint("cpu")
+    assert len(environment.fingerprint("cpu")) == 12
+
+
+def test_the_fingerprint_depends_on_threads():
+    torch = pytest.importorskip("torch")
+    threads, before = torch.get_num_threads(), environment.fingerprint("cpu")
+    try:
+        torch.set_num_threads(threads + 1)
+        assert environment.fingerprint("cpu") != before
+    finally:
+        torch.set_num_threads(threads)
+    assert environment.fingerprint("cpu") == before
+
+
+def test_an_unknown_kind_is_refused():
+    with pytest.raises(ValueError, match='unknown kind of device "tpu"'):
+        environment.fingerprint("tpu")
+
+
+def test_cuda_without_a_gpu_is_refused(monkeypatch):
+    monkeypatch.setattr(environment, "cuda_name", lambda: None)
+    with pytest.raises(ValueError, match="no CUDA device"):
+        environment.fingerprint("cuda")
+
+
+def test_importing_the_room_does_not_import_torch():
+    code = "import sys, rooflight.machine.calibration; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
