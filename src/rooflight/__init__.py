@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from rooflight.costs.cost import Uncosted as Uncosted
     from rooflight.costs.registry import formula as formula
     from rooflight.front import analyze as analyze
+    from rooflight.front import calibrate as calibrate
     from rooflight.front import current_device as current_device
-    from rooflight.machine.calibration import calibrate as calibrate
     from rooflight.records.archive import load as load
     from rooflight.records.session import Session as Session
     from rooflight.records.signature import OpSignature as OpSignature
@@ -27,7 +27,7 @@ _HOMES = {
     "Session": "rooflight.records.session",
     "Uncosted": "rooflight.costs.cost",
     "analyze": "rooflight.front",
-    "calibrate": "rooflight.machine.calibration",
+    "calibrate": "rooflight.front",
     "current_device": "rooflight.front",
     "formula": "rooflight.costs.registry",
     "load": "rooflight.records.archive",

@@ -164,7 +164,7 @@ def attention_backward(forward: OpSignature, inputs: tuple[torch.Tensor, ...]) -
         inputs=(out, *forward.inputs, out, *logsumexp),
         input_names=("grad_out", *forward.input_names, "out", *["logsumexp"] * len(logsumexp)),
         outputs=tuple(replace(spec_of(tensor), strides=None) for tensor in inputs if tensor.requires_grad),
-        attributes=forward.attributes,
+        attributes=(*forward.attributes, ("grad_input_mask", tuple(tensor.requires_grad for tensor in inputs))),
     )
 
 

@@ -120,7 +120,7 @@ def _l2_trials(l2_bytes: int, units: int) -> tuple[Trial, ...]:
 
 def _hbm_trials(memory_bytes: int, l2_bytes: int, quick: bool) -> tuple[Trial, ...]:
     """Arrays far larger than L2, which is filled with something else before every sample."""
-    total_bytes = min(memory_bytes // 8, (256 if quick else 2048) << 20)
+    total_bytes = min(memory_bytes // 8, (1024 if quick else 4096) << 20)
     clock = CudaEvents(flush=_Lazily(lambda: cold_cache(l2_bytes)))
     return tuple(_streams(total_bytes, repeats=1, label=f"{total_bytes >> 20} MiB", clock=clock))
 

@@ -11,7 +11,8 @@ Run = Callable[[], object]
 _BLOCK: Final = 256
 _CHAINS: Final = 16  # independent chains: a multiply-add waits 4 cycles for its own, never for another
 _STEPS: Final = 4
-_ROUNDS: Final = 1024
+_ROUNDS: Final = 512
+_BLOCKS_PER_UNIT: Final = 64  # eight waves or more: a last one that is half empty costs little
 
 _MULTIPLY_ADD: Final = """
 extern "C" __global__ void multiply_add(REAL* data, int rounds) {
@@ -35,7 +36,7 @@ extern "C" __global__ void multiply_add(REAL* data, int rounds) {
 
 # __ldcg goes around L1; the write never happens, and keeps the compiler from dropping the reads
 _READ: Final = """
-extern "C" __global__ void read_again(const float4* data, float* out, int count, int repeats) {
+extern "C" __global__ void __launch_bounds__(256, 8) read_again(const float4* data, float* out, int count, int repeats) {
     float sum = 0;
     const int stride = gridDim.x * blockDim.x;
     for (int repeat = 0; repeat < repeats; ++repeat) {
@@ -62,8 +63,8 @@ template <typename T> T multiply_add(T x, T scale, T shift) {
 
 
 def multiply_add(real: str, unit_count: int) -> tuple[float, Callable[[], Run]]:
-    """FLOPs of a call, and what prepares it: 2048 threads on each multiprocessor, each with 16 chains of ``real``."""
-    blocks = unit_count * (2048 // _BLOCK)
+    """FLOPs of a call, and what prepares it: many threads for each multiprocessor, each with 16 chains of ``real``."""
+    blocks = unit_count * _BLOCKS_PER_UNIT
     flops = 2.0 * _CHAINS * _STEPS * _ROUNDS * blocks * _BLOCK
 
     def prepare() -> Run:

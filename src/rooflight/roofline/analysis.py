@@ -360,7 +360,7 @@ def _merge(numbers: np.ndarray, names: Sequence[str]) -> tuple[Int64, list[str]]
 def _sum_known(groups: np.ndarray, values: Float64, count: int) -> Float64:
     """Sum by group, leaving NaN where a group has no known value."""
     known = np.isfinite(values)
-    sums = np.bincount(groups[known], weights=values[known], minlength=count)
+    sums = np.bincount(groups[known], weights=values[known], minlength=count).astype(np.float64)
     sums[np.bincount(groups[known], minlength=count) == 0] = np.nan
     return np.asarray(sums, dtype=np.float64)
 

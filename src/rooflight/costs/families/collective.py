@@ -129,4 +129,4 @@ def check_for_nan(op: OpSignature) -> OpCost:
 
 
 register({nothing: "barrier monitored_barrier_"}, "c10d")
-register({nothing: "wait_tensor"}, "_c10d_functional")
+register({nothing: "wait_tensor _wrap_tensor_autograd"}, "_c10d_functional")

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import pytest
+from builders import spec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rooflight.costs.cost import OpCost
+from rooflight.devices import get
+from rooflight.devices.spec import DeviceSpec, Link, MemoryLevel, Roofs
+from rooflight.roofline.bound import Limiter, bound_of, fits_unknown_cache, float32_matrix_precision, memory_time
+
+H100 = get("H100-SXM5-80GB")
+CPU = DeviceSpec(
+    name="two cores",
+    vendor="",
+    architecture="",
+    kind="cpu",
+    calibrated=Roofs(
+        source="by hand",
+        matrix_flops_per_s={"float32": 100e9, "bfloat16": 200e9},
+        vector_flops_per_s={"float32": 50e9},
+        memory=(
+            MemoryLevel(name="L1", capacity_bytes=1000, bytes_per_s=1e12),
+            MemoryLevel(name="L2", capacity_bytes=10_000, bytes_per_s=1e11),
+            MemoryLevel(name="DRAM", capacity_bytes=1_000_000, bytes_per_s=1e10),
+        ),
+    ),
+)
+
+
+def test_a_big_product_is_limited_by_the_matrix_peak():
+    # 2 * 8192^3 = 1.0995e12 FLOPs over 989.4e12 FLOP/s = 1.1113 ms; 3 * 8192^2 * 2 B over 3.35e12 B/s = 0.12 ms
+    cost = OpCost(
+        matrix_flops=2 * 8192**3, matrix_dtype="bfloat16", bytes_read=2 * 8192**2 * 2, bytes_written=8192**2 * 2
+    )
+    bound = bound_of(cost, H100)
+    assert bound.compute_s == pytest.approx(2 * 8192**3 / 989.4e12)
+    assert bound.memory_s == pytest.approx(3 * 8192**2 * 2 / 3.35e12)
+    assert bound.time_s == bound.compute_s
+    assert bound.limiter is Limiter.COMPUTE
+
+
+def test_an_addition_is_limited_by_memory():
+    n = 1 << 28
+    bound = bound_of(OpCost(vector_flops=n, vector_dtype="float32", bytes_read=8 * n, bytes_written=4 * n), H100)
+    assert bound.time_s == pytest.approx(12 * n / 3.35e12)
+    assert bound.limiter is Limiter.MEMORY
+    assert not bound.cache_resident
+
+
+def test_an_all_reduce_is_limited_by_one_direction_of_the_link():
+    bound = bound_of(OpCost(bytes_read=1 << 20, bytes_sent=450_000_000), H100)
+    assert bound.network_s == pytest.approx(1e-3)  # 450 MB over 450 GB/s, half of the 900 that are printed
+    assert bound.limiter is Limiter.NETWORK
+
+
+def test_a_view_is_limited_by_nothing():
+    assert bound_of(OpCost(), H100).limiter is Limiter.NOTHING
+
+
+def test_matrix_and_vector_units_work_at_the_same_time():
+    cost = OpCost(matrix_flops=100, matrix_dtype="float32", vector_flops=100, vector_dtype="float32")
+    assert bound_of(cost, CPU).compute_s == pytest.approx(100 / 50e9)  # the slower of 1 ns and 2 ns, not their sum
+
+
+def test_an_unknown_peak_is_named_and_counts_as_nothing():
+    bound = bound_of(OpCost(matrix_flops=10, matrix_dtype="bfloat16", bytes_read=4), get("V100-SXM2-16GB"))
+    assert bound.unknown == ("bfloat16 matrix peak",)
+    assert bound.compute_s == 0
+    assert bound.time_s == bound.memory_s > 0
+
+
+def test_tf32_is_used_only_where_the_run_allowed_it():
+    assert float32_matrix_precision({}, H100) == "float32"
+    assert float32_matrix_precision({"float32_matmul_precision": "high"}, H100) == "tfloat32"
+    assert float32_matrix_precision({"allow_tf32": "True"}, H100) == "tfloat32"
+    assert float32_matrix_precision({"float32_matmul_precision": "high"}, get("V100-SXM2-16GB")) == "float32"
+    assert float32_matrix_precision({"float32_matmul_precision": "high"}, CPU) == "float32"
+    cost = OpCost(matrix_flops=4947, matrix_dtype="float32")
+    assert bound_of(cost, H100, "tfloat32").compute_s == pytest.approx(4947 / 494.7e12)
+    assert bound_of(cost, H100).compute_s == pytest.approx(4947 / 66.9e12)
+
+
+def test_each_level_supplies_what_the_nearer_ones_could_not_hold():
+    levels = CPU.memory
+    assert memory_time(500, 500, levels) == pytest.approx(1000 / 1e12)  # all may be in L1
+    # 3000 read and 500 written: L1 held at most 1000 of the read, and may still hold the written
+    assert memory_time(3000, 500, levels) == pytest.approx(2000 / 1e11)
+    # 60 kB read, 30 kB written: L2 held and holds 10 kB of each, DRAM moves 50 + 20 kB
+    assert memory_time(60_000, 30_000, levels) == pytest.approx(70_000 / 1e10)
+
+
+def test_a_datasheet_knows_no_cache_bandwidth_so_main_memory_counts_in_full():
+    assert memory_time(1 << 20, 1 << 20, H100.memory) == pytest.approx((1 << 21) / 3.35e12)
+    assert fits_unknown_cache(1 << 21, H100.memory)
+    assert not fits_unknown_cache(1 << 30, H100.memory)
+    assert not fits_unknown_cache(0, H100.memory)
+
+
+sizes = st.integers(0, 1 << 40)
+
+
+@given(sizes, sizes, sizes, sizes, sizes)
+def test_a_bound_is_at_least_each_of_its_terms_and_grows_with_the_work(matrix, vector, read, written, more):
+    device = H100
+    small = OpCost(
+        matrix_flops=matrix, matrix_dtype="bfloat16", vector_flops=vector, bytes_read=read, bytes_written=written
+    )
+    bound = bound_of(small, device)
+    assert bound.time_s >= matrix / 989.4e12 * (1 - 1e-12)
+    assert bound.time_s >= (read + written) / 3.35e12 * (1 - 1e-12)
+    for level_set in (device.memory, CPU.memory):
+        assert memory_time(read + more, written, level_set) >= memory_time(read, written, level_set)
+
+
+@given(sizes, sizes)
+def test_knowing_a_cache_never_raises_the_bound(read, written):
+    without = CPU.memory[-1:]
+    assert memory_time(read, written, CPU.memory) <= max(
+        memory_time(read, written, without), (read + written) / 1e11, (read + written) / 1e12
+    ) * (1 + 1e-12)
+
+
+def test_a_link_of_unknown_speed_is_named():
+    device = DeviceSpec(
+        name="x", vendor="", architecture="", kind="other", links=(Link(name="wire"),), calibrated=CPU.calibrated
+    )
+    assert bound_of(OpCost(bytes_sent=5), device).unknown == ("link bandwidth",)
+
+
+def test_integer_arithmetic_runs_on_the_vector_lanes():
+    assert spec((4,), "int64").nbytes == 32
+    assert bound_of(OpCost(vector_flops=50, vector_dtype="int64"), CPU).compute_s == pytest.approx(1e-9)

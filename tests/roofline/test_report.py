@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from builders import op, spec
+from rich.console import Console
+from sessions import Call, session_of
+
+from rooflight.devices import get
+from rooflight.reporting.console import print_report
+from rooflight.reporting.json import render_json
+from rooflight.reporting.markdown import render_markdown
+from rooflight.roofline.analysis import Analysis, analyze
+from rooflight.roofline.report import conclusion, report_of
+
+H100 = get("H100-SXM5-80GB")
+BIG = spec((8192, 8192), "bfloat16")
+MM = op("aten::mm", {"self": BIG, "mat2": BIG}, [BIG])
+ODD = op("nobody::knows", {"x": spec((10,))}, [spec((10,))])
+HOSTILE = op("nobody::<script>alert(1)</script>|[red]x[/red]", {"x": spec((10,))}, [spec((10,))])
+
+
+def analysis_of(*ops, **options) -> Analysis:
+    return analyze(session_of([Call(op=one, module="m", layer="Layer") for one in ops], **options), H100, "a test")
+
+
+def console_text(analysis, width=160, **options) -> str:
+    console = Console(width=width, record=True, force_terminal=False, quiet=False, file=open("/dev/null", "w"))  # noqa: PTH123, SIM115
+    with console.file:
+        print_report(report_of(analysis, **options), console)
+    return console.export_text()
+
+
+def test_the_console_names_device_roofs_totals_and_limiter():
+    text = console_text(analysis_of(MM))
+    for part in ("H100-SXM5-80GB", "989 TFLOP/s", "3.35 TB/s", "1.10 TFLOP", "100% of calls", "1.11 ms", "compute"):
+        assert part in text
+    assert "At the speed of light these ops take 1.11 ms" in text
+
+
+def test_json_has_the_agreed_keys_and_units():
+    data = json.loads(render_json(report_of(analysis_of(MM, ODD))))
+    assert data["schema"] == "rooflight.analysis/1"
+    assert {"target", "device", "totals", "coverage", "by_phase", "by_module", "by_op", "ops"} <= set(data)
+    assert data["totals"]["matrix_flops"] == 2 * 8192**3
+    assert data["totals"]["bytes_moved"] == 3 * 2 * 8192**2
+    assert data["totals"]["measured_s"] is None
+    assert data["totals"]["op_bound_s"] == pytest.approx(2 * 8192**3 / 989.4e12)
+    assert data["coverage"]["calls"] == 0.5
+    assert data["coverage"]["uncosted"][0]["name"] == "nobody::knows"
+    assert data["device"]["name"] == "H100-SXM5-80GB"
+    assert [row["name"] for row in data["by_op"]] == ["aten::mm", "nobody::knows"]
+
+
+def test_uncosted_ops_are_shown_and_their_effect_is_said():
+    text = console_text(analysis_of(MM, ODD))
+    assert "Not costed" in text
+    assert "nobody::knows" in text
+    assert "missing from the totals" in text
+
+
+def test_markdown_escapes_what_programs_name():
+    text = render_markdown(report_of(analysis_of(HOSTILE)))
+    assert "<script>" not in text
+    assert "\\<script\\>" in text
+    rows = [line for line in text.splitlines() if "alert" in line]
+    assert rows
+    assert all("\\|" in row for row in rows)
+
+
+def test_the_console_shows_markup_in_names_as_it_is():
+    assert "[red]x[/red]" in console_text(analysis_of(HOSTILE), width=240)
+
+
+def test_a_measured_step_says_how_far_it_is_from_light():
+    text = conclusion(analysis_of(MM, times=[[2e-3]], walls=[2.5e-3]))
+    assert "2.50 ms" in text
+    assert "2.2 times its speed of light of 1.11 ms" in text  # 2.5 / 1.1113
+    assert "inside the ops" in text  # 0.89 ms in ops against 0.5 ms outside
+    idle = conclusion(analysis_of(MM, times=[[1.2e-3]], walls=[10e-3]))
+    assert "overhead" in idle
+
+
+def test_faster_than_light_is_a_contradiction_in_every_format():
+    analysis = analysis_of(MM, times=[[1e-6]], walls=[1e-6])
+    assert "Contradictions" in console_text(analysis)
+    assert "Contradictions" in render_markdown(report_of(analysis))
+    assert json.loads(render_json(report_of(analysis)))["contradictions"][0]["measured_s"] == 1e-6
+
+
+def test_a_step_that_does_not_fit_says_by_how_much():
+    calls = [Call(op=MM, reads=(0,), writes=(1,))]
+    analysis = analyze(session_of(calls, storage_bytes=[80 << 30, 20 << 30]), H100)
+    text = console_text(analysis)
+    assert "does not fit" in text
+    assert "1.2 devices' worth" in text  # 100 GiB over 80 GiB
+
+
+def test_an_empty_recording_says_so():
+    assert "Nothing was recorded" in conclusion(analyze(session_of([]), H100))
+    assert console_text(analyze(session_of([]), H100))
+
+
+def test_long_tables_are_cut_and_say_so():
+    many = [op("aten::mm", {"self": spec((n, n)), "mat2": spec((n, n))}, [spec((n, n))]) for n in range(1, 9)]
+    assert "and 5 more" in console_text(analysis_of(*many), top=3)
+    with pytest.raises(ValueError, match="at least 1"):
+        report_of(analysis_of(MM), top=0)
