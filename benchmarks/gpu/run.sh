@@ -22,7 +22,7 @@ times=()
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
 export ROOFLIGHT_CACHE=$scratch/cache
-export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 PYTHONDONTWRITEBYTECODE=1 COLUMNS=140
+export ROOFLIGHT_NEED_GPU=1 HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 PYTHONDONTWRITEBYTECODE=1 COLUMNS=140
 export PYTHONPATH=src
 
 # part NAME SECONDS COMMAND...: run it within its time and within what is left of the visit

@@ -12,14 +12,6 @@ pytestmark = pytest.mark.gpu
 LOW, HIGH = 0.50, 1.15
 
 
-@pytest.fixture(scope="module")
-def measured():
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("torch sees no CUDA device")
-    return calibration.calibrate("cuda", quick=True)
-
-
 @pytest.fixture
 def datasheet(torch):
     spec = devices.find_by_torch_name(torch.cuda.get_device_name())

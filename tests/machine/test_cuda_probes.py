@@ -45,11 +45,13 @@ def test_products_of_every_precision_have_the_shape_they_are_counted_for(on_cpu,
 
 
 def test_tf32_is_used_for_its_own_product_only(on_cpu, monkeypatch):
-    seen = []
-    mm = torch.mm
-    monkeypatch.setattr(
-        torch, "mm", lambda *args, **kwargs: seen.append(torch.get_float32_matmul_precision()) or mm(*args, **kwargs)
-    )
+    seen, mm = [], torch.mm
+
+    def watched(*args, **kwargs):
+        seen.append(torch.get_float32_matmul_precision())
+        return mm(*args, **kwargs)
+
+    monkeypatch.setattr(torch, "mm", watched)
     cuda._product("tfloat32", 16, 16, 16).prepare()()
     cuda._product("float32", 16, 16, 16).prepare()()
     assert seen == ["high", "highest"]

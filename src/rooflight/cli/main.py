@@ -30,11 +30,9 @@ app.add_typer(devices_app, name="devices")
 
 @app.callback()
 def _options(
-    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),  # noqa: ARG001 - see main
     version: bool = typer.Option(False, "--version", help="Print the version and exit."),
 ) -> None:
-    if debug:
-        os.environ["ROOFLIGHT_DEBUG"] = "1"
     if version:
         from importlib.metadata import version as version_of
 
@@ -44,30 +42,32 @@ def _options(
 
 def main() -> None:
     """Run the command line. Exit code 0, 2 for the user's mistake, 1 for a run that failed, 130 for Ctrl-C."""
-    if "--debug" in sys.argv:  # wherever it stands
-        sys.argv = [sys.argv[0], *(word for word in sys.argv[1:] if word != "--debug")]
-        os.environ["ROOFLIGHT_DEBUG"] = "1"
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or torch's profiler writes its own marks to standard error
+    debug = "--debug" in sys.argv  # wherever it stands
+    sys.argv = [word for word in sys.argv if word != "--debug"]
     try:
         app()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as stop:  # typer makes the one into the other
+        if isinstance(stop, SystemExit) and stop.code != INTERRUPTED:
+            raise
         _tell("interrupted: nothing was left half-written")
         sys.exit(INTERRUPTED)
     except (ValueError, FileNotFoundError) as error:
-        _fail(error, USER_MISTAKE)
+        _fail(error, USER_MISTAKE, debug=debug)
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "transformers"):
             raise
         extra = "torch" if error.name == "torch" else "hf"
-        _fail(ValueError(f'{error.name} is not installed: pip install "rooflight[{extra}]"'), USER_MISTAKE)
+        _fail(ValueError(f'{error.name} is not installed: pip install "rooflight[{extra}]"'), USER_MISTAKE, debug=debug)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(RUN_FAILED)
     except Exception as error:  # one line for the user, the whole story for --debug
-        _fail(error, RUN_FAILED)
+        _fail(error, RUN_FAILED, debug=debug)
 
 
-def _fail(error: BaseException, code: int) -> None:
-    if os.environ.get("ROOFLIGHT_DEBUG"):
+def _fail(error: BaseException, code: int, *, debug: bool) -> None:
+    if debug:
         traceback.print_exception(error)
     text = " ".join(str(error).split()) or type(error).__name__
     _tell(text if code == USER_MISTAKE or isinstance(error, RuntimeError) else f"{type(error).__name__}: {text}")

@@ -1,0 +1,306 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import rooflight as rl
+from rooflight.cli.main import main
+from rooflight.devices import calibrations
+from rooflight.devices.calibrations import Calibration
+from rooflight.devices.spec import MemoryLevel, Roofs
+from rooflight.machine.environment import fingerprint
+
+SMALL = ("gpt2", "--small", "--seq", "8", "--device", "H100-SXM5-80GB")
+
+
+@pytest.fixture(autouse=True)
+def calibrated(tmp_path, monkeypatch):
+    """Generous roofs for this CPU, so that no test calibrates: what is measured here is the command, not the machine."""
+    monkeypatch.setenv("ROOFLIGHT_CACHE", str(tmp_path / "cache"))
+    levels = (MemoryLevel(name="L2", capacity_bytes=1 << 20, bytes_per_s=1e15), MemoryLevel(name="DRAM", bytes_per_s=1e14))
+    roofs = Roofs(
+        source="made up for tests",
+        matrix_flops_per_s={"float32": 1e16, "bfloat16": 1e16},
+        vector_flops_per_s={"float32": 1e16},
+        memory=levels,
+    )
+    calibrations.save(
+        Calibration(
+            fingerprint=fingerprint("cpu"),
+            device_name="test CPU",
+            kind="cpu",
+            roofs=roofs,
+            measured_at="2026-01-01T00:00:00+00:00",
+            environment={},
+        )
+    )
+
+
+@pytest.fixture
+def rooflight(monkeypatch, capsys):
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["rooflight", *words])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+def test_a_preset_is_bounded_without_hardware(rooflight):
+    code, out, err = rooflight("analyze", *SMALL, "--mode", "train")
+    assert code == 0, err
+    for part in ("H100-SXM5-80GB", "By phase", "By layer type", "By op", "Top operations", "100% of calls"):
+        assert part in out
+    assert "not measured" in out
+    assert "At the speed of light" in out
+
+
+def test_a_preset_is_measured_on_this_machine(rooflight):
+    code, out, err = rooflight("analyze", "gpt2", "--small", "--seq", "8")
+    assert code == 0, err
+    assert "test CPU" in out
+    assert "measured step" in out
+    assert "times its speed of light" in out
+
+
+def test_json_alone_goes_to_standard_output(rooflight):
+    code, out, _ = rooflight("analyze", *SMALL, "--json", "-")
+    data = json.loads(out)
+    assert code == 0
+    assert data["schema"] == "rooflight.analysis/1"
+    assert data["target"].startswith("gpt2")
+    assert data["coverage"]["calls"] == 1.0
+
+
+def test_files_are_written_and_a_saved_session_says_the_same(rooflight, tmp_path):
+    session, first, second, page = (tmp_path / name for name in ("run.session", "1.json", "2.json", "page.md"))
+    code, out, _ = rooflight("analyze", *SMALL, "--save", str(session), "--json", str(first), "--markdown", str(page))
+    assert code == 0
+    assert "By op" in out
+    assert page.read_text().startswith("# Speed of light: gpt2")
+    code, _, err = rooflight("analyze", str(session), "--device", "H100-SXM5-80GB", "--json", str(second))
+    assert code == 0, err
+    one, two = (json.loads(path.read_text()) for path in (first, second))
+    assert one["totals"] == two["totals"]
+    assert one["ops"] == two["ops"]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == [
+        "1.json",
+        "2.json",
+        "page.md",
+        "run.session",
+    ]
+
+
+def test_a_users_own_step_is_recorded_and_measured(rooflight, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import torch
+
+            def make_step():
+                model = torch.nn.Linear(64, 32)
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                x = torch.randn(16, 64)
+
+                def step():
+                    model(x).sum().backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+
+                return step, model
+            """
+        )
+    )
+    code, out, err = rooflight("analyze", f"{script}:make_step", "--json", "-")
+    assert code == 0, err
+    data = json.loads(out)
+    # forward 2*16*64*32 = 65536, weight gradient the same; the input needs no gradient
+    assert data["totals"]["matrix_flops"] == 2 * 65536
+    assert data["totals"]["measured_s"] > 0
+    assert {row["name"] for row in data["by_phase"]} == {"forward", "backward", "optimizer"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["gpt3"], "did you mean gpt2"),
+        (["gpt2", "--mode", "fly"], 'unknown mode "fly"'),
+        (["gpt2", "--dtype", "fp3"], 'unknown dtype "fp3"'),
+        (["gpt2", "--device", "NVIDIA H300"], 'unknown device "NVIDIA H300"'),
+        (["gpt2", "--batch", "0"], "at least 1"),
+        (["gpt2", "--seq", "5000"], "1024 positions"),
+        (["gpt2", "--top", "0"], "at least 1 row"),
+        (["gpt2", "--json", "/no/such/folder/x.json"], "no folder"),
+        (["gpt2", "--save", "/no/such/folder/x"], "no folder"),
+        (["resnet-50", "--mode", "decode"], "no mode decode"),
+        (["nowhere.py:make_step"], "nowhere.py"),
+        (["nowhere.json"], "nowhere.json"),
+    ],
+)
+def test_mistakes_end_in_one_line_and_code_2(rooflight, words, said):
+    code, out, err = rooflight("analyze", *words)
+    assert code == 2
+    assert out == ""
+    assert said in err
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+
+
+SCRIPTS = {
+    "raises at import": ("import nothing_of_that_name\ndef make_step(): ...", 2, "nothing_of_that_name"),
+    "raises in make_step": ("def make_step():\n    raise KeyError('lost')", 2, "lost"),
+    "returns no callable": ("def make_step():\n    return 3", 2, "callable"),
+    "is no Python": ("def make_step(:", 2, "syntax error"),
+    "has another function": ("def other():\n    return print", 2, "other"),
+    "fails in the step": ("def make_step():\n    def step():\n        raise OSError('gone')\n    return step", 1, "gone"),
+}
+
+
+@pytest.mark.parametrize("case", SCRIPTS)
+def test_a_script_that_fails_says_where(rooflight, tmp_path, case):
+    text, expected, said = SCRIPTS[case]
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    saved = tmp_path / "x.session"
+    code, _, err = rooflight("analyze", f"{script}:make_step", "--save", str(saved))
+    assert code == expected
+    assert said in err
+    assert err.count("\n") == 1
+    assert not saved.exists()
+
+
+def test_a_config_that_transformers_refuses_is_one_line(rooflight, tmp_path):
+    config = tmp_path / "config.json"
+    for text in ("{", "[]", '{"model_type": "no-such-model"}', '{"model_type": "gpt2", "n_head": 0}'):
+        config.write_text(text)
+        code, _, err = rooflight("analyze", str(config), "--device", "H100-SXM5-80GB")
+        assert code in (1, 2)
+        assert err.count("\n") == 1, err
+        assert "Traceback" not in err
+
+
+def test_any_transformers_config_will_do(rooflight, tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text('{"model_type": "gpt2", "n_layer": 1, "n_embd": 32, "n_head": 2, "vocab_size": 100}')
+    code, out, err = rooflight("analyze", str(config), "--device", "A100-SXM4-80GB", "--seq", "8", "--json", "-")
+    assert code == 0, err
+    # 8 tokens: 2*8*(4*32*32 + 8*32*32 + 32*100) linear and 4*2 heads*36 pairs*16 attention
+    assert json.loads(out)["totals"]["matrix_flops"] == 2 * 8 * (12 * 32 * 32 + 3200) + 4 * 2 * 36 * 16
+
+
+def test_a_damaged_session_is_one_line(rooflight, tmp_path):
+    session = tmp_path / "run.session"
+    rooflight("analyze", *SMALL, "--save", str(session))
+    whole = session.read_bytes()
+    for damage in (whole[: len(whole) // 2], whole[:100], b"", b"\0" * 500):
+        session.write_bytes(damage)
+        code, _, err = rooflight("analyze", str(session), "--device", "H100-SXM5-80GB")
+        assert code == 2
+        assert err.count("\n") == 1
+        assert "record it again" in err
+
+
+def test_a_saved_session_takes_no_options_of_a_run(rooflight, tmp_path):
+    session = tmp_path / "run.session"
+    rooflight("analyze", *SMALL, "--save", str(session))
+    code, _, err = rooflight("analyze", str(session), "--batch", "4")
+    assert code == 2
+    assert "--batch" in err
+
+
+def test_a_model_that_does_not_fit_here_is_bounded_and_not_measured(rooflight, monkeypatch):
+    monkeypatch.setattr("rooflight.machine.presence.free_memory_bytes", lambda kind: 1000)
+    code, out, _ = rooflight("analyze", "gpt2", "--small", "--seq", "8")
+    assert code == 0
+    assert "Not measured: the step needs at least" in out
+    assert "too little" in out
+
+
+def test_debug_shows_the_traceback(rooflight):
+    code, _, err = rooflight("analyze", "gpt2", "--mode", "fly", "--debug")
+    assert code == 2
+    assert "Traceback" in err
+
+
+def test_help_has_an_example(rooflight):
+    code, out, _ = rooflight("analyze", "--help")
+    assert code == 0
+    assert "rooflight analyze gpt2" in out
+
+
+def _python(code: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", textwrap.dedent(code), *words]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
+
+
+WITHOUT_TORCH = """
+    import sys
+    sys.modules["torch"] = None
+    sys.modules["transformers"] = None
+    from rooflight.cli.main import main
+    sys.argv[0] = "rooflight"
+    main()
+"""
+
+
+def test_a_saved_session_is_analysed_without_torch(rooflight, tmp_path):
+    session = tmp_path / "run.session"
+    rooflight("analyze", *SMALL, "--save", str(session))
+    done = _python(WITHOUT_TORCH, "analyze", str(session), "--device", "H100-SXM5-80GB")
+    assert done.returncode == 0, done.stderr
+    assert "By op" in done.stdout
+
+
+def test_recording_without_torch_says_what_to_install():
+    done = _python(WITHOUT_TORCH, "analyze", "gpt2", "--device", "H100-SXM5-80GB")
+    assert done.returncode == 2
+    assert 'pip install "rooflight[' in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_help_and_version_import_nothing_heavy():
+    done = _python(
+        """
+        import sys
+        from rooflight.cli.main import main
+        sys.argv = ["rooflight", "--help"]
+        try:
+            main()
+        except SystemExit:
+            pass
+        print([name for name in ("torch", "transformers", "numpy", "rich") if name in sys.modules])
+        """
+    )
+    assert done.stdout.strip().endswith("[]")
+
+
+def test_ctrl_c_ends_with_one_line(rooflight, tmp_path, monkeypatch):
+    script = tmp_path / "train.py"
+    script.write_text("def make_step():\n    def step():\n        raise KeyboardInterrupt\n    return step")
+    code, _, err = rooflight("analyze", f"{script}:make_step", "--save", str(tmp_path / "x"))
+    assert code == 130
+    assert "interrupted" in err
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_session_of_another_cpu_asks_for_a_device(rooflight, tmp_path):
+    session = tmp_path / "run.session"
+    rooflight("analyze", *SMALL, "--save", str(session))
+    loaded = rl.load(session)
+    replace(loaded, environment={**loaded.environment, "fingerprint": "another"}).save(Path(session))
+    code, _, err = rooflight("analyze", str(session))
+    assert code == 2
+    assert "never calibrated" in err

@@ -1,0 +1,141 @@
+"""torch's own samples for its own ops, run with and without a recording around them."""
+
+from __future__ import annotations
+
+import sys
+import types
+import unittest
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import rooflight as rl
+from rooflight.costs.cost import Uncosted
+from rooflight.costs.registry import cost_of
+
+# Their results are whatever lay in memory.
+UNINITIALIZED = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
+
+
+@dataclass(slots=True)
+class Tally:
+    """How often each dispatched op ran, and why those without a cost have none."""
+
+    pairs: int = 0  # op and sample
+    calls: dict[str, int] = field(default_factory=dict)
+    uncosted_calls: int = 0
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def add(self, session: rl.Session) -> None:
+        self.pairs += 1
+        for number in session.columns.signature[session.counted]:
+            op = session.signatures[number]
+            self.calls[op.name] = self.calls.get(op.name, 0) + 1
+            cost = cost_of(op)
+            if isinstance(cost, Uncosted):
+                self.uncosted_calls += 1
+                self.reasons.setdefault(op.name, cost.reason)
+
+    @property
+    def share_of_calls(self) -> float:
+        return 1 - self.uncosted_calls / sum(self.calls.values())
+
+    @property
+    def share_of_ops(self) -> float:
+        return 1 - len(self.reasons) / len(self.calls)
+
+
+def opinfos() -> list[Any]:
+    """torch's database of ops, without the test library it imports for its own assertions."""
+    if "expecttest" not in sys.modules:
+        stub = types.ModuleType("expecttest")
+        stub.TestCase = unittest.TestCase  # type: ignore[attr-defined]
+        sys.modules["expecttest"] = stub
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torch.testing._internal.common_methods_invocations import op_db
+
+    return [info for info in op_db if torch.float32 in info.supported_dtypes("cpu")]
+
+
+def samples(info: Any, limit: int | None = None) -> Iterator[Any]:
+    """Sample inputs in float32 on the CPU, always the same ones."""
+    torch.manual_seed(0)
+    found = info.sample_inputs("cpu", torch.float32, requires_grad=info.supports_autograd)
+    for index, sample in enumerate(found):
+        if limit is not None and index >= limit:
+            return
+        yield sample
+
+
+class Names(TorchDispatchMode):
+    """The ops that a plain mode sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func._schema.name)
+        return func(*args, **(kwargs or {}))
+
+
+def check(info: Any, sample: Any) -> rl.Session:
+    """Run one sample plain, under a mode that only lists names, and recorded: results and gradients are the same bits,
+    and the record holds what the mode saw.
+    """
+    plain = _run(info, sample)
+    with Names() as seen:
+        _run(info, sample)
+    with rl.record() as recording:
+        recorded = _run(info, sample)
+    if info.name not in UNINITIALIZED:
+        assert_same(plain, recorded)
+    session = recording.session
+    is_parent = {int(parent) for parent in session.columns.parent}
+    leaves = [op.signature.name for index, op in enumerate(session.records) if index not in is_parent]
+    assert leaves == [name for name in seen.names if not name.startswith("profiler::")]
+    return session
+
+
+def _run(info: Any, sample: Any) -> list[Any]:
+    """Outputs and gradients of one call."""
+    torch.manual_seed(1)
+    inputs = [t for t in tree_leaves((sample.input, sample.args, sample.kwargs)) if isinstance(t, torch.Tensor)]
+    leaves = [tensor for tensor in inputs if tensor.requires_grad and tensor.is_leaf]
+    out = info(sample.input, *sample.args, **sample.kwargs)
+    outputs = [item for item in tree_leaves(out) if isinstance(item, torch.Tensor)]
+    results: list[Any] = [item.detach() if isinstance(item, torch.Tensor) else item for item in tree_leaves(out)]
+    wanted = [tensor for tensor in outputs if tensor.requires_grad]
+    if leaves and wanted:
+        ones = [torch.ones_like(tensor) for tensor in wanted]
+        results += torch.autograd.grad(wanted, leaves, ones, allow_unused=True)
+    return results
+
+
+def assert_same(expected: list[Any], found: list[Any]) -> None:
+    """Equal bit for bit, NaNs included."""
+    assert len(expected) == len(found)
+    for one, other in zip(expected, found, strict=True):
+        assert type(one) is type(other)
+        if not isinstance(one, torch.Tensor):
+            assert one == other or one != one
+            continue
+        assert (one.shape, one.dtype, one.layout, one.requires_grad) == (
+            other.shape, other.dtype, other.layout, other.requires_grad)  # fmt: skip
+        if one.layout is torch.strided and not one.is_nested:
+            assert one.stride() == other.stride()
+            assert one.is_conj() == other.is_conj()
+            assert _bytes(one) == _bytes(other)
+        else:
+            torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return bytes(plain.view(-1).view(torch.uint8).numpy()) if plain.numel() else b""
