@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, replace
-from threading import Lock
+from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -76,7 +76,8 @@ class Composites:
         parent = self._append(op, [*args[:4], kwargs.get("attn_mask")], [out])
         tape.adopt(children, parent)
         end = torch._C._autograd._get_sequence_nr()
-        if out.requires_grad and end > sequence:
+        own_thread = get_ident() == self._source.thread  # elsewhere sequence numbers are others'
+        if own_thread and out.requires_grad and end > sequence:
             query, key, value = args[:3]
             self._regions.append(_Region(sequence, end, attention_backward(op, (query, key, value))))
             self._starts.append(sequence)
@@ -85,7 +86,7 @@ class Composites:
     def note_meta(self, op: OpSignature, inputs: list[Any], outputs: list[Any], *, backward: bool) -> None:
         """Write the record of one half of an SDPA call on the meta device."""
         source = self._source
-        context = source._context_of_backward(None) if backward else source._context
+        context = source._context_of_backward() if backward else source._context
         self._append(op, inputs, outputs, context)
 
     def before_forward_op(self) -> None:

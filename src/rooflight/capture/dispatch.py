@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch._C import _current_autograd_node, _current_graph_task_id
+from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
 from torch._C._autograd import _get_sequence_nr
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
@@ -21,6 +22,7 @@ from rooflight.records.record import Direction, ModuleEntry
 
 _FORWARD, _BACKWARD = int(Direction.FORWARD), int(Direction.BACKWARD)
 _PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor})
+_DEVICE_KEYS = ("CPU", "CUDA", "XPU", "Meta", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 
 Handler = Callable[..., Any]
 
@@ -50,7 +52,8 @@ class DispatchSource(TorchDispatchMode):
         self.composites = Composites(self)
         self.module = 0
         self.phase = 0
-        self.optimizer_steps = 0  # how many Optimizer.step calls are open
+        self._steps: list[tuple[int, int]] = []  # of each open Optimizer.step: module and graph task it was called in
+        self._marks: list[bool] = []  # the profiler's open marks: whether each is that of an Optimizer.step
         self.parameter_modules: dict[int, int] = {}  # id of a parameter -> number of the module that owns it
         self._ops: dict[Any, tuple[Callable[..., Any], Reader]] = {}
         self._specials: dict[Any, Handler] = {}
@@ -71,8 +74,11 @@ class DispatchSource(TorchDispatchMode):
         return self
 
     def __exit__(self, *_: object) -> None:
-        _pop_mode()
-        self.composites.close_backward()
+        above = []
+        while (mode := _pop_mode()) is not self:  # a recording begun later may end later too
+            above.append(mode)
+        for mode in reversed(above):
+            _push_mode(mode)
 
     def __torch_dispatch__(
         self, func: Any, types: tuple[type, ...], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -90,24 +96,30 @@ class DispatchSource(TorchDispatchMode):
         run, reader = known
         out = run(*args, **kwargs) if kwargs else run(*args)
         composites = self.composites
-        if _current_graph_task_id() == -1:
-            if composites.active:
-                composites.before_forward_op()
-            reader(args, kwargs, out, self._context)
-        else:
-            reader(args, kwargs, out, self._context_of_backward(func))
-            if composites.active:
-                composites.after_op(func)
+        try:
+            if _current_graph_task_id() == -1:
+                if composites.active:
+                    composites.before_forward_op()
+                reader(args, kwargs, out, self._context)
+            else:
+                reader(args, kwargs, out, self._context_of_backward())
+                if composites.active:
+                    composites.after_op(func)
+        except BaseException:  # an interrupt, which the program may survive
+            self.tape.mend()
+            raise
         return out
 
     # -- where in the program we are ---------------------------------------------------------------------------------
 
     def update_context(self) -> None:
         """Take note that module, phase or optimizer state changed."""
-        direction = Direction.OPTIMIZER if self.optimizer_steps else Direction.FORWARD
+        # a module that runs inside Optimizer.step runs forward, for the closure that some optimizers are given
+        stepping = bool(self._steps) and self._steps[-1][0] == self.module
+        direction = Direction.OPTIMIZER if stepping else Direction.FORWARD
         self._context = self.tape.context(self.module, self.phase, direction)
-        if (self.phase, direction) != self._context_kind:
-            self._context_kind = (self.phase, direction)
+        if (self.phase, len(self._steps)) != self._context_kind:
+            self._context_kind = (self.phase, len(self._steps))
             self._module_contexts.clear()
         self._module_contexts[self.module] = self._context
         self._backward_sequence = -1
@@ -125,7 +137,7 @@ class DispatchSource(TorchDispatchMode):
         else:
             self._context = context
 
-    def _context_of_backward(self, func: Any) -> int:
+    def _context_of_backward(self) -> int:
         node = _current_autograd_node()
         if node is None:
             return self.tape.context(self.module, self.phase, _BACKWARD)
@@ -134,6 +146,8 @@ class DispatchSource(TorchDispatchMode):
             self.composites.before_backward_op(sequence)
         if sequence == self._backward_sequence:
             return self._backward_context
+        if self._steps and self._steps[-1][1] == _current_graph_task_id():  # a hook updates weights during backward
+            return self._context
         module = self.module  # not 0 when a module runs inside the backward pass: checkpointing recomputes it
         if not module:
             if sequence == NO_SEQUENCE:
@@ -158,8 +172,8 @@ class DispatchSource(TorchDispatchMode):
         elif func is torch.ops.aten._local_scalar_dense.default:
             handler = self._read_scalar
         elif isinstance(func, torch._ops.OpOverload) and func.namespace == "profiler":
-            handler = _run
-        elif isinstance(func, torch._ops.OpOverload) and func._can_decompose():
+            handler = self._run_mark
+        elif isinstance(func, torch._ops.OpOverload) and _is_composite(func):
             handler = self._run_decomposed
         if handler is not None:
             self._specials[func] = handler
@@ -169,6 +183,19 @@ class DispatchSource(TorchDispatchMode):
         """A composite arrives whole under inference_mode; with autograd its parts arrive, so take the parts here too."""
         with self:
             return func.decompose(*args, **kwargs)
+
+    def _run_mark(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The profiler's marks compute nothing; they tell where Optimizer.step begins and, even if it raises, ends."""
+        if "enter" in func._schema.name:
+            stepping = str(args[0]).startswith("Optimizer.step#")
+            self._marks.append(stepping)
+            if stepping:
+                self._steps.append((self.module, _current_graph_task_id()))
+                self.update_context()
+        elif self._marks and self._marks.pop():
+            self._steps.pop()
+            self.update_context()
+        return func(*args, **kwargs)
 
     def _run_attention(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with self:
@@ -182,7 +209,7 @@ class DispatchSource(TorchDispatchMode):
         else:
             out = True if tensor.dtype is torch.bool else 1.0 if tensor.dtype.is_floating_point else 1
         in_backward = _current_graph_task_id() != -1
-        self._scalar_reader(args, kwargs, out, self._context_of_backward(func) if in_backward else self._context)
+        self._scalar_reader(args, kwargs, out, self._context_of_backward() if in_backward else self._context)
         return out
 
     def _is_foreign(self, kind: type) -> bool:
@@ -196,6 +223,7 @@ class DispatchSource(TorchDispatchMode):
         return known
 
 
-def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """For ops that compute nothing, such as the profiler's marks."""
-    return func(*args, **kwargs)
+def _is_composite(func: torch._ops.OpOverload) -> bool:
+    """Whether autograd would split an op into others, having no kernel of a device to call."""
+    name = func.name()
+    return has_kernel(name, "CompositeImplicitAutograd") and not any(has_kernel(name, key) for key in _DEVICE_KEYS)

@@ -1,20 +1,24 @@
-"""ModuleTracker: which nn.Module is running, by torch's global module and optimizer hooks."""
+"""ModuleTracker: which nn.Module is running, by torch's global module hooks."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from threading import get_ident
+from types import FrameType
 from typing import Any
 
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from rooflight.capture.composites import _sources
 from rooflight.capture.dispatch import DispatchSource
 
+_CALL = nn.Module._call_impl.__code__
+
 
 class ModuleTracker:
-    """Keeps the source's current module and direction up to date while installed.
+    """Keeps the source's current module up to date while installed.
 
     Without a model, the outermost module called becomes a root named after its class, and the modules below it get
     their qualified names below that. With a model, names are those of ``model.named_modules()``.
@@ -25,6 +29,7 @@ class ModuleTracker:
         self._numbers: dict[int, int] = {}  # id of a module -> its number on the tape
         self._kept: list[nn.Module] = []  # named modules stay alive, or their ids could be reused
         self._stack: list[tuple[nn.Module, int]] = []
+        self._calls: set[tuple[int, int | None]] = set()  # which module was seen to call which, by number
         self._handles: list[Any] = []
         if model is not None:
             self._name_tree(model, "")
@@ -34,8 +39,6 @@ class ModuleTracker:
         self._handles = [
             register_module_forward_pre_hook(self._enter),
             register_module_forward_hook(self._leave, always_call=True),
-            register_optimizer_step_pre_hook(self._enter_step),
-            register_optimizer_step_post_hook(self._leave_step),
         ]
 
     def remove(self) -> None:
@@ -64,8 +67,12 @@ class ModuleTracker:
         if get_ident() != source.thread and not self._here():
             return
         number = self._numbers.get(id(module))
+        if self._stack and (self._stack[-1][1], number) not in self._calls:
+            self._forget_interrupted()
         if number is None:
             number = self._name_unknown(module)
+        if self._stack:
+            self._calls.add((self._stack[-1][1], number))
         self._stack.append((module, number))
         source.enter_module(number)
 
@@ -73,9 +80,24 @@ class ModuleTracker:
         source, stack = self._source, self._stack
         if get_ident() != source.thread and not self._here():
             return
-        while stack and stack.pop()[0] is not module:
-            pass  # a forward that raised may have left entries above its own
+        for depth in range(len(stack) - 1, -1, -1):
+            if stack[depth][0] is module:
+                del stack[depth:]  # with those above it that an interrupt left there
+                break
         source.enter_module(stack[-1][1] if stack else 0)
+
+    def _forget_interrupted(self) -> None:
+        """Drop calls that ended without a word. torch tells of those that return or raise an Exception, but not of
+        those that a KeyboardInterrupt stops; a program that survives one calls a module that none of these would call.
+        """
+        if get_ident() != self._source.thread:
+            return
+        running = _running_modules()
+        if next(running, None) is self._stack[-1][0]:
+            return
+        alive = {id(module) for module in running}
+        while self._stack and id(self._stack[-1][0]) not in alive:
+            self._stack.pop()
 
     def _name_unknown(self, module: nn.Module) -> int:
         """Name a module met for the first time, and those below it, after its class and the module that called it."""
@@ -84,12 +106,14 @@ class ModuleTracker:
         self._name_tree(module, f"{parent}.{name}" if parent else name)
         return self._numbers[id(module)]
 
-    def _enter_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if get_ident() == self._source.thread or self._here():
-            self._source.optimizer_steps += 1
-            self._source.update_context()
 
-    def _leave_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if get_ident() == self._source.thread or self._here():
-            self._source.optimizer_steps = max(0, self._source.optimizer_steps - 1)
-            self._source.update_context()
+def _running_modules() -> Iterator[nn.Module]:
+    """The modules whose calls are on this thread's stack, innermost first, the one about to run left out."""
+    frame: FrameType | None = sys._getframe(1)
+    calls = 0
+    while frame is not None:
+        if frame.f_code is _CALL:
+            calls += 1
+            if calls > 1:
+                yield frame.f_locals["self"]
+        frame = frame.f_back

@@ -25,13 +25,15 @@ def phase(name: str) -> Iterator[None]:
     """
     if not name:
         raise ValueError('a phase needs a name, such as phase("train/forward")')
-    _state.names.append(name)
-    _tell(name)
+    names = _state.names
+    depth = len(names)
     try:
+        names.append(name)
+        _tell(name)
         yield
     finally:
-        _state.names.pop()
-        _tell(_state.names[-1])
+        del names[depth:]
+        _tell(names[-1])
 
 
 def current_phase() -> str:

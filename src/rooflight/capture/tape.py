@@ -21,7 +21,6 @@ class Tape:
     """
 
     __slots__ = (
-        "_children",
         "_contexts",
         "_modules",
         "_parents",
@@ -48,8 +47,7 @@ class Tape:
         self.storage_ids: dict[int, int] = {}  # address of a live storage -> its id
         self.storage_bytes = array("q")
         self.devices: set[str] = set()  # types of the devices whose tensors were seen: cpu, cuda, meta
-        self._children = array("i")
-        self._parents = array("i")
+        self._parents: dict[int, int] = {}  # by child
         self.context(self.module(ModuleEntry("", "")), self.phase(""), Direction.FORWARD)
 
     def __len__(self) -> int:
@@ -84,11 +82,23 @@ class Tape:
 
     def append(self, op: OpSignature, context: int, reads: Sequence[int], writes: Sequence[int]) -> int:
         """Add a record; returns its index. Readers of plain ops do the same by hand."""
-        self.contexts.append(context)
-        self.touched.extend(reads)
-        self.touched.extend(writes)
-        self.signatures.append(self.signature(op, len(reads), len(writes)))
+        try:
+            self.contexts.append(context)
+            self.touched.extend(reads)
+            self.touched.extend(writes)
+            self.signatures.append(self.signature(op, len(reads), len(writes)))
+        except BaseException:
+            self.mend()
+            raise
         return len(self.signatures) - 1
+
+    def mend(self) -> None:
+        """Take out the half of a record that an interrupt let through: one counts once its signature is there."""
+        count = len(self.signatures)
+        if len(self.contexts) > count:
+            table = [reads + writes for _, reads, writes in self._signatures]
+            del self.contexts[count:]
+            del self.touched[sum(table[number] for number in self.signatures) :]
 
     def storages_of(self, records: Sequence[int]) -> tuple[dict[int, None], dict[int, None]]:
         """Storages that the last few records read and wrote, each once, in order."""
@@ -107,25 +117,22 @@ class Tape:
 
     def adopt(self, children: Iterable[int], parent: int) -> None:
         """Let ``parent`` account for the records ``children``."""
-        for child in children:
-            self._children.append(child)
-            self._parents.append(parent)
+        self._parents.update(dict.fromkeys(children, parent))
 
     def session(self, environment: Mapping[str, str], notes: Sequence[str] = ()) -> Session:
         """The columns so far as an immutable session."""
-        count = min(len(self.signatures), len(self.contexts))  # an interrupt may fall between two appends
-        contexts = np.array(list(self._contexts), dtype=np.int32)[np.array(self.contexts[:count], dtype=np.int32)]
-        numbers = np.array(self.signatures[:count], dtype=np.int32)
+        self.mend()
+        count = len(self.signatures)
+        contexts = np.array(list(self._contexts), dtype=np.int32)[np.array(self.contexts, dtype=np.int32)]
+        numbers = np.array(self.signatures, dtype=np.int32)
         touched = np.array(self.touched, dtype=np.int32)
         table = np.array([(reads, writes) for _, reads, writes in self._signatures], dtype=np.int64).reshape(-1, 2)
         reads, writes = table[numbers].T
         is_read = np.repeat(np.tile([True, False], count), np.stack([reads, writes], axis=1).ravel())
-        touched = touched[: len(is_read)]
         distinct: dict[OpSignature, int] = {}
         unique = np.array([distinct.setdefault(op, len(distinct)) for op, _, _ in self._signatures], dtype=np.int32)
         parent = np.full(count, NO_PARENT, dtype=np.int32)
-        pairs = min(len(self._children), len(self._parents))
-        parent[self._children[:pairs]] = self._parents[:pairs]
+        parent[list(self._parents)] = list(self._parents.values())
         return Session(
             signatures=tuple(distinct),
             modules=tuple(self._modules),

@@ -36,7 +36,8 @@ extern "C" __global__ void multiply_add(REAL* data, int rounds) {
 
 # __ldcg goes around L1; the write never happens, and keeps the compiler from dropping the reads
 _READ: Final = """
-extern "C" __global__ void __launch_bounds__(256, 8) read_again(const float4* data, float* out, int count, int repeats) {
+extern "C" __global__ void __launch_bounds__(256, 8)
+read_again(const float4* data, float* out, int count, int repeats) {
     float sum = 0;
     const int stride = gridDim.x * blockDim.x;
     for (int repeat = 0; repeat < repeats; ++repeat) {
