@@ -21,6 +21,9 @@ from rooflight.costs.registry import cost_of
 # Their results are whatever lay in memory.
 UNINITIALIZED = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
 
+# torch itself takes another way through their backward as soon as any dispatch mode is on.
+MODE_SENSITIVE = ("linalg.eig", "ormqr", "prod")
+
 
 @dataclass(slots=True)
 class Tally:
@@ -60,7 +63,11 @@ def opinfos() -> list[Any]:
         warnings.simplefilter("ignore")
         from torch.testing._internal.common_methods_invocations import op_db
 
-    return [info for info in op_db if torch.float32 in info.supported_dtypes("cpu")]
+    return [
+        info
+        for info in op_db
+        if torch.float32 in info.supported_dtypes("cpu") and not info.name.startswith("jiterator")
+    ]
 
 
 def samples(info: Any, limit: int | None = None) -> Iterator[Any]:
@@ -91,11 +98,11 @@ def check(info: Any, sample: Any) -> rl.Session:
     """
     plain = _run(info, sample)
     with Names() as seen:
-        _run(info, sample)
+        under_mode = _run(info, sample)
     with rl.record() as recording:
         recorded = _run(info, sample)
     if info.name not in UNINITIALIZED:
-        assert_same(plain, recorded)
+        assert_same(under_mode if info.name in MODE_SENSITIVE else plain, recorded)
     session = recording.session
     is_parent = {int(parent) for parent in session.columns.parent}
     leaves = [op.signature.name for index, op in enumerate(session.records) if index not in is_parent]
@@ -104,17 +111,21 @@ def check(info: Any, sample: Any) -> rl.Session:
 
 
 def _run(info: Any, sample: Any) -> list[Any]:
-    """Outputs and gradients of one call."""
+    """Outputs and gradients of one call, or the error it ends in."""
     torch.manual_seed(1)
     inputs = [t for t in tree_leaves((sample.input, sample.args, sample.kwargs)) if isinstance(t, torch.Tensor)]
     leaves = [tensor for tensor in inputs if tensor.requires_grad and tensor.is_leaf]
-    out = info(sample.input, *sample.args, **sample.kwargs)
-    outputs = [item for item in tree_leaves(out) if isinstance(item, torch.Tensor)]
-    results: list[Any] = [item.detach() if isinstance(item, torch.Tensor) else item for item in tree_leaves(out)]
-    wanted = [tensor for tensor in outputs if tensor.requires_grad]
-    if leaves and wanted:
-        ones = [torch.ones_like(tensor) for tensor in wanted]
-        results += torch.autograd.grad(wanted, leaves, ones, allow_unused=True)
+    results: list[Any] = []
+    try:
+        outputs = tree_leaves(info(sample.input, *sample.args, **sample.kwargs))
+        results += [item.detach() if isinstance(item, torch.Tensor) else item for item in outputs]
+        wanted = [item for item in outputs if isinstance(item, torch.Tensor) and item.requires_grad]
+        if leaves and wanted:
+            ones = [torch.ones_like(tensor) for tensor in wanted if tensor.layout is torch.strided]
+            wanted = [tensor for tensor in wanted if tensor.layout is torch.strided]
+            results += torch.autograd.grad(wanted, leaves, ones, allow_unused=True)
+    except (RuntimeError, AssertionError) as error:
+        results.append(str(error))
     return results
 
 
@@ -124,18 +135,19 @@ def assert_same(expected: list[Any], found: list[Any]) -> None:
     for one, other in zip(expected, found, strict=True):
         assert type(one) is type(other)
         if not isinstance(one, torch.Tensor):
-            assert one == other or one != one
+            assert one == other or one != one  # noqa: PLR0124 - NaN
             continue
         assert (one.shape, one.dtype, one.layout, one.requires_grad) == (
             other.shape, other.dtype, other.layout, other.requires_grad)  # fmt: skip
         if one.layout is torch.strided and not one.is_nested:
             assert one.stride() == other.stride()
             assert one.is_conj() == other.is_conj()
-            assert _bytes(one) == _bytes(other)
+            assert bits(one) == bits(other)
         else:
             torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
 
-def _bytes(tensor: torch.Tensor) -> bytes:
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    return bytes(plain.view(-1).view(torch.uint8).numpy()) if plain.numel() else b""
+def bits(tensor: torch.Tensor) -> bytes:
+    """The values of a tensor as they lie in memory."""
+    same_size = {torch.bfloat16: torch.int16, torch.complex32: torch.int32}.get(tensor.dtype, tensor.dtype)
+    return tensor.detach().view(same_size).numpy(force=True).tobytes()

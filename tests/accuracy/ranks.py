@@ -41,7 +41,7 @@ def collectives(ranks: int) -> dict[str, Callable[[], Any]]:
         "all_to_all_single": lambda: dist.all_to_all_single(floats(whole), floats(whole)),
         "broadcast": lambda: dist.broadcast(floats(whole), src=0),
         "reduce": lambda: dist.reduce(floats(whole), dst=0),
-        "barrier": lambda: dist.barrier(),
+        "barrier": dist.barrier,
         "functional_all_reduce": lambda: functional.all_reduce(floats(whole), "sum", group).sum(),
         "functional_all_gather": lambda: functional.all_gather_tensor(floats(share), 0, group).sum(),
         "functional_reduce_scatter": lambda: functional.reduce_scatter_tensor(floats(whole), "sum", 0, group).sum(),

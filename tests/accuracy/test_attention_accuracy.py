@@ -16,7 +16,6 @@ from torch.nn.functional import scaled_dot_product_attention as attention
 from torch.utils.checkpoint import checkpoint
 
 from rooflight.capture.composites import ATTENTION_BACKWARD
-from rooflight.costs.cost import OpCost
 
 FORWARD = "aten::scaled_dot_product_attention"
 ALL_PAIRS = 32768
@@ -204,6 +203,7 @@ def test_retained_graph_is_walked_twice():
     assert analyse(run).totals.matrix_flops == 196608  # (1 + 2.5 + 2.5) * 32768
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
 def test_vmap():
     q, k, v = rand(3, 2, 4, 8, 16), rand(3, 2, 4, 8, 16), rand(3, 2, 4, 8, 16)
     assert analyse(lambda: torch.vmap(attention)(q, k, v)).totals.matrix_flops == 98304  # 3 * 32768
@@ -227,14 +227,9 @@ def test_checkpointing_counts_the_recomputed_forward(device, reentrant):
         out = checkpoint(lambda *qkv: attention(*qkv, is_causal=True) @ w, q, k, v, use_reentrant=reentrant)
         out.sum().backward()
 
-    analysis = analyse(run)
-    assert operation(analysis, FORWARD).calls == 2
-    attention_flops = sum(
-        op.calls * op.cost.matrix_flops
-        for op in analysis.operations
-        if "attention" in op.signature.name and isinstance(op.cost, OpCost)
-    )
-    assert attention_flops == 82944  # (1 + 1 + 2.5) * 18432
+    flops = {group.name: group.matrix_flops for group in analyse(run).by("op")}
+    assert flops[FORWARD] == 36864  # 2 * 18432
+    assert flops[ATTENTION_BACKWARD] == 46080  # 2.5 * 18432
 
 
 @pytest.mark.xfail(
@@ -276,7 +271,7 @@ class TestFlexAttention:
         from torch.nn.attention.flex_attention import flex_attention
 
         q, k, v = self.inputs()
-        function = torch.compile(flex_attention) if compiled else flex_attention
+        function = torch.compile(flex_attention, backend="eager") if compiled else flex_attention
         analysis = analyse(lambda: function(q, k, v))
         found = cost(analysis, "higher_order::flex_attention")
         assert found.matrix_flops == 2097152 == analysis.totals.matrix_flops  # 2 * 2 * (128 * 128) * 32

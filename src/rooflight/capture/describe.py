@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -33,13 +34,20 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
         return None
 
 
+def _address(tensor: torch.Tensor) -> int | None:
+    storage = storage_of(tensor)
+    return None if storage is None else storage._cdata
+
+
 def spec_of(tensor: torch.Tensor, storage: int = UNSHARED, offset: int = 0) -> TensorSpec:
     """Shape, dtype and strides of a tensor. Sparse and nested ones are described by the elements they store."""
-    dtype = str(tensor.dtype).removeprefix("torch.")
+    dtype = _dtype_name(tensor.dtype)
     if tensor.layout is torch.strided and not tensor.is_nested:
-        shape = tuple(int(size) for size in tensor.shape)
-        strides = None if tensor.is_contiguous() else tuple(int(stride) for stride in tensor.stride())
-        return TensorSpec(shape, dtype, strides, storage, offset)
+        strides = None if tensor.is_contiguous() else tensor.stride()
+        try:
+            return _spec(tensor.shape, dtype, strides, storage, offset)
+        except TypeError:  # symbolic sizes cannot be hashed
+            return _spec.__wrapped__(tensor.shape, dtype, strides, storage, offset)
     if tensor.is_nested:
         return TensorSpec((int(tensor.numel()),), dtype)
     if tensor.layout is torch.sparse_coo:
@@ -47,6 +55,24 @@ def spec_of(tensor: torch.Tensor, storage: int = UNSHARED, offset: int = 0) -> T
     if tensor.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc):
         return TensorSpec((int(tensor.values().numel()),), dtype)
     return TensorSpec(tuple(int(size) for size in tensor.shape), dtype)
+
+
+@cache
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+@lru_cache(maxsize=1 << 16)  # a model has few kinds of tensors
+def _spec(
+    shape: Sequence[int], dtype: str, strides: Sequence[int] | None, storage: int, offset: int
+) -> TensorSpec:
+    return TensorSpec(
+        tuple(int(size) for size in shape),
+        dtype,
+        None if strides is None else tuple(int(stride) for stride in strides),
+        storage,
+        offset,
+    )
 
 
 def signature_of(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OpSignature:
@@ -92,8 +118,9 @@ def _outputs(plan: Plan, values: Sequence[Any], out: Any) -> list[torch.Tensor]:
 
 def _specs(tensors: list[torch.Tensor]) -> tuple[TensorSpec, ...]:
     """Specs of an op's tensors, with storage numbers and offsets for those that share memory."""
-    storages = [storage_of(tensor) for tensor in tensors]
-    addresses = [None if storage is None else storage._cdata for storage in storages]
+    addresses = [_address(tensor) for tensor in tensors]
+    if len(set(addresses)) == len(addresses):  # nothing is shared, as in most calls
+        return tuple([spec_of(tensor) for tensor in tensors])
     times = Counter(addresses)
     first: dict[int, int] = {}
     base: dict[int, int] = {}

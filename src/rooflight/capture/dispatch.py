@@ -55,9 +55,9 @@ class DispatchSource(TorchDispatchMode):
         self._steps: list[tuple[int, int]] = []  # of each open Optimizer.step: module and graph task it was called in
         self._marks: list[bool] = []  # the profiler's open marks: whether each is that of an Optimizer.step
         self.parameter_modules: dict[int, int] = {}  # id of a parameter -> number of the module that owns it
-        self._ops: dict[Any, tuple[Callable[..., Any], Reader]] = {}
+        self._ops: dict[int, tuple[Callable[..., Any], Reader]] = {}
         self._specials: dict[Any, Handler] = {}
-        self._scalar_reader = reader_of(plan_of(torch.ops.aten._local_scalar_dense.default), tape, -1)
+        self._scalar_reader = reader_of(plan_of(torch.ops.aten._local_scalar_dense.default), tape)
         self._context = 0
         self._context_kind = (0, 0)
         self._module_contexts: dict[int, int] = {}  # of the current phase and direction, by module
@@ -86,28 +86,24 @@ class DispatchSource(TorchDispatchMode):
         for kind in types:
             if kind not in _PLAIN_TENSORS and self._is_foreign(kind):
                 return NotImplemented
-        known = self._ops.get(func)
+        known = self._ops.get(id(func))  # an OpOverload hashes in Python, and lives as long as torch
         if known is None:
             special = self._specials.get(func) or self._special_for(func)
             if special is not None:
                 return special(func, args, kwargs or {})
             run = getattr(func, "_op", func)  # what OpOverload.__call__ calls, without its Python frame
-            known = self._ops[func] = run, reader_of(plan_of(func), self.tape, len(self._ops))
+            known = self._ops[id(func)] = run, reader_of(plan_of(func), self.tape)
         run, reader = known
         out = run(*args, **kwargs) if kwargs else run(*args)
         composites = self.composites
-        try:
-            if _current_graph_task_id() == -1:
-                if composites.active:
-                    composites.before_forward_op()
-                reader(args, kwargs, out, self._context)
-            else:
-                reader(args, kwargs, out, self._context_of_backward())
-                if composites.active:
-                    composites.after_op(func)
-        except BaseException:  # an interrupt, which the program may survive
-            self.tape.mend()
-            raise
+        if _current_graph_task_id() == -1:
+            if composites.active:
+                composites.before_forward_op()
+            reader(args, kwargs, out, self._context)
+        else:
+            reader(args, kwargs, out, self._context_of_backward())
+            if composites.active:
+                composites.after_op(func)
         return out
 
     # -- where in the program we are ---------------------------------------------------------------------------------

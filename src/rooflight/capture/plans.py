@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache
+from itertools import count
 from typing import Any, Final
 
 import torch
@@ -29,12 +30,15 @@ _TENSOR_LISTS: Final = ("List[Tensor]", "List[Optional[Tensor]]", "List[List[Ten
 _ATTRIBUTES: Final = ("int", "bool", "str", "List[int]", "List[bool]")
 _LAYOUT_TYPES: Final = ("Layout", "MemoryFormat")
 
+_numbers = count()
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Arguments of one op in schema order, and which of them it mutates.
 
     ``is_view``: the outputs alias an input and nothing is written, so strides, storages and settings do not matter.
+    ``returns_new``: some output is not one of the arguments it mutates.
     """
 
     name: str
@@ -43,6 +47,8 @@ class Plan:
     defaults: tuple[Any, ...]
     mutated: tuple[int, ...]
     is_view: bool
+    returns_new: bool
+    number: int = field(default_factory=_numbers.__next__)  # keeps the keys of ops apart
 
     def positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """All arguments in schema order, keywords and defaults filled in."""
@@ -57,7 +63,7 @@ def plan_of(func: Any) -> Plan:
     """The plan of an OpOverload. A higher-order operator has no schema: all its tensors count, nothing else."""
     schema = getattr(func, "_schema", None)
     if schema is None:
-        return Plan(f"higher_order::{func.name()}", (), (), (), (), is_view=False)
+        return Plan(f"higher_order::{func.name()}", (), (), (), (), is_view=False, returns_new=True)
     arguments = schema.arguments
     writes = [bool(a.alias_info and a.alias_info.is_write) for a in arguments]
     aliases = [r.alias_info is not None for r in schema.returns]
@@ -68,14 +74,15 @@ def plan_of(func: Any) -> Plan:
         defaults=tuple(a.default_value for a in arguments),
         mutated=tuple(index for index, write in enumerate(writes) if write),
         is_view=(any(aliases) and not any(writes)) or schema.name in _UNANNOTATED_VIEWS,
+        returns_new=not all(aliases),
     )
 
 
 def _kind(argument: Any) -> Kind:
     text = str(argument.type)
+    text = text.removeprefix("Optional[").removesuffix("]") if text.startswith("Optional[") else text
     if text in _TENSOR_LISTS:
         return Kind.TENSORS
-    text = text.removeprefix("Optional[").removesuffix("]") if text.startswith("Optional[") else text
     if text == "Tensor":
         return Kind.TENSOR
     if text.endswith("c10d.ProcessGroup") or argument.name == "group_name":

@@ -10,7 +10,7 @@ from torch._C import _storage_id
 from torch._subclasses.fake_tensor import FakeTensor
 
 from rooflight.capture.describe import signature_of, storage_of, tensors_in
-from rooflight.capture.plans import Kind, Plan
+from rooflight.capture.plans import Kind, Plan, group_size
 from rooflight.capture.tape import Tape
 from rooflight.records.signature import OpSignature
 
@@ -18,40 +18,61 @@ Reader = Callable[[tuple[Any, ...], dict[str, Any] | None, Any, int], None]
 """Takes args, kwargs, result and context of a call that has just returned, and appends its record."""
 
 _Tensor = torch.Tensor
-_TENSOR, _TENSORS, _ATTRIBUTE = Kind.TENSOR, Kind.TENSORS, Kind.ATTRIBUTE
+_TENSOR, _TENSORS, _ATTRIBUTE, _GROUP = Kind.TENSOR, Kind.TENSORS, Kind.ATTRIBUTE, Kind.GROUP
 
 
-def reader_of(plan: Plan, tape: Tape, number: int) -> Reader:
-    """A reader for the op with this plan; ``number`` keeps its keys apart from other ops'."""
+def reader_of(plan: Plan, tape: Tape) -> Reader:
+    """A reader that notes the calls of the op with this plan on ``tape``."""
     if not plan.names and plan.name.startswith("higher_order::"):
         return _careful_reader(plan, tape)
-    return _view_reader(plan, tape, number) if plan.is_view else _reader(plan, tape, number)
+    if plan.name == "aten::lift_fresh":
+        return _lift_reader(plan, tape)
+    return _view_reader(plan, tape) if plan.is_view else _reader(plan, tape)
 
 
-def _view_reader(plan: Plan, tape: Tape, number: int) -> Reader:
+def _view_reader(plan: Plan, tape: Tape) -> Reader:
     """A view moves nothing: its shapes are enough, and it touches no storage."""
     careful = _careful_reader(plan, tape)
+    number = plan.number
     keys, add_signature, add_context = tape.keys, tape.signatures.append, tape.contexts.append
 
     def read(args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any, context: int) -> None:
         try:
             source = args[0]
-            key = (number, source.shape, source.dtype, out.shape)
+            key = (number, source.shape, source.dtype, source.stride(), out.shape, out.stride())
             signature = keys.get(key)
             if signature is None:
-                signature = keys[key] = tape.signature(_learn(plan, tape, args, kwargs, out), 0, 0)
+                signature = keys[key] = tape.signature(_learn(key, plan, tape, args, kwargs, out), 0, 0)
         except (AttributeError, RuntimeError, NotImplementedError, TypeError, IndexError):
             careful(args, kwargs, out, context)
             return
-        add_context(context)
-        add_signature(signature)
+        try:
+            add_context(context)
+            add_signature(signature)
+        except BaseException:  # an interrupt, which the program may survive
+            tape.mend()
+            raise
 
     return read
 
 
-def _reader(plan: Plan, tape: Tape, number: int) -> Reader:
+def _lift_reader(plan: Plan, tape: Tape) -> Reader:
+    """``torch.tensor(data)`` allocates out of sight: here its memory is seen first, whatever lived there before."""
+    read_view = _view_reader(plan, tape)
+
+    def read(args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any, context: int) -> None:
+        storage = storage_of(out)
+        if storage is not None:
+            tape.new_storage(storage._cdata, int(storage.nbytes()))
+        read_view(args, kwargs, out, context)
+
+    return read
+
+
+def _reader(plan: Plan, tape: Tape) -> Reader:
     careful = _careful_reader(plan, tape)
-    names, kinds, mutated = plan.names, plan.kinds, plan.mutated
+    number, names, kinds = plan.number, plan.names, plan.kinds
+    mutated, returns_new = plan.mutated, plan.returns_new
     keys, storage_ids, new_storage = tape.keys, tape.storage_ids, tape.new_storage
     add_signature, add_context, add_touched = tape.signatures.append, tape.contexts.append, tape.touched.extend
 
@@ -72,6 +93,8 @@ def _reader(plan: Plan, tape: Tape, number: int) -> Reader:
                 else:
                     if kind is _ATTRIBUTE:
                         key.append(tuple(value) if type(value) is list else value)
+                    elif kind is _GROUP:
+                        key.append(group_size(value))
                     continue
                 for item in items:
                     key += (item.shape, item.dtype, item.is_contiguous() or item.stride())
@@ -82,11 +105,13 @@ def _reader(plan: Plan, tape: Tape, number: int) -> Reader:
                     touched.append(storage_id)
             num_reads = len(touched)
             if num_reads > 1 and len(set(touched)) < num_reads:
-                key += _alias_pattern(values, touched)
+                key += _alias_pattern(kinds, values, touched)
             if mutated:
                 touched += _mutated_ids(mutated, values, storage_ids)
+                if returns_new:
+                    touched += _new_ids(out, touched, tape)
             elif out is not None:
-                known = touched if num_reads < 9 else set(touched)
+                known: Any = touched if num_reads < 9 else set(touched)
                 for item in (out,) if isinstance(out, _Tensor) else tensors_in(out):
                     key += (item.shape, item.dtype, item.is_contiguous() or item.stride())
                     address = _storage_id(item)
@@ -94,28 +119,51 @@ def _reader(plan: Plan, tape: Tape, number: int) -> Reader:
                     if storage_id is None or storage_id not in known:
                         # not an alias of an input, so it was just allocated, whatever lived at its address before
                         storage_id = new_storage(address, item.nbytes)
+                        if known is not touched:
+                            known.add(storage_id)
                     touched.append(storage_id)
             whole = tuple(key)
             signature = keys.get(whole)
             if signature is None:
-                op = _learn(plan, tape, args, kwargs, out)
+                op = _learn(whole, plan, tape, args, kwargs, out)
                 signature = keys[whole] = tape.signature(op, num_reads, len(touched) - num_reads)
         except (RuntimeError, NotImplementedError, TypeError):
             careful(args, kwargs, out, context)
             return
-        add_context(context)
-        add_touched(touched)
-        add_signature(signature)
+        try:
+            add_context(context)
+            add_touched(touched)
+            add_signature(signature)
+        except BaseException:
+            tape.mend()
+            raise
 
     return read
 
 
-def _learn(plan: Plan, tape: Tape, args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any) -> OpSignature:
-    """The signature of a call of a kind not met before, and which devices it touched."""
-    kwargs = kwargs or {}
-    for tensor in tensors_in((args, kwargs, out)):
-        tape.devices.add("meta" if isinstance(tensor, FakeTensor) else tensor.device.type)
-    return signature_of(plan, args, kwargs, out)
+_KNOWN_LIMIT = 1 << 17
+_known: dict[tuple[Any, ...], OpSignature] = {}
+"""Signatures of calls seen in any recording, so that recording a program again describes nothing twice."""
+
+
+def _learn(
+    key: tuple[Any, ...], plan: Plan, tape: Tape, args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any
+) -> OpSignature:
+    """The signature of a call of a kind that this recording had not met, and which devices it touched."""
+    _note_devices(tape, args, out)
+    op = _known.get(key)
+    if op is None:
+        if len(_known) >= _KNOWN_LIMIT:
+            _known.clear()
+        op = _known[key] = signature_of(plan, args, kwargs or {}, out)
+    return op
+
+
+def _note_devices(tape: Tape, args: tuple[Any, ...], out: Any) -> None:
+    for value in (*args, out):
+        tensor = value[0] if isinstance(value, list | tuple) and value else value
+        if isinstance(tensor, _Tensor):
+            tape.devices.add("meta" if isinstance(tensor, FakeTensor) else tensor.device.type)
 
 
 def _mutated_ids(mutated: tuple[int, ...], values: tuple[Any, ...], storage_ids: dict[int, int]) -> list[int]:
@@ -126,11 +174,23 @@ def _mutated_ids(mutated: tuple[int, ...], values: tuple[Any, ...], storage_ids:
     return ids
 
 
-def _alias_pattern(values: tuple[Any, ...], reads: list[int]) -> list[int]:
+def _new_ids(out: Any, known: list[int], tape: Tape) -> list[int]:
+    """Storages of the results that are none of the arguments: just allocated."""
+    ids: list[int] = []
+    for item in tensors_in(out):
+        address = _storage_id(item)
+        number = tape.storage_ids.get(address)
+        if number is None or number not in known:
+            ids.append(tape.new_storage(address, item.nbytes))
+    return ids
+
+
+def _alias_pattern(kinds: tuple[Kind, ...], values: tuple[Any, ...], reads: list[int]) -> list[int]:
     """Which tensors of a call share memory, and how far apart: relative, so that a loop over slices stays one key."""
     origin: dict[int, tuple[int, int]] = {}
     pattern: list[int] = []
-    for position, (tensor, storage_id) in enumerate(zip(tensors_in(values), reads, strict=True)):
+    given = [value for kind, value in zip(kinds, values, strict=False) if kind in (_TENSOR, _TENSORS)]
+    for position, (tensor, storage_id) in enumerate(zip(tensors_in(given), reads, strict=True)):
         offset = int(tensor.storage_offset())
         first, base = origin.setdefault(storage_id, (position, offset))
         pattern += (first, offset - base)
@@ -151,7 +211,8 @@ def _careful_reader(plan: Plan, tape: Tape) -> Reader:
 
     def read(args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any, context: int) -> None:
         kwargs = kwargs or {}
-        op = _learn(plan, tape, args, kwargs, out)
+        op = signature_of(plan, args, kwargs, out)
+        _note_devices(tape, args, out)
         if plan.is_view:
             tape.append(op, context, (), ())
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from threading import Lock
+from threading import Lock, get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from rooflight.capture.dispatch import DispatchSource
 from rooflight.capture.modules import ModuleTracker
 from rooflight.capture.phases import current_phase, subscribe, unsubscribe
 from rooflight.capture.tape import Tape
-from rooflight.machine.environment import describe, fingerprint
+from rooflight.machine.environment import describe
 from rooflight.records.session import Session
 
 if TYPE_CHECKING:
@@ -70,7 +70,15 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._undo.close()
+        assert self._source is not None
+        if get_ident() != self._source.thread:
+            raise RuntimeError("a recording ends in the thread that it began in")
+        try:
+            self._undo.close()
+        except BaseException:  # an interrupt must not leave torch half restored
+            self._undo.close()
+            raise
+        self._source.composites.close_backward()
         self._session = self._tape.session(_environment(self._tape.devices))
         self._model = None
 
@@ -83,7 +91,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
 def _environment(devices: set[str]) -> dict[str, str]:
     """The machine's facts, and which of its devices the recorded tensors were on: "meta" for none."""
     kind = next((kind for kind in ("meta", "cuda", "cpu") if kind in devices), "cpu")
-    return {**describe(), "device_kind": kind, "fingerprint": fingerprint("cuda" if kind == "cuda" else "cpu")}
+    return {**describe("cuda" if kind == "cuda" else "cpu"), "device_kind": kind}
 
 
 _lock = Lock()

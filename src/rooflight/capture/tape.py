@@ -37,7 +37,7 @@ class Tape:
 
     def __init__(self) -> None:
         self.keys: dict[tuple[object, ...], int] = {}  # what a reader saw -> number of the signature
-        self._signatures: dict[tuple[OpSignature, int, int], int] = {}
+        self._signatures: dict[tuple[int, int, int], tuple[int, OpSignature]] = {}
         self._modules: dict[ModuleEntry, int] = {}
         self._phases: dict[str, int] = {}
         self._contexts: dict[tuple[int, int, int], int] = {}
@@ -71,7 +71,9 @@ class Tape:
 
     def signature(self, op: OpSignature, reads: int, writes: int) -> int:
         """The number of a signature whose calls touch so many storages."""
-        return self._signatures.setdefault((op, reads, writes), len(self._signatures))
+        # by identity, for hashing a signature takes longer than making one; equal ones become one in session()
+        known = self._signatures.setdefault((id(op), reads, writes), (len(self._signatures), op))
+        return known[0]
 
     def new_storage(self, address: int, nbytes: int) -> int:
         """Give the storage that now lives at ``address`` an id of its own."""
@@ -97,8 +99,8 @@ class Tape:
         count = len(self.signatures)
         if len(self.contexts) > count:
             table = [reads + writes for _, reads, writes in self._signatures]
-            del self.contexts[count:]
             del self.touched[sum(table[number] for number in self.signatures) :]
+            del self.contexts[count:]
 
     def storages_of(self, records: Sequence[int]) -> tuple[dict[int, None], dict[int, None]]:
         """Storages that the last few records read and wrote, each once, in order."""
@@ -130,7 +132,7 @@ class Tape:
         reads, writes = table[numbers].T
         is_read = np.repeat(np.tile([True, False], count), np.stack([reads, writes], axis=1).ravel())
         distinct: dict[OpSignature, int] = {}
-        unique = np.array([distinct.setdefault(op, len(distinct)) for op, _, _ in self._signatures], dtype=np.int32)
+        unique = np.array([distinct.setdefault(op, len(distinct)) for _, op in self._signatures.values()], dtype=np.int32)
         parent = np.full(count, NO_PARENT, dtype=np.int32)
         parent[list(self._parents)] = list(self._parents.values())
         return Session(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ def usable_cores() -> tuple[int, ...]:
     return tuple(range(os.cpu_count() or 1))
 
 
+@functools.cache
 def data_caches(cores: tuple[int, ...] | None = None, *, root: Path = _CPUS) -> tuple[Cache, ...]:
     """Data and unified caches from the nearest level outwards; empty where the system does not tell (not Linux)."""
     instances: dict[int, dict[str, int]] = {}
@@ -54,6 +56,7 @@ def data_caches(cores: tuple[int, ...] | None = None, *, root: Path = _CPUS) -> 
     )
 
 
+@functools.cache
 def memory_bytes() -> int | None:
     """Main memory this process can use; None where the system does not tell."""
     try:

@@ -52,13 +52,15 @@ def batch_norm(op: OpSignature) -> OpCost:
     """x [B, C, ...] per channel; running statistics are read and, in training, updated."""
     x = op.inputs[0]
     fixed = op.attribute("training") is False or op.name.endswith(("_no_training", "_no_update"))
-    read = op.named("running_mean") + op.named("running_var")
+    running = op.named("running_mean") + op.named("running_var")
+    # training updates them, whether or not the schema says so (native_batch_norm's does not); in evaluation they are
+    # fixed, though the schema may say otherwise, and statistics returned unused are empty
+    updated = () if fixed or op.name.endswith("_functional") else running
     return OpCost(
         vector_flops=(FIXED_NORM_FLOPS if fixed else LAYER_NORM_FLOPS) * x.numel,
-        bytes_read=tensor_bytes(x, op.input("weight"), op.input("bias"), *read),
-        # statistics returned unused are empty, running ones fixed in evaluation though the schema mutates them
+        bytes_read=tensor_bytes(x, op.input("weight"), op.input("bias"), *running),
         bytes_written=tensor_bytes(
-            *(out for out in op.outputs if not (fixed and out.storage != UNSHARED and out in read))
+            *(out for out in op.outputs if not (fixed and out.storage != UNSHARED and out in running)), *updated
         ),
     )
 

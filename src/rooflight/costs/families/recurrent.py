@@ -8,12 +8,14 @@ step. Backward twice the forward.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.matmul import multiply_adds
 from rooflight.costs.families.rules import flags, moves, names, read_bytes
 from rooflight.costs.registry import formula
 from rooflight.records.signature import OpSignature
-from rooflight.records.tensor import TensorSpec
+from rooflight.records.tensor import TensorSpec, distinct_bytes
 
 GATE_FLOPS = {"lstm": 25, "gru": 20, "rnn": 4}
 
@@ -29,7 +31,7 @@ def _layers(op: OpSignature, weights: tuple[TensorSpec, ...], cell: str, *, time
         matrix_flops=times * multiply_adds(tokens * sum(weight.numel for weight in matrices), x),
         matrix_dtype=x.dtype,
         vector_flops=times * GATE_FLOPS[cell] * tokens * units,
-        bytes_read=read_bytes(op, "weight_buf"),
+        bytes_read=read_bytes(op, "weight_buf", "workspace"),
         bytes_written=op.output_bytes,
     )
 
@@ -47,8 +49,11 @@ def recurrent(op: OpSignature) -> OpCost:
 
 @formula("aten::mkldnn_rnn_layer")
 def mkldnn_rnn_layer(op: OpSignature) -> OpCost:
-    """One layer and direction: x [T, B, I], weight0 [gates x H, I], weight1 [gates x H, H], two biases."""
-    return _layers(op, op.inputs[1:3], _mode(op))
+    """One layer and direction: x [T, B, I], weight0 [gates x H, I], weight1 [gates x H, H], two biases.
+
+    The fourth output is oneDNN's workspace, padded far beyond what a backward needs: not a byte that must move.
+    """
+    return replace(_layers(op, op.inputs[1:3], _mode(op)), bytes_written=distinct_bytes(op.outputs[:3]))
 
 
 @formula("aten::mkldnn_rnn_layer_backward")
