@@ -158,3 +158,13 @@ def test_parts_sum_to_the_whole(program):
         assert sum(group.bytes_moved for group in groups) == totals.bytes_moved
         assert sum(group.bound_s for group in groups) == pytest.approx(totals.op_bound_s)
     assert sum(operation.calls for operation in analysis.operations) == totals.calls
+
+
+def test_efficiency_compares_only_what_was_timed():
+    analysis = analyze(session_of([Call(op=ADD)] * 4, times=[[1e-6, np.nan, np.nan, np.nan]], walls=[1.0]), H100)
+    (group,) = analysis.by("op")
+    assert group.efficiency == pytest.approx(96 / 3.35e12 / 1e-6)  # one bound over one time, not four over one
+    assert group.bound_s == pytest.approx(4 * 96 / 3.35e12)
+    (operation,) = analysis.operations
+    assert operation.efficiency == group.efficiency
+    assert operation.timed_calls == 1

@@ -177,7 +177,7 @@ class _MetaAttention(torch.autograd.Function):
         out = _empty_like_flash(query, value.shape[-1])
         ctx.save_for_backward(query, key, value, mask, out)
         ctx.grad_op = grad_op
-        for source in _sources():
+        for source in open_sources():
             source.composites.note_meta(op, [query, key, value, mask], [out], backward=False)
         return out
 
@@ -189,7 +189,7 @@ class _MetaAttention(torch.autograd.Function):
             for tensor, needed in zip(saved[:3], ctx.needs_input_grad, strict=False)
         ]
         outputs = [result for result in results if result is not None]
-        for source in _sources():
+        for source in open_sources():
             source.composites.note_meta(ctx.grad_op, [grads[0], *saved], outputs, backward=True)
         return (*results, None, None, None)
 
@@ -200,7 +200,7 @@ def _empty_like_flash(tensor: torch.Tensor, width: int) -> torch.Tensor:
         return tensor.new_empty((*batch, length, heads, width)).transpose(-3, -2)
 
 
-def _sources() -> list[DispatchSource]:
+def open_sources() -> list[DispatchSource]:
     """The recordings open on this thread, outermost first; torch hands the stack on to its backward threads."""
     from rooflight.capture.dispatch import DispatchSource
 
@@ -210,7 +210,7 @@ def _sources() -> list[DispatchSource]:
 
 def _route(*args: Any, **kwargs: Any) -> Any:
     """What runs instead of SDPA's composite kernel while a recording is open anywhere in the process."""
-    sources = _sources()
+    sources = open_sources()
     if not sources or any(source._is_foreign(type(tensor)) for source in sources for tensor in args[:3]):
         return _SDPA.decompose(*args, **kwargs)
     return _call_attention(sources, args, kwargs)
@@ -239,26 +239,26 @@ def _call_on_meta(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 _lock = Lock()
-_routes = 0
+_routed: set[DispatchSource] = set()
 _library: torch.library.Library | None = None
 
 
-def install_route() -> None:
-    """Route SDPA through this file until as many ``remove_route`` calls have followed."""
-    global _routes, _library
+def install_route(source: DispatchSource) -> None:
+    """Route SDPA through this file until ``remove_route`` was called for each source."""
+    global _library
     with _lock:
-        _routes += 1
-        if _routes == 1:
+        _routed.add(source)
+        if _library is None:
             _library = torch.library.Library("aten", "IMPL")
             for key in _AUTOGRAD_KEYS:
                 _library.impl("scaled_dot_product_attention", _route, key)
 
 
-def remove_route() -> None:
-    """Undo one ``install_route``; the last one leaves the dispatcher as it was."""
-    global _routes, _library
+def remove_route(source: DispatchSource) -> None:
+    """Undo ``install_route``; the last call leaves the dispatcher as it was."""
+    global _library
     with _lock:
-        _routes -= 1
-        if _routes == 0 and _library is not None:
+        _routed.discard(source)
+        if not _routed and _library is not None:
             _library._destroy()
             _library = None

@@ -14,7 +14,7 @@ from torch._C._autograd import _get_sequence_nr
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
-from rooflight.capture.composites import NO_SEQUENCE, Composites
+from rooflight.capture.composites import NO_SEQUENCE, Composites, open_sources
 from rooflight.capture.plans import plan_of
 from rooflight.capture.readers import Reader, reader_of
 from rooflight.capture.tape import Tape
@@ -79,6 +79,11 @@ class DispatchSource(TorchDispatchMode):
             above.append(mode)
         for mode in reversed(above):
             _push_mode(mode)
+
+    def leave(self) -> None:
+        """Stop seeing ops, however often this mode is on the stack: an interrupt may have left it there twice."""
+        while self in open_sources():
+            self.__exit__()
 
     def __torch_dispatch__(
         self, func: Any, types: tuple[type, ...], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from rooflight.capture.composites import _sources
+from rooflight.capture.composites import open_sources
 from rooflight.capture.dispatch import DispatchSource
 
 _CALL = nn.Module._call_impl.__code__
@@ -60,7 +60,7 @@ class ModuleTracker:
 
     def _here(self) -> bool:
         """Whether the caller's thread, not the source's own, is one where torch runs a backward pass of it."""
-        return self._source in _sources()
+        return self._source in open_sources()
 
     def _enter(self, module: nn.Module, args: Any) -> None:
         source = self._source

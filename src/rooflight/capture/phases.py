@@ -47,8 +47,9 @@ def subscribe(listener: Callable[[str], None]) -> None:
 
 
 def unsubscribe(listener: Callable[[str], None]) -> None:
-    """Stop telling ``listener``."""
-    _state.listeners.remove(listener)
+    """Stop telling ``listener``, if it is told."""
+    if listener in _state.listeners:
+        _state.listeners.remove(listener)
 
 
 def _tell(name: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from threading import Lock, get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -36,7 +35,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         self._model = model
         self._tape = Tape()
         self._source: DispatchSource | None = None
-        self._undo = ExitStack()
+        self._tracker: ModuleTracker | None = None
         self._session: Session | None = None
 
     @property
@@ -50,37 +49,45 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         if self._source is not None:
             raise RuntimeError("a recording is used once: call rooflight.record() again")
         source = self._source = DispatchSource(self._tape)
-        tracker = ModuleTracker(source, self._model)
+        self._tracker = ModuleTracker(source, self._model)
         source.phase = self._tape.phase(current_phase())
         source.update_context()
-        with ExitStack() as undo:  # whatever stops us half-way, what was installed is taken out again
-            undo.callback(remove_route)
-            install_route()
-            undo.callback(_stop_running_eagerly)
-            _run_eagerly()
-            undo.callback(unsubscribe, self._set_phase)
+        try:
+            install_route(source)
+            _run_eagerly(source)
             subscribe(self._set_phase)
-            undo.callback(tracker.remove)
-            tracker.install()
+            self._tracker.install()
             source.enter_module(0)
-            undo.enter_context(source)
-            self._undo = undo.pop_all()
+            source.__enter__()
+        except BaseException:
+            self._take_out(source)
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._source is not None
-        if get_ident() != self._source.thread:
+        source = self._source
+        assert source is not None
+        if get_ident() != source.thread:
             raise RuntimeError("a recording ends in the thread that it began in")
         try:
-            self._undo.close()
+            self._take_out(source)
         except BaseException:  # an interrupt must not leave torch half restored
-            self._undo.close()
+            self._take_out(source)
             raise
-        self._source.composites.close_backward()
+        source.composites.close_backward()
         self._session = self._tape.session(_environment(self._tape.devices))
-        self._model = None
+        self._model = self._tracker = None
+
+    def _take_out(self, source: DispatchSource) -> None:
+        """Put torch back. Each step can be done twice and undoes what was half done."""
+        source.leave()
+        if self._tracker is not None:
+            self._tracker.remove()
+        unsubscribe(self._set_phase)
+        _stop_running_eagerly(source)
+        remove_route(source)
 
     def _set_phase(self, name: str) -> None:
         assert self._source is not None
@@ -95,27 +102,29 @@ def _environment(devices: set[str]) -> dict[str, str]:
 
 
 _lock = Lock()
-_eager_recordings = 0
-_stance: Any = None
+_eager: set[DispatchSource] = set()
+_stance: Any = None  # what to go back to
 
 
-def _run_eagerly() -> None:
+def _run_eagerly(source: DispatchSource) -> None:
     """Let compiled functions run their original code, without a trace in their caches (pytorch issue 140909)."""
-    global _eager_recordings, _stance
-    from torch._dynamo.eval_frame import DynamoStance, _set_stance
+    global _stance
+    from torch._dynamo import eval_frame
 
     with _lock:
-        _eager_recordings += 1
-        if _eager_recordings == 1:
-            _stance = _set_stance(DynamoStance("force_eager"))
+        _eager.add(source)
+        if _stance is None:
+            _stance = eval_frame._stance
+            eval_frame._set_stance(eval_frame.DynamoStance("force_eager"))
 
 
-def _stop_running_eagerly() -> None:
-    global _eager_recordings, _stance
-    from torch._dynamo.eval_frame import _set_stance
+def _stop_running_eagerly(source: DispatchSource) -> None:
+    """Undo ``_run_eagerly``; the last recording to do so restores the stance that the first one found."""
+    global _stance
+    from torch._dynamo import eval_frame
 
     with _lock:
-        _eager_recordings -= 1
-        if _eager_recordings == 0:
-            _set_stance(_stance)
+        _eager.discard(source)
+        if not _eager and _stance is not None:
+            eval_frame._set_stance(_stance)
             _stance = None

@@ -14,11 +14,14 @@ Cell = str | int | Quantity | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows under named columns. ``left_out`` counts rows that were cut; ``note`` explains the columns."""
+    """Rows under named columns. ``left_out`` counts rows that were cut; ``note`` explains the columns; ``optional``
+    names the columns that a narrow terminal can do without, the least important first.
+    """
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    optional: tuple[str, ...] = ()
     left_out: int = 0
     note: str = ""
 

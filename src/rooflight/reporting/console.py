@@ -9,6 +9,8 @@ from rooflight.records.report import Cell, Report, Table
 
 _PIPE_WIDTH = 132
 _NAME_WIDTH = 28
+_TEXT_WIDTH = 9
+_GAP = 2
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,7 +39,7 @@ def print_report(report: Report, console: Console | None = None) -> None:
     for table in report.tables:
         console.print()
         console.print(Text(f"  {table.title}", style="bold"))
-        console.print(Padding(_rich_table(table), (0, 0, 0, 2)))
+        console.print(Padding(_rich_table(table, console.width - 2), (0, 0, 0, 2)))
         if table.left_out:
             console.print(Text(f"  … and {table.left_out} more (--top, or --json for all)", style="dim"))
         if table.note:
@@ -57,22 +59,37 @@ def cell_text(cell: Cell) -> str:
     return "–" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell)
 
 
-def _rich_table(table: Table) -> RichTable:
+def _rich_table(table: Table, width: int) -> RichTable:
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    rich_table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for index, column in enumerate(table.columns):
+    lengths = [
+        max([len(name), *(len(cell_text(row[index])) for row in table.rows)])
+        for index, name in enumerate(table.columns)
+    ]
+    shown = _columns_that_fit(table, lengths, width)
+    rich_table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    for index in shown:
         numeric = all(isinstance(row[index], int | Quantity | None) for row in table.rows)
-        longest = max((len(cell_text(row[index])) for row in table.rows), default=0)
         rich_table.add_column(
-            Text(column),
+            Text(table.columns[index]),
             justify="right" if numeric else "left",
             no_wrap=True,
             overflow="ellipsis",
-            min_width=longest if numeric else min(longest, _NAME_WIDTH if index == 0 else 12),
+            min_width=lengths[index] if numeric else min(lengths[index], _NAME_WIDTH if index == 0 else _TEXT_WIDTH),
         )
     for row in table.rows:
-        rich_table.add_row(*(Text(cell_text(cell)) for cell in row))
+        rich_table.add_row(*(Text(cell_text(row[index])) for index in shown))
     return rich_table
+
+
+def _columns_that_fit(table: Table, lengths: list[int], width: int) -> list[int]:
+    """Positions of the columns to show: all, or without as many optional ones as a narrow terminal asks for."""
+    shown = list(range(len(table.columns)))
+    for name in table.optional:
+        least = [min(lengths[index], _NAME_WIDTH if index == 0 else lengths[index]) for index in shown]
+        if sum(least) + _GAP * (len(shown) - 1) <= width:
+            break
+        shown.remove(table.columns.index(name))
+    return shown

@@ -70,7 +70,10 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """A roll-up: the ops that share a phase, module, class of module, or name."""
+    """A roll-up: the ops that share a phase, module, class of module, or name.
+
+    ``measured_s`` sums the ops for which a time was found, ``timed_bound_s`` the bounds of the same ops.
+    """
 
     name: str
     calls: int
@@ -81,16 +84,17 @@ class Group:
     bound_s: float
     limiter: str
     measured_s: float | None
+    timed_bound_s: float
 
     @property
     def efficiency(self) -> float | None:
-        """bound / measured: 1 is the speed of light."""
-        return self.bound_s / self.measured_s if self.measured_s else None
+        """bound / measured, of the ops that were timed: 1 is the speed of light."""
+        return self.timed_bound_s / self.measured_s if self.measured_s else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """All calls of one signature. ``bound`` is of one call; ``measured_s`` sums the medians of all calls."""
+    """All calls of one signature. ``bound`` is of one call; ``measured_s`` sums the medians of the ``timed_calls``."""
 
     signature: OpSignature
     calls: int
@@ -98,6 +102,7 @@ class Operation:
     cost: OpCost | Uncosted
     bound: Bound | None
     measured_s: float | None
+    timed_calls: int
 
     @property
     def bound_s(self) -> float:
@@ -106,8 +111,8 @@ class Operation:
 
     @property
     def efficiency(self) -> float | None:
-        """bound / measured: 1 is the speed of light."""
-        return self.bound_s / self.measured_s if self.measured_s and self.bound else None
+        """bound / measured, of the calls that were timed: 1 is the speed of light."""
+        return self.bound.time_s * self.timed_calls / self.measured_s if self.measured_s and self.bound else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +145,7 @@ class Analysis:
     @cached_property
     def totals(self) -> Totals:
         """Sums over all counted ops."""
-        group = self._group("", self._calls, self._times)
+        group = self._group("", self._calls, self._times, self._timed_calls)
         costs = [
             (cost, int(calls)) for cost, calls in zip(self._costs, self._calls, strict=True) if isinstance(cost, OpCost)
         ]
@@ -209,7 +214,8 @@ class Analysis:
                 modules=modules.get(index, ()),
                 cost=self._costs[index],
                 bound=self._bounds[index],
-                measured_s=_known(self._times[index]) if self._times is not None else None,
+                measured_s=_known(self._times[index]),
+                timed_calls=int(self._timed_calls[index]),
             )
             for index, op in enumerate(self.session.signatures)
             if self._calls[index]
@@ -259,15 +265,21 @@ class Analysis:
         return np.bincount(signature, minlength=len(self.session.signatures)).astype(np.int64)
 
     @cached_property
-    def _times(self) -> Float64 | None:
+    def _op_s(self) -> Float64:
+        """Measured seconds of the counted records, NaN where there are none."""
+        measurement, counted = self.session.measurement, self.session.counted
+        return np.full(int(counted.sum()), np.nan) if measurement is None else measurement.op_s[counted]
+
+    @cached_property
+    def _times(self) -> Float64:
         """Measured seconds by signature, NaN where no call was timed."""
-        measurement = self.session.measurement
-        if measurement is None:
-            return None
-        counted = self.session.counted
-        return _sum_known(
-            self.session.columns.signature[counted], measurement.op_s[counted], len(self.session.signatures)
-        )
+        signature = self.session.columns.signature[self.session.counted]
+        return _sum_known(signature, self._op_s, len(self.session.signatures))
+
+    @cached_property
+    def _timed_calls(self) -> Int64:
+        signature = self.session.columns.signature[self.session.counted][np.isfinite(self._op_s)]
+        return np.bincount(signature, minlength=len(self.session.signatures)).astype(np.int64)
 
     def _labels(self, key: str) -> tuple[Int64, Sequence[str]]:
         """For each record the number of its group, and the groups' names."""
@@ -294,23 +306,24 @@ class Analysis:
         signatures = len(self.session.signatures)
         pairs = labels[counted].astype(np.int64) * signatures + self.session.columns.signature[counted]
         unique, inverse, counts = np.unique(pairs, return_inverse=True, return_counts=True)
-        measurement = self.session.measurement
-        times = None if measurement is None else _sum_known(inverse, measurement.op_s[counted], len(unique))
+        times = _sum_known(inverse, self._op_s, len(unique))
+        timed = np.bincount(inverse[np.isfinite(self._op_s)], minlength=len(unique))
         groups = []
         owners = unique // signatures if signatures else unique
         for label in np.unique(owners):
             start, stop = np.searchsorted(owners, [label, label + 1])
             chosen = slice(start, stop)
             calls = dict(zip((unique[chosen] % signatures).tolist(), counts[chosen].tolist(), strict=True))
-            groups.append(self._group(names[label], calls, None if times is None else times[chosen]))
+            groups.append(self._group(names[label], calls, times[chosen], timed[chosen]))
         return groups
 
-    def _group(self, name: str, calls: dict[int, int] | Int64, times: Float64 | None) -> Group:
+    def _group(self, name: str, calls: dict[int, int] | Int64, times: Float64, timed: Int64) -> Group:
+        """``calls`` by signature; ``times`` and ``timed`` go with its entries: seconds, and how many calls they are of."""
         items = calls.items() if isinstance(calls, dict) else enumerate(calls.tolist())
         matrix = vector = moved = sent = total = 0
-        bound_s = 0.0
+        bound_s = timed_bound_s = 0.0
         by_limiter: dict[Limiter, float] = {}
-        for index, count in items:
+        for (index, count), num_timed in zip(items, timed.tolist(), strict=True):
             cost, bound = self._costs[index], self._bounds[index]
             total += count
             if isinstance(cost, Uncosted) or bound is None or not count:
@@ -321,6 +334,7 @@ class Analysis:
             sent += count * cost.bytes_sent
             seconds = count * bound.time_s
             bound_s += seconds
+            timed_bound_s += num_timed * bound.time_s
             by_limiter[bound.limiter] = by_limiter.get(bound.limiter, 0.0) + seconds
         limiter = max(by_limiter, key=lambda key: by_limiter[key]) if bound_s else Limiter.NOTHING
         return Group(
@@ -332,7 +346,8 @@ class Analysis:
             bytes_sent=sent,
             bound_s=bound_s,
             limiter=limiter.value,
-            measured_s=None if times is None else _known(np.nansum(times) if np.isfinite(times).any() else np.nan),
+            measured_s=_known(np.nansum(times) if np.isfinite(times).any() else np.nan),
+            timed_bound_s=timed_bound_s,
         )
 
     def _modules_of_signatures(self) -> dict[int, tuple[str, ...]]:

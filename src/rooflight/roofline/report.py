@@ -180,7 +180,7 @@ def _tables(analysis: Analysis, top: int) -> Iterable[Table]:
 
 def _group_table(title: str, column: str, groups: tuple[Group, ...], analysis: Analysis, *, top: int) -> Table:
     measured = analysis.session.measurement is not None
-    columns = [column, "calls", "matrix FLOPs", "vector FLOPs", "bytes", "bound", "share", "limiter"]
+    columns = [column, "calls", "matrix", "vector", "bytes", "bound", "share", "limiter"]
     rows: list[tuple[Cell, ...]] = []
     for group in groups[:top]:
         name = _plain(group.name) if column == "op" else group.name
@@ -194,7 +194,13 @@ def _group_table(title: str, column: str, groups: tuple[Group, ...], analysis: A
         rows.append(tuple(row))
     if measured:
         columns += ["measured", "efficiency"]
-    return Table(title=title, columns=tuple(columns), rows=tuple(rows), left_out=max(0, len(groups) - top))
+    return Table(
+        title=title,
+        columns=tuple(columns),
+        rows=tuple(rows),
+        optional=("vector", "calls", "matrix", "bytes"),
+        left_out=max(0, len(groups) - top),
+    )
 
 
 def _operation_table(analysis: Analysis, top: int) -> Table:
@@ -215,6 +221,7 @@ def _operation_table(analysis: Analysis, top: int) -> Table:
         title=f"Top operations by {order}",
         columns=(*columns, "limiter"),
         rows=tuple(rows),
+        optional=("calls", "where", "shapes"),
         left_out=max(0, len(analysis.operations) - top),
     )
 
@@ -253,6 +260,10 @@ def _notes(analysis: Analysis) -> Iterable[str]:
     measurement = analysis.session.measurement
     if measurement is not None and not len(measurement.op_samples_s):
         yield f"No times for single ops ({measurement.clock})."
+    elif measurement is not None:
+        untimed = sum(op.calls - op.timed_calls for op in analysis.operations if op.bound_s)
+        if untimed:
+            yield f"{untimed:,} calls found no time of their own; their efficiency is unknown."
 
 
 def _limiter_shares(groups_of: Iterable[Operation]) -> dict[Limiter, float]:
@@ -279,7 +290,7 @@ def _modules_text(modules: tuple[str, ...]) -> str:
 
 
 def _plain(name: str) -> str:
-    return name.removeprefix("aten::")
+    return name.removeprefix("aten::").removeprefix("rooflight::")
 
 
 def _times(factor: float) -> str:
