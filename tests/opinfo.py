@@ -21,8 +21,11 @@ from rooflight.costs.registry import cost_of
 # Their results are whatever lay in memory.
 UNINITIALIZED = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
 
+# Run on one thread, the LAPACK call still gives other last bits from one call to the next.
+UNREPEATABLE = ("linalg.lstsq",)
+
 # torch itself takes another way through their backward as soon as any dispatch mode is on.
-MODE_SENSITIVE = ("linalg.eig", "ormqr", "prod")
+MODE_SENSITIVE = ("linalg.eig", "masked.prod", "ormqr", "prod")
 
 
 @dataclass(slots=True)
@@ -101,7 +104,7 @@ def check(info: Any, sample: Any) -> rl.Session:
         under_mode = _run(info, sample)
     with rl.record() as recording:
         recorded = _run(info, sample)
-    if info.name not in UNINITIALIZED:
+    if info.name not in UNINITIALIZED + UNREPEATABLE:
         assert_same(under_mode if info.name in MODE_SENSITIVE else plain, recorded)
     session = recording.session
     is_parent = {int(parent) for parent in session.columns.parent}

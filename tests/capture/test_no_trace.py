@@ -314,7 +314,7 @@ def test_an_interrupt_at_any_moment_leaves_whole_records() -> None:
         step()
     seconds = time.perf_counter() - start
     interrupts = 0
-    for _ in range(150):
+    for _ in range(80):
         with rl.record(net) as recording:
             try:
                 with interrupted_after(float(rng.uniform(1e-6, seconds))):
@@ -328,6 +328,41 @@ def test_an_interrupt_at_any_moment_leaves_whole_records() -> None:
         assert [op.module.path for op in session.records if op.signature.name == "aten::addmm"][-4:] == [
             "0", "1.0.project", "1.1.project", "2"]  # fmt: skip
         assert session.record(len(session) - 1).direction is Direction.BACKWARD
+    assert interrupts > 25
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_while_a_recording_begins_or_ends() -> None:
+    armed = False
+
+    def interrupt(*_):
+        nonlocal armed
+        if armed:
+            armed = False
+            raise KeyboardInterrupt
+
+    rng = np.random.default_rng(0)
+    handler = signal.signal(signal.SIGALRM, interrupt)
+    before = torch_state()
+    start = time.perf_counter()
+    for _ in range(20):
+        with rl.record():
+            pass
+    seconds = (time.perf_counter() - start) / 20
+    interrupts = 0
+    for _ in range(500):
+        try:
+            armed = True
+            signal.setitimer(signal.ITIMER_REAL, float(rng.uniform(1e-6, 1.2 * seconds)))
+            with rl.record():
+                pass
+            armed = False
+        except KeyboardInterrupt:
+            interrupts += 1
+        armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        assert torch_state() == before
+    signal.signal(signal.SIGALRM, handler)
     assert interrupts > 50
 
 

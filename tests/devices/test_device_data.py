@@ -112,10 +112,10 @@ def test_devices_whose_peaks_belong_to_another_clock_say_so():
 
 # The table calls four rows by names that say what they count; the catalog has names that can be typed.
 RENAMED = {
-    "GB200 (per GPU)": "gb200",
-    "GB300 (per GPU)": "gb300",
-    "MI250X": "mi250x-package",
-    "MI250X (per GCD)": "mi250x-gcd",
+    "GB200 (per GPU)": "gb200-per-gpu",
+    "GB300 (per GPU)": "gb300-per-gpu",
+    "MI250X": "mi250x",
+    "MI250X (per GCD)": "mi250x-per-gcd",
 }
 MATRIX = {
     "float64": "fp64_matrix_tflops",

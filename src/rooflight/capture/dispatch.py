@@ -125,6 +125,11 @@ class DispatchSource(TorchDispatchMode):
         self._module_contexts[self.module] = self._context
         self._backward_sequence = -1
 
+    def set_phase(self, name: str) -> None:
+        """The phase of this name starts, or goes on when one inside it ends."""
+        self.phase = self.tape.phase(name)
+        self.update_context()
+
     def enter_module(self, module: int) -> None:
         """The module of this number starts, or goes on when one that it called returns."""
         self.module = module

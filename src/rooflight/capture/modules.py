@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any
 
 from torch import nn
+from torch.nn.modules import module as torch_module
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from rooflight.capture.composites import open_sources
@@ -30,22 +31,21 @@ class ModuleTracker:
         self._kept: list[nn.Module] = []  # named modules stay alive, or their ids could be reused
         self._stack: list[tuple[nn.Module, int]] = []
         self._calls: set[tuple[int, int | None]] = set()  # which module was seen to call which, by number
-        self._handles: list[Any] = []
         if model is not None:
             self._name_tree(model, "")
 
     def install(self) -> None:
         """Register the hooks."""
-        self._handles = [
-            register_module_forward_pre_hook(self._enter),
-            register_module_forward_hook(self._leave, always_call=True),
-        ]
+        register_module_forward_pre_hook(self._enter)
+        register_module_forward_hook(self._leave, always_call=True)
 
     def remove(self) -> None:
-        """Take the hooks out again."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        """Take the hooks out again. They are looked for: an interrupt may have lost their handles."""
+        for hooks, mine in ((torch_module._global_forward_pre_hooks, self._enter),
+                            (torch_module._global_forward_hooks, self._leave)):  # fmt: skip
+            for number in [number for number, hook in hooks.items() if hook == mine]:
+                torch_module._global_forward_hooks_always_called.pop(number, None)
+                hooks.pop(number, None)
 
     def _name_tree(self, root: nn.Module, prefix: str) -> None:
         root_name = type(root).__name__

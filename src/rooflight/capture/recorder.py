@@ -31,12 +31,13 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         recording.session
     """
 
+    _source: DispatchSource | None = None
+    _tracker: ModuleTracker | None = None
+    _session: Session | None = None
+
     def __init__(self, model: nn.Module | None = None) -> None:
         self._model = model
         self._tape = Tape()
-        self._source: DispatchSource | None = None
-        self._tracker: ModuleTracker | None = None
-        self._session: Session | None = None
 
     @property
     def session(self) -> Session:
@@ -50,12 +51,11 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
             raise RuntimeError("a recording is used once: call rooflight.record() again")
         source = self._source = DispatchSource(self._tape)
         self._tracker = ModuleTracker(source, self._model)
-        source.phase = self._tape.phase(current_phase())
-        source.update_context()
+        source.set_phase(current_phase())
         try:
             install_route(source)
             _run_eagerly(source)
-            subscribe(self._set_phase)
+            subscribe(source.set_phase)
             self._tracker.install()
             source.enter_module(0)
             source.__enter__()
@@ -85,14 +85,13 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         source.leave()
         if self._tracker is not None:
             self._tracker.remove()
-        unsubscribe(self._set_phase)
+        unsubscribe(source.set_phase)
         _stop_running_eagerly(source)
         remove_route(source)
 
-    def _set_phase(self, name: str) -> None:
-        assert self._source is not None
-        self._source.phase = self._tape.phase(name)
-        self._source.update_context()
+    def __del__(self) -> None:
+        if self._source is not None and self._session is None:  # an interrupt kept it from ending
+            self._take_out(self._source)
 
 
 def _environment(devices: set[str]) -> dict[str, str]:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     from rooflight.devices import DeviceSpec, MemoryLevel
 
+_PIPE_WIDTH = 120
+
 app = typer.Typer(help="List the devices known and show every figure of one, with its source.")
 
 # Of an SI unit, the one that people read: its size and its name.
@@ -210,6 +212,8 @@ def _print_list(specs: tuple[DeviceSpec, ...]) -> None:
             spec.confidence or "–",
         )
     console = Console(markup=False, highlight=False, emoji=False)
+    if not console.is_terminal:
+        console.width = max(console.width, _PIPE_WIDTH)  # a pipe has no edge to wrap at
     console.print(table)
     console.print("\nDense peaks; links per direction; – unknown.\nSources and doubts: rooflight devices show NAME")
 
@@ -219,6 +223,8 @@ def _print_device(spec: DeviceSpec, figures: tuple[_Figure, ...]) -> None:
     from rich.table import Table
 
     console = Console(markup=False, highlight=False, emoji=False)
+    if not console.is_terminal:
+        console.width = max(console.width, _PIPE_WIDTH)  # a pipe has no edge to wrap at
     about = (spec.vendor, spec.architecture, spec.compute_capability, spec.form_factor, spec.memory_type)
     console.print(" · ".join((spec.name, *filter(None, about))))
     console.print(f"confidence: {spec.confidence or 'unknown'}\n")

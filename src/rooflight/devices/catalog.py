@@ -41,11 +41,17 @@ def find_by_torch_name(text: str) -> DeviceSpec | None:
 
     The whole name must agree: a "4090 Laptop GPU", an "A800" and a MIG slice are not the parts they resemble.
     """
-    wanted = _key(text)
-    for path in _likely_first(wanted):
+    files = _likely_first(_key(text))
+    squeezed = _squeezed(text)
+    for path in files:
         spec = _load(path)
-        if wanted in {_key(path.stem), _key(spec.name), *map(_key, spec.match)}:
+        if squeezed in map(_squeezed, (path.stem, spec.name, *spec.match)):
             return spec
+    # without the vendor's words what a driver prints goes first: for "Instinct MI250X" that is one of its two halves
+    for spoken in (lambda spec: spec.match, lambda spec: (spec.name,)):
+        for path in files:
+            if _key(text) in map(_key, spoken(_load(path))):
+                return _load(path)
     return None
 
 
@@ -108,6 +114,10 @@ def _slug(name: str) -> str:
 
 def _key(name: str) -> str:
     return _slug(name).replace("-", "")
+
+
+def _squeezed(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "", name.lower())
 
 
 def _unknown(name: str, known: list[str]) -> str:

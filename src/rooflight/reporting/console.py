@@ -69,6 +69,7 @@ def _rich_table(table: Table, width: int) -> RichTable:
         for index, name in enumerate(table.columns)
     ]
     shown = _columns_that_fit(table, lengths, width)
+    first_width = width - sum(lengths[index] + _GAP for index in shown[1:])  # what the others leave of the line
     rich_table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for index in shown:
         numeric = all(isinstance(row[index], int | Quantity | None) for row in table.rows)
@@ -78,6 +79,7 @@ def _rich_table(table: Table, width: int) -> RichTable:
             no_wrap=True,
             overflow="ellipsis",
             min_width=lengths[index] if numeric else min(lengths[index], _NAME_WIDTH if index == 0 else _TEXT_WIDTH),
+            max_width=max(_NAME_WIDTH, min(lengths[index], first_width)) if index == 0 else None,
         )
     for row in table.rows:
         rich_table.add_row(*(Text(cell_text(row[index])) for index in shown))
