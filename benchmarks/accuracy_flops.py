@@ -1,11 +1,11 @@
 """How right are FLOP counts, Rooflight's and its peers'? Each tool's count over the truth by hand arithmetic.
 
-    benchmarks/peers/install.sh /tmp/peers
-    python benchmarks/accuracy_flops.py --peers-python /tmp/peers/bin/python --markdown table.md
+    make peers
+    python benchmarks/accuracy_flops.py --peers-python .venv-peers/bin/python --markdown table.md
 
 Cases and truths are in ``peers/cases.py``; every tool runs in its own process, every case in a child of that. Without
 ``--peers-python`` only Rooflight and torch's own counter are asked. Matrix FLOPs only: tools that add elementwise work
-are a little above 1 on whole networks.
+are a little above 1 on whole networks. "upper": the tool says itself that data could lower its count.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,10 @@ def ratio(answer: Answer | None, truth: int) -> str:
     if "unsupported" in answer:
         return "unsupported"
     found = answer["flops"] / truth
-    return "1" if found == 1 else f"{found:.4f}".rstrip("0").rstrip(".") if abs(found - 1) < CLOSE else f"{found:.2f}"
+    if found in (0, 1):
+        return f"{found:.0f}"
+    shown = f"{found:.4f}".rstrip("0").rstrip(".") if abs(found - 1) < CLOSE else f"{found:.2f}"
+    return f"{shown}, upper" if answer.get("upper") else shown
 
 
 def rows(told: list[dict[str, Any]], kind: str) -> list[list[str]]:
@@ -86,7 +90,7 @@ def print_table(title: str, header: list[str], body: list[list[str]]) -> None:
         table.add_column(column, justify="left" if index == 0 else "right", no_wrap=index == 0)
     for row in body:
         table.add_row(*row)
-    Console(width=max(150, Console().width)).print(table)
+    Console(width=max(190, Console().width)).print(table)
 
 
 def markdown(header: list[str], body: Iterable[list[str]]) -> str:
@@ -101,10 +105,12 @@ def main() -> None:
     parser.add_argument("--why", action="store_true", help="say why a tool does not support a case")
     options = parser.parse_args()
 
-    told = [ask(tool, sys.executable) for tool in OWN]
+    wanted = [(tool, sys.executable) for tool in OWN]
     if options.peers_python:
-        told += [ask(tool, options.peers_python) for tool in PEERS]
-    versions = ", ".join(f"{tool['tool']} {tool['version']}" for tool in told) + f"; torch {told[0]['torch']}"
+        wanted += [(tool, options.peers_python) for tool in PEERS]
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        told = list(pool.map(lambda asked: ask(*asked), wanted))
+    versions = ", ".join(f"{tool['tool']} {tool['version']}" for tool in told)
 
     pages = [versions]
     for kind, title in (("forward", "forward"), ("training", "forward and backward")):

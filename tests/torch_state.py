@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -38,6 +39,7 @@ def torch_state() -> dict[str, Any]:
     state["listeners"] = len(phases._state.listeners)
     state["grad"] = torch.is_grad_enabled()
     state["inference"] = torch.is_inference_mode_enabled()
+    state["warnings"] = list(warnings.filters)
     state["module call"] = torch.nn.Module.__call__
     state["attention"] = torch.nn.functional.scaled_dot_product_attention
     return state

@@ -43,11 +43,12 @@ def case(name: str, *, forward: int, training: int | None, no_grad: bool = False
 
 
 class Call(nn.Module):
-    """A function as a module without parameters, which is what counters that walk modules can be given."""
+    """A function as a module, for counters that want one; with a parameter nobody uses, as calflops wants that."""
 
     def __init__(self, function: Callable[..., Tensor]) -> None:
         super().__init__()
         self.function = function
+        self.unused = nn.Parameter(torch.zeros(1), requires_grad=False)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return self.function(*inputs)
@@ -233,7 +234,7 @@ def attention_decode() -> Made:
 def flex() -> Made:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    mask = create_block_mask(lambda b, h, q, k: q >= k, 1, 1, 256, 256, device="cpu")
+    mask = create_block_mask(lambda _b, _h, q, k: q >= k, 1, 1, 256, 256, device="cpu")
     run = Call(lambda q, k, v: flex_attention(q, k, v, block_mask=mask))
     return run, tuple(rand(1, 1, 256, 32, grad=False) for _ in range(3))
 
@@ -313,9 +314,7 @@ def checkpointed() -> Made:
     class Checkpointed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.layers = nn.Sequential(
-                nn.Linear(64, 256, bias=False), nn.ReLU(), nn.Linear(256, 64, bias=False)
-            )
+            self.layers = nn.Sequential(nn.Linear(64, 256, bias=False), nn.ReLU(), nn.Linear(256, 64, bias=False))
 
         def forward(self, x: Tensor) -> Tensor:
             return checkpoint(self.layers, x, use_reentrant=False)
@@ -333,9 +332,7 @@ def residual() -> Made:
     class Residual(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.stem = nn.Sequential(
-                nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()
-            )
+            self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU())
             self.block = nn.Sequential(
                 nn.Conv2d(16, 8, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU(),
                 nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(),

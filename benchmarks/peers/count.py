@@ -29,7 +29,8 @@ class UnsupportedError(Exception):
     """The tool itself says that it cannot count this."""
 
 
-Count = Callable[[nn.Module, tuple[Any, ...]], float]
+Answer = dict[str, Any]
+Count = Callable[[nn.Module, tuple[Any, ...]], "float | Answer"]
 
 
 def backward(out: Any) -> None:
@@ -48,12 +49,15 @@ def tensors(inputs: Any) -> Iterator[torch.Tensor]:
 # -- tools: forward --------------------------------------------------------------------------------------------------
 
 
-def rooflight(model: nn.Module, inputs: tuple[Any, ...]) -> float:
+def rooflight(model: nn.Module, inputs: tuple[Any, ...]) -> Answer:
     import rooflight as rl
 
     with rl.record(model) as recording:
         model(*inputs)
-    return rl.analyze(recording.session, "H100-SXM5-80GB").totals.matrix_flops
+    analysis = rl.analyze(recording.session, "H100-SXM5-80GB")
+    if not analysis.totals.matrix_flops and analysis.coverage.uncosted:
+        raise UnsupportedError(f"no cost for {[op.name for op in analysis.coverage.uncosted]}")
+    return {"flops": analysis.totals.matrix_flops, "upper": bool(analysis.coverage.upper)}
 
 
 def torch_counter(model: nn.Module, inputs: tuple[Any, ...]) -> float:
@@ -121,7 +125,7 @@ def thop(model: nn.Module, inputs: tuple[Any, ...]) -> float:
 
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
-        macs, _ = thop.profile(model, inputs=inputs, verbose=True)
+        macs, _ = thop.profile(model, inputs=inputs, report_missing=True)
     if not macs and "WARN" in said.getvalue():
         raise UnsupportedError(said.getvalue().strip())
     return 2 * macs
@@ -141,12 +145,12 @@ def deepspeed(model: nn.Module, inputs: tuple[Any, ...]) -> float:
 # -- tools: forward and backward -------------------------------------------------------------------------------------
 
 
-def rooflight_training(model: nn.Module, inputs: tuple[Any, ...]) -> float:
-    return rooflight(Spread_backward(model), inputs)
+def rooflight_training(model: nn.Module, inputs: tuple[Any, ...]) -> Answer:
+    return rooflight(Step(model), inputs)
 
 
 def torch_training(model: nn.Module, inputs: tuple[Any, ...]) -> float:
-    return torch_counter(Spread_backward(model), inputs)
+    return torch_counter(Step(model), inputs)
 
 
 def calflops_training(model: nn.Module, inputs: tuple[Any, ...]) -> float:
@@ -157,7 +161,7 @@ def calflops_training(model: nn.Module, inputs: tuple[Any, ...]) -> float:
     return calculate_flops(model, args=list(inputs), **settings)[0]
 
 
-class Spread_backward(nn.Module):  # noqa: N801 - beside Spread
+class Step(nn.Module):
     """A forward pass that runs the backward too."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -185,7 +189,7 @@ TRAINING: dict[str, Count] = {
 }
 
 
-def told(count: Count, case: Case, *, training: bool) -> dict[str, Any]:
+def told(count: Count, case: Case, *, training: bool) -> Answer:
     """What a tool says of a case."""
     torch.manual_seed(0)
     model, inputs = case.make()
@@ -194,12 +198,13 @@ def told(count: Count, case: Case, *, training: bool) -> dict[str, Any]:
             tensor.requires_grad_(False)
     try:
         with torch.set_grad_enabled(not case.no_grad):
-            return {"flops": float(count(model, inputs))}
+            answer = count(model, inputs)
     except Exception as error:  # whatever a tool trips over, it does not support the case
         return {"unsupported": f"{type(error).__name__}: {error}"[:500]}
+    return answer if isinstance(answer, dict) else {"flops": float(answer)}
 
 
-def in_child(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def in_child(work: Callable[[], Answer]) -> Answer:
     """The result of ``work`` in a forked process; what it prints is dropped."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -232,6 +237,14 @@ def warm_up(tool: str) -> None:
         __import__("transformers")
 
 
+def answers(tool: str, case: Case) -> Answer:
+    """What a tool says of a case, forward and, where it can, training."""
+    line: Answer = {"case": case.name, "forward": in_child(lambda: told(FORWARD[tool], case, training=False))}
+    if tool in TRAINING and case.training is not None:
+        line["training"] = in_child(lambda: told(TRAINING[tool], case, training=True))
+    return line
+
+
 def main() -> None:
     tool, *names = sys.argv[1:]
     warnings.simplefilter("ignore")
@@ -239,11 +252,7 @@ def main() -> None:
     warm_up(tool)
     print(json.dumps({"tool": tool, "version": version_of(tool), "torch": torch.__version__}), flush=True)
     for name in names or CASES:
-        case = CASES[name]
-        line: dict[str, Any] = {"case": name, "forward": in_child(lambda: told(FORWARD[tool], case, training=False))}
-        if tool in TRAINING and case.training is not None:
-            line["training"] = in_child(lambda: told(TRAINING[tool], case, training=True))
-        print(json.dumps(line), flush=True)
+        print(json.dumps(answers(tool, CASES[name])), flush=True)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import rooflight as rl
+from rooflight.costs.cost import OpCost
 
 DEVICE = "H100-SXM5-80GB"
 
@@ -101,14 +102,8 @@ def sent_by(run: Callable[[], Any]) -> dict[str, Any]:
         "matrix_flops": analysis.totals.matrix_flops,
         "uncosted": [op.name for op in analysis.coverage.uncosted],
         "ops": {op.signature.name: op.calls for op in networked},
-        "moved": sum(op.cost.bytes_moved * op.calls for op in networked if isinstance(op.cost, rl_cost())),
+        "moved": sum(op.cost.bytes_moved * op.calls for op in networked if isinstance(op.cost, OpCost)),
     }
-
-
-def rl_cost() -> type:
-    from rooflight.costs.cost import OpCost
-
-    return OpCost
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from counting import analyse, analyse_training, cost, flops, moved, rand, training_flops
 from torch import nn
@@ -159,6 +160,14 @@ def test_outer_product_stays_on_the_vector_unit():
 def test_product_without_elements():
     a, b = rand(0, 4), rand(4, 5)
     assert flops(lambda: a @ b) == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors:UserWarning")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_linear_on_nested_sequences(layout):
+    layer = nn.Linear(16, 8)
+    nested = torch.nested.nested_tensor([rand(5, 16), rand(3, 16)], layout=layout)
+    assert flops(lambda: layer(nested)) == 2048  # 2 * (5 + 3) * 16 * 8
 
 
 def test_double_backward():

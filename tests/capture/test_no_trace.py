@@ -314,7 +314,7 @@ def test_an_interrupt_at_any_moment_leaves_whole_records() -> None:
         step()
     seconds = time.perf_counter() - start
     interrupts = 0
-    for _ in range(80):
+    while interrupts < 30:
         with rl.record(net) as recording:
             try:
                 with interrupted_after(float(rng.uniform(1e-6, seconds))):
@@ -328,7 +328,6 @@ def test_an_interrupt_at_any_moment_leaves_whole_records() -> None:
         assert [op.module.path for op in session.records if op.signature.name == "aten::addmm"][-4:] == [
             "0", "1.0.project", "1.1.project", "2"]  # fmt: skip
         assert session.record(len(session) - 1).direction is Direction.BACKWARD
-    assert interrupts > 25
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -350,7 +349,7 @@ def test_an_interrupt_while_a_recording_begins_or_ends() -> None:
             pass
     seconds = (time.perf_counter() - start) / 20
     interrupts = 0
-    for _ in range(500):
+    while interrupts < 300:
         try:
             armed = True
             signal.setitimer(signal.ITIMER_REAL, float(rng.uniform(1e-6, 1.2 * seconds)))
@@ -363,7 +362,6 @@ def test_an_interrupt_while_a_recording_begins_or_ends() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         assert torch_state() == before
     signal.signal(signal.SIGALRM, handler)
-    assert interrupts > 50
 
 
 def test_an_interrupt_from_a_tensor_hook() -> None:

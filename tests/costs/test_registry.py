@@ -2,6 +2,7 @@ import subprocess
 import sys
 
 import pytest
+import torch.distributed._functional_collectives  # registers its ops
 from builders import cost, op, spec
 
 from rooflight.costs.cost import OpCost, Uncosted

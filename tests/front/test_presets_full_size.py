@@ -49,4 +49,6 @@ def test_every_call_of_every_preset_is_costed(name, mode):
 def test_matrix_flops_of_dense_language_models_equal_the_closed_form(name, mode):
     batch, seq = 2, 48
     analysis = analysis_of(name, mode, batch, seq)
-    assert analysis.totals.matrix_flops == CLOSED_FORMS[mode](preset(name).config(), batch, seq)
+    # transformers before 5.20 formed the rotary angles by a small matrix product
+    angles = sum(group.matrix_flops for group in analysis.by("layer") if "Rotary" in group.name)
+    assert analysis.totals.matrix_flops - angles == CLOSED_FORMS[mode](preset(name).config(), batch, seq)

@@ -19,7 +19,7 @@ import torch
 from torch._C import _get_dispatch_stack_at, _len_torch_dispatch_stack
 
 from rooflight.capture.describe import signature_of, spec_of, storage_of
-from rooflight.capture.plans import plan_of
+from rooflight.capture.plans import known_int, plan_of
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 
@@ -143,7 +143,7 @@ class Composites:
                     continue
                 known = tape.storage_ids.get(storage._cdata)
                 if known is None or (tensors is outputs and context is not None and known not in ids[0]):
-                    known = tape.new_storage(storage._cdata, int(storage.nbytes()))
+                    known = tape.new_storage(storage._cdata, storage.nbytes())
                 found.append(known)
         return tape.append(op, source._context if context is None else context, *ids)
 
@@ -153,7 +153,7 @@ def attention_signature(args: tuple[Any, ...], kwargs: dict[str, Any], out: torc
     op = signature_of(_SDPA_PLAN, args, kwargs, out)
     if not out.requires_grad:
         return op
-    logsumexp = TensorSpec(tuple(int(size) for size in out.shape[:-1]), "float32")
+    logsumexp = TensorSpec(tuple(known_int(size) for size in out.shape[:-1]), "float32")
     return replace(op, outputs=(*op.outputs, logsumexp))
 
 
@@ -167,6 +167,11 @@ def attention_backward(forward: OpSignature, inputs: tuple[torch.Tensor, ...]) -
         outputs=tuple(replace(spec_of(tensor), strides=None) for tensor in inputs if tensor.requires_grad),
         attributes=(*forward.attributes, ("grad_input_mask", tuple(tensor.requires_grad for tensor in inputs))),
     )
+
+
+def decomposed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call what autograd would call of a composite. ``func.decompose`` prefers Python code, which rounds otherwise."""
+    return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
 
 class _MetaAttention(torch.autograd.Function):
@@ -212,7 +217,7 @@ def _route(*args: Any, **kwargs: Any) -> Any:
     """What runs instead of SDPA's composite kernel while a recording is open anywhere in the process."""
     sources = open_sources()
     if not sources or any(source._is_foreign(type(tensor)) for source in sources for tensor in args[:3]):
-        return _SDPA.decompose(*args, **kwargs)
+        return decomposed(_SDPA, args, kwargs)
     return _call_attention(sources, args, kwargs)
 
 
@@ -221,7 +226,7 @@ def _call_attention(sources: list[DispatchSource], args: tuple[Any, ...], kwargs
         return _call_on_meta(args, kwargs)
     sequence = torch._C._autograd._get_sequence_nr()
     starts = [len(source.tape) for source in sources]
-    out = _SDPA.decompose(*args, **kwargs)
+    out = decomposed(_SDPA, args, kwargs)
     for source, first in zip(sources, starts, strict=True):
         source.composites.note_attention(first, sequence, args, kwargs, out)
     return out
@@ -231,7 +236,7 @@ def _call_on_meta(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     query, key, value, *rest = args
     mask = rest[0] if rest else kwargs.get("attn_mask")
     if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2] or key.shape[:-2] != value.shape[:-2]:
-        return _SDPA.decompose(*args, **kwargs)  # which raises the error that the caller should see
+        return decomposed(_SDPA, args, kwargs)  # which raises the error that the caller should see
     wants = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
     probe = _empty_like_flash(query, value.shape[-1]).requires_grad_(wants)
     op = attention_signature(args, kwargs, probe)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rooflight.capture.plans import Kind, Plan, attribute_value, group_size
+from rooflight.capture.plans import Kind, Plan, attribute_value, group_size, known_int
 from rooflight.records.signature import AttributeValue, OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec
 
@@ -43,7 +43,7 @@ def spec_of(tensor: torch.Tensor, storage: int = UNSHARED, offset: int = 0) -> T
     """Shape, dtype and strides of a tensor. Sparse and nested ones are described by the elements they store."""
     dtype = _dtype_name(tensor.dtype)
     if tensor.layout is torch.strided and not tensor.is_nested:
-        strides = None if tensor.is_contiguous() else tensor.stride()
+        strides = None if _is_contiguous(tensor) else tensor.stride()
         try:
             return _spec(tensor.shape, dtype, strides, storage, offset)
         except TypeError:  # symbolic sizes cannot be hashed
@@ -54,7 +54,14 @@ def spec_of(tensor: torch.Tensor, storage: int = UNSHARED, offset: int = 0) -> T
         return TensorSpec((int(tensor._values().numel()),), dtype)
     if tensor.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc):
         return TensorSpec((int(tensor.values().numel()),), dtype)
-    return TensorSpec(tuple(int(size) for size in tensor.shape), dtype)
+    return TensorSpec(tuple(known_int(size) for size in tensor.shape), dtype)
+
+
+def _is_contiguous(tensor: torch.Tensor) -> bool:
+    try:
+        return tensor.is_contiguous()
+    except RuntimeError:  # data decides
+        return True
 
 
 @cache
@@ -67,9 +74,9 @@ def _spec(
     shape: Sequence[int], dtype: str, strides: Sequence[int] | None, storage: int, offset: int
 ) -> TensorSpec:
     return TensorSpec(
-        tuple(int(size) for size in shape),
+        tuple(known_int(size) for size in shape),
         dtype,
-        None if strides is None else tuple(int(stride) for stride in strides),
+        None if strides is None else tuple(known_int(stride) for stride in strides),
         storage,
         offset,
     )
@@ -130,11 +137,11 @@ def _specs(tensors: list[torch.Tensor]) -> tuple[TensorSpec, ...]:
             numbers.append(UNSHARED)
             continue
         numbers.append(first.setdefault(address, len(first)))
-        offset = int(tensor.storage_offset())
+        offset = known_int(tensor.storage_offset())
         base[address] = min(base.get(address, offset), offset)
     return tuple(
         spec_of(tensor)
         if number == UNSHARED
-        else spec_of(tensor, number, int(tensor.storage_offset()) - base[address or 0])
+        else spec_of(tensor, number, known_int(tensor.storage_offset()) - base[address or 0])
         for tensor, number, address in zip(tensors, numbers, addresses, strict=True)
     )

@@ -14,7 +14,8 @@ from torch._C._autograd import _get_sequence_nr
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
-from rooflight.capture.composites import NO_SEQUENCE, Composites, open_sources
+from rooflight.capture.composites import NO_SEQUENCE, Composites, decomposed, open_sources
+from rooflight.capture.describe import tensors_in
 from rooflight.capture.plans import plan_of
 from rooflight.capture.readers import Reader, reader_of
 from rooflight.capture.tape import Tape
@@ -23,6 +24,11 @@ from rooflight.records.record import Direction, ModuleEntry
 _FORWARD, _BACKWARD = int(Direction.FORWARD), int(Direction.BACKWARD)
 _PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor})
 _DEVICE_KEYS = ("CPU", "CUDA", "XPU", "Meta", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+_QUESTIONS = frozenset(
+    f"aten::{name}"
+    for name in ("_has_same_storage_numel", "dim", "is_contiguous", "is_non_overlapping_and_dense", "is_same_size")
+    + ("is_strides_like_format", "numel", "size", "storage_offset", "stride")
+)
 
 Handler = Callable[..., Any]
 
@@ -133,6 +139,7 @@ class DispatchSource(TorchDispatchMode):
     def enter_module(self, module: int) -> None:
         """The module of this number starts, or goes on when one that it called returns."""
         self.module = module
+        self._backward_sequence = -1  # a node that recomputes a module has it call others
         if get_ident() == self.thread:
             # from the autograd node made next on, nodes belong to this module
             self._mark_sequences.append(_get_sequence_nr())
@@ -179,16 +186,38 @@ class DispatchSource(TorchDispatchMode):
             handler = self._read_scalar
         elif isinstance(func, torch._ops.OpOverload) and func.namespace == "profiler":
             handler = self._run_mark
+        elif isinstance(func, torch._ops.OpOverload) and _is_question(func._schema.name):
+            handler = _run
         elif isinstance(func, torch._ops.OpOverload) and _is_composite(func):
             handler = self._run_decomposed
+        elif isinstance(func, torch._ops.HigherOrderOperator) and not func.name().startswith("flex_attention"):
+            handler = self._run_control_flow
         if handler is not None:
             self._specials[func] = handler
         return handler
 
     def _run_decomposed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A composite arrives whole under inference_mode; with autograd its parts arrive, so take the parts here too."""
+        if any(tensor.is_nested for tensor in tensors_in((args, kwargs))):  # these have kernels of their own
+            out = func(*args, **kwargs)
+            context = self._context if _current_graph_task_id() == -1 else self._context_of_backward()
+            reader_of(plan_of(func), self.tape)(args, kwargs, out, context)
+            return out
         with self:
-            return func.decompose(*args, **kwargs)
+            return decomposed(func, args, kwargs)
+
+    def _run_control_flow(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """cond, while_loop and their like are what they call: take those ops."""
+
+        def watched(function: Handler) -> Handler:
+            def run(*inner_args: Any, **inner_kwargs: Any) -> Any:
+                with self:
+                    return function(*inner_args, **inner_kwargs)
+
+            return run
+
+        watch = [watched(arg) if callable(arg) and not isinstance(arg, torch.Tensor) else arg for arg in args]
+        return func(*watch, **kwargs)
 
     def _run_mark(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The profiler's marks compute nothing; they tell where Optimizer.step begins and, even if it raises, ends."""
@@ -229,7 +258,19 @@ class DispatchSource(TorchDispatchMode):
         return known
 
 
+def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an op without taking note of it."""
+    return func(*args, **kwargs)
+
+
+def _is_question(name: str) -> bool:
+    """Whether an op computes nothing, but is how fake tensors and subclasses are asked for a size or device."""
+    return name.startswith(("prim::", "aten::sym_")) or name in _QUESTIONS
+
+
 def _is_composite(func: torch._ops.OpOverload) -> bool:
     """Whether autograd would split an op into others, having no kernel of a device to call."""
     name = func.name()
+    if not torch._C._dispatch_has_kernel(name):
+        return False
     return has_kernel(name, "CompositeImplicitAutograd") and not any(has_kernel(name, key) for key in _DEVICE_KEYS)

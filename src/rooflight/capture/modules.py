@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any
 
 from torch import nn
+from torch._dynamo.eval_frame import OptimizedModule
 from torch.nn.modules import module as torch_module
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
@@ -32,7 +33,7 @@ class ModuleTracker:
         self._stack: list[tuple[nn.Module, int]] = []
         self._calls: set[tuple[int, int | None]] = set()  # which module was seen to call which, by number
         if model is not None:
-            self._name_tree(model, "")
+            self._name_tree(_uncompiled(model), "")
 
     def install(self) -> None:
         """Register the hooks."""
@@ -101,10 +102,20 @@ class ModuleTracker:
 
     def _name_unknown(self, module: nn.Module) -> int:
         """Name a module met for the first time, and those below it, after its class and the module that called it."""
-        parent = self._source.tape.module_path(self._stack[-1][1]) if self._stack else ""
-        name = type(module).__name__
-        self._name_tree(module, f"{parent}.{name}" if parent else name)
+        inner = _uncompiled(module)
+        if id(inner) not in self._numbers:
+            parent = self._source.tape.module_path(self._stack[-1][1]) if self._stack else ""
+            name = type(inner).__name__
+            self._name_tree(inner, f"{parent}.{name}" if parent else name)
+        if inner is not module:
+            self._kept.append(module)
+            self._numbers[id(module)] = self._numbers[id(inner)]
         return self._numbers[id(module)]
+
+
+def _uncompiled(module: nn.Module) -> nn.Module:
+    """What ``torch.compile`` wrapped: the wrapper has no name of its own."""
+    return module._orig_mod if isinstance(module, OptimizedModule) else module
 
 
 def _running_modules() -> Iterator[nn.Module]:

@@ -99,8 +99,18 @@ def attribute_value(value: Any) -> AttributeValue:
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
     if isinstance(value, list | tuple):
-        return tuple(bool(item) if isinstance(item, bool) else int(item) for item in value)
-    return int(value)
+        return tuple(bool(item) if isinstance(item, bool) else known_int(item) for item in value)
+    return known_int(value)
+
+
+def known_int(size: Any) -> int:
+    """A size as an int; a symbolic one as the value it was traced with, 0 (a bound stays a bound) where data decides.
+
+    ``int(size)`` would tie the traced program to this value, or raise.
+    """
+    if isinstance(size, torch.SymInt):
+        return int(size.node.hint or 0)
+    return int(size)
 
 
 def group_size(group: Any) -> int | None:

@@ -10,7 +10,7 @@ from torch._C import _storage_id
 from torch._subclasses.fake_tensor import FakeTensor
 
 from rooflight.capture.describe import signature_of, storage_of, tensors_in
-from rooflight.capture.plans import Kind, Plan, group_size
+from rooflight.capture.plans import Kind, Plan, group_size, known_int
 from rooflight.capture.tape import Tape
 from rooflight.records.signature import OpSignature
 
@@ -63,7 +63,7 @@ def _lift_reader(plan: Plan, tape: Tape) -> Reader:
     def read(args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any, context: int) -> None:
         storage = storage_of(out)
         if storage is not None:
-            tape.new_storage(storage._cdata, int(storage.nbytes()))
+            tape.new_storage(storage._cdata, storage.nbytes())
         read_view(args, kwargs, out, context)
 
     return read
@@ -191,7 +191,7 @@ def _alias_pattern(kinds: tuple[Kind, ...], values: tuple[Any, ...], reads: list
     pattern: list[int] = []
     given = [value for kind, value in zip(kinds, values, strict=False) if kind in (_TENSOR, _TENSORS)]
     for position, (tensor, storage_id) in enumerate(zip(tensors_in(given), reads, strict=True)):
-        offset = int(tensor.storage_offset())
+        offset = known_int(tensor.storage_offset())
         first, base = origin.setdefault(storage_id, (position, offset))
         pattern += (first, offset - base)
     return pattern
@@ -206,7 +206,7 @@ def _careful_reader(plan: Plan, tape: Tape) -> Reader:
             return tape.new_storage(-1 - id(tensor), 0)
         number = tape.storage_ids.get(storage._cdata)
         if number is None or (known is not None and number not in known):
-            number = tape.new_storage(storage._cdata, int(storage.nbytes()))
+            number = tape.new_storage(storage._cdata, storage.nbytes())
         return number
 
     def read(args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any, context: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from threading import Lock, get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -103,6 +104,7 @@ def _environment(devices: set[str]) -> dict[str, str]:
 _lock = Lock()
 _eager: set[DispatchSource] = set()
 _stance: Any = None  # what to go back to
+_HOOKS_WARNING = "Using `torch.compile\\(module\\)` when there are global hooks"  # ours do no harm
 
 
 def _run_eagerly(source: DispatchSource) -> None:
@@ -115,6 +117,7 @@ def _run_eagerly(source: DispatchSource) -> None:
         if _stance is None:
             _stance = eval_frame._stance
             eval_frame._set_stance(eval_frame.DynamoStance("force_eager"))
+            warnings.filterwarnings("ignore", _HOOKS_WARNING)
 
 
 def _stop_running_eagerly(source: DispatchSource) -> None:
@@ -126,4 +129,6 @@ def _stop_running_eagerly(source: DispatchSource) -> None:
         _eager.discard(source)
         if not _eager and _stance is not None:
             eval_frame._set_stance(_stance)
+            for entry in [entry for entry in warnings.filters if _HOOKS_WARNING == getattr(entry[1], "pattern", None)]:
+                warnings.filters.remove(entry)  # type: ignore[attr-defined]
             _stance = None

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from rooflight.capture.plans import known_int
 from rooflight.records.record import Direction, ModuleEntry
 from rooflight.records.session import NO_PARENT, Columns, Int64, Session
 from rooflight.records.signature import OpSignature
@@ -78,7 +79,7 @@ class Tape:
     def new_storage(self, address: int, nbytes: int) -> int:
         """Give the storage that now lives at ``address`` an id of its own."""
         number = len(self.storage_bytes)
-        self.storage_bytes.append(nbytes)
+        self.storage_bytes.append(nbytes if type(nbytes) is int else known_int(nbytes))
         self.storage_ids[address] = number
         return number
 

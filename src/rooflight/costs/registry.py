@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import entry_points
 from pkgutil import iter_modules
+from types import FrameType
 
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.records.dtypes import precision_of
@@ -14,9 +16,11 @@ from rooflight.records.signature import OpSignature
 
 Formula = Callable[[OpSignature], OpCost | Uncosted]
 
+_FAMILIES = "rooflight.costs.families"
 ENTRY_POINT_GROUP = "rooflight.formulas"
 
 _formulas: dict[str, Formula] = {}
+_family: dict[str, str] = {}
 _families_loaded = False
 
 
@@ -34,11 +38,14 @@ def formula(*names: str) -> Callable[[Formula], Formula]:
         if not (namespace and separator and op) or "." in op:
             raise ValueError(f'"{name}" is not an op name: write "namespace::op", without overload')
 
+    family = _calling_family()
+
     def register(function: Formula) -> Formula:
         for name in names:
             if name in _formulas:
                 raise ValueError(f'"{name}" already has a formula, {_formulas[name].__qualname__}')
         _formulas.update(dict.fromkeys(names, function))
+        _family.update(dict.fromkeys(names, family))
         return function
 
     return register
@@ -48,7 +55,7 @@ def unregister(*names: str) -> None:
     """Forget the formulas of the ops named, so that others can be given. Raises KeyError for a name without one."""
     _load_families()
     for name in names:
-        del _formulas[name]
+        del _formulas[name], _family[name]
 
 
 def registered() -> Iterator[str]:
@@ -61,6 +68,14 @@ def find(name: str) -> Formula | None:
     """The formula of an op: its own, or that of the op it is the in-place variant of."""
     _load_families()
     return _formulas.get(name) or _formulas.get(name.removesuffix("_"))
+
+
+def family_of(name: str) -> str | None:
+    """The family that an op's formula belongs to (``"matmul"``, ``"pointwise"``: the file it stands in), None without
+    one. Formulas of users and packages are ``"foreign"``.
+    """
+    _load_families()
+    return _family.get(name) or _family.get(name.removesuffix("_"))
 
 
 def cost_of(op: OpSignature) -> OpCost | Uncosted:
@@ -90,12 +105,23 @@ def _with_dtypes(cost: OpCost, op: OpSignature) -> OpCost:
     )
 
 
+def _calling_family() -> str:
+    """The family file that is registering a formula, perhaps through the tables of ``rules``."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        home = str(frame.f_globals.get("__name__", ""))
+        if home.startswith(_FAMILIES + ".") and not home.endswith(".rules"):
+            return home.rpartition(".")[2]
+        frame = frame.f_back
+    return "foreign"
+
+
 def _load_families() -> None:
     """Import every family file beside this one, then the packages that announce formulas of their own."""
     global _families_loaded
     if _families_loaded:
         return
-    package = import_module("rooflight.costs.families")
+    package = import_module(_FAMILIES)
     for module in iter_modules(package.__path__):
         import_module(f"{package.__name__}.{module.name}")
     for entry in entry_points(group=ENTRY_POINT_GROUP):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import os
+import struct
 import tempfile
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -20,6 +21,9 @@ from rooflight.records.signature import AttributeValue, OpSignature
 from rooflight.records.tensor import TensorSpec
 
 VERSION: Final = 1
+
+_MOST_PACKED: Final = 1032  # deflate makes at best one byte of this many
+_SLACK_BYTES: Final = 1 << 16
 SCHEMA_PREFIX: Final = "rooflight.session/"
 
 _COLUMN_TYPES: Final = {
@@ -88,9 +92,10 @@ def load(path: str | Path) -> Session:
         raise FileNotFoundError(f"no session file {path}: record one with rooflight analyze ... --save {path}")
     try:
         with zipfile.ZipFile(path) as archive:
+            _check_sizes(archive)
             header = _read_header(archive)
-            arrays = {name: _read_array(archive, name, dtype) for name, dtype in _COLUMN_TYPES.items()}
-            storage_bytes = _read_array(archive, "storage_bytes", np.int64)
+            arrays: dict[str, Any] = {name: _read_array(archive, name, dtype) for name, dtype in _COLUMN_TYPES.items()}
+            storage_bytes: Any = _read_array(archive, "storage_bytes", np.int64)
             measurement = _read_measurement(archive, header)
         session = Session(
             signatures=_signatures(header),
@@ -103,12 +108,31 @@ def load(path: str | Path) -> Session:
         )
         _check(session)
         return session.with_measurement(measurement) if measurement is not None else session
-    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, OSError, IndexError, NotImplementedError, RuntimeError) as error:
-        raise ValueError(f"{path} is not a whole session file ({error}): record it again") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is damaged ({error}): record it again") from error
-    except ValueError as error:
+    except _Unreadable as error:
         raise ValueError(f"{path}: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is damaged ({_one_line(error)}): record it again") from error
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, MemoryError, *_PARSE_ERRORS) as error:
+        raise ValueError(f"{path} is not a whole session file ({_one_line(error)}): record it again") from error
+
+
+class _Unreadable(Exception):
+    """Why a file is not a session that this version can read, and what to do."""
+
+
+# What numpy and zipfile raise on bytes that make no sense.
+_PARSE_ERRORS: Final = (LookupError, NotImplementedError, RuntimeError, SyntaxError, TypeError, ValueError, struct.error)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def _check_sizes(archive: zipfile.ZipFile) -> None:
+    """Refuse a file that claims to hold more than deflate can have packed into it, before any of it is unpacked."""
+    for member in archive.infolist():
+        if member.file_size > _MOST_PACKED * member.compress_size + _SLACK_BYTES:
+            raise _Unreadable(f"{member.filename} claims an impossible size: record it again")
 
 
 def _header(session: Session) -> _Header:
@@ -144,7 +168,7 @@ def _signatures(header: _Header) -> tuple[OpSignature, ...]:
         for t in header.tensors
     ]
     if any(index < 0 for op in header.signatures for index in (*op.inputs, *op.outputs)):
-        raise ValueError("a signature names a tensor that is not there")
+        raise _Unreadable("a signature names a tensor that is not there: record it again")
     return tuple(
         OpSignature(
             name=op.name,
@@ -167,9 +191,9 @@ def _read_header(archive: zipfile.ZipFile) -> _Header:
     name = msgspec.json.decode(schema, type=str) if schema is not None else ""
     number = name.removeprefix(SCHEMA_PREFIX)
     if name == number or not number.isdecimal():
-        raise ValueError("not a rooflight session")
+        raise _Unreadable("not a rooflight session: save one with rooflight analyze ... --save FILE")
     if int(number) > VERSION:
-        raise ValueError(f"written by a newer rooflight (session version {number}, this one reads {VERSION}): upgrade")
+        raise _Unreadable(f"written by a newer rooflight (session version {number}, this one reads {VERSION}): upgrade")
     return msgspec.json.decode(text, type=_Header)
 
 
@@ -179,26 +203,29 @@ def _write_array(archive: zipfile.ZipFile, name: str, array: NDArray[np.generic]
 
 
 def _read_array(archive: zipfile.ZipFile, name: str, dtype: type[np.generic]) -> NDArray[np.generic]:
-    array = np.lib.format.read_array(io.BytesIO(archive.read(f"{name}.npy")), allow_pickle=False)
+    data = archive.read(f"{name}.npy")
+    array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
     if array.dtype != dtype:
-        raise ValueError(f"column {name} holds {array.dtype}, not {np.dtype(dtype)}")
+        raise _Unreadable(f"column {name} holds {array.dtype}, not {np.dtype(dtype)}: record it again")
     return array
 
 
 def _read_measurement(archive: zipfile.ZipFile, header: _Header) -> Measurement | None:
     if header.clock is None:
         return None
-    ops = _read_array(archive, "op_samples_s", np.float64)
-    if ops.ndim != 2:
-        raise ValueError("op times are not one row a step")
-    return Measurement(
-        wall_samples_s=_read_array(archive, "wall_samples_s", np.float64), op_samples_s=ops, clock=header.clock
-    )
+    ops: Any = _read_array(archive, "op_samples_s", np.float64)
+    walls: Any = _read_array(archive, "wall_samples_s", np.float64)
+    if ops.ndim != 2 or walls.ndim != 1:
+        raise _Unreadable("op times are not one row a step: record it again")
+    return Measurement(wall_samples_s=walls, op_samples_s=ops, clock=header.clock)
 
 
 def _check(session: Session) -> None:
     """Refuse columns that point outside their tables: a later crash would be far from its cause."""
-    columns, count = session.columns, len(session)
+    columns = session.columns
+    if any(array.ndim != 1 for _, array in columns.named_arrays()) or session.storage_bytes.ndim != 1:
+        raise _Unreadable("a column is not a row of numbers: record it again")
+    count = len(session)
     tables = {
         "signature": len(session.signatures),
         "module": len(session.modules),
@@ -209,12 +236,22 @@ def _check(session: Session) -> None:
     }
     for name, array in columns.named_arrays():
         expected = count + 1 if name.endswith("offsets") else None if name.endswith("ids") else count
-        if array.ndim != 1 or (expected is not None and len(array) != expected):
-            raise ValueError(f"column {name} has the wrong length")
-        if name in tables and len(array) and not (0 <= int(array.min()) and int(array.max()) < tables[name]):
-            raise ValueError(f"column {name} points outside its table")
-    if len(columns.parent) and not (NO_PARENT <= int(columns.parent.min()) and int(columns.parent.max()) < count):
-        raise ValueError("column parent points outside its table")
+        if expected is not None and len(array) != expected:
+            raise _Unreadable(f"column {name} has the wrong length: record it again")
+        if name in tables and not _within(array, 0, tables[name]):
+            raise _Unreadable(f"column {name} points outside its table: record it again")
+    if not _within(columns.parent, NO_PARENT, count) or not _within(session.storage_bytes, 0, None):
+        raise _Unreadable("column parent or storage_bytes is out of range: record it again")
     for offsets, ids in ((columns.read_offsets, columns.read_ids), (columns.written_offsets, columns.written_ids)):
         if offsets[0] != 0 or offsets[-1] != len(ids) or bool((np.diff(offsets) < 0).any()):
-            raise ValueError("storage offsets are out of order")
+            raise _Unreadable("storage offsets are out of order: record it again")
+    for tensor in {tensor for op in session.signatures for tensor in (*op.inputs, *op.outputs)}:
+        strides = tensor.strides
+        if min(tensor.shape, default=0) < 0 or (strides is not None and len(strides) != len(tensor.shape)):
+            raise _Unreadable("a tensor has an impossible shape: record it again")
+
+
+def _within(array: NDArray[Any], low: int, high: int | None) -> bool:
+    if not len(array):
+        return True
+    return low <= int(array.min()) and (high is None or int(array.max()) < high)

@@ -30,6 +30,15 @@ ITEM_BYTES: Final[dict[str, int]] = {
     "qint8": 1,
     "quint8": 1,
     "qint32": 4,
+    # below a byte torch packs several numbers in one, or leaves the rest of it unused: shapes count bytes
+    "quint4x2": 1,
+    "quint2x4": 1,
+    "bits1x8": 1,
+    "bits2x4": 1,
+    "bits4x2": 1,
+    "bits8": 1,
+    "bits16": 2,
+    **{f"{sign}int{bits}": 1 for sign in ("", "u") for bits in range(1, 8)},
 }
 
 _SHORT_NAMES: Final[dict[str, str]] = {

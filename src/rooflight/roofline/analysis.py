@@ -17,6 +17,8 @@ from rooflight.records.session import Float64, Int64, Session
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.bound import Bound, Limiter, bound_of, float32_matrix_precision
 from rooflight.roofline.footprint import Footprint, footprint_of
+from rooflight.roofline.program import ProgramBounds, program_bounds
+from rooflight.roofline.waterfall import Gap, waterfall_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +246,23 @@ class Analysis:
                 )
             )
         return tuple(sorted(found, key=lambda c: c.measured_s / c.bound_s))
+
+    @cached_property
+    def program(self) -> ProgramBounds:
+        """The fused and the program bound, from which storage each op reads and writes."""
+        return program_bounds(self.session, self._costs, self._bounds, self.device, self.float32_matrix)
+
+    @cached_property
+    def waterfall(self) -> tuple[Gap, ...]:
+        """From the program bound to the measured step, each gap with its remedy."""
+        totals, program = self.totals, self.program
+        return waterfall_of(
+            program_bound_s=program.program_bound_s,
+            fused_bound_s=program.fused_bound_s,
+            op_bound_s=totals.op_bound_s,
+            ops_measured_s=totals.ops_measured_s,
+            measured_s=totals.measured_s,
+        )
 
     @cached_property
     def footprint(self) -> Footprint:

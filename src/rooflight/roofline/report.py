@@ -78,6 +78,8 @@ def data_of(analysis: Analysis) -> dict[str, Any]:
             "bytes_written": totals.bytes_written,
             "bytes_sent": totals.bytes_sent,
             "op_bound_s": totals.op_bound_s,
+            "fused_bound_s": analysis.program.fused_bound_s,
+            "program_bound_s": analysis.program.program_bound_s,
             "measured_s": totals.measured_s,
             "ops_measured_s": totals.ops_measured_s,
         },
@@ -89,6 +91,10 @@ def data_of(analysis: Analysis) -> dict[str, Any]:
             ],
             "upper_calls": coverage.upper,
         },
+        "waterfall": [
+            {"name": gap.name, "seconds": gap.seconds, "until_s": gap.until_s, "remedy": gap.remedy}
+            for gap in analysis.waterfall
+        ],
         "memory": {
             "standing_bytes": analysis.footprint.standing_bytes,
             "peak_bytes": analysis.footprint.peak_bytes,
@@ -145,6 +151,7 @@ def _facts(analysis: Analysis) -> Iterable[tuple[str, Cell]]:
 
 
 def _tables(analysis: Analysis, top: int) -> Iterable[Table]:
+    yield _waterfall_table(analysis)
     yield _group_table("By phase", "phase", analysis.by("phase"), analysis, top=max(top, 20))
     yield _group_table("By layer type", "layer", analysis.by("layer"), analysis, top=top)
     yield _group_table("By op", "op", analysis.by("op"), analysis, top=top)
@@ -176,6 +183,22 @@ def _tables(analysis: Analysis, top: int) -> Iterable[Table]:
             left_out=max(0, len(contradictions) - _SHOWN_CONTRADICTIONS),
             note="A cost, a roof or a clock is wrong: calibrate again on an idle machine, then report it.",
         )
+
+
+def _waterfall_table(analysis: Analysis) -> Table:
+    gaps = analysis.waterfall
+    whole = gaps[-1].until_s
+    rows = [
+        (
+            gap.name,
+            Quantity(gap.seconds, "s"),
+            Quantity(gap.until_s, "s"),
+            Quantity(gap.seconds / whole, "%") if whole else None,
+            gap.remedy,
+        )
+        for gap in gaps
+    ]
+    return Table(title="Waterfall", columns=("from light to clock", "time", "so far", "share", "remedy"), rows=tuple(rows))
 
 
 def _group_table(title: str, column: str, groups: tuple[Group, ...], analysis: Analysis, *, top: int) -> Table:

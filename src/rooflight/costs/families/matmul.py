@@ -107,17 +107,27 @@ def outer(op: OpSignature) -> OpCost:
     return moves(op, vector_flops=op.outputs[0].numel)
 
 
+NESTED = Uncosted("nested layout: the sizes are data")
+
+
+def is_nested_product(a: TensorSpec, b: TensorSpec, out: TensorSpec) -> bool:
+    """Whether these are nested tensors, described as flat by what they store: two vectors would make a scalar."""
+    return len(a.shape) == len(b.shape) == len(out.shape) == 1
+
+
 @formula("aten::matmul", "aten::linalg_matmul", "aten::inner")
-def matmul(op: OpSignature) -> OpCost:
+def matmul(op: OpSignature) -> OpCost | Uncosted:
     """[..., m, k] @ [..., k, n], either side perhaps a vector: k multiply-adds per element of the result."""
-    a = op.inputs[0]
-    return product(op, op.outputs[0].numel * a.shape[-1], a)
+    (a, b), out = op.inputs[:2], op.outputs[0]
+    return NESTED if is_nested_product(a, b, out) else product(op, out.numel * a.shape[-1], a)
 
 
 @formula("aten::matmul_backward")
-def matmul_backward(op: OpSignature) -> OpCost:
+def matmul_backward(op: OpSignature) -> OpCost | Uncosted:
     """The result's gradient times either operand: one forward's worth for each gradient asked for."""
-    grad, a = op.inputs[:2]
+    grad, a, b = op.inputs[:3]
+    if is_nested_product(a, b, grad):
+        return NESTED
     return product(op, sum(flags(op, "mask", (True, True))) * grad.numel * a.shape[-1], a)
 
 
@@ -126,7 +136,9 @@ def linear(op: OpSignature) -> OpCost:
     """[..., k] @ [n, k]^T + bias [n]; a mkldnn epilogue is not counted."""
     x, out = op.inputs[0], op.outputs[0]
     bias = op.input("bias") or op.input("B") or op.input("b")
-    return product(op, out.numel * x.shape[-1], x, vector_flops=out.numel if bias else 0)
+    # a nested x is described as flat, then only the weight tells k; a packed weight tells nothing
+    k = op.inputs[1].shape[-1] if op.name == "aten::linear" else x.shape[-1]
+    return product(op, out.numel * k, x, vector_flops=out.numel if bias else 0)
 
 
 @formula("aten::linear_backward")
@@ -135,7 +147,7 @@ def linear_backward(op: OpSignature) -> OpCost:
     x, grad, weight = op.inputs[:3]
     wants_x, wants_weight, wants_bias = flags(op, "output_mask", (True, True, True))
     return OpCost(
-        matrix_flops=multiply_adds((wants_x + wants_weight) * grad.numel * x.shape[-1], x),
+        matrix_flops=multiply_adds((wants_x + wants_weight) * grad.numel * weight.shape[-1], x),
         matrix_dtype=x.dtype,
         vector_flops=grad.numel if wants_bias else 0,
         bytes_read=tensor_bytes(grad, x if wants_weight else None, weight if wants_x else None),

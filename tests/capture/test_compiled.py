@@ -1,0 +1,168 @@
+"""Compiled models run eagerly while recorded, and compiled again, no slower, afterwards (pytorch issue 140909)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.testing import CompileCounter
+from torch_state import torch_state
+
+import rooflight as rl
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    before = torch_state()
+    yield
+    assert torch_state() == before
+    torch._dynamo.reset()
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.down(self.up(x).relu())
+
+
+class Counter:
+    """A backend that counts the graphs it is given and how often each compiled one runs."""
+
+    def __init__(self) -> None:
+        self.compiled = 0
+        self.runs = 0
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: Any):
+        self.compiled += 1
+
+        def run(*args: Any) -> Any:
+            self.runs += 1
+            return graph.forward(*args)
+
+        return run
+
+
+def x() -> torch.Tensor:
+    return torch.ones(2, 4)
+
+
+def names(session: rl.Session) -> list[tuple[str, str]]:
+    return [(op.signature.name, op.module.path) for op in session.records]
+
+
+def eager_names(net: nn.Module) -> list[tuple[str, str]]:
+    net.zero_grad()
+    with rl.record(net) as recording:
+        net(x()).sum().backward()
+    net.zero_grad()
+    return names(recording.session)
+
+
+@pytest.mark.parametrize("warmed", [True, False])
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_model_compiled_before(warmed: bool, in_place: bool) -> None:
+    net, counter = Net(), Counter()
+    expected = eager_names(net)
+    if in_place:
+        net.compile(backend=counter)
+        compiled: Any = net
+    else:
+        compiled = torch.compile(net, backend=counter)
+    if warmed:
+        compiled(x())
+    before = counter.compiled, counter.runs
+    assert before == ((1, 1) if warmed else (0, 0))
+    with rl.record(net) as recording:
+        compiled(x()).sum().backward()
+    assert (counter.compiled, counter.runs) == before
+    assert names(recording.session) == expected
+    for _ in range(3):
+        compiled(x())
+    assert (counter.compiled, counter.runs) == (1, before[1] + 3)  # no recompilation, no fall-back
+
+
+def test_the_compiled_wrapper_has_no_name_of_its_own() -> None:
+    net = Net()
+    compiled = torch.compile(net, backend=Counter())
+    with rl.record(net) as recording:
+        net(x())
+    for argument in (compiled, net):
+        with rl.record(argument) as other:
+            compiled(x())
+        assert names(other.session) == names(recording.session)
+    with rl.record() as unnamed:
+        compiled(x())
+    assert {path for _, path in names(unnamed.session)} == {"", "Net", "Net.up", "Net.down"}
+
+
+def test_a_function_compiled_inside() -> None:
+    counter = Counter()
+    with rl.record() as recording:
+        function = torch.compile(lambda x: x.sin() + x.cos(), backend=counter)
+        function(x())
+    assert counter.compiled == 0
+    assert [op.signature.name for op in recording.session.records] == ["aten::ones", "aten::sin", "aten::cos", "aten::add"]
+    for _ in range(2):
+        function(x())
+    assert (counter.compiled, counter.runs) == (1, 2)
+
+
+def test_a_compiled_optimizer() -> None:
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    step = torch.compile(optimizer.step, backend=CompileCounter())
+    net(x()).sum().backward()
+    with rl.record(net) as recording:
+        step()
+    assert {op.direction.label for op in recording.session.records} == {"optimizer"}
+
+
+def test_a_stance_chosen_before_is_kept() -> None:
+    counter = Counter()
+    function = torch.compile(lambda x: x.sin(), backend=counter)
+    torch.compiler.set_stance("fail_on_recompile")
+    try:
+        with rl.record():
+            function(x())
+        with pytest.raises(RuntimeError, match="fail_on_recompile"):
+            function(x())
+    finally:
+        torch.compiler.set_stance("default")
+    function(x())
+    assert counter.runs == 1
+
+
+def test_the_stance_comes_back_with_the_last_of_several_recordings() -> None:
+    counter = Counter()
+    function = torch.compile(lambda x: x.sin(), backend=counter)
+    first, second = rl.record(), rl.record()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    function(x())
+    assert counter.runs == 0
+    second.__exit__(None, None, None)
+    function(x())
+    assert counter.runs == 1
+
+
+def test_inductor_runs_its_own_kernels_again_afterwards() -> None:
+    net = Net()
+    compiled = torch.compile(net)
+    with rl.record(net) as recording:
+        compiled(x())
+    expected = net(x())
+    torch._dynamo.utils.counters.clear()
+    for _ in range(3):
+        assert torch.allclose(compiled(x()), expected)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    assert [op.signature.name for op in recording.session.records].count("aten::addmm") == 2
