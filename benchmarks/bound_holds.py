@@ -1,4 +1,4 @@
-"""Is any op of any preset, run small on this machine, measured faster than its bound? Prints a row a preset and mode."""
+"""Is any op of any preset, run small on this machine, measured faster than its bound? A row a preset and mode."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from rooflight.workloads.steps import make_step
 def main(names: list[str]) -> int:
     device = rl.current_device()
     print(f"{device.name}; {device.calibrated.source if device.calibrated else 'not calibrated'}")
-    print(f"{'preset':20} {'mode':8} {'ops':>6} {'timed':>7} {'op bound':>10} {'in ops':>10} {'step':>10} {'beaten':>6}")
+    print(
+        f"{'preset':20} {'mode':8} {'ops':>6} {'timed':>7} {'op bound':>10} {'in ops':>10} {'step':>10} {'beaten':>6}"
+    )
     beaten = 0
     for name in names or PRESETS:
         for mode in ("forward", "train"):
@@ -30,8 +32,8 @@ def main(names: list[str]) -> int:
             beaten += len(analysis.contradictions)
             in_ops = totals.ops_measured_s if totals.ops_measured_s is not None else np.nan
             print(
-                f"{name:20} {mode:8} {totals.calls:6} {share:7.1%} {totals.op_bound_s * 1e3:7.2f} ms {in_ops * 1e3:7.2f} ms "
-                f"{totals.measured_s * 1e3:7.2f} ms {len(analysis.contradictions):6}",
+                f"{name:20} {mode:8} {totals.calls:6} {share:7.1%} {totals.op_bound_s * 1e3:7.2f} ms "
+                f"{in_ops * 1e3:7.2f} ms {totals.measured_s * 1e3:7.2f} ms {len(analysis.contradictions):6}",
                 flush=True,
             )
             for found in analysis.contradictions:

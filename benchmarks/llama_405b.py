@@ -1,6 +1,6 @@
 """Llama-3.1-405B, batch 1 x 8192, forward + backward + AdamW, without hardware: seconds and peak memory, after imports.
 
-Beside it FlopCounterMode on forward + backward alone. Each in a process of its own. Usage: python benchmarks/llama_405b.py
+Beside it FlopCounterMode on forward + backward alone. Each in a process of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 
 
 def rooflight_run() -> None:
-    import torch._dynamo
+    import torch._dynamo  # noqa: F401
     import transformers  # noqa: F401
 
     import rooflight as rl

@@ -1,4 +1,4 @@
-"""Draw the README's picture: a real report, as the terminal shows it. Usage: python docs/pictures/draw.py TARGET OUT.svg"""
+"""Draw the README's picture, a real report as the terminal shows it: python docs/pictures/draw.py TARGET OUT.svg."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rooflight.roofline.report import report_of
 
 
 def main(target: str, out: str) -> None:
+    """Analyse a training step of ``target`` on this machine and draw the report."""
     analysis, notes = analyze_target(target, Wish(mode="train"))
     console = Console(record=True, width=118, file=StringIO(), force_terminal=True)
     print_report(report_of(analysis, top=6, notes=notes), console)

@@ -173,9 +173,7 @@ def _observe_here(
     return measure(_record(step, progress), step.run, progress=progress), step.description, list(step.notes)
 
 
-def _record_on_meta(
-    target: str, wish: Wish, dtype: str | None, progress: Progress
-) -> tuple[Session, str, list[str]]:
+def _record_on_meta(target: str, wish: Wish, dtype: str | None, progress: Progress) -> tuple[Session, str, list[str]]:
     progress("building the model without memory")
     step = _open(target, wish, wish.dtype or dtype, "meta")
     return _record(step, progress), step.description, list(step.notes)

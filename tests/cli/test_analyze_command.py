@@ -22,9 +22,12 @@ SMALL = ("gpt2", "--small", "--seq", "8", "--device", "H100-SXM5-80GB")
 
 @pytest.fixture(autouse=True)
 def calibrated(tmp_path, monkeypatch):
-    """Generous roofs for this CPU, so that no test calibrates: what is measured here is the command, not the machine."""
+    """Generous roofs for this CPU, so that no test calibrates: the command is on trial, not the machine."""
     monkeypatch.setenv("ROOFLIGHT_CACHE", str(tmp_path / "cache"))
-    levels = (MemoryLevel(name="L2", capacity_bytes=1 << 20, bytes_per_s=1e15), MemoryLevel(name="DRAM", bytes_per_s=1e14))
+    levels = (
+        MemoryLevel(name="L2", capacity_bytes=1 << 20, bytes_per_s=1e15),
+        MemoryLevel(name="DRAM", bytes_per_s=1e14),
+    )
     roofs = Roofs(
         source="made up for tests",
         matrix_flops_per_s={"float32": 1e16, "bfloat16": 1e16},
@@ -165,7 +168,11 @@ SCRIPTS = {
     "returns no callable": ("def make_step():\n    return 3", 2, "callable"),
     "is no Python": ("def make_step(:", 2, "syntax error"),
     "has another function": ("def other():\n    return print", 2, "other"),
-    "fails in the step": ("def make_step():\n    def step():\n        raise OSError('gone')\n    return step", 1, "gone"),
+    "fails in the step": (
+        "def make_step():\n    def step():\n        raise OSError('gone')\n    return step",
+        1,
+        "gone",
+    ),
 }
 
 

@@ -2,7 +2,7 @@ import subprocess
 import sys
 
 import pytest
-import torch.distributed._functional_collectives  # registers its ops
+import torch.distributed._functional_collectives  # noqa: F401 - registers its ops
 from builders import cost, op, spec
 
 from rooflight.costs.cost import OpCost, Uncosted

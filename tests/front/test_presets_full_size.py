@@ -1,4 +1,4 @@
-"""Every preset at full size, recorded without hardware: everything costed, and dense language models to the last FLOP."""
+"""Every preset at full size, without hardware: all of it costed, and dense language models to the last FLOP."""
 
 from __future__ import annotations
 

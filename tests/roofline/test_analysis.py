@@ -114,7 +114,9 @@ def test_an_op_nobody_timed_has_no_time_rather_than_zero():
 
 
 def test_counts_beyond_64_bits_stay_exact():
-    huge = op("aten::mm", {"self": spec((1 << 21, 1 << 21)), "mat2": spec((1 << 21, 1 << 21))}, [spec((1 << 21, 1 << 21))])
+    huge = op(
+        "aten::mm", {"self": spec((1 << 21, 1 << 21)), "mat2": spec((1 << 21, 1 << 21))}, [spec((1 << 21, 1 << 21))]
+    )
     assert analyze(session_of([Call(op=huge)] * 3), H100).totals.matrix_flops == 3 * 2 * (1 << 63)
 
 

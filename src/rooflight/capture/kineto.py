@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ import numpy as np
 from rooflight.records.session import Float64, Session
 
 STEP_MARK: Final = "rooflight.step"
-_WINDOW: Final = 256  # how far apart the two sequences may drift before an op counts as missing
+_MOST_SKIPS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,51 +51,91 @@ def op_times(session: Session, events: Sequence[Event], *, device: bool) -> Floa
     """Seconds of each record, one row a marked step; NaN for a record that no event was found for.
 
     A record without children is looked for by name, in order, among the outermost events with a recorded name; a
-    record with children takes the sum of theirs. With ``device``, an op's time is that of the kernels it launched.
+    record with children takes the sum of theirs. Views are looked for last, between the ops that touch memory: how
+    many of them run depends on who looks. With ``device``, an op's time is that of the kernels it launched.
     """
-    names = [session.signatures[index].name for index in session.columns.signature]
+    names = [_base(session.signatures[index].name) for index in session.columns.signature]
+    touches = np.diff(session.columns.read_offsets) + np.diff(session.columns.written_offsets) > 0
     is_parent = np.zeros(len(session), dtype=bool)
     children = np.flatnonzero(~session.counted)
-    parents = session.columns.parent[children]
-    is_parent[parents] = True
+    is_parent[session.columns.parent[children]] = True
+    working = children[touches[children]]
     leaves = np.flatnonzero(~is_parent)
     leaf_names = [names[index] for index in leaves]
+    views = set(leaf_names) - {names[index] for index in np.flatnonzero(~is_parent & touches)}
     rows = []
     for start, end in _steps(events):
         inside = [event for event in events if start <= event.start_ns < end or event.on_device]
         found, seconds = _outermost(inside, set(leaf_names), device=device)
         row = np.full(len(session), np.nan)
-        for record, event in align(leaf_names, found):
+        for record, event in _join(leaf_names, found, views):
             row[leaves[record]] = seconds[event]
         row[is_parent] = 0.0
-        np.add.at(row, parents, row[children])
+        np.add.at(row, session.columns.parent[working], row[working])
         rows.append(row)
     return np.array(rows).reshape(-1, len(session))
 
 
-def align(expected: Sequence[str], found: Sequence[str]) -> Iterable[tuple[int, int]]:
-    """Pairs of positions at which two sequences of names agree, both in order, skipping as little as possible."""
+def _join(expected: Sequence[str], found: Sequence[str], views: Set[str]) -> Iterator[tuple[int, int]]:
+    """Pairs of positions of the same op: those that work first, then the views between two of them."""
+    ours = [position for position, name in enumerate(expected) if name not in views]
+    theirs = [position for position, name in enumerate(found) if name not in views]
     i = j = 0
-    while i < len(expected) and j < len(found):
-        if expected[i] == found[j]:
-            yield i, j
-            i, j = i + 1, j + 1
-            continue
-        skip_found = _next(found, expected[i], j)
-        skip_expected = _next(expected, found[j], i)
-        if skip_found is not None and (skip_expected is None or skip_found - j <= skip_expected - i):
-            j = skip_found
-        elif skip_expected is not None:
-            i = skip_expected
-        else:
-            i, j = i + 1, j + 1
+    pairs = align([expected[position] for position in ours], [found[position] for position in theirs])
+    for one, other in [*((ours[one], theirs[other]) for one, other in pairs), (len(expected), len(found))]:
+        between = [k for k in range(i, one) if expected[k] in views], [k for k in range(j, other) if found[k] in views]
+        if all(between):
+            names = [expected[k] for k in between[0]], [found[k] for k in between[1]]
+            yield from ((between[0][left], between[1][right]) for left, right in align(*names))
+        if one < len(expected):
+            yield one, other
+        i, j = one + 1, other + 1
 
 
-def _next(names: Sequence[str], wanted: str, start: int) -> int | None:
-    for position in range(start, min(start + _WINDOW, len(names))):
-        if names[position] == wanted:
-            return position
-    return None
+def align(expected: Sequence[str], found: Sequence[str]) -> list[tuple[int, int]]:
+    """Pairs of positions at which two sequences of names agree, both in order, skipping as few as possible.
+
+    Myers' algorithm (An O(ND) Difference Algorithm, 1986). Beyond a thousand skips it is content with what it has:
+    these are two programs.
+    """
+    reached = {1: 0}  # on each diagonal, expected minus found, how far into expected one gets with so many skips
+    history: list[dict[int, int]] = []
+    for skips in range(min(len(expected) + len(found), _MOST_SKIPS) + 1):
+        history.append(dict(reached))
+        for diagonal in range(-skips, skips + 1, 2):
+            i = _start(reached, diagonal, skips)
+            while i < len(expected) and i - diagonal < len(found) and expected[i] == found[i - diagonal]:
+                i += 1
+            reached[diagonal] = i
+            if i >= len(expected) and i - diagonal >= len(found):
+                return _path(history, diagonal, i)
+    best = max(reached, key=lambda diagonal: 2 * reached[diagonal] - diagonal)
+    return _path(history, best, reached[best])
+
+
+def _start(reached: Mapping[int, int], diagonal: int, skips: int) -> int:
+    """Where a diagonal is entered: from the neighbour that got further, skipping one of its names."""
+    left, right = reached.get(diagonal - 1, -1), reached.get(diagonal + 1, -1)
+    return right if diagonal == -skips or (diagonal != skips and left < right) else left + 1
+
+
+def _path(history: Sequence[Mapping[int, int]], diagonal: int, end: int) -> list[tuple[int, int]]:
+    """The agreements on the way to the end, in order."""
+    pairs: list[tuple[int, int]] = []
+    for skips in range(len(history) - 1, -1, -1):
+        reached = history[skips]
+        start = _start(reached, diagonal, skips)
+        pairs += [(i, i - diagonal) for i in range(end - 1, start - 1, -1)]
+        from_right = start == reached.get(diagonal + 1, -1) and (
+            diagonal == -skips or (diagonal != skips and reached.get(diagonal - 1, -1) < reached.get(diagonal + 1, -1))
+        )
+        diagonal, end = (diagonal + 1, start) if from_right else (diagonal - 1, start - 1)
+    return pairs[::-1]
+
+
+def _base(name: str) -> str:
+    """The name that in-place variants share: autograd adds gradients up in place, unless a recording looks on."""
+    return name.removesuffix("_")
 
 
 def _steps(events: Iterable[Event]) -> list[tuple[int, int]]:
@@ -112,11 +152,11 @@ def _outermost(events: Sequence[Event], names: set[str], *, device: bool) -> tup
         end, position = open_until.get(event.thread, (-1, -1))
         if event.start_ns < end:
             owner[event.correlation] = position
-        elif event.name in names:
+        elif (name := _base(event.name)) in names:
             position = len(found)
             open_until[event.thread] = (event.end_ns, position)
             owner[event.correlation] = position
-            found.append(event.name)
+            found.append(name)
             seconds.append(0.0 if device else (event.end_ns - event.start_ns) * 1e-9)
     if device:
         for event in events:

@@ -9,6 +9,7 @@ import typer
 
 from rooflight.cli.progress import spinner
 
+
 def analyze(
     target: Annotated[str, typer.Argument(help="Preset, config.json, train.py:function, or a saved session.")],
     mode: Annotated[str | None, typer.Option(help="forward, train, prefill or decode. [default: forward]")] = None,

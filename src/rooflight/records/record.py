@@ -17,6 +17,7 @@ class Direction(IntEnum):
 
     @property
     def label(self) -> str:
+        """The name in lower case, as reports show it."""
         return self.name.lower()
 
 

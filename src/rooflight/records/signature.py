@@ -28,10 +28,12 @@ class OpSignature:
 
     @property
     def input_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of the inputs, place by place."""
         return tuple(tensor.shape for tensor in self.inputs)
 
     @property
     def output_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of the outputs, place by place."""
         return tuple(tensor.shape for tensor in self.outputs)
 
     @property

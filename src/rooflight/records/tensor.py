@@ -34,6 +34,7 @@ class TensorSpec:
 
     @property
     def item_bytes(self) -> int:
+        """Bytes of one element."""
         return item_bytes(self.dtype)
 
     @property
@@ -47,7 +48,7 @@ class TensorSpec:
 
     @property
     def distinct(self) -> int:
-        """Distinct elements in memory: an expanded (stride 0) dimension counts once, overlapping windows at most once."""
+        """Distinct elements in memory: an expanded (stride 0) dimension counts once, overlaps at most once."""
         if self.strides is None:
             return self.numel
         kept = prod(size for size, stride in zip(self.shape, self.strides, strict=True) if stride != 0 or size == 0)

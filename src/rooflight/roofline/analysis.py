@@ -337,7 +337,7 @@ class Analysis:
         return groups
 
     def _group(self, name: str, calls: dict[int, int] | Int64, times: Float64, timed: Int64) -> Group:
-        """``calls`` by signature; ``times`` and ``timed`` go with its entries: seconds, and how many calls they are of."""
+        """``calls`` by signature; ``times`` and ``timed`` go with its entries: seconds, and of how many calls."""
         items = calls.items() if isinstance(calls, dict) else enumerate(calls.tolist())
         matrix = vector = moved = sent = total = 0
         bound_s = timed_bound_s = 0.0

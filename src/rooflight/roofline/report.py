@@ -198,7 +198,9 @@ def _waterfall_table(analysis: Analysis) -> Table:
         )
         for gap in gaps
     ]
-    return Table(title="Waterfall", columns=("from light to clock", "time", "so far", "share", "remedy"), rows=tuple(rows))
+    return Table(
+        title="Waterfall", columns=("from light to clock", "time", "so far", "share", "remedy"), rows=tuple(rows)
+    )
 
 
 def _group_table(title: str, column: str, groups: tuple[Group, ...], analysis: Analysis, *, top: int) -> Table:

@@ -1,0 +1,118 @@
+"""Save, load and analyse a session of a million records: seconds and peak memory of each.
+
+    .venv/bin/python benchmarks/million_records.py [RECORDS]
+
+The session is a recorded GPT-2 training step, its columns repeated. Analysis runs in a fresh process, without torch.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+LIMIT_S, LIMIT_BYTES = 10.0, 1e9
+RECORDS = 1_000_000
+
+
+def main() -> int:
+    records = int(sys.argv[1]) if len(sys.argv) > 1 else RECORDS
+    with tempfile.TemporaryDirectory() as folder:
+        small, large = Path(folder) / "small", Path(folder) / "large"
+        record(small)
+        total, peak = 0.0, 0.0
+        for name, arguments in (("repeat and save", ("save", small, large, records)), ("load and analyse", ("load", large))):
+            output = subprocess.run(
+                [sys.executable, __file__, *map(str, arguments)], check=True, capture_output=True, text=True
+            ).stdout.splitlines()
+            seconds, rss = (float(word) for word in output[-1].split())
+            print(f"{name}: {seconds:.2f} s, peak {rss / 1e9:.2f} GB")
+            print(*(f"  {line}" for line in output[:-1]), sep="\n")
+            total, peak = total + seconds, max(peak, rss)
+        print(f"file: {large.stat().st_size / 1e6:.1f} MB")
+        passed = total <= LIMIT_S and peak <= LIMIT_BYTES
+        print(f"all: {total:.2f} s of {LIMIT_S:.0f}, {peak / 1e9:.2f} GB of {LIMIT_BYTES / 1e9:.0f}: {'ok' if passed else 'TOO MUCH'}")
+    return not passed
+
+
+def record(path: Path) -> None:
+    import rooflight as rl
+    from rooflight.workloads.steps import make_step
+
+    step = make_step("gpt2", small=True, device="cpu", mode="train")
+    step.run()
+    with rl.record(step.model) as recording:
+        step.run()
+    recording.session.save(path)
+
+
+def repeat_and_save(small: Path, large: Path, records: int) -> None:
+    from dataclasses import replace
+
+    import rooflight as rl
+    from rooflight.records.session import NO_PARENT, Columns, Session
+
+    session: Session = rl.load(small)
+    columns, storages = session.columns, len(session.storage_bytes)
+    times = -(-records // len(session))
+
+    def shifted(column: np.ndarray, step: int, keep: int | None = None) -> np.ndarray:  # type: ignore[type-arg]
+        shift = np.repeat(np.arange(times, dtype=np.int64) * step, len(column))
+        tiled = np.tile(column, times)
+        return (tiled + np.where(tiled == keep, 0, shift)).astype(column.dtype)
+
+    def offsets(column: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+        return np.append(shifted(column[:-1], int(column[-1])), int(column[-1]) * times).astype(np.int64)
+
+    tiled = Columns(
+        signature=np.tile(columns.signature, times),
+        module=np.tile(columns.module, times),
+        phase=np.tile(columns.phase, times),
+        direction=np.tile(columns.direction, times),
+        parent=shifted(columns.parent, len(session), NO_PARENT),
+        read_offsets=offsets(columns.read_offsets),
+        read_ids=shifted(columns.read_ids, storages),
+        written_offsets=offsets(columns.written_offsets),
+        written_ids=shifted(columns.written_ids, storages),
+    )
+    start = time.perf_counter()
+    replace(session, columns=tiled, storage_bytes=np.tile(session.storage_bytes, times)).save(large)
+    finish(start)
+
+
+def load_and_analyse(path: Path) -> None:
+    import rooflight as rl
+
+    start = time.perf_counter()
+    session = rl.load(path)
+    print(f"loaded {len(session)} records in {time.perf_counter() - start:.2f} s")
+    analysis = rl.analyze(session, "H100-SXM5-80GB")
+    for name, part in (
+        ("totals", lambda: analysis.totals),
+        ("coverage", lambda: analysis.coverage),
+        *((f"by {key}", lambda key=key: analysis.by(key)) for key in ("phase", "module", "op")),
+        ("operations", lambda: analysis.operations),
+        ("footprint", lambda: analysis.footprint),
+    ):
+        before = time.perf_counter()
+        part()
+        print(f"{name}: {time.perf_counter() - before:.2f} s")
+    finish(start)
+
+
+def finish(start: float) -> None:
+    print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["save"]:
+        repeat_and_save(Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
+    elif sys.argv[1:2] == ["load"]:
+        load_and_analyse(Path(sys.argv[2]))
+    else:
+        raise SystemExit(main())
