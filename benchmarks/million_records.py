@@ -26,7 +26,10 @@ def main() -> int:
         small, large = Path(folder) / "small", Path(folder) / "large"
         record(small)
         total, peak = 0.0, 0.0
-        for name, arguments in (("repeat and save", ("save", small, large, records)), ("load and analyse", ("load", large))):
+        for name, arguments in (
+            ("repeat and save", ("save", small, large, records)),
+            ("load and analyse", ("load", large)),
+        ):
             output = subprocess.run(
                 [sys.executable, __file__, *map(str, arguments)], check=True, capture_output=True, text=True
             ).stdout.splitlines()
@@ -36,7 +39,8 @@ def main() -> int:
             total, peak = total + seconds, max(peak, rss)
         print(f"file: {large.stat().st_size / 1e6:.1f} MB")
         passed = total <= LIMIT_S and peak <= LIMIT_BYTES
-        print(f"all: {total:.2f} s of {LIMIT_S:.0f}, {peak / 1e9:.2f} GB of {LIMIT_BYTES / 1e9:.0f}: {'ok' if passed else 'TOO MUCH'}")
+        verdict = "ok" if passed else "TOO MUCH"
+        print(f"all: {total:.2f} s of {LIMIT_S:.0f}, {peak / 1e9:.2f} GB of {LIMIT_BYTES / 1e9:.0f}: {verdict}")
     return not passed
 
 

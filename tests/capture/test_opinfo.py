@@ -35,7 +35,7 @@ def sweep(limit: int | None) -> tuple[Tally, list[str]]:
             for index, sample in enumerate(samples(info, limit)):
                 try:
                     tally.add(check(info, sample))
-                except Exception as error:  # noqa: BLE001 - listed together
+                except Exception as error:
                     wrong.append(f"{info.name} {info.variant_test_name} sample {index}: {error!r}")
     return tally, wrong
 

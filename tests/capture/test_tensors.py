@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call, grad, hessian, jvp, vmap
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.nn import functional
 from torch.utils._pytree import tree_map
 from torch_state import torch_state
 
@@ -79,7 +79,19 @@ def test_sizes_that_data_decides_are_unknown_not_fatal() -> None:
             torch.zeros(5) + torch.ones((), dtype=torch.int64).item()
 
     names, _ = recorded(program)
-    assert names == ["randn", "nonzero", "mul", "sum", "gt", "index", "exp", "zeros", "ones", "_local_scalar_dense", "add"]
+    assert names == [
+        "randn",
+        "nonzero",
+        "mul",
+        "sum",
+        "gt",
+        "index",
+        "exp",
+        "zeros",
+        "ones",
+        "_local_scalar_dense",
+        "add",
+    ]
 
 
 def test_symbolic_sizes_are_not_tied_to_the_values_they_were_traced_with() -> None:
@@ -110,8 +122,10 @@ def test_meta_answers_item_and_keeps_attention_whole() -> None:
             model, x = nn.Linear(4, 4), torch.ones(2, 4, requires_grad=True)
         model(x).sum().backward()
         q = torch.ones(1, 2, 8, 4, device="meta", requires_grad=True)
-        F.scaled_dot_product_attention(q, q, q, is_causal=True).sum().backward()
-        answers.extend([bool((x > 0).all()), torch.ones(2, device="meta").sum().item(), int(torch.ones(1, device="meta"))])
+        functional.scaled_dot_product_attention(q, q, q, is_causal=True).sum().backward()
+        answers.extend(
+            [bool((x > 0).all()), torch.ones(2, device="meta").sum().item(), int(torch.ones(1, device="meta"))]
+        )
 
     names, session = recorded(program)
     assert answers == [True, 1.0, 1]
@@ -131,11 +145,11 @@ def test_meta_answers_item_and_keeps_attention_whole() -> None:
     ("program", "expected"),
     [
         (lambda: grad(lambda x: x.sin() @ x.cos())(torch.ones(4)), {"dot": 1, "sin": 2, "cos": 2}),
-        (lambda: vmap(F.linear)(torch.ones(3, 4), torch.ones(3, 5, 4)), {"bmm": 1}),
+        (lambda: vmap(functional.linear)(torch.ones(3, 4), torch.ones(3, 5, 4)), {"bmm": 1}),
         (lambda: jvp(torch.sin, (torch.ones(3),), (torch.ones(3),)), {"sin": 1, "cos": 1}),
         (lambda: hessian(lambda x: (x**3).sum())(torch.ones(3)), {"pow": 4}),
         (
-            lambda: grad(lambda q: F.scaled_dot_product_attention(q, q, q).sum())(torch.ones(1, 2, 5, 4)),
+            lambda: grad(lambda q: functional.scaled_dot_product_attention(q, q, q).sum())(torch.ones(1, 2, 5, 4)),
             {"scaled_dot_product_attention": 1, "rooflight::scaled_dot_product_attention_backward": 1},
         ),
     ],
@@ -149,7 +163,8 @@ def test_torch_func(program: Callable[[], Any], expected: dict[str, int]) -> Non
 def test_functional_call_is_in_the_modules() -> None:
     model = net()
     _, session = recorded(
-        lambda: grad(lambda p: functional_call(model, p, (torch.ones(2, 4),)).sum())(dict(model.named_parameters())), model
+        lambda: grad(lambda p: functional_call(model, p, (torch.ones(2, 4),)).sum())(dict(model.named_parameters())),
+        model,
     )
     assert [op.module.path for op in session.records if op.signature.name == "aten::addmm"] == ["0", "2"]
 
@@ -205,7 +220,7 @@ def test_jagged_tensors_are_recorded_by_their_values() -> None:
         x = torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)], layout=torch.jagged, requires_grad=True)
         nn.Linear(4, 4)(x).relu().values().sum().backward()
         q = x.unflatten(-1, (2, 2)).transpose(1, 2)
-        F.scaled_dot_product_attention(q, q, q)
+        functional.scaled_dot_product_attention(q, q, q)
 
     names, session = recorded(program)
     relu = next(op for op in session.records if op.signature.name == "aten::relu")
@@ -237,7 +252,9 @@ def test_quantized_complex_tiny_and_odd_dtypes() -> None:
         for dtype in (torch.uint4, torch.int3, torch.bits16, torch.float8_e4m3fn, torch.float4_e2m1fn_x2):
             torch.empty(4, dtype=dtype)
         torch.zeros(4, dtype=torch.uint8).view(torch.bits8)
-        F.linear(torch.ones(2, 4).to_mkldnn(), torch.ones(4, 4).to_mkldnn()) if torch.is_inference_mode_enabled() else None
+        functional.linear(
+            torch.ones(2, 4).to_mkldnn(), torch.ones(4, 4).to_mkldnn()
+        ) if torch.is_inference_mode_enabled() else None
 
     names, session = recorded(program)
     assert {"quantize_per_tensor", "dequantize", "dot", "abs", "mm", "cat"} <= set(names)
@@ -260,12 +277,17 @@ def test_every_dtype_of_torch_has_the_size_that_torch_says() -> None:
 class Wrapper(torch.Tensor):
     """The usual wrapper: its own dispatch, to ops on the tensor inside."""
 
-    seen: list[str] = []
+    seen: ClassVar[list[str]] = []
 
     @staticmethod
     def __new__(cls, inside, requires_grad=False):
         return torch.Tensor._make_wrapper_subclass(
-            cls, inside.shape, dtype=inside.dtype, device=inside.device, strides=inside.stride(), requires_grad=requires_grad
+            cls,
+            inside.shape,
+            dtype=inside.dtype,
+            device=inside.device,
+            strides=inside.stride(),
+            requires_grad=requires_grad,
         )
 
     def __init__(self, inside, requires_grad=False) -> None:
@@ -293,7 +315,7 @@ def test_a_wrapper_is_recorded_by_the_ops_inside_it() -> None:
     def program() -> None:
         (Wrapper(x, requires_grad=True) @ Wrapper(weight)).relu().sum().backward()
         q = Wrapper(torch.ones(1, 2, 5, 4), requires_grad=True)
-        F.scaled_dot_product_attention(q, q, q)
+        functional.scaled_dot_product_attention(q, q, q)
 
     names, session = recorded(program)
     assert [name for name in names if name not in ("ones", "ones_like")] == [
@@ -306,7 +328,7 @@ def test_a_wrapper_is_recorded_by_the_ops_inside_it() -> None:
 def test_a_python_level_subclass_is_recorded_as_a_tensor() -> None:
     def program() -> None:
         q = torch.ones(1, 2, 5, 4, requires_grad=True).as_subclass(Function)
-        out = F.scaled_dot_product_attention(q, q, q)
+        out = functional.scaled_dot_product_attention(q, q, q)
         assert type(out) is Function
         out.sum().backward()
 

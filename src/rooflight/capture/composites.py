@@ -68,7 +68,9 @@ class Composites:
         """Run SDPA with this recording watching."""
         return _call_attention([self._source], args, kwargs)
 
-    def note_attention(self, first: int, sequence: int, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+    def note_attention(
+        self, first: int, sequence: int, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+    ) -> None:
         """Write the record of an SDPA call that ran as the records since ``first``, its nodes since ``sequence``."""
         tape = self._source.tape
         op = attention_signature(args, kwargs, out)
@@ -240,7 +242,8 @@ def _call_on_meta(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     wants = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
     probe = _empty_like_flash(query, value.shape[-1]).requires_grad_(wants)
     op = attention_signature(args, kwargs, probe)
-    return _MetaAttention.apply(query, key, value, mask, op, attention_backward(op, (query, key, value)))
+    apply: Any = _MetaAttention.apply
+    return apply(query, key, value, mask, op, attention_backward(op, (query, key, value)))
 
 
 _lock = Lock()

@@ -70,9 +70,7 @@ def _dtype_name(dtype: torch.dtype) -> str:
 
 
 @lru_cache(maxsize=1 << 16)  # a model has few kinds of tensors
-def _spec(
-    shape: Sequence[int], dtype: str, strides: Sequence[int] | None, storage: int, offset: int
-) -> TensorSpec:
+def _spec(shape: Sequence[int], dtype: str, strides: Sequence[int] | None, storage: int, offset: int) -> TensorSpec:
     return TensorSpec(
         tuple(known_int(size) for size in shape),
         dtype,

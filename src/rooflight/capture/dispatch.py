@@ -25,9 +25,18 @@ _FORWARD, _BACKWARD = int(Direction.FORWARD), int(Direction.BACKWARD)
 _PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor})
 _DEVICE_KEYS = ("CPU", "CUDA", "XPU", "Meta", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 _QUESTIONS = frozenset(
-    f"aten::{name}"
-    for name in ("_has_same_storage_numel", "dim", "is_contiguous", "is_non_overlapping_and_dense", "is_same_size")
-    + ("is_strides_like_format", "numel", "size", "storage_offset", "stride")
+    {
+        "aten::_has_same_storage_numel",
+        "aten::dim",
+        "aten::is_contiguous",
+        "aten::is_non_overlapping_and_dense",
+        "aten::is_same_size",
+        "aten::is_strides_like_format",
+        "aten::numel",
+        "aten::size",
+        "aten::storage_offset",
+        "aten::stride",
+    }
 )
 
 Handler = Callable[..., Any]
@@ -49,10 +58,11 @@ class DispatchSource(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
+        """What torch compiles is not run eagerly for this mode's sake: the recorder sees to that."""
         return True
 
     def __init__(self, tape: Tape) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.tape = tape
         self.thread = get_ident()
         self.composites = Composites(self)
@@ -197,7 +207,7 @@ class DispatchSource(TorchDispatchMode):
         return handler
 
     def _run_decomposed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A composite arrives whole under inference_mode; with autograd its parts arrive, so take the parts here too."""
+        """A composite arrives whole under inference_mode; with autograd its parts do, so take the parts here too."""
         if any(tensor.is_nested for tensor in tensors_in((args, kwargs))):  # these have kernels of their own
             out = func(*args, **kwargs)
             context = self._context if _current_graph_task_id() == -1 else self._context_of_backward()
@@ -232,7 +242,7 @@ class DispatchSource(TorchDispatchMode):
             self.update_context()
         return func(*args, **kwargs)
 
-    def _run_attention(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_attention(self, _func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with self:
             return self.composites.call_attention(args, kwargs)
 

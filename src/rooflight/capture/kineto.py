@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rooflight.records.session import Float64, Session
 
 STEP_MARK: Final = "rooflight.step"
 _MOST_SKIPS: Final = 1000
+_SAME_OPS: Final = {"aten::_index_put_impl_": "aten::index_put", "aten::new_zeros": "aten::zeros"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class Event:
 
 def events_of(results: Any) -> list[Event]:
     """Kineto's raw events, without the detour through FunctionEvent, which takes longer than the run."""
-    from torch.autograd import DeviceType
+    from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
     found = []
     for raw in results.events():
@@ -55,14 +57,14 @@ def op_times(session: Session, events: Sequence[Event], *, device: bool) -> Floa
     many of them run depends on who looks. With ``device``, an op's time is that of the kernels it launched.
     """
     names = [_base(session.signatures[index].name) for index in session.columns.signature]
-    touches = np.diff(session.columns.read_offsets) + np.diff(session.columns.written_offsets) > 0
+    works = works_on_memory(session)
     is_parent = np.zeros(len(session), dtype=bool)
     children = np.flatnonzero(~session.counted)
     is_parent[session.columns.parent[children]] = True
-    working = children[touches[children]]
+    working = children[works[children]]
     leaves = np.flatnonzero(~is_parent)
     leaf_names = [names[index] for index in leaves]
-    views = set(leaf_names) - {names[index] for index in np.flatnonzero(~is_parent & touches)}
+    views = set(leaf_names) - {names[index] for index in np.flatnonzero(~is_parent & works)}
     rows = []
     for start, end in _steps(events):
         inside = [event for event in events if start <= event.start_ns < end or event.on_device]
@@ -74,6 +76,16 @@ def op_times(session: Session, events: Sequence[Event], *, device: bool) -> Floa
         np.add.at(row, session.columns.parent[working], row[working])
         rows.append(row)
     return np.array(rows).reshape(-1, len(session))
+
+
+def works_on_memory(session: Session) -> NDArray[np.bool_]:
+    """Which records an event must be found for: those that touch memory, not views. Single numbers do not count
+    either: torch makes a tensor of them only where a dispatch mode looks on.
+    """
+    columns = session.columns
+    touches = np.diff(columns.read_offsets) + np.diff(columns.written_offsets) > 0
+    is_scalar = np.array([op.name == "aten::scalar_tensor" for op in session.signatures], dtype=bool)
+    return np.asarray(touches & ~is_scalar[columns.signature])
 
 
 def _join(expected: Sequence[str], found: Sequence[str], views: Set[str]) -> Iterator[tuple[int, int]]:
@@ -113,29 +125,34 @@ def align(expected: Sequence[str], found: Sequence[str]) -> list[tuple[int, int]
     return _path(history, best, reached[best])
 
 
+def _from_right(reached: Mapping[int, int], diagonal: int, skips: int) -> bool:
+    """Whether a diagonal is entered from the next one, skipping a found name, and not an expected one."""
+    if diagonal in (-skips, skips):
+        return diagonal == -skips
+    return reached[diagonal - 1] < reached[diagonal + 1]
+
+
 def _start(reached: Mapping[int, int], diagonal: int, skips: int) -> int:
-    """Where a diagonal is entered: from the neighbour that got further, skipping one of its names."""
-    left, right = reached.get(diagonal - 1, -1), reached.get(diagonal + 1, -1)
-    return right if diagonal == -skips or (diagonal != skips and left < right) else left + 1
+    """How far into expected a diagonal is entered."""
+    return reached[diagonal + 1] if _from_right(reached, diagonal, skips) else reached[diagonal - 1] + 1
 
 
 def _path(history: Sequence[Mapping[int, int]], diagonal: int, end: int) -> list[tuple[int, int]]:
     """The agreements on the way to the end, in order."""
     pairs: list[tuple[int, int]] = []
     for skips in range(len(history) - 1, -1, -1):
-        reached = history[skips]
-        start = _start(reached, diagonal, skips)
+        start = _start(history[skips], diagonal, skips)
         pairs += [(i, i - diagonal) for i in range(end - 1, start - 1, -1)]
-        from_right = start == reached.get(diagonal + 1, -1) and (
-            diagonal == -skips or (diagonal != skips and reached.get(diagonal - 1, -1) < reached.get(diagonal + 1, -1))
-        )
-        diagonal, end = (diagonal + 1, start) if from_right else (diagonal - 1, start - 1)
+        if _from_right(history[skips], diagonal, skips):
+            diagonal, end = diagonal + 1, start
+        else:
+            diagonal, end = diagonal - 1, start - 1
     return pairs[::-1]
 
 
 def _base(name: str) -> str:
-    """The name that in-place variants share: autograd adds gradients up in place, unless a recording looks on."""
-    return name.removesuffix("_")
+    """The name that variants share: autograd works on gradients in place, unless a recording looks on."""
+    return _SAME_OPS.get(name) or name.removesuffix("_")
 
 
 def _steps(events: Iterable[Event]) -> list[tuple[int, int]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rooflight.capture.kineto import STEP_MARK, events_of, op_times
+from rooflight.capture.kineto import STEP_MARK, events_of, op_times, works_on_memory
 from rooflight.records.session import Measurement, Session
 
 Progress = Callable[[str], None]
@@ -53,15 +53,12 @@ def measure(
     if joined_share(session, samples) < MIN_JOINED:
         samples = np.empty((0, len(session)))
         clock = "steps only: the ops that ran are not those recorded"
-    return session.with_measurement(
-        Measurement(wall_samples_s=np.array(walls), op_samples_s=samples, clock=clock)
-    )
+    return session.with_measurement(Measurement(wall_samples_s=np.array(walls), op_samples_s=samples, clock=clock))
 
 
 def joined_share(session: Session, samples: np.ndarray[Any, Any]) -> float:
-    """Share of the counted records that touch memory which found a time in every sample."""
-    touches = np.diff(session.columns.read_offsets) + np.diff(session.columns.written_offsets) > 0
-    working = session.counted & touches
+    """Share of the counted records that work on memory which found a time in every sample."""
+    working = session.counted & works_on_memory(session)
     if not working.any():
         return 1.0
     if not len(samples):

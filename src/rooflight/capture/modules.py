@@ -63,7 +63,7 @@ class ModuleTracker:
         """Whether the caller's thread, not the source's own, is one where torch runs a backward pass of it."""
         return self._source in open_sources()
 
-    def _enter(self, module: nn.Module, args: Any) -> None:
+    def _enter(self, module: nn.Module, _args: Any) -> None:
         source = self._source
         if get_ident() != source.thread and not self._here():
             return
@@ -77,7 +77,7 @@ class ModuleTracker:
         self._stack.append((module, number))
         source.enter_module(number)
 
-    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+    def _leave(self, module: nn.Module, _args: Any, _output: Any) -> None:
         source, stack = self._source, self._stack
         if get_ident() != source.thread and not self._here():
             return

@@ -116,11 +116,15 @@ def known_int(size: Any) -> int:
 def group_size(group: Any) -> int | None:
     """Ranks in a process group given as torch passes it to an op; None when it cannot be told."""
     import torch.distributed as dist
-    from torch.distributed.distributed_c10d import _resolve_process_group
+    from torch.distributed import distributed_c10d
+
+    resolve: Any = distributed_c10d._resolve_process_group  # type: ignore[attr-defined]
 
     try:
         if isinstance(group, str):
-            return _resolve_process_group(group).size()
-        return dist.ProcessGroup.unbox(group).size() if isinstance(group, torch.ScriptObject) else group.size()
+            group = resolve(group)
+        elif isinstance(group, torch.ScriptObject):
+            group = dist.ProcessGroup.unbox(group)
+        return int(group.size())
     except (RuntimeError, TypeError, AttributeError, ValueError):
         return None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._C import _storage_id
+from torch._C import _storage_id  # type: ignore[attr-defined]
 from torch._subclasses.fake_tensor import FakeTensor
 
 from rooflight.capture.describe import signature_of, storage_of, tensors_in

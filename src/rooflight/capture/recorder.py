@@ -129,6 +129,6 @@ def _stop_running_eagerly(source: DispatchSource) -> None:
         _eager.discard(source)
         if not _eager and _stance is not None:
             eval_frame._set_stance(_stance)
-            for entry in [entry for entry in warnings.filters if _HOOKS_WARNING == getattr(entry[1], "pattern", None)]:
+            for entry in [entry for entry in warnings.filters if getattr(entry[1], "pattern", "") == _HOOKS_WARNING]:
                 warnings.filters.remove(entry)  # type: ignore[attr-defined]
             _stance = None

@@ -133,7 +133,9 @@ class Tape:
         reads, writes = table[numbers].T
         is_read = np.repeat(np.tile([True, False], count), np.stack([reads, writes], axis=1).ravel())
         distinct: dict[OpSignature, int] = {}
-        unique = np.array([distinct.setdefault(op, len(distinct)) for _, op in self._signatures.values()], dtype=np.int32)
+        unique = np.array(
+            [distinct.setdefault(op, len(distinct)) for _, op in self._signatures.values()], dtype=np.int32
+        )
         parent = np.full(count, NO_PARENT, dtype=np.int32)
         parent[list(self._parents)] = list(self._parents.values())
         return Session(

@@ -111,7 +111,7 @@ def load(path: str | Path) -> Session:
         )
         _check(session)
         return session.with_measurement(measurement) if measurement is not None else session
-    except _Unreadable as error:
+    except _UnreadableError as error:
         raise ValueError(f"{path}: {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is damaged ({_one_line(error)}): record it again") from error
@@ -119,7 +119,7 @@ def load(path: str | Path) -> Session:
         raise ValueError(f"{path} is not a whole session file ({_one_line(error)}): record it again") from error
 
 
-class _Unreadable(Exception):
+class _UnreadableError(Exception):
     """Why a file is not a session that this version can read, and what to do."""
 
 
@@ -131,7 +131,7 @@ def _check_sizes(archive: zipfile.ZipFile) -> None:
     """Refuse a file that claims to hold more than deflate can have packed into it, before any of it is unpacked."""
     for member in archive.infolist():
         if member.file_size > _MOST_PACKED * member.compress_size + _SLACK_BYTES:
-            raise _Unreadable(f"{member.filename} claims an impossible size: record it again")
+            raise _UnreadableError(f"{member.filename} claims an impossible size: record it again")
 
 
 def _header(session: Session) -> _Header:
@@ -167,7 +167,7 @@ def _signatures(header: _Header) -> tuple[OpSignature, ...]:
         for t in header.tensors
     ]
     if any(index < 0 for op in header.signatures for index in (*op.inputs, *op.outputs)):
-        raise _Unreadable("a signature names a tensor that is not there: record it again")
+        raise _UnreadableError("a signature names a tensor that is not there: record it again")
     return tuple(
         OpSignature(
             name=op.name,
@@ -190,9 +190,11 @@ def _read_header(archive: zipfile.ZipFile) -> _Header:
     name = msgspec.json.decode(schema, type=str) if schema is not None else ""
     number = name.removeprefix(SCHEMA_PREFIX)
     if name == number or not number.isdecimal():
-        raise _Unreadable("not a rooflight session: save one with rooflight analyze ... --save FILE")
+        raise _UnreadableError("not a rooflight session: save one with rooflight analyze ... --save FILE")
     if int(number) > VERSION:
-        raise _Unreadable(f"written by a newer rooflight (session version {number}, this one reads {VERSION}): upgrade")
+        raise _UnreadableError(
+            f"written by a newer rooflight (session version {number}, this one reads {VERSION}): upgrade"
+        )
     return msgspec.json.decode(text, type=_Header)
 
 
@@ -205,12 +207,12 @@ def _read_array(archive: zipfile.ZipFile, name: str, dtype: Any) -> NDArray[np.g
     data = archive.read(f"{name}.npy")
     file = io.BytesIO(data)
     if np.lib.format.read_magic(file) != (1, 0):
-        raise _Unreadable(f"column {name} is of another format: record it again")
+        raise _UnreadableError(f"column {name} is of another format: record it again")
     shape, in_columns, found = np.lib.format.read_array_header_1_0(file)
     if found != dtype or in_columns or min(shape, default=0) < 0:
-        raise _Unreadable(f"column {name} holds {found}, not {np.dtype(dtype)}: record it again")
+        raise _UnreadableError(f"column {name} holds {found}, not {np.dtype(dtype)}: record it again")
     if prod(shape) * found.itemsize != len(data) - file.tell():
-        raise _Unreadable(f"column {name} is not as long as it says: record it again")
+        raise _UnreadableError(f"column {name} is not as long as it says: record it again")
     return np.frombuffer(data, found, offset=file.tell()).reshape(shape)
 
 
@@ -220,7 +222,7 @@ def _read_measurement(archive: zipfile.ZipFile, header: _Header) -> Measurement 
     ops: Any = _read_array(archive, "op_samples_s", np.float64)
     walls: Any = _read_array(archive, "wall_samples_s", np.float64)
     if ops.ndim != 2 or walls.ndim != 1:
-        raise _Unreadable("op times are not one row a step: record it again")
+        raise _UnreadableError("op times are not one row a step: record it again")
     return Measurement(wall_samples_s=walls, op_samples_s=ops, clock=header.clock)
 
 
@@ -228,7 +230,7 @@ def _check(session: Session) -> None:
     """Refuse columns that point outside their tables: a later crash would be far from its cause."""
     columns = session.columns
     if any(array.ndim != 1 for _, array in columns.named_arrays()) or session.storage_bytes.ndim != 1:
-        raise _Unreadable("a column is not a row of numbers: record it again")
+        raise _UnreadableError("a column is not a row of numbers: record it again")
     count = len(session)
     tables = {
         "signature": len(session.signatures),
@@ -241,18 +243,18 @@ def _check(session: Session) -> None:
     for name, array in columns.named_arrays():
         expected = count + 1 if name.endswith("offsets") else None if name.endswith("ids") else count
         if expected is not None and len(array) != expected:
-            raise _Unreadable(f"column {name} has the wrong length: record it again")
+            raise _UnreadableError(f"column {name} has the wrong length: record it again")
         if name in tables and not _within(array, 0, tables[name]):
-            raise _Unreadable(f"column {name} points outside its table: record it again")
+            raise _UnreadableError(f"column {name} points outside its table: record it again")
     if not _within(columns.parent, NO_PARENT, count) or not _within(session.storage_bytes, 0, None):
-        raise _Unreadable("column parent or storage_bytes is out of range: record it again")
+        raise _UnreadableError("column parent or storage_bytes is out of range: record it again")
     for offsets, ids in ((columns.read_offsets, columns.read_ids), (columns.written_offsets, columns.written_ids)):
         if offsets[0] != 0 or offsets[-1] != len(ids) or bool((np.diff(offsets) < 0).any()):
-            raise _Unreadable("storage offsets are out of order: record it again")
+            raise _UnreadableError("storage offsets are out of order: record it again")
     for tensor in {tensor for op in session.signatures for tensor in (*op.inputs, *op.outputs)}:
         strides = tensor.strides
         if min(tensor.shape, default=0) < 0 or (strides is not None and len(strides) != len(tensor.shape)):
-            raise _Unreadable("a tensor has an impossible shape: record it again")
+            raise _UnreadableError("a tensor has an impossible shape: record it again")
 
 
 def _within(array: NDArray[Any], low: int, high: int | None) -> bool:

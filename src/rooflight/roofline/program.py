@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.devices.spec import DeviceSpec
-from rooflight.records.session import Session
+from rooflight.records.session import Float64, Session
 from rooflight.roofline.bound import Bound, bound_of, memory_time
-from rooflight.roofline.fusion import Region, regions_of
+from rooflight.roofline.fusion import fuse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,22 +30,6 @@ class ProgramBounds:
     regions: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """Seconds that the units need for some ops: each unit one after the other, the units side by side."""
-
-    matrix_s: float = 0.0
-    vector_s: float = 0.0
-    network_s: float = 0.0
-
-    def __add__(self, other: _Work) -> _Work:
-        return _Work(self.matrix_s + other.matrix_s, self.vector_s + other.vector_s, self.network_s + other.network_s)
-
-    @property
-    def time_s(self) -> float:
-        return max(self.matrix_s, self.vector_s, self.network_s)
-
-
 def program_bounds(
     session: Session,
     costs: Sequence[OpCost | Uncosted],
@@ -52,54 +38,39 @@ def program_bounds(
     float32_matrix: str,
 ) -> ProgramBounds:
     """Fused and program bound of a session; ``costs`` and ``bounds`` go with its signatures."""
-    work = [_work_of(cost, device, float32_matrix) for cost in costs]
-    signature = session.columns.signature.tolist()
-    regions = regions_of(session, costs)
-    fused_s = 0.0
-    everything = _Work()
-    for region in regions:
-        together, apart_s = _Work(), 0.0
-        for record in region.records:
-            together += work[signature[record]]
-            bound = bounds[signature[record]]
-            apart_s += bound.time_s if bound else 0.0
-        everything += together
-        moved_s = memory_time(region.bytes_read, region.bytes_written, device.memory)
-        # what is small enough to come from a cache op by op may not be when merged
-        fused_s += min(max(together.time_s, moved_s), apart_s)
-    read, written = _compulsory(regions)
-    program_s = min(max(everything.time_s, memory_time(read, written, device.memory)), fused_s)
+    fusion = fuse(session, costs)
+    units = np.array([_unit_times(cost, device, float32_matrix) for cost in costs]).reshape(-1, len(_UNITS))
+    alone = np.array([bound.time_s if bound else 0.0 for bound in bounds])
+    sizes = [len(region.records) for region in fusion.regions]
+    records = np.array([record for region in fusion.regions for record in region.records], dtype=np.int64)
+    signature = session.columns.signature[records]
+    label = np.repeat(np.arange(len(sizes)), sizes)
+
+    def by_region(seconds: Float64) -> Float64:
+        return np.bincount(label, weights=seconds[signature], minlength=len(sizes))
+
+    work = [by_region(units[:, unit]) for unit in range(len(_UNITS))]
+    moved = np.array([memory_time(region.bytes_read, region.bytes_written, device.memory) for region in fusion.regions])
+    # what is small enough to come from a cache op by op may not be when merged
+    fused_s = float(np.minimum(np.max([*work, moved], axis=0), by_region(alone)).sum())
+    compulsory_s = memory_time(fusion.bytes_in, fusion.bytes_out, device.memory)
     return ProgramBounds(
         fused_bound_s=fused_s,
-        program_bound_s=program_s,
-        fused_bytes=sum(region.bytes_read + region.bytes_written for region in regions),
-        compulsory_bytes=read + written,
-        regions=len(regions),
+        program_bound_s=min(max(compulsory_s, *(float(seconds.sum()) for seconds in work)), fused_s),
+        fused_bytes=sum(region.bytes_read + region.bytes_written for region in fusion.regions),
+        compulsory_bytes=fusion.bytes_in + fusion.bytes_out,
+        regions=len(fusion.regions),
     )
 
 
-def _work_of(cost: OpCost | Uncosted, device: DeviceSpec, float32_matrix: str) -> _Work:
+_UNITS = ("matrix", "vector", "network")
+
+
+def _unit_times(cost: OpCost | Uncosted, device: DeviceSpec, float32_matrix: str) -> tuple[float, ...]:
+    """Seconds that each unit needs for an op: one op after the other, the units side by side."""
     if isinstance(cost, Uncosted):
-        return _Work()
+        return (0.0,) * len(_UNITS)
     matrix = bound_of(OpCost(matrix_flops=cost.matrix_flops, matrix_dtype=cost.matrix_dtype), device, float32_matrix)
     vector = bound_of(OpCost(vector_flops=cost.vector_flops, vector_dtype=cost.vector_dtype), device)
     network = bound_of(OpCost(bytes_sent=cost.bytes_sent), device)
-    return _Work(matrix.compute_s, vector.compute_s, network.network_s)
-
-
-def _compulsory(regions: Sequence[Region]) -> tuple[int, int]:
-    """Bytes that were there before the step and are read, and bytes that are there after it and were written."""
-    made: set[int] = set()
-    read: dict[int, int] = {}
-    written: dict[int, int] = {}
-    used: set[int] = set()
-    for region in regions:
-        for storage, size in region.reads.items():
-            used.add(storage)
-            if storage not in made:
-                read[storage] = max(size, read.get(storage, 0))
-        for storage, size in region.writes.items():
-            made.add(storage)
-            written[storage] = max(size, written.get(storage, 0))
-    kept = [size for storage, size in written.items() if storage in read or storage not in used]
-    return sum(read.values()), sum(kept)
+    return matrix.compute_s, vector.compute_s, network.network_s

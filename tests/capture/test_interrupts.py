@@ -1,0 +1,117 @@
+"""A KeyboardInterrupt at any moment: whole records, and torch as it was."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+from recorded_model import aligned, model, raiser, x
+from torch_state import torch_state
+
+import rooflight as rl
+from rooflight.records.record import Direction
+
+
+@pytest.fixture(autouse=True)
+def _untouched() -> Iterator[None]:
+    before = torch_state()
+    yield
+    assert torch_state() == before
+
+
+@contextmanager
+def interrupted_after(seconds: float) -> Iterator[None]:
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_an_interrupt_at_any_moment_leaves_whole_records() -> None:
+    net = model()
+
+    def step() -> None:
+        net.zero_grad()
+        net(x()).sum().backward()
+
+    with rl.record(net) as recording:
+        step()
+    length = len(recording.session)
+    names = [op.signature.name for op in recording.session.records]
+    rng = np.random.default_rng(0)
+    start = time.perf_counter()
+    with rl.record(net):
+        step()
+    seconds = time.perf_counter() - start
+    interrupts = 0
+    while interrupts < 30:
+        with rl.record(net) as recording:
+            try:
+                with interrupted_after(float(rng.uniform(1e-6, seconds))):
+                    step()
+            except KeyboardInterrupt:
+                interrupts += 1
+            step()
+        session = aligned(recording.session)
+        assert [op.signature.name for op in session.records][-length:] == names
+        # the step after it is recorded as if nothing had been
+        assert [op.module.path for op in session.records if op.signature.name == "aten::addmm"][-4:] == [
+            "0", "1.0.project", "1.1.project", "2"]  # fmt: skip
+        assert session.record(len(session) - 1).direction is Direction.BACKWARD
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_while_a_recording_begins_or_ends() -> None:
+    armed = False
+
+    def interrupt(*_):
+        nonlocal armed
+        if armed:
+            armed = False
+            raise KeyboardInterrupt
+
+    rng = np.random.default_rng(0)
+    handler = signal.signal(signal.SIGALRM, interrupt)
+    before = torch_state()
+    start = time.perf_counter()
+    for _ in range(20):
+        with rl.record():
+            pass
+    seconds = (time.perf_counter() - start) / 20
+    interrupts = 0
+    while interrupts < 300:
+        try:
+            armed = True
+            signal.setitimer(signal.ITIMER_REAL, float(rng.uniform(1e-6, 1.2 * seconds)))
+            with rl.record():
+                pass
+            armed = False
+        except KeyboardInterrupt:
+            interrupts += 1
+        armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        assert torch_state() == before
+    signal.signal(signal.SIGALRM, handler)
+
+
+def test_an_interrupt_from_a_tensor_hook() -> None:
+    net = model()
+    with rl.record(net) as recording:
+        out = net(x())
+        out.register_hook(lambda grad: raiser(KeyboardInterrupt)())
+        with pytest.raises(KeyboardInterrupt):
+            out.sum().backward()
+        torch.ones(3).neg()
+    last = aligned(recording.session).record(len(recording.session) - 1)
+    assert (last.direction, last.module.path) == (Direction.FORWARD, "")

@@ -1,0 +1,55 @@
+"""A small model with nested modules and attention, which can be made to break in the middle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
+
+import rooflight as rl
+
+
+class Block(nn.Module):
+    def __init__(self, breaks: Callable[[], None] | None = None) -> None:
+        super().__init__()
+        self.project = nn.Linear(8, 8)
+        self.breaks = breaks
+
+    def forward(self, x):
+        x = self.project(x)
+        if self.breaks is not None:
+            self.breaks()
+        return scaled_dot_product_attention(x, x, x).relu()
+
+
+def model(breaks: Callable[[], None] | None = None) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(8, 8), nn.Sequential(Block(), Block(breaks)), nn.Linear(8, 8))
+
+
+def raiser(error: type[BaseException]) -> Callable[[], None]:
+    def raise_it() -> None:
+        raise error("stop")
+
+    return raise_it
+
+
+def x() -> torch.Tensor:
+    return torch.ones(2, 3, 8)
+
+
+def aligned(session: rl.Session) -> rl.Session:
+    """A session whose columns fit together: as many storages as each signature has places for them."""
+    columns = session.columns
+    assert {len(column) for name, column in columns.named_arrays() if not name.endswith(("offsets", "ids"))} == {
+        len(session)
+    }
+    for record in session.records:
+        if len(record.reads) + len(record.writes) == 0 or record.parent is not None:
+            continue
+        if record.signature.name.startswith("aten::") and not record.signature.name.endswith("attention"):
+            assert len(record.reads) == len(record.signature.inputs)
+            sizes = [int(session.storage_bytes[number]) for number in record.reads]
+            assert all(size >= tensor.nbytes for size, tensor in zip(sizes, record.signature.inputs, strict=True))
+    return session
