@@ -28,15 +28,16 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Case:
-    """A function and its arguments. ``wrt`` are the tensors whose gradients are asked for, none for forward alone."""
+    """A function and its arguments. With a ``gradient`` of its result, it is also run backward, to those of ``wrt``."""
 
     function: Function
     arguments: tuple[Any, ...]
     wrt: tuple[Tensor, ...] = ()
+    gradient: Tensor | None = None
 
     def run(self, function: Function) -> Any:
         out = function(*self.arguments)
-        return torch.autograd.grad(out, self.wrt, torch.ones_like(out)) if self.wrt else out
+        return (out, torch.autograd.grad(out, self.wrt, self.gradient)) if self.wrt else out
 
 
 @dataclass(frozen=True)
@@ -61,17 +62,30 @@ def case(builder: Callable[[], Case]) -> Callable[[], Case]:
 
 
 def trained(*names: str) -> None:
-    """Also run the named cases forward and backward."""
+    """Also run the named cases forward and backward: as two graphs, as torch.compile does, or written out as one."""
     for name in names:
         CASES[f"{name}, trained"] = lambda forward=CASES[name]: _with_gradients(forward())
+        if not name.startswith(("batch", "conv", "GPT")):  # those are modules
+            CASES[f"{name}, trained, one graph"] = lambda forward=CASES[name]: _with_gradients_inside(forward())
 
 
 def _with_gradients(forward: Case) -> Case:
-    given = [argument for argument in forward.arguments if isinstance(argument, Tensor)]
     module = forward.function
     weights = list(module.parameters()) if isinstance(module, nn.Module) else []
-    floats = [tensor for tensor in given if tensor.is_floating_point()]
-    return Case(module, forward.arguments, tuple(tensor.requires_grad_() for tensor in (*floats, *weights)))
+    floats = [tensor for tensor in forward.arguments if tensor.is_floating_point()]
+    gradient = torch.randn_like(module(*forward.arguments))
+    return Case(module, forward.arguments, tuple(tensor.requires_grad_() for tensor in (*floats, *weights)), gradient)
+
+
+def _with_gradients_inside(forward: Case) -> Case:
+    floats = [tensor for tensor in forward.arguments if tensor.is_floating_point()]
+    others = [tensor for tensor in forward.arguments if not tensor.is_floating_point()]
+
+    def both(gradient: Tensor, *given: Tensor) -> Any:
+        out, backward = torch.func.vjp(lambda *tensors: forward.function(*tensors, *others), *given)
+        return out, backward(gradient)
+
+    return Case(both, (torch.randn_like(forward.function(*forward.arguments)), *floats))
 
 
 def normal(*shape: int) -> Tensor:

@@ -75,7 +75,6 @@ class DispatchSource(TorchDispatchMode):
         self._specials: dict[Any, Handler] = {}
         self._scalar_reader = reader_of(plan_of(torch.ops.aten._local_scalar_dense.default), tape)
         self._context = 0
-        self._context_kind = (0, 0)
         self._module_contexts: dict[int, int] = {}  # of the current phase and direction, by module
         self._backward_sequence = -1  # autograd node of the last op, for which the context is known
         self._backward_context = 0
@@ -130,16 +129,14 @@ class DispatchSource(TorchDispatchMode):
     # -- where in the program we are ---------------------------------------------------------------------------------
 
     def update_context(self) -> None:
-        """Take note that module, phase or optimizer state changed."""
-        # a module that runs inside Optimizer.step runs forward, for the closure that some optimizers are given
-        stepping = bool(self._steps) and self._steps[-1][0] == self.module
-        direction = Direction.OPTIMIZER if stepping else Direction.FORWARD
-        self._context = self.tape.context(self.module, self.phase, direction)
-        if (self.phase, len(self._steps)) != self._context_kind:
-            self._context_kind = (self.phase, len(self._steps))
-            self._module_contexts.clear()
-        self._module_contexts[self.module] = self._context
+        """Take note that phase or optimizer state changed."""
+        self._module_contexts.clear()
+        self._context = self.tape.context(self.module, self.phase, self._direction())
         self._backward_sequence = -1
+
+    def _direction(self) -> Direction:
+        # a module that runs inside Optimizer.step runs forward, for the closure that some optimizers are given
+        return Direction.OPTIMIZER if self._steps and self._steps[-1][0] == self.module else Direction.FORWARD
 
     def set_phase(self, name: str) -> None:
         """The phase of this name starts, or goes on when one inside it ends."""
@@ -149,6 +146,7 @@ class DispatchSource(TorchDispatchMode):
     def enter_module(self, module: int) -> None:
         """The module of this number starts, or goes on when one that it called returns."""
         self.module = module
+        self._backward_sequence = -1
         self._backward_sequence = -1  # a node that recomputes a module has it call others
         if get_ident() == self.thread:
             # from the autograd node made next on, nodes belong to this module
@@ -156,9 +154,8 @@ class DispatchSource(TorchDispatchMode):
             self._mark_modules.append(module)
         context = self._module_contexts.get(module)
         if context is None:
-            self.update_context()
-        else:
-            self._context = context
+            context = self._module_contexts[module] = self.tape.context(module, self.phase, self._direction())
+        self._context = context
 
     def _context_of_backward(self) -> int:
         node = _current_autograd_node()

@@ -31,7 +31,9 @@ class ModuleTracker:
         self._numbers: dict[int, int] = {}  # id of a module -> its number on the tape
         self._kept: list[nn.Module] = []  # named modules stay alive, or their ids could be reused
         self._stack: list[tuple[nn.Module, int]] = []
-        self._calls: set[tuple[int, int | None]] = set()  # which module was seen to call which, by number
+        self._calls: set[tuple[int, int]] = set()  # which module was seen to call which, by number
+        self._paths: dict[int, str] = {}
+        self._prefixes: dict[int, str] = {}  # what the paths of the modules inside a module begin with
         if model is not None:
             self._name_tree(_uncompiled(model), "")
 
@@ -56,8 +58,10 @@ class ModuleTracker:
                 continue
             number = self._source.module_number(path or root_name, type(module).__name__)
             self._numbers[id(module)] = number
-            for parameter in module.parameters(recurse=False):
-                self._source.parameter_modules[id(parameter)] = number
+            self._paths[number], self._prefixes[number] = path or root_name, f"{path}." if path else ""
+            for parameter in module._parameters.values():
+                if parameter is not None:
+                    self._source.parameter_modules[id(parameter)] = number
 
     def _here(self) -> bool:
         """Whether the caller's thread, not the source's own, is one where torch runs a backward pass of it."""
@@ -68,12 +72,11 @@ class ModuleTracker:
         if get_ident() != source.thread and not self._here():
             return
         number = self._numbers.get(id(module))
-        if self._stack and (self._stack[-1][1], number) not in self._calls:
-            self._forget_interrupted()
         if number is None:
+            self._forget_interrupted()
             number = self._name_unknown(module)
-        if self._stack:
-            self._calls.add((self._stack[-1][1], number))
+        elif self._stack and (self._stack[-1][1], number) not in self._calls:
+            self._check_call(self._stack[-1][1], number)
         self._stack.append((module, number))
         source.enter_module(number)
 
@@ -81,17 +84,27 @@ class ModuleTracker:
         source, stack = self._source, self._stack
         if get_ident() != source.thread and not self._here():
             return
-        for depth in range(len(stack) - 1, -1, -1):
-            if stack[depth][0] is module:
-                del stack[depth:]  # with those above it that an interrupt left there
-                break
+        if stack and stack[-1][0] is module:
+            stack.pop()
+        else:
+            for depth in range(len(stack) - 1, -1, -1):
+                if stack[depth][0] is module:
+                    del stack[depth:]  # with those above it that an interrupt left there
+                    break
         source.enter_module(stack[-1][1] if stack else 0)
+
+    def _check_call(self, caller: int, number: int) -> None:
+        """A module calls another for the first time: one inside it, or else the caller may have been interrupted."""
+        if number == caller or not self._paths[number].startswith(self._prefixes[caller]):
+            self._forget_interrupted()
+        if self._stack:
+            self._calls.add((self._stack[-1][1], number))
 
     def _forget_interrupted(self) -> None:
         """Drop calls that ended without a word. torch tells of those that return or raise an Exception, but not of
         those that a KeyboardInterrupt stops; a program that survives one calls a module that none of these would call.
         """
-        if get_ident() != self._source.thread:
+        if not self._stack or get_ident() != self._source.thread:
             return
         running = _running_modules()
         if next(running, None) is self._stack[-1][0]:

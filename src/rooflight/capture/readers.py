@@ -43,7 +43,7 @@ def _view_reader(plan: Plan, tape: Tape) -> Reader:
             signature = keys.get(key)
             if signature is None:
                 signature = keys[key] = tape.signature(_learn(key, plan, tape, args, kwargs, out), 0, 0)
-        except (AttributeError, RuntimeError, NotImplementedError, TypeError, IndexError):
+        except Exception:  # whatever is odd about this call
             careful(args, kwargs, out, context)
             return
         try:
@@ -73,61 +73,73 @@ def _reader(plan: Plan, tape: Tape) -> Reader:
     careful = _careful_reader(plan, tape)
     number, names, kinds = plan.number, plan.names, plan.kinds
     mutated, returns_new = plan.mutated, plan.returns_new
+    in_place = mutated == (0,) and kinds[0] is _TENSOR and not returns_new
     keys, storage_ids, new_storage = tape.keys, tape.storage_ids, tape.new_storage
     add_signature, add_context, add_touched = tape.signatures.append, tape.contexts.append, tape.touched.extend
 
     def read(args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any, context: int) -> None:
         key: list[Any] = [number]
         touched: list[int] = []
+        add_key, add_id = key.append, touched.append
         values = args if not kwargs else args + tuple([kwargs.get(name) for name in names[len(args) :]])
         try:
             for kind, value in zip(kinds, values):  # noqa: B905 - arguments left at their defaults are not passed
                 if kind is _TENSOR:
-                    if not isinstance(value, _Tensor):
-                        key.append(None)
-                        continue
-                    items: Any = (value,)
+                    if isinstance(value, _Tensor):
+                        add_key((value.shape, value.dtype, value.is_contiguous() or value.stride()))
+                        address = _storage_id(value)
+                        storage_id = storage_ids.get(address)
+                        if storage_id is None:
+                            storage_id = new_storage(address, value.untyped_storage().nbytes())
+                        add_id(storage_id)
+                    else:
+                        add_key(None)
+                elif kind is _ATTRIBUTE:
+                    add_key(tuple(value) if type(value) is list else value)
                 elif kind is _TENSORS:
-                    items = list(tensors_in(value))
-                    key.append(len(items))
-                else:
-                    if kind is _ATTRIBUTE:
-                        key.append(tuple(value) if type(value) is list else value)
-                    elif kind is _GROUP:
-                        key.append(group_size(value))
-                    continue
-                for item in items:
-                    key += (item.shape, item.dtype, item.is_contiguous() or item.stride())
-                    address = _storage_id(item)
-                    storage_id = storage_ids.get(address)
-                    if storage_id is None:
-                        storage_id = new_storage(address, item.untyped_storage().nbytes())
-                    touched.append(storage_id)
+                    for item in tensors_in(value):
+                        add_key((item.shape, item.dtype, item.is_contiguous() or item.stride()))
+                        address = _storage_id(item)
+                        storage_id = storage_ids.get(address)
+                        if storage_id is None:
+                            storage_id = new_storage(address, item.untyped_storage().nbytes())
+                        add_id(storage_id)
+                    add_key(len(touched))
+                elif kind is _GROUP:
+                    add_key(group_size(value))
             num_reads = len(touched)
-            if num_reads > 1 and len(set(touched)) < num_reads:
-                key += _alias_pattern(kinds, values, touched)
-            if mutated:
+            if num_reads > 1 and (touched[0] == touched[1] if num_reads == 2 else len(set(touched)) < num_reads):
+                add_key(tuple(_alias_pattern(kinds, values, touched)))
+            if in_place:
+                add_id(touched[0])
+            elif mutated:
                 touched += _mutated_ids(mutated, values, storage_ids)
                 if returns_new:
                     touched += _new_ids(out, touched, tape)
+            elif isinstance(out, _Tensor):
+                add_key((out.shape, out.dtype, out.is_contiguous() or out.stride()))
+                address = _storage_id(out)
+                storage_id = storage_ids.get(address)
+                if storage_id is None or storage_id not in touched:
+                    # not an alias of an input, so it was just allocated, whatever lived at its address before
+                    storage_id = new_storage(address, out.nbytes)
+                add_id(storage_id)
             elif out is not None:
-                known: Any = touched if num_reads < 9 else set(touched)
-                for item in (out,) if isinstance(out, _Tensor) else tensors_in(out):
-                    key += (item.shape, item.dtype, item.is_contiguous() or item.stride())
+                known = set(touched)
+                for item in tensors_in(out):
+                    add_key((item.shape, item.dtype, item.is_contiguous() or item.stride()))
                     address = _storage_id(item)
                     storage_id = storage_ids.get(address)
                     if storage_id is None or storage_id not in known:
-                        # not an alias of an input, so it was just allocated, whatever lived at its address before
                         storage_id = new_storage(address, item.nbytes)
-                        if known is not touched:
-                            known.add(storage_id)
-                    touched.append(storage_id)
+                        known.add(storage_id)
+                    add_id(storage_id)
             whole = tuple(key)
             signature = keys.get(whole)
             if signature is None:
                 op = _learn(whole, plan, tape, args, kwargs, out)
                 signature = keys[whole] = tape.signature(op, num_reads, len(touched) - num_reads)
-        except (RuntimeError, NotImplementedError, TypeError):
+        except Exception:  # whatever is odd about this call
             careful(args, kwargs, out, context)
             return
         try:
