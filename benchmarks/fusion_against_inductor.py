@@ -114,7 +114,9 @@ def log_softmax() -> Case:
 
 @case
 def layer_norm() -> Case:
-    return Case(lambda x, w, b: F.layer_norm(x + 1, (WIDTH,), w, b), (normal(ROWS, WIDTH), normal(WIDTH), normal(WIDTH)))
+    return Case(
+        lambda x, w, b: F.layer_norm(x + 1, (WIDTH,), w, b), (normal(ROWS, WIDTH), normal(WIDTH), normal(WIDTH))
+    )
 
 
 def _rms_norm(x: Tensor, weight: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from counting import analyse, analyse_training, bytes_of, cost, operation, rand
 from torch.nn.functional import scaled_dot_product_attention as attention
 from torch.utils.checkpoint import checkpoint
 
-from rooflight.capture.composites import ATTENTION_BACKWARD
+from rooflight.capture.kernels import ATTENTION_BACKWARD
 
 FORWARD = "aten::scaled_dot_product_attention"
 ALL_PAIRS = 32768
@@ -232,10 +232,6 @@ def test_checkpointing_counts_the_recomputed_forward(device, reentrant):
     assert flops[ATTENTION_BACKWARD] == 46080  # 2.5 * 18432
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="capture/composites.py: the recomputation that starts under SDPA's own backward node becomes its child",
-)
 def test_checkpointing_attention_alone_counts_the_recomputed_forward():
     q, k, v = inputs(CASES["causal"], "cpu", grad=True)
 

@@ -241,29 +241,30 @@ class TestNormalizations:
         assert moved(lambda: layer(x)) == (864, 800)  # statistics fixed: not written
         assert vector_flops(lambda: layer(x)) == 800  # 4 * 200
 
-    def test_root_mean_square_norm_flops_of_the_parts(self):
+    def test_root_mean_square_norm_flops(self):
         layer, x = nn.RMSNorm(16), rand(4, 16)
-        assert vector_flops(lambda: layer(x)) == 264  # square, mean, two products: 4 * 64; epsilon, root: 2 * 4
+        assert vector_flops(lambda: layer(x)) == 320  # 5 * 64
 
-    @pytest.mark.xfail(
-        strict=True,
-        reason="capture: rms_norm is one kernel (_fused_rms_norm) on CUDA, six ops on the CPU and meta devices; "
-        "their bound for a GPU is 3.3 times too high",
-    )
     def test_root_mean_square_norm_is_one_op(self):
         layer, x = nn.RMSNorm(16), rand(4, 16)
         assert moved(lambda: layer(x)) == (320, 272)  # x 256 + weight 64; y 256 + 1/rms 16
 
+    def test_root_mean_square_norm_backward_is_one_op(self):
+        layer, x = nn.RMSNorm(16), rand(4, 16, grad=True)
+        analysis = analyse(lambda: layer(x).sum().backward())
+        # dy 256, x 256, 1/rms 16, weight 64; dx 256, dweight 64
+        assert bytes_of(analysis, "aten::_fused_rms_norm_backward") == (592, 320)
+
 
 class TestDropout:
-    @pytest.mark.xfail(
-        strict=True,
-        reason="capture: dropout is one kernel (native_dropout) on CUDA, three ops on the CPU and meta devices; "
-        "their bound for a GPU is 2.7 times too high",
-    )
     def test_is_one_op(self):
         x = rand(4, 10, grad=True)
         assert moved(lambda: functional.dropout(x)) == (160, 200)  # x; y and a mask of one byte an element
+
+    def test_backward_reads_gradient_and_mask(self):
+        x = rand(4, 10, grad=True)
+        analysis = analyse(lambda: functional.dropout(x).sum().backward())
+        assert bytes_of(analysis, "aten::native_dropout_backward") == (200, 160)
 
     def test_in_evaluation_moves_nothing(self):
         x = rand(4, 10)

@@ -1,36 +1,32 @@
-"""SDPA accounted as one op, whatever the host splits it into.
+"""Composite calls accounted as one op, whatever the host splits them into.
 
-``scaled_dot_product_attention`` is a composite: below autograd, where the recorder sits, the CPU shows a flash kernel,
-the meta device a dozen small ops. A bound for another device must account the call itself. While a recording is open,
-the call is therefore routed through this file (an official ``torch.library`` registration on the autograd keys, gone
-when the last recording ends): the ops it runs become children of one record, and so do the ops of its backward, told
-by the sequence numbers of the autograd nodes that the call made. On the meta device, where values do not matter, the
-call is not decomposed at all.
+While a recording is open, the composites of ``kernels`` are routed through this file (official ``torch.library``
+registrations on the autograd keys, gone when the last recording ends): the ops that a call runs become children of one
+record, and so do the ops of its backward, told by the sequence numbers of the autograd nodes that the call made. SDPA on
+the meta device, where values do not matter, is not decomposed at all.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch._C import _get_dispatch_stack_at, _len_torch_dispatch_stack
+from torch._C import _current_graph_task_id, _get_dispatch_stack_at, _len_torch_dispatch_stack
 
-from rooflight.capture.describe import signature_of, spec_of, storage_of
-from rooflight.capture.plans import known_int, plan_of
+from rooflight.capture.describe import storage_of
+from rooflight.capture.kernels import ATTENTION, COMPOSITES, Composite, attention_backward, attention_signature
 from rooflight.records.signature import OpSignature
-from rooflight.records.tensor import TensorSpec
 
 if TYPE_CHECKING:
     from rooflight.capture.dispatch import DispatchSource
 
-ATTENTION_BACKWARD: Final = "rooflight::scaled_dot_product_attention_backward"
-
-_SDPA: Final = torch.ops.aten.scaled_dot_product_attention.default
-_SDPA_PLAN: Final = plan_of(_SDPA)
 _AUTOGRAD_KEYS: Final = ("AutogradCPU", "AutogradCUDA", "AutogradXPU", "AutogradMeta")
+
+_PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 
 NO_SEQUENCE: Final = 2**64 - 1
 """Sequence number that torch gives to the nodes that accumulate gradients into leaves."""
@@ -51,11 +47,24 @@ class _Region:
 class Composites:
     """Bookkeeping of one recording's composite calls."""
 
-    __slots__ = ("_children", "_context", "_in_region", "_last", "_open", "_regions", "_source", "_starts", "active")
+    __slots__ = (
+        "_children",
+        "_context",
+        "_creates_graph",
+        "_in_region",
+        "_last",
+        "_open",
+        "_regions",
+        "_source",
+        "_starts",
+        "active",
+        "calling",
+    )
 
     def __init__(self, source: DispatchSource) -> None:
         self._source = source
         self.active = False  # whether ops must ask here at all
+        self.calling = 0  # how many composite calls are open
         self._regions: list[_Region] = []
         self._starts: list[int] = []
         self._open: _Region | None = None  # the region whose backward is running
@@ -63,25 +72,23 @@ class Composites:
         self._last: tuple[int, _Region | None] = (-1, None)
         self._children: list[int] = []
         self._context = 0
+        self._creates_graph: dict[int, bool] = {}  # by backward pass: whether it makes a graph of its own
 
-    def call_attention(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run SDPA with this recording watching."""
-        return _call_attention([self._source], args, kwargs)
+    def call(self, composite: Composite, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a composite with this recording watching."""
+        return _call(composite, [self._source], args, kwargs)
 
-    def note_attention(
-        self, first: int, sequence: int, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
-    ) -> None:
-        """Write the record of an SDPA call that ran as the records since ``first``, its nodes since ``sequence``."""
+    def note(self, composite: Composite, first: int, sequence: int, args: tuple[Any, ...], out: Any) -> None:
+        """Write the record of a call that ran as the records since ``first``, its nodes since ``sequence``."""
         tape = self._source.tape
-        op = attention_signature(args, kwargs, out)
+        op = composite.forward(args, out)
         children = range(first, len(tape))
-        parent = self._append(op, [*args[:4], kwargs.get("attn_mask")], [out])
+        parent = self._append(op, [value for value in args if isinstance(value, torch.Tensor)], [out])
         tape.adopt(children, parent)
         end = torch._C._autograd._get_sequence_nr()
         own_thread = get_ident() == self._source.thread  # elsewhere sequence numbers are others'
         if own_thread and out.requires_grad and end > sequence:
-            query, key, value = args[:3]
-            self._regions.append(_Region(sequence, end, attention_backward(op, (query, key, value))))
+            self._regions.append(_Region(sequence, end, composite.backward(op, args)))
             self._starts.append(sequence)
             self.active = True
 
@@ -98,7 +105,9 @@ class Composites:
 
     def before_backward_op(self, sequence: int) -> None:
         """An op is about to be recorded under the node with this sequence number."""
-        if sequence == NO_SEQUENCE:  # gradients are accumulated in between, whenever one is ready
+        self._creates_graph.setdefault(_current_graph_task_id(), torch.is_grad_enabled())
+        if sequence == NO_SEQUENCE or self._recomputes():
+            # gradients are accumulated in between, whenever one is ready; and what a checkpoint runs again is forward
             self._in_region = False
             return
         if self._last[0] != sequence:
@@ -129,6 +138,15 @@ class Composites:
         parent = tape.append(region.backward, self._context, outside, list(writes))
         tape.adopt(children, parent)
 
+    def _recomputes(self) -> bool:
+        """Whether a checkpoint runs its forward again, under the node that is about to need the result.
+
+        It runs with gradients enabled, which in a backward pass they are else only for ``create_graph``, and then from
+        its first op on.
+        """
+        enabled = torch.is_grad_enabled()
+        return enabled and not self._creates_graph.setdefault(_current_graph_task_id(), enabled)
+
     def _region_of(self, sequence: int) -> _Region | None:
         index = bisect_right(self._starts, sequence) - 1
         if index < 0 or sequence >= self._regions[index].end:
@@ -148,27 +166,6 @@ class Composites:
                     known = tape.new_storage(storage._cdata, storage.nbytes())
                 found.append(known)
         return tape.append(op, source._context if context is None else context, *ids)
-
-
-def attention_signature(args: tuple[Any, ...], kwargs: dict[str, Any], out: torch.Tensor) -> OpSignature:
-    """The signature of an SDPA call: its result, and the log-sum-exp that training has to keep."""
-    op = signature_of(_SDPA_PLAN, args, kwargs, out)
-    if not out.requires_grad:
-        return op
-    logsumexp = TensorSpec(tuple(known_int(size) for size in out.shape[:-1]), "float32")
-    return replace(op, outputs=(*op.outputs, logsumexp))
-
-
-def attention_backward(forward: OpSignature, inputs: tuple[torch.Tensor, ...]) -> OpSignature:
-    """The signature of the backward of an SDPA call: gradients for those of query, key and value that want one."""
-    out, *logsumexp = forward.outputs
-    return OpSignature(
-        name=ATTENTION_BACKWARD,
-        inputs=(out, *forward.inputs, out, *logsumexp),
-        input_names=("grad_out", *forward.input_names, "out", *["logsumexp"] * len(logsumexp)),
-        outputs=tuple(replace(spec_of(tensor), strides=None) for tensor in inputs if tensor.requires_grad),
-        attributes=(*forward.attributes, ("grad_input_mask", tuple(tensor.requires_grad for tensor in inputs))),
-    )
 
 
 def decomposed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -215,22 +212,31 @@ def open_sources() -> list[DispatchSource]:
     return [mode for mode in modes if isinstance(mode, DispatchSource)]
 
 
-def _route(*args: Any, **kwargs: Any) -> Any:
-    """What runs instead of SDPA's composite kernel while a recording is open anywhere in the process."""
+def _route(composite: Composite, *args: Any, **kwargs: Any) -> Any:
+    """What runs instead of a composite's own kernel while a recording is open anywhere in the process."""
     sources = open_sources()
-    if not sources or any(source._is_foreign(type(tensor)) for source in sources for tensor in args[:3]):
-        return decomposed(_SDPA, args, kwargs)
-    return _call_attention(sources, args, kwargs)
+    if not sources or any(source._is_foreign(type(value)) for source in sources for value in args[:3]):
+        return decomposed(composite.op, args, kwargs)
+    return _call(composite, sources, args, kwargs)
 
 
-def _call_attention(sources: list[DispatchSource], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if type(args[0]) in (torch.Tensor, torch.nn.Parameter) and args[0].device.type == "meta" and args[0].dim() >= 3:
+def _call(composite: Composite, sources: list[DispatchSource], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    given = composite.arguments(args, kwargs)
+    if not composite.applies(given) or any(source.composites.calling for source in sources):
+        return decomposed(composite.op, args, kwargs)  # part of a call that is accounted already
+    if composite is ATTENTION and type(given[0]) in _PLAIN and given[0].device.type == "meta" and given[0].dim() >= 3:
         return _call_on_meta(args, kwargs)
     sequence = torch._C._autograd._get_sequence_nr()
     starts = [len(source.tape) for source in sources]
-    out = decomposed(_SDPA, args, kwargs)
+    for source in sources:
+        source.composites.calling += 1
+    try:
+        out = decomposed(composite.op, args, kwargs)
+    finally:
+        for source in sources:
+            source.composites.calling -= 1
     for source, first in zip(sources, starts, strict=True):
-        source.composites.note_attention(first, sequence, args, kwargs, out)
+        source.composites.note(composite, first, sequence, given, out)
     return out
 
 
@@ -238,12 +244,13 @@ def _call_on_meta(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     query, key, value, *rest = args
     mask = rest[0] if rest else kwargs.get("attn_mask")
     if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2] or key.shape[:-2] != value.shape[:-2]:
-        return decomposed(_SDPA, args, kwargs)  # which raises the error that the caller should see
+        return decomposed(ATTENTION.op, args, kwargs)  # which raises the error that the caller should see
     wants = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
     probe = _empty_like_flash(query, value.shape[-1]).requires_grad_(wants)
-    op = attention_signature(args, kwargs, probe)
+    given = ATTENTION.arguments(args, kwargs)
+    op = attention_signature(given, probe)
     apply: Any = _MetaAttention.apply
-    return apply(query, key, value, mask, op, attention_backward(op, (query, key, value)))
+    return apply(query, key, value, mask, op, attention_backward(op, given))
 
 
 _lock = Lock()
@@ -252,14 +259,15 @@ _library: torch.library.Library | None = None
 
 
 def install_route(source: DispatchSource) -> None:
-    """Route SDPA through this file until ``remove_route`` was called for each source."""
+    """Route composites through this file until ``remove_route`` was called for each source."""
     global _library
     with _lock:
         _routed.add(source)
         if _library is None:
             _library = torch.library.Library("aten", "IMPL")
-            for key in _AUTOGRAD_KEYS:
-                _library.impl("scaled_dot_product_attention", _route, key)
+            for composite in COMPOSITES:
+                for key in _AUTOGRAD_KEYS:
+                    _library.impl(composite.op._schema.name, partial(_route, composite), key)
 
 
 def remove_route(source: DispatchSource) -> None:

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mod
 
 from rooflight.capture.composites import NO_SEQUENCE, Composites, decomposed, open_sources
 from rooflight.capture.describe import tensors_in
+from rooflight.capture.kernels import COMPOSITES
 from rooflight.capture.plans import plan_of
 from rooflight.capture.readers import Reader, reader_of
 from rooflight.capture.tape import Tape
@@ -23,6 +24,7 @@ from rooflight.records.record import Direction, ModuleEntry
 
 _FORWARD, _BACKWARD = int(Direction.FORWARD), int(Direction.BACKWARD)
 _PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor})
+_BY_OP = {composite.op: composite for composite in COMPOSITES}
 _DEVICE_KEYS = ("CPU", "CUDA", "XPU", "Meta", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 _QUESTIONS = frozenset(
     {
@@ -187,8 +189,8 @@ class DispatchSource(TorchDispatchMode):
     def _special_for(self, func: Any) -> Handler | None:
         """The handler of an op that is not simply run and noted, None for all others."""
         handler: Handler | None = None
-        if func is torch.ops.aten.scaled_dot_product_attention.default:
-            handler = self._run_attention
+        if func in _BY_OP:
+            handler = self._run_composite
         elif func is torch.ops.aten._local_scalar_dense.default:
             handler = self._read_scalar
         elif isinstance(func, torch._ops.OpOverload) and func.namespace == "profiler":
@@ -239,9 +241,9 @@ class DispatchSource(TorchDispatchMode):
             self.update_context()
         return func(*args, **kwargs)
 
-    def _run_attention(self, _func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_composite(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with self:
-            return self.composites.call_attention(args, kwargs)
+            return self.composites.call(_BY_OP[func], args, kwargs)
 
     def _read_scalar(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """``.item()``. On the meta device there is no value: answer True or 1, as for a mask that hides nothing."""

@@ -25,7 +25,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
     ``model`` gives modules their qualified names; without it the outermost module called names itself. Works on real,
     meta and fake tensors, under inference_mode, around compiled models (which run eagerly meanwhile: their structure
     is what is recorded, and their compiled code is left as it was), nested, and in several threads at once, each
-    recording its own. On leaving, also by an exception, torch is as before.
+    recording its own; threads started inside are not recorded. On leaving, also by an exception, torch is as before.
 
         with rooflight.record(model) as recording:
             loss(model(x)).backward()

@@ -1,8 +1,8 @@
 """Which ops one kernel could do together, and what must then still move: the ground of the fused bound.
 
 Chains of pointwise, norm, softmax and reduction ops, and of copies between them, become one *region*; a product,
-convolution or attention takes what follows it into its epilogue. Ops that read the same tensor at the same stage share a
-region too, so that it is read once, as inductor's horizontal fusion does.
+convolution or attention takes what follows it into its epilogue. Ops that read the same tensor at the same stage share
+a region too, so that it is read once, as inductor's horizontal fusion does.
 
 Two ops can share a kernel only if no op between them must run outside it. Each op has a *stage*: the number of anchors
 (products and everything else that is no chain) on the longest path that leads to it. Ops of one stage that touch each
@@ -17,8 +17,9 @@ for every region that reads it, and once more, for all of them together, to be w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.registry import family_of
@@ -26,10 +27,9 @@ from rooflight.records.session import Session
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec, distinct_bytes
 
-CHAINS = frozenset(
-    "activation allocation convolution copying embedding foreach indexing loss matmul moe normalization optimizer "
-    "pointwise pooling prims quantized random reduction resampling softmax sorting".split()
-)
+CHAINS = frozenset({"activation", "allocation", "convolution", "copying", "embedding", "foreach", "indexing"})
+CHAINS |= {"loss", "matmul", "moe", "normalization", "optimizer", "pointwise", "pooling", "prims", "quantized"}
+CHAINS |= {"random", "reduction", "resampling", "softmax", "sorting"}
 """Families whose ops fuse with each other, as far as they compute no matrix product."""
 
 ANCHORS = frozenset({"attention", "attention_varlen", "convolution", "matmul", "moe", "quantized"})
@@ -38,8 +38,8 @@ ANCHORS = frozenset({"attention", "attention_varlen", "convolution", "matmul", "
 LAST = ("scatter", "index_put", "index_add", "index_copy", "index_reduce", "embedding_dense_backward", "put_")
 """Ops of chain families that any thread may write anywhere with: a chain may end with them, none goes on."""
 
-APART = ("nonzero", "unique", "masked_select", "topk", "kthvalue", "multinomial", "ctc_loss", "embedding_bag", "histc")
-"""Ops of chain families that no compiler generates code for."""
+APART = ("nonzero", "unique", "masked_select", "argwhere")
+"""Ops of chain families whose results' sizes the data decide."""
 
 MASKS = {
     "aten::threshold_backward": "self",
@@ -85,71 +85,56 @@ class Fusion:
 class _Plan:
     """What a call of one signature moves, by place: one entry an input, one an output. How it fuses:
 
-    ================  =====  =======
-    kind              joins  goes_on
-    ================  =====  =======
-    chain             True   True
-    end of a chain    True   False    a scatter
-    anchor            False  True     a product: its inputs must be there
-    barrier           False  False
-    ================  =====  =======
+    ============  =====  =======
+    kind          joins  goes_on
+    ============  =====  =======
+    chain         True   True
+    chain's end   True   False    a scatter
+    anchor        False  True     a product: its inputs must be there
+    barrier       False  False
+    ============  =====  =======
+
+    ``aliased``: some inputs share memory. ``feeds`` names the places of the inputs that an output depends on: one entry for all, or one an output.
     """
 
     joins: bool
     goes_on: bool
-    known: bool
+    known: bool = True
     read: tuple[int, ...] = ()
     written: tuple[int, ...] = ()
-
-
-@dataclass(slots=True, eq=False)
-class _Value:
-    """What a storage holds from one write to the next. ``maker`` is the op that wrote it, -1 if none of the step did.
-
-    ``given``: it can be read, but not computed again. ``stored``: it must be written. ``unpaid``: bytes of its write
-    that no reader has asked for yet.
-    """
-
-    storage: int
-    maker: int
-    size: int
-    stage: int
-    given: bool
-    joinable: bool
-    inputs: Sequence[tuple[_Value, int]] = ()
-    readers: dict[int, int] = field(default_factory=dict)  # stage -> a chain op of that stage that reads it
-    is_read: bool = False
-    stored: bool = False
-    unpaid: int = 0
-
-
-_Needs = dict[_Value, int]
-
-
-@dataclass(slots=True)
-class _Op:
-    """One call that does something: its record, how it fuses, and what it reads."""
-
-    record: int
-    plan: _Plan
-    inputs: list[tuple[_Value, int]]
+    aliased: bool = False
+    feeds: tuple[tuple[int, ...], ...] = ((),)
 
 
 def fuse(session: Session, costs: Sequence[OpCost | Uncosted]) -> Fusion:
     """The regions of a session's counted ops. ``costs`` go with its signatures."""
     plans = [_plan_of(op, cost) for op, cost in zip(session.signatures, costs, strict=True)]
-    return _Graph(session, plans).cut()
+    return _Cut(_Graph(session, plans)).fusion()
 
 
 class _Graph:
-    """Ops and the values between them. Built in the order of the records, then cut into regions."""
+    """Ops, the values between them and which ops may share a kernel.
+
+    A value is what a storage holds from one write to the next. Ops and values are numbers into lists, for speed.
+    """
 
     def __init__(self, session: Session, plans: Sequence[_Plan | None]) -> None:
-        self._ops: list[_Op] = []
-        self._joined: list[int] = []  # op -> an op of the same region, at last the region's root
-        self._made: list[_Value] = []
-        self._held: dict[int, _Value] = {}  # what each storage holds now
-        self._stood: dict[int, _Value] = {}  # what each storage held before the step
+        self.records: list[int] = []  # by op
+        self.plans: list[_Plan] = []
+        self.inputs: list[int] = []  # values, op by op and place by place
+        self.first_input = [0]
+        self.first_made: list[int] = []  # number of the op's first value
+        self.storages: list[int] = []  # by value
+        self.makers: list[int] = []  # op that wrote it, -1 if none of the step did
+        self.sizes: list[int] = []
+        self.is_read = bytearray()
+        self.held: dict[int, int] = {}  # storage -> the value it holds now
+        self.stood: dict[int, int] = {}  # storage -> the value it held before the step
+        self._stages: list[int] = []  # by value
+        self._op_stages: list[int] = []
+        self._joined: list[int] = []  # op -> an earlier op of the same region, or itself
+        self._readers: list[int] = []  # by value: a chain op that reads it, -1 if none does
+        self._siblings: dict[tuple[int, int], int] = {}  # value, stage -> the same for further stages
         columns = session.columns
         signatures = columns.signature.tolist()
         read_ids, read_offsets = columns.read_ids.tolist(), columns.read_offsets.tolist()
@@ -159,138 +144,212 @@ class _Graph:
             if plan is not None:
                 reads = read_ids[read_offsets[record] : read_offsets[record + 1]]
                 writes = written_ids[written_offsets[record] : written_offsets[record + 1]]
-                stage = self._add(record, plan, reads)
-                self._write(plan, writes, stage)
+                if len(reads) != len(plan.read) or len(writes) != len(plan.written):
+                    plan = _shared_out(plan, len(reads), len(writes))
+                self.records.append(record)
+                self._write(plan, writes, self._read(plan, reads))
 
-    def _add(self, record: int, plan: _Plan, reads: Sequence[int]) -> int:
+    def inputs_of(self, op: int) -> list[int]:
+        """The values an op reads, by place."""
+        return self.inputs[self.first_input[op] : self.first_input[op + 1]]
+
+    def root(self, op: int) -> int:
+        """The first op of an op's region."""
+        joined = self._joined
+        while joined[op] != op:
+            joined[op] = op = joined[joined[op]]
+        return op
+
+    def _read(self, plan: _Plan, reads: Sequence[int]) -> int:
         """Join an op to those that it may share a kernel with. Returns its stage."""
-        held, number = self._held, len(self._ops)
-        inputs: list[tuple[_Value, int]] = []
-        stage = 0
-        for storage, size in _by_storage(reads, plan.read):
-            value = held.get(storage)
-            if value is None:
-                value = held[storage] = self._stood[storage] = _Value(storage, -1, 0, 0, True, False)
-            value.is_read = True
+        op, stage = len(self.plans), 0
+        held, stages, makers, sizes, is_read = self.held, self._stages, self.makers, self.sizes, self.is_read
+        inputs: list[int] = []
+        for storage, size in zip(reads, plan.read, strict=True):
+            value = held.get(storage, -1)
+            if value < 0:
+                value = self._stand(storage)
+            inputs.append(value)
+            is_read[value] = True
             if size or not plan.known:
-                inputs.append((value, size))
-                if value.stage > stage:
-                    stage = value.stage
-                if value.maker < 0 and value.size < size:
-                    value.size = size
-        self._ops.append(_Op(record, plan, inputs))
-        self._joined.append(number)
+                stage = max(stage, stages[value])
+                if makers[value] < 0 and sizes[value] < size:
+                    sizes[value] = size
+        self.plans.append(plan)
+        self.inputs += inputs
+        self.first_input.append(len(self.inputs))
+        self._joined.append(op)
+        self._op_stages.append(stage)
         if not plan.joins:
             return stage + 1
-        for value, _ in inputs:
-            if value.joinable and value.stage == stage:
-                self._join(number, value.maker)
-            self._join(number, value.readers.setdefault(stage, number))
+        readers, plans = self._readers, self.plans
+        for value, size in zip(inputs, plan.read, strict=True):
+            if size:
+                maker = makers[value]
+                if maker >= 0 and stages[value] == stage and plans[maker].goes_on:
+                    self._join(op, maker)
+                reader = readers[value]
+                if reader < 0:
+                    readers[value] = op
+                elif self._op_stages[reader] == stage:
+                    self._join(op, reader)
+                else:
+                    self._join(op, self._siblings.setdefault((value, stage), op))
         return stage
 
     def _write(self, plan: _Plan, writes: Sequence[int], stage: int) -> None:
-        maker = len(self._ops) - 1
-        again = plan.joins and plan.goes_on
+        op, first = len(self.plans) - 1, len(self.makers)
+        self.first_made.append(first)
+        count = len(writes)
         if plan.joins and not plan.goes_on:
             stage += 1
-        for place, (storage, size) in enumerate(_by_storage(writes, plan.written)):
-            made = _Value(storage, maker, size, stage, not again, plan.goes_on)
-            if again:
-                made.inputs = self._ops[maker].inputs
-            made.is_read = place > 0  # what else an op returns and nobody reads, a compiler leaves out
-            self._held[storage] = made
-            self._made.append(made)
+        self.storages += writes
+        self.sizes += plan.written
+        self.makers += [op] * count
+        self._stages += [stage] * count
+        self._readers += [-1] * count
+        self.is_read += b"\x01" * count
+        if count:
+            self.is_read[first] = False  # what else an op returns and nobody reads, a compiler leaves out
+        self.held.update(zip(writes, range(first, first + count), strict=True))
 
-    def cut(self) -> Fusion:
-        """The regions, with the bytes that cross their edges."""
-        results = [
-            value
-            for storage, value in self._held.items()
-            if value.maker >= 0 and (storage in self._stood or not value.is_read)
-        ]
-        for value in results:
-            value.stored = True
-        roots = [self._root(number) for number in range(len(self._ops))]
-        regions: dict[int, Region] = {}
-        whole: dict[int, _Needs] = {}
-        needed: dict[int, _Needs] = {}
-        for root, op in zip(roots, self._ops, strict=True):
-            region = regions.get(root)
-            if region is None:
-                region, whole[root], needed[root] = regions.setdefault(root, Region()), {}, {}
-            region.records.append(op.record)
-            needs = needed[root] if op.plan.joins else whole[root]
-            for value, size in op.inputs:
-                if not op.plan.joins:
-                    value.stored = True
-                elif value.joinable and roots[value.maker] == root:
-                    continue
-                if needs.get(value, -1) < size:
-                    needs[value] = size
-        for value in self._made:
-            if value.stored:
-                _add_to(regions[roots[value.maker]].writes, value.storage, value.size)
-            else:
-                value.unpaid = value.size
-        for root, region in regions.items():
-            for value, amount in _least(whole[root], needed[root]):
-                size = max(whole[root].get(value, 0), needed[root].get(value, 0))
-                _add_to(region.reads, value.storage, min(size, amount))
-                if amount > size:
-                    _add_to(regions[roots[value.maker]].writes, value.storage, amount - size)
-        return Fusion(
-            regions=tuple(regions.values()),
-            bytes_in=sum(value.size for value in self._stood.values()),
-            bytes_out=sum(value.size for value in results),
-        )
+    def _stand(self, storage: int) -> int:
+        """The value of a storage that was there before the step."""
+        value = self.held[storage] = self.stood[storage] = len(self.makers)
+        self.storages.append(storage)
+        self.makers.append(-1)
+        self.sizes.append(0)
+        self._stages.append(0)
+        self._readers.append(-1)
+        self.is_read.append(True)
+        return value
 
     def _join(self, one: int, other: int) -> None:
-        one, other = self._root(one), self._root(other)
-        self._joined[max(one, other)] = min(one, other)
-
-    def _root(self, number: int) -> int:
-        joined = self._joined
-        while joined[number] != number:
-            joined[number] = number = joined[joined[number]]
-        return number
+        one, other = self.root(one), self.root(other)
+        if one != other:
+            self._joined[max(one, other)] = min(one, other)
 
 
-def _least(whole: _Needs, needed: _Needs) -> Iterator[tuple[_Value, int]]:
-    """The least bytes that reading a region's needs moves, by value: more than its size where it is written for this.
+class _Cut:
+    """The bytes that cross the regions' edges."""
 
-    ``whole`` is read as it is. Of what is ``needed`` a flow is found, from what is given through what is computed.
-    """
-    left: _Needs = dict.fromkeys(whole, 0)  # how much more of a value this region could read
-    dead: set[_Value] = set()
-    yield from whole.items()
-    for is_given in (True, False):
+    def __init__(self, graph: _Graph) -> None:
+        self._graph = graph
+        self._roots = [graph.root(op) for op in range(len(graph.plans))]
+        self._given = bytearray(
+            maker < 0 or not (graph.plans[maker].joins and graph.plans[maker].goes_on) for maker in graph.makers
+        )
+        self._results = [
+            value
+            for storage, value in graph.held.items()
+            if graph.makers[value] >= 0 and (storage in graph.stood or not graph.is_read[value])
+        ]
+        self._unpaid = [size if maker >= 0 else 0 for maker, size in zip(graph.makers, graph.sizes, strict=True)]
+        self._left: dict[int, int] = {}  # how much more of a value the region in hand could read
+        self._dead: set[int] = set()  # values through which it gets no more
+
+    def fusion(self) -> Fusion:
+        """The regions in order, and the compulsory bytes."""
+        graph, roots = self._graph, self._roots
+        members: dict[int, list[int]] = {}
+        for op, root in enumerate(roots):
+            members.setdefault(root, []).append(op)
+        regions = {root: Region(records=[graph.records[op] for op in ops]) for root, ops in members.items()}
+        stored = set(self._results)
+        for op, plan in enumerate(graph.plans):
+            if not plan.joins:
+                taken = zip(graph.inputs_of(op), plan.read, strict=True)
+                stored.update(value for value, size in taken if size or not plan.known)
+        for value in stored:
+            self._unpaid[value] = 0
+            if graph.makers[value] >= 0:
+                _add_to(regions[roots[graph.makers[value]]].writes, graph.storages[value], graph.sizes[value])
+        for root, ops in members.items():
+            for value, size, moved in self._least(*self._needs(root, ops)):
+                _add_to(regions[root].reads, graph.storages[value], min(size, moved))
+                if moved > size:
+                    _add_to(regions[roots[graph.makers[value]]].writes, graph.storages[value], moved - size)
+        return Fusion(
+            regions=tuple(regions.values()),
+            bytes_in=sum(graph.sizes[value] for value in graph.stood.values()),
+            bytes_out=sum(graph.sizes[value] for value in self._results),
+        )
+
+    def _needs(self, root: int, ops: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
+        """What a region reads of others: values that its anchors take whole, and those that its chains need."""
+        graph, makers, roots = self._graph, self._graph.makers, self._roots
+        whole: dict[int, int] = {}
+        needed: dict[int, int] = {}
+        for op in ops:
+            plan, inputs = graph.plans[op], graph.inputs_of(op)
+            needs = needed if plan.joins else whole
+            sizes: Iterable[tuple[int, int]] = zip(inputs, plan.read, strict=True)
+            for value, size in _summed(sizes) if plan.aliased else sizes:
+                maker = makers[value]
+                if size and (maker < 0 or roots[maker] != root) and needs.get(value, 0) < size:
+                    needs[value] = size
+        return whole, needed
+
+    def _least(self, whole: dict[int, int], needed: dict[int, int]) -> Iterator[tuple[int, int, int]]:
+        """The least that a region's needs move: value, size, bytes. They exceed the size where it is written for this.
+
+        What is given goes first, since it must be read as it is; it may then serve to compute the rest.
+        """
+        given, unpaid = self._given, self._unpaid
+        self._dead.clear()
+        self._left = left = dict.fromkeys(whole, 0)
+        computed: list[int] = []
+        for value, size in whole.items():
+            yield value, size, size
         for value, size in needed.items():
-            if value.given is is_given and value not in whole:
-                left[value] = size
-                yield value, _flow(value, 2 * size, left, dead)
+            if not given[value]:
+                computed.append(value)
+            elif value not in whole:
+                left[value] = 0
+                write = min(size, unpaid[value])
+                unpaid[value] -= write
+                yield value, size, size + write
+        for value in computed:
+            left[value] = size = needed[value]
+            yield value, size, self._flow(value, 2 * size, _DEEPEST)
+
+    def _flow(self, value: int, wanted: int, depth: int) -> int:
+        """Send at most ``wanted`` bytes from what is given through ``value`` to the region in hand."""
+        here = self._left.get(value)
+        if here is None:
+            here = self._graph.sizes[value]
+        unpaid = self._unpaid[value]
+        wanted = min(wanted, here + unpaid)
+        if wanted <= 0:
+            return 0
+        found = wanted if self._given[value] else self._flow_into(value, wanted, depth)
+        self._left[value] = here - min(here, found)
+        if found > here:
+            self._unpaid[value] = unpaid - (found - here)
+        return found
+
+    def _flow_into(self, value: int, wanted: int, depth: int) -> int:
+        """The same, through what ``value`` is computed from; first what is given, which is the shorter way."""
+        if value in self._dead or depth == 0:
+            return 0
+        graph, given = self._graph, self._given
+        maker = graph.makers[value]
+        plan, inputs = graph.plans[maker], graph.inputs_of(maker)
+        lane = value - graph.first_made[maker] if len(plan.feeds) > 1 else 0
+        sources = [inputs[place] for place in plan.feeds[lane]]
+        found = 0
+        for first in (True, False):
+            for source in sources:
+                if given[source] == first:
+                    found += self._flow(source, wanted - found, depth - 1)
+                    if found == wanted:
+                        return found
+        self._dead.add(value)
+        return found
 
 
 _DEEPEST = 100
-"""Ops that the flow follows upwards. What lies beyond counts as nothing, so that the bound stays one."""
-
-
-def _flow(value: _Value, wanted: int, left: _Needs, dead: set[_Value], depth: int = 0) -> int:
-    """Send at most ``wanted`` bytes from what is given through ``value`` to a region that has ``left`` to read."""
-    here = left.get(value, value.size)
-    wanted = min(wanted, here + value.unpaid)
-    if wanted <= 0 or value in dead:
-        return 0
-    found = wanted if value.given else 0
-    if depth < _DEEPEST and not value.given:
-        for source, _ in sorted(value.inputs, key=lambda entry: not entry[0].given):
-            found += _flow(source, wanted - found, left, dead, depth + 1)
-            if found == wanted:
-                break
-        else:
-            dead.add(value)
-    left[value] = here - min(here, found)
-    value.unpaid -= max(0, found - here)
-    return found
+"""Ops that a flow follows upwards. What lies beyond counts as nothing, so that the bound stays one."""
 
 
 def _plan_of(op: OpSignature, cost: OpCost | Uncosted) -> _Plan | None:
@@ -303,13 +362,19 @@ def _plan_of(op: OpSignature, cost: OpCost | Uncosted) -> _Plan | None:
     is_product = cost.matrix_flops > 0 and not _is_thin(op, cost)
     chain = family in CHAINS and not is_product and not any(part in op.name for part in APART)
     goes_on = family in ANCHORS if is_product else chain and not any(part in op.name for part in LAST)
-    read = list(_shares(op.inputs, cost.bytes_read, op.outputs))
+    read = _shares(op.inputs, cost.bytes_read, op.outputs)
     mask = MASKS.get(op.name)
     for place, name in enumerate(op.input_names if mask else ()):
         if name == mask:
             read[place] = min(read[place], op.inputs[place].numel)
-    written = _shares(op.outputs, cost.bytes_written)
-    return _Plan(joins=chain, goes_on=goes_on, known=True, read=tuple(read), written=tuple(written))
+    return _Plan(
+        joins=chain,
+        goes_on=goes_on,
+        read=tuple(read),
+        written=tuple(_shares(op.outputs, cost.bytes_written)),
+        aliased=any(tensor.storage != UNSHARED for tensor in op.inputs),
+        feeds=_feeds(op, read),
+    )
 
 
 def _is_thin(op: OpSignature, cost: OpCost) -> bool:
@@ -318,40 +383,64 @@ def _is_thin(op: OpSignature, cost: OpCost) -> bool:
     return family_of(op.name) == "matmul" and cost.matrix_flops <= 2 * largest
 
 
-def _shares(tensors: Sequence[TensorSpec], total: int, mutated: Sequence[TensorSpec] = ()) -> Sequence[int]:
+def _feeds(op: OpSignature, read: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Each output depends on all that is read, those of ``_foreach_add([a, b], [c, d])`` on a and c, b and d."""
+    everything = tuple(place for place, size in enumerate(read) if size)
+    lists = Counter(op.input_names)
+    lanes = len(op.outputs)
+    if lanes < 2 or family_of(op.name) not in ("foreach", "optimizer") or lanes not in lists.values():
+        return (everything,)
+    feeds: list[list[int]] = [[] for _ in range(lanes)]
+    for place in everything:
+        name = op.input_names[place]
+        lane = place - op.input_names.index(name)
+        for feed in [feeds[lane]] if lists[name] == lanes else feeds:
+            feed.append(place)
+    return tuple(map(tuple, feeds))
+
+
+def _shares(tensors: Sequence[TensorSpec], total: int, mutated: Sequence[TensorSpec] = ()) -> list[int]:
     """How many of an op's ``total`` bytes belong to each tensor, memory shared between them counted at the first.
 
     An op that touches fewer bytes than its tensors have leaves one out (what ``copy_`` overwrites, what only lends its
     shape) or touches part of the largest (a gather).
     """
     sizes: list[int] = []
-    for place, tensor in enumerate(tensors):
-        earlier = [other for other in tensors[:place] if other.storage == tensor.storage != UNSHARED]
+    aliases: dict[int, list[TensorSpec]] = {}
+    for tensor in tensors:
+        earlier = [] if tensor.storage == UNSHARED else aliases.setdefault(tensor.storage, [])
         sizes.append(distinct_bytes([*earlier, tensor]) - distinct_bytes(earlier) if earlier else tensor.nbytes)
+        earlier.append(tensor)
     overwritten = {tensor.storage for tensor in mutated} - {UNSHARED}
     excess = sum(sizes) - total
     while excess > 0:
-        cut = max(
-            range(len(sizes)),
-            key=lambda place: (sizes[place] == excess, tensors[place].storage in overwritten, sizes[place]),
-        )
-        taken = min(excess, sizes[cut])
-        sizes[cut] -= taken
+        ranks = [
+            (size == excess, tensor.storage in overwritten, size) for tensor, size in zip(tensors, sizes, strict=True)
+        ]
+        largest = ranks.index(max(ranks))
+        taken = min(excess, sizes[largest])
+        sizes[largest] -= taken
         excess -= taken
     return sizes
 
 
-def _by_storage(storages: Sequence[int], sizes: Sequence[int]) -> Sequence[tuple[int, int]]:
-    """Bytes by storage, summed over the places that name it. Without one size a place, the sizes' sum is shared out."""
-    if len(storages) != len(sizes):
-        total = sum(sizes)
-        return [(storage, total // len(storages)) for storage in dict.fromkeys(storages)]
-    if len(set(storages)) == len(storages):
-        return list(zip(storages, sizes, strict=True))
+def _shared_out(plan: _Plan, num_reads: int, num_writes: int) -> _Plan:
+    """The plan of a call that touched other storages than its signature has tensors: their bytes in even shares."""
+
+    def even(sizes: Sequence[int], count: int) -> tuple[int, ...]:
+        return tuple(sizes) if len(sizes) == count else (sum(sizes) // max(1, count),) * count
+
+    everything = tuple(range(num_reads))
+    return replace(
+        plan, read=even(plan.read, num_reads), written=even(plan.written, num_writes), aliased=True, feeds=(everything,)
+    )
+
+
+def _summed(sizes: Iterable[tuple[int, int]]) -> Iterable[tuple[int, int]]:
     merged: dict[int, int] = {}
-    for storage, size in zip(storages, sizes, strict=True):
-        merged[storage] = merged.get(storage, 0) + size
-    return list(merged.items())
+    for value, size in sizes:
+        merged[value] = merged.get(value, 0) + size
+    return merged.items()
 
 
 def _add_to(sizes: dict[int, int], storage: int, size: int) -> None:

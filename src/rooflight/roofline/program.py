@@ -47,7 +47,7 @@ def program_bounds(
     label = np.repeat(np.arange(len(sizes)), sizes)
 
     def by_region(seconds: Float64) -> Float64:
-        return np.bincount(label, weights=seconds[signature], minlength=len(sizes))
+        return np.asarray(np.bincount(label, seconds[signature], len(sizes)), dtype=np.float64)
 
     work = [by_region(units[:, unit]) for unit in range(len(_UNITS))]
     moved = np.array([memory_time(region.bytes_read, region.bytes_written, device.memory) for region in fusion.regions])
