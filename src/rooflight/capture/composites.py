@@ -2,8 +2,8 @@
 
 While a recording is open, the composites of ``kernels`` are routed through this file (official ``torch.library``
 registrations on the autograd keys, gone when the last recording ends): the ops that a call runs become children of one
-record, and so do the ops of its backward, told by the sequence numbers of the autograd nodes that the call made. SDPA on
-the meta device, where values do not matter, is not decomposed at all.
+record, and so do the ops of its backward, told by the sequence numbers of the autograd nodes that the call made. SDPA
+on the meta device, where values do not matter, is not decomposed at all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch._C import _current_graph_task_id, _get_dispatch_stack_at, _len_torch_dispatch_stack
 
 from rooflight.capture.describe import storage_of
-from rooflight.capture.kernels import ATTENTION, COMPOSITES, Composite, attention_backward, attention_signature
+from rooflight.capture.kernels import ATTENTION, COMPOSITES, Composite
 from rooflight.records.signature import OpSignature
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class Composites:
         "_regions",
         "_source",
         "_starts",
+        "_task",
         "active",
         "calling",
     )
@@ -72,6 +73,7 @@ class Composites:
         self._last: tuple[int, _Region | None] = (-1, None)
         self._children: list[int] = []
         self._context = 0
+        self._task = -1  # the backward pass that runs
         self._creates_graph: dict[int, bool] = {}  # by backward pass: whether it makes a graph of its own
 
     def call(self, composite: Composite, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -81,14 +83,14 @@ class Composites:
     def note(self, composite: Composite, first: int, sequence: int, args: tuple[Any, ...], out: Any) -> None:
         """Write the record of a call that ran as the records since ``first``, its nodes since ``sequence``."""
         tape = self._source.tape
-        op = composite.forward(args, out)
+        op, backward = composite.describe(args, out)
         children = range(first, len(tape))
         parent = self._append(op, [value for value in args if isinstance(value, torch.Tensor)], [out])
         tape.adopt(children, parent)
         end = torch._C._autograd._get_sequence_nr()
         own_thread = get_ident() == self._source.thread  # elsewhere sequence numbers are others'
         if own_thread and out.requires_grad and end > sequence:
-            self._regions.append(_Region(sequence, end, composite.backward(op, args)))
+            self._regions.append(_Region(sequence, end, backward))
             self._starts.append(sequence)
             self.active = True
 
@@ -105,7 +107,10 @@ class Composites:
 
     def before_backward_op(self, sequence: int) -> None:
         """An op is about to be recorded under the node with this sequence number."""
-        self._creates_graph.setdefault(_current_graph_task_id(), torch.is_grad_enabled())
+        task = _current_graph_task_id()
+        if task != self._task:
+            self._task = task
+            self._creates_graph.setdefault(task, torch.is_grad_enabled())
         if sequence == NO_SEQUENCE or self._recomputes():
             # gradients are accumulated in between, whenever one is ready; and what a checkpoint runs again is forward
             self._in_region = False
@@ -144,8 +149,7 @@ class Composites:
         It runs with gradients enabled, which in a backward pass they are else only for ``create_graph``, and then from
         its first op on.
         """
-        enabled = torch.is_grad_enabled()
-        return enabled and not self._creates_graph.setdefault(_current_graph_task_id(), enabled)
+        return torch.is_grad_enabled() and not self._creates_graph[self._task]
 
     def _region_of(self, sequence: int) -> _Region | None:
         index = bisect_right(self._starts, sequence) - 1
@@ -248,9 +252,8 @@ def _call_on_meta(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     wants = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
     probe = _empty_like_flash(query, value.shape[-1]).requires_grad_(wants)
     given = ATTENTION.arguments(args, kwargs)
-    op = attention_signature(given, probe)
     apply: Any = _MetaAttention.apply
-    return apply(query, key, value, mask, op, attention_backward(op, given))
+    return apply(query, key, value, mask, *ATTENTION.describe(given, probe))
 
 
 _lock = Lock()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
+from functools import cache
 from threading import get_ident
 from typing import Any
 
@@ -20,7 +21,7 @@ from rooflight.capture.kernels import COMPOSITES
 from rooflight.capture.plans import plan_of
 from rooflight.capture.readers import Reader, reader_of
 from rooflight.capture.tape import Tape
-from rooflight.records.record import Direction, ModuleEntry
+from rooflight.records.record import Direction
 
 _FORWARD, _BACKWARD = int(Direction.FORWARD), int(Direction.BACKWARD)
 _PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor})
@@ -180,10 +181,6 @@ class DispatchSource(TorchDispatchMode):
         self._backward_context = self.tape.context(module, self.phase, _BACKWARD)
         return self._backward_context
 
-    def module_number(self, path: str, class_name: str) -> int:
-        """The number of a module in the tape's table."""
-        return self.tape.module(ModuleEntry(path, class_name))
-
     # -- ops that are not taken as they come -------------------------------------------------------------------------
 
     def _special_for(self, func: Any) -> Handler | None:
@@ -277,6 +274,7 @@ def _is_question(name: str) -> bool:
     return name.startswith(("prim::", "aten::sym_")) or name in _QUESTIONS
 
 
+@cache
 def _is_composite(func: torch._ops.OpOverload) -> bool:
     """Whether autograd would split an op into others, having no kernel of a device to call."""
     name = func.name()

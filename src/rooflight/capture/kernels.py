@@ -13,6 +13,7 @@ from math import prod
 from typing import Any, Final
 
 import torch
+from torch._C import _storage_id
 
 from rooflight.capture.describe import signature_of, spec_of
 from rooflight.capture.plans import known_int, plan_of
@@ -22,6 +23,9 @@ from rooflight.records.tensor import TensorSpec
 ATTENTION_BACKWARD: Final = "rooflight::scaled_dot_product_attention_backward"
 
 Arguments = tuple[Any, ...]
+
+_DESCRIBED_LIMIT: Final = 1 << 14
+_described: dict[tuple[Any, ...], tuple[OpSignature, OpSignature]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +41,40 @@ class Composite:
     forward: Callable[[Arguments, torch.Tensor], OpSignature]
     backward: Callable[[OpSignature, Arguments], OpSignature]
 
+    def describe(self, args: Arguments, out: torch.Tensor) -> tuple[OpSignature, OpSignature]:
+        """A call and its backward. Calls that look alike are described once, for a model has as many as layers."""
+        try:
+            key = (self.op._schema.name, *_look(args), out.stride(), out.requires_grad)
+            known = _described.get(key)
+        except (TypeError, NotImplementedError):  # symbolic sizes cannot be hashed, torch.func's tensors have no memory
+            return self._describe(args, out)
+        if known is None:
+            if len(_described) >= _DESCRIBED_LIMIT:
+                _described.clear()
+            known = _described[key] = self._describe(args, out)
+        return known
+
+    def _describe(self, args: Arguments, out: torch.Tensor) -> tuple[OpSignature, OpSignature]:
+        forward = self.forward(args, out)
+        return forward, self.backward(forward, args)
+
     def arguments(self, args: Arguments, kwargs: dict[str, Any]) -> Arguments:
         """All arguments in schema order, defaults filled in."""
         return plan_of(self.op).positional(args, kwargs)
+
+
+def _look(args: Arguments) -> list[Any]:
+    """All that a description depends on, hashable: layouts, settings, and which tensors share memory, how far apart."""
+    seen: dict[int, tuple[int, int]] = {}
+    look: list[Any] = []
+    for place, value in enumerate(args):
+        if isinstance(value, torch.Tensor):
+            offset = int(value.storage_offset())
+            first, base = seen.setdefault(_storage_id(value), (place, offset))
+            look.append((value.shape, value.dtype, value.stride(), value.requires_grad, first, offset - base))
+        else:
+            look.append(tuple(value) if isinstance(value, list) else value)
+    return look
 
 
 def attention_signature(args: Arguments, out: torch.Tensor) -> OpSignature:

@@ -56,7 +56,7 @@ class ModuleTracker:
         for path, module in root.named_modules(prefix=prefix):
             if id(module) in self._numbers:
                 continue
-            number = self._source.module_number(path or root_name, type(module).__name__)
+            number = self._source.tape.module(path or root_name, type(module).__name__)
             self._numbers[id(module)] = number
             self._paths[number], self._prefixes[number] = path or root_name, f"{path}." if path else ""
             for parameter in module._parameters.values():

@@ -39,7 +39,7 @@ class Tape:
     def __init__(self) -> None:
         self.keys: dict[tuple[object, ...], int] = {}  # what a reader saw -> number of the signature
         self._signatures: dict[tuple[int, int, int], tuple[int, OpSignature]] = {}
-        self._modules: dict[ModuleEntry, int] = {}
+        self._modules: dict[tuple[str, str], int] = {}  # (path, class) -> number
         self._phases: dict[str, int] = {}
         self._contexts: dict[tuple[int, int, int], int] = {}
         self.signatures = array("i")
@@ -49,18 +49,18 @@ class Tape:
         self.storage_bytes = array("q")
         self.devices: set[str] = set()  # types of the devices whose tensors were seen: cpu, cuda, meta
         self._parents: dict[int, int] = {}  # by child
-        self.context(self.module(ModuleEntry("", "")), self.phase(""), Direction.FORWARD)
+        self.context(self.module("", ""), self.phase(""), Direction.FORWARD)
 
     def __len__(self) -> int:
         return len(self.signatures)
 
-    def module(self, entry: ModuleEntry) -> int:
+    def module(self, path: str, class_name: str) -> int:
         """The number of a module in the session's table."""
-        return self._modules.setdefault(entry, len(self._modules))
+        return self._modules.setdefault((path, class_name), len(self._modules))
 
     def module_path(self, number: int) -> str:
         """The qualified name of a module, by its number."""
-        return list(self._modules)[number].path
+        return list(self._modules)[number][0]
 
     def phase(self, name: str) -> int:
         """The number of a phase in the session's table."""
@@ -140,7 +140,7 @@ class Tape:
         parent[list(self._parents)] = list(self._parents.values())
         return Session(
             signatures=tuple(distinct),
-            modules=tuple(self._modules),
+            modules=tuple(ModuleEntry(path, class_name) for path, class_name in self._modules),
             phases=tuple(self._phases),
             columns=Columns(
                 signature=unique[numbers],

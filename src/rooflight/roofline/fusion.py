@@ -94,7 +94,8 @@ class _Plan:
     barrier       False  False
     ============  =====  =======
 
-    ``aliased``: some inputs share memory. ``feeds`` names the places of the inputs that an output depends on: one entry for all, or one an output.
+    ``aliased``: some inputs share memory. ``feeds`` names the places of the inputs that an output depends on: one entry
+    for all outputs, or one for each.
     """
 
     joins: bool
@@ -302,13 +303,15 @@ class _Cut:
         for value, size in whole.items():
             yield value, size, size
         for value, size in needed.items():
-            if not given[value]:
-                computed.append(value)
-            elif value not in whole:
+            if value in whole:
+                continue
+            if given[value]:
                 left[value] = 0
                 write = min(size, unpaid[value])
                 unpaid[value] -= write
                 yield value, size, size + write
+            else:
+                computed.append(value)
         for value in computed:
             left[value] = size = needed[value]
             yield value, size, self._flow(value, 2 * size, _DEEPEST)
@@ -348,7 +351,7 @@ class _Cut:
         return found
 
 
-_DEEPEST = 100
+_DEEPEST = 200
 """Ops that a flow follows upwards. What lies beyond counts as nothing, so that the bound stays one."""
 
 

@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+from builders import op, spec
+from sessions import Call, session_of
+
+from rooflight.costs.cost import OpCost
+from rooflight.costs.registry import cost_of
+from rooflight.roofline.fusion import Fusion, fuse
+
+X = spec((8, 8))  # 256 B
+ROW = spec((8, 1))  # 32 B
+EXP = op("aten::exp", {"self": X}, [X])
+ADD = op("aten::add", {"self": X, "other": X}, [X])
+SUM = op("aten::sum", {"self": X}, [ROW], dim=(1,), keepdim=True)
+SUB_ROW = op("aten::sub", {"self": X, "other": ROW}, [X])
+MM = op("aten::mm", {"self": X, "mat2": X}, [X])
+VIEW = op("aten::view", {"self": X}, [spec((64,))])
+ODD = op("nobody::knows", {"x": X}, [X])
+ALIAS = spec((8, 8), storage=0)
+ADD_IN_PLACE = op("aten::add_", {"self": ALIAS, "other": X}, [ALIAS])
+B = 256
+
+
+def fusion_of(*calls: tuple) -> Fusion:
+    session = session_of([Call(op=signature, reads=reads, writes=writes) for signature, reads, writes in calls])
+    return fuse(session, [cost_of(signature) for signature in session.signatures])
+
+
+def moved(fusion: Fusion) -> list[tuple[int, int]]:
+    return [(region.bytes_read, region.bytes_written) for region in fusion.regions]
+
+
+def members(fusion: Fusion) -> list[list[int]]:
+    return [region.records for region in fusion.regions]
+
+
+def test_an_empty_session_has_no_regions():
+    assert fusion_of() == Fusion(regions=(), bytes_in=0, bytes_out=0)
+
+
+def test_a_chain_reads_what_enters_and_writes_what_leaves():
+    # 0 -exp-> 1 -exp-> 2 -exp-> 3: only 0 is read and 3 written
+    fusion = fusion_of((EXP, (0,), (1,)), (EXP, (1,), (2,)), (EXP, (2,), (3,)))
+    assert members(fusion) == [[0, 1, 2]]
+    assert fusion.regions[0].reads == {0: B}
+    assert fusion.regions[0].writes == {3: B}
+    assert (fusion.bytes_in, fusion.bytes_out) == (B, B)
+
+
+def test_two_readers_of_one_tensor_read_it_once():
+    assert moved(fusion_of((EXP, (0,), (1,)), (SUM, (0,), (2,)))) == [(B, B + 32)]
+
+
+def test_readers_of_different_tensors_stay_apart():
+    assert members(fusion_of((EXP, (0,), (2,)), (EXP, (1,), (3,)))) == [[0], [1]]
+
+
+def test_a_reduction_and_its_broadcast_are_one_kernel():
+    assert moved(fusion_of((SUM, (0,), (1,)), (SUB_ROW, (0, 1), (2,)))) == [(B, B)]
+
+
+def test_a_product_takes_the_chain_that_follows_into_its_epilogue():
+    fusion = fusion_of((MM, (0, 1), (2,)), (EXP, (2,), (3,)), (ADD, (3, 4), (5,)))
+    assert members(fusion) == [[0, 1, 2]]
+    assert fusion.regions[0].reads == {0: B, 1: B, 4: B}
+    assert fusion.regions[0].writes == {5: B}
+
+
+def test_what_a_product_reads_must_have_been_written():
+    fusion = fusion_of((EXP, (0,), (1,)), (MM, (1, 2), (3,)))
+    assert members(fusion) == [[0], [1]]
+    assert moved(fusion) == [(B, B), (2 * B, B)]
+
+
+def test_a_product_between_two_ops_keeps_them_apart():
+    # exp -> mm -> add and exp -> add: one kernel for exp and add would wait for itself
+    fusion = fusion_of((EXP, (0,), (1,)), (MM, (1, 2), (3,)), (ADD, (3, 1), (4,)))
+    assert members(fusion) == [[0], [1, 2]]
+    assert fusion.regions[0].writes == {1: B}
+    assert fusion.regions[1].reads == {1: B, 2: B}
+    assert fusion.regions[1].writes == {4: B}
+
+
+def test_a_thin_product_is_no_more_than_a_pointwise_op_and_a_sum():
+    column = spec((8, 1))
+    thin = op("aten::mm", {"self": X, "mat2": column}, [column])
+    assert moved(fusion_of((EXP, (0,), (1,)), (thin, (1, 2), (3,)))) == [(B + 32, 32)]
+
+
+def test_what_backward_needs_is_written_once_and_read_by_each_region_that_needs_it():
+    # two products end in chains that both need value 2, made by a product of its own
+    fusion = fusion_of(
+        (MM, (0, 1), (2,)), (EXP, (2,), (3,)), (MM, (3, 4), (5,)), (ADD, (5, 2), (6,)), (MM, (6, 7), (8,)),
+        (ADD, (8, 2), (9,)),
+    )  # fmt: skip
+    assert [region.writes for region in fusion.regions] == [{3: B, 2: B}, {6: B}, {9: B}]
+    assert [region.reads for region in fusion.regions] == [{0: B, 1: B}, {3: B, 4: B, 2: B}, {6: B, 7: B, 2: B}]
+
+
+def test_several_values_computed_from_one_are_computed_again_rather_than_read():
+    # 1, 2, 3 come from standing 0; after the product, reading 0 is cheaper than writing and reading all three
+    fusion = fusion_of(
+        (EXP, (0,), (1,)), (EXP, (1,), (2,)), (EXP, (2,), (3,)),
+        (MM, (3, 4), (5,)), (ADD, (5, 1), (6,)), (ADD, (6, 2), (7,)),
+    )  # fmt: skip
+    first, second = fusion.regions
+    assert (first.bytes_read, first.bytes_written) == (B, B)  # 0 read, 3 written for the product
+    assert (second.bytes_read, second.bytes_written) == (3 * B, B)  # 3, 4 and one B for 1 and 2 together
+
+
+def test_a_mask_made_from_nothing_is_made_again():
+    ones = op("aten::ones", [], [X])
+    fusion = fusion_of((ones, (), (1,)), (MM, (2, 3), (4,)), (ADD, (4, 1), (5,)))
+    assert moved(fusion) == [(0, 0), (2 * B, B)]
+
+
+def test_of_a_relu_backward_needs_a_byte_an_element():
+    gradient = op("aten::threshold_backward", {"grad_output": X, "self": X}, [X])
+    fusion = fusion_of((EXP, (0,), (1,)), (MM, (1, 2), (3,)), (gradient, (3, 1), (4,)))
+    assert fusion.regions[1].reads == {1: B, 2: B}  # the product reads it whole anyway
+    fusion = fusion_of((EXP, (0,), (1,)), (MM, (1, 2), (3,)), (MM, (3, 2), (4,)), (gradient, (4, 1), (5,)))
+    assert fusion.regions[2].reads == {3: B, 2: B, 1: 64}
+
+
+def test_a_result_is_written_though_nobody_reads_it():
+    assert moved(fusion_of((EXP, (0,), (1,)))) == [(B, B)]
+
+
+def test_what_an_op_returns_besides_its_result_and_nobody_reads_is_left_out():
+    norm = op("aten::native_layer_norm", {"input": X}, [X, ROW, ROW], normalized_shape=(8,))
+    assert moved(fusion_of((norm, (0,), (1, 2, 3)))) == [(B, B)]
+
+
+def test_what_stood_before_and_is_updated_is_written_once_at_last():
+    # w += g twice: the first sum stays inside
+    fusion = fusion_of((ADD_IN_PLACE, (0, 1), (0,)), (ADD_IN_PLACE, (0, 1), (0,)))
+    assert fusion.regions[0].reads == {0: B, 1: B}
+    assert fusion.regions[0].writes == {0: B}
+    assert (fusion.bytes_in, fusion.bytes_out) == (2 * B, B)
+
+
+def test_an_updated_state_is_written_even_if_it_is_read_again():
+    fusion = fusion_of((ADD_IN_PLACE, (0, 1), (0,)), (EXP, (0,), (2,)))
+    assert fusion.regions[0].writes == {0: B, 2: B}
+
+
+def test_what_the_step_made_may_be_changed_in_place_without_leaving():
+    fusion = fusion_of((EXP, (0,), (1,)), (ADD_IN_PLACE, (1, 0), (1,)), (EXP, (1,), (2,)))
+    assert moved(fusion) == [(B, B)]
+
+
+def test_a_buffer_that_is_filled_is_not_read():
+    copy = op("aten::copy_", {"self": ALIAS, "src": spec((8, 8), "bfloat16")}, [ALIAS])
+    fusion = fusion_of((copy, (0, 1), (0,)))
+    assert fusion.regions[0].reads == {1: 128}
+    assert fusion.regions[0].writes == {0: B}
+
+
+def test_a_scatter_ends_a_chain():
+    table = spec((100, 8))
+    scatter = op("aten::embedding_dense_backward", {"grad_output": X, "indices": spec((8,), "int64")}, [table])
+    double = op("aten::exp", {"self": table}, [table])
+    fusion = fusion_of((EXP, (0,), (1,)), (scatter, (1, 2), (3,)), (double, (3,), (4,)))
+    assert members(fusion) == [[0, 1], [2]]
+    assert fusion.regions[0].reads == {0: B, 2: 64}
+    cost = cost_of(scatter)
+    assert isinstance(cost, OpCost)
+    assert fusion.regions[0].writes == {3: cost.bytes_written}
+    assert fusion.regions[1].bytes_written == 3200
+
+
+def test_an_op_without_a_cost_fuses_with_nothing_and_nothing_is_invented_for_it():
+    fusion = fusion_of((EXP, (0,), (1,)), (ODD, (1,), (2,)), (EXP, (2,), (3,)))
+    assert members(fusion) == [[0], [1], [2]]
+    assert moved(fusion) == [(B, B), (0, 0), (B, B)]  # it takes 1 whole, and what it makes is read
+
+
+def test_views_are_transparent():
+    assert members(fusion_of((EXP, (0,), (1,)), (VIEW, (), ()), (EXP, (1,), (2,)))) == [[0, 2]]
+
+
+def test_a_tensor_passed_twice_is_read_once():
+    square = op("aten::mul", {"self": ALIAS, "other": ALIAS}, [X])
+    assert moved(fusion_of((square, (0, 0), (1,)))) == [(B, B)]
+
+
+def test_slices_of_one_storage_count_together():
+    halves = [spec((8, 4), strides=(8, 1), storage=0), spec((8, 4), strides=(8, 1), storage=0, offset=4)]
+    gate = op("aten::mul", {"self": halves[0], "other": halves[1]}, [spec((8, 4))])
+    assert moved(fusion_of((gate, (0, 0), (1,)))) == [(B, 128)]
+
+
+def test_a_record_whose_ids_do_not_match_its_tensors_moves_no_more_than_its_cost():
+    for reads, writes in (((0,), (2,)), ((0, 1, 3), (2, 4)), ((), ())):
+        fusion = fusion_of((ADD, reads, writes))
+        assert sum(map(sum, moved(fusion))) <= 3 * B
+
+
+def test_children_of_a_composite_are_left_to_it():
+    session = session_of([Call(op=EXP, reads=(0,), writes=(1,), parent=1), Call(op=EXP, reads=(0,), writes=(1,))])
+    assert members(fuse(session, [cost_of(EXP)])) == [[1]]
+
+
+def test_each_output_of_a_foreach_op_depends_on_its_own_inputs():
+    pairs = {"self": [X, ROW], "other": [X, ROW]}
+    both = op("aten::_foreach_add", pairs, [X, ROW])
+    # big = 0 + 2, small = 1 + 3; after a product, the small one alone is needed: 32 B written, 32 B read
+    small = op("aten::sub", {"self": X, "other": ROW}, [X])
+    fusion = fusion_of((both, (0, 1, 2, 3), (4, 5)), (MM, (4, 6), (7,)), (small, (7, 5), (8,)))
+    assert fusion.regions[1].reads == {4: B, 6: B, 5: 32}
+
+
+def test_a_chain_longer_than_python_can_recurse():
+    length = 2000
+    chain = [(EXP, (index,), (index + 1,)) for index in range(length)]
+    fusion = fusion_of(*chain, (MM, (length, length), (length + 1,)), (ADD, (length + 1, length - 1), (length + 2,)))
+    assert [len(region.records) for region in fusion.regions] == [length, 2]

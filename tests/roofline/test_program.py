@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import pytest
+from builders import op, spec
+from sessions import Call, session_of
+
+from rooflight.devices import get
+from rooflight.devices.spec import DeviceSpec, Link, MemoryLevel, Roofs
+from rooflight.roofline.analysis import Analysis, analyze
+
+X = spec((8, 8))  # 256 B
+B = 256
+EXP = op("aten::exp", {"self": X}, [X])
+ADD = op("aten::add", {"self": X, "other": X}, [X])
+MM = op("aten::mm", {"self": X, "mat2": X}, [X])
+ODD = op("nobody::knows", {"x": X}, [X])
+ALIAS = spec((8, 8), storage=0)
+ADD_IN_PLACE = op("aten::add_", {"self": ALIAS, "other": X}, [ALIAS])
+
+
+def device(**roofs: object) -> DeviceSpec:
+    """1 B/s of memory and units so fast that they do not matter, unless told otherwise."""
+    memory = (MemoryLevel(name="DRAM", bytes_per_s=1.0),)
+    figures = {"matrix_flops_per_s": {"float32": 1e12}, "vector_flops_per_s": {"float32": 1e12}, "memory": memory}
+    datasheet = Roofs(source="by hand", **{**figures, **roofs})
+    return DeviceSpec(
+        name="slow",
+        vendor="",
+        architecture="",
+        kind="cpu",
+        datasheet=datasheet,
+        links=(Link(name="wire", bytes_per_s=1),),
+    )
+
+
+def analysis_of(*calls: tuple, on: DeviceSpec | None = None) -> Analysis:
+    session = session_of([Call(op=signature, reads=reads, writes=writes) for signature, reads, writes in calls])
+    return analyze(session, on or device())
+
+
+def test_memory_bound_chains_take_what_their_edges_move():
+    analysis = analysis_of((EXP, (0,), (1,)), (EXP, (1,), (2,)), (ADD, (2, 3), (4,)))
+    assert analysis.totals.op_bound_s == 7 * B  # 2 + 2 + 3 tensors at 1 B/s
+    assert analysis.program.fused_bound_s == 3 * B  # 0 and 3 in, 4 out
+    assert analysis.program.program_bound_s == 3 * B
+    assert analysis.program.fused_bytes == analysis.program.compulsory_bytes == 3 * B
+    assert analysis.program.regions == 1
+
+
+def test_the_program_bound_forgets_what_passes_between_kernels():
+    analysis = analysis_of((EXP, (0,), (1,)), (MM, (1, 2), (3,)), (MM, (3, 2), (4,)))
+    # regions: exp 2, mm 3, mm 3 tensors; in the end 0 and 2 are read once and 4 written
+    assert analysis.program.fused_bound_s == 8 * B
+    assert analysis.program.program_bound_s == 3 * B
+    assert analysis.program.compulsory_bytes == 3 * B
+
+
+def test_a_state_is_compulsory_both_ways():
+    assert analysis_of((ADD_IN_PLACE, (0, 1), (0,))).program.compulsory_bytes == 3 * B
+
+
+def test_within_a_region_units_work_side_by_side_and_regions_follow_each_other():
+    slow = device(matrix_flops_per_s={"float32": 1.0}, vector_flops_per_s={"float32": 1.0})
+    analysis = analysis_of((MM, (0, 1), (2,)), (EXP, (2,), (3,)), (MM, (3, 4), (5,)), on=slow)
+    # a product is 2 * 8^3 = 1024 FLOPs, exp 64: the epilogue hides behind its product
+    assert analysis.totals.op_bound_s == 1024 + 2 * B + 1024  # exp alone: 512 B at 1 B/s
+    assert analysis.program.fused_bound_s == 1024 + 1024
+    assert analysis.program.program_bound_s == 2048
+
+
+def test_overlap_takes_the_slowest_unit_of_the_whole():
+    slow = device(matrix_flops_per_s={"float32": 1.0}, vector_flops_per_s={"float32": 1 / 16})
+    analysis = analysis_of((EXP, (0,), (1,)), (MM, (1, 2), (3,)), on=slow)
+    # exp: 64 FLOPs at 1/16 FLOP/s = 1024 s; product: 1024 FLOPs = 1024 s, in another unit
+    assert analysis.program.fused_bound_s == 2048
+    assert analysis.program.program_bound_s == 1024
+
+
+def test_what_is_sent_can_overlap_but_not_be_left_out():
+    sent = op("_c10d_functional::all_reduce", {"input": X}, [X], group_name=2)
+    analysis = analysis_of((EXP, (0,), (1,)), (sent, (1,), (2,)))
+    network = sum(operation.cost.bytes_sent * operation.calls for operation in analysis.operations)
+    assert network > 0
+    assert analysis.program.program_bound_s >= network
+    assert analysis.program.fused_bound_s >= analysis.program.program_bound_s
+
+
+def test_ops_that_a_cache_feeds_are_not_slower_when_merged():
+    # each op's 512 B fit the cache, the 512 B chain that they merge into too; none may exceed the op bound
+    cached = device(
+        memory=(
+            MemoryLevel(name="L1", capacity_bytes=600, bytes_per_s=100.0),
+            MemoryLevel(name="DRAM", bytes_per_s=1.0),
+        )
+    )
+    analysis = analysis_of(*[(EXP, (0,), (index,)) for index in range(1, 6)], on=cached)
+    # one by one 5 * 512 B at 100 B/s; merged 256 B in and 1280 B out, more than the cache can hold
+    assert analysis.totals.op_bound_s == pytest.approx(25.6)
+    assert analysis.program.fused_bound_s == analysis.totals.op_bound_s
+    assert analysis.program.program_bound_s <= analysis.program.fused_bound_s
+
+
+def test_nothing_is_invented_for_an_op_without_a_cost():
+    assert analysis_of((ODD, (0,), (1,))).program.program_bound_s == 0
+    assert analysis_of((ODD, (0,), (1,))).program.fused_bytes == 0
+
+
+def test_an_empty_session_takes_no_time():
+    analysis = analyze(session_of([]), get("H100-SXM5-80GB"))
+    assert analysis.program.fused_bound_s == analysis.program.program_bound_s == 0
+    assert analysis.program.regions == 0
+    assert [gap.seconds for gap in analysis.waterfall] == [0, 0, 0]

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rooflight.roofline.waterfall import waterfall_of
+
+SECONDS = st.floats(min_value=0, max_value=1e6, allow_nan=False)
+
+
+def test_each_level_is_a_gap_above_the_one_before():
+    gaps = waterfall_of(program_bound_s=1.0, fused_bound_s=3.0, op_bound_s=4.0, ops_measured_s=9.0, measured_s=10.0)
+    assert [(gap.seconds, gap.until_s) for gap in gaps] == [(1, 1), (2, 3), (1, 4), (5, 9), (1, 10)]
+    assert [gap.name for gap in gaps] == [
+        "program bound",
+        "no overlap, no reuse between kernels",
+        "memory traffic that fusion would save",
+        "kernels slower than their bound",
+        "overhead and idle",
+    ]
+    assert all(gap.remedy for gap in gaps)
+
+
+def test_without_measurement_it_ends_at_the_op_bound():
+    gaps = waterfall_of(program_bound_s=1.0, fused_bound_s=2.0, op_bound_s=4.0)
+    assert [gap.until_s for gap in gaps] == [1, 2, 4]
+
+
+def test_without_op_times_kernels_and_overhead_are_one_gap():
+    *_, last = waterfall_of(program_bound_s=1.0, fused_bound_s=2.0, op_bound_s=4.0, measured_s=10.0)
+    assert (last.name, last.seconds) == ("kernels and overhead", 6)
+
+
+def test_ops_that_overlap_leave_a_negative_gap_rather_than_a_wrong_sum():
+    *_, last = waterfall_of(
+        program_bound_s=1.0, fused_bound_s=2.0, op_bound_s=4.0, ops_measured_s=12.0, measured_s=10.0
+    )
+    assert last.seconds == -2
+
+
+@given(SECONDS, SECONDS, SECONDS, st.none() | SECONDS, st.none() | SECONDS)
+def test_the_gaps_sum_to_the_last_level(program_s, fused_s, op_s, ops_measured_s, measured_s):
+    gaps = waterfall_of(
+        program_bound_s=program_s,
+        fused_bound_s=fused_s,
+        op_bound_s=op_s,
+        ops_measured_s=ops_measured_s,
+        measured_s=measured_s,
+    )
+    last = next(level for level in (measured_s, ops_measured_s, op_s) if level is not None)
+    assert gaps[-1].until_s == last
+    assert sum(gap.seconds for gap in gaps) == pytest.approx(last, abs=1e-6)
