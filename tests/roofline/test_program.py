@@ -77,12 +77,14 @@ def test_overlap_takes_the_slowest_unit_of_the_whole():
 
 
 def test_what_is_sent_can_overlap_but_not_be_left_out():
-    sent = op("_c10d_functional::all_reduce", {"input": X}, [X], group_name=2)
-    analysis = analysis_of((EXP, (0,), (1,)), (sent, (1,), (2,)))
-    network = sum(operation.cost.bytes_sent * operation.calls for operation in analysis.operations)
-    assert network > 0
-    assert analysis.program.program_bound_s >= network
-    assert analysis.program.fused_bound_s >= analysis.program.program_bound_s
+    sent = op("_c10d_functional::all_reduce", {"input": X}, [X], group_size=8)
+    slow = device(matrix_flops_per_s={"float32": 10.24})
+    analysis = analysis_of((MM, (0, 1), (2,)), (sent, (3,), (4,)), on=slow)
+    # product: 3 * 256 = 768 B; all-reduce: 512 B moved, 2 * 256 * 7 / 8 = 448 B sent, both at 1 B/s
+    assert analysis.program.fused_bound_s == 3 * B + 2 * B
+    assert analysis.program.program_bound_s == 5 * B
+    sent_only = analysis_of((sent, (3,), (4,)), on=device(memory=(MemoryLevel(name="DRAM", bytes_per_s=100.0),)))
+    assert sent_only.program.program_bound_s == sent_only.program.fused_bound_s == 448
 
 
 def test_ops_that_a_cache_feeds_are_not_slower_when_merged():

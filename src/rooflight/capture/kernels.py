@@ -13,7 +13,7 @@ from math import prod
 from typing import Any, Final
 
 import torch
-from torch._C import _storage_id
+from torch._C import _storage_id  # type: ignore[attr-defined]
 
 from rooflight.capture.describe import signature_of, spec_of
 from rooflight.capture.plans import known_int, plan_of
