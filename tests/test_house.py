@@ -38,3 +38,14 @@ def test_the_front_door_is_small_and_every_name_opens():
         assert getattr(rooflight, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         rooflight.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "path", sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]), ids=lambda path: path.name
+)
+def test_documents_are_finished_and_their_links_lead_somewhere(path):
+    text = path.read_text()
+    assert "@@" not in text
+    assert "TODO" not in text
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", text):
+        assert (path.parent / link).exists(), link

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from rooflight.roofline.analysis import analyze as analyze_for
 from rooflight.roofline.footprint import footprint_of
 
 if TYPE_CHECKING:
+    from rooflight.capture.recorder import record
     from rooflight.workloads.steps import Step
 
 Progress = Callable[[str], None]
@@ -40,18 +41,26 @@ class Wish:
         return [f"--{option.name}" for option in fields(self) if getattr(self, option.name) not in (None, False)]
 
 
-def analyze(session: Session, device: DeviceSpec | str | None = None, *, target: str = "") -> Analysis:
-    """Cost a session and bound it for a device: a spec, a name (``"H100-SXM5-80GB"``), or the one it was recorded on.
+def analyze(session: Session | record, device: DeviceSpec | str | None = None, *, target: str = "") -> Analysis:
+    """Cost a session, or a finished recording, and bound it for a device: a spec, a name (``"H100-SXM5-80GB"``), or the
+    one it was recorded on.
 
     Without ``device``, a session recorded on CUDA is bounded for that GPU; one recorded on a CPU, or without hardware,
     for that CPU, which is calibrated now if it is this machine's and never was. Raises ValueError for an unknown
     device.
     """
+    if not isinstance(session, Session):
+        session = session.session
     return analyze_for(session, device_of(session) if device is None else device, target)
 
 
 def analyze_target(
-    target: str, wish: Wish, *, device: str | None = None, measured: bool = True, progress: Progress = lambda _: None
+    target: str,
+    wish: Wish,
+    *,
+    device: str | None = None,
+    measured: bool | None = None,
+    progress: Progress = lambda _: None,
 ) -> tuple[Analysis, list[str]]:
     """What ``rooflight analyze`` does up to the report: the analysis, and notes on what was not done as asked.
 
@@ -65,19 +74,24 @@ def analyze_target(
 
         if wish.given:
             raise ValueError(f"{', '.join(wish.given)}: {target} is a saved session, what it ran is settled")
-        return analyze(load(target), spec, target=Path(target).name), []
+        session = load(target)
+        return analyze(session, spec, target=session.environment.get("target", Path(target).name)), []
     from rooflight.workloads.targets import UserFunction, find_target
 
     kind = find_target(target)
     place = _place(device if local else None)
     progress("calibrating this machine, once (about 20 s)")
     here = current_device(place) if spec is None else None
+    runs = here is not None and measured is not False
     if isinstance(kind, UserFunction):
-        session, title, notes = _observe_function(target, wish, measured and here is not None, progress)
+        session, title, notes = _observe_function(target, wish, runs, progress)
     elif here is None:
         session, title, notes = _record_on_meta(target, wish, None, progress)
     else:
-        session, title, notes = _observe_here(target, wish, here, place, measured, progress)
+        session, title, notes = _observe_here(target, wish, here, place, runs, progress)
+    if measured and here is None:
+        notes.append(f"Not measured: {device} is another device than this machine's.")
+    session = replace(session, environment={**session.environment, "target": title})
     return analyze(session, spec or here, target=title), notes
 
 
@@ -132,7 +146,10 @@ def calibrate(kind: str | None = None) -> DeviceSpec:
     earlier = calibrations.load(measured.fingerprint)
     if earlier is not None:
         measured = calibration.raised(measured, earlier)
-    calibrations.save(measured)
+    try:
+        calibrations.save(measured)
+    except OSError as error:  # a read-only home is no reason to stop
+        print(f"rooflight: this calibration cannot be kept ({error}); set ROOFLIGHT_CACHE", file=sys.stderr)
     return calibrations.device_of(measured)
 
 
@@ -192,6 +209,8 @@ def _record(step: Step, progress: Progress) -> Session:
     progress("recording a step")
     with record(step.model) as recording:
         step.run()
+    if not len(recording.session):
+        raise ValueError("the step ran no torch operation: there is nothing to analyse")
     return recording.session
 
 

@@ -67,7 +67,7 @@ def test_a_preset_is_bounded_without_hardware(rooflight):
     for part in ("H100-SXM5-80GB", "By phase", "By layer type", "By op", "Top operations", "100% of calls"):
         assert part in out
     assert "not measured" in out
-    assert "At the speed of light" in out
+    assert "These ops, one by one, take at least" in out
 
 
 def test_a_preset_is_measured_on_this_machine(rooflight):
@@ -75,7 +75,7 @@ def test_a_preset_is_measured_on_this_machine(rooflight):
     assert code == 0, err
     assert "test CPU" in out
     assert "measured step" in out
-    assert "times its speed of light" in out
+    assert "need at the speed of light" in out
 
 
 def test_json_alone_goes_to_standard_output(rooflight):
@@ -311,3 +311,56 @@ def test_a_session_of_another_cpu_asks_for_a_device(rooflight, tmp_path):
     code, _, err = rooflight("analyze", str(session))
     assert code == 2
     assert "never calibrated" in err
+
+
+PRINTING = "def make_step():\n    import torch\n    x = torch.ones(4)\n    def step():\n        print('hello')\n        x + x\n    return step"
+
+
+def test_what_the_program_prints_stays_out_of_the_json(rooflight, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(PRINTING)
+    code, out, err = rooflight("analyze", f"{script}:make_step", "--no-measure", "--json", "-")
+    assert code == 0, err
+    assert json.loads(out)["totals"]["calls"] == 1
+    assert "hello" in err
+
+
+def test_markdown_alone_goes_to_standard_output(rooflight):
+    code, out, _ = rooflight("analyze", *SMALL, "--markdown", "-")
+    assert code == 0
+    assert out.startswith("# Speed of light")
+    assert rooflight("analyze", *SMALL, "--markdown", "-", "--json", "-")[0] == 2
+
+
+@pytest.mark.parametrize("measure", ["--measure", "--no-measure"])
+def test_a_step_that_runs_no_torch_says_so(rooflight, tmp_path, measure):
+    script = tmp_path / "train.py"
+    script.write_text("def make_step():\n    return lambda: None")
+    code, _, err = rooflight("analyze", f"{script}:make_step", measure)
+    assert code == 2
+    assert "no torch operation" in err
+
+
+def test_a_session_remembers_what_it_is(rooflight, tmp_path):
+    session = tmp_path / "x"
+    rooflight("analyze", *SMALL, "--save", str(session))
+    _, out, _ = rooflight("analyze", str(session), "--device", "B200-SXM")
+    assert "gpt2 (reduced): forward pass" in out
+
+
+def test_measuring_another_device_is_refused_in_a_note(rooflight):
+    _, out, _ = rooflight("analyze", *SMALL, "--measure")
+    assert "Not measured: H100-SXM5-80GB is another device" in out
+
+
+def test_files_are_as_readable_as_any_other(rooflight, tmp_path):
+    plain = tmp_path / "plain"
+    plain.touch()
+    rooflight("analyze", *SMALL, "--json", str(tmp_path / "x.json"), "--markdown", str(tmp_path / "x.md"))
+    assert (tmp_path / "x.json").stat().st_mode == (tmp_path / "x.md").stat().st_mode == plain.stat().st_mode
+
+
+def test_version(rooflight):
+    code, out, _ = rooflight("--version")
+    assert code == 0
+    assert out.startswith("rooflight ")

@@ -201,6 +201,19 @@ def test_children_of_a_composite_are_left_to_it():
     assert members(fuse(session, [cost_of(EXP)])) == [[1]]
 
 
+def test_what_a_composite_keeps_out_of_sight_is_no_input_of_the_step():
+    # dropout's record names its result only; its mask, storage 2, was made by a part of it
+    calls = [
+        Call(op=EXP, reads=(0,), writes=(2,), parent=1),
+        Call(op=EXP, reads=(0,), writes=(1,)),
+        Call(op=ADD, reads=(1, 2), writes=(3,)),
+    ]
+    session = session_of(calls)
+    fusion = fuse(session, [cost_of(signature) for signature in session.signatures])
+    assert fusion.bytes_in == B
+    assert moved(fusion) == [(B, B)]
+
+
 def test_each_output_of_a_foreach_op_depends_on_its_own_inputs():
     pairs = {"self": [X, ROW], "other": [X, ROW]}
     both = op("aten::_foreach_add", pairs, [X, ROW])

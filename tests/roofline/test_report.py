@@ -36,7 +36,7 @@ def test_the_console_names_device_roofs_totals_and_limiter():
     text = console_text(analysis_of(MM))
     for part in ("H100-SXM5-80GB", "989 TFLOP/s", "3.35 TB/s", "1.10 TFLOP", "100% of calls", "1.11 ms", "compute"):
         assert part in text
-    assert "At the speed of light these ops take 1.11 ms" in text
+    assert "These ops, one by one, take at least 1.11 ms" in text
 
 
 def test_json_has_the_agreed_keys_and_units():
@@ -76,7 +76,7 @@ def test_the_console_shows_markup_in_names_as_it_is():
 def test_a_measured_step_says_how_far_it_is_from_light():
     text = conclusion(analysis_of(MM, times=[[2e-3]], walls=[2.5e-3]))
     assert "2.50 ms" in text
-    assert "2.2 times its speed of light of 1.11 ms" in text  # 2.5 / 1.1113
+    assert "2.2 times the 1.11 ms that its ops need at the speed of light" in text  # 2.5 / 1.1113
     assert "inside the ops" in text  # 0.89 ms in ops against 0.5 ms outside
     idle = conclusion(analysis_of(MM, times=[[1.2e-3]], walls=[10e-3]))
     assert "overhead" in idle
@@ -107,3 +107,34 @@ def test_long_tables_are_cut_and_say_so():
     assert "and 5 more" in console_text(analysis_of(*many), top=3)
     with pytest.raises(ValueError, match="at least 1"):
         report_of(analysis_of(MM), top=0)
+
+
+def test_no_loss_is_said_to_be_larger_than_the_step():
+    analysis = analysis_of(MM, times=[[9e-3]], walls=[2.5e-3])  # the profiler slowed the op down
+    assert "largest loss" not in conclusion(analysis)
+    text = console_text(analysis)
+    assert "kernels and overhead" in text
+    assert "longer under the profiler" in text
+
+
+def test_steps_that_scatter_are_doubted():
+    assert "differ widely" in console_text(analysis_of(MM, times=[[2e-3]], walls=[2.5e-3, 80e-3, 2.4e-3]))
+    assert "differ widely" not in console_text(analysis_of(MM, times=[[2e-3]], walls=[2.5e-3, 2.6e-3]))
+
+
+def test_arithmetic_without_a_known_peak_is_said_to_be_unbounded():
+    text = conclusion(analyze(session_of([Call(op=MM)]), get("V100-SXM2-16GB")))
+    assert "Arithmetic is not bounded: V100-SXM2-16GB has no known bfloat16 matrix peak" in text
+
+
+def test_times_of_another_device_are_left_out():
+    calls, environment = [Call(op=MM)], {"device_kind": "cpu", "cpu": "a small CPU"}
+    session = session_of(calls, times=[[2e-3]], walls=[2.5e-3], environment=environment)
+    analysis = analyze(session, H100)
+    assert analysis.totals.measured_s is None
+    assert analysis.contradictions == ()
+    assert "Measured on a small CPU, which says nothing about H100-SXM5-80GB" in console_text(analysis)
+    on_gpu = {"device_kind": "cuda", "gpu": "NVIDIA H100 80GB HBM3"}
+    session = session_of(calls, times=[[2e-3]], walls=[2.5e-3], environment=on_gpu)
+    assert analyze(session, H100).totals.measured_s == 2.5e-3
+    assert analyze(session, get("H200-SXM-141GB")).totals.measured_s is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
@@ -20,12 +22,15 @@ def analyze(
     device: Annotated[
         str | None, typer.Option(help="Bound for this device (see: rooflight devices). [default: this machine]")
     ] = None,
-    measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Run and time it too, if it is here.")] = True,
+    measure: Annotated[
+        bool | None,
+        typer.Option("--measure/--no-measure", help="Run and time it too. [default: if the device is here]"),
+    ] = None,
     small: Annotated[bool, typer.Option("--small", help="The preset's architecture in a size for a laptop.")] = False,
     top: Annotated[int, typer.Option(help="Rows of the long tables.")] = 10,
     save: Annotated[Path | None, typer.Option(help="Keep the session in this file.")] = None,
     json: Annotated[str | None, typer.Option(help="Write JSON to this file, - for standard output.")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Write the report as Markdown to this file.")] = None,
+    markdown: Annotated[str | None, typer.Option(help="Write Markdown to this file, - for standard output.")] = None,
 ) -> None:
     """Record every operation of a step of TARGET, bound it for a device, measure it, and say how far it is from
     the speed of light.
@@ -43,12 +48,16 @@ def analyze(
     from rooflight.reporting.output import check_writable, write_report
     from rooflight.roofline.report import report_of
 
-    for path in (save, markdown, Path(json) if json and json != "-" else None):
+    if json == markdown == "-":
+        raise ValueError("--json - and --markdown -: only one can have standard output")
+    for path in (save, json, markdown):
         check_writable(path)
     if top < 1:
         raise ValueError(f"--top {top}: ask for at least 1 row")
     wish = Wish(mode=mode, batch=batch, seq=seq, dtype=dtype, optimizer=optimizer, small=small)
-    with spinner() as progress:
+    # what the program prints must not end up in the middle of the JSON
+    aside = redirect_stdout(sys.stderr) if "-" in (json, markdown) else nullcontext()
+    with spinner() as progress, aside:
         analysis, notes = analyze_target(target, wish, device=device, measured=measure, progress=progress)
         if save is not None:
             progress(f"saving {save}")

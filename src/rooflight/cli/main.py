@@ -18,6 +18,7 @@ app = typer.Typer(
     name="rooflight",
     help="How far a PyTorch program is from the speed of light, why, and what to do about it.",
     no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

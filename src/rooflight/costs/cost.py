@@ -25,6 +25,10 @@ class OpCost:
     upper: bool = False
     note: str = ""
 
+    def __post_init__(self) -> None:
+        if min(self.matrix_flops, self.vector_flops, self.bytes_read, self.bytes_written, self.bytes_sent) < 0:
+            raise ValueError("FLOPs and bytes cannot be negative")
+
     @property
     def bytes_moved(self) -> int:
         """Bytes read and written."""

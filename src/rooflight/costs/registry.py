@@ -87,6 +87,8 @@ def cost_of(op: OpSignature) -> OpCost | Uncosted:
         cost = function(op)
     except Exception as error:  # a formula may be the user's, and one odd call must not cost the whole report
         return Uncosted(f"formula failed: {type(error).__name__}: {error}")
+    if not isinstance(cost, OpCost | Uncosted):
+        return Uncosted(f"its formula gave {type(cost).__name__}, not OpCost")
     return cost if isinstance(cost, Uncosted) else _with_dtypes(cost, op)
 
 

@@ -10,29 +10,27 @@ from pathlib import Path
 from rooflight.records.report import Report
 
 
-def write_report(report: Report, *, json: str | None = None, markdown: Path | None = None) -> None:
-    """Write the files asked for and show the report; ``json="-"`` prints JSON alone, for the next program in a pipe."""
-    if markdown is not None:
-        from rooflight.reporting.markdown import render_markdown
+def write_report(report: Report, *, json: str | None = None, markdown: str | None = None) -> None:
+    """Write the files asked for and show the report; ``"-"`` prints that format alone, for the next in a pipe."""
+    from rooflight.reporting.json import render_json
+    from rooflight.reporting.markdown import render_markdown
 
-        write_whole(markdown, render_markdown(report))
-    if json is not None:
-        from rooflight.reporting.json import render_json
-
-        text = render_json(report)
-        if json == "-":
-            sys.stdout.write(text)
-            return
-        write_whole(Path(json), text)
+    for target, render in ((markdown, render_markdown), (json, render_json)):
+        if target is not None and target != "-":
+            write_whole(Path(target), render(report))
+    if "-" in (json, markdown):
+        sys.stdout.write(render_json(report) if json == "-" else render_markdown(report))
+        return
     from rooflight.reporting.console import print_report
 
     print_report(report)
 
 
-def check_writable(path: Path | None) -> None:
-    """Raise ValueError now rather than after minutes of measuring when ``path`` cannot be written."""
-    if path is None:
+def check_writable(target: str | Path | None) -> None:
+    """Raise ValueError now rather than after minutes of measuring when a file cannot be written; "-" always can."""
+    if target is None or target == "-":
         return
+    path = Path(target)
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give the name of a file")
     if not path.parent.is_dir():
@@ -47,6 +45,9 @@ def write_whole(path: Path, text: str) -> None:
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(temporary).chmod(0o666 & ~umask)  # mkstemp makes a private file
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

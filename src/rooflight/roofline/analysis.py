@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.registry import cost_of
-from rooflight.devices import get
+from rooflight.devices import find_by_torch_name, get
 from rooflight.devices.spec import DeviceSpec
+from rooflight.records.quantity import Quantity
 from rooflight.records.record import Direction
 from rooflight.records.session import Float64, Int64, Session
 from rooflight.records.signature import OpSignature
@@ -143,6 +144,11 @@ class Analysis:
             None if isinstance(cost, Uncosted) else bound_of(cost, device, self.float32_matrix) for cost in self._costs
         )
         self._groups: dict[str, tuple[Group, ...]] = {}
+
+    def __repr__(self) -> str:
+        totals = self.totals
+        bound = Quantity(totals.op_bound_s, "s")
+        return f"<Analysis of {totals.calls} ops on {self.device.name}: op bound {bound}>"
 
     @cached_property
     def totals(self) -> Totals:
@@ -380,8 +386,28 @@ class Analysis:
 
 
 def analyze(session: Session, device: DeviceSpec | str, target: str = "") -> Analysis:
-    """Cost and bound a session for a device given as a spec or by name. Raises ValueError for an unknown name."""
-    return Analysis(session, get(device) if isinstance(device, str) else device, target)
+    """Cost and bound a session for a device given as a spec or by name. Raises ValueError for an unknown name.
+
+    Times that were measured on another device say nothing about this one: they are left out, and a note says so.
+    """
+    spec = get(device) if isinstance(device, str) else device
+    elsewhere = _measured_elsewhere(session, spec)
+    if elsewhere:
+        note = f"Measured on {elsewhere}, which says nothing about {spec.name}: those times are left out."
+        session = replace(session, measurement=None, notes=(*session.notes, note))
+    return Analysis(session, spec, target)
+
+
+def _measured_elsewhere(session: Session, device: DeviceSpec) -> str:
+    """The name of the device that a session was measured on, empty where that is ``device`` or nobody knows."""
+    environment = session.environment
+    if session.measurement is None or "device_kind" not in environment:
+        return ""
+    if environment["device_kind"] == "cuda":
+        name = environment.get("gpu", "")
+        known = find_by_torch_name(name)
+        return "" if device.name in (name, known.name if known else "") else name
+    return "" if device.kind == "cpu" else environment.get("cpu", "a CPU")
 
 
 def _merge(numbers: np.ndarray, names: Sequence[str]) -> tuple[Int64, list[str]]:

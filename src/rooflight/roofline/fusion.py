@@ -21,6 +21,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.registry import family_of
 from rooflight.records.session import Session
@@ -137,6 +139,8 @@ class _Graph:
         self._readers: list[int] = []  # by value: a chain op that reads it, -1 if none does
         self._siblings: dict[tuple[int, int], int] = {}  # value, stage -> the same for further stages
         columns = session.columns
+        in_parts = np.repeat(~session.counted, np.diff(columns.written_offsets))
+        self.inside = frozenset(columns.written_ids[in_parts].tolist())  # storages made by parts of composites
         signatures = columns.signature.tolist()
         read_ids, read_offsets = columns.read_ids.tolist(), columns.read_offsets.tolist()
         written_ids, written_offsets = columns.written_ids.tolist(), columns.written_offsets.tolist()
@@ -215,8 +219,10 @@ class _Graph:
         self.held.update(zip(writes, range(first, first + count), strict=True))
 
     def _stand(self, storage: int) -> int:
-        """The value of a storage that was there before the step."""
-        value = self.held[storage] = self.stood[storage] = len(self.makers)
+        """The value of a storage that no counted op has written: it was there before the step, or a composite kept it."""
+        value = self.held[storage] = len(self.makers)
+        if storage not in self.inside:
+            self.stood[storage] = value
         self.storages.append(storage)
         self.makers.append(-1)
         self.sizes.append(0)
@@ -238,7 +244,8 @@ class _Cut:
         self._graph = graph
         self._roots = [graph.root(op) for op in range(len(graph.plans))]
         self._given = bytearray(
-            maker < 0 or not (graph.plans[maker].joins and graph.plans[maker].goes_on) for maker in graph.makers
+            storage not in graph.inside if maker < 0 else not (graph.plans[maker].joins and graph.plans[maker].goes_on)
+            for storage, maker in zip(graph.storages, graph.makers, strict=True)
         )
         self._results = [
             value
@@ -333,10 +340,10 @@ class _Cut:
 
     def _flow_into(self, value: int, wanted: int, depth: int) -> int:
         """The same, through what ``value`` is computed from; first what is given, which is the shorter way."""
-        if value in self._dead or depth == 0:
-            return 0
         graph, given = self._graph, self._given
         maker = graph.makers[value]
+        if maker < 0 or depth == 0 or value in self._dead:
+            return 0
         plan, inputs = graph.plans[maker], graph.inputs_of(maker)
         lane = value - graph.first_made[maker] if len(plan.feeds) > 1 else 0
         sources = [inputs[place] for place in plan.feeds[lane]]

@@ -15,6 +15,7 @@ from rooflight.roofline.bound import Limiter
 
 SCHEMA = "rooflight.analysis/1"
 _SHOWN_CONTRADICTIONS = 5
+_SCATTER = 1.5  # slowest step over fastest, from which on the median is doubtful
 
 
 def report_of(analysis: Analysis, *, top: int = 10, notes: Iterable[str] = ()) -> Report:
@@ -46,13 +47,13 @@ def conclusion(analysis: Analysis) -> str:
     bound = Quantity(totals.op_bound_s, "s")
     limit = f"{percent(share)} of that is limited by {where}, most of it in {_plain(groups[0].name)}"
     if totals.measured_s is None:
-        return f"At the speed of light these ops take {bound}, one by one; {limit}."
+        return f"These ops, one by one, take at least {bound}: {limit}.{_without_peaks(analysis)}"
     speed = totals.measured_s / totals.op_bound_s
     text = (
-        f"The step took {Quantity(totals.measured_s, 's')}, {_times(speed)} its speed of light of {bound} "
-        f"({percent(1 / speed)} efficiency); {limit}."
+        f"The step took {Quantity(totals.measured_s, 's')}, {_times(speed)} the {bound} that its ops need at the speed "
+        f"of light ({percent(1 / speed)} efficiency); {limit}.{_without_peaks(analysis)}"
     )
-    if totals.ops_measured_s is not None:
+    if totals.ops_measured_s is not None and totals.ops_measured_s <= totals.measured_s:
         outside = totals.measured_s - totals.ops_measured_s
         slow = totals.ops_measured_s - totals.op_bound_s
         if outside > slow:
@@ -60,6 +61,13 @@ def conclusion(analysis: Analysis) -> str:
         elif slow > 0:
             text += f" The largest loss is inside the ops, which run {Quantity(slow, 's')} longer than they must."
     return text
+
+
+def _without_peaks(analysis: Analysis) -> str:
+    missing = [name for name in analysis.unknown_peaks if "matrix" in name]
+    if not missing:
+        return ""
+    return f" Arithmetic is not bounded: {analysis.device.name} has no known {missing[0]}; try another --dtype."
 
 
 def data_of(analysis: Analysis) -> dict[str, Any]:
@@ -204,7 +212,7 @@ def _waterfall_table(analysis: Analysis) -> Table:
 
 
 def _group_table(title: str, column: str, groups: tuple[Group, ...], analysis: Analysis, *, top: int) -> Table:
-    measured = analysis.session.measurement is not None
+    measured = analysis.totals.ops_measured_s is not None
     columns = [column, "calls", "matrix", "vector", "bytes", "bound", "share", "limiter"]
     rows: list[tuple[Cell, ...]] = []
     for group in groups[:top]:
@@ -229,7 +237,7 @@ def _group_table(title: str, column: str, groups: tuple[Group, ...], analysis: A
 
 
 def _operation_table(analysis: Analysis, top: int) -> Table:
-    measured = analysis.session.measurement is not None
+    measured = analysis.totals.ops_measured_s is not None
     rows: list[tuple[Cell, ...]] = []
     for operation in analysis.operations[:top]:
         limiter = operation.bound.limiter.value if operation.bound else "not costed"
@@ -257,7 +265,10 @@ def _notes(analysis: Analysis) -> Iterable[str]:
         calls = sum(op.calls for op in coverage.uncosted)
         yield f"{calls:,} calls have no cost and are missing from the totals: the bound is lower than the truth."
     if coverage.upper:
-        yield f"{coverage.upper:,} calls are costed at most: their work depends on data (masks, routing, lengths)."
+        yield (
+            f"{coverage.upper:,} calls are costed under assumptions about their data: masks hide nothing, routing is "
+            "balanced, sequences are as long as the longest."
+        )
     for name, calls in analysis.unknown_peaks.items():
         yield f"{device.name} has no known {name}: {calls:,} calls are bounded without it."
     peak, capacity = analysis.footprint.peak_bytes, device.dram_capacity_bytes
@@ -284,8 +295,13 @@ def _notes(analysis: Analysis) -> Iterable[str]:
         )
     measurement = analysis.session.measurement
     if measurement is not None and not len(measurement.op_samples_s):
-        yield f"No times for single ops ({measurement.clock})."
+        yield f"No times for single ops ({measurement.clock}; a compiled model is recorded as it runs uncompiled)."
     elif measurement is not None:
+        if (analysis.totals.ops_measured_s or 0.0) > (analysis.totals.measured_s or 0.0):
+            yield "The ops took longer under the profiler than whole steps without it: their times are upper figures."
+        walls = measurement.wall_samples_s
+        if walls.max() > _SCATTER * walls.min():
+            yield "Steps differ widely in time: other programs may have been running, measure again when it is quiet."
         untimed = sum(op.calls - op.timed_calls for op in analysis.operations if op.bound_s)
         if untimed:
             yield f"{untimed:,} calls found no time of their own; their efficiency is unknown."
@@ -403,14 +419,13 @@ def _operation_data(operation: Operation) -> dict[str, Any]:
         "calls": operation.calls,
         "costed": known is not None,
         "reason": cost.reason if isinstance(cost, Uncosted) else None,
-        "matrix_flops": known.matrix_flops if known else None,
-        "vector_flops": known.vector_flops if known else None,
-        "bytes_moved": known.bytes_moved if known else None,
-        "bytes_sent": known.bytes_sent if known else None,
-        "upper": known.upper if known else None,
-        "bound_s": operation.bound.time_s if operation.bound else None,
+        "matrix_flops": known.matrix_flops * operation.calls if known else None,
+        "vector_flops": known.vector_flops * operation.calls if known else None,
+        "bytes_moved": known.bytes_moved * operation.calls if known else None,
+        "bytes_sent": known.bytes_sent * operation.calls if known else None,
+        "assumed": known.upper if known else None,
+        "op_bound_s": operation.bound_s if operation.bound else None,
         "limiter": operation.bound.limiter.value if operation.bound else None,
-        "total_bound_s": operation.bound_s if operation.bound else None,
         "measured_s": operation.measured_s,
         "efficiency": operation.efficiency,
     }

@@ -38,7 +38,7 @@ class HeldLayer(DynamicLayer):
     """A full-attention layer with ``seq`` tokens cached and room for one more, which every update writes anew."""
 
     def __init__(self, keys: Tensor, values: Tensor) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         self.keys, self.values = keys, values
         self.dtype, self.device = keys.dtype, keys.device
         self.is_initialized = True
