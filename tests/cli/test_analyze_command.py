@@ -313,7 +313,15 @@ def test_a_session_of_another_cpu_asks_for_a_device(rooflight, tmp_path):
     assert "never calibrated" in err
 
 
-PRINTING = "def make_step():\n    import torch\n    x = torch.ones(4)\n    def step():\n        print('hello')\n        x + x\n    return step"
+PRINTING = """
+def make_step():
+    import torch
+    x = torch.ones(4)
+    def step():
+        print("hello")
+        x + x
+    return step
+"""
 
 
 def test_what_the_program_prints_stays_out_of_the_json(rooflight, tmp_path):
