@@ -64,4 +64,4 @@ def test_nothing_measured_beats_a_bound(name, mode):
     assert totals["op_bound_s"] <= totals["ops_measured_s"]
     assert totals["op_bound_s"] <= totals["measured_s"]
     assert data["waterfall"][-1]["until_s"] == totals["measured_s"]
-    assert len(data["waterfall"]) == 5
+    assert len(data["waterfall"]) == (5 if totals["ops_measured_s"] <= totals["measured_s"] else 4)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rooflight.devices.calibrations import Calibration
     from rooflight.machine.probes import Progress
 
-_BUSY_PERCENT = 5
+_BUSY = 0.05
 
 
 class Device(StrEnum):
@@ -132,9 +132,9 @@ def _write_json(measured: Calibration, target: str) -> None:
 
 
 def _busy_warning(measured: Calibration) -> str:
-    from rooflight.machine.calibration import BUSY
+    from rooflight.machine.calibration import busy_share
 
-    share = measured.environment.get(BUSY, "0 %")
-    if int(share.removesuffix("%")) < _BUSY_PERCENT:
+    share = busy_share(measured)
+    if share < _BUSY:
         return ""
-    return f"warning: other programs took {share} of the CPU, so these roofs may be low: run again on an idle machine"
+    return f"warning: other programs took {share * 100:.0f} % of the CPU, so these roofs may be low: run again on an idle machine"

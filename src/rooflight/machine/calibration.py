@@ -107,6 +107,11 @@ def raised(measured: Calibration, earlier: Calibration) -> Calibration:
     return replace(measured, roofs=roofs, environment=facts)
 
 
+def busy_share(measured: Calibration) -> float:
+    """The share of the CPU, of 1, that other programs took while a calibration ran."""
+    return int(measured.environment.get(BUSY, "0 %").removesuffix("%")) / 100
+
+
 def default_kind() -> Kind:
     """ "cuda" where torch sees a device, otherwise "cpu"."""
     import torch

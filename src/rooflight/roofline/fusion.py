@@ -37,7 +37,16 @@ CHAINS |= {"random", "reduction", "resampling", "softmax", "sorting"}
 ANCHORS = frozenset({"attention", "attention_varlen", "convolution", "matmul", "moe", "quantized"})
 """Families whose products take the chain that follows into their own kernel."""
 
-LAST = ("scatter", "index_put", "index_add", "index_copy", "index_reduce", "embedding_dense_backward", "put_")
+LAST = (
+    "::scatter",
+    "masked_scatter",
+    "index_put",
+    "index_add",
+    "index_copy",
+    "index_reduce",
+    "::put",
+    "dense_backward",
+)
 """Ops of chain families that any thread may write anywhere with: a chain may end with them, none goes on."""
 
 APART = ("nonzero", "unique", "masked_select", "argwhere")
@@ -219,7 +228,7 @@ class _Graph:
         self.held.update(zip(writes, range(first, first + count), strict=True))
 
     def _stand(self, storage: int) -> int:
-        """The value of a storage that no counted op has written: it was there before the step, or a composite kept it."""
+        """What a storage held that no counted op wrote: it was there before, or a part of a composite made it."""
         value = self.held[storage] = len(self.makers)
         if storage not in self.inside:
             self.stood[storage] = value
