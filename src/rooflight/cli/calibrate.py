@@ -137,4 +137,5 @@ def _busy_warning(measured: Calibration) -> str:
     share = busy_share(measured)
     if share < _BUSY:
         return ""
-    return f"warning: other programs took {share * 100:.0f} % of the CPU, so these roofs may be low: run again on an idle machine"
+    taken = f"{share * 100:.0f} %"
+    return f"warning: other programs took {taken} of the CPU, so these roofs may be low: run again on an idle machine"
