@@ -82,7 +82,7 @@ def analyze_target(
 
     kind = find_target(target)
     place = _place(device if local else None)
-    progress("calibrating this machine, once (about 20 s)")
+    progress("calibrating this machine, once (about half a minute)")
     here = current_device(place) if spec is None else None
     runs = here is not None and measured is not False
     if isinstance(kind, UserFunction):
@@ -114,10 +114,10 @@ def device_of(session: Session) -> DeviceSpec:
 
 
 def current_device(kind: str | None = None) -> DeviceSpec:
-    """The device torch would use here: the GPU, from the catalog, with its calibration if there is one; else this CPU,
-    calibrated now (about 20 s, once a machine) if it never was. ``kind`` "cpu" or "cuda" asks for one of the two.
+    """The device torch would use here, with its roofs: the GPU, else the CPU; "cpu" or "cuda" asks for one of the two.
 
-    Raises ValueError for a GPU that the catalog does not know, or that is not there.
+    Calibrated now (about 20 s for a CPU, 40 s for a GPU, once a machine) if it never was. Raises ValueError for a GPU
+    that the catalog does not know, or that is not there.
     """
     from rooflight.machine.environment import fingerprint
     from rooflight.machine.presence import cuda_name
@@ -126,10 +126,15 @@ def current_device(kind: str | None = None) -> DeviceSpec:
     calibration = calibrations.load(fingerprint(kind))
     if calibration is not None:
         return calibrations.device_of(calibration)
-    if kind == "cuda":
-        return get(cuda_name() or "no GPU")
-    print("rooflight: calibrating this machine, once (about 20 s)", file=sys.stderr)
-    return calibrate("cpu")
+    known = get(cuda_name() or "no GPU") if kind == "cuda" else None
+    print("rooflight: calibrating this machine, once (about half a minute)", file=sys.stderr)
+    try:
+        return calibrate(kind)
+    except RuntimeError as error:
+        if known is None:
+            raise
+        print(f"rooflight: not calibrated ({error}); bounds are the datasheet's", file=sys.stderr)
+        return known
 
 
 def calibrate(kind: str | None = None) -> DeviceSpec:
