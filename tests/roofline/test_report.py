@@ -138,3 +138,15 @@ def test_times_of_another_device_are_left_out():
     session = session_of(calls, times=[[2e-3]], walls=[2.5e-3], environment=on_gpu)
     assert analyze(session, H100).totals.measured_s == 2.5e-3
     assert analyze(session, get("H200-SXM-141GB")).totals.measured_s is None
+
+
+def test_the_op_named_is_the_one_that_the_limiter_limits():
+    small, wide = spec((1024, 1024), "bfloat16"), spec((1 << 26,))
+    product = op("aten::mm", {"self": small, "mat2": small}, [small])
+    cube = op("aten::mm", {"self": BIG, "mat2": BIG}, [BIG])
+    add = op("aten::add", {"self": wide, "other": wide}, [wide])
+    # 2 cubes of 1.1 ms are limited by arithmetic, 8 additions of 0.24 ms by memory
+    text = conclusion(analysis_of(cube, cube, product, *[add] * 8))
+    assert "limited by arithmetic, most of it in mm" in text
+    many = conclusion(analysis_of(cube, *[add] * 8))
+    assert "limited by memory bandwidth, most of it in add" in many

@@ -36,16 +36,15 @@ def report_of(analysis: Analysis, *, top: int = 10, notes: Iterable[str] = ()) -
 def conclusion(analysis: Analysis) -> str:
     """How far from the speed of light, and what limits it, in plain words."""
     totals = analysis.totals
-    groups = analysis.by("op")
     if not totals.calls:
         return "Nothing was recorded: no torch operation ran."
     if not totals.op_bound_s:
         return "The recorded ops do no work that this device could be slow at."
-    limits = _limiter_shares(groups_of=analysis.operations)
+    limits = _limiter_shares(analysis.operations)
     limiter, share = max(limits.items(), key=lambda item: item[1])
     where = {"compute": "arithmetic", "memory": "memory bandwidth", "network": "the network"}[limiter.value]
     bound = Quantity(totals.op_bound_s, "s")
-    limit = f"{percent(share)} of that is limited by {where}, most of it in {_plain(groups[0].name)}"
+    limit = f"{percent(share)} of that is limited by {where}, most of it in {_most_of(limiter, analysis)}"
     if totals.measured_s is None:
         return f"These ops, one by one, take at least {bound}: {limit}.{_without_peaks(analysis)}"
     speed = totals.measured_s / totals.op_bound_s
@@ -307,9 +306,19 @@ def _notes(analysis: Analysis) -> Iterable[str]:
             yield f"{untimed:,} calls found no time of their own; their efficiency is unknown."
 
 
-def _limiter_shares(groups_of: Iterable[Operation]) -> dict[Limiter, float]:
+def _most_of(limiter: Limiter, analysis: Analysis) -> str:
+    """The op that spends most of the bound on this limiter."""
+    seconds: dict[str, float] = {}
+    for operation in analysis.operations:
+        if operation.bound and operation.bound.limiter is limiter:
+            name = operation.signature.name
+            seconds[name] = seconds.get(name, 0.0) + operation.bound_s
+    return _plain(max(seconds, key=lambda name: seconds[name]))
+
+
+def _limiter_shares(operations: Iterable[Operation]) -> dict[Limiter, float]:
     seconds: dict[Limiter, float] = {}
-    for operation in groups_of:
+    for operation in operations:
         if operation.bound and operation.bound_s:
             limiter = operation.bound.limiter
             seconds[limiter] = seconds.get(limiter, 0.0) + operation.bound_s
