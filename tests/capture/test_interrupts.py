@@ -38,6 +38,7 @@ def interrupted_after(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it may hit a callback of gc
 def test_an_interrupt_at_any_moment_leaves_whole_records() -> None:
     net = model()
 

@@ -6,7 +6,7 @@ import torch.distributed._functional_collectives  # noqa: F401 - registers its o
 from builders import cost, op, spec
 
 from rooflight.costs.cost import OpCost, Uncosted
-from rooflight.costs.registry import cost_of, find, formula, registered, unregister
+from rooflight.costs.registry import cost_of, family_of, find, formula, registered, unregister
 
 FOREIGN = ("flash_attn::", "rooflight::", "higher_order::", "fsdp::", "torch_nn::", "quantized_decomposed::")
 """Ops of libraries and of torch's Python side, which register when those are imported."""
@@ -107,3 +107,17 @@ def test_formulas_need_neither_torch_nor_numpy():
         "sys.exit(bool({'torch', 'numpy'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_a_formula_knows_its_family_whoever_registers_it():
+    assert family_of("aten::mm") == "matmul"
+    assert family_of("aten::add_") == "pointwise"
+    assert family_of("aten::gelu") == "activation"  # registered through a table of rules
+    assert family_of("nobody::knows") is None
+    original = find("aten::mm")
+    unregister("aten::mm")
+    formula("aten::mm")(original)
+    assert family_of("aten::mm") == "matmul"
+    formula("mylib::own")(lambda op: OpCost())
+    assert family_of("mylib::own") == "foreign"
+    unregister("mylib::own")

@@ -45,7 +45,7 @@ def formula(*names: str) -> Callable[[Formula], Formula]:
             if name in _formulas:
                 raise ValueError(f'"{name}" already has a formula, {_formulas[name].__qualname__}')
         _formulas.update(dict.fromkeys(names, function))
-        _family.update(dict.fromkeys(names, family))
+        _family.update(dict.fromkeys(names, family or _family_file(function.__module__) or "foreign"))
         return function
 
     return register
@@ -107,15 +107,21 @@ def _with_dtypes(cost: OpCost, op: OpSignature) -> OpCost:
     )
 
 
-def _calling_family() -> str:
+def _family_file(module: str) -> str | None:
+    """The family that a module is the file of; None for ``rules``, which all share, and for modules elsewhere."""
+    home, _, name = module.rpartition(".")
+    return name if home == _FAMILIES and name != "rules" else None
+
+
+def _calling_family() -> str | None:
     """The family file that is registering a formula, perhaps through the tables of ``rules``."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        home = str(frame.f_globals.get("__name__", ""))
-        if home.startswith(_FAMILIES + ".") and not home.endswith(".rules"):
-            return home.rpartition(".")[2]
+        family = _family_file(str(frame.f_globals.get("__name__", "")))
+        if family is not None:
+            return family
         frame = frame.f_back
-    return "foreign"
+    return None
 
 
 def _load_families() -> None:
