@@ -56,6 +56,8 @@ def find_target(text: str) -> Target:
         return ConfigFile(path=_existing(Path(text)))
     if (Path(text) / "config.json").is_file():
         return ConfigFile(path=Path(text) / "config.json")
+    if "/" in text or Path(text).suffix in (".session", ".py", ".zip"):
+        raise TargetError(f"no file {text}")
     raise TargetError(
         f'unknown target "{text}": {suggestion(text)} Or pass a config.json or path/to/train.py:make_step'
         if text
