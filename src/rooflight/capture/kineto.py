@@ -177,6 +177,6 @@ def _outermost(events: Sequence[Event], names: set[str], *, device: bool) -> tup
             seconds.append(0.0 if device else (event.end_ns - event.start_ns) * 1e-9)
     if device:
         for event in events:
-            if event.on_device and event.correlation in owner:
+            if event.on_device and event.correlation in owner and event.name != STEP_MARK:
                 seconds[owner[event.correlation]] += (event.end_ns - event.start_ns) * 1e-9
     return found, seconds

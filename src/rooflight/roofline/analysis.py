@@ -239,7 +239,8 @@ class Analysis:
         signature = self.session.columns.signature
         times = self.session.measurement.op_s
         with np.errstate(invalid="ignore"):
-            beaten = self.session.counted & (times < bounds[signature])
+            # an op that launched no kernel took no time on the device: nothing was measured that could be too fast
+            beaten = self.session.counted & (times > 0) & (times < bounds[signature])
         found = []
         for index in np.unique(signature[beaten]):
             fast = times[beaten & (signature == index)]
