@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 
+_ROOM = 1.2  # a real run frees memory later than the footprint assumes
 _BUSY = 0.1  # share of the CPU taken by others, from which on a calibration is doubted
 
 
@@ -189,10 +190,11 @@ def _observe_here(
     if not measured:
         return session, title, notes
     needed, capacity = footprint_of(session).peak_bytes, _free_bytes(place)
-    if capacity is not None and needed > capacity:
+    if capacity is not None and needed * _ROOM > capacity:
+        short = f"{Quantity(needed - capacity, 'B')} too little" if needed > capacity else "too tight for a real run"
         notes.append(
             f"Not measured: the step needs at least {Quantity(needed, 'B')}, {here.name} has {Quantity(capacity, 'B')} "
-            f"free: {Quantity(needed - capacity, 'B')} too little."
+            f"free: {short}."
         )
         return session, title, notes
     from rooflight.capture.measure import measure

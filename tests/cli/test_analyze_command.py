@@ -236,6 +236,14 @@ def test_a_model_that_does_not_fit_here_is_bounded_and_not_measured(rooflight, m
     assert "too little" in out
 
 
+def test_a_model_that_barely_fits_is_not_risked(rooflight, monkeypatch):
+    _, out, _ = rooflight("analyze", "gpt2", "--small", "--seq", "8", "--no-measure", "--json", "-")
+    needed = json.loads(out)["memory"]["peak_bytes"]
+    monkeypatch.setattr("rooflight.machine.presence.free_memory_bytes", lambda kind: int(needed * 1.1))
+    _, out, _ = rooflight("analyze", "gpt2", "--small", "--seq", "8")
+    assert "too tight for a real run" in out
+
+
 def test_debug_shows_the_traceback(rooflight):
     code, _, err = rooflight("analyze", "gpt2", "--mode", "fly", "--debug")
     assert code == 2
