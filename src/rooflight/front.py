@@ -156,9 +156,7 @@ def calibrate(kind: str | None = None) -> DeviceSpec:
         measured = calibration.raised(calibration.calibrate(measured.kind), measured)
         if calibration.busy_share(measured) >= _BUSY:
             print("rooflight: these roofs may be low; run rooflight calibrate when it is quiet", file=sys.stderr)
-    earlier = calibrations.load(measured.fingerprint)
-    if earlier is not None:
-        measured = calibration.raised(measured, earlier)
+    measured = calibration.best_known(measured)
     try:
         calibrations.save(measured)
     except OSError as error:  # a read-only home is no reason to stop

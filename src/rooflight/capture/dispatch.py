@@ -23,7 +23,7 @@ from rooflight.capture.readers import Reader, reader_of
 from rooflight.capture.tape import Tape
 from rooflight.records.record import Direction
 
-_FORWARD, _BACKWARD = int(Direction.FORWARD), int(Direction.BACKWARD)
+_BACKWARD = int(Direction.BACKWARD)
 _PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor})
 _BY_OP = {composite.op: composite for composite in COMPOSITES}
 _DEVICE_KEYS = ("CPU", "CUDA", "XPU", "Meta", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")

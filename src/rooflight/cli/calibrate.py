@@ -51,9 +51,7 @@ def calibrate(
     measured = _with_progress(device, quick)
     saved_at: Path | None = None
     if not quick:
-        earlier = None if force else calibrations.load(measured.fingerprint)
-        if earlier is not None:
-            measured = calibration.raised(measured, earlier)
+        measured = measured if force else calibration.best_known(measured)
         saved_at = calibrations.save(measured)
     if json != "-":
         _print_table(measured)

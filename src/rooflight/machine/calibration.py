@@ -107,6 +107,12 @@ def raised(measured: Calibration, earlier: Calibration) -> Calibration:
     return replace(measured, roofs=roofs, environment=facts)
 
 
+def best_known(measured: Calibration) -> Calibration:
+    """``measured`` with those saved roofs of the same machine that are higher."""
+    earlier = calibrations.load(measured.fingerprint)
+    return measured if earlier is None else raised(measured, earlier)
+
+
 def busy_share(measured: Calibration) -> float:
     """The share of the CPU, of 1, that other programs took while a calibration ran."""
     return int(measured.environment.get(BUSY, "0 %").removesuffix("%")) / 100

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,17 +30,6 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
-    """A line or set of bars to plot: ``y`` over ``x``, each with its unit."""
-
-    title: str
-    x: Sequence[float | str]
-    y: Sequence[float]
-    x_unit: str = ""
-    y_unit: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """A title, facts (name to value), tables, notes (caveats, one sentence each) and a closing sentence.
 
@@ -51,7 +40,6 @@ class Report:
     schema: str
     facts: tuple[tuple[str, Cell], ...] = ()
     tables: tuple[Table, ...] = ()
-    series: tuple[Series, ...] = ()
     notes: tuple[str, ...] = ()
     conclusion: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
