@@ -77,6 +77,7 @@ def repeat_and_save(small: Path, large: Path, records: int) -> None:
         signature=np.tile(columns.signature, times),
         module=np.tile(columns.module, times),
         phase=np.tile(columns.phase, times),
+        function=np.tile(columns.function, times),
         direction=np.tile(columns.direction, times),
         parent=shifted(columns.parent, len(session), NO_PARENT),
         read_offsets=offsets(columns.read_offsets),

@@ -18,6 +18,7 @@ class Call:
     module: str = ""
     layer: str = ""
     phase: str = ""
+    function: str = ""
     direction: Direction = Direction.FORWARD
     parent: int = NO_PARENT
     reads: tuple[int, ...] = ()
@@ -36,14 +37,17 @@ def session_of(
     signatures = list(dict.fromkeys(call.op for call in calls))
     modules = list(dict.fromkeys(ModuleEntry(call.module, call.layer) for call in calls))
     phases = list(dict.fromkeys(call.phase for call in calls))
+    functions = list(dict.fromkeys(call.function for call in calls))
     session = Session(
         signatures=tuple(signatures),
         modules=tuple(modules),
         phases=tuple(phases),
+        functions=tuple(functions),
         columns=Columns(
             signature=np.array([signatures.index(call.op) for call in calls], dtype=np.int32),
             module=np.array([modules.index(ModuleEntry(call.module, call.layer)) for call in calls], dtype=np.int32),
             phase=np.array([phases.index(call.phase) for call in calls], dtype=np.int32),
+            function=np.array([functions.index(call.function) for call in calls], dtype=np.int32),
             direction=np.array([call.direction for call in calls], dtype=np.int8),
             parent=np.array([call.parent for call in calls], dtype=np.int32),
             read_offsets=_offsets([call.reads for call in calls]),

@@ -91,6 +91,7 @@ def session_of(names: list[str], parents: dict[int, int] | None = None, views: t
             signature=np.array([signatures.index(name) for name in names], dtype=np.int32),
             module=zeros,
             phase=zeros,
+            function=zeros,
             direction=zeros.astype(np.int8),
             parent=parent,
             read_offsets=offsets,

@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import rooflight as rl
-from rooflight.records.record import Direction, ModuleEntry
-from rooflight.records.session import NO_PARENT, Columns, Measurement, Session
+from rooflight.records.record import Direction, ModuleEntry, StorageKind
+from rooflight.records.session import KEPT, NO_PARENT, Columns, Lifetimes, Measurement, Session
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 
@@ -56,6 +56,7 @@ def sessions(draw: st.DrawFn) -> Session:
         ModuleEntry(path, name) for path, name in draw(st.lists(st.tuples(texts, texts), min_size=1, max_size=3))
     )
     phases = tuple(draw(st.lists(texts, min_size=1, max_size=3)))
+    functions = tuple(draw(st.lists(texts, min_size=1, max_size=3)))
     count, storages = draw(st.integers(0, 8)), draw(st.integers(1, 5))
 
     def column(high: int, low: int = 0, dtype: Any = np.int32) -> Any:
@@ -71,10 +72,12 @@ def sessions(draw: st.DrawFn) -> Session:
         signatures=ops,
         modules=modules,
         phases=phases,
+        functions=functions,
         columns=Columns(
             signature=column(len(ops)),
             module=column(len(modules)),
             phase=column(len(phases)),
+            function=column(len(functions)),
             direction=column(len(Direction), dtype=np.int8),
             parent=column(max(count, 1), NO_PARENT),
             read_offsets=read_offsets,
@@ -91,24 +94,39 @@ def sessions(draw: st.DrawFn) -> Session:
         times = np.array(
             draw(st.lists(st.floats(width=64), min_size=rows * count, max_size=rows * count)), dtype=np.float64
         )
+        times = times.reshape(rows, count)
+        starts = times[:, ::-1] if draw(st.booleans()) else np.empty((0, 0))
         session = session.with_measurement(
-            Measurement(wall_samples_s=np.array([0.5]), op_samples_s=times.reshape(rows, count), clock=draw(texts))
+            Measurement(wall_samples_s=np.array([0.5]), op_samples_s=times, clock=draw(texts), op_starts_s=starts)
         )
+    if draw(st.booleans()):
+
+        def of_storages(low: int, high: int, dtype: Any) -> Any:
+            numbers = draw(st.lists(st.integers(low, high), min_size=storages, max_size=storages))
+            return np.array(numbers, dtype=dtype)
+
+        kind = of_storages(0, len(StorageKind) - 1, np.int8)
+        session = dataclasses.replace(session, lifetimes=Lifetimes(kind=kind, freed=of_storages(KEPT, count, np.int32)))
     return session
 
 
 def assert_equal(one: Session, other: Session) -> None:
     for field in dataclasses.fields(Session):
-        if field.name not in ("columns", "storage_bytes", "measurement"):
+        if field.name not in ("columns", "storage_bytes", "measurement", "lifetimes"):
             assert getattr(one, field.name) == getattr(other, field.name)
     for (name, left), (_, right) in zip(one.columns.named_arrays(), other.columns.named_arrays(), strict=True):
         assert left.dtype == right.dtype, name
         np.testing.assert_array_equal(left, right)
     np.testing.assert_array_equal(one.storage_bytes, other.storage_bytes)
+    assert (one.lifetimes is None) == (other.lifetimes is None)
+    if one.lifetimes is not None and other.lifetimes is not None:
+        np.testing.assert_array_equal(one.lifetimes.kind, other.lifetimes.kind)
+        np.testing.assert_array_equal(one.lifetimes.freed, other.lifetimes.freed)
     assert (one.measurement is None) == (other.measurement is None)
     if one.measurement is not None and other.measurement is not None:
         np.testing.assert_array_equal(one.measurement.op_samples_s, other.measurement.op_samples_s)
         np.testing.assert_array_equal(one.measurement.wall_samples_s, other.measurement.wall_samples_s)
+        np.testing.assert_array_equal(one.measurement.op_starts_s, other.measurement.op_starts_s)
         assert one.measurement.clock == other.measurement.clock
 
 
@@ -137,6 +155,7 @@ def small() -> Session:
             signature=zeros,
             module=zeros,
             phase=zeros,
+            function=zeros,
             direction=zeros.astype(np.int8),
             parent=zeros - 1,
             read_offsets=numbers,

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from functools import cache
 from threading import get_ident
+from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -64,13 +65,15 @@ class DispatchSource(TorchDispatchMode):
         """What torch compiles is not run eagerly for this mode's sake: the recorder sees to that."""
         return True
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: Tape, *, timed: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.tape = tape
+        self.timed = timed
         self.thread = get_ident()
         self.composites = Composites(self)
         self.module = 0
         self.phase = 0
+        self.function = 0
         self._steps: list[tuple[int, int]] = []  # of each open Optimizer.step: module and graph task it was called in
         self._marks: list[bool] = []  # the profiler's open marks: whether each is that of an Optimizer.step
         self.parameter_modules: dict[int, int] = {}  # id of a parameter -> number of the module that owns it
@@ -78,12 +81,12 @@ class DispatchSource(TorchDispatchMode):
         self._specials: dict[Any, Handler] = {}
         self._scalar_reader = reader_of(plan_of(torch.ops.aten._local_scalar_dense.default), tape)
         self._context = 0
-        self._module_contexts: dict[int, int] = {}  # of the current phase and direction, by module
+        self._place_contexts: dict[tuple[int, int], int] = {}  # of this phase and direction, by module and function
         self._backward_sequence = -1  # autograd node of the last op, for which the context is known
         self._backward_context = 0
-        # The n-th autograd node a thread makes carries n; these two say which module was running when.
+        # The n-th autograd node a thread makes carries n; these two say which module and function ran when.
         self._mark_sequences = [0]
-        self._mark_modules = [0]
+        self._mark_places = [(0, 0)]
         self._foreign: dict[type, bool] = {}
 
     def __enter__(self) -> DispatchSource:
@@ -117,7 +120,26 @@ class DispatchSource(TorchDispatchMode):
             run = getattr(func, "_op", func)  # what OpOverload.__call__ calls, without its Python frame
             known = self._ops[id(func)] = run, reader_of(plan_of(func), self.tape)
         run, reader = known
+        if self.timed:
+            return self._run_timed(func, run, reader, args, kwargs)
         out = run(*args, **kwargs) if kwargs else run(*args)
+        self._note(func, reader, args, kwargs, out)
+        return out
+
+    def _run_timed(
+        self, func: Any, run: Handler, reader: Reader, args: tuple[Any, ...], kwargs: dict[str, Any] | None
+    ) -> Any:
+        tape = self.tape
+        start_ns = perf_counter_ns()
+        out = run(*args, **kwargs) if kwargs else run(*args)
+        end_ns = perf_counter_ns()
+        before = len(tape)
+        self._note(func, reader, args, kwargs, out)
+        if len(tape) > before:
+            tape.add_time(len(tape) - 1, start_ns, end_ns)
+        return out
+
+    def _note(self, func: Any, reader: Reader, args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any) -> None:
         composites = self.composites
         if _current_graph_task_id() == -1:
             if composites.active:
@@ -127,14 +149,13 @@ class DispatchSource(TorchDispatchMode):
             reader(args, kwargs, out, self._context_of_backward())
             if composites.active:
                 composites.after_op(func)
-        return out
 
     # -- where in the program we are ---------------------------------------------------------------------------------
 
     def update_context(self) -> None:
         """Take note that phase or optimizer state changed."""
-        self._module_contexts.clear()
-        self._context = self.tape.context(self.module, self.phase, self._direction())
+        self._place_contexts.clear()
+        self._context = self.tape.context(self.module, self.phase, self._direction(), self.function)
         self._backward_sequence = -1
 
     def _direction(self) -> Direction:
@@ -149,21 +170,30 @@ class DispatchSource(TorchDispatchMode):
     def enter_module(self, module: int) -> None:
         """The module of this number starts, or goes on when one that it called returns."""
         self.module = module
-        self._backward_sequence = -1
+        self._move()
+
+    def set_function(self, function: int) -> None:
+        """The torch function of this number starts; 0 when it returns."""
+        self.function = function
+        self._move()
+
+    def _move(self) -> None:
+        place = self.module, self.function
         self._backward_sequence = -1  # a node that recomputes a module has it call others
         if get_ident() == self.thread:
-            # from the autograd node made next on, nodes belong to this module
+            # from the autograd node made next on, nodes belong to this place
             self._mark_sequences.append(_get_sequence_nr())
-            self._mark_modules.append(module)
-        context = self._module_contexts.get(module)
+            self._mark_places.append(place)
+        context = self._place_contexts.get(place)
         if context is None:
-            context = self._module_contexts[module] = self.tape.context(module, self.phase, self._direction())
+            context = self.tape.context(self.module, self.phase, self._direction(), self.function)
+            self._place_contexts[place] = context
         self._context = context
 
     def _context_of_backward(self) -> int:
         node = _current_autograd_node()
         if node is None:
-            return self.tape.context(self.module, self.phase, _BACKWARD)
+            return self.tape.context(self.module, self.phase, _BACKWARD, self.function)
         sequence = node._sequence_nr()
         if self.composites.active:
             self.composites.before_backward_op(sequence)
@@ -171,14 +201,15 @@ class DispatchSource(TorchDispatchMode):
             return self._backward_context
         if self._steps and self._steps[-1][1] == _current_graph_task_id():  # a hook updates weights during backward
             return self._context
-        module = self.module  # not 0 when a module runs inside the backward pass: checkpointing recomputes it
+        module, function = self.module, self.function  # not 0 inside backward: checkpointing recomputes a module
         if not module:
             if sequence == NO_SEQUENCE:
                 module = self.parameter_modules.get(id(getattr(node, "variable", None)), 0)
-                return self.tape.context(module, self.phase, _BACKWARD)
-            module = self._mark_modules[bisect_right(self._mark_sequences, sequence) - 1]
+                return self.tape.context(module, self.phase, _BACKWARD, function)
+            module, made_by = self._mark_places[bisect_right(self._mark_sequences, sequence) - 1]
+            function = function or made_by
         self._backward_sequence = sequence
-        self._backward_context = self.tape.context(module, self.phase, _BACKWARD)
+        self._backward_context = self.tape.context(module, self.phase, _BACKWARD, function)
         return self._backward_context
 
     # -- ops that are not taken as they come -------------------------------------------------------------------------

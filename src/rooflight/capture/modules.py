@@ -9,12 +9,14 @@ from types import FrameType
 from typing import Any
 
 from torch import nn
+from torch._C import _current_graph_task_id
 from torch._dynamo.eval_frame import OptimizedModule
 from torch.nn.modules import module as torch_module
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from rooflight.capture.composites import open_sources
 from rooflight.capture.dispatch import DispatchSource
+from rooflight.capture.functions import FunctionSource
 
 _CALL = nn.Module._call_impl.__code__
 
@@ -26,8 +28,11 @@ class ModuleTracker:
     their qualified names below that. With a model, names are those of ``model.named_modules()``.
     """
 
-    def __init__(self, source: DispatchSource, model: nn.Module | None = None) -> None:
+    def __init__(
+        self, source: DispatchSource, model: nn.Module | None = None, functions: FunctionSource | None = None
+    ) -> None:
         self._source = source
+        self._functions = functions
         self._numbers: dict[int, int] = {}  # id of a module -> its number on the tape
         self._kept: list[nn.Module] = []  # named modules stay alive, or their ids could be reused
         self._stack: list[tuple[nn.Module, int]] = []
@@ -77,6 +82,8 @@ class ModuleTracker:
             number = self._name_unknown(module)
         elif self._stack and (self._stack[-1][1], number) not in self._calls:
             self._check_call(self._stack[-1][1], number)
+        if self._functions is not None and not self._stack and _current_graph_task_id() != -1:
+            self._functions.set_recomputing(recomputing=True)
         self._stack.append((module, number))
         source.enter_module(number)
 
@@ -92,6 +99,8 @@ class ModuleTracker:
                     del stack[depth:]  # with those above it that an interrupt left there
                     break
         source.enter_module(stack[-1][1] if stack else 0)
+        if self._functions is not None and not stack and _current_graph_task_id() != -1:
+            self._functions.set_recomputing(recomputing=False)
 
     def _check_call(self, caller: int, number: int) -> None:
         """A module calls another for the first time: one inside it, or else the caller may have been interrupted."""

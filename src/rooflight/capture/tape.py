@@ -9,30 +9,34 @@ import numpy as np
 
 from rooflight.capture.plans import known_int
 from rooflight.records.record import Direction, ModuleEntry
-from rooflight.records.session import NO_PARENT, Columns, Int64, Session
+from rooflight.records.session import NO_PARENT, Columns, Int32, Int64, Measurement, Session
 from rooflight.records.signature import OpSignature
 
 
 class Tape:
     """Append-only columns. Kept to plain arrays of ints, because every recorded op pays for each append.
 
-    Module, phase and direction change far less often than ops follow each other, so an op stores one ``context``
-    number for the three. How many storages an op reads and writes goes with its signature; their ids follow each
+    Module, phase, direction and function change less often than ops follow each other, so an op stores one ``context``
+    number for the four. How many storages an op reads and writes goes with its signature; their ids follow each
     other in ``touched``, those read before those written.
     """
 
     __slots__ = (
         "_contexts",
+        "_functions",
         "_modules",
         "_parents",
         "_phases",
         "_signatures",
         "contexts",
         "devices",
+        "ends_ns",
         "keys",
         "signatures",
+        "starts_ns",
         "storage_bytes",
         "storage_ids",
+        "timed",
         "touched",
     )
 
@@ -41,7 +45,8 @@ class Tape:
         self._signatures: dict[tuple[int, int, int], tuple[int, OpSignature]] = {}
         self._modules: dict[tuple[str, str], int] = {}  # (path, class) -> number
         self._phases: dict[str, int] = {}
-        self._contexts: dict[tuple[int, int, int], int] = {}
+        self._functions: dict[str, int] = {}
+        self._contexts: dict[tuple[int, int, int, int], int] = {}
         self.signatures = array("i")
         self.contexts = array("i")
         self.touched = array("i")
@@ -49,7 +54,10 @@ class Tape:
         self.storage_bytes = array("q")
         self.devices: set[str] = set()  # types of the devices whose tensors were seen: cpu, cuda, meta
         self._parents: dict[int, int] = {}  # by child
-        self.context(self.module("", ""), self.phase(""), Direction.FORWARD)
+        self.timed = array("i")  # records that were timed while they ran, and from when to when
+        self.starts_ns = array("q")
+        self.ends_ns = array("q")
+        self.context(self.module("", ""), self.phase(""), Direction.FORWARD, self.function(""))
 
     def __len__(self) -> int:
         return len(self.signatures)
@@ -66,9 +74,13 @@ class Tape:
         """The number of a phase in the session's table."""
         return self._phases.setdefault(name, len(self._phases))
 
-    def context(self, module: int, phase: int, direction: int) -> int:
-        """The number that stands for a module, phase and direction together."""
-        return self._contexts.setdefault((module, phase, direction), len(self._contexts))
+    def function(self, name: str) -> int:
+        """The number of a torch function in the session's table."""
+        return self._functions.setdefault(name, len(self._functions))
+
+    def context(self, module: int, phase: int, direction: int, function: int) -> int:
+        """The number that stands for a module, phase, direction and function together."""
+        return self._contexts.setdefault((module, phase, direction, function), len(self._contexts))
 
     def signature(self, op: OpSignature, reads: int, writes: int) -> int:
         """The number of a signature whose calls touch so many storages."""
@@ -118,6 +130,12 @@ class Tape:
             end -= num_reads + num_writes
         return dict.fromkeys(reads), dict.fromkeys(writes)
 
+    def add_time(self, record: int, start_ns: int, end_ns: int) -> None:
+        """Note when a record's op ran."""
+        self.starts_ns.append(start_ns)
+        self.ends_ns.append(end_ns)
+        self.timed.append(record)
+
     def adopt(self, children: Iterable[int], parent: int) -> None:
         """Let ``parent`` account for the records ``children``."""
         self._parents.update(dict.fromkeys(children, parent))
@@ -142,10 +160,12 @@ class Tape:
             signatures=tuple(distinct),
             modules=tuple(ModuleEntry(path, class_name) for path, class_name in self._modules),
             phases=tuple(self._phases),
+            functions=tuple(self._functions),
             columns=Columns(
                 signature=unique[numbers],
                 module=contexts[:, 0].copy(),
                 phase=contexts[:, 1].copy(),
+                function=contexts[:, 3].copy(),
                 direction=contexts[:, 2].astype(np.int8),
                 parent=parent,
                 read_offsets=_offsets(reads),
@@ -156,6 +176,26 @@ class Tape:
             storage_bytes=np.array(self.storage_bytes, dtype=np.int64),
             environment=dict(environment),
             notes=tuple(notes),
+            measurement=self._measurement(parent) if self.timed else None,
+        )
+
+    def _measurement(self, parent: Int32) -> Measurement:
+        """The times taken while recording: one row. A record that accounts for others takes the sum of theirs."""
+        timed = np.array(self.timed, dtype=np.int64)
+        starts, ends = np.array(self.starts_ns, dtype=np.int64), np.array(self.ends_ns, dtype=np.int64)
+        seconds, begins = np.full(len(parent), np.nan), np.full(len(parent), np.nan)
+        seconds[timed] = (ends - starts) * 1e-9
+        begins[timed] = (starts - starts.min()) * 1e-9
+        children = np.flatnonzero((parent != NO_PARENT) & np.isfinite(seconds))
+        owners = parent[children]
+        seconds[owners], begins[owners] = 0.0, np.inf
+        np.add.at(seconds, owners, seconds[children])
+        np.minimum.at(begins, owners, begins[children])
+        return Measurement(
+            wall_samples_s=np.empty(0),
+            op_samples_s=seconds[None],
+            op_starts_s=begins[None],
+            clock="ops, while they were recorded",
         )
 
 

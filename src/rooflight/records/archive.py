@@ -13,12 +13,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflight.records.record import Direction, ModuleEntry
-from rooflight.records.session import NO_PARENT, Columns, Measurement, Session
+from rooflight.records.record import Direction, ModuleEntry, StorageKind
+from rooflight.records.session import KEPT, NO_PARENT, Columns, Lifetimes, Measurement, Session
 from rooflight.records.signature import AttributeValue, OpSignature
 from rooflight.records.tensor import TensorSpec
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 _MOST_PACKED: Final = 1032  # deflate makes at best one byte of this many
 _SLACK_BYTES: Final = 1 << 16
@@ -28,6 +28,7 @@ _COLUMN_TYPES: Final = {
     "signature": np.int32,
     "module": np.int32,
     "phase": np.int32,
+    "function": np.int32,
     "direction": np.int8,
     "parent": np.int32,
     "read_offsets": np.int64,
@@ -59,9 +60,11 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     signatures: list[_Signature]
     modules: list[tuple[str, str]]
     phases: list[str]
+    functions: list[str]
     environment: dict[str, str]
     notes: list[str]
     clock: str | None
+    has_lifetimes: bool
 
 
 def save(session: Session, path: Path) -> Path:
@@ -81,6 +84,10 @@ def save(session: Session, path: Path) -> Path:
             if session.measurement is not None:
                 _write_array(archive, "wall_samples_s", session.measurement.wall_samples_s)
                 _write_array(archive, "op_samples_s", session.measurement.op_samples_s)
+                _write_array(archive, "op_starts_s", session.measurement.op_starts_s)
+            if session.lifetimes is not None:
+                _write_array(archive, "storage_kind", session.lifetimes.kind)
+                _write_array(archive, "storage_freed", session.lifetimes.freed)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -100,12 +107,15 @@ def load(path: str | Path) -> Session:
             arrays: dict[str, Any] = {name: _read_array(archive, name, dtype) for name, dtype in _COLUMN_TYPES.items()}
             storage_bytes: Any = _read_array(archive, "storage_bytes", np.int64)
             measurement = _read_measurement(archive, header)
+            lifetimes = _read_lifetimes(archive, header)
         session = Session(
             signatures=_signatures(header),
             modules=tuple(ModuleEntry(module_path, class_name) for module_path, class_name in header.modules),
             phases=tuple(header.phases),
+            functions=tuple(header.functions),
             columns=Columns(**arrays),
             storage_bytes=storage_bytes,
+            lifetimes=lifetimes,
             environment=header.environment,
             notes=tuple(header.notes),
         )
@@ -155,9 +165,11 @@ def _header(session: Session) -> _Header:
         signatures=signatures,
         modules=[(module.path, module.class_name) for module in session.modules],
         phases=list(session.phases),
+        functions=list(session.functions),
         environment=dict(session.environment),
         notes=list(session.notes),
         clock=session.measurement.clock if session.measurement else None,
+        has_lifetimes=session.lifetimes is not None,
     )
 
 
@@ -195,6 +207,8 @@ def _read_header(archive: zipfile.ZipFile) -> _Header:
         raise _UnreadableError(
             f"written by a newer rooflight (session version {number}, this one reads {VERSION}): upgrade"
         )
+    if int(number) < VERSION:
+        raise _UnreadableError(f"written by an older rooflight (session version {number}): record it again")
     return msgspec.json.decode(text, type=_Header)
 
 
@@ -221,9 +235,18 @@ def _read_measurement(archive: zipfile.ZipFile, header: _Header) -> Measurement 
         return None
     ops: Any = _read_array(archive, "op_samples_s", np.float64)
     walls: Any = _read_array(archive, "wall_samples_s", np.float64)
-    if ops.ndim != 2 or walls.ndim != 1:
+    starts: Any = _read_array(archive, "op_starts_s", np.float64)
+    if ops.ndim != 2 or walls.ndim != 1 or starts.ndim != 2:
         raise _UnreadableError("op times are not one row a step: record it again")
-    return Measurement(wall_samples_s=walls, op_samples_s=ops, clock=header.clock)
+    return Measurement(wall_samples_s=walls, op_samples_s=ops, op_starts_s=starts, clock=header.clock)
+
+
+def _read_lifetimes(archive: zipfile.ZipFile, header: _Header) -> Lifetimes | None:
+    if not header.has_lifetimes:
+        return None
+    kind: Any = _read_array(archive, "storage_kind", np.int8)
+    freed: Any = _read_array(archive, "storage_freed", np.int32)
+    return Lifetimes(kind=kind, freed=freed)
 
 
 def _check(session: Session) -> None:
@@ -236,6 +259,7 @@ def _check(session: Session) -> None:
         "signature": len(session.signatures),
         "module": len(session.modules),
         "phase": len(session.phases),
+        "function": len(session.functions),
         "direction": len(Direction),
         "read_ids": len(session.storage_bytes),
         "written_ids": len(session.storage_bytes),
@@ -248,6 +272,14 @@ def _check(session: Session) -> None:
             raise _UnreadableError(f"column {name} points outside its table: record it again")
     if not _within(columns.parent, NO_PARENT, count) or not _within(session.storage_bytes, 0, None):
         raise _UnreadableError("column parent or storage_bytes is out of range: record it again")
+    lifetimes = session.lifetimes
+    if lifetimes is not None and (
+        lifetimes.kind.shape != session.storage_bytes.shape
+        or lifetimes.freed.shape != session.storage_bytes.shape
+        or not _within(lifetimes.kind, 0, len(StorageKind))
+        or not _within(lifetimes.freed, KEPT, count + 1)
+    ):
+        raise _UnreadableError("the lifetimes of storages make no sense: record it again")
     for offsets, ids in ((columns.read_offsets, columns.read_ids), (columns.written_offsets, columns.written_ids)):
         if offsets[0] != 0 or offsets[-1] != len(ids) or bool((np.diff(offsets) < 0).any()):
             raise _UnreadableError("storage offsets are out of order: record it again")

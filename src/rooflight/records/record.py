@@ -21,6 +21,22 @@ class Direction(IntEnum):
         return self.name.lower()
 
 
+class StorageKind(IntEnum):
+    """What a piece of memory was for."""
+
+    INPUT = 0  # there before the step, and none of the others: data, buffers, caches
+    PARAMETER = 1
+    GRADIENT = 2
+    OPTIMIZER_STATE = 3
+    ACTIVATION = 4  # made by the forward pass, still there in the backward pass
+    TEMPORARY = 5
+
+    @property
+    def label(self) -> str:
+        """The name in lower case, as reports show it."""
+        return self.name.lower().replace("_", " ")
+
+
 @dataclass(frozen=True, slots=True)
 class ModuleEntry:
     """A module of the recorded program: its qualified name and class name. The empty path is outside any module."""
@@ -31,7 +47,8 @@ class ModuleEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpRecord:
-    """Facts of one execution. ``reads`` and ``writes`` are ids of storages, unique within the session.
+    """Facts of one execution. ``reads`` and ``writes`` are ids of storages, unique within the session; ``function`` is
+    the torch function that was called, empty where nobody looked.
 
     ``parent`` is the index of the record that accounts for this one (the SDPA call that the host split into several
     ops), or None; only records without a parent are counted. ``times_s`` holds the measured samples, empty if none.
@@ -41,6 +58,7 @@ class OpRecord:
     module: ModuleEntry
     phase: str
     direction: Direction
+    function: str = ""
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
     parent: int | None = None

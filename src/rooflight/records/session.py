@@ -18,6 +18,8 @@ Int8 = NDArray[np.int8]
 Float64 = NDArray[np.float64]
 
 NO_PARENT = -1
+KEPT = -1
+"""Entry of ``Lifetimes.freed`` for a storage that was never freed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,7 @@ class Columns:
     signature: Int32
     module: Int32
     phase: Int32
+    function: Int32
     direction: Int8
     parent: Int32
     read_offsets: Int64
@@ -48,12 +51,14 @@ class Measurement:
     """Times of a recorded step, taken in passes of their own.
 
     ``wall_samples_s`` are whole steps with no instrument running; ``op_samples_s`` has one row a profiled step and one
-    column a record, NaN where a record found no time; ``clock`` names what was read.
+    column a record, NaN where a record found no time; ``op_starts_s``, of the same shape or without rows, says when
+    each began, counted from the start of its step; ``clock`` names what was read.
     """
 
     wall_samples_s: Float64
     op_samples_s: Float64
     clock: str
+    op_starts_s: Float64 = field(default_factory=lambda: np.empty((0, 0)))
 
     @property
     def wall_s(self) -> float | None:
@@ -71,11 +76,22 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lifetimes:
+    """Of each storage its ``kind`` (a ``StorageKind``), and when it was freed: ``freed[i]`` records had run by then, or
+    ``KEPT`` for one that was there to the end.
+    """
+
+    kind: Int8
+    freed: Int32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
     """What was observed of a run. Immutable: measuring or merging makes a new session.
 
-    ``signatures``, ``modules`` and ``phases`` are the tables that the columns index; ``storage_bytes[i]`` is the size
-    of storage i. ``environment`` tells where the run took place.
+    ``signatures``, ``modules``, ``phases`` and ``functions`` are the tables that the columns index;
+    ``storage_bytes[i]`` is the size of storage i, ``lifetimes``, where they were watched, what it was for and when it
+    was freed. ``environment`` tells where the run took place.
     """
 
     signatures: tuple[OpSignature, ...]
@@ -83,6 +99,8 @@ class Session:
     phases: tuple[str, ...]
     columns: Columns
     storage_bytes: Int64
+    functions: tuple[str, ...] = ("",)
+    lifetimes: Lifetimes | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     measurement: Measurement | None = None
@@ -112,6 +130,7 @@ class Session:
             module=self.modules[columns.module[index]],
             phase=self.phases[columns.phase[index]],
             direction=Direction(int(columns.direction[index])),
+            function=self.functions[columns.function[index]],
             reads=tuple(int(i) for i in reads),
             writes=tuple(int(i) for i in writes),
             parent=None if parent == NO_PARENT else parent,
@@ -122,6 +141,8 @@ class Session:
         """The same session with times. Raises ValueError when the samples are of another number of records."""
         if measurement.op_samples_s.shape[1] != len(self):
             raise ValueError(f"times of {measurement.op_samples_s.shape[1]} records for a session of {len(self)}")
+        if len(measurement.op_starts_s) and measurement.op_starts_s.shape != measurement.op_samples_s.shape:
+            raise ValueError("the starts of ops are not those of the same steps as their times")
         return replace(self, measurement=measurement)
 
     def save(self, path: str | Path) -> Path:

@@ -128,7 +128,7 @@ class Contradiction:
     measured_s: float
 
 
-_KEYS = ("phase", "module", "layer", "op", "direction")
+_KEYS = ("phase", "module", "layer", "function", "op", "direction")
 
 
 class Analysis:
@@ -200,7 +200,8 @@ class Analysis:
 
     def by(self, key: str) -> tuple[Group, ...]:
         """Roll-up by ``"phase"``, ``"module"`` (qualified name, its own ops only), ``"layer"`` (class of module),
-        ``"op"`` or ``"direction"``, largest bound first. The groups of a key sum to the totals.
+        ``"function"`` (torch function called), ``"op"`` or ``"direction"``, largest bound first. The groups of a key sum
+        to the totals.
 
         Raises ValueError for another key.
         """
@@ -322,6 +323,8 @@ class Analysis:
                 for direction in Direction
             ]
             return _merge(columns.module.astype(np.int64) * len(directions) + columns.direction, names)
+        if key == "function":
+            return columns.function.astype(np.int64), [name or "(outside functions)" for name in session.functions]
         if key == "direction":
             return columns.direction.astype(np.int64), directions
         names = [phase or direction for phase in session.phases for direction in directions]

@@ -1,0 +1,81 @@
+"""FunctionSource: which torch function the program called, by a torch function mode."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
+
+from rooflight.capture.dispatch import DispatchSource
+
+# What they run belongs to the functions of the forward pass.
+_ENGINES: Final = frozenset({torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad})
+_KEPT_UNDERSCORES: Final = 4  # of a dunder
+
+
+class FunctionSource(TorchFunctionMode):
+    """Keeps the source's current function up to date: of ``torch.*``, ``torch.nn.functional.*`` and the methods of
+    tensors the outermost one called. Backward ops belong to the function that made their autograd node.
+
+    Nothing is replaced, so nothing is left behind. It belongs to the thread that enters it.
+    """
+
+    def __init__(self, source: DispatchSource) -> None:
+        super().__init__()
+        self._source = source
+        self._numbers: dict[Any, int] = {}
+
+    def __enter__(self) -> FunctionSource:
+        _push_mode(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        above = []
+        while (mode := _pop_mode()) is not self:  # a recording begun later may end later too
+            above.append(mode)
+        for mode in reversed(above):
+            _push_mode(mode)
+
+    def leave(self) -> None:
+        """Stop seeing functions, however often this mode is on the stack."""
+        while self in _get_current_function_mode_stack():
+            self.__exit__()
+
+    def set_recomputing(self, *, recomputing: bool) -> None:
+        """A checkpoint begins or ends to run a module again. The backward pass is a function too: inside, torch lets
+        no mode see any.
+        """
+        on_stack = self in _get_current_function_mode_stack()
+        if recomputing and not on_stack:
+            _push_mode(self)
+        elif on_stack and not recomputing:
+            self.__exit__()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in _ENGINES:
+            return func(*args, **(kwargs or {}))
+        source = self._source
+        number = self._numbers.get(func)
+        if number is None:
+            number = self._numbers[func] = source.tape.function(function_name(func))
+        outer = source.function
+        source.set_function(number)
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            source.set_function(outer)
+
+
+def function_name(func: Any) -> str:
+    """What a torch function is called in reports: ``linear``, ``add`` for ``Tensor.__add__``, ``mm`` for
+    ``torch.ops.aten.mm.default``, ``T`` for the property.
+    """
+    name = str(getattr(func, "__name__", "") or type(func).__name__)
+    if name in ("__get__", "__set__", "__delete__"):
+        name = str(getattr(getattr(func, "__self__", None), "__name__", name))
+    if name.startswith("__") and name.endswith("__") and len(name) > _KEPT_UNDERSCORES:
+        return name[2:-2]
+    return name.split(".")[0] if isinstance(func, torch._ops.OpOverload) else name
