@@ -200,8 +200,8 @@ class Analysis:
 
     def by(self, key: str) -> tuple[Group, ...]:
         """Roll-up by ``"phase"``, ``"module"`` (qualified name, its own ops only), ``"layer"`` (class of module),
-        ``"function"`` (torch function called), ``"op"`` or ``"direction"``, largest bound first. The groups of a key sum
-        to the totals.
+        ``"function"`` (torch function called), ``"op"`` or ``"direction"``, largest bound first. The groups of a key
+        sum to the totals.
 
         Raises ValueError for another key.
         """
