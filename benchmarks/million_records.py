@@ -102,7 +102,7 @@ def load_and_analyse(path: Path) -> None:
         ("coverage", lambda: analysis.coverage),
         *((f"by {key}", lambda key=key: analysis.by(key)) for key in ("phase", "module", "op")),
         ("operations", lambda: analysis.operations),
-        ("footprint", lambda: analysis.footprint),
+        ("memory", lambda: analysis.memory),
     ):
         before = time.perf_counter()
         part()

@@ -71,6 +71,7 @@ def main() -> None:
             "plain": contextlib.nullcontext,
             "null dispatch mode": NullMode,
             "rooflight.record": lambda model=model: rl.record(model),
+            "rooflight.record, memory watched": lambda model=model: rl.record(model, memory=True),
             "profiler, as rooflight.measure uses it": lambda: profile(use_cpu=True, use_kineto=True),
             "profiler with shapes": lambda: profile(use_cpu=True, use_kineto=True, record_shapes=True),
             "FlopCounterMode": lambda: FlopCounterMode(display=False),

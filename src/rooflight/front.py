@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,15 +15,16 @@ from rooflight.records.quantity import Quantity
 from rooflight.records.session import Session
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.analysis import analyze as analyze_for
-from rooflight.roofline.footprint import footprint_of
+from rooflight.roofline.memory import memory_use
 
 if TYPE_CHECKING:
     from rooflight.capture.recorder import record
+    from rooflight.roofline.ranks import RankedAnalysis
     from rooflight.workloads.steps import Step
 
 Progress = Callable[[str], None]
 
-_ROOM = 1.2  # a real run frees memory later than the footprint assumes
+_ROOM = 1.2  # kernels take workspaces that no op shows, torch itself some, and allocators round up
 _BUSY = 0.1  # share of the CPU taken by others, from which on a calibration is doubted
 
 
@@ -96,6 +97,27 @@ def analyze_target(
         notes.append(f"Not measured: {device} is another device than this machine's.")
     session = replace(session, environment={**session.environment, "target": title})
     return analyze(session, spec or here, target=title), notes
+
+
+def analyze_ranks(targets: Sequence[str], wish: Wish, *, device: str | None = None) -> RankedAnalysis:
+    """The saved sessions of a run's ranks, analysed and put together, for a device or the ones they ran on.
+
+    Raises ValueError for a target that is no saved session, and for sessions that do not belong together.
+    """
+    from rooflight.records.archive import load
+    from rooflight.roofline.ranks import merge
+
+    others = [target for target in targets if not _is_session(target)]
+    if others:
+        raise ValueError(f"{others[0]} is no saved session: several targets are the sessions of a run, one a rank")
+    if wish.given:
+        raise ValueError(f"{', '.join(wish.given)}: the targets are saved sessions, what they ran is settled")
+    spec = None if device in (None, "cpu", "cuda") else get(device)
+    sessions = [load(target) for target in targets]
+    return merge(
+        [analyze(session, spec, target=session.environment.get("target", "a step")) for session in sessions],
+        [Path(target).name for target in targets],
+    )
 
 
 def device_of(session: Session) -> DeviceSpec:
@@ -187,7 +209,7 @@ def _observe_here(
     session, title, notes = _record_on_meta(target, wish, dtype, progress)
     if not measured:
         return session, title, notes
-    needed, capacity = footprint_of(session).peak_bytes, _free_bytes(place)
+    needed, capacity = memory_use(session).peak_bytes, _free_bytes(place)
     if capacity is not None and needed * _ROOM > capacity:
         short = f"{Quantity(needed - capacity, 'B')} too little" if needed > capacity else "too tight for a real run"
         notes.append(
@@ -219,7 +241,7 @@ def _record(step: Step, progress: Progress) -> Session:
     from rooflight.capture.recorder import record
 
     progress("recording a step")
-    with record(step.model) as recording:
+    with record(step.model, memory=True) as recording:
         step.run()
     if not len(recording.session):
         raise ValueError("the step ran no torch operation: there is nothing to analyse")

@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rooflight as rl
-from rooflight.capture.kineto import STEP_MARK, Event, align, op_times
+from rooflight.capture.events import Event
+from rooflight.capture.kineto import STEP_MARK, align
+from rooflight.capture.kineto import op_times as times_and_starts
 from rooflight.capture.measure import joined_share
 from rooflight.records.session import NO_PARENT, Columns, Session
 from rooflight.records.signature import OpSignature
@@ -110,6 +112,10 @@ def events_of(names: list[str], *, start: int = 0, thread: int = 1) -> list[Even
         events.append(Event(name, now, now + 1000 * (number + 1), thread, number + 1, False))
         now += 1000 * (number + 1) + 10
     return [Event(STEP_MARK, start, now, thread, 0, False), *events]
+
+
+def op_times(session: Session, events: list[Event], *, device: bool) -> np.ndarray:
+    return times_and_starts(session, events, device=device).seconds
 
 
 def test_each_record_finds_its_event() -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import rooflight as rl
 from rooflight.records.record import Direction, ModuleEntry, StorageKind
-from rooflight.records.session import KEPT, NO_PARENT, Columns, Lifetimes, Measurement, Session
+from rooflight.records.session import KEPT, NO_PARENT, STOOD, Columns, Lifetimes, Measurement, Session
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 
@@ -106,7 +106,8 @@ def sessions(draw: st.DrawFn) -> Session:
             return np.array(numbers, dtype=dtype)
 
         kind = of_storages(0, len(StorageKind) - 1, np.int8)
-        session = dataclasses.replace(session, lifetimes=Lifetimes(kind=kind, freed=of_storages(KEPT, count, np.int32)))
+        made, freed = of_storages(STOOD, count, np.int32), of_storages(KEPT, count, np.int32)
+        session = dataclasses.replace(session, lifetimes=Lifetimes(kind=kind, made=made, freed=freed))
     return session
 
 
@@ -121,6 +122,7 @@ def assert_equal(one: Session, other: Session) -> None:
     assert (one.lifetimes is None) == (other.lifetimes is None)
     if one.lifetimes is not None and other.lifetimes is not None:
         np.testing.assert_array_equal(one.lifetimes.kind, other.lifetimes.kind)
+        np.testing.assert_array_equal(one.lifetimes.made, other.lifetimes.made)
         np.testing.assert_array_equal(one.lifetimes.freed, other.lifetimes.freed)
     assert (one.measurement is None) == (other.measurement is None)
     if one.measurement is not None and other.measurement is not None:

@@ -120,21 +120,21 @@ def test_counts_beyond_64_bits_stay_exact():
     assert analyze(session_of([Call(op=huge)] * 3), H100).totals.matrix_flops == 3 * 2 * (1 << 63)
 
 
-def test_footprint_is_what_stands_plus_the_most_that_lives_at_once():
+def test_unwatched_memory_is_what_stands_plus_the_most_that_lives_at_once():
     calls = [
         Call(op=ADD, reads=(0,), writes=(1,)),  # 0 stood before; 1 lives from here to call 2
         Call(op=ADD, reads=(1,), writes=(2,)),
         Call(op=ADD, reads=(1, 2), writes=(3,)),
         Call(op=ADD, reads=(3,), writes=(4,)),
     ]
-    footprint = analyze(session_of(calls, storage_bytes=[1000, 10, 20, 40, 80]), H100).footprint
-    assert footprint.standing_bytes == 1000
-    assert footprint.peak_bytes == 1000 + 40 + 80  # at the last call; before it 10 + 20 + 40
+    memory = analyze(session_of(calls, storage_bytes=[1000, 10, 20, 40, 80]), H100).memory
+    assert memory.standing_bytes == 1000
+    assert memory.peak_bytes == 1000 + 40 + 80  # at the last call; before it 10 + 20 + 40
 
 
 def test_an_in_place_write_does_not_make_a_standing_storage_temporary():
-    footprint = analyze(session_of([Call(op=ADD, reads=(0,), writes=(0,))], storage_bytes=[64]), H100).footprint
-    assert (footprint.standing_bytes, footprint.peak_bytes) == (64, 64)
+    memory = analyze(session_of([Call(op=ADD, reads=(0,), writes=(0,))], storage_bytes=[64]), H100).memory
+    assert (memory.standing_bytes, memory.peak_bytes) == (64, 64)
 
 
 calls = st.builds(

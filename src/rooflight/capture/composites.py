@@ -167,7 +167,7 @@ class Composites:
                     continue
                 known = tape.storage_ids.get(storage._cdata)
                 if known is None or (tensors is outputs and context is not None and known not in ids[0]):
-                    known = tape.new_storage(storage._cdata, storage.nbytes())
+                    known = tape.new_storage(storage._cdata, storage.nbytes(), tensor)
                 found.append(known)
         return tape.append(op, source._context if context is None else context, *ids)
 

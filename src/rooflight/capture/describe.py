@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from rooflight.capture.plans import Kind, Plan, attribute_value, group_size, known_int
+from rooflight.capture.groups import group_facts
+from rooflight.capture.plans import Kind, Plan, attribute_value, known_int
 from rooflight.records.signature import AttributeValue, OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec
 
@@ -96,9 +97,11 @@ def signature_of(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], out:
         elif plan.is_view:
             continue
         elif kind is Kind.GROUP:
-            size = group_size(value)
-            if size is not None and "group_size" not in plan.names:
-                attributes.append(("group_size", size))
+            facts = group_facts(value)
+            if facts is not None:  # what the caller passed under the same name is kept below
+                attributes += [
+                    entry for entry in facts.attributes if entry[0] != "group_size" or "group_size" not in plan.names
+                ]
         elif kind is Kind.ATTRIBUTE:
             attributes.append((name, attribute_value(value)))
     outputs = _outputs(plan, values, out)

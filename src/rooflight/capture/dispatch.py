@@ -65,10 +65,12 @@ class DispatchSource(TorchDispatchMode):
         """What torch compiles is not run eagerly for this mode's sake: the recorder sees to that."""
         return True
 
-    def __init__(self, tape: Tape, *, timed: bool = False) -> None:
+    def __init__(self, tape: Tape, *, timed: bool = False, on_error: Callable[[Exception], None] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.tape = tape
         self.timed = timed
+        self._on_error = on_error
+        self._blind = False  # after an error: ops run as if nobody looked
         self.thread = get_ident()
         self.composites = Composites(self)
         self.module = 0
@@ -109,6 +111,8 @@ class DispatchSource(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: tuple[type, ...], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if self._blind:
+            return func(*args, **(kwargs or {}))
         for kind in types:
             if kind not in _PLAIN_TENSORS and self._is_foreign(kind):
                 return NotImplemented
@@ -140,6 +144,21 @@ class DispatchSource(TorchDispatchMode):
         return out
 
     def _note(self, func: Any, reader: Reader, args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any) -> None:
+        try:
+            self._append(func, reader, args, kwargs, out)
+        except Exception as error:
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """An error of the recorder itself: the program's, unless somebody else takes it."""
+        if self._on_error is None:
+            raise error
+        self._blind = True  # torch holds this mode ready for after the op, so it cannot be taken out here
+        self._on_error(error)
+
+    def _append(
+        self, func: Any, reader: Reader, args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any
+    ) -> None:
         composites = self.composites
         if _current_graph_task_id() == -1:
             if composites.active:

@@ -2,61 +2,72 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rooflight.capture.collective_spans import SPAN, Interval, Launch, Step, join_spans, worker_threads
+from rooflight.capture.events import Event
 from rooflight.records.session import Float64, Session
+from rooflight.roofline.communication import kind_of, waits
 
 STEP_MARK: Final = "rooflight.step"
 _MOST_SKIPS: Final = 1000
 _SAME_OPS: Final = {"aten::_index_put_impl_": "aten::index_put", "aten::new_zeros": "aten::zeros"}
+_SUBCLASS: Final = "PythonSubclass"
+"""The event of a tensor subclass's own dispatch, around the ops on plain tensors that it calls."""
+
+_NCCL: Final = ("nccl", "rccl")
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """One op or kernel that Kineto saw. ``correlation`` ties a kernel to the op that launched it."""
+class OpTimes:
+    """Seconds of each record, and its start in seconds from the start of the step's mark: one row a marked step, NaN
+    for a record of which it is not known.
+    """
+
+    seconds: Float64
+    starts_s: Float64
+
+
+@dataclass(slots=True)
+class _Found:
+    """An op as Kineto saw it, and the kernels it launched."""
 
     name: str
-    start_ns: int
-    end_ns: int
-    thread: int
-    correlation: int
-    on_device: bool
+    event: Event
+    kernels: list[Event] = field(default_factory=list)
+
+    @property
+    def kernels_ns(self) -> int:
+        return sum(kernel.end_ns - kernel.start_ns for kernel in self.kernels)
+
+    @property
+    def collective(self) -> Interval | None:
+        """From when to when its kernels of NCCL ran; None where it launched none."""
+        kernels = [kernel for kernel in self.kernels if kernel.name.startswith(_NCCL)]
+        if not kernels:
+            return None
+        return min(kernel.start_ns for kernel in kernels), max(kernel.end_ns for kernel in kernels)
 
 
-def events_of(results: Any) -> list[Event]:
-    """Kineto's raw events, without the detour through FunctionEvent, which takes longer than the run."""
-    from torch.autograd import DeviceType  # type: ignore[attr-defined]
-
-    found = []
-    for raw in results.events():
-        on_device = raw.device_type() != DeviceType.CPU
-        start = raw.start_ns()
-        found.append(
-            Event(
-                raw.name(),
-                start,
-                start + raw.duration_ns(),
-                raw.start_thread_id(),
-                raw.linked_correlation_id() if on_device else raw.correlation_id(),
-                on_device,
-            )
-        )
-    return found
-
-
-def op_times(session: Session, events: Sequence[Event], *, device: bool) -> Float64:
-    """Seconds of each record, one row a marked step; NaN for a record that no event was found for.
+def op_times(session: Session, events: Sequence[Event], *, device: bool) -> OpTimes:
+    """When each record ran, and how long.
 
     A record without children is looked for by name, in order, among the outermost events with a recorded name; a
     record with children takes the sum of theirs. Views are looked for last, between the ops that touch memory: how
     many of them run depends on who looks. With ``device``, an op's time is that of the kernels it launched.
+
+    A collective's time is that of NCCL's kernel or of the span that gloo's thread writes, for its op only queues it;
+    waiting for one is no work, and takes 0 s.
     """
-    names = [_base(session.signatures[index].name) for index in session.columns.signature]
+    signature = session.columns.signature
+    names = [_base(session.signatures[index].name) for index in signature]
     works = works_on_memory(session)
     is_parent = np.zeros(len(session), dtype=bool)
     children = np.flatnonzero(~session.counted)
@@ -65,17 +76,46 @@ def op_times(session: Session, events: Sequence[Event], *, device: bool) -> Floa
     leaves = np.flatnonzero(~is_parent)
     leaf_names = [names[index] for index in leaves]
     views = set(leaf_names) - {names[index] for index in np.flatnonzero(~is_parent & works)}
-    rows = []
-    for start, end in _steps(events):
-        inside = [event for event in events if start <= event.start_ns < end or event.on_device]
-        found, seconds = _outermost(inside, set(leaf_names), device=device)
-        row = np.full(len(session), np.nan)
-        for record, event in _join(leaf_names, found, views):
-            row[leaves[record]] = seconds[event]
-        row[is_parent] = 0.0
-        np.add.at(row, session.columns.parent[working], row[working])
-        rows.append(row)
-    return np.array(rows).reshape(-1, len(session))
+    marks = _steps(events)
+    seconds, starts = (np.full((len(marks), len(session)), np.nan) for _ in range(2))
+    workers = worker_threads(events)
+    steps, kernels = [], []
+    for row, (start, end) in enumerate(marks):
+        inside = [e for e in events if (start <= e.start_ns < end and e.thread not in workers) or e.on_device]
+        found = _outermost(inside, set(leaf_names), device=device)
+        launches, on_device = [], {}
+        for leaf, other in _join(leaf_names, [one.name for one in found], views):
+            record, one = int(leaves[leaf]), found[other]
+            op = session.signatures[signature[record]]
+            if kind_of(op.name) is not None:
+                event = one.event
+                launches.append(Launch(record, op, event.start_ns, event.end_ns, event.thread))
+                if (when := one.collective) is not None:
+                    on_device[record] = when
+            else:
+                seconds[row, record], starts[row, record] = _seconds(one, start, device=device, idle=waits(op.name))
+        until = marks[row + 1][0] if row + 1 < len(marks) else np.inf
+        spans = [e for e in events if start <= e.start_ns < until and e.name.startswith(SPAN) and not e.on_device]
+        steps.append(Step(launches, spans))
+        kernels.append(on_device)
+    for row, (on_host, on_device) in enumerate(zip(join_spans(steps), kernels, strict=True)):
+        for record, (start, end) in {**on_host, **on_device}.items():
+            seconds[row, record] = (end - start) * 1e-9
+            starts[row, record] = (start - marks[row][0]) * 1e-9
+    seconds[:, is_parent] = 0.0
+    for row in range(len(marks)):
+        np.add.at(seconds[row], session.columns.parent[working], seconds[row, working])
+        np.fmin.at(starts[row], session.columns.parent[working], starts[row, working])
+    return OpTimes(seconds, starts)
+
+
+def _seconds(one: _Found, begin_ns: int, *, device: bool, idle: bool) -> tuple[float, float]:
+    """How long an op that is no collective took, and when it began, counted from ``begin_ns``."""
+    if device and not one.kernels:
+        return 0.0, np.nan
+    start_ns = min(kernel.start_ns for kernel in one.kernels) if device else one.event.start_ns
+    took_ns = one.kernels_ns if device else one.event.end_ns - one.event.start_ns
+    return 0.0 if idle else took_ns * 1e-9, (start_ns - begin_ns) * 1e-9
 
 
 def works_on_memory(session: Session) -> NDArray[np.bool_]:
@@ -159,24 +199,37 @@ def _steps(events: Iterable[Event]) -> list[tuple[int, int]]:
     return sorted((e.start_ns, e.end_ns) for e in events if e.name == STEP_MARK and not e.on_device)
 
 
-def _outermost(events: Sequence[Event], names: set[str], *, device: bool) -> tuple[list[str], list[float]]:
-    """Names and times of the events with a name of interest that lie in no other such event, by start."""
-    found: list[str] = []
-    seconds: list[float] = []
+def _outermost(events: Sequence[Event], names: set[str], *, device: bool) -> list[_Found]:
+    """The events with a name of interest that lie in no other such event, by start; with ``device``, their kernels.
+
+    An op on a tensor subclass is looked into: those on the plain tensors inside are the ones that were recorded.
+    """
+    found: list[_Found] = []
     owner: dict[int, int] = {}  # correlation of an op -> the outermost op it is part of
     open_until: dict[int, tuple[int, int]] = {}  # thread -> (end of its outermost op, that op's position)
-    for event in sorted((e for e in events if not e.on_device), key=lambda e: (e.start_ns, -e.end_ns)):
+    subclasses: dict[int, list[int]] = defaultdict(list)
+    on_host = sorted((e for e in events if not e.on_device), key=lambda e: (e.start_ns, -e.end_ns))
+    for event in on_host:
+        if event.name == _SUBCLASS:
+            subclasses[event.thread].append(event.start_ns)
+    for event in on_host:
         end, position = open_until.get(event.thread, (-1, -1))
         if event.start_ns < end:
             owner[event.correlation] = position
-        elif (name := _base(event.name)) in names:
+        elif (name := _base(event.name)) in names and not _passes_on(event, subclasses[event.thread]):
             position = len(found)
             open_until[event.thread] = (event.end_ns, position)
             owner[event.correlation] = position
-            found.append(name)
-            seconds.append(0.0 if device else (event.end_ns - event.start_ns) * 1e-9)
+            found.append(_Found(name, event))
     if device:
+        host_names = {event.name for event in on_host}  # the device's timeline repeats the host's marks
         for event in events:
-            if event.on_device and event.correlation in owner and event.name != STEP_MARK:
-                seconds[owner[event.correlation]] += (event.end_ns - event.start_ns) * 1e-9
-    return found, seconds
+            if event.on_device and event.correlation in owner and event.name not in host_names:
+                found[owner[event.correlation]].kernels.append(event)
+    return found
+
+
+def _passes_on(event: Event, subclasses: Sequence[int]) -> bool:
+    """Whether a tensor subclass took over inside an op."""
+    first = bisect_left(subclasses, event.start_ns)
+    return first < len(subclasses) and subclasses[first] < event.end_ns

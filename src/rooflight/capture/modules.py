@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from threading import get_ident
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any
 
 from torch import nn
@@ -18,6 +18,9 @@ from rooflight.capture.composites import open_sources
 from rooflight.capture.dispatch import DispatchSource
 from rooflight.capture.functions import FunctionSource
 
+Models = nn.Module | Mapping[str, nn.Module] | Sequence[nn.Module]
+"""A model, several by name (policy and reference), or several in order (the chunks of a pipeline stage)."""
+
 _CALL = nn.Module._call_impl.__code__
 
 
@@ -25,11 +28,15 @@ class ModuleTracker:
     """Keeps the source's current module up to date while installed.
 
     Without a model, the outermost module called becomes a root named after its class, and the modules below it get
-    their qualified names below that. With a model, names are those of ``model.named_modules()``.
+    their qualified names below that. Those of ``models`` (see ``models_of``) are named by ``named_modules()`` of each,
+    with its prefix.
     """
 
     def __init__(
-        self, source: DispatchSource, model: nn.Module | None = None, functions: FunctionSource | None = None
+        self,
+        source: DispatchSource,
+        models: Mapping[str, nn.Module] = MappingProxyType({}),
+        functions: FunctionSource | None = None,
     ) -> None:
         self._source = source
         self._functions = functions
@@ -39,8 +46,16 @@ class ModuleTracker:
         self._calls: set[tuple[int, int]] = set()  # which module was seen to call which, by number
         self._paths: dict[int, str] = {}
         self._prefixes: dict[int, str] = {}  # what the paths of the modules inside a module begin with
-        if model is not None:
-            self._name_tree(_uncompiled(model), "")
+        self.name(models)
+
+    def name(self, models: Mapping[str, nn.Module]) -> None:
+        """Give the modules of these models their qualified names."""
+        for prefix, model in models.items():
+            self._name_tree(uncompiled(model), prefix)
+
+    def roots(self) -> Sequence[nn.Module]:
+        """The models and the outermost modules met so far."""
+        return self._kept
 
     def install(self) -> None:
         """Register the hooks."""
@@ -73,6 +88,18 @@ class ModuleTracker:
         return self._source in open_sources()
 
     def _enter(self, module: nn.Module, _args: Any) -> None:
+        try:
+            self._entered(module)
+        except Exception as error:
+            self._source.fail(error)
+
+    def _leave(self, module: nn.Module, _args: Any, _output: Any) -> None:
+        try:
+            self._left(module)
+        except Exception as error:
+            self._source.fail(error)
+
+    def _entered(self, module: nn.Module) -> None:
         source = self._source
         if get_ident() != source.thread and not self._here():
             return
@@ -87,7 +114,7 @@ class ModuleTracker:
         self._stack.append((module, number))
         source.enter_module(number)
 
-    def _leave(self, module: nn.Module, _args: Any, _output: Any) -> None:
+    def _left(self, module: nn.Module) -> None:
         source, stack = self._source, self._stack
         if get_ident() != source.thread and not self._here():
             return
@@ -124,7 +151,7 @@ class ModuleTracker:
 
     def _name_unknown(self, module: nn.Module) -> int:
         """Name a module met for the first time, and those below it, after its class and the module that called it."""
-        inner = _uncompiled(module)
+        inner = uncompiled(module)
         if id(inner) not in self._numbers:
             parent = self._source.tape.module_path(self._stack[-1][1]) if self._stack else ""
             name = type(inner).__name__
@@ -135,7 +162,31 @@ class ModuleTracker:
         return self._numbers[id(module)]
 
 
-def _uncompiled(module: nn.Module) -> nn.Module:
+def models_of(model: Models | None) -> dict[str, nn.Module]:
+    """Models by the prefix of their modules' names: none for a single one, otherwise the names or places given.
+
+    Raises TypeError for what is not a module.
+    """
+    if model is None:
+        return {}
+    if isinstance(model, nn.Module):
+        return {"": model}
+    if isinstance(model, Mapping):
+        found = {str(name): module for name, module in model.items()}
+    else:
+        found = {str(place): module for place, module in enumerate(model)}
+    for module in found.values():
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"a {type(module).__name__} is not a torch.nn.Module: give the model, or a dict of models")
+    return {"": next(iter(found.values()))} if len(found) == 1 and not isinstance(model, Mapping) else found
+
+
+def module_name(prefix: str, name: str) -> str:
+    """The qualified name of what ``prefix`` calls ``name``."""
+    return f"{prefix}.{name}" if prefix else name
+
+
+def uncompiled(module: nn.Module) -> nn.Module:
     """What ``torch.compile`` wrapped: the wrapper has no name of its own."""
     return module._orig_mod if isinstance(module, OptimizedModule) else module
 

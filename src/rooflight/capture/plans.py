@@ -20,7 +20,7 @@ class Kind(IntEnum):
     TENSORS = 1
     ATTRIBUTE = 2
     IGNORED = 3  # floats, scalars, devices, layouts: no cost depends on them
-    GROUP = 4  # a process group, by object or name: its size is what matters
+    GROUP = 4  # a process group, by object or name: see capture.groups
 
 
 # These return an alias of their input although their schema does not say so.
@@ -111,20 +111,3 @@ def known_int(size: Any) -> int:
     if isinstance(size, torch.SymInt):
         return int(size.node.hint or 0)
     return int(size)
-
-
-def group_size(group: Any) -> int | None:
-    """Ranks in a process group given as torch passes it to an op; None when it cannot be told."""
-    import torch.distributed as dist
-    from torch.distributed import distributed_c10d
-
-    resolve: Any = distributed_c10d._resolve_process_group  # type: ignore[attr-defined]
-
-    try:
-        if isinstance(group, str):
-            group = resolve(group)
-        elif isinstance(group, torch.ScriptObject):
-            group = dist.ProcessGroup.unbox(group)
-        return int(group.size())
-    except (RuntimeError, TypeError, AttributeError, ValueError):
-        return None

@@ -10,7 +10,8 @@ from torch._C import _storage_id  # type: ignore[attr-defined]
 from torch._subclasses.fake_tensor import FakeTensor
 
 from rooflight.capture.describe import signature_of, storage_of, tensors_in
-from rooflight.capture.plans import Kind, Plan, group_size, known_int
+from rooflight.capture.groups import group_facts
+from rooflight.capture.plans import Kind, Plan, known_int
 from rooflight.capture.tape import Tape
 from rooflight.records.signature import OpSignature
 
@@ -23,6 +24,11 @@ _TENSOR, _TENSORS, _ATTRIBUTE, _GROUP = Kind.TENSOR, Kind.TENSORS, Kind.ATTRIBUT
 
 def reader_of(plan: Plan, tape: Tape) -> Reader:
     """A reader that notes the calls of the op with this plan on ``tape``."""
+    resizes = "out" in plan.names or plan.name.startswith("aten::resize")
+    return tape.around(_reader_for(plan, tape), resizes=resizes)
+
+
+def _reader_for(plan: Plan, tape: Tape) -> Reader:
     if not plan.names and plan.name.startswith("higher_order::"):
         return _careful_reader(plan, tape)
     if plan.name == "aten::lift_fresh":
@@ -63,7 +69,7 @@ def _lift_reader(plan: Plan, tape: Tape) -> Reader:
     def read(args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any, context: int) -> None:
         storage = storage_of(out)
         if storage is not None:
-            tape.new_storage(storage._cdata, storage.nbytes())
+            tape.new_storage(storage._cdata, storage.nbytes(), out)
         read_view(args, kwargs, out, context)
 
     return read
@@ -90,7 +96,7 @@ def _reader(plan: Plan, tape: Tape) -> Reader:
                         address = _storage_id(value)
                         storage_id = storage_ids.get(address)
                         if storage_id is None:
-                            storage_id = new_storage(address, value.untyped_storage().nbytes())
+                            storage_id = new_storage(address, value.untyped_storage().nbytes(), value)
                         add_id(storage_id)
                     else:
                         add_key(None)
@@ -102,11 +108,11 @@ def _reader(plan: Plan, tape: Tape) -> Reader:
                         address = _storage_id(item)
                         storage_id = storage_ids.get(address)
                         if storage_id is None:
-                            storage_id = new_storage(address, item.untyped_storage().nbytes())
+                            storage_id = new_storage(address, item.untyped_storage().nbytes(), item)
                         add_id(storage_id)
                     add_key(len(touched))
                 elif kind is _GROUP:
-                    add_key(group_size(value))
+                    add_key(group_facts(value))
             num_reads = len(touched)
             if num_reads > 1 and (touched[0] == touched[1] if num_reads == 2 else len(set(touched)) < num_reads):
                 add_key(tuple(_alias_pattern(kinds, values, touched)))
@@ -122,7 +128,7 @@ def _reader(plan: Plan, tape: Tape) -> Reader:
                 storage_id = storage_ids.get(address)
                 if storage_id is None or storage_id not in touched:
                     # not an alias of an input, so it was just allocated, whatever lived at its address before
-                    storage_id = new_storage(address, out.nbytes)
+                    storage_id = new_storage(address, out.nbytes, out)
                 add_id(storage_id)
             elif out is not None:
                 known = set(touched)
@@ -131,7 +137,7 @@ def _reader(plan: Plan, tape: Tape) -> Reader:
                     address = _storage_id(item)
                     storage_id = storage_ids.get(address)
                     if storage_id is None or storage_id not in known:
-                        storage_id = new_storage(address, item.nbytes)
+                        storage_id = new_storage(address, item.nbytes, item)
                         known.add(storage_id)
                     add_id(storage_id)
             whole = tuple(key)
@@ -193,7 +199,7 @@ def _new_ids(out: Any, known: list[int], tape: Tape) -> list[int]:
         address = _storage_id(item)
         number = tape.storage_ids.get(address)
         if number is None or number not in known:
-            ids.append(tape.new_storage(address, item.nbytes))
+            ids.append(tape.new_storage(address, item.nbytes, item))
     return ids
 
 
@@ -215,10 +221,10 @@ def _careful_reader(plan: Plan, tape: Tape) -> Reader:
     def storage_id(tensor: torch.Tensor, known: list[int] | None) -> int:
         storage = storage_of(tensor)
         if storage is None:
-            return tape.new_storage(-1 - id(tensor), 0)
+            return tape.new_storage(-1 - id(tensor), 0, tensor)
         number = tape.storage_ids.get(storage._cdata)
         if number is None or (known is not None and number not in known):
-            number = tape.new_storage(storage._cdata, storage.nbytes())
+            number = tape.new_storage(storage._cdata, storage.nbytes(), tensor)
         return number
 
     def read(args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any, context: int) -> None:

@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
+from collections.abc import Callable
 from threading import Lock, get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from torch._C import _current_graph_task_id
+
 from rooflight.capture.composites import install_route, remove_route
 from rooflight.capture.dispatch import DispatchSource
 from rooflight.capture.functions import FunctionSource
-from rooflight.capture.modules import ModuleTracker
+from rooflight.capture.groups import place_in_world
+from rooflight.capture.lifetimes import WatchedTape
+from rooflight.capture.modules import Models, ModuleTracker, models_of
 from rooflight.capture.phases import current_phase, subscribe, unsubscribe
 from rooflight.capture.tape import Tape
 from rooflight.machine.environment import describe
 from rooflight.records.session import Session
 
 if TYPE_CHECKING:
-    from torch import nn
+    pass
 
 
 class record:  # noqa: N801 - used like a function: with record(model) as recording
     """Record every operation that runs inside, forward, backward, optimizer and collectives.
 
-    ``model`` gives modules their qualified names; without it the outermost module called names itself. Works on real,
-    meta and fake tensors, under inference_mode, around compiled models (which run eagerly meanwhile: their structure
-    is what is recorded, and their compiled code is left as it was), nested, and in several threads at once, each
-    recording its own; threads started inside are not recorded. On leaving, also by an exception, torch is as before.
+    ``model`` gives modules their qualified names, several models in a dict or list with a prefix each; without it the
+    outermost module called names itself. Works on real, meta and fake tensors, under inference_mode, around compiled
+    models (which run eagerly meanwhile: their structure is what is recorded, and their compiled code is left as it
+    was), nested, and in several threads at once, each recording its own; threads started inside are not recorded. On
+    leaving, also by an exception, torch is as before.
 
         with rooflight.record(model) as recording:
             loss(model(x)).backward()
@@ -34,18 +41,30 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
 
     ``functions`` also notes which torch function each op was called for (2 µs a call). ``times`` reads the clock around
     each op, host time without what recording costs: right on a CPU, of no use on a GPU, which works on after the call.
+    ``memory`` also watches when each storage is freed and tells what it was for (2 µs an op). With ``on_error``, an
+    error of the recorder itself goes there instead of to the program, which runs on unseen.
     """
 
     _source: DispatchSource | None = None
     _functions: FunctionSource | None = None
     _tracker: ModuleTracker | None = None
+    _watch: WatchedTape | None = None
     _session: Session | None = None
 
-    def __init__(self, model: nn.Module | None = None, *, functions: bool = False, times: bool = False) -> None:
-        self._model = model
-        self._tape = Tape()
+    def __init__(
+        self,
+        model: Models | None = None,
+        *,
+        functions: bool = False,
+        times: bool = False,
+        memory: bool = False,
+        on_error: Callable[[Exception], None] | None = None,
+    ) -> None:
+        self._models = models_of(model)
+        self._tape = WatchedTape() if memory else Tape()
         self._wants_functions = functions
         self._wants_times = times
+        self._on_error = on_error
 
     @property
     def session(self) -> Session:
@@ -54,19 +73,45 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
             raise RuntimeError("the recording is still open: read .session after the with block")
         return self._session
 
+    def so_far(self) -> Session:
+        """What was recorded until now; the recording may go on."""
+        if self._session is not None:
+            return self._session
+        if self._source is not None and _current_graph_task_id() == -1:
+            self._source.composites.close_backward()
+        return self._tape.session(_environment(self._tape.devices))
+
+    def name_modules(self, model: Models) -> None:
+        """Give the modules of a model their qualified names, from now on."""
+        models = models_of(model)
+        self._models = {**self._models, **models}
+        if self._tracker is not None:
+            self._tracker.name(models)
+
+    def abandon(self) -> None:
+        """Take the recording out without keeping it, as far as that can be done from here: inside an op, torch puts
+        its mode back. Can be called again.
+        """
+        if self._source is not None:
+            self._take_out(self._source)
+            self._models, self._tracker = {}, None
+
     def __enter__(self) -> record:
         if self._source is not None:
             raise RuntimeError("a recording is used once: call rooflight.record() again")
-        source = self._source = DispatchSource(self._tape, timed=self._wants_times)
+        source = self._source = DispatchSource(self._tape, timed=self._wants_times, on_error=self._on_error)
         if self._wants_functions:
             self._functions = FunctionSource(source)
-        self._tracker = ModuleTracker(source, self._model, self._functions)
+        self._tracker = ModuleTracker(source, self._models, self._functions)
         source.set_phase(current_phase())
         try:
             install_route(source)
             _run_eagerly(source)
             subscribe(source.set_phase)
             self._tracker.install()
+            if isinstance(self._tape, WatchedTape):
+                self._watch = self._tape
+                self._watch.install(self._tracker.roots)
             source.enter_module(0)
             source.__enter__()
             if self._functions is not None:
@@ -77,7 +122,10 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
     ) -> None:
         source = self._source
         assert source is not None
@@ -90,7 +138,10 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
             raise
         source.composites.close_backward()
         self._session = self._tape.session(_environment(self._tape.devices))
-        self._model = self._tracker = self._functions = None
+        if self._watch is not None:
+            self._watch.forget()
+        self._models = {}
+        self._tracker = self._functions = self._watch = None
 
     def _take_out(self, source: DispatchSource) -> None:
         """Put torch back. Each step can be done twice and undoes what was half done."""
@@ -99,11 +150,15 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         source.leave()
         if self._tracker is not None:
             self._tracker.remove()
+        if self._watch is not None:
+            self._watch.remove()
         unsubscribe(source.set_phase)
         _stop_running_eagerly(source)
         remove_route(source)
 
     def __del__(self) -> None:
+        if sys.is_finalizing():
+            return
         if self._source is not None and self._session is None:  # an interrupt kept it from ending
             self._take_out(self._source)
 
@@ -111,7 +166,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
 def _environment(devices: set[str]) -> dict[str, str]:
     """The machine's facts, and which of its devices the recorded tensors were on: "meta" for none."""
     kind = next((kind for kind in ("meta", "cuda", "cpu") if kind in devices), "cpu")
-    return {**describe("cuda" if kind == "cuda" else "cpu"), "device_kind": kind}
+    return {**describe("cuda" if kind == "cuda" else "cpu"), **place_in_world(), "device_kind": kind}
 
 
 _lock = Lock()

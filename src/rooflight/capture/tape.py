@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from rooflight.capture.plans import known_int
 from rooflight.records.record import Direction, ModuleEntry
 from rooflight.records.session import NO_PARENT, Columns, Int32, Int64, Measurement, Session
 from rooflight.records.signature import OpSignature
+from rooflight.roofline.communication import kind_of
 
 
 class Tape:
@@ -88,12 +89,16 @@ class Tape:
         known = self._signatures.setdefault((id(op), reads, writes), (len(self._signatures), op))
         return known[0]
 
-    def new_storage(self, address: int, nbytes: int) -> int:
-        """Give the storage that now lives at ``address`` an id of its own."""
+    def new_storage(self, address: int, nbytes: int, holder: object) -> int:  # noqa: ARG002 - a watched tape needs it
+        """Give the storage that now lives at ``address`` an id of its own; ``holder`` is a tensor in it."""
         number = len(self.storage_bytes)
         self.storage_bytes.append(nbytes if type(nbytes) is int else known_int(nbytes))
         self.storage_ids[address] = number
         return number
+
+    def around(self, reader: Callable[..., None], *, resizes: bool) -> Callable[..., None]:  # noqa: ARG002
+        """What is to be called in place of a reader of this tape, whose op may resize what it is given."""
+        return reader
 
     def append(self, op: OpSignature, context: int, reads: Sequence[int], writes: Sequence[int]) -> int:
         """Add a record; returns its index. Readers of plain ops do the same by hand."""
@@ -180,7 +185,10 @@ class Tape:
         )
 
     def _measurement(self, parent: Int32) -> Measurement:
-        """The times taken while recording: one row. A record that accounts for others takes the sum of theirs."""
+        """The times taken while recording: one row. A record that accounts for others takes the sum of theirs.
+
+        A collective has none: its op returns once it is queued.
+        """
         timed = np.array(self.timed, dtype=np.int64)
         starts, ends = np.array(self.starts_ns, dtype=np.int64), np.array(self.ends_ns, dtype=np.int64)
         seconds, begins = np.full(len(parent), np.nan), np.full(len(parent), np.nan)
@@ -191,6 +199,9 @@ class Tape:
         seconds[owners], begins[owners] = 0.0, np.inf
         np.add.at(seconds, owners, seconds[children])
         np.minimum.at(begins, owners, begins[children])
+        is_collective = np.array([kind_of(op.name) is not None for _, op in self._signatures.values()], dtype=bool)
+        only_queued = is_collective[np.array(self.signatures, dtype=np.int32)]
+        seconds[only_queued] = begins[only_queued] = np.nan
         return Measurement(
             wall_samples_s=np.empty(0),
             op_samples_s=seconds[None],

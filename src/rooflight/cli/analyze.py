@@ -13,7 +13,10 @@ from rooflight.cli.progress import spinner
 
 
 def analyze(
-    target: Annotated[str, typer.Argument(help="Preset, config.json, train.py:function, or a saved session.")],
+    target: Annotated[
+        list[str],
+        typer.Argument(help="Preset, config.json, train.py:function, or a saved session; or one session a rank."),
+    ],
     mode: Annotated[str | None, typer.Option(help="forward, train, prefill or decode. [default: forward]")] = None,
     batch: Annotated[int | None, typer.Option(help="Sequences or images a step. [default: the preset's]")] = None,
     seq: Annotated[int | None, typer.Option(help="Tokens a sequence. [default: the preset's]")] = None,
@@ -37,15 +40,18 @@ def analyze(
 
     TARGET is a preset (gpt2, llama-3.1-8b, ...), a transformers config.json, a function of your own
     (path/to/train.py:make_step, which returns a zero-argument step and optionally the model), or a saved session.
+    Several saved sessions are the ranks of one run: the report names the slowest and tells how far they differ.
 
     \b
       rooflight analyze gpt2
       rooflight analyze llama-3.1-405b --device H100-SXM5-80GB --mode train --batch 1 --seq 8192
       rooflight analyze path/to/train.py:make_step --save run.session
       rooflight analyze run.session --device B200-SXM --json -
+      rooflight analyze rank0.session rank1.session
     """
-    from rooflight.front import Wish, analyze_target
+    from rooflight.front import Wish, analyze_ranks, analyze_target
     from rooflight.reporting.output import check_writable, write_report
+    from rooflight.roofline.ranks_report import ranks_report
     from rooflight.roofline.report import report_of
 
     if json == markdown == "-":
@@ -54,14 +60,22 @@ def analyze(
         check_writable(path)
     if top < 1:
         raise ValueError(f"--top {top}: ask for at least 1 row")
+    if len(target) > 1 and save is not None:
+        raise ValueError("--save: each rank's session is saved already")
+    if len(target) > 1 and measure:
+        raise ValueError("--measure: saved sessions cannot run again")
     wish = Wish(mode=mode, batch=batch, seq=seq, dtype=dtype, optimizer=optimizer, small=small)
     # what the program prints must not end up in the middle of the JSON
     aside = redirect_stdout(sys.stderr) if "-" in (json, markdown) else nullcontext()
     with spinner() as progress, aside:
-        analysis, notes = analyze_target(target, wish, device=device, measured=measure, progress=progress)
-        if save is not None:
-            progress(f"saving {save}")
-            analysis.session.save(save)
-        progress("writing the report")
-        report = report_of(analysis, top=top, notes=notes)
+        if len(target) > 1:
+            progress("putting the ranks together")
+            report = ranks_report(analyze_ranks(target, wish, device=device), top=top)
+        else:
+            analysis, notes = analyze_target(target[0], wish, device=device, measured=measure, progress=progress)
+            if save is not None:
+                progress(f"saving {save}")
+                analysis.session.save(save)
+            progress("writing the report")
+            report = report_of(analysis, top=top, notes=notes)
     write_report(report, json=json, markdown=markdown)

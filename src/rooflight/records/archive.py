@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.records.record import Direction, ModuleEntry, StorageKind
-from rooflight.records.session import KEPT, NO_PARENT, Columns, Lifetimes, Measurement, Session
+from rooflight.records.session import KEPT, NO_PARENT, STOOD, Columns, Lifetimes, Measurement, Session
 from rooflight.records.signature import AttributeValue, OpSignature
 from rooflight.records.tensor import TensorSpec
 
@@ -87,6 +87,7 @@ def save(session: Session, path: Path) -> Path:
                 _write_array(archive, "op_starts_s", session.measurement.op_starts_s)
             if session.lifetimes is not None:
                 _write_array(archive, "storage_kind", session.lifetimes.kind)
+                _write_array(archive, "storage_made", session.lifetimes.made)
                 _write_array(archive, "storage_freed", session.lifetimes.freed)
         temporary.replace(path)
     except BaseException:
@@ -245,8 +246,9 @@ def _read_lifetimes(archive: zipfile.ZipFile, header: _Header) -> Lifetimes | No
     if not header.has_lifetimes:
         return None
     kind: Any = _read_array(archive, "storage_kind", np.int8)
+    made: Any = _read_array(archive, "storage_made", np.int32)
     freed: Any = _read_array(archive, "storage_freed", np.int32)
-    return Lifetimes(kind=kind, freed=freed)
+    return Lifetimes(kind=kind, made=made, freed=freed)
 
 
 def _check(session: Session) -> None:
@@ -275,8 +277,10 @@ def _check(session: Session) -> None:
     lifetimes = session.lifetimes
     if lifetimes is not None and (
         lifetimes.kind.shape != session.storage_bytes.shape
+        or lifetimes.made.shape != session.storage_bytes.shape
         or lifetimes.freed.shape != session.storage_bytes.shape
         or not _within(lifetimes.kind, 0, len(StorageKind))
+        or not _within(lifetimes.made, STOOD, count + 1)
         or not _within(lifetimes.freed, KEPT, count + 1)
     ):
         raise _UnreadableError("the lifetimes of storages make no sense: record it again")

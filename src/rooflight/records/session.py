@@ -20,6 +20,8 @@ Float64 = NDArray[np.float64]
 NO_PARENT = -1
 KEPT = -1
 """Entry of ``Lifetimes.freed`` for a storage that was never freed."""
+STOOD = -1
+"""Entry of ``Lifetimes.made`` for a storage that was there before the first record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +79,13 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifetimes:
-    """Of each storage its ``kind`` (a ``StorageKind``), and when it was freed: ``freed[i]`` records had run by then, or
-    ``KEPT`` for one that was there to the end.
+    """Of each storage its ``kind`` (a ``StorageKind``), and from when to when it was there: the record number
+    ``made[i]`` was the first to run beside it, or it ``STOOD`` before; ``freed[i]`` records had run when it was freed,
+    or it was ``KEPT`` to the end. Watched are also storages that no record touches: parameters that were not used.
     """
 
     kind: Int8
+    made: Int32
     freed: Int32
 
 

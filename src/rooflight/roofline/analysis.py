@@ -17,9 +17,10 @@ from rooflight.records.record import Direction
 from rooflight.records.session import Float64, Int64, Session
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.bound import Bound, Limiter, bound_of, float32_matrix_precision
-from rooflight.roofline.footprint import Footprint, footprint_of
+from rooflight.roofline.communication import Communication, communication_of
+from rooflight.roofline.memory import MemoryUse, memory_use
 from rooflight.roofline.program import ProgramBounds, program_bounds
-from rooflight.roofline.waterfall import Gap, waterfall_of
+from rooflight.roofline.waterfall import Exchange, Gap, waterfall_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +151,12 @@ class Analysis:
         bound = Quantity(totals.op_bound_s, "s")
         return f"<Analysis of {totals.calls} ops on {self.device.name}: op bound {bound}>"
 
+    def of(self, session: Session) -> Analysis:
+        """The same analysis with other times: ``session`` is this one's, measured differently."""
+        other = Analysis(session, self.device, self.target)
+        other.program = self.program
+        return other
+
     @cached_property
     def totals(self) -> Totals:
         """Sums over all counted ops."""
@@ -270,12 +277,33 @@ class Analysis:
             op_bound_s=totals.op_bound_s,
             ops_measured_s=totals.ops_measured_s,
             measured_s=totals.measured_s,
+            exchange=self._exchange,
         )
 
     @cached_property
-    def footprint(self) -> Footprint:
-        """Memory the step needs at least."""
-        return footprint_of(self.session)
+    def communication(self) -> Communication:
+        """The collectives: bytes, bounds, bandwidths, and how much of them no computing op hid."""
+        return communication_of(self.session, self._costs, self._bounds, self.device.link_bytes_per_s)
+
+    @property
+    def busy_s(self) -> float | None:
+        """Seconds of a step in which ops ran: their sum, of collectives what nothing hid. None where unknown."""
+        ops_s, exchange = self.totals.ops_measured_s, self._exchange
+        if ops_s is None or exchange is None:
+            return ops_s
+        return ops_s - exchange.measured_s + exchange.exposed_s
+
+    @property
+    def _exchange(self) -> Exchange | None:
+        found = self.communication
+        if found.measured_s is None or found.exposed_step_s is None:
+            return None
+        return Exchange(measured_s=found.measured_s, exposed_s=found.exposed_step_s, op_bound_s=found.op_bound_s)
+
+    @cached_property
+    def memory(self) -> MemoryUse:
+        """Memory the step takes: its peak, by kind and over time, and what is alive then."""
+        return memory_use(self.session)
 
     @cached_property
     def unknown_peaks(self) -> dict[str, int]:

@@ -12,6 +12,8 @@ from rooflight.records.report import Cell, Report, Table
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.analysis import Analysis, Group, Operation
 from rooflight.roofline.bound import Limiter
+from rooflight.roofline.communication_report import collectives_table, communication_data, exposure_text
+from rooflight.roofline.memory_report import memory_data, memory_fact, memory_tables
 
 SCHEMA = "rooflight.analysis/1"
 _SHOWN_CONTRADICTIONS = 5
@@ -52,10 +54,13 @@ def conclusion(analysis: Analysis) -> str:
         f"The step took {Quantity(totals.measured_s, 's')}, {_times(speed)} the {bound} that its ops need at the speed "
         f"of light ({percent(1 / speed)} efficiency); {limit}.{_without_peaks(analysis)}"
     )
-    if totals.ops_measured_s is not None and totals.ops_measured_s <= totals.measured_s:
-        outside = totals.measured_s - totals.ops_measured_s
-        slow = totals.ops_measured_s - totals.op_bound_s
-        if outside > slow:
+    losses = {gap.name: gap.seconds for gap in analysis.waterfall}
+    if "overhead and idle" in losses:
+        outside, slow = losses["overhead and idle"], losses["kernels slower than their bound"]
+        waited = losses.get("exposed communication beyond its bound", 0.0)
+        if waited > max(outside, slow):
+            text += f" The largest loss is communication that nothing hides: {Quantity(waited, 's')} beyond its bound."
+        elif outside > slow:
             text += f" The largest loss is time outside the ops: {Quantity(outside, 's')} of overhead."
         elif slow > 0:
             text += f" The largest loss is inside the ops, which run {Quantity(slow, 's')} longer than they must."
@@ -102,15 +107,12 @@ def data_of(analysis: Analysis) -> dict[str, Any]:
             {"name": gap.name, "seconds": gap.seconds, "until_s": gap.until_s, "remedy": gap.remedy}
             for gap in analysis.waterfall
         ],
-        "memory": {
-            "standing_bytes": analysis.footprint.standing_bytes,
-            "peak_bytes": analysis.footprint.peak_bytes,
-            "device_bytes": analysis.device.dram_capacity_bytes,
-        },
-        "by_phase": [_group_data(group) for group in analysis.by("phase")],
-        "by_module": [_group_data(group) for group in analysis.by("module")],
-        "by_layer": [_group_data(group) for group in analysis.by("layer")],
-        "by_op": [_group_data(group) for group in analysis.by("op")],
+        "memory": memory_data(analysis.memory, analysis.device.dram_capacity_bytes),
+        "communication": communication_data(analysis.communication),
+        "by_phase": [group_data(group) for group in analysis.by("phase")],
+        "by_module": [group_data(group) for group in analysis.by("module")],
+        "by_layer": [group_data(group) for group in analysis.by("layer")],
+        "by_op": [group_data(group) for group in analysis.by("op")],
         "ops": [_operation_data(operation) for operation in analysis.operations],
         "contradictions": [
             {
@@ -140,17 +142,21 @@ def _facts(analysis: Analysis) -> Iterable[tuple[str, Cell]]:
     if totals.bytes_sent:
         yield "bytes sent", Quantity(totals.bytes_sent, "B")
     yield "coverage", f"{percent(coverage.calls)} of calls, {percent(coverage.bytes)} of bytes"
-    footprint = analysis.footprint
-    standing = Quantity(footprint.standing_bytes, "B")
-    yield "memory", f"at least {Quantity(footprint.peak_bytes, 'B')}, of which {standing} stands before the step"
+    yield "memory", memory_fact(analysis.memory)
     yield "op bound", Quantity(totals.op_bound_s, "s")
     measurement = analysis.session.measurement
     if measurement is None:
         yield "measured", "not measured"
         return
     walls = measurement.wall_samples_s
-    span = f"{Quantity(float(walls.min()), 's')} to {Quantity(float(walls.max()), 's')}"
-    yield "measured step", f"{Quantity(totals.measured_s or 0.0, 's')} (median of {len(walls)}, {span})"
+    if not len(walls):
+        yield "measured", "ops only, not whole steps"
+    else:
+        span = f"{Quantity(float(walls.min()), 's')} to {Quantity(float(walls.max()), 's')}"
+        yield "measured step", f"{Quantity(totals.measured_s or 0.0, 's')} (median of {len(walls)}, {span})"
+    exposure = exposure_text(analysis.communication)
+    if exposure:
+        yield "communication", exposure
     if totals.ops_measured_s is not None:
         yield "measured ops", f"{Quantity(totals.ops_measured_s, 's')} in sum ({measurement.clock})"
     if totals.measured_s:
@@ -163,6 +169,9 @@ def _tables(analysis: Analysis, top: int) -> Iterable[Table]:
     yield _group_table("By layer type", "layer", analysis.by("layer"), analysis, top=top)
     yield _group_table("By op", "op", analysis.by("op"), analysis, top=top)
     yield _operation_table(analysis, top)
+    if analysis.communication.collectives:
+        yield collectives_table(analysis.communication, top)
+    yield from memory_tables(analysis.memory, top)
     uncosted = analysis.coverage.uncosted
     if uncosted:
         yield Table(
@@ -270,7 +279,7 @@ def _notes(analysis: Analysis) -> Iterable[str]:
         )
     for name, calls in analysis.unknown_peaks.items():
         yield f"{device.name} has no known {name}: {calls:,} calls are bounded without it."
-    peak, capacity = analysis.footprint.peak_bytes, device.dram_capacity_bytes
+    peak, capacity = analysis.memory.peak_bytes, device.dram_capacity_bytes
     if capacity is not None and peak > capacity:
         over, times = Quantity(peak - capacity, "B"), peak / capacity
         yield (
@@ -296,10 +305,10 @@ def _notes(analysis: Analysis) -> Iterable[str]:
     if measurement is not None and not len(measurement.op_samples_s):
         yield f"No times for single ops ({measurement.clock}; a compiled model is recorded as it runs uncompiled)."
     elif measurement is not None:
-        if (analysis.totals.ops_measured_s or 0.0) > (analysis.totals.measured_s or 0.0):
-            yield "The ops took longer under the profiler than whole steps without it: their times are upper figures."
         walls = measurement.wall_samples_s
-        if walls.max() > _SCATTER * walls.min():
+        if len(walls) and (analysis.busy_s or 0.0) > (analysis.totals.measured_s or 0.0):
+            yield "The ops took longer under the profiler than whole steps without it: their times are upper figures."
+        if len(walls) and walls.max() > _SCATTER * walls.min():
             yield "Steps differ widely in time: other programs may have been running, measure again when it is quiet."
         untimed = sum(op.calls - op.timed_calls for op in analysis.operations if op.bound_s)
         if untimed:
@@ -402,7 +411,8 @@ def _peaks(device: DeviceSpec, name: str) -> dict[str, float]:
     return peaks
 
 
-def _group_data(group: Group) -> dict[str, Any]:
+def group_data(group: Group) -> dict[str, Any]:
+    """A roll-up as plain values in SI units."""
     return {
         "name": group.name,
         "calls": group.calls,

@@ -18,6 +18,17 @@ class Gap:
     remedy: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """Seconds of a step's collectives: their times in sum, the part of the step that they alone filled, and the sum of
+    their op bounds, which is part of the op bound already.
+    """
+
+    measured_s: float
+    exposed_s: float
+    op_bound_s: float
+
+
 def waterfall_of(
     *,
     program_bound_s: float,
@@ -25,19 +36,29 @@ def waterfall_of(
     op_bound_s: float,
     ops_measured_s: float | None = None,
     measured_s: float | None = None,
+    exchange: Exchange | None = None,
 ) -> tuple[Gap, ...]:
     """The gaps between the figures that are known, in order; their seconds sum to the last figure.
 
     Where the profiled ops took longer in sum than a whole step (the profiler slowed them, or they overlap), the two
-    cannot be told apart and become one gap.
+    cannot be told apart and become one gap. With an ``exchange``, kernels and collectives have a gap each: what
+    computing ops took beyond their bound, and what was exposed of collectives beyond theirs. The latter is negative
+    where computing hid them.
     """
-    if ops_measured_s is not None and measured_s is not None and ops_measured_s > measured_s:
-        ops_measured_s = None
+    busy_s = ops_measured_s
+    if exchange is not None and ops_measured_s is not None:
+        computing_s = ops_measured_s - exchange.measured_s
+        ops_measured_s, busy_s = computing_s + exchange.op_bound_s, computing_s + exchange.exposed_s
+    else:
+        exchange = None
+    if busy_s is not None and measured_s is not None and busy_s > measured_s:
+        ops_measured_s = busy_s = exchange = None
     levels: list[tuple[str, float | None, str]] = [
         ("program bound", program_bound_s, "another algorithm: fewer FLOPs or bytes"),
         ("no overlap, no reuse between kernels", fused_bound_s, "overlap, reuse across kernels"),
         ("memory traffic that fusion would save", op_bound_s, "torch.compile, fused kernels and optimizers"),
         ("kernels slower than their bound", ops_measured_s, "better kernels, aligned shapes, lower precision"),
+        *_communication(exchange, busy_s),
         ("overhead and idle", measured_s, "torch.compile, CUDA graphs, a bigger batch"),
     ]
     gaps: list[Gap] = []
@@ -49,3 +70,12 @@ def waterfall_of(
         gaps.append(Gap(name=label, seconds=until_s - before, until_s=until_s, remedy=remedy))
         before = until_s
     return tuple(gaps)
+
+
+def _communication(exchange: Exchange | None, busy_s: float | None) -> list[tuple[str, float | None, str]]:
+    if exchange is None:
+        return []
+    if exchange.exposed_s < exchange.op_bound_s:
+        return [("communication hidden behind computing", busy_s, "")]
+    remedy = "overlap with computing, fewer or larger messages, a faster link, balanced ranks"
+    return [("exposed communication beyond its bound", busy_s, remedy)]

@@ -1,0 +1,210 @@
+"""When a collective really ran on the host: spans that gloo's own threads write, joined to the ops that queued them.
+
+The op (``c10d::allreduce_``) only puts work on its process group's queue. A thread of that group takes it off, writes a
+span ``gloo:all_reduce`` and works, in the order of the queue. What Kineto does not tell is which thread serves which
+group. That is worked out: a thread serves one group all along, each group must have as many spans of a name as it
+queued, and no work can begin before it was queued. Where more than one way to deal out the threads is left, only the
+times on which all of them agree are kept.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rooflight.capture.events import Event
+from rooflight.records.signature import OpSignature
+from rooflight.roofline.communication import Kind, kind_of
+
+SPAN: Final = "gloo:"
+_CALLERS: Final = ("gloo:send", "gloo:recv", "gloo:recvAnySource")
+"""Spans that begin inside the op, on its own thread."""
+
+_MOST_TRIES: Final = 20_000
+_MOST_WAYS: Final = 64
+
+_SPAN_NAMES: Final = {
+    Kind.ALL_REDUCE: "gloo:all_reduce",
+    Kind.ALL_GATHER: "gloo:all_gather",
+    Kind.REDUCE_SCATTER: "gloo:reduce_scatter",
+    Kind.ALL_TO_ALL: "gloo:all_to_all",
+    Kind.BROADCAST: "gloo:broadcast",
+    Kind.REDUCE: "gloo:reduce",
+    Kind.GATHER: "gloo:gather",
+    Kind.SCATTER: "gloo:scatter",
+    Kind.BARRIER: "gloo:barrier",
+}
+
+Interval = tuple[int, int]
+_Way = Mapping[int, Hashable]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A call of a collective op: its record, its signature, and from when to when and where the host was in it."""
+
+    record: int
+    op: OpSignature
+    start_ns: int
+    end_ns: int
+    thread: int
+
+    @property
+    def group(self) -> Hashable:
+        """What tells its process group from others."""
+        names = ("group_name", "group_ranks", "group_size")
+        return next((value for name in names if (value := self.op.attribute(name)) is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The collectives that a step queued, and all spans that began before the next step did."""
+
+    launches: Sequence[Launch]
+    spans: Sequence[Event]
+
+
+def worker_threads(events: Sequence[Event]) -> set[int]:
+    """Threads that work for a process group: what else runs there is part of a collective."""
+    return {event.thread for event in events if event.name.startswith(SPAN) and event.name not in _CALLERS}
+
+
+def join_spans(steps: Sequence[Step]) -> list[dict[int, Interval]]:
+    """For each step, by record, from when to when (ns) its collective ran; records of which that is not certain are
+    left out.
+    """
+    queues = [_Queues(step) for step in steps]
+    ways = _ways(queues)
+    found: list[dict[int, Interval]] = []
+    for step, queue in zip(steps, queues, strict=True):
+        told = [queue.intervals(way) for way in ways]
+        agreed = told[0].items() if told else ()
+        found.append({record: when for record, when in agreed if all(one.get(record) == when for one in told)})
+        found[-1] |= _calls(step)
+    return found
+
+
+class _Queues:
+    """Of one step, by name of span: the spans, and who queued them."""
+
+    def __init__(self, step: Step) -> None:
+        names = {span.name for span in step.spans}
+        queued: dict[str, list[tuple[Launch, int]]] = defaultdict(list)
+        for launch in sorted(step.launches, key=lambda launch: launch.start_ns):
+            name, count = _expected(launch.op, names)
+            if name:
+                queued[name].append((launch, count))
+        spans: dict[str, list[Event]] = defaultdict(list)
+        for span in sorted(step.spans, key=lambda span: span.start_ns):
+            spans[span.name].append(span)
+        # a name of which there are more or fewer spans than were queued tells nothing
+        self.names = [name for name in queued if sum(count for _, count in queued[name]) == len(spans[name])]
+        self.spans = {name: spans[name] for name in self.names}
+        self.queued = {name: queued[name] for name in self.names}
+
+    def left(self) -> dict[tuple[str, Hashable], int]:
+        """How many spans of each name each group must have."""
+        counts: Counter[tuple[str, Hashable]] = Counter()
+        for name, entries in self.queued.items():
+            for launch, count in entries:
+                counts[name, launch.group] += count
+        return counts
+
+    def pairs(self, way: _Way) -> Iterator[tuple[Launch, list[Event]]]:
+        """Each collective with its spans, if each thread serves the group that ``way`` says."""
+        for name, entries in self.queued.items():
+            waiting: dict[Hashable, list[Event]] = defaultdict(list)
+            for span in reversed(self.spans[name]):
+                waiting[way[span.thread]].append(span)
+            for launch, count in entries:
+                yield launch, [waiting[launch.group].pop() for _ in range(count)]
+
+    def intervals(self, way: _Way) -> dict[int, Interval]:
+        return {
+            launch.record: (min(span.start_ns for span in spans), max(span.end_ns for span in spans))
+            for launch, spans in self.pairs(way)
+            if spans
+        }
+
+    def allows(self, way: _Way) -> bool:
+        """Whether no work begins before it was queued."""
+        return all(span.start_ns >= launch.start_ns for launch, spans in self.pairs(way) for span in spans)
+
+
+def _ways(queues: Sequence[_Queues]) -> list[_Way]:
+    """The ways to deal out threads to groups that all steps allow; none where there are too many to look at."""
+    by_thread: dict[int, Counter[tuple[int, str]]] = defaultdict(Counter)
+    left: dict[tuple[int, str, Hashable], int] = {}
+    for number, queue in enumerate(queues):
+        left |= {(number, name, group): count for (name, group), count in queue.left().items()}
+        for name in queue.names:
+            for span in queue.spans[name]:
+                by_thread[span.thread][number, name] += 1
+    groups = list(dict.fromkeys(group for *_, group in left))
+    # the busiest first: they fit the fewest groups
+    threads = sorted(by_thread, key=lambda thread: -sum(by_thread[thread].values()))
+    ways: list[_Way] = []
+    way: dict[int, Hashable] = {}
+    tries = 0
+
+    def deal(position: int) -> bool:
+        nonlocal tries
+        tries += 1
+        if tries > _MOST_TRIES or len(ways) > _MOST_WAYS:
+            return False
+        if position == len(threads):
+            if all(queue.allows(way) for queue in queues):
+                ways.append(dict(way))
+            return True
+        thread = threads[position]
+        for group in groups:
+            taken = by_thread[thread]
+            if any(left.get((*key, group), 0) < count for key, count in taken.items()):
+                continue
+            way[thread] = group
+            for key, count in taken.items():
+                left[*key, group] -= count
+            goes_on = deal(position + 1)
+            for key, count in taken.items():
+                left[*key, group] += count
+            if not goes_on:
+                return False
+        return True
+
+    return ways if deal(0) else []
+
+
+def _calls(step: Step) -> dict[int, Interval]:
+    """Sends and receives: their span begins inside the op, on its own thread."""
+    by_thread: dict[int, list[Event]] = defaultdict(list)
+    for span in sorted(step.spans, key=lambda span: span.start_ns):
+        if span.name in _CALLERS:
+            by_thread[span.thread].append(span)
+    found: dict[int, Interval] = {}
+    for launch in step.launches:
+        if kind_of(launch.op.name) not in (Kind.SEND, Kind.RECEIVE):
+            continue
+        spans = by_thread[launch.thread]
+        starts = [span.start_ns for span in spans]
+        inside = spans[bisect_left(starts, launch.start_ns) : bisect_right(starts, launch.end_ns)]
+        if len(inside) == 1:
+            found[launch.record] = inside[0].start_ns, inside[0].end_ns
+    return found
+
+
+def _expected(op: OpSignature, present: set[str]) -> tuple[str, int]:
+    """Name and number of the spans that a collective writes: an empty name for those that its own thread writes."""
+    kind = kind_of(op.name)
+    if kind is Kind.REDUCE_SCATTER and _SPAN_NAMES[kind] not in present:
+        # gloo has none of its own: it reduces everything everywhere, tensor by tensor
+        if op.name == "c10d::reduce_scatter_":
+            ranks = op.attribute("group_size")
+            return _SPAN_NAMES[Kind.ALL_REDUCE], ranks if isinstance(ranks, int) else 0
+        sources = [name for name in op.input_names if name.startswith("input")]
+        return _SPAN_NAMES[Kind.ALL_REDUCE], max(1, len(sources))
+    if kind is None or op.name == "c10d::monitored_barrier_":
+        return "", 0
+    return _SPAN_NAMES.get(kind, ""), 1

@@ -1,0 +1,300 @@
+"""WatchedTape: a tape that also sees when each storage is freed, and tells what it was for.
+
+A weak reference to the storage object, which torch keeps for as long as the memory is there, whoever holds it: a
+variable, a view or the autograd graph. Nothing is kept alive, and a recording that does not ask pays nothing.
+"""
+
+from __future__ import annotations
+
+import weakref
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch._C import DisableTorchFunction, _current_graph_task_id, is_grad_enabled
+from torch.optim import optimizer as torch_optimizer
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from rooflight.capture.describe import storage_of, tensors_in
+from rooflight.capture.plans import known_int
+from rooflight.capture.tape import Tape
+from rooflight.records.record import Direction, StorageKind
+from rooflight.records.session import KEPT, STOOD, Int8, Int32, Lifetimes, Session
+from rooflight.records.touches import owners, touches_of
+
+
+class _Watch(weakref.ref[torch.UntypedStorage]):
+    """Knows, when its storage is gone, which one that was."""
+
+    __slots__ = ("address", "number")
+
+    address: int
+    number: int
+
+
+class WatchedTape(Tape):
+    """A tape whose sessions have lifetimes. ``install`` before and ``remove`` after; ``forget`` when all is said."""
+
+    __slots__ = (
+        "_certain",
+        "_dead",
+        "_freed",
+        "_gradients",
+        "_in_backward",
+        "_made",
+        "_parameters",
+        "_roots",
+        "_switches",
+        "_watches",
+        "_with_grad",
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made = array("i")  # by storage: how many records there were when it was first seen
+        self._freed = array("i")
+        self._certain: set[int] = set()  # storages for which ``_made`` is when they came to be
+        self._watches: dict[int, _Watch] = {}  # by storage
+        self._dead: list[_Watch] = []  # filled by list.append: Python code here would swallow a Ctrl-C
+        self._parameters: set[int] = set()
+        self._gradients: set[int] = set()
+        self._roots: Callable[[], Iterable[nn.Module]] = tuple
+        self._with_grad = False
+        self._switches = array("i")  # records before which gradients were switched on, off, on and so on
+        self._in_backward = False
+
+    def install(self, roots: Callable[[], Iterable[nn.Module]]) -> None:
+        """Begin to watch. ``roots`` gives the outermost modules known so far; what they hold is there already."""
+        self._roots = roots
+        torch_optimizer.register_optimizer_step_pre_hook(self._before_step)
+        _watch_resizes(self)
+        for root in roots():
+            for buffer in root.buffers():
+                self._note(buffer, set(), STOOD)
+        self._note_modules(STOOD)
+
+    def remove(self) -> None:
+        """Take the hooks out. They are looked for: an interrupt may have lost their handles."""
+        hooks = torch_optimizer._global_optimizer_pre_hooks
+        for number in [number for number, hook in hooks.items() if hook == self._before_step]:
+            hooks.pop(number, None)
+        _stop_watching_resizes(self)
+
+    def forget(self) -> None:
+        """Let go of the model and of the storages that are still there."""
+        self._roots = tuple
+        self._watches.clear()
+        self._dead.clear()
+
+    def new_storage(self, address: int, nbytes: int, holder: object) -> int:
+        """Give the storage that now lives at ``address`` an id of its own, and watch it."""
+        storage = storage_of(holder) if isinstance(holder, torch.Tensor) else None
+        if storage is None:
+            return self._add(super().new_storage(address, nbytes, holder))
+        number = self.storage_ids.get(address, -1)
+        watch = self._watches.get(number)
+        if watch is not None and watch() is storage:
+            return number  # an op returned what is neither new nor one of its arguments
+        return self._begin(storage)
+
+    def around(self, reader: Callable[..., None], *, resizes: bool) -> Callable[..., None]:
+        """The reader, after what must be noted before the record of an op that has just run is written."""
+        dead = self._dead
+
+        def read(args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any, context: int) -> None:
+            if dead:
+                self._settle()
+            if is_grad_enabled() is not self._with_grad:
+                self._with_grad = not self._with_grad
+                self._switches.append(len(self))
+            if _current_graph_task_id() != -1:
+                self._in_backward = True
+            elif self._in_backward:
+                self._in_backward = False
+                self._note_modules()
+            reader(args, kwargs, out, context)
+
+        def read_resized(args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any, context: int) -> None:
+            read(args, kwargs, out, context)
+            for tensor in tensors_in((args, kwargs)):
+                storage = storage_of(tensor)
+                if storage is not None:
+                    self.resized(storage, len(self) - 1)
+
+        return read_resized if resizes else read
+
+    def resized(self, storage: torch.UntypedStorage, record: int) -> None:
+        """Note that a storage may have another size from ``record`` on: it is then another storage."""
+        number = self.storage_ids.get(storage._cdata, -1)
+        watch = self._watches.get(number)
+        if watch is None or watch() is not storage or known_int(storage.nbytes()) == self.storage_bytes[number]:
+            return
+        self._freed[number] = record
+        del self._watches[number]
+        successor = self._begin(storage, record)
+        for numbers in (self._parameters, self._gradients):
+            if number in numbers:
+                numbers.add(successor)
+
+    def session(self, environment: Mapping[str, str], notes: Sequence[str] = ()) -> Session:
+        """The columns so far as an immutable session, with the lifetimes so far."""
+        self._note_modules()
+        session = super().session(environment, notes)
+        made, freed = self._made_and_freed(session)
+        return replace(session, lifetimes=Lifetimes(kind=self._kinds(session, made, freed), made=made, freed=freed))
+
+    # -- births and deaths -------------------------------------------------------------------------------------------
+
+    def _begin(self, storage: torch.UntypedStorage, made: int | None = None) -> int:
+        """Watch a storage from now on, under a number of its own. Of an op's operand, nobody knows when it was made."""
+        number = self._add(super().new_storage(storage._cdata, storage.nbytes(), storage))
+        if made is not None:
+            self._made[number] = made
+            self._certain.add(number)
+        watch = self._watches[number] = _Watch(storage, self._dead.append)
+        watch.number, watch.address = number, storage._cdata
+        return number
+
+    def _add(self, number: int) -> int:
+        missing = number + 1 - len(self._made)  # more than one where an interrupt came between
+        self._made.extend([len(self)] * missing)
+        self._freed.extend([KEPT] * missing)
+        return number
+
+    def _settle(self) -> None:
+        """Account for the storages that were freed since the last record."""
+        dead, ids = self._dead, self.storage_ids
+        while dead:
+            watch = dead.pop()
+            number = watch.number
+            self._freed[number] = len(self)
+            self._watches.pop(number, None)
+            if ids.get(watch.address) == number:
+                del ids[watch.address]
+
+    # -- what they are for -------------------------------------------------------------------------------------------
+
+    def _note_modules(self, made: int | None = None) -> None:
+        """Take note of the parameters of the modules met, and of the gradients that they hold now."""
+        self._settle()
+        with DisableTorchFunction():
+            for root in self._roots():
+                for parameter in root.parameters():
+                    self._note(parameter, self._parameters, STOOD)
+                    if parameter.is_leaf and parameter.grad is not None:
+                        self._note(parameter.grad, self._gradients, len(self) if made is None else made)
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """The same for what an optimizer updates; what was never touched may belong to another thread."""
+        self._settle()
+        with DisableTorchFunction():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    self._note(parameter, self._parameters)
+                    if parameter.is_leaf and parameter.grad is not None:
+                        self._note(parameter.grad, self._gradients)
+
+    def _note(self, tensor: torch.Tensor, numbers: set[int], made: int | None = None) -> None:
+        """Add the storages of a tensor to ``numbers``; those not met before only if ``made`` tells since when."""
+        for part in _plain_parts(tensor):
+            storage = storage_of(part)
+            number = None if storage is None else self.storage_ids.get(storage._cdata)
+            if storage is not None and number is None and made is not None:
+                number = self._begin(storage, made)
+            if number is not None:
+                numbers.add(number)
+
+    def _made_and_freed(self, session: Session) -> tuple[Int32, Int32]:
+        count = len(session)
+        made, freed = np.array(self._made, dtype=np.int64), np.array(self._freed, dtype=np.int64)
+        certain = np.zeros(len(made), dtype=np.bool_)
+        certain[list(self._certain)] = True
+        touches = touches_of(session)
+        # met as an operand: it was there, however long
+        stood = ~certain & (touches.first_read <= touches.first_written) & (touches.first_read == made)
+        made[stood] = STOOD
+        return np.minimum(made, count).astype(np.int32), np.minimum(freed, count).astype(np.int32)
+
+    def _kinds(self, session: Session, made: Int32, freed: Int32) -> Int8:
+        kind = np.full(len(made), StorageKind.TEMPORARY, dtype=np.int8)
+        if len(session):
+            kind[self._activations(session, made, freed)] = StorageKind.ACTIVATION
+        kind[made == STOOD] = StorageKind.INPUT
+        kind[_optimizer_state(session, made, freed)] = StorageKind.OPTIMIZER_STATE
+        kind[list(self._gradients)] = StorageKind.GRADIENT
+        kind[list(self._parameters)] = StorageKind.PARAMETER
+        return kind
+
+    def _activations(self, session: Session, made: Int32, freed: Int32) -> Any:
+        """Made by a forward pass, be it one that a checkpoint runs again, and still there when backward comes to it."""
+        count, direction = len(session), session.columns.direction
+        switches = np.array(self._switches, dtype=np.int64)
+        # in a backward pass gradients are on while a checkpoint recomputes, or throughout (create_graph)
+        with_grad = np.searchsorted(switches, np.arange(count), side="right") % 2 == 1
+        backward = np.flatnonzero((direction == Direction.BACKWARD) & ~with_grad)
+        if not len(backward):
+            backward = np.flatnonzero(direction == Direction.BACKWARD)
+        maker = np.clip(made, 0, count - 1)
+        forward = direction[maker] == Direction.FORWARD
+        forward |= (direction[maker] == Direction.BACKWARD) & with_grad[maker]
+        forward &= made != STOOD
+        if not len(backward):
+            return forward & with_grad[maker] & (freed == KEPT)
+        following = np.append(backward, count)[np.searchsorted(backward, made, side="right")]
+        return forward & (following < count) & ((freed == KEPT) | (freed > following))
+
+
+def _optimizer_state(session: Session, made: Int32, freed: Int32) -> Any:
+    """Made by an optimizer's step and kept, or there before and touched by nothing else."""
+    columns, storages = session.columns, len(made)
+    touched: dict[bool, Any] = {own: np.zeros(storages, dtype=np.bool_) for own in (True, False)}
+    for ids, offsets in (
+        (columns.read_ids, columns.read_offsets),
+        (columns.written_ids, columns.written_offsets),
+    ):
+        by_optimizer = columns.direction[owners(offsets)] == Direction.OPTIMIZER
+        for own, mask in touched.items():
+            mask[ids[by_optimizer == own]] = True
+    only = touched[True] & ~touched[False]
+    return only & ((made == STOOD) | (freed == KEPT))
+
+
+def _plain_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensors that hold the memory of a wrapper such as a DTensor."""
+    if not is_traceable_wrapper_subclass(tensor):
+        yield tensor
+        return
+    names, _ = tensor.__tensor_flatten__()
+    for name in names:
+        yield from _plain_parts(getattr(tensor, name))
+
+
+_lock = Lock()
+_watching: list[WatchedTape] = []
+
+
+def _watch_resizes(tape: WatchedTape) -> None:
+    """Hear of ``storage.resize_``, by which FSDP frees memory and which no mode of torch's sees."""
+    with _lock:
+        _watching.append(tape)
+        torch.UntypedStorage.resize_ = _resize  # type: ignore[method-assign, assignment]
+
+
+def _stop_watching_resizes(tape: WatchedTape) -> None:
+    """Undo ``_watch_resizes``; the last to do so takes the attribute away, which torch itself has in a base class."""
+    with _lock:
+        _watching[:] = [other for other in _watching if other is not tape]
+        if not _watching and "resize_" in torch.UntypedStorage.__dict__:
+            del torch.UntypedStorage.resize_
+
+
+def _resize(storage: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
+    out = torch._C.StorageBase.resize_(storage, *args, **kwargs)  # type: ignore[attr-defined]
+    for tape in tuple(_watching):
+        tape.resized(storage, len(tape))
+    return out

@@ -1,0 +1,306 @@
+"""SpanTimer: how long each module of a running program takes, forward and backward, without recording its ops.
+
+Time is cut at *marks*: where a module begins or ends, where the backward pass reaches the first autograd node that a
+module made, where an optimizer steps and where a phase changes. Each stretch belongs to what the mark before it named,
+so the parts sum to the whole, however calls nest, repeat or are run again by a checkpoint.
+
+A mark on the host reads its clock. A mark on CUDA records an event on the current stream; the events are read once the
+device has passed them, so nothing waits. Such a span includes what time the device was idle in it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from threading import get_ident
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch._dynamo.eval_frame import OptimizedModule
+from torch.autograd import Variable
+from torch.compiler import is_dynamo_compiling as is_compiling
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.hooks import unserializable_hook
+
+from rooflight.capture.marks import CudaMarks, HostMarks, Marks
+from rooflight.capture.modules import module_name
+from rooflight.capture.phases import current_phase, subscribe, unsubscribe
+from rooflight.capture.shapes import look_of
+from rooflight.records.record import Direction
+
+_OUTSIDE: Final = 0
+_OPTIMIZER: Final = 1
+_FIRST_MODULE: Final = 2
+
+_Tensor: Final = torch.Tensor
+_OUR_HOOK: Final = -1  # torch numbers its handles from 0
+
+_MOST_PHASES: Final = 256
+_MORE_PHASES: Final = "(more phases)"
+_MOST_EVENTS: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where time was spent. The empty module path is outside all modules."""
+
+    phase: str
+    module: str
+    direction: Direction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spans:
+    """Seconds by place, between two cuts. ``events`` tells what ran: calls with the shapes they were given, backward
+    passes, optimizer steps, phases; two steps with the same events did the same.
+    """
+
+    seconds: Mapping[Place, float]
+    events: tuple[Any, ...]
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds of all places."""
+        return sum(self.seconds.values())
+
+
+class SpanTimer:
+    """Marks the modules of ``models`` (by the prefix of their names) while attached.
+
+    ``paths`` are the qualified names of the modules it times: all of them, but for those inside a compiled one, whose
+    time is that of the compiled module. Its hooks never raise: an error goes to ``on_error``. Only the thread that
+    attaches is timed, and on CUDA the threads that run its backward pass.
+    """
+
+    def __init__(
+        self, models: Mapping[str, nn.Module], on_error: Callable[[Exception], None], marks: Marks | None = None
+    ) -> None:
+        self._on_error = on_error
+        self._modules: list[tuple[str, nn.Module, bool]] = []  # path, module, whether it is a root
+        seen: set[int] = set()
+        for prefix, model in models.items():
+            for path, module in _timed_modules(model, prefix):
+                if id(module) not in seen:
+                    seen.add(id(module))
+                    self._modules.append((path, module, module is model))
+        self.paths = tuple(path for path, _, _ in self._modules)
+        self._stride = _FIRST_MODULE + 2 * len(self._modules)
+        self.on_cuda = any(parameter.is_cuda for model in models.values() for parameter in model.parameters())
+        self._marks: Marks = marks or (CudaMarks() if self.on_cuda else HostMarks())
+        self._handles: list[Any] = []
+        self._thread = 0
+        self._stack: list[int] = []
+        self._phases: dict[str, int] = {}
+        self._base = 0
+        self._in_backward = False
+        self._before_backward = _OUTSIDE
+        self._before_step = _OUTSIDE
+        self._newest: dict[int, int] = {}  # by thread: sequence number of the newest autograd node that has a mark
+        self._events: list[Any] = []
+        self.last_events: tuple[Any, ...] = ()  # of the step cut last
+        self._backward_hooks = [self._backward_hook(place) for place in range(self._stride)]
+
+    @property
+    def attached(self) -> bool:
+        """Whether the hooks are in place."""
+        return bool(self._handles)
+
+    def attach(self) -> None:
+        """Register the hooks and start the clock. Raises RuntimeError if that was done."""
+        if self._handles:
+            raise RuntimeError("already attached: detach() first")
+        self._thread = get_ident()
+        self._marks.start(self._stride)
+        for number, (_, module, is_root) in enumerate(self._modules):
+            enter, leave = self._forward_hooks(number)
+            self._handles.append(module.register_forward_pre_hook(enter, with_kwargs=is_root))
+            self._handles.append(module.register_forward_hook(leave, always_call=True))
+        self._handles.append(register_optimizer_step_pre_hook(self._before_optimizer))
+        self._handles.append(register_optimizer_step_post_hook(self._after_optimizer))
+        self._set_phase(current_phase())
+        subscribe(self._set_phase)
+        self._reset()
+
+    def detach(self) -> None:
+        """Take the hooks out again. Does nothing if they are not in place."""
+        handles, self._handles = self._handles, []
+        for handle in handles:
+            handle.remove()
+        unsubscribe(self._set_phase)
+        self._reset()
+
+    def cut(self) -> Callable[[], Spans | None]:
+        """End a step here and begin the next. Returns a call that gives the step's spans, None as long as the device
+        has not come that far: ask again later.
+        """
+        self.last_events = events = tuple(self._events)
+        self._reset()
+        read = self._marks.cut(self._base)
+
+        def spans() -> Spans | None:
+            found = read()
+            if found is None:
+                return None
+            seconds: dict[Place, float] = {}
+            for key, length in found:
+                place = self._place(key)
+                seconds[place] = seconds.get(place, 0.0) + length
+            return Spans(seconds=seconds, events=events)
+
+        return spans
+
+    def _reset(self) -> None:
+        """Forget calls and backward passes that an exception may have left open."""
+        self._stack.clear()
+        self._newest.clear()
+        self._events.clear()
+        self._events.append(current_phase())
+        self._in_backward = False
+
+    def _place(self, key: int) -> Place:
+        phase, place = divmod(key, self._stride)
+        name = list(self._phases)[phase]
+        if place < _FIRST_MODULE:
+            return Place(name, "", Direction.OPTIMIZER if place == _OPTIMIZER else Direction.FORWARD)
+        number, backward = divmod(place - _FIRST_MODULE, 2)
+        return Place(name, self.paths[number], Direction.BACKWARD if backward else Direction.FORWARD)
+
+    # -- hooks: every module call pays for them, so they are closures over all they need ------------------------------
+
+    def _forward_hooks(self, number: int) -> tuple[Callable[..., None], Callable[..., None]]:
+        forward = _FIRST_MODULE + 2 * number
+        stack, thread, mark = self._stack, self._thread, self._marks.mark
+        on_cuda, stride, backward_hooks, newest = self.on_cuda, self._stride, self._backward_hooks, self._newest
+        begin_backward = backward_hooks[forward + 1]
+
+        def enter(module: nn.Module, args: Any, kwargs: Any = None) -> None:
+            if is_compiling():
+                return
+            try:
+                ident = get_ident()
+                if ident != thread and not on_cuda:
+                    return
+                caller = mark(self._base + forward)
+                if not stack and not self._in_backward:
+                    self._note((number, module.training, torch.is_grad_enabled(), look_of((args, kwargs))))
+                elif args:
+                    # what the caller computed since the last mark is the caller's in the backward pass too
+                    given = args[0]
+                    node = getattr(given, "grad_fn", None)
+                    if node is not None and (sequence := node._sequence_nr()) > newest.get(ident, -1):
+                        newest[ident] = sequence
+                        place = caller % stride
+                        _call_before(given, node, backward_hooks[place if place < _FIRST_MODULE else place | 1])
+                stack.append(caller)
+            except Exception as error:
+                self._on_error(error)
+
+        def leave(_module: nn.Module, _args: Any, output: Any) -> None:
+            if is_compiling():
+                return
+            try:
+                ident = get_ident()
+                if ident != thread and not on_cuda:
+                    return
+                mark(stack.pop() if stack else self._base)
+                tensor = output if isinstance(output, _Tensor) else _first_tensor(output)
+                node = None if tensor is None else tensor.grad_fn
+                if node is not None and (sequence := node._sequence_nr()) > newest.get(ident, -1):
+                    newest[ident] = sequence
+                    _call_before(tensor, node, begin_backward)
+            except Exception as error:
+                self._on_error(error)
+
+        return enter, leave
+
+    def _backward_hook(self, place: int) -> Callable[[Any], None]:
+        """What runs right before the node that begins the backward pass of a module's call."""
+        mark = self._marks.mark
+
+        def begin(_gradients: Any) -> None:
+            try:
+                if self._handles:
+                    if not self._in_backward:
+                        self._begin_backward()
+                    mark(self._base + place)
+            except Exception as error:
+                self._on_error(error)
+
+        return unserializable_hook(begin)  # type: ignore[no-any-return]
+
+    def _begin_backward(self) -> None:
+        self._before_backward = self._marks.mark(self._base) % self._stride
+        self._in_backward = True
+        engine: Any = Variable._execution_engine
+        engine.queue_callback(self._end_backward)
+
+    def _end_backward(self) -> None:
+        try:
+            if self._in_backward:
+                self._in_backward = False
+                self._marks.mark(self._base + self._before_backward)
+                self._note("backward")
+        except Exception as error:
+            self._on_error(error)
+
+    def _before_optimizer(self, *_: Any) -> None:
+        try:
+            if get_ident() == self._thread:
+                self._before_step = self._marks.mark(self._base + _OPTIMIZER) % self._stride
+        except Exception as error:
+            self._on_error(error)
+
+    def _after_optimizer(self, *_: Any) -> None:
+        try:
+            if get_ident() == self._thread:
+                self._marks.mark(self._base + self._before_step)
+                self._note("optimizer")
+        except Exception as error:
+            self._on_error(error)
+
+    def _set_phase(self, name: str) -> None:
+        try:
+            if name not in self._phases and len(self._phases) >= _MOST_PHASES:  # a name made of a step's number
+                name = _MORE_PHASES
+            self._base = self._phases.setdefault(name, len(self._phases)) * self._stride
+            self._marks.reserve(self._base + self._stride)
+            place = self._marks.mark(self._base) % self._stride
+            if place:
+                self._marks.mark(self._base + place)
+            self._note(name)
+        except Exception as error:
+            self._on_error(error)
+
+    def _note(self, event: Any) -> None:
+        if len(self._events) < _MOST_EVENTS:
+            self._events.append(event)
+
+
+def _timed_modules(model: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+    """Modules that run as themselves, with their names. Hooks inside compiled code would not be called, or break it."""
+    inner = model._orig_mod if isinstance(model, OptimizedModule) else model
+    yield prefix or type(inner).__name__, model
+    if inner is not model or model._compiled_call_impl is not None:
+        return
+    for name, child in model.named_children():
+        yield from _timed_modules(child, module_name(prefix, name))
+
+
+def _first_tensor(output: Any) -> Any:
+    """The first tensor in what a module returned: a tuple, a list, or a dict of transformers; None without one."""
+    values = output.values() if isinstance(output, dict) else output if isinstance(output, list | tuple) else ()
+    return next((value for value in values if isinstance(value, _Tensor)), None)
+
+
+def _call_before(tensor: Any, node: Any, hook: Callable[[Any], None]) -> None:
+    """Have ``hook`` called when the backward pass has come to the node that made ``tensor``.
+
+    What ``register_hook`` does, without the handle to remove the hook again: that takes longer than all the rest.
+    """
+    if type(tensor) is _Tensor and tensor._backward_hooks is None:
+        tensor._backward_hooks = OrderedDict(((_OUR_HOOK, hook),))
+        node._register_hook_dict(tensor)
+    else:
+        node.register_prehook(hook)

@@ -1,0 +1,38 @@
+"""Scalars to TensorBoard and W&B: whatever a training loop already has open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+def writers_in(writer: Any) -> tuple[Any, ...]:
+    """One writer, several, or none, as a tuple. Raises TypeError for what can take no scalars.
+
+    A writer is anything with ``add_scalar(name, value, step)`` (TensorBoard's ``SummaryWriter``) or with
+    ``log(dict, step=...)`` (a W&B run, or the ``wandb`` module).
+    """
+    if writer is None:
+        return ()
+    if _takes_scalars(writer):
+        return (writer,)
+    if isinstance(writer, Iterable) and not isinstance(writer, str | bytes | Mapping):
+        return tuple(one for item in writer for one in writers_in(item))
+    raise TypeError(f"a {type(writer).__name__} takes no scalars: pass a SummaryWriter, a W&B run, or a list of them")
+
+
+def write_scalars(writer: Any, scalars: Mapping[str, float], step: int) -> None:
+    """Write all scalars under one step. Whatever the writer raises passes through."""
+    if hasattr(writer, "add_scalar"):
+        for name, value in scalars.items():
+            writer.add_scalar(name, value, step)
+        return
+    reached = getattr(getattr(writer, "run", None) or writer, "step", None)
+    if isinstance(reached, int) and reached > step:  # W&B drops what comes late under its own step
+        writer.log({**scalars, "sol/iteration": step})
+    else:
+        writer.log(dict(scalars), step=step)
+
+
+def _takes_scalars(writer: Any) -> bool:
+    return callable(getattr(writer, "add_scalar", None)) or callable(getattr(writer, "log", None))

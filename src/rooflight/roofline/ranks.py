@@ -1,0 +1,155 @@
+"""The ranks of one run side by side: who is slow, by how much, and for whom the others wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from rooflight.roofline.analysis import Analysis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTimes:
+    """A rank's step in seconds, None where unknown: as a whole, in computing ops, with collectives alone, and at best.
+
+    ``own_s`` is the step without what it spent in collectives alone: the rank's own part. Where collectives were not
+    timed it is the whole step, and the op bound where nothing was.
+    """
+
+    rank: int
+    measured_s: float | None
+    computing_s: float | None
+    exposed_s: float | None
+    op_bound_s: float
+    bytes_sent: int
+
+    @property
+    def own_s(self) -> float:
+        """Seconds that this rank takes whatever the others do."""
+        if self.measured_s is None:
+            return self.op_bound_s
+        return max(0.0, self.measured_s - (self.exposed_s or 0.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How far ranks differ in one figure, in seconds."""
+
+    name: str
+    lowest_s: float
+    median_s: float
+    highest_s: float
+
+    @property
+    def seconds(self) -> float:
+        """Highest − lowest."""
+        return self.highest_s - self.lowest_s
+
+    @property
+    def share(self) -> float | None:
+        """Highest − lowest, over the median; None where that is 0."""
+        return self.seconds / self.median_s if self.median_s else None
+
+
+class RankedAnalysis:
+    """The analyses of a run's ranks, by rank. ``missing`` ranks of its world have none, as when they died."""
+
+    def __init__(self, analyses: Sequence[Analysis], world_size: int) -> None:
+        self.analyses = {_rank(analysis): analysis for analysis in analyses}
+        self.world_size = world_size
+        self.missing = tuple(rank for rank in range(world_size) if rank not in self.analyses)
+
+    @cached_property
+    def times(self) -> tuple[RankTimes, ...]:
+        """One entry a rank, in order."""
+        return tuple(_times(rank, analysis) for rank, analysis in self.analyses.items())
+
+    @property
+    def comparable(self) -> bool:
+        """Whether all ranks were measured, or none: else their own times are not of the same kind."""
+        return len({time.measured_s is None for time in self.times}) == 1
+
+    @cached_property
+    def slowest(self) -> int:
+        """The rank with the most time of its own, for which others wait: of those measured, if any was."""
+        measured = [time for time in self.times if time.measured_s is not None]
+        # a rank whose collectives were not timed would have its waits counted as its own
+        exposed = [time for time in measured if time.exposed_s is not None]
+        return max(exposed or measured or self.times, key=lambda time: time.own_s).rank
+
+    @cached_property
+    def least_exposed(self) -> int | None:
+        """The rank that waits least in collectives; None where they were not timed on every rank."""
+        exposed = {time.rank: time.exposed_s for time in self.times if time.exposed_s is not None}
+        return min(exposed, key=lambda rank: exposed[rank]) if len(exposed) == len(self.times) else None
+
+    @cached_property
+    def spreads(self) -> tuple[Spread, ...]:
+        """The spread of each figure that is known of every rank."""
+        figures: dict[str, list[float | None]] = {
+            "measured step": [time.measured_s for time in self.times],
+            "own time": [time.own_s if time.measured_s is not None else None for time in self.times],
+            "computing ops": [time.computing_s for time in self.times],
+            "exposed communication": [time.exposed_s for time in self.times],
+            "op bound": [time.op_bound_s for time in self.times],
+        }
+        found = []
+        for name, figure in figures.items():
+            known = sorted(seconds for seconds in figure if seconds is not None)
+            if len(known) == len(self.times):
+                middle = len(known) // 2
+                median = known[middle] if len(known) % 2 else (known[middle - 1] + known[middle]) / 2
+                found.append(Spread(name=name, lowest_s=known[0], median_s=median, highest_s=known[-1]))
+        return tuple(found)
+
+
+def merge(analyses: Sequence[Analysis], names: Sequence[str] = ()) -> RankedAnalysis:
+    """Put the ranks of one run together; ``names`` (of files, say) go into what is said of mistakes.
+
+    Each session must have been recorded where ``torch.distributed`` was initialised. Raises ValueError for a session
+    without a rank, a rank that comes twice, and ranks of worlds of different sizes; a rank that is missing is no error.
+    """
+    if not analyses:
+        raise ValueError("no sessions to merge: give one a rank")
+    called = list(names) or [f"session {number}" for number in range(1, len(analyses) + 1)]
+    seen: dict[int, str] = {}
+    world_size, first = 0, ""
+    for analysis, name in sorted(zip(analyses, called, strict=True), key=lambda pair: _rank(pair[0], pair[1])):
+        rank, size = _rank(analysis, name), _number(analysis, "world_size", name)
+        if rank in seen:
+            raise ValueError(f"{seen[rank]} and {name} are both rank {rank}: give each rank's session once")
+        if first and size != world_size:
+            raise ValueError(f"{first} is of {world_size} ranks, {name} of {size}: these are different runs")
+        if not 0 <= rank < size:
+            raise ValueError(f"{name} says it is rank {rank} of {size}: record it again")
+        seen[rank], world_size, first = name, size, first or name
+    return RankedAnalysis(sorted(analyses, key=_rank), world_size)
+
+
+def _times(rank: int, analysis: Analysis) -> RankTimes:
+    totals, found = analysis.totals, analysis.communication
+    computing_s = totals.ops_measured_s
+    if computing_s is not None and found.measured_s is not None:
+        computing_s -= found.measured_s
+    # a rank without collectives of its own waits for nobody
+    exposed_s = found.exposed_step_s if found.collectives else (0.0 if computing_s is not None else None)
+    return RankTimes(
+        rank=rank,
+        measured_s=totals.measured_s,
+        computing_s=computing_s,
+        exposed_s=exposed_s,
+        op_bound_s=totals.op_bound_s,
+        bytes_sent=totals.bytes_sent,
+    )
+
+
+def _rank(analysis: Analysis, name: str = "the session") -> int:
+    return _number(analysis, "rank", name)
+
+
+def _number(analysis: Analysis, key: str, name: str) -> int:
+    text = analysis.session.environment.get(key, "")
+    if not text.isdecimal():
+        raise ValueError(f"{name} has no {key}: record it after torch.distributed.init_process_group")
+    return int(text)

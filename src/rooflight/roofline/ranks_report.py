@@ -1,0 +1,137 @@
+"""The ranks of a run as a Report: a row a rank, the spread, and the slowest rank in full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from typing import Any
+
+from rooflight.records.quantity import Quantity, percent
+from rooflight.records.report import Cell, Report, Table
+from rooflight.roofline.ranks import RankedAnalysis, RankTimes
+from rooflight.roofline.report import report_of
+
+SCHEMA = "rooflight.ranks/1"
+_EVEN = 0.05  # spread of the ranks' own time over its median, up to which they count as equal
+_NAMED = 8
+
+
+def ranks_report(ranked: RankedAnalysis, *, top: int = 10, notes: Iterable[str] = ()) -> Report:
+    """The report of a run's ranks; ``top`` limits the rows of long tables. Raises ValueError for ``top`` < 1."""
+    slowest = ranked.analyses[ranked.slowest]
+    whole = report_of(slowest, top=top)
+    details = tuple(replace(table, title=f"Rank {ranked.slowest}: {table.title}") for table in whole.tables)
+    return Report(
+        title=f"{whole.title}, {ranked.world_size} ranks",
+        schema=SCHEMA,
+        facts=tuple(_facts(ranked)),
+        tables=(_ranks_table(ranked, top), _spread_table(ranked), *details),
+        notes=(*notes, *_notes(ranked), *(f"Rank {ranked.slowest}: {note}" for note in whole.notes)),
+        conclusion=f"{_verdict(ranked)} Rank {ranked.slowest}: {whole.conclusion}",
+        data=_data(ranked, whole),
+    )
+
+
+def _verdict(ranked: RankedAnalysis) -> str:
+    """Who is slow, by how much, and who waits."""
+    if len(ranked.times) == 1:
+        return f"Only rank {ranked.slowest} is known."
+    slowest = next(time for time in ranked.times if time.rank == ranked.slowest)
+    if slowest.measured_s is None:
+        return (
+            f"Nothing was measured: rank {slowest.rank} has the largest op bound, {Quantity(slowest.op_bound_s, 's')}."
+        )
+    own = next((spread for spread in ranked.spreads if spread.name == "own time"), None)
+    text = f"Rank {slowest.rank} is the slowest: {Quantity(slowest.own_s, 's')} of its own in each step"
+    if own is not None:
+        share = "" if own.share is None else f" ({percent(own.share)} of the median)"
+        text += f", {Quantity(own.seconds, 's')}{share} more than the fastest"
+        if own.share is not None and own.share <= _EVEN:
+            return f"{text}: the ranks are even."
+    waiting = [time for time in ranked.times if time.exposed_s is not None and time.rank != slowest.rank]
+    if waiting and slowest.exposed_s is not None:
+        most = max(waiting, key=lambda time: time.exposed_s or 0.0)
+        if (most.exposed_s or 0.0) > slowest.exposed_s:
+            text += (
+                f"; rank {most.rank} spends {Quantity(most.exposed_s or 0.0, 's')} in collectives alone, "
+                f"rank {slowest.rank} {Quantity(slowest.exposed_s, 's')}"
+            )
+    return f"{text}."
+
+
+def _facts(ranked: RankedAnalysis) -> Iterable[tuple[str, Cell]]:
+    known = len(ranked.times)
+    yield "ranks", f"{known} of {ranked.world_size}" if ranked.missing else f"{ranked.world_size}"
+    yield "slowest rank", str(ranked.slowest)
+    if ranked.least_exposed is not None and known > 1:
+        yield "waits least", f"rank {ranked.least_exposed} (least time in collectives alone)"
+    backends = {analysis.session.environment.get("backend", "") for analysis in ranked.analyses.values()} - {""}
+    if backends:
+        yield "backend", ", ".join(sorted(backends))
+    devices = {analysis.device.name for analysis in ranked.analyses.values()}
+    yield "devices", ", ".join(sorted(devices))
+
+
+def _notes(ranked: RankedAnalysis) -> Iterable[str]:
+    if ranked.missing:
+        shown = ", ".join(map(str, ranked.missing[:_NAMED])) + (", …" if len(ranked.missing) > _NAMED else "")
+        which = f"rank {shown}" if len(ranked.missing) == 1 else f"ranks {shown}"
+        yield f"No session of {which}: it may have died, and may have been the slowest."
+    if not ranked.comparable:
+        yield "Not all ranks were measured: the slowest is that of those which were."
+    targets = {analysis.session.environment.get("target", "") for analysis in ranked.analyses.values()}
+    if len(targets) > 1:
+        yield f"The ranks did not run the same: {', '.join(sorted(target or '(unnamed)' for target in targets))}."
+
+
+def _ranks_table(ranked: RankedAnalysis, top: int) -> Table:
+    slowest_first = sorted(ranked.times, key=lambda time: -time.own_s)
+    shown = sorted(slowest_first[:top], key=lambda time: time.rank)
+    return Table(
+        title="Ranks" if len(shown) == len(ranked.times) else "Slowest ranks",
+        columns=("rank", "measured step", "own time", "computing ops", "exposed comm.", "op bound", "sent"),
+        rows=tuple(_row(time) for time in shown),
+        optional=("sent",),
+        left_out=len(ranked.times) - len(shown),
+        note="Own time: the step without the time in collectives alone, which is mostly waiting for slower ranks.",
+    )
+
+
+def _row(time: RankTimes) -> tuple[Cell, ...]:
+    own_s = None if time.measured_s is None else time.own_s
+    figures = time.measured_s, own_s, time.computing_s, time.exposed_s, time.op_bound_s
+    seconds = [None if figure is None else Quantity(figure, "s") for figure in figures]
+    return (time.rank, *seconds, Quantity(time.bytes_sent, "B"))
+
+
+def _spread_table(ranked: RankedAnalysis) -> Table:
+    return Table(
+        title="Spread over ranks",
+        columns=("figure", "lowest", "median", "highest", "spread", "of median"),
+        rows=tuple(
+            (
+                spread.name,
+                Quantity(spread.lowest_s, "s"),
+                Quantity(spread.median_s, "s"),
+                Quantity(spread.highest_s, "s"),
+                Quantity(spread.seconds, "s"),
+                None if spread.share is None else Quantity(spread.share, "%"),
+            )
+            for spread in ranked.spreads
+        ),
+    )
+
+
+def _data(ranked: RankedAnalysis, whole: Report) -> dict[str, Any]:
+    return {
+        "world_size": ranked.world_size,
+        "missing_ranks": list(ranked.missing),
+        "slowest_rank": ranked.slowest,
+        "least_exposed_rank": ranked.least_exposed,
+        "ranks": [{**asdict(time), "own_s": time.own_s} for time in ranked.times],
+        "spreads": [
+            {**asdict(spread), "spread_s": spread.seconds, "share_of_median": spread.share} for spread in ranked.spreads
+        ],
+        "slowest": dict(whole.data),
+        "conclusion": _verdict(ranked),
+    }

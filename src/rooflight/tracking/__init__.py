@@ -1,0 +1,1 @@
+"""Speed of light inside a training loop."""

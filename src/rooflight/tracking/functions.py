@@ -1,0 +1,68 @@
+"""``FunctionalPatcher``: every torch function a program calls, in modules or outside."""
+
+from __future__ import annotations
+
+from rooflight.capture.modules import Models
+from rooflight.capture.recorder import record
+from rooflight.devices import get
+from rooflight.devices.spec import DeviceSpec
+from rooflight.front import current_device
+from rooflight.records.report import Report
+from rooflight.reporting.markdown import render_markdown
+from rooflight.roofline.analysis import Analysis, analyze
+from rooflight.tracking.report import report_of_analysis
+
+
+class FunctionalPatcher:
+    """Captures ``torch.*``, ``torch.nn.functional.*`` and the methods of tensors between ``patch`` and ``unpatch``,
+    with their backward passes. It patches nothing: torch's own modes tell it, so nothing is left behind.
+
+    ``device`` is a spec or name to bound for; None takes the one that torch would use here (a CPU is calibrated once).
+    Raises ValueError for an unknown device.
+    """
+
+    def __init__(self, device: DeviceSpec | str | None = None) -> None:
+        self._device = get(device) if isinstance(device, str) else device
+        self._recording: record | None = None
+        self._open = False
+        self._models: list[Models] = []
+
+    def patch(self) -> FunctionalPatcher:
+        """Begin to capture, and forget what was captured before. Raises RuntimeError if it has begun."""
+        if self._open:
+            raise RuntimeError("patched already: unpatch() first")
+        self._device = self._device or current_device()
+        recording = record(functions=True, times=self._device.kind == "cpu")
+        for model in self._models:
+            recording.name_modules(model)
+        recording.__enter__()
+        self._recording, self._open = recording, True
+        return self
+
+    def unpatch(self) -> None:
+        """Stop capturing; what was captured stays. Does nothing if it has not begun."""
+        if self._open and self._recording is not None:
+            self._open = False
+            self._recording.__exit__()
+
+    def register_model(self, model: Models) -> None:
+        """Give the modules of ``model`` their qualified names, before or after ``patch``. Raises TypeError for what is
+        no model.
+        """
+        if self._open and self._recording is not None:
+            self._recording.name_modules(model)
+        self._models.append(model)
+
+    def analyze(self) -> Analysis:
+        """Costs and bounds of what was captured so far. Raises RuntimeError before ``patch``."""
+        if self._recording is None or self._device is None:
+            raise RuntimeError("nothing was captured: patch(), run your program, then analyze()")
+        return analyze(self._recording.so_far(), self._device)
+
+    def report(self, top: int = 10) -> Report:
+        """The report of what was captured so far. Raises RuntimeError before ``patch``."""
+        return report_of_analysis(self.analyze(), title="functions", top=top)
+
+    def get_summary(self, top: int = 10) -> str:
+        """The report as text. Raises RuntimeError before ``patch``."""
+        return render_markdown(self.report(top))

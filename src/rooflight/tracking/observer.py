@@ -1,0 +1,227 @@
+"""StepObserver: what each step of a loop must do, and how long it took, without slowing the loop.
+
+Two instruments, never in one step: a *recording* of every op tells a step's structure, and *spans* of its modules tell
+its time. A step is recorded when it is the first or second (optimizers make their state in the first), or when the last
+one did something that no recorded step did: other shapes, another phase, no optimizer step. All others are only timed.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any, Final
+
+from torch import nn
+
+from rooflight.capture.modules import uncompiled
+from rooflight.capture.recorder import record
+from rooflight.capture.spans import Spans, SpanTimer
+from rooflight.devices.spec import DeviceSpec
+from rooflight.records.record import Direction, ModuleEntry
+from rooflight.records.session import Session
+from rooflight.roofline.analysis import Analysis, Group, analyze
+
+_MOST_STRUCTURES: Final = 32
+_MOST_PENDING: Final = 8  # steps that the device may lag behind before their times are given up
+_ALWAYS_RECORDED: Final = 2
+_RECORDING_SHARE: Final = 0.03  # of the loop's time that recording new structures may cost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Structure:
+    """A recorded step. ``analysis`` has every module; ``timed`` has the same ops under the modules that spans time, so
+    that bounds and times of a row are of the same work.
+    """
+
+    analysis: Analysis
+    timed: Analysis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step of a loop. ``structure`` is None when no recorded step did the same; ``recorded`` says that this one was
+    recorded, so that its spans hold what that costs.
+    """
+
+    number: int
+    spans: Spans
+    structure: Structure | None
+    recorded: bool
+
+    @property
+    def seconds_by_phase(self) -> dict[str, float]:
+        """Seconds of each phase; outside all phases forward, backward and optimizer are told apart."""
+        return _summed(self.spans, lambda place: place.phase or place.direction.label)
+
+    def seconds_by(self, class_of: Mapping[str, str]) -> dict[str, float]:
+        """Seconds by class of module, of the module's own code: what it calls counts where it is."""
+        return _summed(self.spans, lambda place: class_of.get(place.module, place.module) or outside(place.direction))
+
+    @property
+    def seconds_by_module(self) -> dict[str, float]:
+        """Seconds by qualified name of module, of the module's own code."""
+        return _summed(self.spans, lambda place: place.module or outside(place.direction))
+
+
+def outside(direction: Direction) -> str:
+    """What an analysis calls work outside all modules."""
+    return "(optimizer)" if direction is Direction.OPTIMIZER else "(outside modules)"
+
+
+def _summed(spans: Spans, name_of: Callable[[Any], str]) -> dict[str, float]:
+    seconds: dict[str, float] = {}
+    for place, length in spans.seconds.items():
+        name = name_of(place)
+        seconds[name] = seconds.get(name, 0.0) + length
+    return seconds
+
+
+class StepObserver:
+    """Observes a loop, step by step, between ``start`` and ``stop``."""
+
+    def __init__(
+        self, models: Mapping[str, nn.Module], device: DeviceSpec, on_error: Callable[[Exception], None]
+    ) -> None:
+        self.device = device
+        self.timer = SpanTimer(models, on_error)
+        self.classes = _classes(models)
+        self._models = models
+        self._on_error = on_error
+        self._recording: record | None = None
+        self._abandoned: record | None = None
+        self._structures: OrderedDict[tuple[Any, ...], Structure] = OrderedDict()
+        self._pending: list[tuple[int, Callable[[], Spans | None], bool]] = []
+        self._done = 0
+        self._begun_s = 0.0
+        self._started_s = 0.0
+        self._recording_s = 0.0  # what recordings are estimated to have cost
+        self._typical_s = 0.0
+
+    @property
+    def running(self) -> bool:
+        """Whether a step is open."""
+        return self.timer.attached
+
+    def start(self) -> None:
+        """Begin the first step, which is recorded. Raises RuntimeError if one is open."""
+        self.timer.attach()
+        self._done = 0
+        self._recording_s = self._typical_s = 0.0
+        self._started_s = perf_counter()
+        self._begin(recorded=True)
+
+    def stop(self) -> None:
+        """Leave torch as it was before ``start``; the open step is dropped. Can be called again."""
+        if self._recording is not None:
+            self._abandoned, self._recording = self._recording, None
+        if self._abandoned is not None:
+            self._abandoned.abandon()
+        self.timer.detach()
+        self._pending.clear()
+
+    def so_far(self) -> Session | None:
+        """What the open step has recorded until now, None if it is not being recorded."""
+        return self._recording.so_far() if self._recording is not None else None
+
+    def end_step(self, number: int) -> list[Step]:
+        """End the open step and begin the next. Returns the steps whose times are known by now, oldest first: on a CPU
+        this one, on CUDA perhaps earlier ones.
+        """
+        session = self._close_recording()
+        spans = self.timer.cut()
+        self._pending.append((number, spans, session is not None))
+        del self._pending[:-_MOST_PENDING]
+        # what was done is known at once, how long it took maybe later
+        key = self.timer.last_events
+        if session is not None:
+            self._keep(key, session)
+        took = perf_counter() - self._begun_s
+        if session is None:
+            self._typical_s = min(took, self._typical_s or took)
+        else:
+            self._recording_s += max(0.0, took - self._typical_s) if self._typical_s else 0.0
+        self._done += 1
+        finished = self._finished()
+        self._begin(recorded=self._wants_recording(key))
+        return finished
+
+    def _wants_recording(self, key: tuple[Any, ...]) -> bool:
+        if self._done < _ALWAYS_RECORDED:
+            return True
+        if key in self._structures:
+            return False
+        return self._recording_s <= _RECORDING_SHARE * (perf_counter() - self._started_s)
+
+    def _begin(self, *, recorded: bool) -> None:
+        if recorded:
+            self._recording = record(
+                self._models, functions=True, times=not self.timer.on_cuda, memory=True, on_error=self._on_error
+            )
+            self._recording.__enter__()
+        self._begun_s = perf_counter()
+
+    def _close_recording(self) -> Session | None:
+        recording, self._recording = self._recording, None
+        if recording is None:
+            return None
+        recording.__exit__()
+        return recording.session
+
+    def _keep(self, key: tuple[Any, ...], session: Session) -> None:
+        self._structures[key] = structure_of(session, self.device, self.timer.paths, self.classes)
+        self._structures.move_to_end(key)
+        while len(self._structures) > _MOST_STRUCTURES:
+            self._structures.popitem(last=False)
+
+    def _finished(self) -> list[Step]:
+        steps: list[Step] = []
+        while self._pending:
+            number, read, recorded = self._pending[0]
+            spans = read()
+            if spans is None:
+                break
+            self._pending.pop(0)
+            structure = self._structures.get(spans.events)
+            if structure is not None:
+                self._structures.move_to_end(spans.events)
+            steps.append(Step(number=number, spans=spans, structure=structure, recorded=recorded))
+        return steps
+
+
+def structure_of(session: Session, device: DeviceSpec, paths: tuple[str, ...], classes: Mapping[str, str]) -> Structure:
+    """Analyse a recorded step; modules that are not timed are part of the nearest one around them that is."""
+    timed, root = set(paths), next((path for path in paths if "." not in path and classes.get(path) == path), "")
+    owners = [_owner(module.path, timed, classes, root) for module in session.modules]
+    entries = tuple(ModuleEntry(path, classes.get(path, "")) for path in owners)
+    analysis = analyze(session, device)
+    if entries == session.modules:
+        return Structure(analysis=analysis, timed=analysis)
+    return Structure(analysis=analysis, timed=analyze(replace(session, modules=entries), device))
+
+
+def _owner(path: str, timed: set[str], classes: Mapping[str, str], root: str) -> str:
+    """The timed module that a module's time is part of; empty for one outside all models."""
+    known = False
+    while path:
+        if path in timed:
+            return path
+        known = known or path in classes
+        path = path.rpartition(".")[0]
+    return root if known else ""
+
+
+def _classes(models: Mapping[str, nn.Module]) -> dict[str, str]:
+    """Class of each module by qualified name, as a recording names them."""
+    found: dict[str, str] = {}
+    for prefix, model in models.items():
+        root = uncompiled(model)
+        for path, module in root.named_modules(prefix=prefix, remove_duplicate=False):
+            found.setdefault(path or type(root).__name__, type(uncompiled(module)).__name__)
+    return found
+
+
+def groups_of(analysis: Analysis, key: str) -> dict[str, Group]:
+    """The roll-up of an analysis by name."""
+    return {group.name: group for group in analysis.by(key)}

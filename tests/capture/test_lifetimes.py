@@ -1,0 +1,340 @@
+"""When storages of real programs are freed, and what they were for."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from recorded_model import model as attention_model
+from recorded_model import raiser
+from recorded_model import x as attention_input
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.optim import optimizer as torch_optimizer
+from torch.utils.checkpoint import checkpoint
+from torch_state import torch_state
+
+import rooflight as rl
+from rooflight.records.record import StorageKind
+from rooflight.records.session import KEPT, STOOD, Session
+from rooflight.roofline.memory import memory_use
+
+F32 = 4
+
+
+@pytest.fixture(autouse=True)
+def _untouched() -> Iterator[None]:
+    before = torch_state(), len(torch_optimizer._global_optimizer_pre_hooks)
+    assert "resize_" not in torch.UntypedStorage.__dict__
+    yield
+    assert (torch_state(), len(torch_optimizer._global_optimizer_pre_hooks)) == before
+    assert "resize_" not in torch.UntypedStorage.__dict__
+
+
+def watched(program: Callable[[], Any], model: nn.Module | None = None) -> Session:
+    with rl.record(model, memory=True) as recording:
+        program()
+    return recording.session
+
+
+def kinds(session: Session) -> dict[str, int]:
+    """Bytes by kind, each storage once."""
+    lifetimes = session.lifetimes
+    assert lifetimes is not None
+    found: Counter[str] = Counter()
+    for kind, size in zip(lifetimes.kind.tolist(), session.storage_bytes.tolist(), strict=True):
+        found[StorageKind(kind).label] += size
+    return dict(found)
+
+
+def life(session: Session, name: str) -> tuple[StorageKind, int, int]:
+    """Kind, made and freed of what the only op of this name made."""
+    (made,) = [i for i, op in enumerate(session.records) if op.signature.name == f"aten::{name}"]
+    (number,) = set(session.record(made).writes)
+    lifetimes = session.lifetimes
+    assert lifetimes is not None
+    return StorageKind(int(lifetimes.kind[number])), int(lifetimes.made[number]), int(lifetimes.freed[number])
+
+
+def mlp(width: int = 8) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
+
+
+def test_without_asking_nobody_watches() -> None:
+    with rl.record() as recording:
+        torch.ones(3).neg()
+    assert recording.session.lifetimes is None
+
+
+def test_a_storage_is_freed_when_its_last_view_goes() -> None:
+    def program() -> None:
+        a = torch.ones(100)  # record 0
+        view = a.exp().view(10, 10)  # 1 and 2
+        del a
+        view.neg()  # 3, freed at once
+        view.abs()  # 4
+        del view
+        torch.zeros(7)  # 5
+
+    session = watched(program)
+    assert life(session, "ones") == (StorageKind.TEMPORARY, 0, 3)
+    assert life(session, "exp") == (StorageKind.TEMPORARY, 1, 5)
+    assert life(session, "neg") == (StorageKind.TEMPORARY, 3, 4)
+    # exp and neg together, or exp and abs
+    assert memory_use(session).peak_bytes == 2 * 100 * F32
+
+
+def test_what_the_caller_keeps_is_kept() -> None:
+    held = []
+    session = watched(lambda: held.append(torch.ones(5).neg()))
+    assert life(session, "neg")[2] == KEPT
+    assert life(session, "ones")[2] == 2
+
+
+def test_an_address_that_is_used_again_is_another_storage() -> None:
+    def program() -> None:
+        for _ in range(50):
+            torch.ones(1000).neg()
+
+    session = watched(program)
+    assert len(session.storage_bytes) == 100
+    assert memory_use(session).peak_bytes == 2 * 1000 * F32
+
+
+def test_a_graph_keeps_what_backward_needs() -> None:
+    weight = torch.ones(50, requires_grad=True)
+
+    def program() -> None:
+        loss = (weight * 2).exp().sum()  # mul is not saved, exp is
+        loss.backward()
+
+    session = watched(program)
+    records = [op.signature.name for op in session.records]
+    backward = records.index("aten::sum") + 1
+    assert life(session, "exp")[0] is StorageKind.ACTIVATION
+    assert life(session, "exp")[2] > backward
+    assert memory_use(session).by_kind[StorageKind.ACTIVATION] >= 50 * F32
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("foreach", [True, False])
+def test_each_byte_of_a_training_step_has_its_kind(named: bool, foreach: bool) -> None:
+    model, x = mlp(), torch.ones(4, 8)
+    parameters = sum(p.numel() for p in model.parameters()) * F32
+    steps = len(list(model.parameters())) * F32  # AdamW counts the steps of each parameter
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=foreach)
+
+    def step() -> None:
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for stood in (False, True):  # the first step makes the state, the second finds it
+        session = watched(step, model if named else None)
+        found = kinds(session)
+        assert found["parameter"] == parameters
+        assert found["gradient"] == parameters
+        assert found["optimizer state"] == 2 * parameters + steps
+        assert found["input"] == 4 * 8 * F32
+        standing = parameters + 4 * 8 * F32 + stood * (2 * parameters + steps)
+        assert memory_use(session).standing_bytes == standing
+
+
+def test_gradients_that_stand_before_and_are_replaced_are_gradients() -> None:
+    model, x = mlp(), torch.ones(4, 8)
+    model(x).sum().backward()
+    parameters = sum(p.numel() for p in model.parameters()) * F32
+
+    def step() -> None:
+        model.zero_grad()
+        model(x).sum().backward()
+
+    session = watched(step, model)
+    assert kinds(session)["gradient"] == 2 * parameters
+    use = memory_use(session)
+    assert use.standing_bytes == 2 * parameters + x.nbytes
+    assert use.timeline[0, StorageKind.GRADIENT] == 0  # zero_grad let go of them before the first op
+
+
+def test_an_optimizer_inside_backward_finds_its_gradients() -> None:
+    model, x = mlp(), torch.ones(4, 8)
+    optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+
+    def update(p: torch.Tensor) -> None:
+        optimizers[p].step()
+        optimizers[p].zero_grad()
+
+    handles = [p.register_post_accumulate_grad_hook(update) for p in model.parameters()]
+    session = watched(lambda: model(x).sum().backward(), model)
+    for handle in handles:
+        handle.remove()
+    parameters = sum(p.numel() for p in model.parameters()) * F32
+    assert kinds(session)["gradient"] == parameters
+    # one layer's gradients at a time: 8 * 8 + 8
+    assert memory_use(session).timeline[:, StorageKind.GRADIENT].max() <= (8 * 8 + 8) * F32
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpoint_has_fewer_activations_and_makes_them_again(reentrant: bool) -> None:
+    blocks = nn.ModuleList(nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)) for _ in range(4))
+    x = torch.ones(512, 64, requires_grad=True)
+
+    def run(recompute: bool) -> None:
+        y = x * 1.0
+        for block in blocks:
+            y = checkpoint(block, y, use_reentrant=reentrant) if recompute else block(y)
+        y.sum().backward()
+        blocks.zero_grad()
+        x.grad = None
+
+    plain, saved = (memory_use(watched(lambda r=r: run(r), blocks)) for r in (False, True))
+    activations = 512 * 64 * F32
+    # the input, then two results of each of four blocks (a GELU saves its input, a Linear its own)
+    assert plain.timeline[:, StorageKind.ACTIVATION].max() >= 9 * activations
+    # one of each block, and two of the block that runs again
+    assert 5 * activations <= saved.timeline[:, StorageKind.ACTIVATION].max() < 9 * activations
+    assert saved.peak_bytes < plain.peak_bytes
+
+
+def test_without_backward_the_graph_that_is_held_is_activations() -> None:
+    model, x, held = mlp(), torch.ones(4, 8), []
+    assert kinds(watched(lambda: held.append(model(x)), model))["activation"] == 3 * 4 * 8 * F32
+    with torch.no_grad():
+        found = kinds(watched(lambda: held.append(model(x)), model))
+    assert "activation" not in found
+    assert found["temporary"] == 3 * 4 * 8 * F32
+
+
+def test_parameters_and_buffers_that_nothing_touches_stand_too() -> None:
+    model = nn.ModuleDict({"used": nn.Linear(8, 8), "not": nn.BatchNorm1d(16)})
+    session = watched(lambda: model["used"](torch.ones(2, 8)), model)
+    held = [*model.parameters(), *model.buffers()]
+    assert memory_use(session).standing_bytes == sum(tensor.nbytes for tensor in held)
+
+
+def test_what_is_made_out_of_data_was_not_there_before() -> None:
+    def program() -> None:
+        torch.ones(4)
+        torch.tensor([1.0] * 1000).sum()
+
+    session = watched(program)
+    use = memory_use(session)
+    assert use.standing_bytes == 0
+    assert use.peak_bytes >= 1000 * F32
+
+
+def test_a_storage_that_is_resized_is_another_one() -> None:
+    buffer = torch.ones(1000)
+    held = []
+
+    def program() -> None:
+        buffer.neg()  # 0
+        buffer.untyped_storage().resize_(0)
+        torch.ones(3)  # 1
+        buffer.untyped_storage().resize_(500 * F32)
+        buffer[:500].fill_(1.0)  # slice and fill_
+        held.append(torch.empty(0))
+        torch.exp(torch.ones(250), out=held[0])
+
+    use = memory_use(watched(program))
+    totals = use.timeline.sum(axis=1).tolist()
+    assert totals[:2] == [2 * 1000 * F32, 3 * F32]
+    assert totals[2:4] == [500 * F32] * 2
+    assert totals[-1] == (500 + 250 + 250) * F32
+
+
+@pytest.mark.parametrize("place", ["meta", "fake"])
+def test_memory_without_memory(place: str) -> None:
+    def step_of(model: nn.Module, x: torch.Tensor) -> Callable[[], None]:
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+
+        def step() -> None:
+            model(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    real = mlp(16)
+    expected = memory_use(watched(step_of(real, torch.ones(4, 16)), real))
+    if place == "meta":
+        model = mlp(16).to("meta")
+        found = memory_use(watched(step_of(model, torch.ones(4, 16, device="meta")), model))
+    else:
+        with FakeTensorMode():
+            model = mlp(16)
+            found = memory_use(watched(step_of(model, torch.ones(4, 16)), model))
+    assert found.peak_bytes == expected.peak_bytes
+    assert found.by_kind == expected.by_kind
+
+
+def test_composites_and_recorded_models_agree_with_the_sum_of_their_parts() -> None:
+    model = attention_model()
+    session = watched(lambda: model(attention_input()).sum().backward(), model)
+    use = memory_use(session)
+    assert use.by_kind[StorageKind.PARAMETER] == sum(p.nbytes for p in model.parameters())
+    assert memory_use(session).peak_bytes <= session.storage_bytes.sum()
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_an_error_leaves_no_hook_and_keeps_what_ran(error: type[BaseException]) -> None:
+    net = attention_model(raiser(error))
+    recording = rl.record(net, memory=True)
+    with pytest.raises(error), recording:
+        net(attention_input())
+    assert recording.session.lifetimes is not None
+    assert memory_use(recording.session).standing_bytes >= sum(p.nbytes for p in net.parameters())
+
+
+def test_watching_keeps_nothing_alive() -> None:
+    model = mlp()
+    parameter, module = weakref.ref(model[0].weight), weakref.ref(model)
+    recording = rl.record(model, memory=True)
+    with recording:
+        x = torch.ones(4, 8)
+        result = weakref.ref(model(x))
+        assert result() is None
+    del model
+    gc.collect()
+    assert module() is None
+    assert parameter() is None
+
+
+def test_two_recordings_at_once_each_watch_their_own() -> None:
+    with rl.record(memory=True) as outer:
+        torch.ones(10).neg()
+        with rl.record(memory=True) as inner:
+            torch.ones(100).neg()
+    assert memory_use(inner.session).peak_bytes == 200 * F32
+    assert memory_use(outer.session).peak_bytes == 200 * F32
+    assert len(outer.session.storage_bytes) == 4
+
+
+def test_another_thread_s_optimizer_is_not_ours() -> None:
+    def elsewhere() -> None:
+        other = torch.ones(64, requires_grad=True)
+        other.sum().backward()
+        torch.optim.SGD([other], lr=0.1).step()
+
+    with rl.record(memory=True) as recording:
+        torch.ones(4)
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+    assert kinds(recording.session) == {"temporary": 16}
+
+
+def test_a_saved_session_keeps_its_lifetimes(tmp_path: Any) -> None:
+    model = mlp()
+    session = watched(lambda: model(torch.ones(4, 8)).sum().backward(), model)
+    loaded = rl.load(session.save(tmp_path / "run.session"))
+    assert memory_use(loaded).by_kind == memory_use(session).by_kind
+    assert memory_use(loaded).alive == memory_use(session).alive
+    assert loaded.lifetimes is not None
+    assert (loaded.lifetimes.made == STOOD).sum() == 4  # the parameters

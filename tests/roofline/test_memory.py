@@ -1,0 +1,216 @@
+"""Memory at the peak, over the step, and who made it: arithmetic by hand, then properties."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+from builders import op, spec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sessions import Call, session_of
+
+from rooflight.devices import get
+from rooflight.records.record import Direction, StorageKind
+from rooflight.records.session import KEPT, STOOD, Lifetimes, Session
+from rooflight.reporting.json import render_json
+from rooflight.reporting.markdown import render_markdown
+from rooflight.roofline.analysis import analyze
+from rooflight.roofline.memory import BEFORE, UNSEEN, Alive, memory_use
+from rooflight.roofline.memory_report import sparkline
+from rooflight.roofline.report import report_of
+
+H100 = get("H100-SXM5-80GB")
+ADD = op("aten::add", {"self": spec((4, 4)), "other": spec((4, 4))}, [spec((4, 4))])
+MM = op("aten::mm", {"self": spec((4, 4)), "mat2": spec((4, 4))}, [spec((4, 4))])
+INPUT, PARAMETER, GRADIENT = StorageKind.INPUT, StorageKind.PARAMETER, StorageKind.GRADIENT
+STATE, ACTIVATION, TEMPORARY = StorageKind.OPTIMIZER_STATE, StorageKind.ACTIVATION, StorageKind.TEMPORARY
+
+
+def watched(session: Session, kind: list[StorageKind], made: list[int], freed: list[int]) -> Session:
+    lifetimes = Lifetimes(
+        kind=np.array(kind, dtype=np.int8),
+        made=np.array(made, dtype=np.int32),
+        freed=np.array(freed, dtype=np.int32),
+    )
+    return dataclasses.replace(session, lifetimes=lifetimes)
+
+
+def layer(index: int) -> dict[str, str]:
+    return {"module": f"h.{index}.mlp", "layer": "MLP"}
+
+
+# A weight, an input and a weight that nothing uses stand; two layers make an activation each; backward frees them.
+STEP = watched(
+    session_of(
+        [
+            Call(op=MM, reads=(0, 1), writes=(3,), **layer(0)),
+            Call(op=MM, reads=(0, 3), writes=(4,), **layer(1)),
+            Call(op=ADD, reads=(4, 4), writes=(5,)),
+            Call(op=MM, reads=(5, 3), writes=(6,), direction=Direction.BACKWARD, **layer(1)),
+            Call(op=ADD, reads=(6, 0), writes=(0,), direction=Direction.OPTIMIZER),
+        ],
+        storage_bytes=[1000, 10, 200, 30, 40, 50, 60],
+    ),
+    [PARAMETER, INPUT, PARAMETER, ACTIVATION, ACTIVATION, TEMPORARY, GRADIENT],
+    [STOOD, STOOD, STOOD, 0, 1, 2, 3],
+    [KEPT, 2, KEPT, 4, 4, 3, KEPT],
+)
+
+
+def test_the_timeline_is_what_was_made_and_not_yet_freed():
+    use = memory_use(STEP)
+    assert use.watched
+    assert use.standing_bytes == 1000 + 10 + 200
+    totals = use.timeline.sum(axis=1).tolist()
+    assert totals == [
+        1210 + 30,
+        1210 + 30 + 40,
+        1200 + 30 + 40 + 50,  # the input was freed when two records had run
+        1200 + 30 + 40 + 60,
+        1200 + 60,
+    ]
+    assert (use.peak_bytes, use.peak_record) == (1330, 3)
+    assert use.by_kind == {INPUT: 0, PARAMETER: 1200, GRADIENT: 60, STATE: 0, ACTIVATION: 70, TEMPORARY: 0}
+    assert use.timeline[2].tolist() == [0, 1200, 0, 0, 70, 50]
+
+
+def test_what_is_alive_at_the_peak_says_who_made_it():
+    assert memory_use(STEP).alive == (
+        Alive(bytes=1000, count=1, kind=PARAMETER, op=BEFORE, module="h.*.mlp", layer="MLP", phase=""),
+        Alive(bytes=200, count=1, kind=PARAMETER, op=BEFORE, module="", layer="", phase=""),
+        # 30 + 40: the activations of both layers are one entry
+        Alive(bytes=70, count=2, kind=ACTIVATION, op="aten::mm", module="h.*.mlp", layer="MLP", phase="forward"),
+        Alive(bytes=60, count=1, kind=GRADIENT, op="aten::mm", module="h.*.mlp", layer="MLP", phase="backward"),
+    )
+
+
+def test_parts_of_a_composite_are_named_after_the_whole():
+    calls = [Call(op=ADD, reads=(0,), writes=(1,), parent=1), Call(op=MM, reads=(0,), writes=(1,))]
+    session = session_of(calls, storage_bytes=[8, 16])
+    (made, stood) = memory_use(session).alive
+    assert (made.op, made.bytes) == ("aten::mm", 16)
+    assert stood.op == BEFORE
+
+
+def test_what_came_without_an_op_is_not_put_on_the_next_one():
+    session = session_of([Call(op=ADD, reads=(0,)), Call(op=ADD, reads=(0, 1))], storage_bytes=[8, 16])
+    use = memory_use(watched(session, [INPUT, TEMPORARY], [STOOD, 0], [KEPT, KEPT]))
+    assert [(alive.op, alive.bytes) for alive in use.alive] == [(UNSEEN, 16), (BEFORE, 8)]
+
+
+def test_unwatched_memory_lives_from_the_first_to_the_last_touch():
+    session = dataclasses.replace(STEP, lifetimes=None)
+    use = memory_use(session)
+    assert not use.watched
+    assert use.standing_bytes == 1000 + 10  # nobody saw the weight that nothing uses
+    # storage 3 to record 3, 4 to 2, 5 to 3
+    assert use.timeline.sum(axis=1).tolist() == [1010 + extra for extra in (30, 70, 120, 30 + 50 + 60, 60)]
+    assert use.by_kind[ACTIVATION] == 30 + 50  # made forward, last used backward
+    assert use.by_kind[INPUT] == 1010
+
+
+def test_an_empty_session_needs_nothing():
+    use = memory_use(session_of([]))
+    assert (use.peak_bytes, use.standing_bytes, use.peak_record, use.alive, use.points()) == (0, 0, -1, (), ())
+    assert use.profile(None, 3) == [0, 0, 0]
+
+
+def test_the_report_shows_the_peak_and_its_course():
+    text = render_markdown(report_of(analyze(STEP, H100)))
+    assert "peak 1.33 kB, of which 1.21 kB stands before the step" in text
+    assert "Memory at the peak" in text
+    assert "| activation | 70.0 B | 5.3% |" in text  # 70 / 1330
+    assert "| activation | 70.0 B | 2 | mm | h.\\*.mlp (MLP) | forward |" in text
+    data = json.loads(render_json(report_of(analyze(STEP, H100))))["memory"]
+    assert data["peak_bytes"] == 1330
+    assert data["watched"] is True
+    assert data["by_kind"]["parameter"] == 1200
+    assert len(data["timeline"]) == 5
+    assert data["timeline"][3] == {
+        "record": 3, "input": 0, "parameter": 1200, "gradient": 60, "optimizer_state": 0, "activation": 70,
+        "temporary": 0,
+    }  # fmt: skip
+    assert sum(alive["bytes"] for alive in data["alive"]) == 1330
+
+
+def test_the_report_of_an_unwatched_session_claims_the_least_only():
+    text = render_markdown(report_of(analyze(dataclasses.replace(STEP, lifetimes=None), H100)))
+    assert "at least 1.15 kB" in text
+    assert "| stood before | 1.01 kB |" in text
+    assert "the least that the step needs" in text
+
+
+def test_a_sparkline_has_eight_heights_and_a_dot_for_nothing():
+    assert sparkline([0, 1, 12, 13, 50, 99, 100], 100) == "·▁▁▂▄██"
+    assert sparkline([0, 0], 0) == "··"
+
+
+@st.composite
+def lives(draw: st.DrawFn) -> Session:
+    count, storages = draw(st.integers(0, 30)), draw(st.integers(0, 12))
+    ids = st.lists(st.integers(0, storages - 1), max_size=3) if storages else st.just([])
+    calls = [
+        Call(
+            op=draw(st.sampled_from([ADD, MM])),
+            direction=draw(st.sampled_from(Direction)),
+            reads=tuple(draw(ids)),
+            writes=tuple(draw(ids)),
+            **layer(draw(st.integers(0, 2))),
+        )
+        for _ in range(count)
+    ]
+    sizes = draw(st.lists(st.integers(0, 1000), min_size=storages, max_size=storages))
+    session = session_of(calls, storage_bytes=sizes)
+    if draw(st.booleans()):
+        return session
+    made = [draw(st.integers(STOOD, count)) for _ in range(storages)]
+    freed = [draw(st.just(KEPT) | st.integers(max(start, 0), count)) for start in made]
+    return watched(session, [draw(st.sampled_from(StorageKind)) for _ in range(storages)], made, freed)
+
+
+@settings(max_examples=200, deadline=None)
+@given(lives())
+def test_every_view_of_the_peak_agrees(session: Session):
+    use = memory_use(session)
+    assert sum(use.by_kind.values()) == use.peak_bytes
+    if not len(session):
+        return
+    assert sum(alive.bytes for alive in use.alive) == use.peak_bytes
+    assert (use.timeline >= 0).all()
+    assert use.peak_bytes == use.timeline.sum(axis=1).max()
+    assert use.peak_bytes <= int(session.storage_bytes.sum())
+    points = use.points(7)
+    assert len(points) <= 7
+    assert max(point.bytes for point in points) == use.peak_bytes
+    assert [point.record for point in points] == sorted({point.record for point in points})
+    assert max(use.profile(None, 5)) == use.peak_bytes
+
+
+@settings(max_examples=100, deadline=None)
+@given(lives())
+def test_the_least_is_never_more_than_what_was_watched(session: Session):
+    """A storage cannot be freed before its last use: with such lifetimes, watching only adds."""
+    least = memory_use(dataclasses.replace(session, lifetimes=None))
+    longer = memory_use(watched(session, [TEMPORARY] * len(session.storage_bytes), *(_longest(session))))
+    assert least.peak_bytes <= longer.peak_bytes
+
+
+def _longest(session: Session) -> tuple[list[int], list[int]]:
+    return [STOOD] * len(session.storage_bytes), [KEPT] * len(session.storage_bytes)
+
+
+def test_a_million_records_do_not_take_long():
+    calls = [Call(op=ADD, reads=(0,), writes=(1,)), Call(op=MM, reads=(1,), writes=(0,))]
+    small = session_of(calls, storage_bytes=[10, 20])
+    times = 100_000
+    columns = small.columns
+    tiled = {name: np.tile(array, times) for name, array in columns.named_arrays() if not name.endswith("offsets")}
+    offsets = np.arange(2 * times + 1)
+    session = dataclasses.replace(
+        small, columns=dataclasses.replace(columns, **tiled, read_offsets=offsets, written_offsets=offsets)
+    )
+    use = memory_use(session)
+    assert use.peak_bytes == 30
+    assert len(use.points()) == 200
