@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch._C import DisableTorchFunction, _current_graph_task_id, is_grad_enabled
 from torch.optim import optimizer as torch_optimizer
@@ -25,7 +26,10 @@ from rooflight.capture.plans import known_int
 from rooflight.capture.tape import Tape
 from rooflight.records.record import Direction, StorageKind
 from rooflight.records.session import KEPT, STOOD, Int8, Int32, Lifetimes, Session
+from rooflight.records.signature import OpSignature
 from rooflight.records.touches import owners, touches_of
+
+Flags = NDArray[np.bool_]
 
 
 class _Watch(weakref.ref[torch.UntypedStorage]):
@@ -141,12 +145,22 @@ class WatchedTape(Tape):
             if number in numbers:
                 numbers.add(successor)
 
+    def append(self, op: OpSignature, context: int, reads: Sequence[int], writes: Sequence[int]) -> int:
+        """Add a record; returns its index. What was freed since the last one was freed before this one."""
+        self._settle()
+        return super().append(op, context, reads, writes)
+
     def session(self, environment: Mapping[str, str], notes: Sequence[str] = ()) -> Session:
         """The columns so far as an immutable session, with the lifetimes so far."""
         self._note_modules()
         session = super().session(environment, notes)
         made, freed = self._made_and_freed(session)
-        return replace(session, lifetimes=Lifetimes(kind=self._kinds(session, made, freed), made=made, freed=freed))
+        # in a backward pass gradients are on while a checkpoint recomputes, or throughout (create_graph)
+        switches = np.array(self._switches, dtype=np.int64)
+        with_grad = np.searchsorted(switches, np.arange(len(session)), side="right") % 2 == 1
+        kind = self._kinds(session, made, freed, with_grad)
+        _add_in_place(session, made, freed, with_grad)
+        return replace(session, lifetimes=Lifetimes(kind=kind, made=made, freed=freed))
 
     # -- births and deaths -------------------------------------------------------------------------------------------
 
@@ -220,36 +234,53 @@ class WatchedTape(Tape):
         made[stood] = STOOD
         return np.minimum(made, count).astype(np.int32), np.minimum(freed, count).astype(np.int32)
 
-    def _kinds(self, session: Session, made: Int32, freed: Int32) -> Int8:
+    def _kinds(self, session: Session, made: Int32, freed: Int32, with_grad: Flags) -> Int8:
         kind = np.full(len(made), StorageKind.TEMPORARY, dtype=np.int8)
         if len(session):
-            kind[self._activations(session, made, freed)] = StorageKind.ACTIVATION
+            kind[_activations(session, made, freed, with_grad)] = StorageKind.ACTIVATION
         kind[made == STOOD] = StorageKind.INPUT
         kind[_optimizer_state(session, made, freed)] = StorageKind.OPTIMIZER_STATE
         kind[list(self._gradients)] = StorageKind.GRADIENT
         kind[list(self._parameters)] = StorageKind.PARAMETER
         return kind
 
-    def _activations(self, session: Session, made: Int32, freed: Int32) -> Any:
-        """Made by a forward pass, be it one that a checkpoint runs again, and still there when backward comes to it."""
-        count, direction = len(session), session.columns.direction
-        switches = np.array(self._switches, dtype=np.int64)
-        # in a backward pass gradients are on while a checkpoint recomputes, or throughout (create_graph)
-        with_grad = np.searchsorted(switches, np.arange(count), side="right") % 2 == 1
-        backward = np.flatnonzero((direction == Direction.BACKWARD) & ~with_grad)
-        if not len(backward):
-            backward = np.flatnonzero(direction == Direction.BACKWARD)
-        maker = np.clip(made, 0, count - 1)
-        forward = direction[maker] == Direction.FORWARD
-        forward |= (direction[maker] == Direction.BACKWARD) & with_grad[maker]
-        forward &= made != STOOD
-        if not len(backward):
-            return forward & with_grad[maker] & (freed == KEPT)
-        following = np.append(backward, count)[np.searchsorted(backward, made, side="right")]
-        return forward & (following < count) & ((freed == KEPT) | (freed > following))
+
+def _activations(session: Session, made: Int32, freed: Int32, with_grad: Flags) -> Flags:
+    """Made by a forward pass, be it one that a checkpoint runs again, and still there when backward comes to it."""
+    count, direction = len(session), session.columns.direction
+    backward = np.flatnonzero((direction == Direction.BACKWARD) & ~with_grad)
+    if not len(backward):
+        backward = np.flatnonzero(direction == Direction.BACKWARD)
+    maker = np.clip(made, 0, count - 1)
+    forward = direction[maker] == Direction.FORWARD
+    forward |= (direction[maker] == Direction.BACKWARD) & with_grad[maker]
+    forward &= made != STOOD
+    if not len(backward):
+        return np.asarray(forward & with_grad[maker] & (freed == KEPT))
+    following = np.append(backward, count)[np.searchsorted(backward, made, side="right")]
+    return np.asarray(forward & (following < count) & ((freed == KEPT) | (freed > following)))
 
 
-def _optimizer_state(session: Session, made: Int32, freed: Int32) -> Any:
+def _add_in_place(session: Session, made: Int32, freed: Int32, with_grad: Flags) -> None:
+    """Undo what watching does to the engine. Gradients of a tensor used twice are added in place, unless Python has
+    touched them, as a dispatch mode does: let the sum take the place of a gradient that is freed right after it.
+    """
+    columns, sizes = session.columns, session.storage_bytes
+    is_sum = np.array([op.name == "aten::add" and len(op.inputs) == 2 for op in session.signatures], dtype=np.bool_)
+    chosen = is_sum[columns.signature] & (columns.direction == Direction.BACKWARD) & ~with_grad
+    chosen &= (np.diff(columns.read_offsets) == 2) & (np.diff(columns.written_offsets) == 1)
+    records = np.flatnonzero(chosen)
+    first = columns.read_ids[columns.read_offsets[records]]
+    second = columns.read_ids[columns.read_offsets[records] + 1]
+    total = columns.written_ids[columns.written_offsets[records]]
+    done = first == second
+    for addend in (first, second):
+        spent = ~done & (freed[addend] == records + 1) & (made[addend] != STOOD) & (sizes[addend] == sizes[total])
+        freed[addend[spent]] = records[spent]
+        done |= spent
+
+
+def _optimizer_state(session: Session, made: Int32, freed: Int32) -> Flags:
     """Made by an optimizer's step and kept, or there before and touched by nothing else."""
     columns, storages = session.columns, len(made)
     touched: dict[bool, Any] = {own: np.zeros(storages, dtype=np.bool_) for own in (True, False)}
@@ -261,7 +292,7 @@ def _optimizer_state(session: Session, made: Int32, freed: Int32) -> Any:
         for own, mask in touched.items():
             mask[ids[by_optimizer == own]] = True
     only = touched[True] & ~touched[False]
-    return only & ((made == STOOD) | (freed == KEPT))
+    return np.asarray(only & ((made == STOOD) | (freed == KEPT)))
 
 
 def _plain_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

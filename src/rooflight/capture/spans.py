@@ -57,13 +57,19 @@ class Spans:
     passes, optimizer steps, phases; two steps with the same events did the same.
     """
 
-    seconds: Mapping[Place, float]
+    by_number: Mapping[int, float]  # the timer's own number of a place, which is faster to look up
+    places: Mapping[int, Place]
     events: tuple[Any, ...]
+
+    @property
+    def seconds(self) -> dict[Place, float]:
+        """Seconds by place."""
+        return {self.places[number]: seconds for number, seconds in self.by_number.items()}
 
     @property
     def wall_s(self) -> float:
         """Seconds of all places."""
-        return sum(self.seconds.values())
+        return sum(self.by_number.values())
 
 
 class SpanTimer:
@@ -93,6 +99,7 @@ class SpanTimer:
         self._thread = 0
         self._stack: list[int] = []
         self._phases: dict[str, int] = {}
+        self._places: dict[int, Place] = {}  # by key
         self._base = 0
         self._in_backward = False
         self._before_backward = _OUTSIDE
@@ -143,11 +150,12 @@ class SpanTimer:
             found = read()
             if found is None:
                 return None
-            seconds: dict[Place, float] = {}
+            seconds: dict[int, float] = {}
             for key, length in found:
-                place = self._place(key)
-                seconds[place] = seconds.get(place, 0.0) + length
-            return Spans(seconds=seconds, events=events)
+                if key not in self._places:
+                    self._places[key] = self._place(key)
+                seconds[key] = seconds.get(key, 0.0) + length
+            return Spans(by_number=seconds, places=self._places, events=events)
 
         return spans
 

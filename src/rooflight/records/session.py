@@ -81,7 +81,8 @@ class Measurement:
 class Lifetimes:
     """Of each storage its ``kind`` (a ``StorageKind``), and from when to when it was there: the record number
     ``made[i]`` was the first to run beside it, or it ``STOOD`` before; ``freed[i]`` records had run when it was freed,
-    or it was ``KEPT`` to the end. Watched are also storages that no record touches: parameters that were not used.
+    or it was ``KEPT`` to the end. Watched are also storages that no record touches: parameters that were not used. A
+    gradient that autograd would add to in place, were it not recorded, counts as freed before the record that does so.
     """
 
     kind: Int8

@@ -13,8 +13,7 @@ from rooflight.roofline.analysis import Analysis
 class RankTimes:
     """A rank's step in seconds, None where unknown: as a whole, in computing ops, with collectives alone, and at best.
 
-    ``own_s`` is the step without what it spent in collectives alone: the rank's own part. Where collectives were not
-    timed it is the whole step, and the op bound where nothing was.
+    ``exposed_s`` is what it spent in collectives alone, which is mostly waiting for slower ranks.
     """
 
     rank: int
@@ -25,11 +24,18 @@ class RankTimes:
     bytes_sent: int
 
     @property
-    def own_s(self) -> float:
-        """Seconds that this rank takes whatever the others do."""
-        if self.measured_s is None:
-            return self.op_bound_s
-        return max(0.0, self.measured_s - (self.exposed_s or 0.0))
+    def own_s(self) -> float | None:
+        """The step without the time in collectives alone: what this rank takes whatever the others do. None where one
+        of the two is unknown, or the profiler slowed collectives to longer than a whole step.
+        """
+        if self.measured_s is None or self.exposed_s is None or self.exposed_s > self.measured_s:
+            return None
+        return self.measured_s - self.exposed_s
+
+    @property
+    def slowness(self) -> float:
+        """What ranks are ordered by: the step less the waiting, or the op bound where nothing was measured."""
+        return self.op_bound_s if self.measured_s is None else self.measured_s - (self.exposed_s or 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +78,11 @@ class RankedAnalysis:
 
     @cached_property
     def slowest(self) -> int:
-        """The rank with the most time of its own, for which others wait: of those measured, if any was."""
+        """The rank with the longest step less its waiting, for which others wait: of those measured, if any was."""
         measured = [time for time in self.times if time.measured_s is not None]
         # a rank whose collectives were not timed would have its waits counted as its own
         exposed = [time for time in measured if time.exposed_s is not None]
-        return max(exposed or measured or self.times, key=lambda time: time.own_s).rank
+        return max(exposed or measured or self.times, key=lambda time: time.slowness).rank
 
     @cached_property
     def least_exposed(self) -> int | None:
@@ -89,7 +95,7 @@ class RankedAnalysis:
         """The spread of each figure that is known of every rank."""
         figures: dict[str, list[float | None]] = {
             "measured step": [time.measured_s for time in self.times],
-            "own time": [time.own_s if time.measured_s is not None else None for time in self.times],
+            "own time": [time.own_s for time in self.times],
             "computing ops": [time.computing_s for time in self.times],
             "exposed communication": [time.exposed_s for time in self.times],
             "op bound": [time.op_bound_s for time in self.times],

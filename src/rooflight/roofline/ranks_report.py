@@ -12,7 +12,7 @@ from rooflight.roofline.ranks import RankedAnalysis, RankTimes
 from rooflight.roofline.report import report_of
 
 SCHEMA = "rooflight.ranks/1"
-_EVEN = 0.05  # spread of the ranks' own time over its median, up to which they count as equal
+_EVEN = 0.05  # share of a step that the ranks' waiting may differ by for them to count as even
 _NAMED = 8
 
 
@@ -41,22 +41,21 @@ def _verdict(ranked: RankedAnalysis) -> str:
         return (
             f"Nothing was measured: rank {slowest.rank} has the largest op bound, {Quantity(slowest.op_bound_s, 's')}."
         )
-    own = next((spread for spread in ranked.spreads if spread.name == "own time"), None)
-    text = f"Rank {slowest.rank} is the slowest: {Quantity(slowest.own_s, 's')} of its own in each step"
-    if own is not None:
-        share = "" if own.share is None else f" ({percent(own.share)} of the median)"
-        text += f", {Quantity(own.seconds, 's')}{share} more than the fastest"
-        if own.share is not None and own.share <= _EVEN:
-            return f"{text}: the ranks are even."
-    waiting = [time for time in ranked.times if time.exposed_s is not None and time.rank != slowest.rank]
-    if waiting and slowest.exposed_s is not None:
-        most = max(waiting, key=lambda time: time.exposed_s or 0.0)
-        if (most.exposed_s or 0.0) > slowest.exposed_s:
-            text += (
-                f"; rank {most.rank} spends {Quantity(most.exposed_s or 0.0, 's')} in collectives alone, "
-                f"rank {slowest.rank} {Quantity(slowest.exposed_s, 's')}"
-            )
-    return f"{text}."
+    spreads = {spread.name: spread for spread in ranked.spreads}
+    step, waiting = spreads.get("measured step"), spreads.get("exposed communication")
+    if step is None or waiting is None or slowest.exposed_s is None:
+        more = "" if step is None else f", {Quantity(step.seconds, 's')} longer than the fastest"
+        return f"Rank {slowest.rank} has the longest step: {Quantity(slowest.measured_s, 's')}{more}."
+    if waiting.seconds <= _EVEN * step.median_s:
+        return f"The ranks are even: their waiting differs by {Quantity(waiting.seconds, 's')} a step."
+    most = max(ranked.times, key=lambda time: time.exposed_s or 0.0)
+    return (
+        f"Rank {slowest.rank} is the slowest: it spends {Quantity(slowest.exposed_s, 's')} of a step in collectives "
+        f"alone, while rank {most.rank}, which waits for it, spends {Quantity(waiting.highest_s, 's')} "
+        f"({Quantity(waiting.seconds, 's')} apart, {percent(waiting.seconds / step.median_s)} of a step)."
+        if most.rank != slowest.rank
+        else f"Rank {slowest.rank} is the slowest, and its collectives last longest: its own link may be the reason."
+    )
 
 
 def _facts(ranked: RankedAnalysis) -> Iterable[tuple[str, Cell]]:
@@ -85,7 +84,7 @@ def _notes(ranked: RankedAnalysis) -> Iterable[str]:
 
 
 def _ranks_table(ranked: RankedAnalysis, top: int) -> Table:
-    slowest_first = sorted(ranked.times, key=lambda time: -time.own_s)
+    slowest_first = sorted(ranked.times, key=lambda time: -time.slowness)
     shown = sorted(slowest_first[:top], key=lambda time: time.rank)
     return Table(
         title="Ranks" if len(shown) == len(ranked.times) else "Slowest ranks",
@@ -98,8 +97,7 @@ def _ranks_table(ranked: RankedAnalysis, top: int) -> Table:
 
 
 def _row(time: RankTimes) -> tuple[Cell, ...]:
-    own_s = None if time.measured_s is None else time.own_s
-    figures = time.measured_s, own_s, time.computing_s, time.exposed_s, time.op_bound_s
+    figures = time.measured_s, time.own_s, time.computing_s, time.exposed_s, time.op_bound_s
     seconds = [None if figure is None else Quantity(figure, "s") for figure in figures]
     return (time.rank, *seconds, Quantity(time.bytes_sent, "B"))
 

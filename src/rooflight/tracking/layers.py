@@ -88,8 +88,8 @@ class LayerSOLHooks:
     def report(self, top: int = 10) -> Report:
         """The report of the last pass that is known in full. Raises RuntimeError before anything ran."""
         analysis = self.analysis
-        if self._last is not None and self._observer is not None:
-            return report_of_step(self._last, self._observer.classes, top=top)
+        if self._last is not None:
+            return report_of_step(self._last, top=top)
         return report_of_analysis(analysis, title=" and ".join(self._titles()), top=top)
 
     def print_report(self, top: int = 10) -> None:

@@ -100,7 +100,7 @@ class Tracker:
         """The report of the last step that is known in full. Raises RuntimeError before there is one."""
         if self.last_step is None:
             raise RuntimeError("no iteration has ended yet: call log_training_sol at the end of each")
-        return report_of_step(self.last_step, self._observer.classes, top=self.top)
+        return report_of_step(self.last_step, top=self.top)
 
     def close(self) -> None:
         """Take hooks and recording out. Does nothing the second time."""
@@ -110,7 +110,7 @@ class Tracker:
         writers = [one for one in writers_in(writer) if id(one) not in self._broken_writers]
         if not writers:
             return
-        scalars = scalars_of(step, self._observer.classes)
+        scalars = scalars_of(step)
         for one in writers:
             try:
                 write_scalars(one, scalars, step.number)

@@ -17,7 +17,7 @@ from torch import nn
 
 from rooflight.capture.modules import uncompiled
 from rooflight.capture.recorder import record
-from rooflight.capture.spans import Spans, SpanTimer
+from rooflight.capture.spans import Place, Spans, SpanTimer
 from rooflight.devices.spec import DeviceSpec
 from rooflight.records.record import Direction, ModuleEntry
 from rooflight.records.session import Session
@@ -43,39 +43,22 @@ class Structure:
 class Step:
     """One step of a loop. ``structure`` is None when no recorded step did the same; ``recorded`` says that this one was
     recorded, so that its spans hold what that costs.
+
+    ``seconds_by`` has the seconds of its spans by name of ``"phase"`` (outside all phases forward, backward and
+    optimizer are told apart), ``"layer"`` (class of module) and ``"module"``, each module's own code alone: what it
+    calls counts where it is. They sum to the whole.
     """
 
     number: int
     spans: Spans
     structure: Structure | None
     recorded: bool
-
-    @property
-    def seconds_by_phase(self) -> dict[str, float]:
-        """Seconds of each phase; outside all phases forward, backward and optimizer are told apart."""
-        return _summed(self.spans, lambda place: place.phase or place.direction.label)
-
-    def seconds_by(self, class_of: Mapping[str, str]) -> dict[str, float]:
-        """Seconds by class of module, of the module's own code: what it calls counts where it is."""
-        return _summed(self.spans, lambda place: class_of.get(place.module, place.module) or outside(place.direction))
-
-    @property
-    def seconds_by_module(self) -> dict[str, float]:
-        """Seconds by qualified name of module, of the module's own code."""
-        return _summed(self.spans, lambda place: place.module or outside(place.direction))
+    seconds_by: Mapping[str, Mapping[str, float]]
 
 
 def outside(direction: Direction) -> str:
     """What an analysis calls work outside all modules."""
     return "(optimizer)" if direction is Direction.OPTIMIZER else "(outside modules)"
-
-
-def _summed(spans: Spans, name_of: Callable[[Any], str]) -> dict[str, float]:
-    seconds: dict[str, float] = {}
-    for place, length in spans.seconds.items():
-        name = name_of(place)
-        seconds[name] = seconds.get(name, 0.0) + length
-    return seconds
 
 
 class StepObserver:
@@ -93,6 +76,7 @@ class StepObserver:
         self._abandoned: record | None = None
         self._structures: OrderedDict[tuple[Any, ...], Structure] = OrderedDict()
         self._pending: list[tuple[int, Callable[[], Spans | None], bool]] = []
+        self._names: dict[str, dict[int, str]] = {"phase": {}, "layer": {}, "module": {}}  # of rows, by place
         self._done = 0
         self._begun_s = 0.0
         self._started_s = 0.0
@@ -186,8 +170,27 @@ class StepObserver:
             structure = self._structures.get(spans.events)
             if structure is not None:
                 self._structures.move_to_end(spans.events)
-            steps.append(Step(number=number, spans=spans, structure=structure, recorded=recorded))
+            seconds_by = {key: self._summed(spans, key) for key in self._names}
+            steps.append(
+                Step(number=number, spans=spans, structure=structure, recorded=recorded, seconds_by=seconds_by)
+            )
         return steps
+
+    def _summed(self, spans: Spans, key: str) -> dict[str, float]:
+        names, seconds = self._names[key], dict[str, float]()
+        for number, length in spans.by_number.items():
+            name = names.get(number)
+            if name is None:
+                name = names[number] = self._name(spans.places[number], key)
+            seconds[name] = seconds.get(name, 0.0) + length
+        return seconds
+
+    def _name(self, place: Place, key: str) -> str:
+        """What an analysis calls the row of a place."""
+        if key == "phase":
+            return place.phase or place.direction.label
+        name = place.module if key == "module" else self.classes.get(place.module, place.module)
+        return name or outside(place.direction)
 
 
 def structure_of(session: Session, device: DeviceSpec, paths: tuple[str, ...], classes: Mapping[str, str]) -> Structure:

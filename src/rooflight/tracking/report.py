@@ -21,7 +21,7 @@ Times = Mapping[str, float] | None
 """Seconds by name of row; None takes the times of single ops, where the analysis has them."""
 
 
-def report_of_step(step: Step, class_of: Mapping[str, str], *, top: int = 10) -> Report:
+def report_of_step(step: Step, *, top: int = 10) -> Report:
     """The report of a step of a loop. Times are its spans, unless it was being recorded: then those of its ops.
 
     Raises ValueError for a step of unknown structure.
@@ -36,9 +36,9 @@ def report_of_step(step: Step, class_of: Mapping[str, str], *, top: int = 10) ->
         title=f"iteration {step.number}",
         top=top,
         wall_s=step.spans.wall_s,
-        by_phase=step.seconds_by_phase,
-        by_layer=step.seconds_by(class_of),
-        by_module=step.seconds_by_module,
+        by_phase=step.seconds_by["phase"],
+        by_layer=step.seconds_by["layer"],
+        by_module=step.seconds_by["module"],
         clock="spans of modules, the gaps between their ops included",
     )
 

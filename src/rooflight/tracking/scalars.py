@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from rooflight.tracking.observer import Step, groups_of
 
 
-def scalars_of(step: Step, class_of: Mapping[str, str]) -> dict[str, float]:
+def scalars_of(step: Step) -> dict[str, float]:
     """Name to value, SI units. Bounds and efficiencies are missing for a step whose structure is not known, and
     efficiencies for one that was being recorded, which takes longer than it would have.
 
@@ -33,12 +31,12 @@ def scalars_of(step: Step, class_of: Mapping[str, str]) -> dict[str, float]:
         if timed and wall_s:
             scalars["sol/efficiency"] = totals.op_bound_s / wall_s
             scalars["sol/matrix_flops_per_s"] = totals.matrix_flops / wall_s
-    for prefix, seconds, key in (
-        ("sol_phase", step.seconds_by_phase, "phase"),
-        ("sol_layer", step.seconds_by(class_of), "layer"),
+    for prefix, key in (
+        ("sol_phase", "phase"),
+        ("sol_layer", "layer"),
     ):
         groups = groups_of(structure.timed, key) if structure is not None else {}
-        for name, length in seconds.items():
+        for name, length in step.seconds_by[key].items():
             scalars[f"{prefix}/{name}/seconds"] = length
             group = groups.get(name)
             if group is not None and timed and length:

@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from math import log2
+
+import numpy as np
+import pytest
+from builders import op, spec
+from hypothesis import given
+from hypothesis import strategies as st
+from sessions import Call, session_of
+
+from rooflight.costs.registry import cost_of
+from rooflight.devices import get
+from rooflight.records.session import Measurement, Session
+from rooflight.reporting.json import render_json
+from rooflight.roofline.analysis import Analysis
+from rooflight.roofline.communication import (
+    _KINDS,
+    Communication,
+    Kind,
+    RankGroup,
+    bus_factor,
+    communication_of,
+    kind_of,
+    payload_bytes,
+    ring_s,
+    tree_s,
+)
+from rooflight.roofline.intervals import Intervals
+from rooflight.roofline.report import report_of
+
+H100 = get("H100-SXM5-80GB")
+LINK = 1e9
+KINDS = st.sampled_from([kind for kind in Kind if kind is not Kind.BARRIER])
+RANKS = st.integers(2, 1024)
+SIZES = st.integers(1, 1 << 40)
+
+
+def all_reduce(numel: int = 1000, ranks: int = 4, **attributes):
+    x = spec((numel,))
+    return op("c10d::allreduce_", {"tensors": [x]}, [x], group_size=ranks, **attributes)
+
+
+ADD = op("aten::add", {"self": spec((8,)), "other": spec((8,))}, [spec((8,))])
+WAIT = op("_c10d_functional::wait_tensor", {"tensor": spec((8,))}, [spec((8,))])
+BARRIER = op("c10d::barrier", {"tensor": spec((1,))}, group_size=4)
+
+
+def timed(calls: list, seconds: list, starts: list, wall: float = 1.0) -> Session:
+    """One row a step, one (start, seconds) a call."""
+    session = session_of([Call(op=call) for call in calls])
+    measurement = Measurement(
+        wall_samples_s=np.array([wall]), op_samples_s=np.array(seconds), op_starts_s=np.array(starts), clock="by hand"
+    )
+    return session.with_measurement(measurement)
+
+
+def found(session: Session, link: float | None = LINK) -> Communication:
+    analysis = Analysis(session, H100)
+    return communication_of(session, analysis._costs, analysis._bounds, link)
+
+
+# -- sizes and bounds ------------------------------------------------------------------------------------------------
+
+
+def test_an_all_reduce_by_hand():
+    (reduced,) = found(session_of([Call(op=all_reduce()), Call(op=all_reduce())])).collectives
+    assert (reduced.kind, reduced.group, reduced.calls) == (Kind.ALL_REDUCE, RankGroup(4), 2)
+    assert reduced.payload_bytes == 2 * 4000
+    assert reduced.bytes_sent == 2 * 6000  # 2 * 4000 * 3 / 4
+    assert reduced.bound_s == reduced.ring_s == pytest.approx(12e-6)
+    assert reduced.tree_s == pytest.approx(16e-6)  # 2 * S / B
+    assert reduced.measured_s is reduced.exposed_s is reduced.bus_bytes_per_s is reduced.efficiency is None
+
+
+def test_latency_is_paid_by_hop():
+    # 2 * 7 hops, 2 * 7 / 8 of 8 MB over 1 GB/s
+    assert ring_s(Kind.ALL_REDUCE, 8, 8e6, LINK, 1e-6) == pytest.approx(14e-6 + 14e-3)
+    assert ring_s(Kind.ALL_GATHER, 8, 8e6, LINK, 1e-6) == pytest.approx(7e-6 + 7e-3)
+    assert ring_s(Kind.SEND, 8, 8e6, LINK, 1e-6) == pytest.approx(1e-6 + 8e-3)
+    assert tree_s(Kind.ALL_REDUCE, 8, 8e6, LINK, 1e-6) == pytest.approx(2 * (3e-6 + 8e-3))
+    assert tree_s(Kind.BROADCAST, 8, 8e6, LINK, 1e-6) == pytest.approx(3e-6 + 8e-3)
+    assert tree_s(Kind.ALL_GATHER, 8, 8e6, LINK) is None
+    assert ring_s(Kind.ALL_REDUCE, 1, 8e6, LINK, 1.0) == tree_s(Kind.ALL_REDUCE, 1, 8e6, LINK, 1.0) == 0
+
+
+@given(KINDS, RANKS, SIZES, st.floats(0, 1e-3))
+def test_the_bytes_of_the_bound_are_no_more_than_any_algorithm_needs(kind, ranks, size, latency):
+    bound = bus_factor(kind, ranks) * size / LINK
+    assert bound <= ring_s(kind, ranks, size, LINK, latency) * (1 + 1e-12)
+    tree = tree_s(kind, ranks, size, LINK, latency)
+    assert tree is None or bound <= tree * (1 + 1e-12)
+
+
+@given(RANKS, SIZES)
+def test_trees_beat_rings_by_latency_and_lose_by_bytes(ranks, size):
+    slow = ring_s(Kind.ALL_REDUCE, ranks, 0, LINK, 1e-6), tree_s(Kind.ALL_REDUCE, ranks, 0, LINK, 1e-6)
+    assert slow[1] == pytest.approx(2e-6 * log2(ranks))
+    assert slow[1] <= slow[0] * (1 + 1e-12)
+    assert tree_s(Kind.ALL_REDUCE, ranks, size, LINK) >= ring_s(Kind.ALL_REDUCE, ranks, size, LINK)
+
+
+WHOLE, PART = spec((400,)), spec((100,))
+
+
+@pytest.mark.parametrize(
+    ("call", "payload", "sent"),
+    [
+        (op("c10d::_allgather_base_", {"output_tensor": WHOLE, "input_tensor": PART}, group_size=4), 1600, 1200),
+        (op("c10d::_reduce_scatter_base_", {"output_tensor": PART, "input_tensor": WHOLE}, group_size=4), 1600, 1200),
+        (op("c10d::alltoall_base_", {"output": WHOLE, "input": spec((400,))}, group_size=4), 1600, 1200),
+        (op("c10d::broadcast_", {"tensors": [PART]}, [PART], group_size=4), 400, 400),
+        (op("c10d::reduce_", {"tensors": [PART]}, [PART], group_size=4), 400, 400),
+        (op("c10d::gather_", {"output_tensors": [PART] * 4, "input_tensors": PART}, group_size=4), 1600, 400),
+        (op("c10d::scatter_", {"output_tensors": PART, "input_tensors": [PART] * 4}, group_size=4), 1600, 400),
+        (op("c10d::send", {"tensors": [PART]}, group_size=4), 400, 400),
+        (op("c10d::recv_", {"tensors": [PART]}, [PART], group_size=4), 400, 0),
+        (BARRIER, 0, 0),
+    ],
+    ids=lambda value: value.name if hasattr(value, "name") else "",
+)
+def test_payloads_are_those_of_nccl_tests(call, payload, sent):
+    (collective,) = found(session_of([Call(op=call)])).collectives
+    assert (collective.payload_bytes, collective.bytes_sent) == (payload, sent)
+    assert payload_bytes(call, 4) == payload
+    assert collective.bound_s == pytest.approx(sent / LINK)
+    assert collective.bound_s <= collective.ring_s
+
+
+def test_bus_factors_are_those_of_nccl_tests():
+    assert bus_factor(Kind.ALL_REDUCE, 8) == 1.75
+    assert {bus_factor(kind, 8) for kind in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_TO_ALL)} == {0.875}
+    assert {bus_factor(kind, 8) for kind in (Kind.BROADCAST, Kind.REDUCE, Kind.SEND, Kind.RECEIVE)} == {1}
+
+
+def test_every_collective_with_a_cost_has_a_kind_and_every_kind_a_cost():
+    named = {name for name in _KINDS if not name.endswith(("all_reduce_", "all_reduce_coalesced_"))}
+    for name in named:
+        x = spec((4,))
+        assert hasattr(cost_of(op(name, {"tensors": [x]}, [x], group_size=2)), "bytes_sent"), name
+    assert kind_of("aten::add") is kind_of("_c10d_functional::wait_tensor") is None
+
+
+def test_groups_of_one_size_are_told_apart_by_their_ranks():
+    calls = [all_reduce(group_ranks=(0, 1), group_description="mesh_tp"), all_reduce(group_ranks=(0, 2)), all_reduce()]
+    groups = [collective.group for collective in found(session_of([Call(op=call) for call in calls])).collectives]
+    assert sorted(group.label for group in groups) == ["0, 2", "4 ranks", "mesh_tp: 0, 1"]
+    assert RankGroup(8, tuple(range(0, 64, 8))).label == "0, 8, 16 … 56"
+
+
+def test_without_a_known_link_there_is_no_bound_and_without_collectives_nothing():
+    (collective,) = found(session_of([Call(op=all_reduce())]), None).collectives
+    assert collective.bound_s is collective.ring_s is collective.tree_s is None
+    assert found(session_of([Call(op=ADD)])) == Communication() == found(session_of([]))
+    unknown = op("c10d::allreduce_", {"tensors": [spec((4,))]})
+    (collective,) = found(session_of([Call(op=unknown)])).collectives
+    assert (collective.group.size, collective.bound_s, collective.bytes_sent) == (0, None, 0)
+
+
+def test_a_collective_that_another_record_stands_for_is_not_counted():
+    session = session_of([Call(op=all_reduce(), parent=1), Call(op=ADD)])
+    assert found(session).collectives == ()
+
+
+# -- times -----------------------------------------------------------------------------------------------------------
+
+
+def test_exposed_is_what_no_computing_op_hides():
+    # add 0..2, all-reduce 1..5, add 4..6; the wait does not compute
+    session = timed([ADD, all_reduce(), ADD, WAIT], [[2, 4, 2, 3]], [[0, 1, 4, 2]], wall=8)
+    communication = found(session)
+    (reduced,) = communication.collectives
+    assert (reduced.measured_s, reduced.exposed_s, reduced.overlapped_s) == (4, 2, 2)
+    assert communication.exposed_step_s == 2
+    assert reduced.algorithm_bytes_per_s == 1000  # 4000 B / 4 s
+    assert reduced.bus_bytes_per_s == 1500  # * 2 * 3 / 4
+    assert reduced.efficiency == pytest.approx(6e-6 / 4)
+
+
+def test_two_collectives_at_a_time_expose_each_moment_once():
+    session = timed([all_reduce(), all_reduce(8), ADD], [[4, 4, 1]], [[0, 2, 5]])
+    communication = found(session)
+    assert communication.measured_s == 8
+    assert communication.exposed_s == 7
+    assert communication.exposed_step_s == 5  # 0..6 less 5..6
+
+
+def test_steps_are_looked_at_one_by_one():
+    session = timed([ADD, all_reduce()], [[2, 4], [4, 4], [4, 4]], [[0, 1], [0, 0], [4, 0]])
+    (reduced,) = found(session).collectives
+    assert reduced.measured_s == 4
+    assert reduced.exposed_s == pytest.approx(4 * (3 + 0 + 4) / 12)
+    assert found(session).exposed_step_s == 3
+
+
+def test_what_is_not_known_is_not_guessed():
+    session = timed([ADD, all_reduce()], [[2, np.nan]], [[0, np.nan]])
+    (reduced,) = found(session).collectives
+    assert (reduced.measured_s, reduced.timed_calls) == (None, 0)
+    assert found(session).untimed_calls == 1
+    session = timed([ADD, all_reduce()], [[2, 3]], [[0, np.nan]])
+    (reduced,) = found(session).collectives
+    assert (reduced.measured_s, reduced.exposed_s, reduced.overlapped_s) == (3, None, None)
+    no_starts = session.with_measurement(replace(session.measurement, op_starts_s=np.empty((0, 0))))
+    assert found(no_starts).exposed_step_s is None
+
+
+MOMENTS = st.integers(0, 50)
+
+
+@given(st.lists(st.tuples(st.booleans(), MOMENTS, MOMENTS), min_size=1, max_size=12))
+def test_exposed_and_overlapped_make_up_the_measured_time(program):
+    calls = [all_reduce() if is_collective else ADD for is_collective, *_ in program]
+    starts, seconds = ([[float(entry[index]) for entry in program]] for index in (1, 2))
+    communication = found(timed(calls, seconds, starts))
+    moments = np.arange(0, 100)
+    busy, sending = np.zeros(100, bool), np.zeros(100, bool)
+    alone = 0
+    for is_collective, start, length in program:
+        if not is_collective:
+            busy |= (moments >= start) & (moments < start + length)
+    for is_collective, start, length in program:
+        if is_collective:
+            inside = (moments >= start) & (moments < start + length)
+            sending |= inside
+            alone += int((inside & ~busy).sum())
+    for collective in communication.collectives:
+        assert collective.exposed_s + collective.overlapped_s == pytest.approx(collective.measured_s)
+        assert 0 <= collective.exposed_s <= collective.measured_s
+        assert collective.exposed_s == pytest.approx(alone)
+        assert communication.exposed_step_s == pytest.approx(int((sending & ~busy).sum()))
+
+
+@given(st.lists(st.tuples(MOMENTS, MOMENTS), max_size=12))
+def test_a_union_is_in_order_and_apart(given_intervals):
+    starts, lengths = np.array(given_intervals, dtype=float).reshape(-1, 2).T
+    union = Intervals.union(starts, lengths)
+    assert (union.starts[1:] > (union.starts + union.lengths)[:-1]).all()
+    assert union.overlap(starts, lengths) == pytest.approx(lengths)
+    assert union.lengths.sum() <= lengths.sum()
+
+
+# -- in an analysis --------------------------------------------------------------------------------------------------
+
+
+def test_the_waterfall_gives_exposed_communication_a_gap_of_its_own():
+    analysis = Analysis(timed([ADD, all_reduce(), ADD], [[2, 4, 2]], [[0, 1, 4]], wall=8), H100)
+    gaps = {gap.name: gap for gap in analysis.waterfall}
+    exposed, bound = gaps["exposed communication beyond its bound"], 6000 / 450e9
+    assert exposed.seconds == pytest.approx(2 - bound)
+    assert exposed.until_s == analysis.busy_s == 6
+    assert gaps["overhead and idle"].seconds == 2
+    assert sum(gap.seconds for gap in analysis.waterfall) == pytest.approx(8)
+    hidden = Analysis(timed([ADD, all_reduce()], [[4, 2]], [[0, 1]], wall=8), H100)
+    gaps = {gap.name: gap for gap in hidden.waterfall}
+    assert gaps["communication hidden behind computing"].seconds == pytest.approx(-bound)
+    assert hidden.busy_s == 4
+    assert sum(gap.seconds for gap in hidden.waterfall) == pytest.approx(8)
+
+
+def test_the_report_has_a_table_facts_and_data():
+    session = timed([ADD, all_reduce(group_ranks=(0, 1, 2, 3))], [[2, 4]], [[0, 1]], wall=7)
+    report = report_of(Analysis(session, H100))
+    (table,) = [table for table in report.tables if table.title == "Collectives"]
+    assert table.rows[0][:3] == ("all-reduce", "0, 1, 2, 3", 1)
+    assert dict(report.facts)["communication"] == "4.00 s of collectives, 3.00 s of the step with nothing else running"
+    (entry,) = report.data["communication"]["collectives"]
+    assert entry["bus_bytes_per_s"] == 1500
+    assert entry["exposed_s"] + entry["overlapped_s"] == entry["measured_s"] == 4
+    assert "communication that nothing hides" in report.conclusion
+    render_json(report)
+    unmeasured = report_of(Analysis(session_of([Call(op=all_reduce())]), H100))
+    (table,) = [table for table in unmeasured.tables if table.title == "Collectives"]
+    assert table.columns[-2:] == ("ring", "tree")
+    assert not [t for t in report_of(Analysis(session_of([Call(op=ADD)]), H100)).tables if t.title == "Collectives"]
