@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import random
+import signal
 import threading
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -180,6 +183,26 @@ def test_an_optimizer_inside_backward_finds_its_gradients() -> None:
     assert memory_use(session).timeline[:, StorageKind.GRADIENT].max() <= (8 * 8 + 8) * F32
 
 
+def test_gradients_that_autograd_adds_in_place_are_counted_in_place() -> None:
+    """A recorded backward cannot add in place, since Python has touched the gradients; the plain one does."""
+    x = torch.ones(1000, requires_grad=True)
+
+    def program() -> None:
+        y = x * 1.0
+        (y.exp().sum() + y.sin().sum()).backward()
+
+    session = watched(program)
+    (total,) = [
+        i
+        for i, op in enumerate(session.records)
+        if op.signature.name == "aten::add" and op.signature.inputs[0].numel > 1
+    ]
+    use = memory_use(session)
+    timeline = use.timeline.sum(axis=1)
+    # x, and the two gradients of y, of which one becomes their sum
+    assert timeline[total] - use.timeline[total, StorageKind.ACTIVATION] == 3 * 1000 * F32
+
+
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_a_checkpoint_has_fewer_activations_and_makes_them_again(reentrant: bool) -> None:
     blocks = nn.ModuleList(nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)) for _ in range(4))
@@ -290,6 +313,44 @@ def test_an_error_leaves_no_hook_and_keeps_what_ran(error: type[BaseException]) 
         net(attention_input())
     assert recording.session.lifetimes is not None
     assert memory_use(recording.session).standing_bytes >= sum(p.nbytes for p in net.parameters())
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it may hit a callback of gc
+def test_an_interrupt_at_any_moment_leaves_lifetimes_that_make_sense() -> None:
+    net = attention_model()
+
+    def step() -> None:
+        net.zero_grad()
+        net(attention_input()).sum().backward()
+
+    def seconds() -> float:
+        start = time.perf_counter()
+        watched(step, net)
+        return time.perf_counter() - start
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    longest = min(seconds() for _ in range(3))
+    whole = memory_use(watched(step, net))
+    before = signal.signal(signal.SIGALRM, interrupt)
+    interrupts = 0
+    while interrupts < 20:
+        recording = rl.record(net, memory=True)
+        with recording:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, longest))
+                step()
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                interrupts += 1
+            step()
+        lifetimes = recording.session.lifetimes
+        assert lifetimes is not None
+        assert len(lifetimes.made) == len(recording.session.storage_bytes)
+        assert (lifetimes.freed[lifetimes.freed != KEPT] >= lifetimes.made[lifetimes.freed != KEPT]).all()
+        assert memory_use(recording.session).peak_bytes <= 3 * whole.peak_bytes
+    signal.signal(signal.SIGALRM, before)
 
 
 def test_watching_keeps_nothing_alive() -> None:

@@ -2,9 +2,9 @@
 
 The op (``c10d::allreduce_``) only puts work on its process group's queue. A thread of that group takes it off, writes a
 span ``gloo:all_reduce`` and works, in the order of the queue. What Kineto does not tell is which thread serves which
-group. That is worked out: a thread serves one group all along, each group must have as many spans of a name as it
-queued, and no work can begin before it was queued. Where more than one way to deal out the threads is left, only the
-times on which all of them agree are kept.
+group. That is worked out: a thread serves one group all along, each group has two of them at most and must have as many
+spans of a name as it queued, and no work can begin before it was queued. Where more than one way to deal out the
+threads is left, only the times on which all of them agree are kept.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from rooflight.roofline.communication import Kind, kind_of
 SPAN: Final = "gloo:"
 _CALLERS: Final = ("gloo:send", "gloo:recv", "gloo:recvAnySource")
 """Spans that begin inside the op, on its own thread."""
+
+_THREADS: Final = 2
+"""That torch gives each gloo group (ProcessGroupGloo's options). With more, no way to deal them out would be found."""
 
 _MOST_TRIES: Final = 20_000
 _MOST_WAYS: Final = 64
@@ -162,12 +165,14 @@ def _ways(queues: Sequence[_Queues]) -> list[_Way]:
         thread = threads[position]
         for group in groups:
             taken = by_thread[thread]
-            if any(left.get((*key, group), 0) < count for key, count in taken.items()):
+            full = sum(other == group for other in way.values()) == _THREADS
+            if full or any(left.get((*key, group), 0) < count for key, count in taken.items()):
                 continue
             way[thread] = group
             for key, count in taken.items():
                 left[*key, group] -= count
             goes_on = deal(position + 1)
+            del way[thread]
             for key, count in taken.items():
                 left[*key, group] += count
             if not goes_on:

@@ -58,18 +58,14 @@ class LayerSOLHooks:
 
     def detach(self) -> None:
         """Take the hooks out; what they saw stays. Does nothing if they are not in place."""
-        if self._observer is None or not self.attached:
-            return
-        self._take(self._observer)
-        self._observer.stop()
+        if self._observer is not None:
+            self._keep(self._observer.finish(self._steps))
 
     def step(self) -> None:
         """End a pass and begin the next. Raises RuntimeError if the hooks are not attached."""
         if self._observer is None or not self.attached:
             raise RuntimeError("the hooks are not attached: attach() first")
-        for step in self._observer.end_step(self._steps):
-            if step.structure is not None and not (step.recorded and self._last is not None):
-                self._last = step
+        self._keep(self._observer.end_step(self._steps))
         self._steps += 1
 
     @property
@@ -88,9 +84,12 @@ class LayerSOLHooks:
     def report(self, top: int = 10) -> Report:
         """The report of the last pass that is known in full. Raises RuntimeError before anything ran."""
         analysis = self.analysis
-        if self._last is not None:
+        if self._last is not None and self._last.number:
             return report_of_step(self._last, top=top)
-        return report_of_analysis(analysis, title=" and ".join(self._titles()), top=top)
+        title = " and ".join(name or type(model).__name__ for name, model in self._models.items())
+        if self._last is not None:
+            return report_of_step(self._last, title=title, top=top)
+        return report_of_analysis(analysis, title=title, top=top)
 
     def print_report(self, top: int = 10) -> None:
         """Print it. Raises RuntimeError before anything ran."""
@@ -98,8 +97,10 @@ class LayerSOLHooks:
 
         print_report(self.report(top))
 
-    def _titles(self) -> list[str]:
-        return [name or type(model).__name__ for name, model in self._models.items()]
+    def _keep(self, steps: list[Step]) -> None:
+        for step in steps:
+            if step.tells_more_than(self._last):
+                self._last = step
 
     def _take(self, observer: StepObserver) -> None:
         """Analyse what the open pass has recorded, if it is the first."""

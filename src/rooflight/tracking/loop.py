@@ -86,7 +86,7 @@ class Tracker:
         try:
             steps = self._observer.end_step(iteration)
             for step in steps:
-                if step.structure is not None and not (step.recorded and self.last_step):
+                if step.tells_more_than(self.last_step):
                     self.last_step = step
                 self._write(step, writer)
             if self.interval and iteration % self.interval == 0 and self.last_step is not None and _speaks():

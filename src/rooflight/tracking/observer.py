@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, Final
 
+import torch
 from torch import nn
 
 from rooflight.capture.modules import uncompiled
@@ -54,6 +55,14 @@ class Step:
     structure: Structure | None
     recorded: bool
     seconds_by: Mapping[str, Mapping[str, float]]
+
+    def tells_more_than(self, other: Step | None) -> bool:
+        """Whether a report had better be of this step than of an earlier one: what it did is known, it did something,
+        and it was not slowed by a recording if the other was not.
+        """
+        if self.structure is None or not len(self.structure.analysis.session):
+            return False
+        return other is None or other.recorded or not self.recorded
 
 
 def outside(direction: Direction) -> str:
@@ -109,18 +118,26 @@ class StepObserver:
         """What the open step has recorded until now, None if it is not being recorded."""
         return self._recording.so_far() if self._recording is not None else None
 
+    def finish(self, number: int) -> list[Step]:
+        """End the open step and leave torch as it was before ``start``; waits for the device. Does nothing if no step
+        is open.
+        """
+        if not self.running:
+            return []
+        session = self._close_recording()
+        self._cut(number, session)
+        if self.timer.on_cuda:
+            torch.cuda.synchronize()
+        finished = self._finished()
+        self.stop()
+        return finished
+
     def end_step(self, number: int) -> list[Step]:
         """End the open step and begin the next. Returns the steps whose times are known by now, oldest first: on a CPU
         this one, on CUDA perhaps earlier ones.
         """
         session = self._close_recording()
-        spans = self.timer.cut()
-        self._pending.append((number, spans, session is not None))
-        del self._pending[:-_MOST_PENDING]
-        # what was done is known at once, how long it took maybe later
-        key = self.timer.last_events
-        if session is not None:
-            self._keep(key, session)
+        key = self._cut(number, session)
         took = perf_counter() - self._begun_s
         if session is None:
             self._typical_s = min(took, self._typical_s or took)
@@ -130,6 +147,16 @@ class StepObserver:
         finished = self._finished()
         self._begin(recorded=self._wants_recording(key))
         return finished
+
+    def _cut(self, number: int, session: Session | None) -> tuple[Any, ...]:
+        """End the step in which ``session`` was recorded. Returns what it did, by which structures are known."""
+        spans = self.timer.cut()
+        self._pending.append((number, spans, session is not None))
+        del self._pending[:-_MOST_PENDING]
+        key = self.timer.last_events
+        if session is not None:
+            self._keep(key, session)
+        return key
 
     def _wants_recording(self, key: tuple[Any, ...]) -> bool:
         if self._done < _ALWAYS_RECORDED:

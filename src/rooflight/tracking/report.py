@@ -16,30 +16,34 @@ from rooflight.tracking.observer import Step
 
 SCHEMA = "rooflight.step/1"
 _MORE_ROWS = 20
+_FIRST_PASS = "Times are those of a first pass, with all that libraries set up in it: warm up before for steady ones."
+_RECORDED_CLOCK = "spans of modules while they were recorded, which slows them: upper figures"
 
 Times = Mapping[str, float] | None
 """Seconds by name of row; None takes the times of single ops, where the analysis has them."""
 
 
-def report_of_step(step: Step, *, top: int = 10) -> Report:
-    """The report of a step of a loop. Times are its spans, unless it was being recorded: then those of its ops.
+def report_of_step(step: Step, *, title: str = "", top: int = 10) -> Report:
+    """The report of a step of a loop. Times are its spans, unless it was being recorded: then those of its ops, which
+    are not known on CUDA.
 
     Raises ValueError for a step of unknown structure.
     """
     if step.structure is None:
         raise ValueError("the step's structure is not known: report one that is")
-    if step.recorded:
-        return report_of_analysis(step.structure.analysis, title=f"iteration {step.number}", top=top)
+    if step.recorded and step.structure.analysis.session.measurement is not None:
+        report = report_of_analysis(step.structure.analysis, title=title or f"iteration {step.number}", top=top)
+        return replace(report, notes=(*report.notes, *([_FIRST_PASS] if not step.number else [])))
     return _report(
         step.structure.analysis,
         step.structure.timed,
-        title=f"iteration {step.number}",
+        title=title or f"iteration {step.number}",
         top=top,
         wall_s=step.spans.wall_s,
         by_phase=step.seconds_by["phase"],
         by_layer=step.seconds_by["layer"],
         by_module=step.seconds_by["module"],
-        clock="spans of modules, the gaps between their ops included",
+        clock=_RECORDED_CLOCK if step.recorded else "spans of modules, the gaps between their ops included",
     )
 
 
