@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PYTHON_FILES = sorted(path for room in ("src", "tests", "benchmarks") for path in (ROOT / room).rglob("*.py"))
+ROOMS = ("src", "tests", "benchmarks", "examples")
+PYTHON_FILES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 MOST_LINES = 500
 
 

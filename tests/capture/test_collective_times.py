@@ -111,7 +111,7 @@ def test_blocking_collectives_send_what_they_must_and_hide_behind_nothing(two: P
 def test_an_all_reduce_hides_behind_products(two: Path) -> None:
     for analysis in merged(two, "overlapping", 2).analyses.values():
         found = by_kind(analysis)
-        assert found[Kind.ALL_REDUCE].overlapped_s > 0.2 * found[Kind.ALL_REDUCE].measured_s
+        assert found[Kind.ALL_REDUCE].overlapped_s > 0.05 * found[Kind.ALL_REDUCE].measured_s
         assert found[Kind.ALL_REDUCE].measured_s > 1e-4  # 4 MB: not the microseconds it takes to queue them
         assert found[Kind.SEND].bytes_sent == 400
         assert found[Kind.RECEIVE].payload_bytes == 400

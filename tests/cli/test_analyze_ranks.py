@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,13 +21,19 @@ def saved(folder: Path, name: str, **environment: str) -> str:
     return str(session_of([Call(op=SUM)], storage_bytes=[4000], environment=environment).save(folder / name))
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    try:
-        code = main(["analyze", *arguments])
-    except SystemExit as end:
-        code = end.code
-    output = capsys.readouterr()
-    return code or 0, output.out, output.err
+@pytest.fixture
+def run(monkeypatch, capsys):
+    def analyze(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["rooflight", "analyze", *words])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return analyze
 
 
 @pytest.fixture
@@ -34,20 +41,20 @@ def ranks(tmp_path: Path) -> list[str]:
     return [saved(tmp_path, f"rank{rank}.session", rank=str(rank), world_size="2") for rank in range(2)]
 
 
-def test_several_sessions_are_one_report_in_every_format(ranks, tmp_path, capsys):
-    code, out, _ = run(capsys, *ranks, *DEVICE)
+def test_several_sessions_are_one_report_in_every_format(ranks, tmp_path, run):
+    code, out, _ = run(*ranks, *DEVICE)
     assert code == 0
     assert "2 ranks" in out
     assert "Spread over ranks" in out
-    code, out, _ = run(capsys, *ranks, *DEVICE, "--json", "-")
+    code, out, _ = run(*ranks, *DEVICE, "--json", "-")
     data = json.loads(out)
     assert data["schema"] == "rooflight.ranks/1"
     assert [one["rank"] for one in data["ranks"]] == [0, 1]
-    code, _, _ = run(capsys, *ranks, *DEVICE, "--markdown", str(tmp_path / "report.md"))
+    code, _, _ = run(*ranks, *DEVICE, "--markdown", str(tmp_path / "report.md"))
     assert "## Ranks" in (tmp_path / "report.md").read_text()
 
 
-def test_mistakes_are_one_line(ranks, tmp_path, capsys):
+def test_mistakes_are_one_line(ranks, tmp_path, run):
     other = saved(tmp_path, "other.session", rank="1", world_size="4")
     alone = saved(tmp_path, "alone.session")
     for arguments, message in (
@@ -59,14 +66,14 @@ def test_mistakes_are_one_line(ranks, tmp_path, capsys):
         ([*ranks, "--save", str(tmp_path / "x")], "--save: each rank's session is saved already"),
         ([*ranks, "--measure"], "--measure: saved sessions cannot run again"),
     ):
-        code, _, err = run(capsys, *arguments, *DEVICE)
+        code, _, err = run(*arguments, *DEVICE)
         assert code == 2
         assert message in err
         assert len(err.strip().splitlines()) == 1
 
 
-def test_a_missing_rank_is_a_note(tmp_path, capsys):
+def test_a_missing_rank_is_a_note(tmp_path, run):
     known = [saved(tmp_path, f"r{rank}", rank=str(rank), world_size="3") for rank in (0, 2)]
-    code, out, _ = run(capsys, *known, *DEVICE)
+    code, out, _ = run(*known, *DEVICE)
     assert code == 0
     assert "No session of rank 1: it may have died" in out

@@ -225,6 +225,7 @@ class WatchedTape(Tape):
 
     def _made_and_freed(self, session: Session) -> tuple[Int32, Int32]:
         count = len(session)
+        self._add(len(self.storage_bytes) - 1)  # an interrupt may have come before the last was noted here
         made, freed = np.array(self._made, dtype=np.int64), np.array(self._freed, dtype=np.int64)
         certain = np.zeros(len(made), dtype=np.bool_)
         certain[list(self._certain)] = True

@@ -16,14 +16,24 @@ def look_of(value: Any, depth: int = 0) -> Any:
     its type.
     """
     if isinstance(value, torch.Tensor):
-        return (tuple(value.shape), value.dtype)
+        # a nested one without a shape still has a number of parts
+        shape = value.size(0) if value.is_nested and value.layout is torch.strided else tuple(value.shape)
+        return (shape, value.dtype)
     if value is None or isinstance(value, bool | int | str):
         return value
-    if depth >= _DEEPEST:
-        return type(value)
-    if isinstance(value, list | tuple):
+    if depth < _DEEPEST and isinstance(value, list | tuple):
         return tuple(look_of(item, depth + 1) for item in value[:_MOST_ITEMS])
-    if isinstance(value, dict):
+    if depth < _DEEPEST and isinstance(value, dict):
         return tuple((str(key), look_of(item, depth + 1)) for key, item in list(value.items())[:_MOST_ITEMS])
-    length = getattr(value, "get_seq_length", None)  # caches of transformers
-    return (type(value), int(length())) if callable(length) else type(value)
+    return (type(value), _length(value)) if hasattr(type(value), "get_seq_length") else type(value)
+
+
+def _length(cache: Any) -> int | None:
+    """The length of a cache of transformers; None for one of fixed size: its length is a tensor, changes no shape, and
+    reading it would wait for the device.
+    """
+    try:
+        length = cache.get_seq_length()
+    except Exception:
+        return None
+    return length if isinstance(length, int) else None

@@ -18,8 +18,10 @@ from typing import Any, Final
 
 import torch
 from torch import nn
+from torch._C import _current_graph_task_id
 from torch._dynamo.eval_frame import OptimizedModule
 from torch.autograd import Variable
+from torch.compiler import disable
 from torch.compiler import is_dynamo_compiling as is_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import unserializable_hook
@@ -103,7 +105,7 @@ class SpanTimer:
         self._base = 0
         self._in_backward = False
         self._before_backward = _OUTSIDE
-        self._before_step = _OUTSIDE
+        self._before_steps: list[int] = []  # of each open Optimizer.step, what it interrupted
         self._newest: dict[int, int] = {}  # by thread: sequence number of the newest autograd node that has a mark
         self._events: list[Any] = []
         self.last_events: tuple[Any, ...] = ()  # of the step cut last
@@ -121,11 +123,16 @@ class SpanTimer:
         self._thread = get_ident()
         self._marks.start(self._stride)
         for number, (_, module, is_root) in enumerate(self._modules):
+            # prepended: torch calls leave even if a hook before enter raised
             enter, leave = self._forward_hooks(number)
-            self._handles.append(module.register_forward_pre_hook(enter, with_kwargs=is_root))
+            if module._compiled_call_impl is not None:
+                self._handles.append(_CompiledCall(module, enter, leave))
+                continue
+            self._handles.append(module.register_forward_pre_hook(enter, prepend=True, with_kwargs=is_root))
             self._handles.append(module.register_forward_hook(leave, always_call=True))
-        self._handles.append(register_optimizer_step_pre_hook(self._before_optimizer))
-        self._handles.append(register_optimizer_step_post_hook(self._after_optimizer))
+        # a compiled step would run them inside, and warn of what they call
+        self._handles.append(register_optimizer_step_pre_hook(disable(self._before_optimizer)))
+        self._handles.append(register_optimizer_step_post_hook(disable(self._after_optimizer)))
         self._set_phase(current_phase())
         subscribe(self._set_phase)
         self._reset()
@@ -165,6 +172,7 @@ class SpanTimer:
         self._newest.clear()
         self._events.clear()
         self._events.append(current_phase())
+        self._before_steps.clear()
         self._in_backward = False
 
     def _place(self, key: int) -> Place:
@@ -190,17 +198,19 @@ class SpanTimer:
                 ident = get_ident()
                 if ident != thread and not on_cuda:
                     return
-                caller = mark(self._base + forward)
-                if not stack and not self._in_backward:
-                    self._note((number, module.training, torch.is_grad_enabled(), look_of((args, kwargs))))
-                elif args:
+                caller = mark(self._base + forward) % stride
+                if not stack:
+                    if self._in_backward and _current_graph_task_id() == -1:  # it raised
+                        self._in_backward = False
+                        caller = self._before_backward
+                    if not self._in_backward:
+                        self._note((number, module.training, torch.is_grad_enabled(), look_of((args, kwargs))))
+                if args and isinstance(given := args[0], _Tensor):
                     # what the caller computed since the last mark is the caller's in the backward pass too
-                    given = args[0]
-                    node = getattr(given, "grad_fn", None)
+                    node = given.grad_fn
                     if node is not None and (sequence := node._sequence_nr()) > newest.get(ident, -1):
                         newest[ident] = sequence
-                        place = caller % stride
-                        _call_before(given, node, backward_hooks[place if place < _FIRST_MODULE else place | 1])
+                        _call_before(given, node, backward_hooks[caller if caller < _FIRST_MODULE else caller | 1])
                 stack.append(caller)
             except Exception as error:
                 self._on_error(error)
@@ -212,7 +222,7 @@ class SpanTimer:
                 ident = get_ident()
                 if ident != thread and not on_cuda:
                     return
-                mark(stack.pop() if stack else self._base)
+                mark(self._base + (stack.pop() if stack else _OUTSIDE))
                 tensor = output if isinstance(output, _Tensor) else _first_tensor(output)
                 node = None if tensor is None else tensor.grad_fn
                 if node is not None and (sequence := node._sequence_nr()) > newest.get(ident, -1):
@@ -229,7 +239,7 @@ class SpanTimer:
 
         def begin(_gradients: Any) -> None:
             try:
-                if self._handles:
+                if self._handles and (self.on_cuda or get_ident() == self._thread):
                     if not self._in_backward:
                         self._begin_backward()
                     mark(self._base + place)
@@ -256,14 +266,14 @@ class SpanTimer:
     def _before_optimizer(self, *_: Any) -> None:
         try:
             if get_ident() == self._thread:
-                self._before_step = self._marks.mark(self._base + _OPTIMIZER) % self._stride
+                self._before_steps.append(self._marks.mark(self._base + _OPTIMIZER) % self._stride)
         except Exception as error:
             self._on_error(error)
 
     def _after_optimizer(self, *_: Any) -> None:
         try:
             if get_ident() == self._thread:
-                self._marks.mark(self._base + self._before_step)
+                self._marks.mark(self._base + (self._before_steps.pop() if self._before_steps else _OUTSIDE))
                 self._note("optimizer")
         except Exception as error:
             self._on_error(error)
@@ -284,6 +294,29 @@ class SpanTimer:
     def _note(self, event: Any) -> None:
         if len(self._events) < _MOST_EVENTS:
             self._events.append(event)
+
+
+class _CompiledCall:
+    """Hooks around the call of a module that was compiled in place: torch runs those of the module inside it."""
+
+    def __init__(self, module: nn.Module, enter: Callable[..., None], leave: Callable[..., None]) -> None:
+        inner: Any = module._compiled_call_impl
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            output = None
+            enter(module, args, kwargs)
+            try:
+                output = inner(*args, **kwargs)
+            finally:
+                leave(module, args, output)
+            return output
+
+        self._module, self._inner, self._call = module, inner, call
+        module._compiled_call_impl = call
+
+    def remove(self) -> None:
+        if self._module._compiled_call_impl is self._call:
+            self._module._compiled_call_impl = self._inner
 
 
 def _timed_modules(model: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:

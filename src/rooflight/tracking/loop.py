@@ -61,7 +61,7 @@ class Tracker:
         self.interval, self.top = interval, top
         self.last_step: Step | None = None
         self._broken_writers: set[int] = set()
-        self._failed = False
+        self._failed = self._paused = False
         self._observer = StepObserver(models_of(model), spec, self._fail)
         try:
             self._observer.start()
@@ -70,7 +70,7 @@ class Tracker:
 
     @property
     def running(self) -> bool:
-        """Whether it still tracks: not after ``close``, nor after an error inside."""
+        """Whether it tracks now: not while paused, after ``close``, or after an error inside."""
         return self._observer.running
 
     def log(self, iteration: int, writer: Any = None) -> Report | None:
@@ -92,6 +92,7 @@ class Tracker:
             if self.interval and iteration % self.interval == 0 and self.last_step is not None and _speaks():
                 report = self.report()
                 self._print(report)
+            self._observer.restart_clock()
         except Exception as error:
             self._fail(error)
         return report
@@ -102,8 +103,27 @@ class Tracker:
             raise RuntimeError("no iteration has ended yet: call log_training_sol at the end of each")
         return report_of_step(self.last_step, top=self.top)
 
+    def pause(self) -> None:
+        """Drop the open iteration and see nothing until ``resume``: for an evaluation or a checkpoint inside a loop."""
+        if self.running:
+            self._paused = True
+            try:
+                self._observer.pause()
+            except Exception as error:
+                self._fail(error)
+
+    def resume(self) -> None:
+        """Begin an iteration anew. Does nothing unless paused."""
+        if self._paused:
+            self._paused = False
+            try:
+                self._observer.resume()
+            except Exception as error:
+                self._fail(error)
+
     def close(self) -> None:
         """Take hooks and recording out. Does nothing the second time."""
+        self._paused = False
         self._observer.stop()
 
     def _write(self, step: Step, writer: Any) -> None:
@@ -126,6 +146,7 @@ class Tracker:
 
     def _fail(self, error: Exception) -> None:
         """Whatever went wrong, it is ours: say so once and leave the loop alone."""
+        self._paused = False
         if not self._failed:
             self._failed = True
             _log.warning("rooflight: tracking turned itself off: %s: %s", type(error).__name__, error, exc_info=error)

@@ -83,6 +83,7 @@ class StepObserver:
         self._on_error = on_error
         self._recording: record | None = None
         self._abandoned: record | None = None
+        self._resumes_recorded = False
         self._structures: OrderedDict[tuple[Any, ...], Structure] = OrderedDict()
         self._pending: list[tuple[int, Callable[[], Spans | None], bool]] = []
         self._names: dict[str, dict[int, str]] = {"phase": {}, "layer": {}, "module": {}}  # of rows, by place
@@ -113,6 +114,20 @@ class StepObserver:
             self._abandoned.abandon()
         self.timer.detach()
         self._pending.clear()
+
+    def pause(self) -> None:
+        """Drop the open step and see nothing until ``resume``; what is known of the loop stays."""
+        self._resumes_recorded = self._recording is not None
+        if self._recording is not None:
+            self._recording.abandon()
+            self._recording = None
+        self.timer.detach()
+
+    def resume(self) -> None:
+        """Begin a step after ``pause``, recorded if the one that was dropped was to be."""
+        self.timer.attach()
+        self._begin(recorded=self._resumes_recorded)
+        self.restart_clock()
 
     def so_far(self) -> Session | None:
         """What the open step has recorded until now, None if it is not being recorded."""
@@ -146,7 +161,13 @@ class StepObserver:
         self._done += 1
         finished = self._finished()
         self._begin(recorded=self._wants_recording(key))
+        self.restart_clock()
         return finished
+
+    def restart_clock(self) -> None:
+        """What ran since the last step ended belongs to no step: it was our own."""
+        self.timer.cut()
+        self._begun_s = perf_counter()
 
     def _cut(self, number: int, session: Session | None) -> tuple[Any, ...]:
         """End the step in which ``session`` was recorded. Returns what it did, by which structures are known."""

@@ -1,0 +1,266 @@
+"""Marks cut time without losing any: exact sums on a fake clock, and events that stand in for CUDA's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from fake_clock import FakeClock
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rooflight.capture.marks import CudaMarks, HostMarks
+from rooflight.capture.shapes import look_of
+
+
+def seconds(found: Any) -> dict[int, float]:
+    total: dict[int, float] = {}
+    for key, length in found:
+        total[key] = total.get(key, 0.0) + length
+    return {key: round(length, 9) for key, length in total.items() if length}
+
+
+def host(clock: FakeClock, keys: int) -> HostMarks:
+    marks = HostMarks(clock.now_ns)
+    marks.start(keys)
+    return marks
+
+
+def test_time_belongs_to_the_mark_before_it():
+    clock = FakeClock()
+    marks = host(clock, 3)
+    clock.advance(1)
+    assert marks.mark(2) == 0
+    clock.advance(2)
+    assert marks.mark(1) == 2
+    clock.advance(4)
+    assert marks.mark(2) == 1
+    clock.advance(8)
+    assert seconds(marks.cut(1)()) == {0: 1, 1: 4, 2: 10}  # 2 + 8 = 10
+    clock.advance(16)
+    assert seconds(marks.cut(0)()) == {1: 16}
+
+
+def test_time_before_the_start_does_not_count():
+    clock = FakeClock()
+    marks = HostMarks(clock.now_ns)
+    clock.advance(100)
+    marks.start(2)
+    marks.mark(1)
+    clock.advance(1)
+    assert seconds(marks.cut(0)()) == {1: 1}
+    clock.advance(100)
+    marks.start(2)
+    clock.advance(1)
+    assert seconds(marks.cut(0)()) == {0: 1}
+
+
+def test_what_a_cut_gave_stays_while_marks_go_on():
+    clock = FakeClock()
+    marks = host(clock, 2)
+    clock.advance(1)
+    read = marks.cut(0)
+    clock.advance(5)
+    marks.mark(1)
+    assert seconds(read()) == {0: 1}
+    assert seconds(read()) == {0: 1}
+
+
+def test_more_keys_than_at_the_start():
+    clock = FakeClock()
+    marks = host(clock, 1)
+    marks.reserve(5)
+    marks.mark(4)
+    clock.advance(1)
+    assert seconds(marks.cut(0)()) == {4: 1}
+    marks.reserve(2)
+    marks.mark(4)  # room is never given up
+    clock.advance(1)
+    assert seconds(marks.cut(0)()) == {4: 1}
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 10**12)), max_size=40))
+def test_the_sums_are_the_wall_to_the_nanosecond(steps):
+    clock = FakeClock()
+    marks = host(clock, 6)
+    for key, nanoseconds in steps:
+        clock.time_ns += nanoseconds
+        marks.mark(key)
+    found = marks.cut(0)()
+    assert found is not None
+    assert sum(round(length * 1e9) for _, length in found) == clock.time_ns
+
+
+class Event:
+    """Passes when the stream does."""
+
+    made = 0
+
+    def __init__(self, stream: Stream) -> None:
+        Event.made += 1
+        self.stream, self.time_s = stream, 0.0
+
+    def record(self) -> None:
+        self.stream.queued.append(self)
+        self.time_s = self.stream.time_s
+
+    def query(self) -> bool:
+        return self not in self.stream.queued
+
+    def elapsed_time(self, later: Event) -> float:
+        assert self.query()
+        assert later.query()
+        return (later.time_s - self.time_s) * 1e3
+
+
+class Stream:
+    """A device that is as far as the test says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.queued: list[Event] = []
+        self.time_s = 0.0
+        self.capturing = False
+        Event.made = 0
+        monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: Event(self))
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
+
+    def work(self, seconds: float) -> None:
+        self.time_s += seconds
+
+    def finish(self) -> None:
+        self.queued.clear()
+
+
+@pytest.fixture
+def stream(monkeypatch):
+    return Stream(monkeypatch)
+
+
+def test_events_are_read_once_the_device_has_passed_them(stream):
+    marks = CudaMarks()
+    marks.start(3)
+    stream.work(1)
+    marks.mark(1)
+    stream.work(2)
+    marks.mark(2)
+    stream.work(4)
+    read = marks.cut(0)
+    assert read() is None
+    assert read() is None
+    stream.finish()
+    assert seconds(read()) == {0: 1, 1: 2, 2: 4}
+    assert seconds(read()) == {0: 1, 1: 2, 2: 4}
+
+
+def test_the_next_step_begins_where_the_last_ended(stream):
+    marks = CudaMarks()
+    marks.start(2)
+    reads = []
+    for step in range(1, 4):
+        marks.mark(1)
+        stream.work(step)
+        reads.append(marks.cut(0))
+        stream.work(10)
+    stream.finish()
+    assert [seconds(read()) for read in reads] == [{1: 1}, {0: 10, 1: 2}, {0: 10, 1: 3}]
+
+
+def test_events_are_used_again(stream):
+    marks = CudaMarks()
+    marks.start(2)
+    for _ in range(1000):
+        marks.mark(1)
+        stream.work(1)
+        marks.mark(0)
+        stream.work(1)
+        read = marks.cut(0)
+        stream.finish()
+        assert seconds(read()) == {0: 1, 1: 1}
+    assert Event.made < 10
+
+
+def test_steps_read_late_and_out_of_order(stream):
+    marks = CudaMarks()
+    marks.start(2)
+    reads = []
+    for _ in range(3):
+        marks.mark(1)
+        stream.work(1)
+        reads.append(marks.cut(0))
+    stream.finish()
+    assert seconds(reads[1]()) == {1: 1}
+    for _ in range(5):  # on the events of the step that was read
+        marks.mark(1)
+        stream.work(7)
+    stream.finish()
+    assert seconds(reads[0]()) == {1: 1}
+    assert seconds(reads[2]()) == {1: 1}
+    read = marks.cut(0)
+    stream.finish()
+    assert seconds(read()) == {1: 35}
+
+
+def test_a_graph_that_is_being_captured_gets_no_marks(stream):
+    marks = CudaMarks()
+    marks.start(2)
+    stream.capturing = True
+    made = Event.made
+    assert marks.mark(1) == 0
+    assert marks.mark(0) == 1
+    assert Event.made == made
+    stream.capturing = False
+    stream.work(1)
+    read = marks.cut(0)
+    stream.finish()
+    assert seconds(read()) == {0: 1}
+
+
+# -- what calls look like -------------------------------------------------------------------------------------------
+
+
+class Cache:
+    def __init__(self, length: Any) -> None:
+        self.length = length
+
+    def get_seq_length(self) -> Any:
+        if isinstance(self.length, Exception):
+            raise self.length
+        return self.length
+
+
+def test_calls_of_the_same_shapes_look_the_same():
+    a, b = torch.ones(2, 3), torch.zeros(2, 3)
+    assert look_of(((a, None), {"mask": [b]})) == look_of(((b, None), {"mask": [a]}))
+    hash(look_of(((a, object(), {1: {2: {3: {4: {5: [6]}}}}}), {"mask": [b]})))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (torch.ones(2), torch.ones(3)),
+        (torch.ones(2), torch.ones(2, dtype=torch.float64)),
+        ((1, 2), (1, 3)),
+        ({"use_cache": True}, {"use_cache": False}),
+        ({"a": 1}, {"b": 1}),
+        (None, 0),
+        (Cache(3), Cache(4)),
+        (Cache(3), None),
+    ],
+)
+def test_calls_that_run_other_ops_look_different(one, other):
+    assert look_of(one) != look_of(other)
+
+
+def test_values_and_a_cache_of_fixed_size_do_not_count():
+    assert look_of(1.5) == look_of(2.5)
+    assert look_of(Cache(torch.tensor(3))) == look_of(Cache(torch.tensor(4)))  # not even read: on a GPU it would wait
+    assert look_of(Cache(ValueError("not yet"))) == (Cache, None)
+
+
+def test_a_look_at_a_huge_argument_is_short():
+    many = [torch.ones(1)] * 100_000
+    assert len(look_of(many)) == 64
+    loop: list[Any] = []
+    loop.append(loop)
+    hash(look_of(loop))
