@@ -73,7 +73,8 @@ def _host_mark(clock: Callable[[], int], sums_ns: list[int]) -> Mark:
 class CudaMarks:
     """CUDA events on the current stream, known once the device has passed them. Nothing ever waits for it.
 
-    Events are used again when their step was read, so that their number stays that of a few steps.
+    Events are used again when their step was read, so that their number stays that of a few steps: read the
+    oldest step first.
     """
 
     def __init__(self) -> None:

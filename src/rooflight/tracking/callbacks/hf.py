@@ -39,7 +39,7 @@ class SolCallback(TrainerCallback):
     ) -> None:
         self._trainer = trainer
         self._watch = TrainerWatch(device=device, interval=interval, top=top)
-        self._writers = [one for one in (writer, _Board(trainer), _OpenRun()) if one is not None]
+        self._writer, self._run = writer, _OpenRun()
 
     @property
     def tracker(self) -> Tracker | None:
@@ -70,7 +70,7 @@ class SolCallback(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """End a step; the trainer calls this once for all micro-batches."""
-        self._watch.end_iteration(state.global_step, self._writers)
+        self._watch.end_iteration(state.global_step, [self._writer, *self._boards(), self._run])
         self._interrupt_for(control)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
@@ -89,23 +89,14 @@ class SolCallback(TrainerCallback):
         """End tracking."""
         self.close()
 
+    def _boards(self) -> list[Any]:
+        """What the trainer's own TensorBoard callback writes to."""
+        callbacks = self._trainer.callback_handler.callbacks if self._trainer is not None else ()
+        return [getattr(callback, "tb_writer", None) for callback in callbacks]
+
     def _interrupt_for(self, control: Any) -> None:
         if control.should_evaluate or control.should_save:
             self._watch.interrupt()
-
-
-class _Board:
-    """The writer of the trainer's own TensorBoard callback, while it has one."""
-
-    def __init__(self, trainer: Trainer | None) -> None:
-        self._trainer = trainer
-
-    def add_scalar(self, name: str, value: float, step: int) -> None:
-        """Write one figure."""
-        for callback in self._trainer.callback_handler.callbacks if self._trainer is not None else ():
-            board = getattr(callback, "tb_writer", None)
-            if board is not None:
-                board.add_scalar(name, value, step)
 
 
 class _OpenRun:

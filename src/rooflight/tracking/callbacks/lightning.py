@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.loggers import Logger
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
 from rooflight.capture.phases import phase
 from rooflight.devices.spec import DeviceSpec
@@ -35,7 +35,7 @@ class SolCallback(Callback):
         self._watch = TrainerWatch(device=device, interval=interval, top=top)
         self._phases: list[phase] = []  # those open: from one batch to the next, and what a batch does within it
         self._steps = 0  # optimizer steps done, as the trainer counts
-        self._writers: list[_Logger] = []
+        self._writers: list[Any] = []
         self._within = False  # whether some micro-batches of a step are done
 
     @property
@@ -51,7 +51,11 @@ class SolCallback(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin to track, from the first batch on."""
         self._steps, self._within = trainer.global_step, False
-        self._writers = [_Logger(logger) for logger in trainer.loggers]
+        self._writers = [
+            # TensorBoard's writer takes all scalars at once, its logger one by one
+            logger.experiment if isinstance(logger, TensorBoardLogger) else _Logger(logger)
+            for logger in trainer.loggers
+        ]
         self._watch.start(pl_module)
         self._enter(_BETWEEN)
 

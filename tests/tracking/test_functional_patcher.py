@@ -1,0 +1,190 @@
+"""``FunctionalPatcher``: functions of torch by name, and torch as before however it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch.nn import functional
+from torch_state import torch_state
+from tracked import CPU, Model, loss_of, tokens
+
+from rooflight import FunctionalPatcher, sol_profile
+from rooflight.capture.dispatch import DispatchSource
+
+
+@pytest.fixture(autouse=True)
+def _untouched() -> Iterator[None]:
+    before = torch_state()
+    yield
+    assert torch_state() == before
+
+
+def patched(run, *models) -> FunctionalPatcher:
+    patcher = FunctionalPatcher(CPU).patch()
+    for model in models:
+        patcher.register_model(model)
+    try:
+        run()
+    finally:
+        patcher.unpatch()
+    return patcher
+
+
+def functions(patcher: FunctionalPatcher) -> dict[str, int]:
+    return {group.name: group.matrix_flops for group in patcher.analyze().by("function")}
+
+
+def test_functions_of_a_program_without_modules():
+    a, b = torch.ones(4, 6), torch.ones(6, 5)
+
+    def run():
+        torch.matmul(a, b)
+        a @ b
+        torch.mm(a, b)
+        functional.linear(a, b.t())
+        functional.softmax(a, -1)
+        a.sum()
+
+    found = functions(patched(run))
+    # 2 * 4 * 6 * 5 = 240; the operator is matmul too
+    assert found["matmul"] == 480
+    assert found["mm"] == found["linear"] == 240
+    assert {"softmax", "sum"} <= set(found)
+
+
+def test_a_backward_pass_belongs_to_the_functions_of_its_forward_pass():
+    weight = torch.ones(5, 6, requires_grad=True)
+
+    def run():
+        functional.linear(torch.ones(4, 6), weight).sum().backward()
+
+    found = functions(patched(run))
+    assert found["linear"] == 480  # forward, and the weight's gradient of as many FLOPs
+    assert "backward" not in found
+
+
+def test_models_are_named_before_and_after_patch():
+    model, other = Model(), Model()
+    patcher = FunctionalPatcher(CPU)
+    patcher.register_model({"first": model})
+    patcher.patch()
+    patcher.register_model({"second": other})
+    model(tokens())
+    other(tokens())
+    patcher.unpatch()
+    paths = {group.name for group in patcher.analyze().by("module")}
+    assert {"first.head", "second.head"} <= paths
+    with pytest.raises(TypeError, match=r"not a torch\.nn\.Module"):
+        patcher.register_model("model")
+
+
+def test_two_models_registered_one_after_the_other_keep_their_own_work():
+    model, other = Model(), Model(layers=1)
+    patcher = patched(lambda: (model(tokens()), other(tokens())), model, other)
+    groups = patcher.analyze().by("layer")
+    # 8 rows: 2 * 8 * (2 * 256 + 80) and 2 * 8 * (256 + 80)
+    assert sum(group.matrix_flops for group in groups) == 9472 + 5376
+
+
+def test_the_same_records_as_the_layers_of_a_model():
+    model = Model()
+
+    def run():
+        model.zero_grad()
+        loss_of(model(tokens()), tokens()).backward()
+
+    run()
+    patcher = patched(run, model)
+    with sol_profile(model, CPU) as hooks:
+        run()
+    ours, theirs = patcher.analyze(), hooks.analysis
+    for key in ("layer", "module", "function", "op", "direction"):
+        assert [(g.name, g.calls, g.flops if hasattr(g, "flops") else g.matrix_flops) for g in ours.by(key)] == [
+            (g.name, g.calls, g.flops if hasattr(g, "flops") else g.matrix_flops) for g in theirs.by(key)
+        ]
+
+
+def test_uses_in_the_wrong_order_are_refused_in_words():
+    patcher = FunctionalPatcher(CPU)
+    for call in (patcher.analyze, patcher.report, patcher.get_summary):
+        with pytest.raises(RuntimeError, match="nothing was captured"):
+            call()
+    patcher.unpatch()
+    patcher.patch()
+    with pytest.raises(RuntimeError, match="patched already"):
+        patcher.patch()
+    patcher.unpatch()
+    patcher.unpatch()
+    with pytest.raises(ValueError, match="unknown device"):
+        FunctionalPatcher("H300")
+
+
+def test_patched_again_it_begins_anew():
+    patcher = FunctionalPatcher(CPU)
+    for times in (1, 3):
+        patcher.patch()
+        for _ in range(times):
+            torch.ones(2, 2) @ torch.ones(2, 2)
+        assert functions(patcher)["matmul"] == times * 16  # 2 * 2 * 2 * 2
+        patcher.unpatch()
+        assert functions(patcher)["matmul"] == times * 16
+
+
+def test_the_summary_has_the_tables_of_the_page():
+    model = Model()
+    text = patched(lambda: model(tokens()), model).get_summary(top=3)
+    for title in ("By phase", "By layer type", "By function", "Top 3 modules"):
+        assert title in text
+
+
+def test_an_empty_capture_has_a_summary_too():
+    assert "By" in patched(lambda: None).get_summary()
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_error_of_the_program_leaves_torch_as_it_was_once_unpatched(error):
+    class Breaks(Model):
+        def forward(self, tokens):
+            super().forward(tokens)
+            raise error
+
+    model = Breaks()
+    patcher = FunctionalPatcher(CPU)
+    patcher.patch()
+    patcher.register_model(model)
+    with pytest.raises(error):
+        model(tokens())
+    patcher.unpatch()
+    assert functions(patcher)["linear"] == 9472
+
+
+def test_two_patchers_end_out_of_order():
+    first, second = FunctionalPatcher(CPU).patch(), FunctionalPatcher(CPU).patch()
+    torch.ones(2, 2) @ torch.ones(2, 2)
+    first.unpatch()
+    torch.ones(2, 2) @ torch.ones(2, 2)
+    second.unpatch()
+    assert functions(first)["matmul"] == 16
+    assert functions(second)["matmul"] == 32
+
+
+def test_a_patcher_that_is_forgotten_takes_itself_out():
+    patcher = FunctionalPatcher(CPU).patch()
+    torch.ones(2, 2) @ torch.ones(2, 2)
+    del patcher
+    import gc
+
+    gc.collect()
+
+
+def test_an_error_of_our_own_is_not_hidden(monkeypatch):
+    """A patcher is asked for by name, and has nowhere to say it but here."""
+    monkeypatch.setattr(DispatchSource, "_append", lambda *_: 1 / 0)
+    patcher = FunctionalPatcher(CPU).patch()
+    try:
+        with pytest.raises(ZeroDivisionError):
+            torch.ones(2, 2).neg()
+    finally:
+        patcher.unpatch()

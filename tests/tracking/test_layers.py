@@ -1,0 +1,273 @@
+"""``LayerSOLHooks`` and ``sol_profile``: what they count, what they refuse, and that nothing of them stays."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+from torch_state import torch_state
+from tracked import CPU, Model, loss_of, tokens
+
+import rooflight as rl
+from rooflight import LayerSOLHooks, sol_profile
+from rooflight.capture.dispatch import DispatchSource
+
+
+@pytest.fixture(autouse=True)
+def _untouched() -> Iterator[None]:
+    before = torch_state()
+    yield
+    assert torch_state() == before
+
+
+def hooks_of(model: nn.Module) -> int:
+    return sum(len(value) for m in model.modules() for name, value in vars(m).items() if "hooks" in name and value)
+
+
+def train(model: nn.Module, batch: int = 2) -> None:
+    loss_of(model(tokens(batch)), tokens(batch)).backward()
+
+
+def linear_flops(rows: int) -> int:
+    """Of a forward pass of ``Model``: in each of 2 layers 8 -> 16 and 16 -> 8, then 8 -> 10."""
+    return 2 * rows * (2 * (8 * 16 + 16 * 8) + 8 * 10)
+
+
+def test_a_forward_pass_has_the_flops_of_its_matrices():
+    model = Model()
+    with sol_profile(model, CPU) as hooks, torch.no_grad():
+        model(tokens())
+    # 8 rows: 2 * 8 * (2 * 256 + 80) = 9472
+    assert hooks.analysis.totals.matrix_flops == linear_flops(8) == 9472
+    assert hooks_of(model) == 0
+
+
+def test_a_training_pass_has_three_times_those_of_forward():
+    model = Model()
+    with sol_profile(model, CPU) as hooks:
+        train(model)
+    assert hooks.analysis.totals.matrix_flops == 3 * linear_flops(8)
+    report = hooks.report()
+    assert "Model" in report.title
+    assert [table.title for table in report.tables][:3] == ["Waterfall", "By phase", "By layer type"]
+
+
+def test_the_last_pass_that_is_known_is_reported():
+    model = Model()
+    hooks = LayerSOLHooks(model, CPU).attach()
+    for _ in range(4):
+        train(model)
+        hooks.step()
+    assert hooks.analysis.totals.matrix_flops == 3 * linear_flops(8)
+    hooks.detach()
+    report = hooks.report()
+    assert "iteration 3" in report.title
+    assert hooks_of(model) == 0
+    assert report.data["step"]["measured_s"] > 0
+
+
+def test_the_report_can_be_read_while_the_pass_is_open():
+    model = Model()
+    hooks = LayerSOLHooks(model, CPU).attach()
+    with pytest.raises(RuntimeError, match="nothing was seen yet"):
+        hooks.report()
+    with torch.no_grad():
+        model(tokens())
+    assert hooks.analysis.totals.matrix_flops == linear_flops(8)
+    with torch.no_grad():
+        model(tokens())
+    assert hooks.analysis.totals.matrix_flops == 2 * linear_flops(8)
+    hooks.detach()
+    assert hooks.analysis.totals.matrix_flops == 2 * linear_flops(8)
+
+
+def test_uses_in_the_wrong_order_are_refused_in_words():
+    hooks = LayerSOLHooks(Model(), CPU)
+    with pytest.raises(RuntimeError, match="nothing was seen yet"):
+        hooks.report()
+    with pytest.raises(RuntimeError, match="not attached"):
+        hooks.step()
+    hooks.detach()
+    hooks.attach()
+    with pytest.raises(RuntimeError, match="attached already"):
+        hooks.attach()
+    assert hooks.attached
+    hooks.detach()
+    hooks.detach()
+    assert not hooks.attached
+
+
+def test_attached_again_it_forgets_what_was_before():
+    model = Model()
+    hooks = LayerSOLHooks(model, CPU)
+    for batch in (2, 3):
+        hooks.attach()
+        with torch.no_grad():
+            model(tokens(batch))
+        hooks.detach()
+        assert hooks.analysis.totals.matrix_flops == linear_flops(4 * batch)
+
+
+def test_the_device_may_be_named_and_an_unknown_one_is_refused_before_anything_is_touched():
+    model = Model()
+    with pytest.raises(ValueError, match="unknown device"):
+        LayerSOLHooks(model, "NVIDIA H300")
+    with sol_profile(model, "H100-SXM5-80GB") as hooks:
+        model(tokens())
+    assert hooks.analysis.device.name == "H100-SXM5-80GB"
+    with pytest.raises(TypeError, match=r"not a torch\.nn\.Module"):
+        LayerSOLHooks([model, "model"], CPU)
+    with pytest.raises(TypeError), sol_profile("model", CPU):
+        raise AssertionError("never reached")
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_error_in_the_block_passes_and_what_ran_before_it_is_reported(error):
+    model = Model()
+    with pytest.raises(error), sol_profile(model, CPU) as hooks:
+        with torch.no_grad():
+            model(tokens())
+        raise error
+    assert hooks_of(model) == 0
+    assert hooks.analysis.totals.matrix_flops == linear_flops(8)
+
+
+def test_nothing_ran_in_the_block():
+    with sol_profile(Model(), CPU) as hooks:
+        pass
+    with pytest.raises(RuntimeError, match="nothing was seen yet"):
+        hooks.report()
+
+
+def test_several_models_by_name():
+    models = {"policy": Model(), "reference": Model()}
+    with sol_profile(models, CPU) as hooks:
+        for model in models.values():
+            model(tokens())
+    groups = {group.name: group for group in hooks.analysis.by("module")}
+    assert groups["policy.head"].matrix_flops == groups["reference.head"].matrix_flops == 2 * 8 * 80
+    assert hooks.analysis.totals.matrix_flops == 2 * linear_flops(8)
+    assert "policy and reference" in hooks.report().title
+
+
+def test_two_profiles_of_one_model_each_see_all_and_may_end_out_of_order():
+    model = Model()
+    first, second = LayerSOLHooks(model, CPU).attach(), LayerSOLHooks(model, CPU).attach()
+    with torch.no_grad():
+        model(tokens())
+    first.detach()
+    with torch.no_grad():
+        model(tokens())
+    second.detach()
+    assert first.analysis.totals.matrix_flops == linear_flops(8)
+    assert second.analysis.totals.matrix_flops == 2 * linear_flops(8)
+    assert hooks_of(model) == 0
+
+
+def test_hooks_gone_with_the_model_keep_nothing_alive():
+    model = Model()
+    with sol_profile(model, CPU) as hooks:
+        train(model)
+    freed = weakref.ref(model.layers[0])
+    assert hooks.analysis is not None
+    del model, hooks
+    gc.collect()
+    assert freed() is None
+
+
+def test_a_model_can_be_copied_while_attached_and_the_copy_runs_alone():
+    model = Model()
+    with sol_profile(model, CPU):
+        clone = copy.deepcopy(model)
+    train(clone)
+    assert clone.head.weight.grad is not None
+
+
+@pytest.mark.parametrize("where", ["op", "hook", "analysis"])
+def test_an_error_of_our_own_does_not_reach_the_program_and_is_told_with_the_report(monkeypatch, where):
+    def fail(*_, **__):
+        raise ZeroDivisionError("ours")
+
+    model = Model()
+    expected = model(tokens())
+    if where == "op":
+        monkeypatch.setattr(DispatchSource, "_append", fail)
+    elif where == "hook":
+        monkeypatch.setattr("rooflight.capture.spans.look_of", fail)
+    else:
+        monkeypatch.setattr("rooflight.tracking.observer.analyze", fail)
+        monkeypatch.setattr("rooflight.tracking.layers.analyze", fail)
+    with sol_profile(model, CPU) as hooks:
+        output = model(tokens())
+        output.sum().backward()
+    assert torch.equal(output, expected)
+    assert hooks_of(model) == 0
+    assert not hooks.attached
+    with pytest.raises(RuntimeError, match="took themselves out: ours"):
+        hooks.report()
+
+
+def test_an_error_of_our_own_between_steps_does_not_reach_the_loop(monkeypatch):
+    model = Model()
+    monkeypatch.setattr("rooflight.tracking.observer.analyze", lambda *_: 1 / 0)
+    hooks = LayerSOLHooks(model, CPU).attach()
+    train(model)
+    hooks.step()
+    assert not hooks.attached
+    assert hooks_of(model) == 0
+    with pytest.raises(RuntimeError, match="took themselves out"):
+        hooks.report()
+
+
+def test_spans_and_structure_speak_of_the_same_modules():
+    model = Model()
+    hooks = LayerSOLHooks(model, CPU).attach()
+    for _ in range(3):
+        train(model)
+        hooks.step()
+    data = hooks.report().data["step"]
+    hooks.detach()
+    names = {row["name"] for row in data["by_module"]}
+    assert {"head", "layers.0.up", "layers.1.norm", "embed"} <= names
+    linear = next(row for row in data["by_layer"] if row["name"] == "Linear")
+    assert linear["matrix_flops"] == 3 * linear_flops(8)
+    assert linear["measured_s"] > 0
+
+
+def test_a_compiled_model_has_the_work_of_the_one_it_wraps():
+    torch._dynamo.reset()
+    model = Model()
+    with sol_profile(model, CPU) as eager:
+        train(model)
+    compiled = torch.compile(model, backend="eager")
+    hooks = LayerSOLHooks(compiled, CPU).attach()
+    for _ in range(3):
+        train(compiled)
+        hooks.step()
+    totals = hooks.analysis.totals
+    hooks.detach()
+    assert (totals.matrix_flops, totals.bytes_moved) == (
+        eager.analysis.totals.matrix_flops,
+        eager.analysis.totals.bytes_moved,
+    )
+    rows = {row["name"]: row for row in hooks.report().data["step"]["by_layer"]}
+    assert rows["Model"]["matrix_flops"] == 3 * linear_flops(8)  # one row: its parts are compiled into one
+    assert rows["Model"]["measured_s"] > 0
+    torch._dynamo.reset()
+
+
+def test_a_pass_says_what_ran_outside_modules():
+    model = Model()
+    with sol_profile(model, CPU) as hooks:
+        train(model)
+        with rl.phase("extra"):
+            torch.ones(4, 4) @ torch.ones(4, 4)
+    rows = {group.name: group for group in hooks.analysis.by("layer")}
+    assert rows["(outside modules)"].matrix_flops == 2 * 4 * 4 * 4
+    phases = {group.name: group for group in hooks.analysis.by("phase")}
+    assert phases["extra"].matrix_flops == 128
