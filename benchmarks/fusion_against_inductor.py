@@ -340,8 +340,9 @@ trained(
 
 def compare(built: Case) -> Bytes:
     """Record the case as it is, then compile it."""
-    with rl.record() as recording:
-        built.run(built.function)
+    with rl.record(memory=True) as recording:
+        kept = built.run(built.function)
+    del kept
     analysis = rl.analyze(recording.session, "H100-SXM5-80GB")
     metrics.reset()
     torch._dynamo.reset()

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 from builders import op, spec
 from sessions import Call, session_of
 
 from rooflight.costs.cost import OpCost
 from rooflight.costs.registry import cost_of
+from rooflight.records.record import StorageKind
+from rooflight.records.session import KEPT, STOOD, Lifetimes
 from rooflight.roofline.fusion import Fusion, fuse
 
 X = spec((8, 8))  # 256 B
@@ -49,6 +54,21 @@ def test_a_chain_reads_what_enters_and_writes_what_leaves():
 
 def test_two_readers_of_one_tensor_read_it_once():
     assert moved(fusion_of((EXP, (0,), (1,)), (SUM, (0,), (2,)))) == [(B, B + 32)]
+
+
+def test_what_the_caller_keeps_is_written_although_it_is_read():
+    # 0 -exp-> 1 -exp-> 2; the caller kept 1, unless it may be held for a backward pass
+    session = session_of(
+        [Call(op=EXP, reads=(0,), writes=(1,)), Call(op=EXP, reads=(1,), writes=(2,))], storage_bytes=(B, B, B)
+    )
+    costs = [cost_of(signature) for signature in session.signatures]
+    for kind, written in ((StorageKind.TEMPORARY, 2 * B), (StorageKind.ACTIVATION, B)):
+        lifetimes = Lifetimes(
+            kind=np.array([StorageKind.INPUT, kind, StorageKind.TEMPORARY], dtype=np.int8),
+            made=np.array([STOOD, 0, 1], dtype=np.int32),
+            freed=np.array([KEPT, KEPT, KEPT], dtype=np.int32),
+        )
+        assert moved(fuse(replace(session, lifetimes=lifetimes), costs)) == [(B, written)]
 
 
 def test_readers_of_different_tensors_stay_apart():

@@ -30,6 +30,7 @@ def hooks_of(model: nn.Module) -> int:
 
 
 def train(model: nn.Module, batch: int = 2) -> None:
+    model.zero_grad()
     loss_of(model(tokens(batch)), tokens(batch)).backward()
 
 
@@ -129,10 +130,16 @@ def test_the_device_may_be_named_and_an_unknown_one_is_refused_before_anything_i
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_an_error_in_the_block_passes_and_what_ran_before_it_is_reported(error):
     model = Model()
-    with pytest.raises(error), sol_profile(model, CPU) as hooks:
-        with torch.no_grad():
-            model(tokens())
-        raise error
+    hooks = None
+
+    def run():
+        nonlocal hooks
+        with sol_profile(model, CPU) as hooks:
+            model(tokens()).detach_()
+            raise error
+
+    with pytest.raises(error):
+        run()
     assert hooks_of(model) == 0
     assert hooks.analysis.totals.matrix_flops == linear_flops(8)
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.utils.tensorboard import SummaryWriter
 
+from rooflight.capture.marks import HostMarks
 from rooflight.reporting.writers import write_scalars, writers_in
 from rooflight.tracking.loop import Tracker
 
@@ -120,6 +121,26 @@ def test_what_is_no_writer_stops_no_loop(caplog):
     assert len(caplog.records) == 1
 
 
+def test_what_the_device_has_not_finished_is_written_at_the_end(monkeypatch):
+    class Late(HostMarks):
+        """Times are known when they are asked for a second time."""
+
+        def cut(self, key):
+            read, asked = super().cut(key), []
+
+            def answer():
+                asked.append(True)
+                return read() if len(asked) > 1 else None
+
+            return answer
+
+    monkeypatch.setattr("rooflight.capture.spans.HostMarks", Late)
+    run = Run()
+    tracker = tracked(run, iterations=4)
+    assert [step for _, step in run.written] == [0, 1, 2, 3]
+    assert tracker.last_step.number == 3
+
+
 def test_a_closed_summary_writer_stops_no_loop(tmp_path, caplog):
     writer = SummaryWriter(str(tmp_path))
     tracked(writer)
@@ -140,6 +161,7 @@ def test_a_finished_run_stops_no_loop(tmp_path, monkeypatch, caplog):
     run.finish()
     with caplog.at_level(logging.WARNING, "rooflight"):
         tracked([run, wandb], iterations=3)
-    messages = sorted(record.getMessage() for record in caplog.records)
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages[0] == "rooflight: no more scalars to Run: this W&B run is finished"
+    assert messages[1].startswith("rooflight: no more scalars to module: ")
     assert len(messages) == 2  # each is given up once
-    assert all(message.startswith("rooflight: no more scalars to ") for message in messages)

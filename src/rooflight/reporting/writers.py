@@ -30,7 +30,10 @@ def write_scalars(writer: Any, scalars: Mapping[str, float], step: int) -> None:
         for name, value in scalars.items():
             writer.add_scalar(name, value, step)
         return
-    reached = getattr(getattr(writer, "run", None) or writer, "step", None)
+    run = getattr(writer, "run", None) or writer
+    if getattr(run, "_is_finished", False):  # asked for its step, it waits 30 s for an answer
+        raise ValueError("this W&B run is finished")
+    reached = getattr(run, "step", None)
     if isinstance(reached, int) and reached > step:  # W&B drops what comes late under its own step
         writer.log({**scalars, "sol/iteration": step})
     else:

@@ -25,7 +25,8 @@ import numpy as np
 
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.registry import family_of
-from rooflight.records.session import Session
+from rooflight.records.record import StorageKind
+from rooflight.records.session import KEPT, STOOD, Session
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec, distinct_bytes
 
@@ -121,7 +122,18 @@ class _Plan:
 def fuse(session: Session, costs: Sequence[OpCost | Uncosted]) -> Fusion:
     """The regions of a session's counted ops. ``costs`` go with its signatures."""
     plans = [_plan_of(op, cost) for op, cost in zip(session.signatures, costs, strict=True)]
-    return _Cut(_Graph(session, plans)).fusion()
+    return _Cut(_Graph(session, plans), _kept(session)).fusion()
+
+
+def _kept(session: Session) -> frozenset[int]:
+    """Storages that the step made and its caller kept. Those that may be held for a backward pass still to come do not
+    count: a compiler may compute them again.
+    """
+    lifetimes = session.lifetimes
+    if lifetimes is None:
+        return frozenset()
+    kept = (lifetimes.freed == KEPT) & (lifetimes.made != STOOD) & (lifetimes.kind != StorageKind.ACTIVATION)
+    return frozenset(np.flatnonzero(kept).tolist())
 
 
 class _Graph:
@@ -249,7 +261,7 @@ class _Graph:
 class _Cut:
     """The bytes that cross the regions' edges."""
 
-    def __init__(self, graph: _Graph) -> None:
+    def __init__(self, graph: _Graph, kept: frozenset[int]) -> None:
         self._graph = graph
         self._roots = [graph.root(op) for op in range(len(graph.plans))]
         self._given = bytearray(
@@ -259,7 +271,7 @@ class _Cut:
         self._results = [
             value
             for storage, value in graph.held.items()
-            if graph.makers[value] >= 0 and (storage in graph.stood or not graph.is_read[value])
+            if graph.makers[value] >= 0 and (storage in graph.stood or storage in kept or not graph.is_read[value])
         ]
         self._unpaid = [size if maker >= 0 else 0 for maker, size in zip(graph.makers, graph.sizes, strict=True)]
         self._left: dict[int, int] = {}  # how much more of a value the region in hand could read

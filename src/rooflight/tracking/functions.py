@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rooflight.capture.modules import Models
+from rooflight.capture.modules import Models, models_of
 from rooflight.capture.recorder import record
 from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
@@ -33,10 +33,10 @@ class FunctionalPatcher:
             raise RuntimeError("patched already: unpatch() first")
         self._device = self._device or current_device()
         recording = record(functions=True, times=self._device.kind == "cpu")
-        for model in self._models:
-            recording.name_modules(model)
         recording.__enter__()
         self._recording, self._open = recording, True
+        for model in self._models:
+            recording.name_modules(model)
         return self
 
     def unpatch(self) -> None:
@@ -49,6 +49,7 @@ class FunctionalPatcher:
         """Give the modules of ``model`` their qualified names, before or after ``patch``. Raises TypeError for what is
         no model.
         """
+        models_of(model)
         if self._open and self._recording is not None:
             self._recording.name_modules(model)
         self._models.append(model)

@@ -58,14 +58,22 @@ class LayerSOLHooks:
 
     def detach(self) -> None:
         """Take the hooks out; what they saw stays. Does nothing if they are not in place."""
-        if self._observer is not None:
+        if self._observer is None:
+            return
+        try:
             self._keep(self._observer.finish(self._steps))
+        except Exception as error:
+            self._fail(error)
+        self._observer.stop()  # also what an error inside an op has left
 
     def step(self) -> None:
         """End a pass and begin the next. Raises RuntimeError if the hooks are not attached."""
         if self._observer is None or not self.attached:
             raise RuntimeError("the hooks are not attached: attach() first")
-        self._keep(self._observer.end_step(self._steps))
+        try:
+            self._keep(self._observer.end_step(self._steps))
+        except Exception as error:
+            self._fail(error)
         self._steps += 1
 
     @property

@@ -60,6 +60,7 @@ class Tracker:
         spec = get(device) if isinstance(device, str) else device or current_device()
         self.interval, self.top = interval, top
         self.last_step: Step | None = None
+        self._writer: Any = None  # the one given last
         self._broken_writers: set[int] = set()
         self._failed = self._paused = False
         self._observer = StepObserver(models_of(model), spec, self._fail)
@@ -84,11 +85,8 @@ class Tracker:
             return None
         report = None
         try:
-            steps = self._observer.end_step(iteration)
-            for step in steps:
-                if step.tells_more_than(self.last_step):
-                    self.last_step = step
-                self._write(step, writer)
+            self._writer = writer
+            self._take(self._observer.end_step(iteration))
             if self.interval and iteration % self.interval == 0 and self.last_step is not None and _speaks():
                 report = self.report()
                 self._print(report)
@@ -122,9 +120,19 @@ class Tracker:
                 self._fail(error)
 
     def close(self) -> None:
-        """Take hooks and recording out. Does nothing the second time."""
+        """Write what the device had not finished yet, and take hooks and recording out. Does nothing the second time."""
         self._paused = False
+        try:
+            self._take(self._observer.remaining())
+        except Exception as error:
+            self._fail(error)
         self._observer.stop()
+
+    def _take(self, steps: list[Step]) -> None:
+        for step in steps:
+            if step.tells_more_than(self.last_step):
+                self.last_step = step
+            self._write(step, self._writer)
 
     def _write(self, step: Step, writer: Any) -> None:
         writers = [one for one in writers_in(writer) if id(one) not in self._broken_writers]

@@ -147,6 +147,12 @@ class StepObserver:
         self.stop()
         return finished
 
+    def remaining(self) -> list[Step]:
+        """Steps that ended before their times were known; waits for the device."""
+        if self._pending and self.timer.on_cuda:
+            torch.cuda.synchronize()
+        return self._finished()
+
     def end_step(self, number: int) -> list[Step]:
         """End the open step and begin the next. Returns the steps whose times are known by now, oldest first: on a CPU
         this one, on CUDA perhaps earlier ones.

@@ -71,6 +71,8 @@ class SolCallback(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """End a step; the trainer calls this once for all micro-batches."""
         self._watch.end_iteration(state.global_step, [self._writer, *self._boards(), self._run])
+        if control.should_training_stop:
+            self.close()  # the trainer's writers are still open here, unlike in on_train_end
         self._interrupt_for(control)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
