@@ -137,11 +137,11 @@ def close_writers(writers: list[Any]) -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--prompts", type=int, default=4)
     parser.add_argument("--group", type=int, default=8, help="completions of each prompt")
     parser.add_argument("--prompt-length", type=int, default=16)
-    parser.add_argument("--completion-length", type=int, default=24)
+    parser.add_argument("--completion-length", type=int, default=16)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--updates", type=int, default=2, help="optimizer steps on each batch of rollouts")

@@ -58,11 +58,14 @@ class FunctionSource(TorchFunctionMode):
         if func in _ENGINES:
             return func(*args, **(kwargs or {}))
         source = self._source
-        number = self._numbers.get(func)
-        if number is None:
-            number = self._numbers[func] = source.tape.function(function_name(func))
         outer = source.function
-        source.set_function(number)
+        try:
+            number = self._numbers.get(func)
+            if number is None:
+                number = self._numbers[func] = source.tape.function(function_name(func))
+            source.set_function(number)
+        except Exception as error:
+            source.fail(error)
         try:
             return func(*args, **(kwargs or {}))
         finally:

@@ -120,7 +120,7 @@ class Tracker:
                 self._fail(error)
 
     def close(self) -> None:
-        """Write what the device had not finished yet, and take hooks and recording out. Does nothing the second time."""
+        """Write what the device had not finished yet, and take hooks and recording out. Can be called again."""
         self._paused = False
         try:
             self._take(self._observer.remaining())

@@ -85,6 +85,7 @@ class StepObserver:
         self._abandoned: record | None = None
         self._resumes_recorded = False
         self._structures: OrderedDict[tuple[Any, ...], Structure] = OrderedDict()
+        self._missed: dict[tuple[Any, ...], tuple[int, int]] = {}  # unknown steps: when last, how long after the last
         self._pending: list[tuple[int, Callable[[], Spans | None], bool]] = []
         self._names: dict[str, dict[int, str]] = {"phase": {}, "layer": {}, "module": {}}  # of rows, by place
         self._done = 0
@@ -189,6 +190,14 @@ class StepObserver:
         if self._done < _ALWAYS_RECORDED:
             return True
         if key in self._structures:
+            self._missed.pop(key, None)
+        else:
+            last, _ = self._missed.get(key, (self._done - 1, 1))
+            self._missed[key] = self._done, self._done - last
+            if len(self._missed) > _MOST_STRUCTURES:
+                self._missed.pop(next(iter(self._missed)))
+        # what was missed comes again at once, or as long after as the time before: an evaluation every 100 steps
+        if not any(last + gap == self._done + 1 for last, gap in self._missed.values()):
             return False
         return self._recording_s <= _RECORDING_SHARE * (perf_counter() - self._started_s)
 
@@ -204,7 +213,11 @@ class StepObserver:
         recording, self._recording = self._recording, None
         if recording is None:
             return None
-        recording.__exit__()
+        try:
+            recording.__exit__()
+        except BaseException:
+            self._abandoned = recording
+            raise
         return recording.session
 
     def _keep(self, key: tuple[Any, ...], session: Session) -> None:

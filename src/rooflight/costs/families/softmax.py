@@ -7,7 +7,7 @@ Conventions: softmax and log-softmax 5 FLOPs per element (maximum, subtract, exp
 from __future__ import annotations
 
 from rooflight.costs.cost import OpCost
-from rooflight.costs.families.rules import moves, names
+from rooflight.costs.families.rules import clamped_sum, moves, names, picked_bytes
 from rooflight.costs.registry import formula
 from rooflight.records.signature import OpSignature
 
@@ -26,3 +26,21 @@ def softmax(op: OpSignature) -> OpCost:
 def softmax_backward(op: OpSignature) -> OpCost:
     """dy and y to dx."""
     return moves(op, vector_flops=BACKWARD_FLOPS * op.inputs[0].numel)
+
+
+TRIANGULAR = "rooflight::scaled_upper_triang_masked_softmax"
+"""Megatron's fused causal softmax, which no torch op is: sampling gives it a name of its own."""
+
+
+@formula(TRIANGULAR, f"{TRIANGULAR}_backward")
+def triangular_softmax(op: OpSignature) -> OpCost:
+    """[..., n, n], backward dy and y: keys up to each query are read, all are written, the hidden ones as zeros."""
+    out = op.outputs[0]
+    rows, columns = out.shape[-2:]
+    seen = out.numel // max(1, rows * columns) * clamped_sum(1, rows, columns)
+    flops = BACKWARD_FLOPS if op.name.endswith("_backward") else FORWARD_FLOPS
+    return OpCost(
+        vector_flops=flops * seen,
+        bytes_read=sum(picked_bytes(tensor, seen) for tensor in op.inputs),
+        bytes_written=op.output_bytes,
+    )

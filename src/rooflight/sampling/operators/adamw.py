@@ -1,0 +1,74 @@
+"""adamw: torch's AdamW over equal tensors, as one kernel or as a chain of kernels over lists."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+from rooflight.records.signature import OpSignature
+from rooflight.records.tensor import TensorSpec
+from rooflight.sampling.operator import STEP, Operator, Prepared, Shape, Work
+from rooflight.sampling.registry import register
+from rooflight.sampling.signatures import call, scalar, tensor
+from rooflight.sampling.stages import Sizes, fused_adamw, stepped
+
+
+def sizes(shape: Shape) -> Sizes:
+    """So many vectors."""
+    return ((shape["elements"],),) * shape["tensors"]
+
+
+def check(shape: Shape) -> str | None:
+    """The last parameter is a flag."""
+    return f"foreach={shape['foreach']}: 0 or 1" if shape["foreach"] > 1 else None
+
+
+def work(shape: Shape, dtype: str) -> Work:
+    """Parameters, gradients and two states of one dtype."""
+    if not shape["foreach"]:
+        return Work(forward=fused_adamw(sizes(shape), dtype))
+    each = [tensor(dtype, *size) for size in sizes(shape)]
+    grads = [TensorSpec(one.shape, one.dtype, storage=place) for place, one in enumerate(each, start=len(each))]
+    steps = [scalar("float32")] * shape["tensors"]
+    read = call("aten::_local_scalar_dense", {"self": scalar("float32")})
+    return Work(
+        forward=(
+            _over("add_", steps, other=scalar("float32")),
+            _over("mul_", each),
+            _over("lerp_", each, tensors1=each),
+            _over("mul_", each),
+            _over("addcmul_", each, tensor1=grads, tensor2=grads),
+            *[read] * (2 * shape["tensors"]),
+            call("aten::_foreach_sqrt", {"self": each}, *each),
+            _over("div_", each),
+            _over("add_", each),
+            _over("addcdiv_", each, tensor1=each, tensor2=each),
+        )
+    )
+
+
+def _over(name: str, target: list[TensorSpec], **others: TensorSpec | list[TensorSpec]) -> OpSignature:
+    """A call that updates a list of tensors."""
+    held = [TensorSpec(each.shape, each.dtype, each.strides, storage=place) for place, each in enumerate(target)]
+    return call(f"aten::_foreach_{name}", {"self": held, **others}, *held)
+
+
+def prepare(torch: Any, shape: Shape, dtype: str, device: str) -> Prepared:
+    """The optimizer after a first step."""
+    kind = {"foreach": True} if shape["foreach"] else {"fused": True}
+    return stepped(torch, sizes(shape), dtype, device, **kind)
+
+
+register(
+    Operator(
+        name="adamw",
+        summary="AdamW's step over `tensors` vectors of `elements`; foreach 1 for the unfused one",
+        parameters=("elements", "tensors", "foreach"),
+        family="optimizer",
+        work=work,
+        prepare=prepare,
+        check=check,
+        directions=STEP,
+        defaults=MappingProxyType({"tensors": 1, "foreach": 0}),
+    )
+)

@@ -1,0 +1,26 @@
+"""all_reduce: every rank ends with the sum."""
+
+from __future__ import annotations
+
+from rooflight.records.signature import OpSignature
+from rooflight.records.tensor import TensorSpec
+from rooflight.sampling.operator import Shape
+from rooflight.sampling.ranks import num_ranks, rank_operator
+from rooflight.sampling.registry import register
+from rooflight.sampling.signatures import call
+
+
+def work(shape: Shape, dtype: str) -> OpSignature:
+    """[elements] on each rank, summed in place."""
+    x = TensorSpec((shape["elements"],), dtype, storage=0)
+    return call("c10d::allreduce_", {"tensors": x}, x, group_size=num_ranks(shape))
+
+
+register(
+    rank_operator(
+        "all_reduce",
+        "[elements] a rank summed over all ranks",
+        work,
+        lambda dist, shape, source, room: lambda: dist.all_reduce(source),  # noqa: ARG005
+    )
+)

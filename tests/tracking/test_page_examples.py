@@ -1,0 +1,138 @@
+"""The usage of the page that issue 3 quotes, as it stands there, but for the lines that import."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch_state import torch_state
+from tracked import CPU, Model, calibrate_by_hand, loss_of, tokens
+
+from rooflight import FunctionalPatcher, LayerSOLHooks, initialize_sol, log_training_sol, sol_nvtx_range, sol_profile
+from rooflight.tracking.loop import add_sol_arguments, shutdown_sol
+
+
+@pytest.fixture(autouse=True)
+def _calibrated(tmp_path, monkeypatch) -> Iterator[None]:
+    """The page names no device, so this machine's is asked for, which must not be measured for half a minute."""
+    calibrate_by_hand(tmp_path, monkeypatch)
+    before = torch_state()
+    yield
+    shutdown_sol()
+    assert torch_state() == before
+
+
+def test_the_context_manager_for_module_hooks(capsys):
+    model, input_tokens = Model(), tokens()
+
+    with sol_profile(model) as hooks:
+        output = model(input_tokens)
+    hooks.print_report()
+
+    assert output.shape == (2, 4, 10)
+    printed = capsys.readouterr().out
+    assert CPU.name in printed
+    for title in ("By phase", "By layer type", "By function", "Top"):
+        assert title in printed
+    for row in ("Linear", "LayerNorm", "Embedding", "linear", "layer_norm"):
+        assert row in printed
+
+
+def test_manual_control_with_the_functional_patcher(capsys):
+    model, input_tokens, targets, loss_fn = Model(), tokens(), tokens(), loss_of
+
+    patcher = FunctionalPatcher()
+    patcher.patch()
+    patcher.register_model(model)  # For module context tracking
+
+    output = model(input_tokens)
+    loss = loss_fn(output, targets)  # Also captured
+
+    patcher.analyze()
+    print(patcher.get_summary())
+    patcher.unpatch()
+
+    assert loss.requires_grad
+    printed = capsys.readouterr().out
+    for row in ("linear", "layer_norm", "cross_entropy", "layers.0.up"):
+        assert row in printed
+
+
+def test_manual_control_of_the_module_hooks(capsys):
+    model = Model()
+    hooks = LayerSOLHooks(model)
+    hooks.attach()
+    model(tokens())
+    hooks.detach()
+    hooks.print_report()
+    assert "By layer type" in capsys.readouterr().out
+
+
+class Losses:
+    """The policy and the reference of a reinforcement-learning loop, small."""
+
+    def __init__(self) -> None:
+        self.model = nn.ModuleDict({"policy": Model(), "reference": Model()})
+        self.optimizer = torch.optim.SGD(self.model["policy"].parameters(), lr=0.1)
+
+    def get_logprobs(self, name: str) -> Any:
+        return torch.log_softmax(self.model[name](tokens()), -1)
+
+    def prepare_data_for_update(self) -> tuple[Any, Any]:
+        with torch.no_grad():
+            with sol_nvtx_range("rl/compute-logprobs"):
+                old, reference = self.get_logprobs("policy"), self.get_logprobs("reference")
+            with sol_nvtx_range("rl/kl-estimation"):
+                ratio = reference - old
+                kl = ratio.exp() - ratio - 1
+        return old, kl
+
+    def train_step(self) -> None:
+        old, kl = self.prepare_data_for_update()
+        with sol_nvtx_range("rl/train/forward"):
+            logprobs = self.get_logprobs("policy")
+        with sol_nvtx_range("rl/train/grpo-loss"):
+            loss = (-(logprobs - old).exp() + kl).mean()
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def test_the_flow_of_megatron_rl(capsys):
+    parser = add_sol_arguments(argparse.ArgumentParser())
+    args = parser.parse_args(["--rl-enable-sol-tracking", "--rl-sol-report-interval", "100"])
+    training = Losses()
+    model = training.model
+
+    initialize_sol(model, args)
+    for iteration in range(1, 101):
+        training.train_step()
+        report = log_training_sol(iteration)
+
+    printed = capsys.readouterr().out
+    assert printed.count("Speed of light") == 1
+    assert report is not None
+    rows = {row["name"]: row for row in report.data["step"]["by_phase"]}
+    phases = ["rl/compute-logprobs", "rl/kl-estimation", "rl/train/forward", "rl/train/grpo-loss"]
+    assert set(phases) <= set(rows)
+    # 2 * 8 * (2 * 256 + 80) a forward pass: two models, then one; kl and loss have no matrix
+    assert [rows[name]["matrix_flops"] for name in phases] == [2 * 9472, 0, 9472, 0]
+    assert rows["backward"]["matrix_flops"] == 2 * 9472
+    assert all(rows[name]["measured_s"] > 0 for name in phases)
+    for title in ("By phase", "By layer type", "By function", "Top 10 modules"):
+        assert title in printed
+    assert "policy.layers.0.up" in {row["name"] for row in report.data["step"]["by_module"]}
+
+
+def test_without_the_flag_the_same_loop_runs_untracked(capsys):
+    args = add_sol_arguments(argparse.ArgumentParser()).parse_args([])
+    training = Losses()
+    initialize_sol(training.model, args)
+    for iteration in range(2):
+        training.train_step()
+        log_training_sol(iteration)
+    assert capsys.readouterr() == ("", "")
