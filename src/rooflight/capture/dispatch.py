@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from threading import get_ident
 from time import perf_counter_ns
@@ -16,6 +17,7 @@ from torch._C._autograd import _get_sequence_nr
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
+from rooflight.capture.closures import with_closure_inside
 from rooflight.capture.composites import NO_SEQUENCE, Composites, decomposed, open_sources
 from rooflight.capture.describe import tensors_in
 from rooflight.capture.kernels import COMPOSITES
@@ -24,6 +26,7 @@ from rooflight.capture.readers import Reader, reader_of
 from rooflight.capture.tape import Tape
 from rooflight.records.record import Direction
 
+_NO_MODULE = -2
 _BACKWARD = int(Direction.BACKWARD)
 _PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor})
 _BY_OP = {composite.op: composite for composite in COMPOSITES}
@@ -185,6 +188,20 @@ class DispatchSource(TorchDispatchMode):
         """The phase of this name starts, or goes on when one inside it ends."""
         self.phase = self.tape.phase(name)
         self.update_context()
+
+    def before_step(self, _optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Before ``Optimizer.step``: what its closure computes is not the optimizer's."""
+        return with_closure_inside(args, kwargs, self._in_closure) if get_ident() == self.thread else None
+
+    @contextmanager
+    def _in_closure(self) -> Iterator[None]:
+        self._steps.append((_NO_MODULE, _NO_MODULE))
+        self.update_context()
+        try:
+            yield
+        finally:
+            self._steps.pop()
+            self.update_context()
 
     def enter_module(self, module: int) -> None:
         """The module of this number starts, or goes on when one that it called returns."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import get_ident
 from typing import Any, Final
@@ -26,6 +27,7 @@ from torch.compiler import is_dynamo_compiling as is_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import unserializable_hook
 
+from rooflight.capture.closures import with_closure_inside
 from rooflight.capture.marks import CudaMarks, HostMarks, Marks
 from rooflight.capture.modules import module_name
 from rooflight.capture.phases import current_phase, subscribe, unsubscribe
@@ -115,6 +117,11 @@ class SpanTimer:
     def attached(self) -> bool:
         """Whether the hooks are in place."""
         return bool(self._handles)
+
+    @property
+    def has_phases(self) -> bool:
+        """Whether any named phase was met."""
+        return any(self._phases)
 
     def attach(self) -> None:
         """Register the hooks and start the clock. Raises RuntimeError if that was done."""
@@ -263,12 +270,23 @@ class SpanTimer:
         except Exception as error:
             self._on_error(error)
 
-    def _before_optimizer(self, *_: Any) -> None:
+    def _before_optimizer(self, _optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
             if get_ident() == self._thread:
                 self._before_steps.append(self._marks.mark(self._base + _OPTIMIZER) % self._stride)
+                return with_closure_inside(args, kwargs, self._in_closure)
         except Exception as error:
             self._on_error(error)
+        return None
+
+    @contextmanager
+    def _in_closure(self) -> Iterator[None]:
+        """What an optimizer's closure computes is not the optimizer's."""
+        before = self._marks.mark(self._base + _OUTSIDE) % self._stride
+        try:
+            yield
+        finally:
+            self._marks.mark(self._base + before)
 
     def _after_optimizer(self, *_: Any) -> None:
         try:

@@ -21,6 +21,15 @@ class Direction(IntEnum):
         return self.name.lower()
 
 
+def phase_name(phase: str, direction: Direction, *, others: bool) -> str:
+    """What reports call a phase. Outside all phases, directions are told apart; where there are other phases, forward
+    is whatever is outside them: data, clipping, logging.
+    """
+    if phase:
+        return phase
+    return "(outside phases)" if others and direction is Direction.FORWARD else direction.label
+
+
 class StorageKind(IntEnum):
     """What a piece of memory was for."""
 

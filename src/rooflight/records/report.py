@@ -14,8 +14,8 @@ Cell = str | int | Quantity | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows under named columns. ``left_out`` counts rows that were cut; ``note`` explains the columns; ``optional``
-    names the columns that a narrow terminal can do without, the least important first.
+    """Rows under named columns. ``left_out`` counts rows that were cut, ``see`` says how to have them; ``note``
+    explains the columns; ``optional`` names the columns that a narrow terminal can do without, least important first.
     """
 
     title: str
@@ -23,6 +23,7 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     optional: tuple[str, ...] = ()
     left_out: int = 0
+    see: str = "--top, or --json for all"
     note: str = ""
 
     def __post_init__(self) -> None:

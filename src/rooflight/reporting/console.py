@@ -35,22 +35,22 @@ def print_report(report: Report, console: Console | None = None) -> None:
         facts.add_column()
         for name, value in report.facts:
             facts.add_row(Text(name), Text(cell_text(value)))
-        console.print(Padding(facts, (1, 0, 0, 2)))
+        console.print(Padding(facts, (1, 0, 0, 2), expand=False))
     for table in report.tables:
         console.print()
         console.print(Text(f"  {table.title}", style="bold"))
-        console.print(Padding(_rich_table(table, console.width - 2), (0, 0, 0, 2)))
+        console.print(Padding(_rich_table(table, console.width - 2), (0, 0, 0, 2), expand=False))
         if table.left_out:
-            console.print(Text(f"  … and {table.left_out} more (--top, or --json for all)", style="dim"))
+            console.print(Text(f"  … and {table.left_out} more ({table.see})", style="dim"))
         if table.note:
-            console.print(Padding(Text(table.note, style="dim"), (0, 0, 0, 2)))
+            console.print(Padding(Text(table.note, style="dim"), (0, 0, 0, 2), expand=False))
     if report.notes:
         console.print()
         for note in report.notes:
-            console.print(Padding(Text(f"! {note}", style="yellow"), (0, 0, 0, 2)))
+            console.print(Padding(Text(f"! {note}", style="yellow"), (0, 0, 0, 2), expand=False))
     if report.conclusion:
         console.print()
-        console.print(Padding(Text(report.conclusion, style="bold green"), (0, 0, 0, 2)))
+        console.print(Padding(Text(report.conclusion, style="bold green"), (0, 0, 0, 2), expand=False))
     console.print()
 
 

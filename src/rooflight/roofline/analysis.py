@@ -13,7 +13,7 @@ from rooflight.costs.registry import cost_of
 from rooflight.devices import find_by_torch_name, get
 from rooflight.devices.spec import DeviceSpec
 from rooflight.records.quantity import Quantity
-from rooflight.records.record import Direction
+from rooflight.records.record import Direction, phase_name
 from rooflight.records.session import Float64, Int64, Session
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.bound import Bound, Limiter, bound_of, float32_matrix_precision
@@ -355,7 +355,8 @@ class Analysis:
             return columns.function.astype(np.int64), [name or "(outside functions)" for name in session.functions]
         if key == "direction":
             return columns.direction.astype(np.int64), directions
-        names = [phase or direction for phase in session.phases for direction in directions]
+        others = any(session.phases)
+        names = [phase_name(phase, direction, others=others) for phase in session.phases for direction in Direction]
         return _merge(columns.phase.astype(np.int64) * len(directions) + columns.direction, names)
 
     def _roll_up(self, labels: Int64, names: Sequence[str]) -> list[Group]:

@@ -153,7 +153,8 @@ def _facts(analysis: Analysis) -> Iterable[tuple[str, Cell]]:
         yield "measured", "ops only, not whole steps"
     else:
         span = f"{Quantity(float(walls.min()), 's')} to {Quantity(float(walls.max()), 's')}"
-        yield "measured step", f"{Quantity(totals.measured_s or 0.0, 's')} (median of {len(walls)}, {span})"
+        several = f" (median of {len(walls)}, {span})" if len(walls) > 1 else ""
+        yield "measured step", f"{Quantity(totals.measured_s or 0.0, 's')}{several}"
     exposure = exposure_text(analysis.communication)
     if exposure:
         yield "communication", exposure
@@ -307,12 +308,15 @@ def _notes(analysis: Analysis) -> Iterable[str]:
     elif measurement is not None:
         walls = measurement.wall_samples_s
         if len(walls) and (analysis.busy_s or 0.0) > (analysis.totals.measured_s or 0.0):
-            yield "The ops took longer under the profiler than whole steps without it: their times are upper figures."
+            yield "The ops, timed one by one, took longer than whole steps: their times are upper figures."
         if len(walls) and walls.max() > _SCATTER * walls.min():
             yield "Steps differ widely in time: other programs may have been running, measure again when it is quiet."
         untimed = sum(op.calls - op.timed_calls for op in analysis.operations if op.bound_s)
         if untimed:
-            yield f"{untimed:,} calls found no time of their own; their efficiency is unknown."
+            yield (
+                f"{untimed:,} calls could not be timed (most often a number that the program reads back): their "
+                "efficiency is unknown."
+            )
 
 
 def _most_of(limiter: Limiter, analysis: Analysis) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from io import StringIO
+
 from rooflight.capture.modules import Models, models_of
 from rooflight.capture.recorder import record
 from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
 from rooflight.front import current_device
 from rooflight.records.report import Report
-from rooflight.reporting.markdown import render_markdown
 from rooflight.roofline.analysis import Analysis, analyze
 from rooflight.tracking.report import report_of_analysis
 
@@ -66,4 +67,10 @@ class FunctionalPatcher:
 
     def get_summary(self, top: int = 10) -> str:
         """The report as text. Raises RuntimeError before ``patch``."""
-        return render_markdown(self.report(top))
+        from rich.console import Console
+
+        from rooflight.reporting.console import print_report
+
+        text = StringIO()
+        print_report(self.report(top), Console(file=text, force_terminal=False, color_system=None))
+        return text.getvalue()

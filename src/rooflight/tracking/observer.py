@@ -20,7 +20,7 @@ from rooflight.capture.modules import uncompiled
 from rooflight.capture.recorder import record
 from rooflight.capture.spans import Place, Spans, SpanTimer
 from rooflight.devices.spec import DeviceSpec
-from rooflight.records.record import Direction, ModuleEntry
+from rooflight.records.record import Direction, ModuleEntry, phase_name
 from rooflight.records.session import Session
 from rooflight.roofline.analysis import Analysis, Group, analyze
 
@@ -88,6 +88,7 @@ class StepObserver:
         self._missed: dict[tuple[Any, ...], tuple[int, int]] = {}  # unknown steps: when last, how long after the last
         self._pending: list[tuple[int, Callable[[], Spans | None], bool]] = []
         self._names: dict[str, dict[int, str]] = {"phase": {}, "layer": {}, "module": {}}  # of rows, by place
+        self._had_phases = False
         self._done = 0
         self._begun_s = 0.0
         self._started_s = 0.0
@@ -244,6 +245,9 @@ class StepObserver:
         return steps
 
     def _summed(self, spans: Spans, key: str) -> dict[str, float]:
+        if key == "phase" and self.timer.has_phases != self._had_phases:
+            self._had_phases = self.timer.has_phases
+            self._names[key].clear()
         names, seconds = self._names[key], dict[str, float]()
         for number, length in spans.by_number.items():
             name = names.get(number)
@@ -255,7 +259,7 @@ class StepObserver:
     def _name(self, place: Place, key: str) -> str:
         """What an analysis calls the row of a place."""
         if key == "phase":
-            return place.phase or place.direction.label
+            return phase_name(place.phase, place.direction, others=self.timer.has_phases)
         name = place.module if key == "module" else self.classes.get(place.module, place.module)
         return name or outside(place.direction)
 

@@ -16,6 +16,7 @@ from rooflight.tracking.observer import Step
 
 SCHEMA = "rooflight.step/1"
 _MORE_ROWS = 20
+_SEE = "a higher top shows them"
 _FIRST_PASS = "Times are those of a first pass, with all that libraries set up in it: warm up before for steady ones."
 _RECORDED_CLOCK = "spans of modules while they were recorded, which slows them: upper figures"
 
@@ -76,13 +77,13 @@ def _report(
         _table("By layer type", "layer", timed.by("layer"), by_layer, timed, top=top),
     ]
     if len(analysis.session.functions) > 1:
-        note = "" if by_layer is None else "Measured: single ops, in the iteration that was recorded."
-        tables.append(_table("By function", "function", analysis.by("function"), None, analysis, top=top, note=note))
+        title_of = "By function" if by_layer is None else "By function (measured: ops of the iteration recorded)"
+        tables.append(_table(title_of, "function", analysis.by("function"), None, analysis, top=top))
     tables.append(_module_table(timed, by_module, classes, top))
     return Report(
         title=f"Speed of light: {title} on {analysis.device.name}",
         schema=SCHEMA,
-        facts=tuple(_facts(analysis, base, clock)),
+        facts=tuple(_facts(analysis, base, clock, is_loop=wall_s is not None)),
         tables=(*(table for table in base.tables if table.title == "Waterfall"), *tables, *_kept(base)),
         notes=(*base.notes, *_contradictions(timed, by_layer)),
         conclusion=base.conclusion,
@@ -100,10 +101,12 @@ def _report(
     )
 
 
-def _facts(analysis: Analysis, base: Report, clock: str) -> Iterable[tuple[str, Cell]]:
+def _facts(analysis: Analysis, base: Report, clock: str, *, is_loop: bool) -> Iterable[tuple[str, Cell]]:
     counted = analysis.by("layer")
     inside = sum(group.calls for group in counted if not group.name.startswith("("))
     for name, value in base.facts:
+        if name == "measured ops" and is_loop:
+            continue
         if name == "operations":
             yield name, f"{value}; {inside:,} calls inside modules, {analysis.totals.calls - inside:,} outside"
         else:
@@ -114,12 +117,10 @@ def _facts(analysis: Analysis, base: Report, clock: str) -> Iterable[tuple[str, 
 def _kept(base: Report) -> Iterable[Table]:
     """The tables of an analysis that a step's report takes over as they are."""
     ours = ("By phase", "By layer type", "By op", "By function", "Waterfall", "Top operations")
-    return (table for table in base.tables if not table.title.startswith(ours))
+    return (replace(table, see=_SEE) for table in base.tables if not table.title.startswith(ours))
 
 
-def _table(
-    title: str, column: str, groups: tuple[Group, ...], times: Times, analysis: Analysis, *, top: int, note: str = ""
-) -> Table:
+def _table(title: str, column: str, groups: tuple[Group, ...], times: Times, analysis: Analysis, *, top: int) -> Table:
     total = sum(times.values()) if times is not None else analysis.totals.ops_measured_s
     names = {group.name for group in groups}
     found: list[tuple[str, Group | None]] = [(group.name, group) for group in groups]
@@ -144,7 +145,7 @@ def _table(
         rows=tuple(rows),
         optional=("matrix", "bytes", "calls"),
         left_out=max(0, len(found) - top),
-        note=note,
+        see=_SEE,
     )
 
 
@@ -159,6 +160,7 @@ def _module_table(analysis: Analysis, times: Times, classes: Mapping[str, str], 
             for group in ordered[:top]
         ),
         left_out=max(0, len(ordered) - top),
+        see=_SEE,
         note="Estimated is the op bound. Each module's own code; what it calls has rows of its own.",
     )
 
@@ -166,7 +168,7 @@ def _module_table(analysis: Analysis, times: Times, classes: Mapping[str, str], 
 def _bound_cells(group: Group | None, measured: float | None, times: Times) -> tuple[Cell, Cell, Cell, Cell]:
     """Estimated, measured, efficiency and limiter of a row."""
     if group is None:
-        return None, None if measured is None else Quantity(measured, "s"), None, "nothing"
+        return None, None if measured is None else Quantity(measured, "s"), None, None
     efficiency = group.efficiency if times is None else group.bound_s / measured if measured else None
     return (
         Quantity(group.bound_s, "s"),
