@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 import torch
 from torch import nn
@@ -32,6 +35,17 @@ def calibrate_by_hand(folder: object, monkeypatch: pytest.MonkeyPatch) -> None:
             measured_at="2026-01-01T00:00:00+00:00",
         )
     )
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Small ops on several threads wait for each other, long where others use the machine too."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class Layer(nn.Module):

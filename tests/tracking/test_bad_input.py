@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch_state import torch_state
-from tracked import CPU, Model, loss_of, tokens
+from tracked import CPU, Model, loss_of, one_thread, tokens
 
 import rooflight as rl
 from rooflight.capture import functions, recorder, spans
@@ -28,7 +28,8 @@ from rooflight.tracking.loop import Tracker
 @pytest.fixture(autouse=True)
 def _untouched() -> Iterator[None]:
     before = torch_state()
-    yield
+    with one_thread():
+        yield
     assert torch_state() == before
 
 

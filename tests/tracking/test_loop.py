@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 from torch_state import torch_state
-from tracked import CPU, Model, calibrate_by_hand, loss_of, tokens
+from tracked import CPU, Model, calibrate_by_hand, loss_of, one_thread, tokens
 
 import rooflight as rl
 from rooflight import initialize_sol, log_training_sol
@@ -27,7 +27,8 @@ FORWARD_FLOPS = 9472  # of Model on 8 tokens: 2 * 8 * (2 * 256 + 80)
 def _untouched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(loop, "_warned", False)
     before = torch_state()
-    yield
+    with one_thread():
+        yield
     shutdown_sol()
     assert torch_state() == before
 
@@ -452,9 +453,9 @@ def test_ever_new_shapes_and_phases_take_no_more_memory_either(monkeypatch):
 
     def run(iteration: int) -> None:
         # now and then all may be recorded; a shape that torch was given before is kept once for all
-        observer._RECORDING_SHARE = 1e9 if iteration % 20 == 0 else -1.0
+        observer._RECORDING_SHARE = 1e9 if iteration % 50 == 0 else -1.0
         with rl.phase(f"step {iteration}"):
-            model(torch.ones(1 + iteration % 60, 2)).sum().backward()
+            model(torch.ones(1 + iteration % 50, 2)).sum().backward()
         tracker.log(iteration)
 
     objects, _ = counted(run, warm_up=300, iterations=300)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch_state import torch_state
-from tracked import CPU, Model, calibrate_by_hand, loss_of, tokens
+from tracked import CPU, Model, calibrate_by_hand, loss_of, one_thread, tokens
 
 from rooflight import FunctionalPatcher, LayerSOLHooks, initialize_sol, log_training_sol, sol_nvtx_range, sol_profile
 from rooflight.tracking.loop import add_sol_arguments, shutdown_sol
@@ -19,9 +19,10 @@ from rooflight.tracking.loop import add_sol_arguments, shutdown_sol
 @pytest.fixture(autouse=True)
 def _calibrated(tmp_path, monkeypatch) -> Iterator[None]:
     """The page names no device, so this machine's is asked for, which must not be measured for half a minute."""
-    calibrate_by_hand(tmp_path, monkeypatch)
     before = torch_state()
-    yield
+    with one_thread():
+        calibrate_by_hand(tmp_path, monkeypatch)
+        yield
     shutdown_sol()
     assert torch_state() == before
 

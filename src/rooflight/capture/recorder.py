@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from torch._C import _current_graph_task_id
+from torch.optim import optimizer as torch_optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from rooflight.capture.composites import install_route, remove_route
@@ -50,7 +51,6 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
     _functions: FunctionSource | None = None
     _tracker: ModuleTracker | None = None
     _watch: WatchedTape | None = None
-    _step_hook: Any = None
     _session: Session | None = None
 
     def __init__(
@@ -111,7 +111,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
             _run_eagerly(source)
             subscribe(source.set_phase)
             self._tracker.install()
-            self._step_hook = register_optimizer_step_pre_hook(source.before_step)
+            register_optimizer_step_pre_hook(source.before_step)
             if isinstance(self._tape, WatchedTape):
                 self._watch = self._tape
                 self._watch.install(self._tracker.roots)
@@ -153,8 +153,9 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         source.leave()
         if self._tracker is not None:
             self._tracker.remove()
-        if self._step_hook is not None:
-            self._step_hook.remove()
+        steps = torch_optimizer._global_optimizer_pre_hooks
+        for number in [number for number, hook in steps.items() if hook == source.before_step]:
+            steps.pop(number, None)  # looked for: an interrupt may have lost the handle
         if self._watch is not None:
             self._watch.remove()
         unsubscribe(source.set_phase)

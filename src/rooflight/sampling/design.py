@@ -1,0 +1,163 @@
+"""The smart sweep: shapes that fill the space first, then more of them where a cheap model is least sure.
+
+The first third of the budget follows a low-discrepancy sequence, the additive recurrence of Roberts with a random
+shift, over the logarithms of the sizes. Then a kernel regression of the log of the time, its trend linear in FLOPs and
+bytes, is left out one row at a time: new shapes go where those errors are greatest and no row is near.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from math import log
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rooflight.costs.cost import OpCost
+from rooflight.costs.registry import cost_of
+from rooflight.sampling import grids
+from rooflight.sampling.axes import complete
+from rooflight.sampling.operator import Operator, Shape
+from rooflight.sampling.plans import Key, check_part
+from rooflight.sampling.rows import Status, middle_s
+from rooflight.sampling.store import Rows
+
+Floats = NDArray[np.float64]
+
+SPACE_FILLING: Final = 1 / 3
+_LEAST_FITTED = 12
+_POOL = 128
+_NEAR = 0.2
+_MOST_FITTED = 600
+_NOISE = 1e-3
+_TRIES = 4000
+_RUNS_A_BUDGET = 100
+_RATES: Final[Mapping[str, tuple[float, float]]] = {"cpu": (1e11, 1e10), "cuda": (2e14, 1.5e12)}
+"""Rough FLOP/s and bytes/s: only to keep a single run far below the budget."""
+
+
+class SmartPlan:
+    """Shapes of one operator until ``budget_s`` seconds are spent on rows, those of earlier runs included.
+
+    ``kind`` is "cpu" or "cuda". Parts follow sequences of their own. Raises ValueError for a budget that is not
+    positive and for a part that is not among the parts.
+    """
+
+    def __init__(
+        self, operator: Operator, precision: str, *, budget_s: float, kind: str, parts: int = 1, part: int = 1
+    ) -> None:
+        check_part(parts, part)
+        if not budget_s > 0:
+            raise ValueError("--budget must be more than 0 seconds")
+        self._operator, self._precision, self.budget_s = operator, precision, budget_s
+        self._spans = grids.spans(operator)
+        self._flops_per_s, self._bytes_per_s = _RATES[kind]
+        self._sequence = _Sequence(len(self._spans), seed=part)
+        self._tried = 0
+        self._sizes: dict[Key, tuple[float, float]] = {}
+
+    @property
+    def total(self) -> int | None:
+        """The budget decides."""
+        return None
+
+    def left_s(self, rows: Rows) -> float:
+        """Seconds of the budget that no row has spent."""
+        return max(0.0, self.budget_s - rows.spent_s)
+
+    def next(self, rows: Rows, taken: Collection[Key] = ()) -> Shape | None:
+        """The sequence's next shape, later the one of a pool of its next where most is to be learned."""
+        if rows.spent_s >= self.budget_s:
+            return None
+        fitted = [row for row in rows.values() if row.status is Status.OK]
+        if rows.spent_s < SPACE_FILLING * self.budget_s or len(fitted) < _LEAST_FITTED:
+            pool = self._fresh(rows, taken, 1)
+            return pool[0] if pool else None
+        pool = self._fresh(rows, taken, _POOL)
+        if not pool:
+            return None
+        known = fitted[-_MOST_FITTED:]
+        errors = self._errors([row.shape for row in known], [_log_time(row.samples_s) for row in known])
+        places = np.array([self._place(row.shape) for row in rows.values()])
+        places_known = np.array([self._place(row.shape) for row in known])
+        candidates = np.array([self._place(shape) for shape in pool])
+        near = np.exp(-_squared(candidates, places_known) / (2 * _NEAR**2)) + 1e-9
+        expected = (near @ errors) / near.sum(axis=1)
+        distance = np.sqrt(_squared(candidates, places).min(axis=1))
+        return pool[int(np.argmax(expected * distance))]
+
+    def _fresh(self, rows: Rows, taken: Collection[Key], count: int) -> list[dict[str, int]]:
+        """The sequence's next shapes that can be, are small enough, and have no row."""
+        found: dict[Key, dict[str, int]] = {}
+        number, last = self._tried, self._tried + _TRIES
+        while len(found) < count and number < last:
+            shape = self._shape(number)
+            number += 1
+            key = rows.key(shape)
+            if key in rows or key in taken or key in found or not self._fits(key, shape):
+                if not found:
+                    self._tried = number  # never to be looked at again
+                continue
+            found[key] = shape
+        return list(found.values())
+
+    def _shape(self, number: int) -> dict[str, int]:
+        places = self._sequence.at(number)
+        values = {name: span.at(place) for (name, span), place in zip(self._spans.items(), places, strict=True)}
+        tie: Callable[[dict[str, int]], dict[str, int]] | None = grids.TIES.get(self._operator.name)
+        return complete(self._operator, tie(values) if tie else values)
+
+    def _fits(self, key: Key, shape: Shape) -> bool:
+        if self._operator.refusal(shape) is not None:
+            return False
+        flops, moved = self._size(key, shape)
+        run_s = max(flops / self._flops_per_s, moved / self._bytes_per_s)
+        return run_s <= self.budget_s / _RUNS_A_BUDGET
+
+    def _size(self, key: Key, shape: Shape) -> tuple[float, float]:
+        if key not in self._sizes:
+            work = self._operator.work(shape, self._precision)
+            costs = [cost for op in (*work.forward, *work.backward) if isinstance(cost := cost_of(op), OpCost)]
+            flops = float(sum(cost.matrix_flops + cost.vector_flops for cost in costs))
+            self._sizes[key] = flops, float(sum(cost.bytes_moved + cost.bytes_sent for cost in costs))
+        return self._sizes[key]
+
+    def _place(self, shape: Shape) -> list[float]:
+        return [span.place(shape[name]) for name, span in self._spans.items()]
+
+    def _errors(self, shapes: list[Shape], log_times: list[float]) -> Floats:
+        """What each row's log time is missed by when the model is fitted to all the others."""
+        sizes = [self._size(tuple(shape[name] for name in self._operator.parameters), shape) for shape in shapes]
+        logs = np.array([[1.0, log(1 + flops), log(1 + moved)] for flops, moved in sizes])
+        wanted = np.array(log_times)
+        trend, *_ = np.linalg.lstsq(logs, wanted, rcond=None)
+        rest = wanted - logs @ trend
+        places = np.array([self._place(shape) for shape in shapes])
+        reach = 0.25 * places.shape[1]
+        inverse = np.linalg.inv(np.exp(-_squared(places, places) / (2 * reach)) + _NOISE * np.eye(len(rest)))
+        return np.asarray(np.abs(inverse @ rest / np.diag(inverse)), dtype=np.float64)
+
+
+class _Sequence:
+    """Points that fill the unit cube evenly however many are taken: multiples of powers of a generalised golden ratio."""
+
+    def __init__(self, dimensions: int, *, seed: int) -> None:
+        ratio = 2.0
+        for _ in range(64):
+            ratio = (1 + ratio) ** (1 / (dimensions + 1))
+        self._steps = ratio ** -np.arange(1.0, dimensions + 1)
+        self._shift = np.random.default_rng(seed).random(dimensions)
+
+    def at(self, number: int) -> list[float]:
+        """The point of this number."""
+        return [float(place) for place in (self._shift + (number + 1) * self._steps) % 1.0]
+
+
+def _squared(left: Floats, right: Floats) -> Floats:
+    """Squared distances between two lists of points."""
+    return np.asarray(((left[:, None, :] - right[None, :, :]) ** 2).sum(axis=-1), dtype=np.float64)
+
+
+def _log_time(samples_s: Mapping[str, tuple[float, ...]]) -> float:
+    return log(max(1e-9, sum(middle_s(samples) for samples in samples_s.values())))

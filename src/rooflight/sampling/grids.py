@@ -1,0 +1,219 @@
+"""The sweeps that are shipped: ``test`` (a few small shapes), ``collect`` (the page's grids), ranges for ``smart``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from rooflight.sampling import registry
+from rooflight.sampling.axes import ADD, MUL, Axis, Grid, Shapes, Span
+from rooflight.sampling.operator import Operator
+
+_MP: Final = Axis(1, 2, 16, MUL)
+_PAGE: Final = {
+    "mp": _MP,
+    "b": Axis(2, 2, 8, MUL),
+    "h": Axis(16, 8, 80, ADD),
+    "l": Axis(1024, 512, 5120, ADD),
+    "dim": Axis(2048, 512, 8192, ADD),
+    "encoders": Axis(4, 1, 12, ADD),
+    "elements": Axis(1 << 10, 2, 1 << 28, MUL),
+}
+_ATTENTION: Final = {"b": Axis(4, 2, 8, MUL)}
+_ALIGNED: Final = Axis(256, 2, 16_384, MUL)
+
+COLLECT: Final[Mapping[str, Mapping[str, Axis]]] = {
+    "flash_atten": _ATTENTION,
+    "RoPE": _ATTENTION,
+    "baddbmm": _ATTENTION,
+    "bmm": _ATTENTION,
+    "fillmask": _ATTENTION,
+    "parallel_cross_entropy_128": {"b": Axis(2, 4, 8, MUL), "l": Axis(1024, 256, 4096, ADD)},
+    "ScaledUpperTriangMaskedSoftmax": {
+        "mp": Axis(1, 2, 1, MUL),
+        "h": Axis(2, 2, 64, ADD),
+        "l": Axis(1024, 64, 2048, ADD),
+    },
+    "moe": {
+        "mp": Axis(1, 2, 8, MUL),
+        "b": Axis(4, 2, 8, MUL),
+        "l": Axis(1024, 1024, 4096, ADD),
+        "dim": Axis(2048, 2048, 8192, ADD),
+        "moe_num_experts": Axis(8, 2, 64, MUL),
+        "intermediate_size": Axis(2048, 2, 16_384, MUL),
+        "top_k": Axis(1, 2, 8, MUL),
+    },
+    "gemm": {
+        **dict.fromkeys(("m", "n", "k"), _ALIGNED),
+        **dict.fromkeys(("transpose_a", "transpose_b"), Axis(0, 1, 1, ADD)),
+    },
+    "scaled_mm": dict.fromkeys(("m", "n", "k"), _ALIGNED),
+    "sdpa": {
+        "b": Axis(1, 4, 16, MUL),
+        "h": Axis(8, 2, 64, MUL),
+        "kv_heads": Axis(8, 8, 8, ADD),
+        "q": Axis(1, 16, 4096, MUL),
+        "kv": Axis(256, 4, 16_384, MUL),
+        "d": Axis(64, 64, 128, ADD),
+        "causal": Axis(0, 1, 1, ADD),
+    },
+    "swiglu": {"rows": _ALIGNED, "dim": Axis(1024, 1024, 16_384, ADD)},
+    "rmsnorm": {"rows": _ALIGNED, "dim": Axis(1024, 1024, 16_384, ADD)},
+    "cross_entropy": {"rows": Axis(256, 2, 8192, MUL), "vocab": Axis(32_000, 16_000, 128_000, ADD)},
+    "grouped_mm": {
+        "rows": Axis(1024, 2, 16_384, MUL),
+        **dict.fromkeys(("n", "k"), Axis(1024, 2, 8192, MUL)),
+        "groups": Axis(4, 2, 64, MUL),
+    },
+    "conv2d": {
+        "b": Axis(1, 4, 64, MUL),
+        **dict.fromkeys(("c_in", "c_out"), Axis(64, 2, 512, MUL)),
+        **dict.fromkeys(("height", "width"), Axis(14, 2, 112, MUL)),
+        "kernel": Axis(1, 2, 3, ADD),
+        "stride": Axis(1, 1, 2, ADD),
+        "padding": Axis(0, 1, 1, ADD),
+        "groups": Axis(1, 1, 1, ADD),
+    },
+    "adamw": {"tensors": Axis(1, 4, 64, MUL), "foreach": Axis(0, 1, 1, ADD), "elements": Axis(1 << 10, 4, 1 << 26, MUL)},
+}
+"""Where an operator's grid differs from the page's usual axes."""
+
+TEST: Final[Mapping[str, int]] = {
+    "mp": 1,
+    "b": 1,
+    "h": 4,
+    "l": 64,
+    "dim": 128,
+    "encoders": 1,
+    "elements": 4096,
+    "rows": 64,
+    "vocab": 1000,
+    "moe_num_experts": 4,
+    "intermediate_size": 64,
+    "top_k": 2,
+    "kv_heads": 2,
+    "d": 32,
+    "height": 16,
+    "width": 16,
+    "c_in": 8,
+    "c_out": 16,
+    "kernel": 3,
+    "groups": 1,
+    "q": 32,
+    "kv": 64,
+    **dict.fromkeys(("m", "n", "k"), 64),
+}
+"""Small sizes, each operator's first test shape; the others double one size after another."""
+
+_FLAG: Final = Span(choices=(0, 1))
+_CHANNELS: Final = Span(choices=(3, 16, 32, 64, 128, 256, 512))
+SPANS: Final[Mapping[str, Span]] = {
+    "mp": Span(choices=(1, 2, 4, 8)),
+    "b": Span(choices=(1, 2, 4, 8, 16)),
+    "h": Span(choices=(4, 8, 12, 16, 32)),
+    "l": Span(16, 8192, 16),
+    "dim": Span(128, 8192, 64),
+    "encoders": Span(1, 12),
+    "m": Span(1, 16_384),
+    "n": Span(16, 65_536, 16),
+    "k": Span(16, 16_384, 16),
+    "transpose_a": _FLAG,
+    "transpose_b": _FLAG,
+    "kv_heads": Span(choices=(1, 2, 4, 8, 12, 32)),
+    "q": Span(1, 8192),
+    "kv": Span(16, 16_384, 8),
+    "d": Span(choices=(32, 64, 128)),
+    "causal": _FLAG,
+    "rows": Span(1, 32_768),
+    "vocab": Span(1000, 131_072),
+    "moe_num_experts": Span(choices=(4, 8, 16, 64)),
+    "intermediate_size": Span(128, 16_384, 64),
+    "top_k": Span(choices=(1, 2, 4, 8)),
+    "groups": Span(choices=(1,)),
+    "elements": Span(256, 1 << 28, 16),
+    "tensors": Span(choices=(1, 4, 16, 64, 150)),
+    "foreach": _FLAG,
+    "c_in": _CHANNELS,
+    "c_out": _CHANNELS,
+    "height": Span(7, 224),
+    "width": Span(7, 224),
+    "kernel": Span(choices=(1, 3, 5, 7)),
+    "stride": Span(choices=(1, 2)),
+    "padding": Span(choices=(0,)),
+}
+"""Which sizes ``smart`` looks at, by parameter."""
+
+OWN_SPANS: Final[Mapping[str, Mapping[str, Span]]] = {
+    "grouped_mm": {"rows": Span(64, 32_768, 64), "groups": Span(choices=(4, 8, 16, 64))},
+    "scaled_mm": {"m": Span(16, 16_384, 16)},
+    "adamw": {"elements": Span(64, 1 << 24, 1)},
+    "firstStage_optimizer": {"dim": Span(128, 4096, 64)},
+    "middleStage_optimizer": {"dim": Span(128, 4096, 64)},
+    "lastStage_optimizer": {"dim": Span(128, 4096, 64)},
+}
+
+SMART: Final[Mapping[str, int]] = {
+    "gemm": 4,
+    "linear1": 3,
+    "linear_final": 1,
+    "bmm": 1,
+    "sdpa": 4,
+    "layernorm": 2,
+    "rmsnorm": 1,
+    "softmax": 1,
+    "gelu": 2,
+    "swiglu": 1,
+    "res_add": 2,
+    "embedding": 1,
+    "cross_entropy": 2,
+    "adamw": 2,
+    "copy": 1,
+    "conv2d": 1,
+}
+"""What ``smart`` samples where no operator is named, and each one's share of the budget: one or two of a kind."""
+
+
+def _square(shape: dict[str, int]) -> dict[str, int]:
+    """An image as high as wide, padded so that a kernel of stride 1 keeps its size."""
+    return {**shape, "width": shape["height"], "padding": shape["kernel"] // 2}
+
+
+def _causal(shape: dict[str, int]) -> dict[str, int]:
+    """A causal mask is for as many keys as queries."""
+    return {**shape, "kv": shape["q"]} if shape["causal"] else shape
+
+
+TIES: Final[Mapping[str, Callable[[dict[str, int]], dict[str, int]]]] = {"conv2d": _square, "sdpa": _causal}
+"""Sizes that follow from others in a space-filling design."""
+
+
+def collect(operator: Operator) -> Grid:
+    """The grid of an operator; sizes that a launch decides are left to it. Raises ValueError where none is shipped."""
+    own = {**_PAGE, **COLLECT.get(operator.name, {})}
+    axes = tuple((name, own[name]) for name in operator.parameters if name in own)
+    return Grid(operator=operator, axes=axes)
+
+
+def test(operator: Operator) -> Shapes:
+    """A small shape, then one more for each size that can be doubled."""
+    first = {name: TEST.get(name, operator.defaults.get(name, 1)) for name in _sizes(operator)}
+    larger = [{**first, name: 2 * value} for name, value in first.items() if value > 1]
+    kept = [shape for shape in larger if operator.ranks or operator.refusal(operator.shape(shape)) is None]
+    return Shapes(operator, (first, *kept))
+
+
+def spans(operator: Operator) -> dict[str, Span]:
+    """The sizes that ``smart`` may choose, by parameter."""
+    own = {**SPANS, **OWN_SPANS.get(operator.name, {})}
+    return {name: own.get(name, Span(16, 4096)) for name in _sizes(operator)}
+
+
+def everything() -> tuple[Operator, ...]:
+    """Every operator that runs in one process."""
+    return tuple(operator for name in registry.names() if not (operator := registry.find(name)).ranks)
+
+
+def _sizes(operator: Operator) -> tuple[str, ...]:
+    from rooflight.sampling.ranks import TOPOLOGY
+
+    return tuple(name for name in operator.parameters if name not in TOPOLOGY)

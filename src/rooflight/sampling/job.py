@@ -1,0 +1,137 @@
+"""A job: one operator's sweep on one device, from its plan to the rows, the CSV and the log."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rooflight.sampling import facts
+from rooflight.sampling.log import Progress
+from rooflight.sampling.operator import Operator, Shape
+from rooflight.sampling.page import columns_of
+from rooflight.sampling.plans import Plan
+from rooflight.sampling.rows import Header, Row
+from rooflight.sampling.runner import Repeats, Sampler
+from rooflight.sampling.store import SUFFIX, Store
+
+DATA, LOG = "sampling_data", "sampling_log"
+_CSV_PERIOD_S = 30.0
+
+Tell = Callable[[str], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What to sample and where to keep it.
+
+    ``kernel`` names the files, ``columns`` pair their names with parameters; empty ones are the operator's own.
+    ``dtype`` is torch's name. ``out`` holds the page's folders ``sampling_data`` and ``sampling_log``. ``timing`` goes
+    into the header with the environment.
+    """
+
+    operator: Operator
+    dtype: str
+    out: Path
+    kernel: str = ""
+    columns: tuple[tuple[str, str], ...] = ()
+    parts: int = 1
+    part: int = 1
+    repeats: Repeats = field(default_factory=Repeats)
+    timing: Mapping[str, str] = field(default_factory=dict)
+    warmup_shape: Shape | None = None
+
+    @property
+    def name(self) -> str:
+        """The kernel's name in files and logs."""
+        return self.kernel or self.operator.name
+
+    @property
+    def precision(self) -> str:
+        """The page's name of the dtype."""
+        return facts.short_precision(self.dtype)
+
+    def base(self, device: str) -> str:
+        """The page's file name without an ending."""
+        return f"{device}_{self.name}_{self.precision}_{self.parts}_{self.part}"
+
+    def header(self, device: str, environment: Mapping[str, str], calibration: Mapping[str, str]) -> Header:
+        """What all rows of the job share."""
+        columns = self.columns or columns_of(self.operator)
+        given = {parameter for _, parameter in columns}
+        return Header(
+            kernel=self.name,
+            operator=self.operator.name,
+            precision=self.precision,
+            device=device,
+            columns=(*columns, *((name, name) for name in self.operator.parameters if name not in given)),
+            directions=self.operator.directions,
+            timing=self.timing,
+            environment=environment,
+            calibration=calibration,
+        )
+
+    def store(self, kind: str, number: int = 0) -> Store:
+        """The job's file for this machine's device, with the rows that are there. Raises ValueError as Store does."""
+        device = facts.device_label(kind, number)
+        header = self.header(device, facts.environment_of(kind), facts.calibration_of(kind))
+        return Store(self.out / DATA / (self.base(device) + SUFFIX), header)
+
+    def log(self, device: str, total: int | None, tell: Tell) -> Progress:
+        """The job's log."""
+        return Progress(self.out / LOG / (self.base(device) + ".txt"), f"{self.name}_{self.precision}", total, tell=tell)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a job left: its CSV, the statuses of all its rows, and how many of them are new."""
+
+    csv: Path
+    statuses: Mapping[str, int]
+    added: int
+
+
+class Keeper:
+    """Appends rows to a store, keeps the log, and writes the CSV now and then and at the end, come what may."""
+
+    def __init__(self, job: Job, plan: Plan, store: Store, tell: Tell) -> None:
+        self._store, self._plan = store, plan
+        self._log = job.log(store.header.device, plan.total, tell)
+        self._written_s = time.monotonic()
+        self._added = 0
+
+    def keep(self, row: Row) -> None:
+        """Take a row."""
+        self._store.append(row)
+        self._added += 1
+        rows = self._store.rows
+        self._log.advance(len(rows), self._plan.left_s(rows))
+        if time.monotonic() - self._written_s > _CSV_PERIOD_S:
+            self._store.write_csv()
+            self._written_s = time.monotonic()
+
+    def end(self) -> Outcome:
+        """Write what is derived from the rows."""
+        rows = self._store.rows
+        self._log.end(len(rows))
+        statuses = Counter(str(row.status) for row in rows.values())
+        return Outcome(csv=self._store.write_csv(), statuses=statuses, added=self._added)
+
+
+def run(job: Job, plan: Plan, sampler: Sampler, *, number: int = 0, tell: Tell = lambda _: None) -> Outcome:
+    """Sample what the plan asks for and the file does not have. Interrupted, it keeps every row that was finished."""
+    with job.store(sampler.kind, number) as store:
+        keeper = Keeper(job, plan, store, tell)
+        try:
+            shape = plan.next(store.rows)
+            if shape is not None and job.warmup_shape is not None:
+                sampler.warm_up(job.operator, job.operator.shape(job.warmup_shape))
+            while shape is not None:
+                keeper.keep(sampler.row(job.operator, shape))
+                shape = plan.next(store.rows)
+        except BaseException:
+            keeper.end()
+            raise
+        return keeper.end()

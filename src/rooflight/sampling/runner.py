@@ -1,0 +1,239 @@
+"""The runner: makes an operator's tensors, runs it, and says what became of the shape."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rooflight.machine.caches import data_caches, usable_cores
+from rooflight.machine.clocks import Clock, CudaEvents, SteadyClock, cold_cache
+from rooflight.machine.presence import free_memory_bytes
+from rooflight.machine.timing import measure
+from rooflight.records.signature import OpSignature
+from rooflight.records.tensor import UNSHARED
+from rooflight.sampling.operator import Operator, Prepared, RefusedError, Shape, Work
+from rooflight.sampling.rows import Row, Status
+
+Run = Callable[[], object]
+
+_FEWEST = 3
+_MEMORY_SHARE = 0.9
+_SHORT_S = 200e-6
+_SPIN_CYCLES = 3_000_000  # more than a millisecond: what it takes to queue a backward of many small kernels
+_NO_MEMORY: Final = ("out of memory", "can't allocate memory", "not enough memory")
+_CANNOT: Final = ("not implemented", "not supported", "unsupported", "expected inputs of", "only supports", "requires")
+_NOTE_LENGTH = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeats:
+    """How often a direction is run: untimed ``warmups``, then at least ``least`` samples, until they spread (quartiles
+    over median) by at most ``spread``, ``most`` are taken, or ``box_s`` seconds are over.
+    """
+
+    warmups: int = 2
+    least: int = 7
+    most: int = 25
+    spread: float = 0.05
+    box_s: float = 5.0
+
+
+class ColdClock:
+    """Another clock that empties the caches before each sample, outside the timed span."""
+
+    def __init__(self, clock: Clock, flush: Run) -> None:
+        self._clock, self._flush = clock, flush
+
+    def now_ns(self) -> int:
+        """The other clock's."""
+        return self._clock.now_ns()
+
+    def time_s(self, run: Run) -> float:
+        """Seconds of the call alone."""
+        self._flush()
+        return self._clock.time_s(run)
+
+
+class Sampler:
+    """Times operators on one device: ``"cpu"``, or ``"cuda:1"`` and the like.
+
+    ``cold`` samples start with caches that hold something else. ``clock`` replaces the device's own, for tests.
+    """
+
+    def __init__(
+        self, device: str, dtype: str, repeats: Repeats, *, cold: bool = True, clock: Clock | None = None
+    ) -> None:
+        self.device, self.dtype, self.repeats, self.cold = device, dtype, repeats, cold
+        self.kind = "cuda" if device.startswith("cuda") else "cpu"
+        self._clock = clock or self._device_clock()
+
+    def row(self, operator: Operator, shape: Shape) -> Row:
+        """Sample a shape. Never raises for what a shape can do wrong: that is the row's status."""
+        began_s = time.perf_counter()
+        status, samples, note = self._outcome(operator, shape)
+        return Row(
+            shape=dict(shape),
+            status=status,
+            samples_s=samples,
+            spent_s=round(time.perf_counter() - began_s, 6),
+            when=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            note=note,
+        )
+
+    def warm_up(self, operator: Operator, shape: Shape) -> None:
+        """Run a shape once without timing it; one that cannot run is left alone."""
+        if operator.refusal(shape) is None and not self._too_large(operator.work(shape, self.dtype)):
+            self._outcome(operator, shape, warm_up=True)
+
+    def _outcome(
+        self, operator: Operator, shape: Shape, *, warm_up: bool = False
+    ) -> tuple[Status, dict[str, tuple[float, ...]], str]:
+        import torch
+
+        if why := operator.refusal(shape):
+            return Status.REFUSED, {}, why
+        if why := self._too_large(operator.work(shape, self.dtype)):
+            return Status.OUT_OF_MEMORY, {}, why
+        samples: dict[str, tuple[float, ...]] = {}
+        try:
+            with _steady():
+                prepared = operator.prepare(torch, shape, self.dtype, self.device)
+                for direction, run in _directions(operator, prepared):
+                    if warm_up:
+                        run()
+                        continue
+                    samples[direction] = self._samples(run, ranks=operator.ranks)
+        except RefusedError as error:
+            return Status.UNSUPPORTED, {}, str(error)
+        except Exception as error:  # what a kernel refuses shows only when it runs
+            return self._failure(torch, error)
+        if any(len(taken) < _FEWEST for taken in samples.values()):
+            return Status.TIME_BOX, samples, f"{_FEWEST} samples take more than {self.repeats.box_s:g} s"
+        return Status.OK, samples, ""
+
+    def _samples(self, run: Run, *, ranks: bool) -> tuple[float, ...]:
+        """Time one direction. Ranks of a collective all take the same number of samples, so none waits for ever."""
+        repeats = self.repeats
+        first_s = SteadyClock().time_s(lambda: (run(), self._wait()))
+        if not ranks and first_s > repeats.box_s:
+            return (first_s,)
+        short = self.kind == "cuda" and first_s < _SHORT_S and not ranks
+        timed = _replayed(run) if short else run
+        timing = measure(
+            timed,
+            clock=self._clock,
+            spread=0.0 if ranks else repeats.spread,
+            box_s=1e6 if ranks else repeats.box_s,
+            min_samples=repeats.least,
+            max_samples=repeats.least if ranks else repeats.most,
+            warmups=max(0, repeats.warmups - 1),
+        )
+        return timing.samples_s
+
+    def _device_clock(self) -> Clock:
+        if self.kind == "cuda":
+            import torch
+
+            properties: Any = torch.cuda.get_device_properties(self.device)
+            flush = cold_cache(int(getattr(properties, "L2_cache_size", 1 << 26))) if self.cold else None
+            return CudaEvents(flush=flush, spin_cycles=_SPIN_CYCLES)
+        return ColdClock(SteadyClock(), flush_caches()) if self.cold else SteadyClock()
+
+    def _wait(self) -> None:
+        if self.kind == "cuda":
+            import torch
+
+            torch.cuda.synchronize()
+
+    def _too_large(self, work: Work) -> str:
+        free = free_memory_bytes(self.kind)
+        needed = needed_bytes(work)
+        if free is None or needed <= _MEMORY_SHARE * free:
+            return ""
+        return f"needs about {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free"
+
+    def _failure(self, torch: Any, error: Exception) -> tuple[Status, dict[str, tuple[float, ...]], str]:
+        note = " ".join(str(error).split())[:_NOTE_LENGTH] or type(error).__name__
+        if isinstance(error, getattr(torch, "AcceleratorError", ())):
+            raise RuntimeError(f"the device failed and needs a new process: {note}") from error
+        text = str(error).lower()
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in text for words in _NO_MEMORY):
+            error.__traceback__ = None  # it holds the tensors that did not fit
+            if self.kind == "cuda":
+                torch.cuda.empty_cache()
+            return Status.OUT_OF_MEMORY, {}, note
+        unsupported = isinstance(error, NotImplementedError) or any(words in text for words in _CANNOT)
+        return (Status.UNSUPPORTED if unsupported else Status.FAILED), {}, note
+
+
+def needed_bytes(work: Work) -> int:
+    """About what a run holds at once: the inputs of its largest call, all results, and a gradient of the last."""
+    calls = (*work.forward, *work.backward)
+    inputs = max((call.input_bytes for call in calls), default=0)
+    results = sum(_new_bytes(call) for call in calls)
+    gradient = _new_bytes(work.forward[-1]) if work.backward else 0
+    return inputs + results + gradient
+
+
+def flush_caches() -> Run:
+    """A call that fills the CPU's caches with something else, by reading twice as much as the last level holds."""
+    import torch
+
+    last = max((cache.instance_bytes * cache.instance_count for cache in data_caches()), default=32 << 20)
+    return torch.zeros(2 * last // 4).sum
+
+
+def pin(threads: int | None) -> int:
+    """Keep this process on as many cores as it has threads, so that the system moves none. Returns the threads.
+
+    Raises ValueError for more threads than there are cores.
+    """
+    import torch
+
+    cores = usable_cores()
+    count = threads or min(torch.get_num_threads(), len(cores))
+    if not 1 <= count <= len(cores):
+        raise ValueError(f"--threads {count}: this process may use 1 to {len(cores)} cores")
+    torch.set_num_threads(count)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores[:count])
+    return count
+
+
+def _directions(operator: Operator, prepared: Prepared) -> Iterator[tuple[str, Run]]:
+    yield operator.directions[0], prepared.forward
+    if prepared.backward is not None:
+        result, backward = prepared.forward(), prepared.backward
+        yield operator.directions[1], lambda: backward(result)
+
+
+def _new_bytes(call: OpSignature) -> int:
+    return sum(tensor.nbytes for tensor in call.outputs if tensor.storage == UNSHARED)
+
+
+def _replayed(run: Run) -> Run:
+    """The call as a CUDA graph, so that no launch lies between its kernels; the call itself where none can be made."""
+    from rooflight.machine.cuda import graph_of
+
+    try:
+        return graph_of(run, 1)
+    except RuntimeError:  # data-dependent sizes, a backward tied to another stream
+        return run
+
+
+@contextmanager
+def _steady() -> Iterator[None]:
+    """No garbage is collected in the middle of a sample."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
