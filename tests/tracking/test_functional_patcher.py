@@ -192,12 +192,17 @@ def test_a_patcher_that_is_forgotten_takes_itself_out():
     gc.collect()
 
 
-def test_an_error_of_our_own_is_not_hidden(monkeypatch):
-    """A patcher is asked for by name, and has nowhere to say it but here."""
+def test_an_error_of_our_own_reaches_whoever_asks_and_not_the_program(monkeypatch):
+    before = torch_state()
     monkeypatch.setattr(DispatchSource, "_append", lambda *_: 1 / 0)
     patcher = FunctionalPatcher(CPU).patch()
-    try:
-        with pytest.raises(ZeroDivisionError):
-            torch.ones(2, 2).neg()
-    finally:
-        patcher.unpatch()
+    assert torch.ones(2, 2).neg().tolist() == [[-1.0, -1.0], [-1.0, -1.0]]
+    with pytest.raises(RuntimeError, match="took itself out: division by zero"):
+        patcher.analyze()
+    patcher.unpatch()
+    assert torch_state() == before
+    monkeypatch.undo()
+    patcher.patch()
+    torch.ones(2).neg()
+    patcher.unpatch()
+    assert [group.name for group in patcher.analyze().by("function")] == ["ones", "neg"]

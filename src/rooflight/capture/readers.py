@@ -159,7 +159,7 @@ def _reader(plan: Plan, tape: Tape) -> Reader:
     return read
 
 
-_KNOWN_LIMIT = 1 << 17
+_KNOWN_LIMIT = 1 << 14
 _known: dict[tuple[Any, ...], OpSignature] = {}
 """Signatures of calls seen in any recording, so that recording a program again describes nothing twice."""
 

@@ -11,6 +11,8 @@ import typer
 from rooflight.cli.analyze import analyze
 from rooflight.cli.calibrate import calibrate
 from rooflight.cli.devices import app as devices_app
+from rooflight.cli.merge import merge
+from rooflight.cli.sample import sample
 
 USER_MISTAKE, RUN_FAILED, INTERRUPTED = 2, 1, 130
 
@@ -26,6 +28,8 @@ app = typer.Typer(
 )
 app.command()(analyze)
 app.command()(calibrate)
+app.command()(sample)
+app.command()(merge)
 app.add_typer(devices_app, name="devices")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import log, prod
+from math import exp, log, prod
 
 from rooflight.sampling.operator import Operator, Shape
 
@@ -113,7 +113,7 @@ def launched() -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Sizes from ``low`` to ``high``, spread by their logarithm, at multiples of ``multiple``; or one of ``choices``."""
+    """Sizes from ``low`` to ``high``, spread by their logarithm, multiples of ``multiple``; or one of ``choices``."""
 
     low: int = 0
     high: int = 0
@@ -124,7 +124,7 @@ class Span:
         """The size that lies at ``fraction`` of the span, from 0 to just below 1."""
         if self.choices:
             return self.choices[int(fraction * len(self.choices))]
-        size = self.low * (self.high / self.low) ** fraction
+        size = exp(log(self.low) + fraction * log(self.high / self.low))
         return max(self.low, round(size / self.multiple) * self.multiple)
 
     def place(self, value: int) -> float:

@@ -140,7 +140,7 @@ class SmartPlan:
 
 
 class _Sequence:
-    """Points that fill the unit cube evenly however many are taken: multiples of powers of a generalised golden ratio."""
+    """Points that fill the unit cube evenly however many are taken: multiples of powers of a golden ratio."""
 
     def __init__(self, dimensions: int, *, seed: int) -> None:
         ratio = 2.0

@@ -23,7 +23,7 @@ def short_precision(dtype: str) -> str:
 
 
 def device_label(kind: str, number: int = 0) -> str:
-    """The device's name in a file's name, as the page writes it: without blanks, and without the ``_`` that parts it."""
+    """The device's name in a file's name, as the page writes it: no blanks, and no ``_``, which parts such names."""
     name = (_cuda_name(number) if kind == "cuda" else None) or cpu_model()
     return re.sub(r"[^A-Za-z0-9.-]+", "-", name.replace(" ", "")).strip("-")
 

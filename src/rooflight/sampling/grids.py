@@ -74,7 +74,11 @@ COLLECT: Final[Mapping[str, Mapping[str, Axis]]] = {
         "padding": Axis(0, 1, 1, ADD),
         "groups": Axis(1, 1, 1, ADD),
     },
-    "adamw": {"tensors": Axis(1, 4, 64, MUL), "foreach": Axis(0, 1, 1, ADD), "elements": Axis(1 << 10, 4, 1 << 26, MUL)},
+    "adamw": {
+        "tensors": Axis(1, 4, 64, MUL),
+        "foreach": Axis(0, 1, 1, ADD),
+        "elements": Axis(1 << 10, 4, 1 << 26, MUL),
+    },
 }
 """Where an operator's grid differs from the page's usual axes."""
 

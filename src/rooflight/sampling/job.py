@@ -81,7 +81,9 @@ class Job:
 
     def log(self, device: str, total: int | None, tell: Tell) -> Progress:
         """The job's log."""
-        return Progress(self.out / LOG / (self.base(device) + ".txt"), f"{self.name}_{self.precision}", total, tell=tell)
+        return Progress(
+            self.out / LOG / (self.base(device) + ".txt"), f"{self.name}_{self.precision}", total, tell=tell
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,7 +109,7 @@ def _columns(content: Mapping[str, Any], operator: Operator) -> tuple[tuple[str,
     wanted = TIMES[operator.directions]
     if tuple(names[-len(wanted) :]) != wanted:
         raise ValueError(f"columns_name must end in {', '.join(wanted)}, which {operator.name} has")
-    columns = tuple((name, _PARAMETERS.get(name, name)) for name in names[: -len(wanted)])
+    columns = tuple((str(name), str(_PARAMETERS.get(name, name))) for name in names[: -len(wanted)])
     if unknown := [name for name, parameter in columns if parameter not in operator.parameters]:
         raise ValueError(f"{operator.name} has no parameter {', '.join(unknown)}: {', '.join(operator.parameters)}")
     return columns
@@ -117,15 +117,16 @@ def _columns(content: Mapping[str, Any], operator: Operator) -> tuple[tuple[str,
 
 def _grid(content: Mapping[str, Any], operator: Operator, names: Sequence[str], count: int) -> Grid:
     lists = {key: _integers(content, key) for key in ("starts", "steps", "ends")}
-    lists["operators"] = content["operators"]
-    for key, values in lists.items():
+    operators: Any = content["operators"]
+    for key, values in [*lists.items(), ("operators", operators)]:
         if not isinstance(values, list) or not count <= len(values) <= len(names):
             found = len(values) if isinstance(values, list) else 0
             raise ValueError(f"{key} has {found} values for {count} columns")
     axes = []
     for place, name in enumerate(names[:count]):
         try:
-            axes.append((name, Axis(*(lists[key][place] for key in ("starts", "steps", "ends", "operators")))))
+            start, step, end = (lists[key][place] for key in ("starts", "steps", "ends"))
+            axes.append((name, Axis(start, step, end, operators[place])))
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
     # a file may have more columns than it sweeps: the rest stand still at their start

@@ -39,7 +39,7 @@ class Repeats:
 
     warmups: int = 2
     least: int = 7
-    most: int = 25
+    most: int = 15
     spread: float = 0.05
     box_s: float = 5.0
 
@@ -63,13 +63,21 @@ class ColdClock:
 class Sampler:
     """Times operators on one device: ``"cpu"``, or ``"cuda:1"`` and the like.
 
-    ``cold`` samples start with caches that hold something else. ``clock`` replaces the device's own, for tests.
+    ``cold`` samples start with caches that hold something else. ``meet`` is called before each sample, such as a
+    barrier of ranks. ``clock`` replaces the device's own, for tests.
     """
 
     def __init__(
-        self, device: str, dtype: str, repeats: Repeats, *, cold: bool = True, clock: Clock | None = None
+        self,
+        device: str,
+        dtype: str,
+        repeats: Repeats,
+        *,
+        cold: bool = True,
+        meet: Run | None = None,
+        clock: Clock | None = None,
     ) -> None:
-        self.device, self.dtype, self.repeats, self.cold = device, dtype, repeats, cold
+        self.device, self.dtype, self.repeats, self.cold, self._meet = device, dtype, repeats, cold, meet
         self.kind = "cuda" if device.startswith("cuda") else "cpu"
         self._clock = clock or self._device_clock()
 
@@ -120,7 +128,7 @@ class Sampler:
     def _samples(self, run: Run, *, ranks: bool) -> tuple[float, ...]:
         """Time one direction. Ranks of a collective all take the same number of samples, so none waits for ever."""
         repeats = self.repeats
-        first_s = SteadyClock().time_s(lambda: (run(), self._wait()))
+        first_s = SteadyClock().time_s(lambda: self._finish(run))
         if not ranks and first_s > repeats.box_s:
             return (first_s,)
         short = self.kind == "cuda" and first_s < _SHORT_S and not ranks
@@ -137,15 +145,31 @@ class Sampler:
         return timing.samples_s
 
     def _device_clock(self) -> Clock:
+        before: list[Run] = []
+        if self.cold:
+            before.append(self._flush())
+        if self._meet is not None:
+            before.append(self._meet)
+
+        def prepare() -> None:
+            for each in before:
+                each()
+
         if self.kind == "cuda":
-            import torch
+            return CudaEvents(flush=prepare, spin_cycles=_SPIN_CYCLES)
+        return ColdClock(SteadyClock(), prepare)
 
-            properties: Any = torch.cuda.get_device_properties(self.device)
-            flush = cold_cache(int(getattr(properties, "L2_cache_size", 1 << 26))) if self.cold else None
-            return CudaEvents(flush=flush, spin_cycles=_SPIN_CYCLES)
-        return ColdClock(SteadyClock(), flush_caches()) if self.cold else SteadyClock()
+    def _flush(self) -> Run:
+        if self.kind == "cpu":
+            return flush_caches()
+        import torch
 
-    def _wait(self) -> None:
+        properties: Any = torch.cuda.get_device_properties(self.device)
+        return cold_cache(int(getattr(properties, "L2_cache_size", 1 << 26)))
+
+    def _finish(self, run: Run) -> None:
+        """Run it and wait for the device."""
+        run()
         if self.kind == "cuda":
             import torch
 
@@ -182,11 +206,11 @@ def needed_bytes(work: Work) -> int:
 
 
 def flush_caches() -> Run:
-    """A call that fills the CPU's caches with something else, by reading twice as much as the last level holds."""
+    """A call that fills the CPU's caches with something else, by reading half as much again as the last level holds."""
     import torch
 
     last = max((cache.instance_bytes * cache.instance_count for cache in data_caches()), default=32 << 20)
-    return torch.zeros(2 * last // 4).sum
+    return torch.zeros(3 * last // 2 // 4).sum
 
 
 def pin(threads: int | None) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 from rooflight.records.signature import OpSignature
@@ -84,11 +83,6 @@ def stage_operator(name: str, summary: str, *, first: bool = False, last: bool =
         check=hidden,
         directions=STEP,
     )
-
-
-def elements(sizes: Sizes) -> int:
-    """Parameters of all tensors together."""
-    return sum(prod(size) for size in sizes)
 
 
 def _held(tensors: Sequence[TensorSpec], first: int) -> list[TensorSpec]:

@@ -1,4 +1,4 @@
-"""The store: rows appended to a file of JSON lines, so that a process killed at any moment loses none and doubles none."""
+"""The store: rows appended to a file of JSON lines; a process killed at any moment loses none and doubles none."""
 
 from __future__ import annotations
 
@@ -94,11 +94,16 @@ class Store:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel lets go when the process dies
         except OSError:
             raise ValueError(f"{self.path} is being written by another process") from None
-        content = _whole_lines(self._file)
-        if not content:
+        content = _content(self._file)
+        whole = content[: content.rfind(b"\n") + 1]
+        if not whole and not _is_torn_header(content):
+            raise ValueError(f"{self.path} is no file of samples: choose another --out")
+        found, rows = _parse(whole, self.path) if whole else (self.header, [])
+        if len(whole) < len(content):
+            os.ftruncate(self._file, len(whole))
+        if not whole:
             self._write(self.header)
             return
-        found, rows = _parse(content, self.path)
         for name in ("kernel", "operator", "precision", "device", "columns", "directions"):
             there, here = getattr(found, name), getattr(self.header, name)
             if there != here:
@@ -114,7 +119,7 @@ class Store:
 
 
 def read(path: Path) -> tuple[Header, Rows]:
-    """The header and rows of a file, a cut-off last line left out. Raises ValueError for a file that is none of ours."""
+    """The header and rows of a file, a cut-off last line left out. Raises ValueError for any other file."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -148,14 +153,15 @@ def _parse(content: bytes, path: Path) -> tuple[Header, list[Row]]:
     return header, rows
 
 
-def _whole_lines(file: int) -> bytes:
-    """The file's content up to its last whole line, which becomes its end."""
+def _is_torn_header(content: bytes) -> bool:
+    """Whether this may be what a killed process wrote of its first line."""
+    begin = b'{"kernel":'
+    return content.startswith(begin[: len(content)])
+
+
+def _content(file: int) -> bytes:
     parts = []
     os.lseek(file, 0, os.SEEK_SET)
     while part := os.read(file, _READ_BYTES):
         parts.append(part)
-    content = b"".join(parts)
-    whole = content[: content.rfind(b"\n") + 1]
-    if len(whole) < len(content):
-        os.ftruncate(file, len(whole))
-    return whole
+    return b"".join(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from io import StringIO
+from weakref import ref
 
 from rooflight.capture.modules import Models, models_of
 from rooflight.capture.recorder import record
@@ -26,6 +27,7 @@ class FunctionalPatcher:
         self._device = get(device) if isinstance(device, str) else device
         self._recording: record | None = None
         self._open = False
+        self._error: Exception | None = None
         self._models: list[Models] = []
 
     def patch(self) -> FunctionalPatcher:
@@ -33,7 +35,14 @@ class FunctionalPatcher:
         if self._open:
             raise RuntimeError("patched already: unpatch() first")
         self._device = self._device or current_device()
-        recording = record(functions=True, times=self._device.kind == "cpu")
+        self._error = None
+        me = ref(self)  # torch holds the recording: a patcher that is forgotten must not live on in it
+
+        def fail(error: Exception) -> None:
+            if (patcher := me()) is not None:
+                patcher._fail(error)
+
+        recording = record(functions=True, times=self._device.kind == "cpu", on_error=fail)
         recording.__enter__()
         self._recording, self._open = recording, True
         for model in self._models:
@@ -42,9 +51,13 @@ class FunctionalPatcher:
 
     def unpatch(self) -> None:
         """Stop capturing; what was captured stays. Does nothing if it has not begun."""
-        if self._open and self._recording is not None:
-            self._open = False
+        if self._recording is None:
+            return
+        if self._error is not None:
+            self._recording.abandon()  # an error inside an op leaves it where only now it can be taken out
+        elif self._open:
             self._recording.__exit__()
+        self._open = False
 
     def register_model(self, model: Models) -> None:
         """Give the modules of ``model`` their qualified names, before or after ``patch``. Raises TypeError for what is
@@ -56,10 +69,19 @@ class FunctionalPatcher:
         self._models.append(model)
 
     def analyze(self) -> Analysis:
-        """Costs and bounds of what was captured so far. Raises RuntimeError before ``patch``."""
+        """Costs and bounds of what was captured so far. Raises RuntimeError before ``patch``, and after an error of the
+        patcher's own, which ended it and not the program.
+        """
+        if self._error is not None:
+            raise RuntimeError(f"the patcher took itself out: {self._error}") from self._error
         if self._recording is None or self._device is None:
             raise RuntimeError("nothing was captured: patch(), run your program, then analyze()")
         return analyze(self._recording.so_far(), self._device)
+
+    def _fail(self, error: Exception) -> None:
+        self._error = self._error or error
+        if self._recording is not None:
+            self._recording.abandon()
 
     def report(self, top: int = 10) -> Report:
         """The report of what was captured so far. Raises RuntimeError before ``patch``."""

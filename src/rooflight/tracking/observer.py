@@ -222,7 +222,8 @@ class StepObserver:
         return recording.session
 
     def _keep(self, key: tuple[Any, ...], session: Session) -> None:
-        self._structures[key] = structure_of(session, self.device, self.timer.paths, self.classes)
+        structure = self._structures[key] = structure_of(session, self.device, self.timer.paths, self.classes)
+        _ = structure.analysis.program  # now, since it is part of what recording costs
         self._structures.move_to_end(key)
         while len(self._structures) > _MOST_STRUCTURES:
             self._structures.popitem(last=False)

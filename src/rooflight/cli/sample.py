@@ -1,0 +1,191 @@
+"""``rooflight sample``: time operators over sweeps of shapes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rooflight.cli.progress import spinner
+
+if TYPE_CHECKING:
+    from rooflight.sampling.job import Job, Outcome
+    from rooflight.sampling.launch import Task, Wish
+
+
+class Executor(StrEnum):
+    """Where a sweep runs."""
+
+    local = "local"
+    slurm = "slurm"
+    ray = "ray"
+
+
+class Sweep(StrEnum):
+    """The sweeps that are shipped."""
+
+    test = "test"
+    collect = "collect"
+    smart = "smart"
+
+
+def sample(
+    operators: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[OPERATOR]...", help="Operators to sample; none: those that smart is for, or all."),
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="fp16, bf16 or fp32. [default: bf16; fp32 on a CPU]", show_default=False)
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "--config_path", help="A sweep's YAML, as estimate-train-time has it.")
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Show the operators and their parameters.")] = False,
+    sweep: Annotated[
+        Sweep | None,
+        typer.Option(help="test: seconds; collect: the full grids; smart: as much as a budget buys. [default: smart]"),
+    ] = None,
+    budget: Annotated[str, typer.Option(help="Time that smart may take: 90s, 5m, 2h.")] = "1m",
+    parts: Annotated[int, typer.Option(help="Cut the sweep into so many parts.")] = 1,
+    part: Annotated[int, typer.Option(help="Sample this one, from 1.")] = 1,
+    device_num: Annotated[
+        int | None, typer.Option("--device-num", "--device_num", help="This GPU only. [default: every visible one]")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for sampling_data and sampling_log.")] = Path(),
+    executor: Annotated[Executor, typer.Option(help="Where to run.")] = Executor.local,
+    submit: Annotated[bool, typer.Option("--submit", help="slurm: submit an array too.")] = False,
+    address: Annotated[str, typer.Option(help="ray: the cluster to join.")] = "auto",
+    threads: Annotated[int | None, typer.Option(help="Threads on a CPU, as many cores. [default: torch's]")] = None,
+    time_box: Annotated[float, typer.Option(help="Seconds that one direction of one shape may take.")] = 5.0,
+    warm_cache: Annotated[bool, typer.Option("--warm-cache", help="Leave the caches as the last run did.")] = False,
+    cpu: Annotated[bool, typer.Option("--cpu", help="The CPU, also where there is a GPU.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before sweeps of millions of shapes.")] = False,
+) -> None:
+    """Time operators over sweeps of shapes: raw samples, forward and backward apart, from cold caches.
+
+    Rows are appended one by one to sampling_data/*.jsonl, with a CSV beside it. Whatever stops a sweep, the same
+    command goes on where it ended. A shape that cannot run is a row with a status.
+
+    \b
+      rooflight sample --list
+      rooflight sample gemm sdpa --budget 5m
+      rooflight sample flash_atten --precision bf16 --sweep collect --parts 4 --part 1
+      rooflight sample --config collect/flash_atten.yml --precision fp16
+      rooflight sample --sweep collect gemm --executor slurm
+      torchrun --nproc-per-node 4 -m rooflight sample all_reduce --sweep test
+    """
+    from rooflight.sampling.launch import Wish, seconds
+
+    if list_:
+        _print_operators()
+        return
+    names = list(operators or [])
+    if names and names[0] in Sweep.__members__ and sweep is None:
+        sweep = Sweep(names.pop(0))  # `rooflight sample smart`
+    wish = Wish(
+        operators=tuple(names),
+        precision=precision,
+        config=config,
+        sweep=str(sweep or Sweep.smart),
+        budget_s=seconds(budget),
+        parts=parts,
+        part=part,
+        device_num=device_num,
+        out=out,
+        threads=threads,
+        box_s=time_box,
+        cold=not warm_cache,
+        cpu=cpu,
+    )
+    if config is not None and (names or sweep is not None):
+        raise ValueError("--config names its operator and sweep: leave out OPERATOR and --sweep")
+    if executor is Executor.slurm:
+        _slurm(wish, submit)
+        return
+    if submit:
+        raise ValueError("--submit is for --executor slurm")
+    with spinner() as progress:
+        for outcome, job in _run(wish, executor, address, progress, yes):
+            _tell(outcome, job)
+
+
+def _run(
+    wish: Wish, executor: Executor, address: str, progress: Callable[[str], None], yes: bool
+) -> list[tuple[Outcome, Job]]:
+    from rooflight.sampling import launch
+    from rooflight.sampling.executors import local
+
+    if executor is Executor.local and launch.spread_over_gpus(wish):
+        local.run_on_all(wish.arguments(), gpus=local.visible_gpus(), parts=wish.parts, part=wish.part, tell=progress)
+        return []
+    done = []
+    tasks = launch.tasks(wish)
+    for task in tasks:
+        _ask(task, yes)
+    for task in tasks:
+        progress(task.job.name)
+        if executor is Executor.ray:
+            from rooflight.sampling.executors import ray
+
+            done += [
+                (outcome, task.job)
+                for outcome in ray.run(task.job, task.plan, address=address, cold=wish.cold, tell=progress)
+            ]
+        elif (outcome := launch.run(task, wish, progress)) is not None:
+            done.append((outcome, task.job))
+    return done
+
+
+def _ask(task: Task, yes: bool) -> None:
+    """A sweep beyond any patience is somebody's slip more often than not."""
+    from rooflight.sampling.plans import MANY
+
+    total = task.plan.total
+    if total is None or total <= MANY or yes:
+        return
+    question = f"{task.job.name}: the sweep has {total:,} shapes"
+    if not sys.stdin.isatty():
+        raise ValueError(f"{question}: pass --yes to sample them all, or use --sweep smart with a --budget")
+    if not typer.confirm(f"{question}. Sample them all?", err=True):
+        raise typer.Abort
+
+
+def _slurm(wish: Wish, submit: bool) -> None:
+    from rooflight.sampling.executors import slurm
+
+    parts = wish.parts if wish.parts > 1 else slurm.PARTS
+    script = slurm.Script(arguments=replace(wish, parts=1, part=1, device_num=None).arguments(), parts=parts)
+    path = wish.out / "kernel_sampling.sbatch"
+    if submit:
+        typer.echo(slurm.submit(script, path))
+    else:
+        typer.echo(f"{slurm.write(script, path)}: submit it with sbatch, then rooflight merge")
+
+
+def _tell(outcome: Outcome, job: Job) -> None:
+    counts = ", ".join(f"{count} {status}" for status, count in outcome.statuses.items()) or "no shapes"
+    typer.echo(f"{job.name} {job.precision}: {counts} ({outcome.added} new) -> {outcome.csv}")
+
+
+def _print_operators() -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from rooflight.sampling import registry
+
+    table = Table(title="Operators", title_justify="left")
+    for column in ("operator", "parameters", "what it runs"):
+        table.add_column(column, overflow="fold")
+    for name in registry.names():
+        operator = registry.find(name)
+        given = (
+            f"{each}={operator.defaults[each]}" if each in operator.defaults else each for each in operator.parameters
+        )
+        table.add_row(name, ", ".join(given), escape(operator.summary))
+    Console().print(table)

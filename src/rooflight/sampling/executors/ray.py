@@ -1,0 +1,190 @@
+"""The Ray executor: a sweep as tasks on an existing cluster. Only this process writes, one file a kind of device.
+
+A task samples a few shapes and returns their rows. A task whose node dies is run again elsewhere by Ray; what it had
+sampled was not written yet, so no row is doubled, and what was written stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from rooflight.sampling import facts
+from rooflight.sampling.job import DATA, Job, Keeper, Outcome
+from rooflight.sampling.operator import Shape
+from rooflight.sampling.plans import Key, Plan
+from rooflight.sampling.rows import Row, Status
+from rooflight.sampling.runner import Repeats, Sampler
+from rooflight.sampling.store import SUFFIX, Rows, Store, read
+
+RETRIES: Final = 5
+CHUNK: Final = 8
+_LOST: Final = "its node died more often than it was tried again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errand:
+    """What a task needs: plain data, since it travels to another machine."""
+
+    operator: str
+    dtype: str
+    kind: str
+    cold: bool
+    repeats: Mapping[str, Any]
+    shapes: tuple[Mapping[str, int], ...]
+
+
+@dataclass(slots=True)
+class _Fleet:
+    """The stores by device, and which shapes are under way."""
+
+    job: Job
+    plan: Plan
+    tell: Callable[[str], object]
+    every: Rows
+    open: ExitStack
+    keepers: dict[str, Keeper] = field(default_factory=dict)
+    taken: set[Key] = field(default_factory=set)
+
+    def keep(self, answer: Mapping[str, Any], shapes: Sequence[Shape]) -> None:
+        """Take what a task sent."""
+        keeper = self.keeper_of(answer["device"], answer["environment"], answer["calibration"])
+        for line in answer["rows"]:
+            row = msgspec.json.decode(line, type=Row)
+            keeper.keep(row)
+            self.every.add(row)
+        self.taken.difference_update(self.every.key(shape) for shape in shapes)
+
+    def lose(self, shapes: Sequence[Shape], note: str) -> None:
+        """Rows of shapes that no node could finish; they belong to the first device there is a file of."""
+        for shape in shapes:
+            if not self.keepers:
+                raise RuntimeError(f"no node has finished a task yet, and of one {note}")
+            row = Row(shape=dict(shape), status=Status.FAILED, note=note)
+            self.every.add(row)
+            next(iter(self.keepers.values())).keep(row)
+            self.taken.discard(self.every.key(shape))
+
+    def keeper_of(self, device: str, environment: Mapping[str, str], calibration: Mapping[str, str]) -> Keeper:
+        if device not in self.keepers:
+            header = self.job.header(device, environment, calibration)
+            store = self.open.enter_context(_store(self.job, device, header))
+            self.keepers[device] = Keeper(self.job, self.plan, store, self.tell)
+        return self.keepers[device]
+
+
+def run(job: Job, plan: Plan, *, address: str, cold: bool, tell: Callable[[str], object]) -> tuple[Outcome, ...]:
+    """Sample a plan on the cluster at ``address`` (``"auto"``: the one this machine belongs to).
+
+    A task has a GPU of its own where the cluster has any, else all the cores of a node. Raises ValueError where no
+    cluster answers or ray is not installed.
+    """
+    ray = _ray()
+    if not ray.is_initialized():
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        except ConnectionError as error:
+            raise ValueError(f"no Ray cluster at {address}: ray start --head on one machine first ({error})") from None
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    kind = "cuda" if any(node["Resources"].get("GPU") for node in nodes) else "cpu"
+    cores = min((int(node["Resources"].get("CPU", 1)) for node in nodes if node["Resources"].get("CPU")), default=1)
+    share = {"num_gpus": 1, "num_cpus": 1} if kind == "cuda" else {"num_cpus": cores}
+    task = ray.remote(**share, max_retries=RETRIES)(sample)
+    slots = max(1, sum(int(node["Resources"].get("GPU" if kind == "cuda" else "CPU", 0)) for node in nodes))
+    slots = slots if kind == "cuda" else max(1, slots // cores)
+    with ExitStack() as opened:
+        fleet = _Fleet(job, plan, tell, Rows(tuple(job.header("", {}, {}).parameters)), opened)
+        _take_up(fleet)
+        tell(f"{slots} tasks at a time on {len(nodes)} nodes")
+        try:
+            _drive(ray, task, fleet, Errand(**_errand(job, kind, cold), shapes=()), slots)
+        finally:
+            outcomes = tuple(keeper.end() for keeper in fleet.keepers.values())
+    return outcomes
+
+
+def sample(errand: Mapping[str, Any]) -> dict[str, Any]:
+    """The task: rows of a few shapes, as JSON lines, with the facts of the device that made them."""
+    from rooflight.sampling import registry
+
+    operator = registry.find(errand["operator"])
+    kind = errand["kind"]
+    device = "cuda:0" if kind == "cuda" else "cpu"  # Ray shows a task only its own GPU
+    sampler = Sampler(device, errand["dtype"], Repeats(**errand["repeats"]), cold=errand["cold"])
+    return {
+        "device": facts.device_label(kind),
+        "environment": facts.environment_of(kind),
+        "calibration": facts.calibration_of(kind),
+        "rows": [msgspec.json.encode(sampler.row(operator, shape)) for shape in errand["shapes"]],
+    }
+
+
+def _drive(ray: Any, task: Any, fleet: _Fleet, errand: Errand, slots: int) -> None:
+    """Keep every slot busy until the plan has no more shapes and every task has answered."""
+    under_way: dict[Any, tuple[Shape, ...]] = {}
+    while True:
+        while len(under_way) < 2 * slots and (shapes := _chunk(fleet, slots)):
+            sent = {**asdict(errand), "shapes": [dict(shape) for shape in shapes]}
+            under_way[task.remote(sent)] = shapes
+        if not under_way:
+            return
+        done, _ = ray.wait(list(under_way), num_returns=1)
+        shapes = under_way.pop(done[0])
+        try:
+            answer = ray.get(done[0])
+        except ray.exceptions.RayTaskError as error:
+            raise RuntimeError(f"a task failed: {str(error.cause).splitlines()[0]}") from None
+        except ray.exceptions.RayError as error:
+            fleet.lose(shapes, f"{_LOST}: {type(error).__name__}")
+            continue
+        fleet.keep(answer, shapes)
+
+
+def _chunk(fleet: _Fleet, slots: int) -> tuple[Shape, ...]:
+    """A few shapes for one task; fewer where little is left, so that all slots end at about the same time."""
+    total = fleet.plan.total
+    left = CHUNK if total is None else max(1, (total - len(fleet.every)) // (2 * slots))
+    shapes: list[Shape] = []
+    while len(shapes) < min(CHUNK, left):
+        shape = fleet.plan.next(fleet.every, fleet.taken)
+        if shape is None:
+            break
+        fleet.taken.add(fleet.every.key(shape))
+        shapes.append(shape)
+    return tuple(shapes)
+
+
+def _take_up(fleet: _Fleet) -> None:
+    """Rows of an earlier run, whichever devices made them."""
+    for path in sorted((fleet.job.out / DATA).glob(f"*_{fleet.job.base('')[1:]}{SUFFIX}")):
+        header, rows = read(path)
+        fleet.keeper_of(header.device, header.environment, header.calibration)
+        for key, row in rows.items():
+            if key not in fleet.every:
+                fleet.every.add(row)
+
+
+def _store(job: Job, device: str, header: Any) -> Store:
+    return Store(job.out / DATA / (job.base(device) + SUFFIX), header)
+
+
+def _errand(job: Job, kind: str, cold: bool) -> dict[str, Any]:
+    return {
+        "operator": job.operator.name,
+        "dtype": job.dtype,
+        "kind": kind,
+        "cold": cold,
+        "repeats": asdict(job.repeats),
+    }
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise ValueError('ray is not installed: pip install "rooflight[ray]"') from None
+    return ray

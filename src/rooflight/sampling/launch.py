@@ -1,0 +1,228 @@
+"""From a user's wish to jobs that run: which operators, shapes, device and files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rooflight.machine.presence import cuda_name
+from rooflight.records.dtypes import dtype_name
+from rooflight.sampling import grids, lockstep, page, profiling, registry
+from rooflight.sampling.axes import Shapes, complete
+from rooflight.sampling.design import SmartPlan
+from rooflight.sampling.job import DATA, Job, Outcome
+from rooflight.sampling.job import run as run_job
+from rooflight.sampling.operator import Operator
+from rooflight.sampling.plans import Plan, PointPlan, check_part
+from rooflight.sampling.runner import Repeats, Sampler, pin
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_SMART_BOX_S = 0.5
+_SMART_REPEATS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What a user asked for, unset options as None. ``sweep`` is "test", "collect" or "smart"."""
+
+    operators: tuple[str, ...] = ()
+    precision: str | None = None
+    config: Path | None = None
+    sweep: str = "smart"
+    budget_s: float = 60.0
+    parts: int = 1
+    part: int = 1
+    device_num: int | None = None
+    out: Path = Path()
+    threads: int | None = None
+    box_s: float = 5.0
+    cold: bool = True
+    cpu: bool = False
+
+    @property
+    def kind(self) -> str:
+        """ "cuda" where there is a GPU and the CPU was not asked for."""
+        return "cpu" if self.cpu or cuda_name() is None else "cuda"
+
+    @property
+    def dtype(self) -> str:
+        """torch's name of the precision. Raises ValueError for an unknown one."""
+        return dtype_name(self.precision or ("bf16" if self.kind == "cuda" else "fp32"))
+
+    def arguments(self) -> list[str]:
+        """The command line of this wish, without what says which part and device."""
+        words = [*self.operators, "--out", str(self.out), "--time-box", f"{self.box_s:g}"]
+        if self.config is not None:
+            words += ["--config", str(self.config)]
+        else:
+            words += ["--sweep", self.sweep, "--budget", f"{self.budget_s:g}s"]
+        words += ["--precision", self.precision] if self.precision else []
+        words += ["--threads", str(self.threads)] if self.threads else []
+        return words + ([] if self.cold else ["--warm-cache"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A job, its plan, and the page's run mode."""
+
+    job: Job
+    plan: Plan
+    run: str = "get_all"
+    shapes: tuple[dict[str, int], ...] = ()
+
+
+def seconds(text: str) -> float:
+    """Seconds of ``90``, ``90s``, ``5m`` or ``2h``. Raises ValueError for anything else, and for 0."""
+    unit = _UNITS.get(text[-1:])
+    try:
+        found = float(text[:-1]) * unit if unit else float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < float("inf"):
+        raise ValueError(f'"{text}" is no time: write 90s, 5m or 2h')
+    return found
+
+
+def tasks(wish: Wish) -> tuple[Task, ...]:
+    """What a wish comes to. Raises ValueError for unknown operators, configs and parts."""
+    check_part(wish.parts, wish.part)
+    if not wish.box_s > 0:
+        raise ValueError("--time-box must be more than 0 seconds")
+    if wish.config is not None:
+        return (_configured(wish, page.load(wish.config)),)
+    found = [registry.find(name) for name in dict.fromkeys(wish.operators)]
+    if wish.sweep == "smart":
+        return _smart(wish, found or [registry.find(name) for name in grids.SMART])
+    points = grids.test if wish.sweep == "test" else grids.collect
+    return tuple(
+        Task(
+            job=_job(wish, operator, Repeats(box_s=wish.box_s)),
+            plan=PointPlan(points(operator), parts=wish.parts, part=wish.part),
+        )
+        for operator in found or grids.everything()
+    )
+
+
+def run(task: Task, wish: Wish, tell: Callable[[str], object]) -> Outcome | None:
+    """Run a task on this machine's device; None where nothing is kept (other ranks, a single run).
+
+    Raises ValueError for a GPU that is not there.
+    """
+    job, device = task.job, _device(wish)
+    if wish.kind == "cpu":
+        threads = pin(wish.threads)
+        tell(f"{job.name} on {threads} threads")
+    if task.run == "get_profiler":
+        path = job.out / DATA / f"{job.name}_{job.precision}_trace.json"
+        for shape in task.shapes:
+            profiling.trace(
+                job.operator, shape, job.dtype, device, warmups=job.repeats.warmups, active=job.repeats.least, path=path
+            )
+        return None
+    if task.run == "run_function":
+        for shape in task.shapes:
+            profiling.run_once(job.operator, shape, job.dtype, device)
+        return None
+    if job.operator.ranks:
+        with lockstep.ranks(wish.kind) as dist:
+            sampler = Sampler(device, job.dtype, job.repeats, cold=wish.cold, meet=dist.barrier)
+            return lockstep.run(job, task.plan, sampler, dist, tell=tell)
+    sampler = Sampler(device, job.dtype, job.repeats, cold=wish.cold)
+    return run_job(job, task.plan, sampler, number=wish.device_num or 0, tell=tell)
+
+
+def spread_over_gpus(wish: Wish) -> bool:
+    """Whether a wish is for several GPUs at once: no one of them named, and no rank among others."""
+    if wish.kind == "cpu" or wish.device_num is not None or "RANK" in os.environ:
+        return False
+    import torch
+
+    return torch.cuda.device_count() > 1
+
+
+def _smart(wish: Wish, operators: list[Operator]) -> tuple[Task, ...]:
+    """Each operator's share of the budget, weighed where nobody named operators."""
+    weights = [1 if wish.operators else grids.SMART[operator.name] for operator in operators]
+    repeats = Repeats(least=_SMART_REPEATS, box_s=min(wish.box_s, _SMART_BOX_S))
+    return tuple(
+        Task(
+            job=_job(wish, operator, repeats),
+            plan=SmartPlan(
+                operator,
+                wish.dtype,
+                budget_s=wish.budget_s * weight / sum(weights),
+                kind=wish.kind,
+                parts=wish.parts,
+                part=wish.part,
+            ),
+        )
+        for operator, weight in zip(operators, weights, strict=True)
+    )
+
+
+def _configured(wish: Wish, config: page.Config) -> Task:
+    operator = config.operator
+    repeats = Repeats(warmups=config.warmups, least=config.active, most=max(config.active, 15), box_s=wish.box_s)
+    shapes = tuple(complete(operator, shape) for shape in config.shapes)
+    if config.run != "get_all" and not shapes:
+        raise ValueError(f"{wish.config}: run {config.run} needs shapes")
+    points = config.grid if config.run == "get_all" else Shapes(operator, shapes)
+    warmup = config.warmup_shape
+    return Task(
+        job=_job(
+            wish,
+            operator,
+            repeats,
+            kernel=config.kernel,
+            columns=config.columns,
+            warmup_shape=None if warmup is None or operator.ranks else complete(operator, warmup),
+        ),
+        plan=PointPlan(points, parts=wish.parts, part=wish.part),
+        run=config.run,
+        shapes=shapes,
+    )
+
+
+def _job(
+    wish: Wish,
+    operator: Operator,
+    repeats: Repeats,
+    *,
+    kernel: str = "",
+    columns: tuple[tuple[str, str], ...] = (),
+    warmup_shape: dict[str, int] | None = None,
+) -> Job:
+    timing = {
+        "cache": "cold" if wish.cold else "warm",
+        "clock": "device events" if wish.kind == "cuda" else "steady clock",
+        "least samples": str(repeats.least),
+        "spread wanted": f"{repeats.spread:g}",
+    }
+    return Job(
+        operator=operator,
+        dtype=wish.dtype,
+        out=wish.out,
+        kernel=kernel,
+        columns=columns,
+        parts=wish.parts,
+        part=wish.part,
+        repeats=repeats,
+        timing=timing,
+        warmup_shape=warmup_shape,
+    )
+
+
+def _device(wish: Wish) -> str:
+    if wish.kind == "cpu":
+        if wish.device_num:
+            raise ValueError(f"--device-num {wish.device_num}: torch sees no GPU here")
+        return "cpu"
+    import torch
+
+    number = wish.device_num or int(os.environ.get("LOCAL_RANK", "0"))
+    if not 0 <= number < torch.cuda.device_count():
+        raise ValueError(f"--device-num {number}: torch sees GPUs 0 to {torch.cuda.device_count() - 1}")
+    torch.cuda.set_device(number)
+    return f"cuda:{number}"

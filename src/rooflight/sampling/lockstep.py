@@ -1,0 +1,55 @@
+"""Collectives under torchrun: all ranks sample the shape that the first one says, and the first one keeps the rows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rooflight.sampling.job import Job, Keeper, Outcome
+from rooflight.sampling.operator import Shape
+from rooflight.sampling.plans import Plan
+from rooflight.sampling.runner import Sampler
+
+
+@contextmanager
+def ranks(kind: str) -> Iterator[Any]:
+    """torch.distributed as torchrun started it, with nccl or gloo. Raises ValueError outside torchrun."""
+    import torch.distributed as dist
+
+    if "RANK" not in os.environ:
+        raise ValueError("collectives run under torchrun: torchrun --nproc-per-node 4 -m rooflight sample all_reduce")
+    dist.init_process_group("nccl" if kind == "cuda" else "gloo")
+    try:
+        yield dist
+    finally:
+        dist.destroy_process_group()
+
+
+def run(job: Job, plan: Plan, sampler: Sampler, dist: Any, *, tell: Callable[[str], object]) -> Outcome | None:
+    """Sample a plan on all ranks. Returns what the first rank left, None on the others."""
+    if dist.get_rank() != 0:
+        while (shape := _agree(dist, job, sampler.device, None)) is not None:
+            sampler.row(job.operator, shape)
+        return None
+    with job.store(sampler.kind) as store:
+        keeper = Keeper(job, plan, store, tell)
+        try:
+            while (shape := _agree(dist, job, sampler.device, plan.next(store.rows))) is not None:
+                keeper.keep(sampler.row(job.operator, shape))
+        finally:
+            outcome = keeper.end()
+        return outcome
+
+
+def _agree(dist: Any, job: Job, device: str, shape: Shape | None) -> dict[str, int] | None:
+    """The first rank's shape, on every rank; None at the end."""
+    import torch
+
+    names = job.operator.parameters
+    values = [0] * (1 + len(names)) if shape is None else [1, *(shape[name] for name in names)]
+    message = torch.tensor(values, dtype=torch.int64, device=device)
+    dist.broadcast(message, src=0)
+    more, *told = message.tolist()
+    return dict(zip(names, told, strict=True)) if more else None

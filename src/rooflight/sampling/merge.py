@@ -1,0 +1,120 @@
+"""Merging: the parts of a sweep as one table, as the page merges them, and refusing what must not be merged."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+
+from rooflight.sampling.page import TIMES
+from rooflight.sampling.store import SUFFIX, csv_lines, read
+
+_NAME = re.compile(r"(?P<device>[^_]+)_(?P<kernel>.+)_(?P<precision>fp\d+|bf16|[a-z]+\d+\w*)(?P<part>_\d+_\d+)?")
+_TIME_COLUMNS = tuple(dict.fromkeys(name for names in TIMES.values() for name in names))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows of one file. ``subject`` is device, kernel and precision, as the file's name or header tells them."""
+
+    path: Path
+    subject: tuple[str, str, str]
+    columns: tuple[str, ...]
+    rows: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """What a merge wrote: ``repeated`` shapes were measured more than once and keep each of their rows."""
+
+    path: Path
+    rows: int
+    duplicates: int
+    repeated: int
+
+
+def merge(paths: Sequence[Path], out: Path | None = None) -> Merged:
+    """Write the rows of all files, doubles dropped, sorted by shape, to ``out`` or ``{GPU}_{operator}_{precision}.csv``
+    beside the first. The files are not touched.
+
+    Raises ValueError for files of different devices, operators, precisions or columns, for missing columns, for
+    times that are not positive numbers, and where ``out`` is one of the files.
+    """
+    if not paths:
+        raise ValueError("nothing to merge: name CSV or jsonl files")
+    tables = [_table(path) for path in paths]
+    first = tables[0]
+    for table in tables[1:]:
+        for what, here, there in zip(("device", "operator", "precision"), first.subject, table.subject, strict=True):
+            if here != there:
+                raise ValueError(f"{table.path} is of {what} {there}, {first.path} of {here}: merge them apart")
+        if table.columns != first.columns:
+            raise ValueError(f"{table.path} has columns {', '.join(table.columns)}, not {', '.join(first.columns)}")
+    target = out or first.path.parent / f"{'_'.join(first.subject)}.csv"
+    if any(target.resolve() == path.resolve() for path in paths):
+        raise ValueError(f"{target} is one of the files to merge: choose another --out")
+    read_rows = [row for table in tables for row in table.rows]
+    rows = sorted(dict.fromkeys(read_rows))
+    count = sum(name not in _TIME_COLUMNS for name in first.columns)
+    lines = [",".join(first.columns), *(",".join(_texts(row, first.columns)) for row in rows)]
+    temporary = target.with_name(target.name + ".tmp")
+    temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    temporary.replace(target)
+    return Merged(
+        path=target,
+        rows=len(rows),
+        duplicates=len(read_rows) - len(rows),
+        repeated=len(rows) - len({row[:count] for row in rows}),
+    )
+
+
+def _table(path: Path) -> Table:
+    try:
+        if path.suffix == SUFFIX:
+            header, kept = read(path)
+            subject = (header.device, header.kernel, header.precision)
+            lines = list(csv_lines(header, kept))
+        else:
+            lines = path.read_text(encoding="utf-8").splitlines()
+            subject = _subject(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    columns, *rows = list(csv.reader(lines)) or [[]]
+    times = [name for name in columns if name in _TIME_COLUMNS]
+    if tuple(times) not in TIMES.values() or columns[-len(times) :] != times or len(times) == len(columns):
+        raise ValueError(f"{path} has columns {', '.join(columns)}: shapes, then F_dur(us), B_dur(us) or dur(us)")
+    return Table(
+        path=path,
+        subject=subject,
+        columns=tuple(columns),
+        rows=tuple(_numbers(path, number, columns, row) for number, row in enumerate(rows, start=2) if row),
+    )
+
+
+def _subject(path: Path) -> tuple[str, str, str]:
+    found = _NAME.fullmatch(path.stem)
+    if found is None:
+        raise ValueError(f"{path.name} does not tell its device: name it GPU_operator_precision.csv")
+    return found["device"], found["kernel"], found["precision"]
+
+
+def _numbers(path: Path, line: int, columns: Sequence[str], row: Sequence[str]) -> tuple[float, ...]:
+    if len(row) != len(columns):
+        raise ValueError(f"{path}, line {line}: {len(row)} values for {len(columns)} columns")
+    try:
+        values = tuple(float(value) for value in row)
+    except ValueError:
+        raise ValueError(f"{path}, line {line}: {', '.join(row)} are not all numbers") from None
+    for name, value in zip(columns, values, strict=True):
+        if not isfinite(value) or value < 0 or (value == 0 and name in _TIME_COLUMNS):
+            raise ValueError(f"{path}, line {line}: {name} is {value:g}")
+    return values
+
+
+def _texts(row: Sequence[float], columns: Sequence[str]) -> Iterator[str]:
+    """Times with all the digits they had, sizes as whole numbers."""
+    for name, value in zip(columns, row, strict=True):
+        yield f"{value:.12g}" if name in _TIME_COLUMNS or value % 1 else str(int(value))
