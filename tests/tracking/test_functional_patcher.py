@@ -205,4 +205,4 @@ def test_an_error_of_our_own_reaches_whoever_asks_and_not_the_program(monkeypatc
     patcher.patch()
     torch.ones(2).neg()
     patcher.unpatch()
-    assert [group.name for group in patcher.analyze().by("function")] == ["ones", "neg"]
+    assert "neg" in {group.name for group in patcher.analyze().by("function")}
