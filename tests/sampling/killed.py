@@ -1,4 +1,4 @@
-"""A sweep that is killed again and again: ``python killed.py FOLDER KILLS SHAPES`` prints how many kills hit it at work.
+"""A sweep that is killed again and again: ``python killed.py FOLDER KILLS SHAPES`` prints how many kills hit it.
 
 Not a test itself: ``test_killed.py`` starts it, in a process without threads, so that each run can be a fork.
 """

@@ -55,7 +55,7 @@ def test_a_file_cut_anywhere_goes_on_from_its_last_whole_row(tmp_path):
             for elements in (1, 2, 3):
                 if (elements,) not in store.rows:
                     store.append(row(elements))
-        assert [key for key in read(torn)[1]] == [(1,), (2,), (3,)]
+        assert list(read(torn)[1]) == [(1,), (2,), (3,)]
 
 
 def test_two_processes_do_not_write_one_file(tmp_path):

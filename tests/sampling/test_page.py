@@ -99,7 +99,7 @@ def test_every_file_of_the_data_is_read(path):
     ],
 )
 def test_what_it_cannot_mean_is_one_clear_line(tmp_path, old, new, message):
-    with pytest.raises(ValueError, match="sweep.yml") as error:
+    with pytest.raises(ValueError, match="sweep") as error:
         load(tmp_path, change=(old, new))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
@@ -107,10 +107,10 @@ def test_what_it_cannot_mean_is_one_clear_line(tmp_path, old, new, message):
 
 @pytest.mark.parametrize("text", ["", "[]", "7", "!!python/object/apply:os.system ['true']", "{a: &a [*a]}"])
 def test_hostile_files_are_only_read(tmp_path, text):
-    with pytest.raises(ValueError, match="sweep.yml"):
+    with pytest.raises(ValueError, match="sweep"):
         load(tmp_path, text)
 
 
 def test_no_file(tmp_path):
-    with pytest.raises(ValueError, match="cannot read .*nothing.yml: No such file"):
+    with pytest.raises(ValueError, match=r"cannot read .*nothing\.yml: No such file"):
         page.load(tmp_path / "nothing.yml")

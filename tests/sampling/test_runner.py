@@ -9,7 +9,7 @@ import pytest
 import torch
 from fake_clock import FakeClock
 
-from rooflight.sampling import registry, runner
+from rooflight.sampling import grids, registry, runner
 from rooflight.sampling.operator import STEP, Operator, Prepared, RefusedError, Work
 from rooflight.sampling.rows import Status, middle_s
 from rooflight.sampling.runner import ColdClock, Repeats, Sampler, flush_caches, needed_bytes
@@ -36,9 +36,7 @@ def sampler(clock=None, **repeats) -> Sampler:
 
 def test_samples_are_kept_and_forward_and_backward_are_apart():
     calls = []
-    row = sampler(warmups=2, least=7).row(
-        operator(lambda: calls.append("f") or "result", lambda result: calls.append(result)), {"n": 1}
-    )
+    row = sampler(warmups=2, least=7).row(operator(lambda: calls.append("f") or "result", calls.append), {"n": 1})
     assert row.status is Status.OK
     assert row.samples_s == {"fwd": (0.25,) * 7, "bwd": (0.25,) * 7}
     # 2 warm-ups and 7 samples; a result for the backward; again 2 and 7
@@ -122,7 +120,7 @@ def test_caches_are_emptied_outside_of_the_timed_span():
 
 def test_the_flush_is_larger_than_the_last_cache():
     last = max((cache.instance_bytes for cache in runner.data_caches()), default=0)
-    assert flush_caches().__self__.nbytes >= 1.5 * last
+    assert flush_caches().__self__.nbytes >= 2 * last
 
 
 def test_the_page_s_statistic():
@@ -148,8 +146,6 @@ def test_real_operators_on_this_machine(name):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["gemm", "flash_atten", "layernorm", "adamw", "RMSlayernorm"])
 def test_real_operators_on_a_gpu(name):
-    from rooflight.sampling import grids
-
     found = registry.find(name)
     real = Sampler("cuda:0", "bfloat16", Repeats())
     row = real.row(found, grids.test(found)[0])

@@ -164,7 +164,7 @@ def _smart(wish: Wish, operators: list[Operator]) -> tuple[Task, ...]:
 
 def _configured(wish: Wish, config: page.Config) -> Task:
     operator = config.operator
-    repeats = Repeats(warmups=config.warmups, least=config.active, most=max(config.active, 15), box_s=wish.box_s)
+    repeats = Repeats(warmups=config.warmups, least=config.active, most=max(config.active, 10), box_s=wish.box_s)
     shapes = tuple(complete(operator, shape) for shape in config.shapes)
     if config.run != "get_all" and not shapes:
         raise ValueError(f"{wish.config}: run {config.run} needs shapes")

@@ -108,6 +108,9 @@ class Store:
             there, here = getattr(found, name), getattr(self.header, name)
             if there != here:
                 raise ValueError(f"{self.path} holds samples of {name} {there}, not {here}: choose another --out")
+        before, now = found.timing.get("cache"), self.header.timing.get("cache")
+        if before != now:
+            raise ValueError(f"{self.path} holds samples of a {before} cache, not a {now} one: choose another --out")
         self.header = found
         for row in rows:
             self.rows.add(row)

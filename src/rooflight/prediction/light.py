@@ -1,0 +1,118 @@
+"""The least time that each row of a table can have taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from rooflight.costs.cost import OpCost, Uncosted
+from rooflight.costs.registry import cost_of
+from rooflight.devices.spec import DeviceSpec
+from rooflight.prediction.tables import Floats, Table
+from rooflight.records.dtypes import item_bytes
+from rooflight.records.signature import OpSignature
+from rooflight.roofline.bound import bound_of
+from rooflight.sampling import registry
+from rooflight.sampling.operator import Operator, Shape
+
+UNLISTED_CACHE_BYTES: Final = 64 * 2**20
+"""What a cache may hold on a part of which none is listed."""
+NETWORK_BYTES_PER_S: Final = 100e9
+"""What a GPU can send to another node: one port of 800 Gbit/s, the fastest there is."""
+UNLISTED_HEADROOM: Final = 1.1
+"""How far a part may clock above its matrix peaks' clock where it tells only that it does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Light:
+    """What bounds each row of a table; 0 where nothing is known: an operator that is not registered, a refused shape.
+
+    ``bound_s`` [rows, directions] sums ``bound_of`` over the ops of a direction. ``floor_s`` is what nothing at all
+    can beat: without what an op may find or leave in a cache of unknown bandwidth, and with clocks as high as the part
+    goes. ``operand_bytes`` is the most that one op reads, or writes: it must be in memory at once. Collectives are
+    bound by the links of their node, or between nodes by NETWORK_BYTES_PER_S.
+    """
+
+    bound_s: Floats
+    floor_s: Floats
+    operand_bytes: Floats
+
+
+def light_of(table: Table) -> Light:
+    """The bounds of a table's rows. A shape that stands there twice is costed once."""
+    shapes, places = np.unique(table.shapes, axis=0, return_inverse=True)
+    least = np.zeros((len(shapes), len(table.directions), 3))
+    operator = registry.find(table.operator) if table.known else None
+    for number, values in enumerate(shapes.tolist() if operator else ()):
+        shape = dict(zip(table.parameters, values, strict=True))
+        if operator and operator.refusal(shape) is None:
+            least[number] = _least(operator, shape, table)
+    rows = least[places.reshape(-1)]
+    return Light(bound_s=rows[:, :, 0], floor_s=rows[:, :, 1], operand_bytes=rows[:, :, 2])
+
+
+def _least(operator: Operator, shape: Shape, table: Table) -> list[tuple[float, float, int]]:
+    if operator.ranks:
+        seconds = _collective_s(operator.name, shape, table)
+        return [(seconds, seconds, 0)]
+    work = operator.work(shape, table.dtype)
+    return [_sums(ops, table.device) for ops in (work.forward, work.backward)[: len(table.directions)]]
+
+
+def _sums(ops: Iterable[OpSignature], device: DeviceSpec) -> tuple[float, float, int]:
+    bound_s, floor_s, operand_bytes = 0.0, 0.0, 0
+    for op in ops:
+        cost = cost_of(op)
+        if isinstance(cost, Uncosted):
+            continue  # unknown work only raises the bound
+        bound = bound_of(cost, device)
+        bound_s += bound.time_s
+        operand_bytes = max(operand_bytes, cost.bytes_read, cost.bytes_written)
+        if not cost.upper:
+            floor_s += max(bound.compute_s / _headroom(device), _uncached_s(cost, device))
+    return bound_s, floor_s, operand_bytes
+
+
+def _headroom(device: DeviceSpec) -> float:
+    known = device.matrix_clock_headroom
+    return known or (UNLISTED_HEADROOM if device.matrix_peak_clock_mhz else 1.0)
+
+
+def _uncached_s(cost: OpCost, device: DeviceSpec) -> float:
+    """Least time to move what caches cannot have held before nor hold after."""
+    levels, slowest_s, held = device.memory, 0.0, 0
+    if not any(level.capacity_bytes for level in levels[:-1]):
+        held = UNLISTED_CACHE_BYTES
+    for level in levels:
+        if level.bytes_per_s:
+            crossing = max(0, cost.bytes_read - held) + max(0, cost.bytes_written - held)
+            slowest_s = max(slowest_s, crossing / level.bytes_per_s)
+        held = max(held, level.capacity_bytes or 0)
+    return slowest_s
+
+
+def _collective_s(name: str, shape: Shape, table: Table) -> float:
+    """Least time of a collective, whatever the algorithm: what must leave a rank, and what must leave its node.
+
+    A node's ranks share its ports, one a rank. An all-reduce sends each element at least once, in switches that add.
+    """
+    nodes, ranks_per_node = shape["nodes"], shape["gpus_per_node"]
+    ranks = nodes * ranks_per_node
+    size = shape["elements"] * item_bytes(table.dtype)
+    if ranks < 2:
+        return 0.0
+    rank_bytes, port_bytes = {
+        "all_reduce": (size, size / ranks_per_node),
+        "all_gather": (size, (nodes - 1) * size),
+        "reduce_scatter": (size * (ranks - 1) / ranks, size * (nodes - 1) / nodes / ranks_per_node),
+        "all_to_all": (size * (ranks - 1) / ranks, size * (nodes - 1) / nodes),
+        "p2p": (size, size),
+    }.get(name, (0, 0))
+    link = table.device.link_bytes_per_s
+    if nodes > 1:
+        return port_bytes / NETWORK_BYTES_PER_S
+    received = (ranks - 1) * size if name == "all_gather" else rank_bytes
+    return received / link if link else 0.0

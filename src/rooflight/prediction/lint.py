@@ -1,0 +1,156 @@
+"""Which rows of measured tables cannot be true, or are not like the rows around them. See docs/lint.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from rooflight.prediction import suspicion
+from rooflight.prediction.light import Light, light_of
+from rooflight.prediction.neighbours import Lines, lines_of
+from rooflight.prediction.suspicion import Suspicion
+from rooflight.prediction.tables import Table
+from rooflight.records.quantity import Quantity, percent, three_digits
+from rooflight.sampling import registry
+
+
+class Rule(StrEnum):
+    """What can be wrong with a row, or with a column."""
+
+    FASTER_THAN_LIGHT = "faster than light"
+    LARGER_THAN_MEMORY = "larger than memory"
+    TOO_SLOW = "too slow"
+    CONSTANT = "constant"
+    FAST_BACKWARD = "fast backward"
+    OUTLIER = "outlier"
+    NON_MONOTONE = "non-monotone"
+    BIMODAL = "bimodal"
+    DUPLICATE_COLUMN = "duplicate column"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What is wrong with one row's time in one direction; with all of a column where ``row`` and ``line`` are None.
+
+    ``factor`` tells how far off it is: 2 is twice, or half, what it may be.
+    """
+
+    source: Path
+    row: int | None
+    line: int | None
+    direction: str
+    rule: Rule
+    evidence: str
+    factor: float
+
+
+_WORDS: Final = {
+    Rule.FASTER_THAN_LIGHT: "{time} for {shape}: {factor} times as fast as the device can be, {other}",
+    Rule.LARGER_THAN_MEMORY: "{shape} needs {other} at once: {factor} times the device's memory",
+    Rule.TOO_SLOW: "{time} for {shape}: {factor} times as long as rows of about its work suggest, {other}",
+    Rule.CONSTANT: "{time} for {shape}: along {parameter} times stay the same while the work grows {factor} times",
+    Rule.FAST_BACKWARD: "{time} for {shape}: {factor} times as efficient as forward, which took {other}",
+    Rule.OUTLIER: "{time} for {shape}: {factor} times {way} than its neighbours say, {other}",
+    Rule.NON_MONOTONE: "{time} for {shape}: neighbours with less work took {factor} times as long, {other}",
+    Rule.BIMODAL: "{time} for {shape}: {factor} times what other rows of about its size took, {other}",
+}
+_COPY: Final = "F and B agree within 1 % in {share} of the rows: one may be a copy of the other"
+_SAME: Final = "F and B are identical in every row: one is a copy of the other"
+
+
+def lint(tables: Iterable[Table]) -> tuple[Finding, ...]:
+    """What is wrong with the rows of tables, table by table, in the order of their rows."""
+    return tuple(finding for table in tables for finding in lint_table(table))
+
+
+def lint_table(table: Table) -> tuple[Finding, ...]:
+    """What is wrong with the rows of a table, in their order; then what is wrong with its columns."""
+    light, lines = light_of(table), lines_of(table)
+    found = [
+        _finding(table, direction, rule, row, suspect, lines)
+        for direction in range(len(table.directions))
+        for rule, suspect in _suspects(table, direction, light, lines)
+        for row in np.flatnonzero(suspect.rows)
+    ]
+    found.sort(key=lambda finding: (finding.row or 0, finding.direction))
+    return (*found, *_columns(table))
+
+
+def clean(table: Table, findings: Iterable[Finding], direction: str | None = None) -> Table:
+    """The rows without findings; with ``direction``, without findings in that one. Findings on columns drop no row."""
+    bad = {
+        finding.line
+        for finding in findings
+        if finding.source == table.source and finding.line and direction in (None, finding.direction)
+    }
+    return table.kept(~np.isin(table.lines, list(bad)))
+
+
+def _suspects(table: Table, direction: int, light: Light, lines: tuple[Lines, ...]) -> Iterator[tuple[Rule, Suspicion]]:
+    """Rules in order: rows that break physics have no say when neighbours judge each other."""
+    time = table.seconds[:, direction]
+    bound, floor = light.bound_s[:, direction], light.floor_s[:, direction]
+    memory = table.device.dram_capacity_bytes
+    beaten = suspicion.faster_than_light(time, floor)
+    yield Rule.FASTER_THAN_LIGHT, beaten
+    impossible = beaten.rows.copy()
+    if memory:
+        large = suspicion.larger_than_memory(light.operand_bytes[:, direction], memory)
+        yield Rule.LARGER_THAN_MEMORY, large
+        impossible |= large.rows
+    slow = suspicion.too_slow(time, bound)
+    yield Rule.TOO_SLOW, slow
+    same = suspicion.constant(time, bound, beaten.rows, lines)
+    yield Rule.CONSTANT, same
+    impossible |= slow.rows | same.rows
+    if direction == 1:
+        quick = suspicion.fast_backward(table.seconds, light.bound_s)
+        yield Rule.FAST_BACKWARD, quick
+        impossible |= quick.rows
+    if table.known and registry.find(table.operator).ranks:
+        modes = suspicion.bimodal(time, table.shapes)
+        yield Rule.BIMODAL, modes
+        impossible |= modes.rows
+    yield Rule.OUTLIER, suspicion.outliers(time, bound, impossible, lines)
+    yield Rule.NON_MONOTONE, suspicion.non_monotone(time, bound, impossible, lines)
+
+
+def _finding(table: Table, direction: int, rule: Rule, row: int, suspect: Suspicion, lines: Sequence[Lines]) -> Finding:
+    factor, seconds = float(suspect.factor[row]), float(table.seconds[row, direction])
+    unit = "B" if rule is Rule.LARGER_THAN_MEMORY else "s"
+    evidence = _WORDS[rule].format(
+        time=Quantity(seconds, "s"),
+        shape=" ".join(f"{name}={value}" for name, value in table.shape(row).items()),
+        factor=three_digits(factor),
+        other=Quantity(float(suspect.other[row]), unit),
+        way="slower" if seconds > suspect.other[row] else "faster",
+        parameter=lines[int(suspect.other[row])].parameter if rule is Rule.CONSTANT else "",
+    )
+    return Finding(
+        source=table.source,
+        row=int(row),
+        line=int(table.lines[row]),
+        direction=table.directions[direction],
+        rule=rule,
+        evidence=evidence,
+        factor=factor,
+    )
+
+
+def _columns(table: Table) -> Iterator[Finding]:
+    share = suspicion.copied(table.seconds)
+    if share:
+        yield Finding(
+            source=table.source,
+            row=None,
+            line=None,
+            direction=table.directions[1],
+            rule=Rule.DUPLICATE_COLUMN,
+            evidence=_SAME if np.array_equal(*table.seconds.T) else _COPY.format(share=percent(share)),
+            factor=1.0,
+        )

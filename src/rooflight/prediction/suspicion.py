@@ -1,0 +1,186 @@
+"""The rules by which lint suspects rows: arrays in, arrays out. Why each threshold is what it is: docs/lint.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from rooflight.prediction.neighbours import REACH, Lines, expected
+from rooflight.prediction.tables import Floats, Integers, Mask
+
+SLACK: Final = 1.05
+"""A row is faster than light where the floor is more than this times its time."""
+OUTLIER: Final = 2.0
+"""A row is an outlier where it is this many times off what its neighbours say, and
+OUTLIER_SIGMAS times off what they usually are in its table."""
+OUTLIER_SIGMAS: Final = 8.0
+SLOW: Final = 10.0
+"""A row is too slow at this many times what rows of about its work suggest."""
+BESIDE: Final = 25
+"""Rows with less work, and as many with more, that tell what a row's work suggests."""
+STILL, GROWN = 1.25, 4.0
+"""A line is constant where times differ by less than STILL while the work differs by more than GROWN."""
+BACKWARD: Final = 4.0
+"""Backward is too fast where it is this many times as efficient as forward."""
+SHORTER: Final = 1.5
+"""A neighbour with less work contradicts a row where it took this many times as long."""
+ALONE: Final = 3.0
+"""The same of one neighbour without others that confirm it."""
+SLOW_MODE, MODE_SHARE = 2.0, 0.02
+"""Rows are a second mode where they take SLOW_MODE times as long as their size's fast ones and are MODE_SHARE of all."""
+AROUND: Final = 51
+"""Rows of about the same size that tell how long the fast ones take."""
+FAST_SHARE: Final = 0.2
+ALIKE, ALIKE_SHARE = 0.01, 0.1
+"""Two columns look copied where ALIKE_SHARE of their rows agree within ALIKE."""
+_SIGMA: Final = 1.4826  # median absolute deviation to standard deviation, of a normal distribution
+_FEW: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspicion:
+    """``rows`` are suspect; ``factor`` says how far off each is, ``other`` what it is off from: seconds or bytes, or
+    the number of a line.
+    """
+
+    rows: Mask
+    factor: Floats
+    other: Floats
+
+
+def faster_than_light(time_s: Floats, floor_s: Floats) -> Suspicion:
+    """Rows that took less than the floor."""
+    return Suspicion(rows=floor_s > SLACK * time_s, factor=floor_s / time_s, other=floor_s)
+
+
+def larger_than_memory(operand_bytes: Floats, capacity_bytes: int) -> Suspicion:
+    """Rows of which one op reads or writes more than the memory holds."""
+    return Suspicion(rows=operand_bytes > capacity_bytes, factor=operand_bytes / capacity_bytes, other=operand_bytes)
+
+
+def too_slow(time_s: Floats, bound_s: Floats) -> Suspicion:
+    """Rows that took many times what their work suggests: no more than the rows with more work took, nor more than
+    at the efficiency of those with less.
+    """
+    most = np.full(len(time_s), np.nan)
+    order = np.argsort(bound_s, kind="stable")
+    order = order[bound_s[order] > 0]
+    if len(order) >= _FEW:
+        time, ratio = time_s[order], time_s[order] / bound_s[order]
+        after = _medians(time[::-1])[::-1]
+        before = _medians(ratio) * bound_s[order]
+        most[order] = np.fmax(after, before)
+    factor = time_s / np.where(most > 0, most, np.inf)
+    return Suspicion(rows=factor > SLOW, factor=factor, other=most)
+
+
+def constant(time_s: Floats, bound_s: Floats, beaten: Mask, lines: tuple[Lines, ...]) -> Suspicion:
+    """Rows on lines whose times stay the same while the work grows, until it is too much for that time.
+
+    Short of that, a fixed time may be overhead.
+    """
+    growth, line_number = np.ones(len(time_s)), np.zeros(len(time_s))
+    work = np.where(bound_s > 0, bound_s, 1)
+    for number, line in enumerate(lines):
+        still = _spread(time_s, line.line) < STILL
+        grown = _spread(work, line.line)
+        broken = np.zeros(len(still), dtype=bool)
+        broken[line.line[beaten]] = True
+        here = (still & broken & (grown > GROWN))[line.line] & (grown[line.line] > growth)
+        growth[here], line_number[here] = grown[line.line[here]], number
+    return Suspicion(rows=growth > 1, factor=growth, other=line_number)
+
+
+def fast_backward(seconds: Floats, bound_s: Floats) -> Suspicion:
+    """Rows whose backward has no less work than forward, took less time, and is far more efficient."""
+    (forward, backward), (least_f, least_b) = seconds.T, bound_s.T
+    known = (least_f > 0) & (least_b >= least_f)
+    factor = np.where(known, forward / backward * least_b / np.where(known, least_f, 1), 1)
+    return Suspicion(rows=known & (backward < forward) & (factor > BACKWARD), factor=factor, other=forward)
+
+
+def outliers(time_s: Floats, bound_s: Floats, left_out: Mask, lines: tuple[Lines, ...]) -> Suspicion:
+    """Rows whose efficiency is far from what its neighbours say; those left out are not judged and have no say.
+
+    Judged twice: a first time to find rows that should have no say about others, a second time without those.
+    """
+    values = np.where(left_out, np.nan, np.log(time_s / np.where(bound_s > 0, bound_s, 1)))
+    off, suspects = np.full(len(time_s), np.nan), left_out
+    for _ in range(2):
+        guess, _ = expected(lines, np.where(suspects, np.nan, values))
+        off = values - guess
+        suspects = left_out | (np.abs(off) > _outlying(off))
+    factor = np.exp(np.abs(np.nan_to_num(off)))
+    return Suspicion(rows=suspects & ~left_out, factor=factor, other=time_s / np.exp(np.nan_to_num(off)))
+
+
+def non_monotone(time_s: Floats, bound_s: Floats, left_out: Mask, lines: tuple[Lines, ...]) -> Suspicion:
+    """Rows that took far less time than most of their next neighbours with less work; of a single one, still less."""
+    asked, against = np.zeros(len(time_s)), np.zeros(len(time_s))
+    longest = np.full(len(time_s), -np.inf)
+    for line in lines:
+        for near in (line.near[:, 0], line.near[:, REACH]):
+            smaller = (near >= 0) & (bound_s[near] < bound_s) & ~left_out[near]
+            asked += smaller
+            against += smaller & (time_s[near] > SHORTER * time_s)
+            longest = np.where(smaller, np.maximum(longest, time_s[near]), longest)
+    other = np.where(asked > 0, longest, time_s)
+    most = (asked > 1) & (against > asked / 2)
+    return Suspicion(
+        rows=~left_out & (most | ((asked == 1) & (other > ALONE * time_s))), factor=other / time_s, other=other
+    )
+
+
+def bimodal(time_s: Floats, shapes: Integers) -> Suspicion:
+    """Rows of a dense sweep of one size, the first column, that take many times what the fast ones of their size do,
+    where such rows are many.
+    """
+    rows, factor, other = np.zeros(len(time_s), dtype=bool), np.ones(len(time_s)), time_s.copy()
+    _, sweep = np.unique(shapes[:, 1:], axis=0, return_inverse=True)
+    sweep = sweep.reshape(-1)
+    for number in range(sweep.max(initial=0) + 1):
+        here = np.flatnonzero(sweep == number)
+        here = here[np.argsort(shapes[here, 0], kind="stable")]
+        if len(here) < AROUND:
+            continue
+        size = np.maximum(1, shapes[here, 0])
+        padded = np.pad(np.log(time_s[here] / size), AROUND // 2, mode="reflect")
+        windows = np.lib.stride_tricks.sliding_window_view(padded, AROUND)
+        other[here] = np.exp(np.quantile(windows, FAST_SHARE, axis=1)) * size
+        factor[here] = time_s[here] / other[here]
+        slow = here[factor[here] > SLOW_MODE]
+        rows[slow] = len(slow) >= MODE_SHARE * len(here)
+    return Suspicion(rows=rows, factor=factor, other=other)
+
+
+def copied(seconds: Floats) -> float:
+    """The share of rows in which two directions agree, 0 where they are too few to suspect a copy."""
+    if seconds.shape[1] < 2 or len(seconds) < _FEW:
+        return 0.0
+    share = float(np.mean(np.abs(seconds[:, 1] / seconds[:, 0] - 1) < ALIKE))
+    return share if share >= ALIKE_SHARE else 0.0
+
+
+def _outlying(off: Floats) -> float:
+    known = np.abs(off[np.isfinite(off)])
+    return max(float(np.log(OUTLIER)), OUTLIER_SIGMAS * _SIGMA * float(np.median(known)) if len(known) else 0.0)
+
+
+def _medians(values: Floats) -> Floats:
+    """The median of the BESIDE values before each, nan where there are fewer than a few."""
+    padded = np.concatenate([np.full(BESIDE, np.nan), values[:-1]])
+    windows = np.sort(np.lib.stride_tricks.sliding_window_view(padded, BESIDE), axis=1)
+    known = np.minimum(np.arange(len(values)), BESIDE)
+    middle = np.take_along_axis(windows, (np.maximum(known - 1, 0) // 2)[:, None], axis=1)[:, 0]
+    return np.where(known >= _FEW, middle, np.nan)
+
+
+def _spread(values: Floats, line: Integers) -> Floats:
+    """Largest over smallest value of each line."""
+    lines = int(line.max(initial=-1)) + 1
+    high, low = np.full(lines, -np.inf), np.full(lines, np.inf)
+    np.maximum.at(high, line, values)
+    np.minimum.at(low, line, values)
+    return high / low

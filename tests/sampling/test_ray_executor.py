@@ -1,0 +1,103 @@
+"""A sweep on a real Ray cluster of several nodes on this machine, one of which dies in the middle."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from rooflight.sampling import registry
+from rooflight.sampling.axes import ADD, Axis, Grid
+from rooflight.sampling.executors import ray as executor
+from rooflight.sampling.job import DATA, Job
+from rooflight.sampling.plans import PointPlan
+from rooflight.sampling.runner import Repeats
+
+SHAPES = 120
+
+
+def job(folder: Path) -> Job:
+    return Job(operator=registry.find("copy"), dtype="float32", out=folder, repeats=Repeats(least=3, most=3))
+
+
+def plan(size: int) -> PointPlan:
+    return PointPlan(Grid(operator=registry.find("copy"), axes=(("elements", Axis(64, 64, 64 * size, ADD)),)))
+
+
+def rows(folder: Path) -> list[int]:
+    (path,) = (folder / DATA).glob("*.jsonl")
+    return [json.loads(line)["shape"]["elements"] for line in path.read_text().splitlines()[1:]]
+
+
+def processes_of(node) -> set[int]:
+    """The node's raylet and every process below it."""
+    import psutil
+
+    found: set[int] = set()
+    for process in node.all_processes["raylet"]:
+        parent = psutil.Process(process.process.pid)
+        found |= {parent.pid, *(child.pid for child in parent.children(recursive=True))}
+    return found
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    ray = pytest.importorskip("ray")
+    pytest.importorskip("psutil")
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 80 << 20})
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+@pytest.mark.slow  # four nodes start on one machine
+@pytest.mark.filterwarnings("ignore")
+def test_a_node_that_dies_costs_no_row_and_doubles_none(tmp_path, cluster):
+    import ray
+
+    nodes = [cluster.add_node(num_cpus=1, object_store_memory=80 << 20) for _ in range(3)]
+    cluster.wait_for_nodes()
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    killed: list[int] = []
+
+    def kill_one() -> None:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            if any(path.read_bytes().count(b"\n") > SHAPES // 8 for path in (tmp_path / DATA).glob("*.jsonl")):
+                break
+            time.sleep(0.01)
+        for pid in processes_of(nodes[1]):
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
+
+    killer = threading.Thread(target=kill_one)
+    killer.start()
+    (outcome,) = executor.run(job(tmp_path), plan(SHAPES), address=cluster.address, cold=True, tell=lambda _: None)
+    killer.join()
+    assert killed
+    assert outcome.statuses == {"ok": SHAPES}
+    assert sorted(rows(tmp_path)) == [64 * number for number in range(1, SHAPES + 1)]
+    deadline = time.monotonic() + 60
+    while sum(node["Alive"] for node in ray.nodes()) != 3 and time.monotonic() < deadline:  # the head and two of three
+        time.sleep(0.2)
+    assert sum(node["Alive"] for node in ray.nodes()) == 3
+
+    # the same command again, over more shapes: only the new ones are sampled
+    (outcome,) = executor.run(job(tmp_path), plan(SHAPES + 10), address=cluster.address, cold=True, tell=lambda _: None)
+    assert outcome.added == 10
+    assert len(rows(tmp_path)) == SHAPES + 10
+
+
+def test_no_cluster_is_one_line(tmp_path, monkeypatch):
+    pytest.importorskip("ray")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(ValueError, match="no Ray cluster at auto: ray start --head"):
+        executor.run(job(tmp_path), plan(1), address="auto", cold=True, tell=lambda _: None)
