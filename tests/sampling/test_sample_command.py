@@ -241,3 +241,39 @@ def test_the_log_has_the_page_s_lines(tmp_path):
     assert line_of(0.0, "k", 1, None, 0.5, 100_000.0).endswith(
         "Progress: 1 | Speed: 0.50s/sample | Remaining: 1d3h46m40s"
     )
+
+
+OWN = """
+from rooflight.sampling.operator import STEP, Operator, Prepared, Work
+from rooflight.sampling.registry import register
+from rooflight.sampling.signatures import map_one, tensor
+
+
+def work(shape, dtype):
+    return Work(forward=(map_one("aten::tanh", tensor(dtype, shape["size"])),))
+
+
+def prepare(torch, shape, dtype, device):
+    x = torch.rand(shape["size"], dtype=getattr(torch, dtype), device=device)
+    return Prepared(forward=x.tanh)
+
+
+register(
+    Operator(
+        name="my_tanh", summary="tanh of [size]", parameters=("size",), family="pointwise",
+        work=work, prepare=prepare, check=lambda shape: None, directions=STEP,
+    )
+)
+"""
+
+
+def test_an_operator_of_one_s_own_is_one_file(tmp_path):
+    file = tmp_path / "my_ops.py"
+    file.write_text(OWN)
+    common = ("--cpu", "--out", str(tmp_path), "--threads", "1")
+    assert "my_tanh fp32: 2 ok (2 new)" in rooflight("sample", f"{file}:my_tanh", "--sweep", "test", *common).stdout
+    assert "my_tanh fp32: 7 ok (5 new)" in rooflight("sample", str(file), "--sweep", "collect", *common).stdout
+    assert "registers my_tanh, not my_sin" in refused("sample", f"{file}:my_sin")
+    file.write_text("1 / 0")
+    assert "my_ops.py raised ZeroDivisionError: division by zero" in refused("sample", str(file))
+    assert "no such file" in refused("sample", "gone.py:op")

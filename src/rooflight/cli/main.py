@@ -11,9 +11,13 @@ import typer
 from rooflight.cli.analyze import analyze
 from rooflight.cli.calibrate import calibrate
 from rooflight.cli.devices import app as devices_app
+from rooflight.cli.fit import fit
+from rooflight.cli.lint import lint
 from rooflight.cli.merge import merge
+from rooflight.cli.predict import predict
 from rooflight.cli.sample import sample
 
+_EXTRAS = {"torch": "torch", "transformers": "hf", "lightgbm": "predict"}
 USER_MISTAKE, RUN_FAILED, INTERRUPTED = 2, 1, 130
 
 app = typer.Typer(
@@ -30,6 +34,9 @@ app.command()(analyze)
 app.command()(calibrate)
 app.command()(sample)
 app.command()(merge)
+app.command()(lint)
+app.command()(fit)
+app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(predict)
 app.add_typer(devices_app, name="devices")
 
 
@@ -60,9 +67,9 @@ def main() -> None:
     except (ValueError, FileNotFoundError) as error:
         _fail(error, USER_MISTAKE, debug=debug)
     except ModuleNotFoundError as error:
-        if error.name not in ("torch", "transformers"):
+        if error.name not in _EXTRAS:
             raise
-        extra = "torch" if error.name == "torch" else "hf"
+        extra = _EXTRAS[error.name]
         _fail(ValueError(f'{error.name} is not installed: pip install "rooflight[{extra}]"'), USER_MISTAKE, debug=debug)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -37,7 +37,9 @@ class Sweep(StrEnum):
 def sample(
     operators: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[OPERATOR]...", help="Operators to sample; none: those that smart is for, or all."),
+        typer.Argument(
+            metavar="[OPERATOR]...", help="Operators, or my_ops.py:my_op. [default: those that smart is for, or all]"
+        ),
     ] = None,
     precision: Annotated[
         str | None, typer.Option(help="fp16, bf16 or fp32. [default: bf16; fp32 on a CPU]", show_default=False)
@@ -116,14 +118,13 @@ def sample(
 
 def _run(
     wish: Wish, executor: Executor, address: str, progress: Callable[[str], None], yes: bool
-) -> list[tuple[Outcome, Job]]:
+) -> Iterator[tuple[Outcome, Job]]:
     from rooflight.sampling import launch
     from rooflight.sampling.executors import local
 
     if executor is Executor.local and launch.spread_over_gpus(wish):
         local.run_on_all(wish.arguments(), gpus=local.visible_gpus(), parts=wish.parts, part=wish.part, tell=progress)
-        return []
-    done = []
+        return
     tasks = launch.tasks(wish)
     for task in tasks:
         _ask(task, yes)
@@ -132,13 +133,10 @@ def _run(
         if executor is Executor.ray:
             from rooflight.sampling.executors import ray
 
-            done += [
-                (outcome, task.job)
-                for outcome in ray.run(task.job, task.plan, address=address, cold=wish.cold, tell=progress)
-            ]
-        elif (outcome := launch.run(task, wish, progress)) is not None:
-            done.append((outcome, task.job))
-    return done
+            for outcome in ray.run(task.job, task.plan, address=address, cold=wish.cold, tell=progress):
+                yield outcome, task.job
+        elif (kept := launch.run(task, wish, progress)) is not None:
+            yield kept, task.job
 
 
 def _ask(task: Task, yes: bool) -> None:

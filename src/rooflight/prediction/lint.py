@@ -50,15 +50,18 @@ class Finding:
 
 
 _WORDS: Final = {
-    Rule.FASTER_THAN_LIGHT: "{time} for {shape}: {factor} times as fast as the device can be, {other}",
-    Rule.LARGER_THAN_MEMORY: "{shape} needs {other} at once: {factor} times the device's memory",
-    Rule.TOO_SLOW: "{time} for {shape}: {factor} times as long as rows of about its work suggest, {other}",
-    Rule.CONSTANT: "{time} for {shape}: along {parameter} times stay the same while the work grows {factor} times",
-    Rule.FAST_BACKWARD: "{time} for {shape}: {factor} times as efficient as forward, which took {other}",
-    Rule.OUTLIER: "{time} for {shape}: {factor} times {way} than its neighbours say, {other}",
-    Rule.NON_MONOTONE: "{time} for {shape}: neighbours with less work took {factor} times as long, {other}",
-    Rule.BIMODAL: "{time} for {shape}: {factor} times what other rows of about its size took, {other}",
+    Rule.FASTER_THAN_LIGHT: "{time}, the device needs {other} ({factor} times): {shape}",
+    Rule.TOO_SLOW: "{time}, rows of about its work suggest {other} ({factor} times): {shape}",
+    Rule.CONSTANT: "{time} all along {parameter}, while the work grows {factor} times: {shape}",
+    Rule.FAST_BACKWARD: "{time}, forward {other}: {factor} times as efficient: {shape}",
+    Rule.OUTLIER: "{time}, neighbours say {other} ({factor} times {way}): {shape}",
+    Rule.NON_MONOTONE: "{time}, a neighbour with less work {other} ({factor} times): {shape}",
+    Rule.BIMODAL: "{time}, fast rows of its size {other} ({factor} times): {shape}",
 }
+_LARGE: Final = (
+    "as the operator is described, {count} rows need up to {bytes} at once and the device has {capacity}: "
+    "the rows or the description are wrong"
+)
 _COPY: Final = "F and B agree within 1 % in {share} of the rows: one may be a copy of the other"
 _SAME: Final = "F and B are identical in every row: one is a copy of the other"
 
@@ -75,10 +78,10 @@ def lint_table(table: Table) -> tuple[Finding, ...]:
         _finding(table, direction, rule, row, suspect, lines)
         for direction in range(len(table.directions))
         for rule, suspect in _suspects(table, direction, light, lines)
-        for row in np.flatnonzero(suspect.rows)
+        for row in map(int, np.flatnonzero(suspect.rows))
     ]
     found.sort(key=lambda finding: (finding.row or 0, finding.direction))
-    return (*found, *_columns(table))
+    return (*found, *_columns(table, light))
 
 
 def clean(table: Table, findings: Iterable[Finding], direction: str | None = None) -> Table:
@@ -95,15 +98,10 @@ def _suspects(table: Table, direction: int, light: Light, lines: tuple[Lines, ..
     """Rules in order: rows that break physics have no say when neighbours judge each other."""
     time = table.seconds[:, direction]
     bound, floor = light.bound_s[:, direction], light.floor_s[:, direction]
-    memory = table.device.dram_capacity_bytes
     beaten = suspicion.faster_than_light(time, floor)
     yield Rule.FASTER_THAN_LIGHT, beaten
     impossible = beaten.rows.copy()
-    if memory:
-        large = suspicion.larger_than_memory(light.operand_bytes[:, direction], memory)
-        yield Rule.LARGER_THAN_MEMORY, large
-        impossible |= large.rows
-    slow = suspicion.too_slow(time, bound)
+    slow = suspicion.too_slow(time, bound, floor)
     yield Rule.TOO_SLOW, slow
     same = suspicion.constant(time, bound, beaten.rows, lines)
     yield Rule.CONSTANT, same
@@ -113,27 +111,27 @@ def _suspects(table: Table, direction: int, light: Light, lines: tuple[Lines, ..
         yield Rule.FAST_BACKWARD, quick
         impossible |= quick.rows
     if table.known and registry.find(table.operator).ranks:
-        modes = suspicion.bimodal(time, table.shapes)
+        modes = suspicion.bimodal(time, table.shapes, beaten.rows)
         yield Rule.BIMODAL, modes
-        impossible |= modes.rows
+        if modes.rows.any():
+            return  # of two modes, each would accuse the other
     yield Rule.OUTLIER, suspicion.outliers(time, bound, impossible, lines)
     yield Rule.NON_MONOTONE, suspicion.non_monotone(time, bound, impossible, lines)
 
 
 def _finding(table: Table, direction: int, rule: Rule, row: int, suspect: Suspicion, lines: Sequence[Lines]) -> Finding:
     factor, seconds = float(suspect.factor[row]), float(table.seconds[row, direction])
-    unit = "B" if rule is Rule.LARGER_THAN_MEMORY else "s"
     evidence = _WORDS[rule].format(
         time=Quantity(seconds, "s"),
         shape=" ".join(f"{name}={value}" for name, value in table.shape(row).items()),
         factor=three_digits(factor),
-        other=Quantity(float(suspect.other[row]), unit),
+        other=Quantity(float(suspect.other[row]), "s"),
         way="slower" if seconds > suspect.other[row] else "faster",
         parameter=lines[int(suspect.other[row])].parameter if rule is Rule.CONSTANT else "",
     )
     return Finding(
         source=table.source,
-        row=int(row),
+        row=row,
         line=int(table.lines[row]),
         direction=table.directions[direction],
         rule=rule,
@@ -142,15 +140,21 @@ def _finding(table: Table, direction: int, rule: Rule, row: int, suspect: Suspic
     )
 
 
-def _columns(table: Table) -> Iterator[Finding]:
+def _columns(table: Table, light: Light) -> Iterator[Finding]:
+    for number, direction in enumerate(table.directions):
+        largest, capacity = float(light.operand_bytes[:, number].max()), table.device.dram_capacity_bytes
+        if capacity and largest > capacity:
+            count = int((light.operand_bytes[:, number] > capacity).sum())
+            evidence = _LARGE.format(count=count, bytes=Quantity(largest, "B"), capacity=Quantity(capacity, "B"))
+            yield _column(table, direction, Rule.LARGER_THAN_MEMORY, evidence, largest / capacity)
     share = suspicion.copied(table.seconds)
     if share:
-        yield Finding(
-            source=table.source,
-            row=None,
-            line=None,
-            direction=table.directions[1],
-            rule=Rule.DUPLICATE_COLUMN,
-            evidence=_SAME if np.array_equal(*table.seconds.T) else _COPY.format(share=percent(share)),
-            factor=1.0,
-        )
+        same = np.array_equal(*table.seconds.T)
+        evidence = _SAME if same else _COPY.format(share=percent(share))
+        yield _column(table, table.directions[1], Rule.DUPLICATE_COLUMN, evidence, 1.0)
+
+
+def _column(table: Table, direction: str, rule: Rule, evidence: str, factor: float) -> Finding:
+    return Finding(
+        source=table.source, row=None, line=None, direction=direction, rule=rule, evidence=evidence, factor=factor
+    )

@@ -29,7 +29,7 @@ SHORTER: Final = 1.5
 ALONE: Final = 3.0
 """The same of one neighbour without others that confirm it."""
 SLOW_MODE, MODE_SHARE = 2.0, 0.02
-"""Rows are a second mode where they take SLOW_MODE times as long as their size's fast ones and are MODE_SHARE of all."""
+"""A second mode: rows that take SLOW_MODE times as long as the fast ones of their size, and are MODE_SHARE of all."""
 AROUND: Final = 51
 """Rows of about the same size that tell how long the fast ones take."""
 FAST_SHARE: Final = 0.2
@@ -41,8 +41,8 @@ _FEW: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspicion:
-    """``rows`` are suspect; ``factor`` says how far off each is, ``other`` what it is off from: seconds or bytes, or
-    the number of a line.
+    """``rows`` are suspect; ``factor`` says how far off each is, ``other`` what it is off from: seconds, or for lines
+    the number of the line's parameter.
     """
 
     rows: Mask
@@ -55,22 +55,17 @@ def faster_than_light(time_s: Floats, floor_s: Floats) -> Suspicion:
     return Suspicion(rows=floor_s > SLACK * time_s, factor=floor_s / time_s, other=floor_s)
 
 
-def larger_than_memory(operand_bytes: Floats, capacity_bytes: int) -> Suspicion:
-    """Rows of which one op reads or writes more than the memory holds."""
-    return Suspicion(rows=operand_bytes > capacity_bytes, factor=operand_bytes / capacity_bytes, other=operand_bytes)
-
-
-def too_slow(time_s: Floats, bound_s: Floats) -> Suspicion:
+def too_slow(time_s: Floats, bound_s: Floats, floor_s: Floats) -> Suspicion:
     """Rows that took many times what their work suggests: no more than the rows with more work took, nor more than
-    at the efficiency of those with less.
+    at the efficiency of those with less. Rows below their floor count as if they took that long.
     """
     most = np.full(len(time_s), np.nan)
     order = np.argsort(bound_s, kind="stable")
     order = order[bound_s[order] > 0]
     if len(order) >= _FEW:
-        time, ratio = time_s[order], time_s[order] / bound_s[order]
+        time = np.maximum(time_s, floor_s)[order]
         after = _medians(time[::-1])[::-1]
-        before = _medians(ratio) * bound_s[order]
+        before = _medians(time / bound_s[order]) * bound_s[order]
         most[order] = np.fmax(after, before)
     factor = time_s / np.where(most > 0, most, np.inf)
     return Suspicion(rows=factor > SLOW, factor=factor, other=most)
@@ -133,15 +128,15 @@ def non_monotone(time_s: Floats, bound_s: Floats, left_out: Mask, lines: tuple[L
     )
 
 
-def bimodal(time_s: Floats, shapes: Integers) -> Suspicion:
+def bimodal(time_s: Floats, shapes: Integers, beaten: Mask) -> Suspicion:
     """Rows of a dense sweep of one size, the first column, that take many times what the fast ones of their size do,
-    where such rows are many.
+    where such rows are many. Beaten rows have no say.
     """
     rows, factor, other = np.zeros(len(time_s), dtype=bool), np.ones(len(time_s)), time_s.copy()
     _, sweep = np.unique(shapes[:, 1:], axis=0, return_inverse=True)
     sweep = sweep.reshape(-1)
     for number in range(sweep.max(initial=0) + 1):
-        here = np.flatnonzero(sweep == number)
+        here = np.flatnonzero((sweep == number) & ~beaten)
         here = here[np.argsort(shapes[here, 0], kind="stable")]
         if len(here) < AROUND:
             continue
@@ -174,7 +169,7 @@ def _medians(values: Floats) -> Floats:
     windows = np.sort(np.lib.stride_tricks.sliding_window_view(padded, BESIDE), axis=1)
     known = np.minimum(np.arange(len(values)), BESIDE)
     middle = np.take_along_axis(windows, (np.maximum(known - 1, 0) // 2)[:, None], axis=1)[:, 0]
-    return np.where(known >= _FEW, middle, np.nan)
+    return np.asarray(np.where(known >= _FEW, middle, np.nan))
 
 
 def _spread(values: Floats, line: Integers) -> Floats:
@@ -183,4 +178,4 @@ def _spread(values: Floats, line: Integers) -> Floats:
     high, low = np.full(lines, -np.inf), np.full(lines, np.inf)
     np.maximum.at(high, line, values)
     np.minimum.at(low, line, values)
-    return high / low
+    return np.asarray(high / low)

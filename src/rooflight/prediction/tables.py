@@ -208,7 +208,7 @@ def _stored(path: Path) -> Table:
         kernel=header.kernel,
         device=_stored_device(header, path),
         precision=_precision(header.precision, path),
-        shapes=np.array([key for _, key, _ in kept], dtype=np.int64),
+        shapes=_integers(path, lines, header.parameters, np.array([key for _, key, _ in kept], dtype=np.float64)),
         seconds=seconds,
         directions=header.directions,
         source=path,

@@ -7,7 +7,7 @@ bytes, is left out one row at a time: new shapes go where those errors are great
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import log
 from typing import Final
 
@@ -20,7 +20,7 @@ from rooflight.sampling import grids
 from rooflight.sampling.axes import complete
 from rooflight.sampling.operator import Operator, Shape
 from rooflight.sampling.plans import Key, check_part
-from rooflight.sampling.rows import Status, middle_s
+from rooflight.sampling.rows import Row, Status, middle_s
 from rooflight.sampling.store import Rows
 
 Floats = NDArray[np.float64]
@@ -30,6 +30,7 @@ _LEAST_FITTED = 12
 _POOL = 128
 _NEAR = 0.2
 _MOST_FITTED = 600
+_GROWTH = 1.05  # the fit takes longer than a small op, so a few new rows do not bring a new one
 _NOISE = 1e-3
 _TRIES = 4000
 _RUNS_A_BUDGET = 100
@@ -56,6 +57,9 @@ class SmartPlan:
         self._sequence = _Sequence(len(self._spans), seed=part)
         self._tried = 0
         self._sizes: dict[Key, tuple[float, float]] = {}
+        self._fitted = 0
+        self._known: Floats = np.empty((0, len(self._spans)))
+        self._errors: Floats = np.empty(0)
 
     @property
     def total(self) -> int | None:
@@ -77,13 +81,13 @@ class SmartPlan:
         pool = self._fresh(rows, taken, _POOL)
         if not pool:
             return None
-        known = fitted[-_MOST_FITTED:]
-        errors = self._errors([row.shape for row in known], [_log_time(row.samples_s) for row in known])
+        if len(fitted) >= self._fitted * _GROWTH:
+            self._fit(fitted[-_MOST_FITTED:])
+            self._fitted = len(fitted)
         places = np.array([self._place(row.shape) for row in rows.values()])
-        places_known = np.array([self._place(row.shape) for row in known])
         candidates = np.array([self._place(shape) for shape in pool])
-        near = np.exp(-_squared(candidates, places_known) / (2 * _NEAR**2)) + 1e-9
-        expected = (near @ errors) / near.sum(axis=1)
+        near = np.exp(-_squared(candidates, self._known) / (2 * _NEAR**2)) + 1e-9
+        expected = (near @ self._errors) / near.sum(axis=1)
         distance = np.sqrt(_squared(candidates, places).min(axis=1))
         return pool[int(np.argmax(expected * distance))]
 
@@ -126,17 +130,18 @@ class SmartPlan:
     def _place(self, shape: Shape) -> list[float]:
         return [span.place(shape[name]) for name, span in self._spans.items()]
 
-    def _errors(self, shapes: list[Shape], log_times: list[float]) -> Floats:
-        """What each row's log time is missed by when the model is fitted to all the others."""
-        sizes = [self._size(tuple(shape[name] for name in self._operator.parameters), shape) for shape in shapes]
+    def _fit(self, rows: Sequence[Row]) -> None:
+        """Find what each row's log time is missed by when the model is fitted to all the others."""
+        names = self._operator.parameters
+        sizes = [self._size(tuple(row.shape[name] for name in names), row.shape) for row in rows]
         logs = np.array([[1.0, log(1 + flops), log(1 + moved)] for flops, moved in sizes])
-        wanted = np.array(log_times)
+        wanted = np.array([_log_time(row.samples_s) for row in rows])
         trend, *_ = np.linalg.lstsq(logs, wanted, rcond=None)
         rest = wanted - logs @ trend
-        places = np.array([self._place(shape) for shape in shapes])
+        places = np.array([self._place(row.shape) for row in rows])
         reach = 0.25 * places.shape[1]
         inverse = np.linalg.inv(np.exp(-_squared(places, places) / (2 * reach)) + _NOISE * np.eye(len(rest)))
-        return np.asarray(np.abs(inverse @ rest / np.diag(inverse)), dtype=np.float64)
+        self._known, self._errors = places, np.abs(inverse @ rest / np.diag(inverse))
 
 
 class _Sequence:

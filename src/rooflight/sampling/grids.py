@@ -20,6 +20,7 @@ _PAGE: Final = {
     "elements": Axis(1 << 10, 2, 1 << 28, MUL),
 }
 _ATTENTION: Final = {"b": Axis(4, 2, 8, MUL)}
+_UNKNOWN: Final = Axis(64, 2, 4096, MUL)
 _ALIGNED: Final = Axis(256, 2, 16_384, MUL)
 
 COLLECT: Final[Mapping[str, Mapping[str, Axis]]] = {
@@ -192,15 +193,16 @@ TIES: Final[Mapping[str, Callable[[dict[str, int]], dict[str, int]]]] = {"conv2d
 
 
 def collect(operator: Operator) -> Grid:
-    """The grid of an operator; sizes that a launch decides are left to it. Raises ValueError where none is shipped."""
+    """The grid of an operator; sizes that a launch decides are left to it."""
     own = {**_PAGE, **COLLECT.get(operator.name, {})}
-    axes = tuple((name, own[name]) for name in operator.parameters if name in own)
+    sizes = [name for name in _sizes(operator) if name in own or name not in operator.defaults]
+    axes = tuple((name, own.get(name, _UNKNOWN)) for name in sizes)
     return Grid(operator=operator, axes=axes)
 
 
 def test(operator: Operator) -> Shapes:
     """A small shape, then one more for each size that can be doubled."""
-    first = {name: TEST.get(name, operator.defaults.get(name, 1)) for name in _sizes(operator)}
+    first = {name: TEST.get(name, operator.defaults.get(name, _UNKNOWN.start)) for name in _sizes(operator)}
     larger = [{**first, name: 2 * value} for name, value in first.items() if value > 1]
     kept = [shape for shape in larger if operator.ranks or operator.refusal(operator.shape(shape)) is None]
     return Shapes(operator, (first, *kept))

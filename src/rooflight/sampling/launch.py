@@ -15,11 +15,13 @@ from rooflight.sampling.design import SmartPlan
 from rooflight.sampling.job import DATA, Job, Outcome
 from rooflight.sampling.job import run as run_job
 from rooflight.sampling.operator import Operator
+from rooflight.sampling.own import operators_of
 from rooflight.sampling.plans import Plan, PointPlan, check_part
 from rooflight.sampling.runner import Repeats, Sampler, pin
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-_SMART_BOX_S = 0.5
+_SMART_BOX_S = 1.0
+_BOXES_A_BUDGET = 20
 _SMART_REPEATS = 5
 
 
@@ -60,6 +62,7 @@ class Wish:
             words += ["--sweep", self.sweep, "--budget", f"{self.budget_s:g}s"]
         words += ["--precision", self.precision] if self.precision else []
         words += ["--threads", str(self.threads)] if self.threads else []
+        words += ["--cpu"] if self.cpu else []
         return words + ([] if self.cold else ["--warm-cache"])
 
 
@@ -92,7 +95,7 @@ def tasks(wish: Wish) -> tuple[Task, ...]:
         raise ValueError("--time-box must be more than 0 seconds")
     if wish.config is not None:
         return (_configured(wish, page.load(wish.config)),)
-    found = [registry.find(name) for name in dict.fromkeys(wish.operators)]
+    found = [operator for word in dict.fromkeys(wish.operators) for operator in operators_of(word)]
     if wish.sweep == "smart":
         return _smart(wish, found or [registry.find(name) for name in grids.SMART])
     points = grids.test if wish.sweep == "test" else grids.collect
@@ -145,21 +148,13 @@ def spread_over_gpus(wish: Wish) -> bool:
 def _smart(wish: Wish, operators: list[Operator]) -> tuple[Task, ...]:
     """Each operator's share of the budget, weighed where nobody named operators."""
     weights = [1 if wish.operators else grids.SMART[operator.name] for operator in operators]
-    repeats = Repeats(least=_SMART_REPEATS, box_s=min(wish.box_s, _SMART_BOX_S))
-    return tuple(
-        Task(
-            job=_job(wish, operator, repeats),
-            plan=SmartPlan(
-                operator,
-                wish.dtype,
-                budget_s=wish.budget_s * weight / sum(weights),
-                kind=wish.kind,
-                parts=wish.parts,
-                part=wish.part,
-            ),
-        )
-        for operator, weight in zip(operators, weights, strict=True)
-    )
+    found = []
+    for operator, weight in zip(operators, weights, strict=True):
+        share_s = wish.budget_s * weight / sum(weights)
+        box_s = min(wish.box_s, max(_SMART_BOX_S, share_s / _BOXES_A_BUDGET))
+        plan = SmartPlan(operator, wish.dtype, budget_s=share_s, kind=wish.kind, parts=wish.parts, part=wish.part)
+        found.append(Task(job=_job(wish, operator, Repeats(least=_SMART_REPEATS, box_s=box_s)), plan=plan))
+    return tuple(found)
 
 
 def _configured(wish: Wish, config: page.Config) -> Task:

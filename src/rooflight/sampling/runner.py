@@ -23,6 +23,7 @@ from rooflight.sampling.rows import Row, Status
 Run = Callable[[], object]
 
 _FEWEST = 3
+_LONG = 0.1
 _MEMORY_SHARE = 0.9
 _SHORT_S = 200e-6
 _SPIN_CYCLES = 3_000_000  # more than a millisecond: what it takes to queue a backward of many small kernels
@@ -140,7 +141,8 @@ class Sampler:
             box_s=1e6 if ranks else repeats.box_s,
             min_samples=repeats.least,
             max_samples=repeats.least if ranks else repeats.most,
-            warmups=max(0, repeats.warmups - 1),
+            # a long run needs no second one to warm up: it would take the place of a sample
+            warmups=0 if not ranks and first_s > _LONG * repeats.box_s else max(0, repeats.warmups - 1),
         )
         return timing.samples_s
 

@@ -1,0 +1,53 @@
+"""``rooflight lint``: which rows of measured tables cannot be true."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rooflight.cli.progress import spinner
+
+FOUND = 1
+
+
+def lint(
+    data: Annotated[Path, typer.Argument(help="A CSV or jsonl file of samples, or a folder of them.")],
+    top: Annotated[int, typer.Option(help="Rows of the long tables.")] = 10,
+    json: Annotated[str | None, typer.Option(help="Write JSON to this file, - for standard output.")] = None,
+    markdown: Annotated[str | None, typer.Option(help="Write Markdown to this file, - for standard output.")] = None,
+) -> None:
+    """Check every row of measured tables against the roofline and against its neighbours.
+
+    Exit code 0 where nothing was found, 1 with findings, 2 for data that cannot be read.
+
+    \b
+      rooflight lint sampling_data
+      rooflight lint NVIDIAA100-SXM4-80GB_flash_atten_fp16.csv --json findings.json
+    """
+    from rooflight.prediction import lint as linting
+    from rooflight.prediction.lint_report import report_of
+    from rooflight.prediction.tables import find, read_table
+    from rooflight.reporting.output import check_writable, write_report
+
+    if json == markdown == "-":
+        raise ValueError("--json - and --markdown -: only one can have standard output")
+    for target in (json, markdown):
+        check_writable(target)
+    if top < 1:
+        raise ValueError(f"--top {top}: ask for at least 1 row")
+    with spinner() as progress:
+        paths, skipped = find(data)
+        tables = []
+        for path in paths:
+            progress(f"reading {path.name}")
+            tables.append(read_table(path))
+        findings: list[linting.Finding] = []
+        for table in tables:
+            progress(f"checking {table.source.name}")
+            findings += linting.lint_table(table)
+        report = report_of(data, tables, findings, skipped=skipped, top=top)
+    write_report(report, json=json, markdown=markdown)
+    if findings:
+        raise typer.Exit(FOUND)

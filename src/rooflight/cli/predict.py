@@ -1,0 +1,53 @@
+"""``rooflight predict``: how long an operator would take, on a device that need not be here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+MODELS = Path("models")
+
+
+def predict(
+    context: typer.Context,
+    operator: Annotated[str, typer.Argument(help="An operator of rooflight sample --list.")],
+    device: Annotated[str, typer.Option(help="A device of rooflight devices.")],
+    dtype: Annotated[str, typer.Option(help="bf16, fp16, fp32, ...")] = "bf16",
+    models: Annotated[Path, typer.Option(help="Folder that rooflight fit wrote.")] = MODELS,
+    json: Annotated[str | None, typer.Option(help="Write JSON to this file, - for standard output.")] = None,
+) -> None:
+    """Predict the time of an operator at a shape, from models that rooflight fit made.
+
+    A prediction never beats the bound. Its interval holds nine times in ten for shapes and devices like those
+    sampled; outside of them it is wider, and says so.
+
+    \b
+      rooflight predict gemm --m 4096 --n 4096 --k 4096 --dtype bf16 --device H100-SXM5-80GB
+      rooflight predict flash_atten --mp 1 --b 4 --h 32 --l 2048 --dim 4096 --dtype fp16 --device A100-SXM4-80GB
+    """
+    from rooflight.devices import get
+    from rooflight.prediction.predict_report import report_of
+    from rooflight.prediction.predictor import Predictor
+    from rooflight.reporting.output import check_writable, write_report
+
+    check_writable(json)
+    shape = _shape(context.args)
+    spec = get(device)
+    estimates = Predictor.load(models).predict_operator(operator, shape, dtype, spec)
+    write_report(report_of(operator, shape, dtype, spec, estimates), json=json)
+
+
+def _shape(words: list[str]) -> dict[str, int]:
+    """``--m 4096 --n=8`` as a shape. Raises ValueError for anything else."""
+    shape: dict[str, int] = {}
+    rest = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    for name, value in zip(rest[::2], [*rest[1::2], ""], strict=False):
+        parameter = name.removeprefix("--").replace("-", "_")
+        if not name.startswith("--") or not value.lstrip("-").isdigit():
+            raise ValueError(f"{name} {value}".strip() + ": give each parameter of the shape as --name number")
+        if parameter in shape:
+            raise ValueError(f"--{parameter} is given twice")
+        shape[parameter] = int(value)
+    return shape
