@@ -82,7 +82,7 @@ def test_a_constant_efficiency_is_learned(predictor: Predictor):
     model = predictor.models["gemm"]
     assert model.rows == 200
     assert model.error < 0.07
-    estimate = predictor.predict_operator("gemm", {"m": 1024, "n": 1024, "k": 1024}, "fp16", A100)["step"]
+    estimate = predictor.predict_shape("gemm", {"m": 1024, "n": 1024, "k": 1024}, "fp16", A100)["step"]
     assert estimate.time_s == pytest.approx(estimate.bound_s / EFFICIENCY, rel=0.1)
     assert estimate.source is Source.REGRESSED
     assert not estimate.extrapolated
@@ -91,15 +91,15 @@ def test_a_constant_efficiency_is_learned(predictor: Predictor):
 
 
 def test_what_was_never_shown_is_extrapolated_and_less_sure(predictor: Predictor):
-    inside = predictor.predict_operator("gemm", [1024, 1024, 1024], "fp16", A100)["step"]
+    inside = predictor.predict_shape("gemm", [1024, 1024, 1024], "fp16", A100)["step"]
     for shape, device in (([65536, 1024, 1024], "A100-SXM4-80GB"), ([1024, 1024, 1024], "H100-SXM5-80GB")):
-        outside = predictor.predict_operator("gemm", shape, "fp16", device)["step"]
+        outside = predictor.predict_shape("gemm", shape, "fp16", device)["step"]
         assert outside.extrapolated
         assert outside.high_s / outside.time_s >= inside.high_s / inside.time_s
 
 
 def test_an_unknown_kind_takes_half_the_speed_of_light_within_a_factor_of_four(predictor: Predictor):
-    estimate = predictor.predict_operator("softmax", [1, 4, 16, 1024], "fp16", A100)["fwd"]
+    estimate = predictor.predict_shape("softmax", [1, 4, 16, 1024], "fp16", A100)["fwd"]
     assert estimate.source is Source.TYPICAL
     assert estimate.extrapolated
     assert estimate.time_s == pytest.approx(estimate.bound_s * exp(TYPICAL_SLOWDOWN))
@@ -126,7 +126,7 @@ def test_too_few_rows_make_no_model(tmp_path: Path):
 def test_saved_models_predict_the_same(predictor: Predictor, tmp_path: Path):
     loaded = Predictor.load(predictor.save(tmp_path / "models"))
     for shape in ([512, 768, 1024], [9999, 31, 7]):
-        one, other = (each.predict_operator("gemm", shape, "fp16", A100)["step"] for each in (predictor, loaded))
+        one, other = (each.predict_shape("gemm", shape, "fp16", A100)["step"] for each in (predictor, loaded))
         assert one == other
     assert loaded.models.keys() == predictor.models.keys()
 
@@ -225,7 +225,39 @@ def test_an_interval_holds_what_it_says(predictor: Predictor):
     rng = np.random.default_rng(7)
     inside = 0
     for m, n, k in rng.choice([256, 512, 768, 1024, 2048, 4096], size=(300, 3)):
-        estimate = predictor.predict_operator("gemm", [int(m), int(n), int(k)], "fp16", A100)["step"]
+        estimate = predictor.predict_shape("gemm", [int(m), int(n), int(k)], "fp16", A100)["step"]
         true = estimate.bound_s * exp(log(1 / EFFICIENCY) + rng.normal(0, 0.05))
         inside += estimate.low_s <= true <= estimate.high_s
     assert 0.85 <= inside / 300 <= 0.97
+
+
+def test_the_pages_call_learns_on_first_need(tmp_path: Path):
+    write_table(tmp_path)
+    predictor = Predictor()
+
+    def microseconds(**changes: object) -> float:
+        arguments: dict = {
+            "gpu_name": "NVIDIAA100-SXM4-80GB",
+            "function": "gemm",
+            "precision": "fp16",
+            "propagation": "step",
+            "shape": [1024, 1024, 1024],
+            "model_dict": predictor.operator_dict,
+            "config_folder": "path/to/config",
+            "data_folder": tmp_path,
+        }
+        return predictor.predict_operator(**{**arguments, **changes})
+
+    first = microseconds()
+    assert first == pytest.approx(2 * 2 * 1024**3 / 312e12 * 1e6, rel=0.02)  # twice the bound
+    (learned,) = predictor.operator_dict.values()
+    assert microseconds() == first
+    assert list(predictor.operator_dict.values()) == [learned]
+    for changes, said in (
+        ({"propagation": "bwd"}, "it has step"),
+        ({"function": "softmax", "shape": [1, 4, 16, 1024]}, "no samples of softmax"),
+        ({"gpu_name": "NVIDIA H300"}, "H300"),
+        ({"shape": [1, 2]}, "needs k"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            microseconds(**changes)

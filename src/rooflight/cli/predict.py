@@ -35,7 +35,7 @@ def predict(
     check_writable(json)
     shape = _shape(context.args)
     spec = get(device)
-    estimates = Predictor.load(models).predict_operator(operator, shape, dtype, spec)
+    estimates = Predictor.load(models).predict_shape(operator, shape, dtype, spec)
     write_report(report_of(operator, shape, dtype, spec, estimates), json=json)
 
 

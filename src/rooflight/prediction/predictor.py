@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence, Set
 from math import exp, log
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
 from rooflight.prediction.features import Features, features_of
-from rooflight.prediction.lint import Finding
+from rooflight.prediction.lint import Finding, lint
 from rooflight.prediction.model import LEAST_ROWS, Model, decode, learn
-from rooflight.prediction.tables import Table
+from rooflight.prediction.tables import Table, device_called, find, read_table
 from rooflight.records.estimate import Estimate, Source
 from rooflight.records.signature import OpSignature
 from rooflight.sampling import registry
@@ -39,6 +39,7 @@ class Predictor:
     def __init__(self, models: Iterable[Model] = ()) -> None:
         self._models: dict[str, Model] = {model.key: model for model in models}
         self._files: dict[str, Path] = {}  # of models not read yet, by file name without suffix
+        self.operator_dict: dict[Any, Predictor] = {}  # what predict_operator has learned
 
     @classmethod
     def load(cls, folder: Path | str) -> Predictor:
@@ -99,7 +100,7 @@ class Predictor:
             raise ValueError(f"{names}: no cost is known, so no time can be predicted")
         return self._estimate(features, spec.name)
 
-    def predict_operator(
+    def predict_shape(
         self, function: str, shape: Mapping[str, int] | Sequence[int], precision: str, device: DeviceSpec | str
     ) -> dict[str, Estimate]:
         """Seconds by direction ("fwd" and "bwd", or "step") of an operator that can be sampled. Raises ValueError for
@@ -117,6 +118,37 @@ class Predictor:
         return {
             direction: self.predict(half, device) for direction, half in zip(operator.directions, halves, strict=True)
         }
+
+    def predict_operator(
+        self,
+        *,
+        gpu_name: str,
+        function: str,
+        precision: str,
+        propagation: str,
+        shape: Sequence[int],
+        model_dict: MutableMapping[Any, Predictor] | None = None,
+        config_folder: Path | str | None = None,  # noqa: ARG002 - the page's models had settings, ours need none
+        data_folder: Path | str | None = None,
+    ) -> float:
+        """Microseconds of an operator on ``gpu_name``, as estimate-train-time's ``Predictor`` has it.
+
+        ``propagation`` is "fwd", "bwd" or, for what goes one way, "step". With ``data_folder``, the model is learned
+        from the operator's samples there when it is first needed, without those that lint flags, and kept in
+        ``model_dict``; without, this predictor's models serve. Raises ValueError for an unknown operator, device or
+        direction, for a shape that cannot be, and for a folder without samples of the operator.
+        """
+        chosen = self
+        if data_folder is not None:
+            kept = self.operator_dict if model_dict is None else model_dict
+            wanted = (gpu_name, function, precision)
+            if wanted not in kept:
+                kept[wanted] = _learned(data_folder, function, gpu_name, precision)
+            chosen = kept[wanted]
+        estimates = chosen.predict_shape(function, shape, precision, device_called(gpu_name, Path(function)))
+        if propagation not in estimates:
+            raise ValueError(f'{function} has no propagation "{propagation}": it has {", ".join(estimates)}')
+        return estimates[propagation].time_s * 1e6
 
     def _estimate(self, features: Features, device: str) -> Estimate:
         model = self.model(features.key)
@@ -162,6 +194,16 @@ def fit(
         progress(f"learning {key} from {len(values[key])} times")
         models.append(learn(key, np.array(values[key]), np.array(slowdowns[key]), devices[key]))
     return Predictor(models), {key: len(rows) for key, rows in values.items() if len(rows) < LEAST_ROWS}
+
+
+def _learned(folder: Path | str, function: str, gpu_name: str, precision: str) -> Predictor:
+    """What the samples of one operator teach."""
+    device = device_called(gpu_name, Path(folder))
+    paths = [path for path in find(folder)[0] if f"_{function}_{precision}" in path.name]
+    tables = [table for table in map(read_table, paths) if table.device.name == device.name]
+    if not tables:
+        raise ValueError(f"{folder} has no samples of {function} in {precision} on {gpu_name}: rooflight sample them")
+    return fit(tables, lint(tables))[0]
 
 
 def _halves(table: Table, flagged: Set[tuple[Path, int | None, str]]) -> Iterable[tuple[Features, float]]:
