@@ -12,8 +12,8 @@ from rooflight.sampling.shards import hidden, padded_vocabulary
 from rooflight.sampling.signatures import call, tensor
 from rooflight.sampling.tensors import random
 
-MASTER = "float32"
-"""Mixed-precision training steps a float32 copy of the parameters, whatever the precision of the model."""
+COUNTED = "float32"
+"""What torch counts an optimizer's steps in."""
 
 Sizes = tuple[tuple[int, ...], ...]
 
@@ -39,14 +39,14 @@ def stage_sizes(shape: Shape, *, first: bool = False, last: bool = False) -> Siz
 def fused_adamw(sizes: Sizes, dtype: str) -> tuple[OpSignature, ...]:
     """The step counts, one number a parameter, then one kernel over all parameters, gradients and states."""
     count = len(sizes)
-    steps = _held([tensor(MASTER)] * count, 0)
+    steps = _held([tensor(COUNTED)] * count, 0)
     lists = [_held([tensor(dtype, *size) for size in sizes], place * count) for place in range(4)]
     names = ("self", "grads", "exp_avgs", "exp_avg_sqs")
     return (
         call("aten::_foreach_add_", {"self": steps}, *steps),
         call(
             "aten::_fused_adamw_",
-            {**dict(zip(names, lists, strict=True)), "state_steps": [tensor(MASTER)] * count},
+            {**dict(zip(names, lists, strict=True)), "state_steps": [tensor(COUNTED)] * count},
             *(each for held in lists for each in held),
             amsgrad=False,
             maximize=False,
@@ -67,11 +67,11 @@ def stepped(torch: Any, sizes: Sizes, dtype: str, device: str, **settings: Any) 
 def stage_operator(name: str, summary: str, *, first: bool = False, last: bool = False) -> Operator:
     """An operator that steps a stage with the fused AdamW."""
 
-    def work(shape: Shape, dtype: str) -> Work:  # noqa: ARG001 - the master copy has a precision of its own
-        return Work(forward=fused_adamw(stage_sizes(shape, first=first, last=last), MASTER))
+    def work(shape: Shape, dtype: str) -> Work:
+        return Work(forward=fused_adamw(stage_sizes(shape, first=first, last=last), dtype))
 
-    def prepare(torch: Any, shape: Shape, dtype: str, device: str) -> Prepared:  # noqa: ARG001
-        return stepped(torch, stage_sizes(shape, first=first, last=last), MASTER, device, fused=True)
+    def prepare(torch: Any, shape: Shape, dtype: str, device: str) -> Prepared:
+        return stepped(torch, stage_sizes(shape, first=first, last=last), dtype, device, fused=True)
 
     return Operator(
         name=name,

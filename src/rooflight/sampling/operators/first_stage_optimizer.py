@@ -5,4 +5,4 @@ from __future__ import annotations
 from rooflight.sampling.registry import register
 from rooflight.sampling.stages import stage_operator
 
-register(stage_operator("firstStage_optimizer", "fused AdamW over embedding and encoders, in float32", first=True))
+register(stage_operator("firstStage_optimizer", "fused AdamW over embedding and encoders", first=True))

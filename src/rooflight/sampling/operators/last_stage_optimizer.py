@@ -5,4 +5,4 @@ from __future__ import annotations
 from rooflight.sampling.registry import register
 from rooflight.sampling.stages import stage_operator
 
-register(stage_operator("lastStage_optimizer", "fused AdamW over encoders and output layer, in float32", last=True))
+register(stage_operator("lastStage_optimizer", "fused AdamW over encoders and output layer", last=True))

@@ -5,4 +5,4 @@ from __future__ import annotations
 from rooflight.sampling.registry import register
 from rooflight.sampling.stages import stage_operator
 
-register(stage_operator("middleStage_optimizer", "fused AdamW over encoders, in float32"))
+register(stage_operator("middleStage_optimizer", "fused AdamW over encoders"))
