@@ -93,7 +93,7 @@ def main() -> int:
         for key, group in by_key.items()
     }
     print(
-        f"{'operators':28} {'device':16} {'split':8} {'rows':>5} {'error':>7} {'bar':>6} {'e-t-t':>6}  90 % interval holds"
+        f"{'operators':28} {'device':16} {'split':8} {'rows':>5} {'error':>7} {'bar':>6} {'e-t-t':>6}  interval holds"
     )
     for operators, direction, split, devices in CASES:
         for device, (theirs, bar) in devices.items():
