@@ -20,7 +20,6 @@ _TREES: Final = 400
 _SETTINGS: Final[Mapping[str, Any]] = {
     "objective": "l2",
     "learning_rate": 0.06,
-    "num_leaves": 63,
     "min_data_in_leaf": 3,
     "feature_fraction": 0.8,
     "bagging_fraction": 0.9,
@@ -31,6 +30,8 @@ _SETTINGS: Final[Mapping[str, Any]] = {
     "force_row_wise": True,
     "seed": 0,
 }
+_LEAST_LEAVES, _MOST_LEAVES, _ROWS_A_LEAF = 15, 255, 60
+"""A tree has a leaf for so many rows: of few, more leaves only learn the noise."""
 _INTERVAL: Final = (0.05, 0.95)
 _LARGEST_SHARE: Final = 0.2
 
@@ -203,7 +204,8 @@ def _check_tree(lines: Mapping[str, str], features: int) -> None:
 def _fit(values: Floats, slowdown: Floats) -> Any:
     import lightgbm
 
-    return lightgbm.train(dict(_SETTINGS), lightgbm.Dataset(values, slowdown), _TREES)
+    leaves = min(_MOST_LEAVES, max(_LEAST_LEAVES, len(values) // _ROWS_A_LEAF))
+    return lightgbm.train({**_SETTINGS, "num_leaves": leaves}, lightgbm.Dataset(values, slowdown), _TREES)
 
 
 def _quantiles(missed: Floats) -> tuple[float, float]:
