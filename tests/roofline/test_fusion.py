@@ -56,13 +56,13 @@ def test_two_readers_of_one_tensor_read_it_once():
     assert moved(fusion_of((EXP, (0,), (1,)), (SUM, (0,), (2,)))) == [(B, B + 32)]
 
 
-def test_what_the_caller_keeps_is_written_although_it_is_read():
-    # 0 -exp-> 1 -exp-> 2; the caller kept 1, unless it may be held for a backward pass
+def test_a_gradient_that_is_kept_is_written_although_it_is_read():
+    # 0 -exp-> 1 -exp-> 2; what else is left of 1 may be held by a cycle, or for a backward pass
     session = session_of(
         [Call(op=EXP, reads=(0,), writes=(1,)), Call(op=EXP, reads=(1,), writes=(2,))], storage_bytes=(B, B, B)
     )
     costs = [cost_of(signature) for signature in session.signatures]
-    for kind, written in ((StorageKind.TEMPORARY, 2 * B), (StorageKind.ACTIVATION, B)):
+    for kind, written in ((StorageKind.GRADIENT, 2 * B), (StorageKind.TEMPORARY, B), (StorageKind.ACTIVATION, B)):
         lifetimes = Lifetimes(
             kind=np.array([StorageKind.INPUT, kind, StorageKind.TEMPORARY], dtype=np.int8),
             made=np.array([STOOD, 0, 1], dtype=np.int32),

@@ -6,7 +6,6 @@ variable, a view or the autograd graph. Nothing is kept alive, and a recording t
 
 from __future__ import annotations
 
-import gc
 import weakref
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -153,7 +152,6 @@ class WatchedTape(Tape):
 
     def session(self, environment: Mapping[str, str], notes: Sequence[str] = ()) -> Session:
         """The columns so far as an immutable session, with the lifetimes so far."""
-        gc.collect()  # what only a cycle holds is held by nobody
         self._note_modules()
         session = super().session(environment, notes)
         made, freed = self._made_and_freed(session)

@@ -126,13 +126,14 @@ def fuse(session: Session, costs: Sequence[OpCost | Uncosted]) -> Fusion:
 
 
 def _kept(session: Session) -> frozenset[int]:
-    """Storages that the step made and its caller kept. Those that may be held for a backward pass still to come do not
-    count: a compiler may compute them again.
+    """Gradients and optimizer states that the step made and its caller kept. What else is left may be held by a cycle,
+    a local variable or a backward pass still to come: a compiler need not write it.
     """
     lifetimes = session.lifetimes
     if lifetimes is None:
         return frozenset()
-    kept = (lifetimes.freed == KEPT) & (lifetimes.made != STOOD) & (lifetimes.kind != StorageKind.ACTIVATION)
+    certain = np.isin(lifetimes.kind, (StorageKind.GRADIENT, StorageKind.OPTIMIZER_STATE))
+    kept = (lifetimes.freed == KEPT) & (lifetimes.made != STOOD) & certain
     return frozenset(np.flatnonzero(kept).tolist())
 
 
