@@ -1,10 +1,12 @@
-"""How wrong predictions are on rows held out of estimate-train-time's tables.
+"""How wrong predictions are on rows held out, and how often their 90 % intervals hold.
 
-    ROOFLIGHT_DATA=path/to/data python benchmarks/prediction_splits.py
+    ROOFLIGHT_DATA=path/to/data python benchmarks/prediction_splits.py [splits] [neusight] [vidur]
 
-*random*: 15 % of the rows of the operators named, all directions together. *largest*: those of the largest fifth by
-bound. The model sees every other row of the same kind of work, of both devices; never a row held out. Rows that
-rooflight lint flags are neither learned from nor scored, and counted. Mean absolute percentage error.
+*splits*, of estimate-train-time's tables: *random*, 15 % of the rows of the operators named; *largest*, the largest
+fifth of them by bound, while nothing of that kind of work that is as large is shown. *neusight* and *vidur*: a GPU left
+out of training altogether; on NeuSight's test rows of it (training: train and test rows of the others) and on all
+Vidur rows of it. At most 6,000 rows a kind of work and GPU are shown where a GPU is left out. Rows that rooflight lint
+flags are neither learned from nor scored. Mean absolute percentage errors.
 """
 
 from __future__ import annotations
@@ -13,120 +15,196 @@ import os
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from rooflight.prediction.features import features_of
+from rooflight.devices import get
+from rooflight.prediction.features import facts_of
 from rooflight.prediction.lint import lint_table
-from rooflight.prediction.model import _fit
-from rooflight.prediction.tables import read
+from rooflight.prediction.model import Expert, Model
+from rooflight.prediction.reading import find, read_file
+from rooflight.prediction.teaching import Shown, join, teach
 from rooflight.sampling import registry
 
+A100, GH200 = "A100-SXM4-80GB", "GH200-96GB"
+LINEAR = ("linear1", "linear3", "linear4")
 CASES = (
-    # operators, direction (None: both), split, estimate-train-time's error, bar; by device
-    (("linear1", "linear3", "linear4"), None, "random", {"A100-SXM4-80GB": (6.1, 2.0), "GH200-96GB": (5.4, 1.2)}),
-    (("linear1", "linear3", "linear4"), None, "largest", {"A100-SXM4-80GB": (46.6, 5.0), "GH200-96GB": (48.3, 1.5)}),
-    (("flash_atten",), "fwd", "random", {"A100-SXM4-80GB": (12.3, 5.0), "GH200-96GB": (6.7, 0.9)}),
-    (("softmax",), None, "random", {"A100-SXM4-80GB": (9.4, 4.0)}),
-    (("layernorm",), None, "random", {"A100-SXM4-80GB": (float("nan"), 4.0)}),
+    # operators, direction (None: both), split, device, estimate-train-time's error, bar
+    (LINEAR, None, "random", A100, "6.1", 2.0),
+    (LINEAR, None, "random", GH200, "5.4", 1.2),
+    (LINEAR, None, "largest", A100, "46.6", 5.0),
+    (LINEAR, None, "largest", GH200, "48.3", 1.5),
+    (("flash_atten",), "fwd", "random", A100, "12.3", 5.0),
+    (("flash_atten",), "fwd", "random", GH200, "6.7", 0.9),
+    (("softmax",), None, "random", A100, "9.4", 4.0),
+    (("layernorm",), None, "random", A100, "-", 4.0),
 )
+NEUSIGHT_KINDS = {
+    "BMM": ("batched_mm",),
+    "FC": ("linear",),
+    "elementwise": ("add", "mul", "div", "pow", "relu", "tanh", "gelu_rows"),
+    "softmax": ("softmax_rows",),
+    "LN": ("layernorm_rows",),
+}
+MOST_ROWS = 6000
 
 
-@dataclass(frozen=True)
-class Row:
-    device: str
-    operator: str
-    direction: str
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Work of one kind on one device, with the operator, the direction and the folder that each row came from."""
+
     key: str
-    values: tuple[float, ...]
-    bound_s: float
-    seconds: float
+    device: str
+    facts: NDArray[np.float64]
+    slowdown: NDArray[np.float64]
+    operators: NDArray[np.str_]
+    directions: NDArray[np.str_]
+    folders: NDArray[np.str_]
+
+    def shown(self, which: NDArray[np.bool_], most: int | None = None) -> Shown:
+        places = np.flatnonzero(which)
+        if most is not None and len(places) > most:
+            places = np.random.default_rng(0).permutation(places)[:most]
+        return Shown(key=self.key, device=get(self.device), facts=self.facts[places], slowdown=self.slowdown[places])
 
 
-def rows_of(root: Path) -> tuple[list[Row], int]:
-    found: list[Row] = []
-    flagged = 0
-    for folder in ("Perlmutter", "Vista"):
-        for table in read(root / "estimate-train-time" / "regressors" / folder / "operator"):
-            if not table.known:
+def rows_of(folders: list[Path]) -> dict[tuple[str, str], Rows]:
+    """All rows that lint does not flag, by kind of work and device."""
+    paths = [path for folder in folders for path in find(folder)[0]]
+    found: dict[tuple[str, str], list[tuple[tuple[float, ...], float, str, str, str]]] = defaultdict(list)
+    with pool() as workers:
+        for part in workers.map(rows_in, paths):
+            for key, device, *row in part:
+                found[key, device].append(tuple(row))
+    arrays = {}
+    for (key, device), rows in found.items():
+        facts, slowdown, operators, directions, folders_of = zip(*rows, strict=True)
+        arrays[key, device] = Rows(
+            key=key, device=device, facts=np.array(facts), slowdown=np.array(slowdown),
+            operators=np.array(operators), directions=np.array(directions), folders=np.array(folders_of),
+        )  # fmt: skip
+    return arrays
+
+
+def rows_in(path: Path) -> list[tuple[str, str, tuple[float, ...], float, str, str, str]]:
+    found = []
+    for table in read_file(path):
+        if not table.known or registry.find(table.operator).ranks:
+            continue
+        operator = registry.find(table.operator)
+        bad = {finding.place for finding in lint_table(table)}
+        for number in range(len(table)):
+            shape = table.shape(number)
+            if operator.refusal(shape) is not None:
                 continue
-            operator = registry.find(table.operator)
-            bad = {(finding.line, finding.direction) for finding in lint_table(table) if finding.line}
-            for number in range(len(table)):
-                shape = table.shape(number)
-                if operator.refusal(shape) is not None:
-                    continue
-                work = operator.work(shape, table.dtype)
-                for direction, half, seconds in zip(
-                    table.directions, (work.forward, work.backward), table.seconds[number].tolist(), strict=False
-                ):
-                    if (int(table.lines[number]), direction) in bad:
-                        flagged += 1
-                        continue
-                    features = features_of(half, table.device) if half else None
-                    if features is not None:
-                        found.append(
-                            Row(table.device.name, table.operator, direction, features.key, features.values,
-                                features.bound_s, seconds)
-                        )  # fmt: skip
-    return found, flagged
+            work = operator.work(shape, table.dtype)
+            halves = zip(table.directions, (work.forward, work.backward), table.seconds[number].tolist(), strict=False)
+            for direction, half, seconds in halves:
+                flagged = (table.source, table.kernel, int(table.lines[number]), direction) in bad
+                facts = facts_of(half, table.device) if half and not flagged else None
+                if facts is not None:
+                    slowdown = max(0.0, float(np.log(seconds / facts.bound_s)))
+                    found.append((facts.key, table.device.name, facts.values, slowdown, table.operator, direction,
+                                  path.parent.name))  # fmt: skip
+    return found
+
+
+def score(model: Model, rows: Rows, which: NDArray[np.bool_]) -> tuple[list[float], list[bool]]:
+    answer = model.answer(rows.facts[which], get(rows.device))
+    true = rows.slowdown[which]
+    errors = np.abs(np.expm1(answer.slowdown - true))
+    return errors.tolist(), ((answer.low <= true) & (true <= answer.high)).tolist()
+
+
+def splits(root: Path) -> None:
+    data = rows_of(
+        [root / "estimate-train-time" / "regressors" / place / "operator" for place in ("Perlmutter", "Vista")]
+    )
+    print(f"\n{'operators':26} {'device':16} {'split':8} {'rows':>5} {'error':>7} {'bar':>6} {'e-t-t':>6}  90 % holds")
+    for operators, direction, split, device, theirs, bar in CASES:
+        errors: list[float] = []
+        holds: list[bool] = []
+        for (_, name), rows in data.items():
+            mine = np.isin(rows.operators, operators) & (rows.directions == (direction or rows.directions))
+            if name != device or not mine.any():
+                continue
+            if split == "random":
+                test = mine & (np.random.default_rng(0).random(len(mine)) < 0.15)
+                train = ~test
+            else:
+                limit = np.quantile(rows.facts[mine, 0], 0.8)
+                test, train = mine & (rows.facts[:, 0] > limit), rows.facts[:, 0] <= limit
+            shown = rows.shown(train)
+            missed, held = score(join([teach(shown)], [shown]), rows, test)
+            errors += missed
+            holds += held
+        print(
+            f"{' '.join(operators):26} {device:16} {split:8} {len(errors):5} {100 * np.mean(errors):6.2f}% {bar:5.1f}% "
+            f"{theirs:>5}%  {100 * np.mean(holds):.0f} %",
+            flush=True,
+        )
+
+
+def experts_of(data: dict[tuple[str, str], Rows]) -> Iterator[tuple[str, list[tuple[Expert, Shown, Rows]]]]:
+    """By kind of work, what each device teaches."""
+    shown = {place: rows.shown(np.ones(len(rows.slowdown), dtype=bool), MOST_ROWS) for place, rows in data.items()}
+    enough = {place: each for place, each in shown.items() if len(each.slowdown) >= 100}
+    with pool() as workers:
+        taught = dict(zip(enough, workers.map(teach, enough.values()), strict=True))
+    for key in sorted({key for key, _ in enough}):
+        yield key, [(taught[place], enough[place], data[place]) for place in enough if place[0] == key]
+
+
+def left_out(data: dict[tuple[str, str], Rows], kinds: dict[str, tuple[str, ...]], folder: str | None) -> None:
+    errors: dict[tuple[str, str], list[float]] = defaultdict(list)
+    holds: dict[str, list[bool]] = defaultdict(list)
+    for _, experts in experts_of(data):
+        for expert, _, rows in experts:
+            others = [each for each in experts if each[0].device != expert.device]
+            if not others:
+                continue
+            model = join([each[0] for each in others], [each[1] for each in others])
+            for kind, operators in kinds.items():
+                which = np.isin(rows.operators, operators) & ((rows.folders == folder) if folder else True)
+                if which.any():
+                    missed, held = score(model, rows, which)
+                    errors[kind, expert.device] += missed
+                    holds[kind] += held
+    devices = sorted({device for _, device in errors})
+    print(f"\n{'left out':18}" + "".join(f"{kind:>18}" for kind in kinds))
+    for device in devices:
+        cells = [errors.get((kind, device)) for kind in kinds]
+        print(f"{device:18}" + "".join(f"{100 * np.mean(cell):17.1f}%" if cell else f"{'-':>18}" for cell in cells))
+    print(f"{'90 % holds':18}" + "".join(f"{100 * np.mean(holds[kind]):16.0f} %" for kind in kinds), flush=True)
+
+
+def pool() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=get_context("spawn"))
 
 
 def main() -> int:
-    root = os.environ.get("ROOFLIGHT_DATA")
-    if not root:
+    place = os.environ.get("ROOFLIGHT_DATA")
+    if not place:
         print("set ROOFLIGHT_DATA to the folder that holds estimate-train-time", file=sys.stderr)
         return 2
-    start = time.perf_counter()
-    rows, flagged = rows_of(Path(root))
-    print(f"{len(rows)} times in {time.perf_counter() - start:.0f} s, {flagged} flagged and left out")
-    by_key: dict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        by_key[row.key].append(row)
-    arrays = {
-        key: (
-            np.array([row.values for row in group]),
-            np.array([max(0.0, np.log(row.seconds / row.bound_s)) for row in group]),
-        )
-        for key, group in by_key.items()
-    }
-    print(
-        f"{'operators':28} {'device':16} {'split':8} {'rows':>5} {'error':>7} {'bar':>6} {'e-t-t':>6}  interval holds"
-    )
-    for operators, direction, split, devices in CASES:
-        for device, (theirs, bar) in devices.items():
-            errors: list[float] = []
-            inside: list[bool] = []
-            for key, group in by_key.items():
-                mine = np.array(
-                    [
-                        row.device == device and row.operator in operators and direction in (None, row.direction)
-                        for row in group
-                    ]
-                )
-                if not mine.any():
-                    continue
-                values, slowdown = arrays[key]
-                if split == "random":
-                    test = mine & (np.random.default_rng(0).random(len(group)) < 0.15)
-                else:
-                    test = mine & (values[:, 0] > np.quantile(values[mine, 0], 0.8))
-                predicted = np.maximum(0.0, _fit(values[~test], slowdown[~test]).predict(values[test]))
-                # the interval, from a second part held out of what is learned from
-                calibrating = ~test & mine & (np.random.default_rng(1).random(len(group)) < 0.2)
-                rest = _fit(values[~test & ~calibrating], slowdown[~test & ~calibrating])
-                missed = slowdown[calibrating] - np.maximum(0.0, rest.predict(values[calibrating]))
-                low, high = np.quantile(missed, (0.05, 0.95))
-                off = slowdown[test] - predicted
-                errors += np.abs(np.expm1(-off)).tolist()
-                inside += ((off >= low) & (off <= high)).tolist()
-            print(
-                f"{' '.join(operators):28} {device:16} {split:8} {len(errors):5} {100 * np.mean(errors):6.2f}% "
-                f"{bar:5.1f}% {theirs:5.1f}%  {100 * np.mean(inside):.0f}%",
-                flush=True,
-            )
+    root, start = Path(place), time.perf_counter()
+    wanted = sys.argv[1:] or ["splits", "neusight", "vidur"]
+    if "splits" in wanted:
+        splits(root)
+    if "neusight" in wanted:
+        data = rows_of([root / "neusight" / "train", root / "neusight" / "test"])
+        left_out({place: rows for place, rows in data.items() if "conv" not in place[0]}, NEUSIGHT_KINDS, "test")
+    if "vidur" in wanted:
+        data = rows_of([root / "vidur" / "compute"])
+        kinds = {name: (name,) for name in sorted({each for rows in data.values() for each in set(rows.operators)})}
+        left_out(data, kinds, None)
+    print(f"\n{time.perf_counter() - start:.0f} s")
     return 0
 
 

@@ -9,8 +9,11 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from rooflight.devices import calibrations, get
-from rooflight.devices.spec import DeviceSpec
+from rooflight.devices.spec import DeviceSpec, Roofs
+from rooflight.records.estimate import Estimate
 from rooflight.records.quantity import Quantity
 from rooflight.records.session import Session
 from rooflight.roofline.analysis import Analysis
@@ -19,6 +22,7 @@ from rooflight.roofline.memory import memory_use
 
 if TYPE_CHECKING:
     from rooflight.capture.recorder import record
+    from rooflight.prediction.predictor import Predictor
     from rooflight.roofline.ranks import RankedAnalysis
     from rooflight.workloads.steps import Step
 
@@ -45,17 +49,51 @@ class Wish:
         return [f"--{option.name}" for option in fields(self) if getattr(self, option.name) not in (None, False)]
 
 
-def analyze(session: Session | record, device: DeviceSpec | str | None = None, *, target: str = "") -> Analysis:
+def analyze(
+    session: Session | record,
+    device: DeviceSpec | str | None = None,
+    *,
+    target: str = "",
+    predictor: Predictor | None = None,
+) -> Analysis:
     """Cost a session, or a finished recording, and bound it for a device: a spec, a name (``"H100-SXM5-80GB"``), or the
     one it was recorded on.
 
     Without ``device``, a session recorded on CUDA is bounded for that GPU; one recorded on a CPU, or without hardware,
-    for that CPU, which is calibrated now if it is this machine's and never was. Raises ValueError for an unknown
-    device.
+    for that CPU, which is calibrated now if it is this machine's and never was. With a ``predictor``, times are
+    predicted too, as ``predicted`` does. Raises ValueError for an unknown device.
     """
     if not isinstance(session, Session):
         session = session.session
-    return analyze_for(session, device_of(session) if device is None else device, target)
+    analysis = analyze_for(session, device_of(session) if device is None else device, target)
+    return analysis if predictor is None else predicted(analysis, predictor)
+
+
+def predicted(analysis: Analysis, predictor: Predictor) -> Analysis:
+    """The same analysis with predicted times beside the bounds; each distinct op is predicted once, on its own.
+
+    Raises ValueError for a model that turns out to be damaged when it is first needed.
+    """
+    session = analysis.session
+    counted = np.unique(session.columns.signature[session.counted]).tolist()
+    found = predictor.predict_many([(session.signatures[number],) for number in counted], _as_it_ran(analysis))
+    estimates: list[Estimate | None] = [None] * len(session.signatures)
+    for number, estimate in zip(counted, found, strict=True):
+        estimates[number] = estimate
+    return analyze_for(session, analysis.device, analysis.target, estimates)
+
+
+def _as_it_ran(analysis: Analysis) -> DeviceSpec:
+    """The device with the peak of float32 products that the run's settings allowed: a predictor knows no settings."""
+    device = analysis.device
+    peak = device.matrix_peak(analysis.float32_matrix)
+    if analysis.float32_matrix == "float32" or peak is None:
+        return device
+
+    def faster(roofs: Roofs | None) -> Roofs | None:
+        return roofs and replace(roofs, matrix_flops_per_s={**roofs.matrix_flops_per_s, "float32": peak})
+
+    return replace(device, datasheet=faster(device.datasheet), calibrated=faster(device.calibrated))
 
 
 def analyze_target(
@@ -99,7 +137,9 @@ def analyze_target(
     return analyze(session, spec or here, target=title), notes
 
 
-def analyze_ranks(targets: Sequence[str], wish: Wish, *, device: str | None = None) -> RankedAnalysis:
+def analyze_ranks(
+    targets: Sequence[str], wish: Wish, *, device: str | None = None, predictor: Predictor | None = None
+) -> RankedAnalysis:
     """The saved sessions of a run's ranks, analysed and put together, for a device or the ones they ran on.
 
     Raises ValueError for a target that is no saved session, and for sessions that do not belong together.
@@ -115,7 +155,10 @@ def analyze_ranks(targets: Sequence[str], wish: Wish, *, device: str | None = No
     spec = None if device in (None, "cpu", "cuda") else get(device)
     sessions = [load(target) for target in targets]
     return merge(
-        [analyze(session, spec, target=session.environment.get("target", "a step")) for session in sessions],
+        [
+            analyze(session, spec, target=session.environment.get("target", "a step"), predictor=predictor)
+            for session in sessions
+        ],
         [Path(target).name for target in targets],
     )
 

@@ -1,263 +1,382 @@
-"""Features, models and predictions, on tables written by hand."""
+"""Predictions: of ops, of shapes, of products by the thousand, and as estimate-train-time's page calls them."""
 
 from __future__ import annotations
 
-import json
-from math import exp, log
+import subprocess
+import sys
+import textwrap
+from math import log
 from pathlib import Path
 
 import numpy as np
 import pytest
 from builders import op, spec
-from typer.testing import CliRunner
+from gemm_table import gemm
+from handmade_models import A100, H100, INSIDE, expert, model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from measured_tables import A100_FILE, GRID, H100_FILE, VECTORS, write_table
 
-from rooflight.cli.main import app
-from rooflight.devices import get
-from rooflight.prediction.features import features_of, names_of, product_sizes
-from rooflight.prediction.model import LEAST_ROWS, check_trees, decode, learn
-from rooflight.prediction.predictor import TYPICAL_SLOWDOWN, Predictor, fit
-from rooflight.prediction.tables import read
-from rooflight.records.estimate import Source
+from rooflight.prediction.features import OTHERS_KEY, PRODUCT_KEY
+from rooflight.prediction.fitting import fit
+from rooflight.prediction.predictor import SUFFIX, Predictor
+from rooflight.prediction.reading import read
+from rooflight.prediction.teaching import LEAST_ROWS
+from rooflight.records.estimate import Estimate, Source
 from rooflight.sampling import registry
 
-A100 = get("A100-SXM4-80GB")
-MM = op("aten::mm", {"self": spec((64, 32), "float16"), "mat2": spec((32, 16), "float16")}, [spec((64, 16), "float16")])
-EFFICIENCY = 0.5
-
-
-def write_table(folder: Path, operator: str = "gemm", *, noise: float = 0.0, rows: int = 200) -> Path:
-    """gemm rows that take twice their bound on an A100, give or take ``noise``."""
-    found = registry.find(operator)
-    rng = np.random.default_rng(1)
-    lines = ["m,n,k,dur(us)"]
-    for m, n, k in rng.choice([256, 512, 768, 1024, 2048, 4096], size=(rows, 3)):
-        features = features_of(
-            found.work(found.shape({"m": int(m), "n": int(n), "k": int(k)}), "float16").forward, A100
-        )
-        assert features is not None
-        seconds = features.bound_s / EFFICIENCY * exp(rng.normal(0, noise)) if noise else features.bound_s / EFFICIENCY
-        lines.append(f"{m},{n},{k},{seconds * 1e6!r}")
-    path = folder / f"NVIDIAA100-SXM4-80GB_{operator}_fp16.csv"
-    path.write_text("\n".join(lines) + "\n")
-    return path
+X = spec((1 << 20,))
+ADD = op("aten::add", {"self": X, "other": X}, [X])
+EXP = op("aten::exp", {"self": X}, [X])
+VIEW = op("aten::view", {"self": spec((8,), storage=0)}, [spec((2, 4), storage=0)])
+UNKNOWN = op("nobody::knows", {"x": X}, [X])
+SMALL, LARGE = gemm(512, 512, 512), gemm(1 << 15, 1 << 15, 1 << 14)
+BY_HAND = Predictor([model(expert(A100, log(2), log(3)))])  # twice the bound; of work beyond a millisecond, three times
 
 
 @pytest.fixture(scope="module")
 def predictor(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
-    found, few = fit(read(write_table(tmp_path_factory.mktemp("tables"), noise=0.05)))
-    assert few == {}
-    return found
+    """What 64 products that took twice their bound, give or take 5 %, teach."""
+    return Predictor(fit(read(write_table(tmp_path_factory.mktemp("tables"), noise=0.05))).models)
 
 
-def test_features_have_the_names_of_their_key():
-    for ops in ((MM,), (op("aten::exp", {"self": spec((8, 8))}, [spec((8, 8))]),), (MM, MM)):
-        features = features_of(ops, A100)
-        assert features is not None
-        assert len(features.values) == len(names_of(features.key))
-
-
-def test_the_bound_of_several_ops_is_the_sum_of_theirs():
-    one, two = features_of((MM,), A100), features_of((MM, MM), A100)
-    assert one is not None
-    assert two is not None
-    assert two.bound_s == pytest.approx(2 * one.bound_s)
-
-
-def test_sizes_of_products():
-    assert product_sizes(MM) == (1, 64, 16, 32)
-    batched = op("aten::bmm", {"self": spec((3, 4, 5)), "mat2": spec((3, 5, 6))}, [spec((3, 4, 6))])
-    assert product_sizes(batched) == (3, 4, 6, 5)
-    added = op("aten::addmm", {"self": spec((6,)), "mat1": spec((4, 5)), "mat2": spec((5, 6))}, [spec((4, 6))])
-    assert product_sizes(added) == (1, 4, 6, 5)
-    assert product_sizes(op("aten::exp", {"self": spec((3, 4))}, [spec((3, 4))])) is None
-
-
-def test_work_without_a_cost_has_no_features():
-    assert features_of((op("nobody::knows", {"x": spec((4,))}, [spec((4,))]),), A100) is None
-    assert features_of((), A100) is None
-
-
-def test_a_constant_efficiency_is_learned(predictor: Predictor):
-    # twice the bound, 5 % noise: the error of what is held out is that of the noise, about 0.8 x 5 %
-    model = predictor.models["gemm"]
-    assert model.rows == 200
-    assert model.error < 0.07
+def test_what_was_learned_is_predicted(predictor: Predictor):
     estimate = predictor.predict_shape("gemm", {"m": 1024, "n": 1024, "k": 1024}, "fp16", A100)["step"]
-    assert estimate.time_s == pytest.approx(estimate.bound_s / EFFICIENCY, rel=0.1)
+    # 2 * 1024^3 FLOPs at 312 TFLOP/s
+    assert estimate.bound_s == pytest.approx(2 * 1024**3 / 312e12)
+    assert estimate.time_s == pytest.approx(2 * estimate.bound_s, rel=0.1)
+    assert estimate.low_s < estimate.time_s < estimate.high_s < 1.5 * estimate.time_s
     assert estimate.source is Source.REGRESSED
     assert not estimate.extrapolated
-    # 90 % of a normal distribution lies within 1.64 deviations: exp(1.64 * 0.05) = 1.085; of few rows, somewhat more
-    assert estimate.high_s / estimate.time_s < 1.25
 
 
-def test_what_was_never_shown_is_extrapolated_and_less_sure(predictor: Predictor):
-    inside = predictor.predict_shape("gemm", [1024, 1024, 1024], "fp16", A100)["step"]
-    for shape, device in (([65536, 1024, 1024], "A100-SXM4-80GB"), ([1024, 1024, 1024], "H100-SXM5-80GB")):
-        outside = predictor.predict_shape("gemm", shape, "fp16", device)["step"]
-        assert outside.extrapolated
-        assert outside.high_s / outside.time_s >= inside.high_s / inside.time_s
+def test_an_answer_is_the_bound_times_a_slowdown_and_its_interval():
+    small, large = BY_HAND.predict(SMALL, A100), BY_HAND.predict(LARGE, "A100-SXM4-80GB")
+    assert small.time_s == pytest.approx(2 * small.bound_s)
+    assert small.high_s == pytest.approx(small.time_s * np.exp(INSIDE[1]))
+    assert small.low_s == pytest.approx(small.time_s * np.exp(INSIDE[0]))
+    assert not small.extrapolated
+    assert large.time_s == pytest.approx(3 * large.bound_s)
+    assert large.extrapolated
+    assert large.source is Source.REGRESSED
 
 
-def test_an_unknown_kind_takes_half_the_speed_of_light_within_a_factor_of_four(predictor: Predictor):
-    estimate = predictor.predict_shape("softmax", [1, 4, 16, 1024], "fp16", A100)["fwd"]
+def test_a_device_never_shown_is_extrapolated_and_less_sure():
+    here, there = BY_HAND.predict(SMALL, A100), BY_HAND.predict(SMALL, H100)
+    assert not here.extrapolated
+    assert there.extrapolated
+    assert there.high_s / there.time_s > here.high_s / here.time_s
+    assert there.bound_s <= there.low_s
+
+
+@pytest.mark.parametrize("models", [(), (model(expert(A100, 0.5, 0.5)),)], ids=["no models", "models of others"])
+def test_an_unknown_kind_takes_half_the_speed_of_light_within_a_factor_of_four(models: tuple):
+    estimate = Predictor(models).predict(EXP, A100)
     assert estimate.source is Source.TYPICAL
     assert estimate.extrapolated
-    assert estimate.time_s == pytest.approx(estimate.bound_s * exp(TYPICAL_SLOWDOWN))
+    assert estimate.time_s == pytest.approx(2 * estimate.bound_s)
     assert estimate.low_s == estimate.bound_s  # a quarter of twice the bound would beat it
     assert estimate.high_s == pytest.approx(8 * estimate.bound_s)
 
 
-def test_nothing_is_predicted_faster_than_light():
-    values = np.random.default_rng(0).random((60, len(names_of("gemm"))))
-    model = learn("gemm", values, np.zeros(60), ["A100-SXM4-80GB"])
-    assert (model.predict(values) >= 0).all()
-    assert model.inside[0] <= 0 <= model.inside[1]
+def test_an_op_that_was_not_measured_takes_what_others_do():
+    others = model(expert(A100, log(1.5), log(1.5), key=OTHERS_KEY), key=OTHERS_KEY)
+    known = model(expert(A100, log(4), log(4), key="aten::add"), key="aten::add")
+    similar = Predictor([others, known]).predict(EXP, A100)
+    assert similar.time_s == pytest.approx(1.5 * similar.bound_s)
+    assert similar.source is Source.SIMILAR
+    assert similar.extrapolated
+    assert Predictor([others, known]).predict(ADD, A100).source is Source.REGRESSED
+    assert Predictor([others, known]).predict(SMALL, A100).source is Source.TYPICAL  # products are not alike
 
 
-def test_too_few_rows_make_no_model(tmp_path: Path):
-    few = LEAST_ROWS - 1
-    predictor, left = fit(read(write_table(tmp_path, rows=few)))
-    assert not predictor.models
-    assert left == {"gemm": few}
-    with pytest.raises(ValueError, match="too few"):
-        learn("gemm", np.zeros((few, 3)), np.zeros(few), [])
+def test_work_without_a_cost_cannot_be_predicted():
+    for works, name in (
+        (UNKNOWN, "nobody::knows"),
+        ((EXP, UNKNOWN), "nobody::knows"),
+        (VIEW, "aten::view"),
+        ((), "no"),
+    ):
+        with pytest.raises(ValueError, match=rf"{name}[^\n]*: no cost is known"):
+            BY_HAND.predict(works, A100)
+    with pytest.raises(ValueError, match="H300"):
+        BY_HAND.predict(SMALL, "NVIDIA H300")
+
+
+def test_many_are_predicted_in_order_each_as_it_is_alone():
+    works = [(SMALL,), (EXP,), (UNKNOWN,), (LARGE,), (SMALL,), (VIEW,), (), (SMALL, EXP), (EXP,), (ADD, VIEW)]
+    found = BY_HAND.predict_many(works, "A100-SXM4-80GB")
+    assert [each is None for each in found] == [False, False, True, False, False, True, True, False, False, False]
+    for ops, estimate in zip(works, found, strict=True):
+        if estimate is not None:
+            alone = BY_HAND.predict(ops, A100)
+            assert estimate == alone
+    assert found[0] is found[4]  # asked once
+    assert BY_HAND.predict_many([], A100) == []
+    assert BY_HAND.predict_many([[SMALL]], A100) == [found[0]]  # lists do
+    with pytest.raises(ValueError, match="H300"):
+        BY_HAND.predict_many([], "NVIDIA H300")
+
+
+def test_many_are_told_from_one_another_by_all_that_they_are():
+    turned = op("aten::mm", {"self": spec((512, 512)), "mat2": spec((512, 512), strides=(1, 512))}, [spec((512, 512))])
+    straight = gemm(512, 512, 512, "float32")
+    one, other = BY_HAND.predict_many([(straight,), (turned,)], A100)
+    assert one == other  # the same by this model, which knows nothing of it, but both are there
+    assert one is not other
+
+
+dimension = st.integers(1, 1 << 18)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(dimension, dimension, dimension), min_size=1, max_size=6), st.sampled_from([A100, H100]))
+def test_products_are_predicted_as_ops_are_and_never_beat_the_bound(predictor: Predictor, sizes: list, device):
+    m, n, k = np.array(sizes, dtype=np.float64).T
+    batch = predictor.predict_products(m, n, k, "fp16", device)
+    each = predictor.predict_many([(gemm(*size),) for size in sizes], device)
+    for place, estimate in enumerate(each):
+        assert isinstance(estimate, Estimate)
+        assert batch.time_s[place] == pytest.approx(estimate.time_s)
+        assert batch.low_s[place] == pytest.approx(estimate.low_s)
+        assert batch.high_s[place] == pytest.approx(estimate.high_s)
+        assert batch.bound_s[place] == pytest.approx(estimate.bound_s)
+        assert batch.extrapolated[place] == estimate.extrapolated
+    assert (batch.bound_s <= batch.low_s).all()
+    assert (batch.low_s <= batch.time_s).all()
+    assert (batch.time_s <= batch.high_s).all()
+    assert np.isfinite(batch.high_s).all()
+
+
+def test_products_by_the_thousand_are_answered_like_a_few(predictor: Predictor):
+    rng = np.random.default_rng(0)
+    m, n, k = rng.integers(1, 4096, (3, 5000)).astype(float)
+    many = predictor.predict_products(m, n, k, "bf16", A100, batch=4)
+    few = [predictor.predict_products(m[rows], n[rows], k[rows], "bf16", A100, batch=4.0) for rows in (slice(7), [-1])]
+    assert few[0].time_s == pytest.approx(many.time_s[:7], rel=1e-9)
+    assert few[1].high_s == pytest.approx(many.high_s[-1:], rel=1e-9)
+    with pytest.raises(ValueError, match="positive integers"):
+        predictor.predict_products(m, n, np.where(k == k[9], 0, k), "bf16", A100)
+    with pytest.raises(ValueError, match="H300"):
+        predictor.predict_products(m, n, k, "bf16", "NVIDIA H300")
+
+
+def test_products_of_no_model_are_typical():
+    batch = Predictor().predict_products(np.array([64.0]), np.array([64.0]), np.array([64.0]), "fp16", A100)
+    assert batch.time_s == pytest.approx(2 * batch.bound_s)
+    assert batch.extrapolated.all()
+
+
+@pytest.mark.parametrize("name", [name for name in registry.names() if not registry.find(name).ranks])
+def test_every_operator_has_a_prediction_in_each_direction(name: str):
+    operator = registry.find(name)
+    shape = {each: operator.defaults.get(each, 512 if each == "dim" else 16) for each in operator.parameters}
+    dtype = "fp8" if name == "scaled_mm" else "fp16"
+    found = BY_HAND.predict_shape(name, shape, dtype, H100)
+    assert tuple(found) == operator.directions
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "said"),
+    [
+        ("gemm", {"m": 4, "n": 4}, "gemm needs k"),
+        ("gemm", {"m": 4, "n": 4, "k": 4, "z": 4}, "gemm has no parameter z"),
+        ("gemm", [1, 2], "gemm needs k"),
+        ("gemm", list(range(1, 30)), "not 29 values"),
+        ("gemm", {"m": 0, "n": 4, "k": 4}, "gemm: m=0 is too small"),
+        ("gemm", {"m": -4, "n": 4, "k": 4}, "gemm: m=-4 is too small"),
+        ("gemm", {"m": 4.5, "n": 4, "k": 4}, "must be integers"),
+        ("gem", {"m": 4, "n": 4, "k": 4}, 'unknown operator "gem": did you mean gemm'),
+    ],
+)
+def test_wrong_shapes_are_one_clear_line(function: str, shape, said: str):
+    with pytest.raises(ValueError, match=said) as caught:
+        BY_HAND.predict_shape(function, shape, "fp16", A100)
+    assert "\n" not in str(caught.value)
 
 
 def test_saved_models_predict_the_same(predictor: Predictor, tmp_path: Path):
-    loaded = Predictor.load(predictor.save(tmp_path / "models"))
-    for shape in ([512, 768, 1024], [9999, 31, 7]):
-        one, other = (each.predict_shape("gemm", shape, "fp16", A100)["step"] for each in (predictor, loaded))
-        assert one == other
+    loaded = Predictor.load(predictor.save(tmp_path / "deep" / "models"))
+    for device in (A100, H100):
+        for shape in ([512, 768, 1024], [9999, 31, 7], [1 << 17, 1 << 17, 64]):
+            one, other = (each.predict_shape("gemm", shape, "fp16", device) for each in (predictor, loaded))
+            assert one == other
     assert loaded.models.keys() == predictor.models.keys()
+    assert [path.name[: -len(SUFFIX)].split("-")[0] for path in (tmp_path / "deep" / "models").iterdir()] == ["gemm"]
+    again = Predictor.load(loaded.save(tmp_path / "deep" / "models"))  # over itself
+    assert again.models.keys() == predictor.models.keys()
+
+
+def test_kinds_whose_names_look_alike_have_files_of_their_own(tmp_path: Path):
+    found = ["aten::add", "aten-add", "aten::add_", "a" * 300 + "x", "a" * 300 + "y"]
+    saved = Predictor([model(expert(A100, 0.5, 0.5, key=key), key=key) for key in found]).save(tmp_path)
+    assert len(list(saved.iterdir())) == len(found)
+    loaded = Predictor.load(saved)
+    assert all(loaded.model(key) is not None for key in found)
+    assert loaded.model("aten::sub") is None
 
 
 def test_a_folder_without_models_says_what_to_do(tmp_path: Path):
-    for folder in (tmp_path, tmp_path / "none"):
+    (tmp_path / "gemm.model.json").write_text("{}")  # of an older version
+    for folder in (tmp_path, tmp_path / "none", tmp_path / "gemm.model.json"):
         with pytest.raises(ValueError, match="rooflight fit DATA --out"):
             Predictor.load(folder)
 
 
-def damaged(text: dict, **changes: object) -> bytes:
-    return json.dumps({**text, **changes}).encode()
+def test_a_file_that_is_no_model_is_told_when_it_is_needed(tmp_path: Path):
+    (path,) = BY_HAND.save(tmp_path).iterdir()
+    good = path.read_bytes()
+    other = Predictor([model(expert(A100, 1, 1, key="aten::exp"), key="aten::exp")]).save(tmp_path / "other")
+    for content, said in (
+        (good[: len(good) // 2], "not a model of rooflight fit"),
+        (next(other.iterdir()).read_bytes(), "the model of another kind of work: fit it again"),
+    ):
+        path.write_bytes(content)
+        predictor = Predictor.load(tmp_path)
+        assert predictor.predict(EXP, A100).source is Source.TYPICAL  # needs no model of products
+        for _ in range(2):  # and stays untold only until then
+            with pytest.raises(ValueError, match=said) as caught:
+                predictor.predict(SMALL, A100)
+            assert str(path) in str(caught.value)
+            assert "\n" not in str(caught.value)
+        with pytest.raises(ValueError, match=said):
+            _ = predictor.models
+    path.unlink()
+    path.mkdir()  # a folder by that name
+    with pytest.raises(ValueError, match="directory") as caught:
+        Predictor.load(tmp_path).predict(SMALL, A100)
+    assert str(path) in str(caught.value)
 
 
-def test_damaged_and_hostile_models_are_refused_in_one_line(predictor: Predictor):
-    good = predictor.models["gemm"].encode()
-    decode(good)
-    text = json.loads(good)
-    trees = text["trees"]
-    tree = trees[trees.index("Tree=0") : trees.index("Tree=1")]
-    children = next(line for line in tree.splitlines() if line.startswith("left_child"))
-    features = next(line for line in tree.splitlines() if line.startswith("split_feature"))
-    leaves = next(line for line in tree.splitlines() if line.startswith("leaf_value"))
-    cases = {
-        "not JSON": b"\x80\x04\x95pickle",
-        "half": good[: len(good) // 2],
-        "another schema": damaged(text, schema="rooflight.model/9"),
-        "other features": damaged(text, key="aten::exp"),
-        "too few ranges": damaged(text, low=[0.0]),
-        "no numbers": damaged(text, error=1e999),
-        "an unknown field": damaged(text, code="import os"),
-        "no trees": damaged(text, trees=""),
-        "a child far outside": damaged(text, trees=trees.replace(children, "left_child=999999 " + children[13:])),
-        "a loop": damaged(text, trees=trees.replace(children, "left_child=" + "0 " * len(children[11:].split()))),
-        "a feature far outside": damaged(text, trees=trees.replace(features, features.replace("=", "=7777777 ", 1))),
-        "a missing leaf": damaged(text, trees=trees.replace(leaves, leaves.rsplit(" ", 1)[0])),
-    }
-    for name, content in cases.items():
-        with pytest.raises(ValueError, match=r"fit it again|not a model") as caught:
-            decode(content)
-        assert "\n" not in str(caught.value), name
+def test_lightgbm_is_not_imported_before_it_is_worth_it(predictor: Predictor, tmp_path: Path):
+    """Nor needed at all: where it is not installed, numpy does what it does."""
+    code = f"""
+        import sys
+        import numpy as np
+        from rooflight.prediction.predictor import Predictor
+
+        loaded = Predictor.load({str(predictor.save(tmp_path))!r})
+        assert loaded.models
+        few = loaded.predict_products(*np.full((3, 2000), 512.0), "fp16", "A100-SXM4-80GB")
+        assert not {{"lightgbm", "torch", "sklearn", "pandas"}} & set(sys.modules), "imported too much"
+        sys.modules["lightgbm"] = None
+        many = loaded.predict_products(*np.full((3, 3000), 512.0), "fp16", "A100-SXM4-80GB")
+        assert set(many.time_s) == set(few.time_s)
+        assert sys.modules["lightgbm"] is None
+        print(many.time_s[0])
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) == pytest.approx(predictor.predict(SMALL, A100).time_s)
 
 
-def test_trees_as_they_are_pass_the_check(predictor: Predictor):
-    check_trees(predictor.models["gemm"].trees, len(names_of("gemm")))
+class Page:
+    """estimate-train-time's call, with what its example says."""
 
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.predictor = folder, Predictor()
 
-def test_flagged_times_teach_nothing(tmp_path: Path):
-    from rooflight.prediction.lint import lint
-
-    path = write_table(tmp_path)
-    lines = path.read_text().splitlines()
-    lines[5] = ",".join([*lines[5].split(",")[:3], "0.0001"])  # far faster than light
-    path.write_text("\n".join(lines) + "\n")
-    tables = read(path)
-    findings = lint(tables)
-    assert findings
-    predictor, _ = fit(tables, findings)
-    assert predictor.models["gemm"].rows < 200
-    assert predictor.models["gemm"].error < 0.01
-
-
-def test_the_commands_go_from_samples_to_a_prediction(tmp_path: Path):
-    runner = CliRunner()
-    write_table(tmp_path, noise=0.02)
-    done = runner.invoke(app, ["fit", str(tmp_path), "--out", str(tmp_path / "models"), "--json", str(tmp_path / "f")])
-    assert done.exit_code == 0, done.output
-    (model,) = json.loads((tmp_path / "f").read_text())["models"]
-    assert model["key"] == "gemm"
-    shape = ["--m", "1024", "--n=1024", "--k", "1024", "--dtype", "fp16", "--device", "A100-SXM4-80GB"]
-    done = runner.invoke(app, ["predict", "gemm", *shape, "--models", str(tmp_path / "models"), "--json", "-"])
-    assert done.exit_code == 0, done.output
-    step = json.loads(done.output)["step"]
-    # 2 * 1024^3 / 312e12 = 6.88 us at the speed of light, twice that
-    assert step["bound_s"] == pytest.approx(2 * 1024**3 / 312e12)
-    assert step["time_s"] == pytest.approx(2 * step["bound_s"], rel=0.1)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["gemm", "--m", "x"], "--name number"),
-        (["gemm", "--m", "4", "--m", "5"], "twice"),
-        (["gemm", "stray"], "--name number"),
-        (["gemm", "--m", "4", "--n"], "--name number"),
-    ],
-)
-def test_odd_shapes_are_one_clear_line(words: list[str], said: str):
-    done = CliRunner().invoke(app, ["predict", *words, "--device", "H100-SXM5-80GB"])
-    assert isinstance(done.exception, ValueError)
-    assert said in str(done.exception)
-
-
-def test_an_interval_holds_what_it_says(predictor: Predictor):
-    """Nine in ten of fresh rows of the same making lie inside."""
-    rng = np.random.default_rng(7)
-    inside = 0
-    for m, n, k in rng.choice([256, 512, 768, 1024, 2048, 4096], size=(300, 3)):
-        estimate = predictor.predict_shape("gemm", [int(m), int(n), int(k)], "fp16", A100)["step"]
-        true = estimate.bound_s * exp(log(1 / EFFICIENCY) + rng.normal(0, 0.05))
-        inside += estimate.low_s <= true <= estimate.high_s
-    assert 0.85 <= inside / 300 <= 0.97
-
-
-def test_the_pages_call_learns_on_first_need(tmp_path: Path):
-    write_table(tmp_path)
-    predictor = Predictor()
-
-    def microseconds(**changes: object) -> float:
+    def microseconds(self, **changes: object) -> float:
         arguments: dict = {
-            "gpu_name": "NVIDIAA100-SXM4-80GB",
+            "gpu_name": A100_FILE,
             "function": "gemm",
             "precision": "fp16",
             "propagation": "step",
             "shape": [1024, 1024, 1024],
-            "model_dict": predictor.operator_dict,
+            "model_dict": self.predictor.operator_dict,
             "config_folder": "path/to/config",
-            "data_folder": tmp_path,
+            "data_folder": self.folder,
         }
-        return predictor.predict_operator(**{**arguments, **changes})
+        return self.predictor.predict_operator(**{**arguments, **changes})
 
-    first = microseconds()
+
+def test_the_pages_call_learns_on_first_need(tmp_path: Path):
+    write_table(tmp_path)
+    page = Page(tmp_path)
+    first = page.microseconds()
     assert first == pytest.approx(2 * 2 * 1024**3 / 312e12 * 1e6, rel=0.02)  # twice the bound
-    (learned,) = predictor.operator_dict.values()
-    assert microseconds() == first
-    assert list(predictor.operator_dict.values()) == [learned]
-    for changes, said in (
+    ((key, learned),) = page.predictor.operator_dict.items()
+    assert key == (A100_FILE, "gemm", "fp16")
+    assert page.microseconds() == first
+    assert list(page.predictor.operator_dict.values()) == [learned]
+    mine: dict = {}
+    assert page.microseconds(model_dict=mine) == first
+    assert len(mine) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
         ({"propagation": "bwd"}, "it has step"),
         ({"function": "softmax", "shape": [1, 4, 16, 1024]}, "no samples of softmax"),
+        ({"function": "nothing"}, "nothing"),
         ({"gpu_name": "NVIDIA H300"}, "H300"),
+        ({"gpu_name": H100_FILE}, f"no samples of gemm in fp16 on {H100_FILE}"),
+        ({"precision": "fp32"}, "no samples of gemm in fp32"),
+        ({"precision": "fp1"}, "fp1"),
+        ({"precision": "fp17"}, "fp17"),
         ({"shape": [1, 2]}, "needs k"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            microseconds(**changes)
+        ({"shape": [0, 2, 3]}, "m=0 is too small"),
+        ({"data_folder": "/nowhere/at/all"}, "there is no /nowhere/at/all"),
+    ],
+)
+def test_the_pages_call_refuses_in_one_line(changes: dict, said: str, tmp_path: Path):
+    write_table(tmp_path)
+    with pytest.raises(ValueError, match=said) as caught:
+        Page(tmp_path).microseconds(**changes)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_pages_call_goes_by_what_its_arguments_mean(tmp_path: Path):
+    """Precisions have several names."""
+    write_table(tmp_path)
+    page = Page(tmp_path)
+    assert page.microseconds(precision="float16") == page.microseconds()
+
+
+def test_the_pages_call_learns_from_that_operator_on_that_device_alone(tmp_path: Path):
+    write_table(tmp_path)
+    write_table(tmp_path, slowdown=5.0, device=H100_FILE)
+    write_table(tmp_path, slowdown=9.0, precision="fp32")
+    products = [(2, m, n, k) for m, n, k in GRID]
+    write_table(tmp_path, "batched_mm", products, slowdown=7.0)  # products as well
+    page = Page(tmp_path)
+    assert page.microseconds() == pytest.approx(2 * 2 * 1024**3 / 312e12 * 1e6, rel=0.02)
+    (learned,) = page.predictor.operator_dict.values()
+    assert learned.models[PRODUCT_KEY].rows == len(GRID)
+
+
+def test_the_pages_call_is_not_taken_in_by_names_that_end_alike(tmp_path: Path):
+    """log_softmax_rows ends as softmax_rows does, and was measured instead."""
+    write_table(tmp_path, "log_softmax_rows", VECTORS)
+    with pytest.raises(ValueError, match="no samples of softmax_rows"):
+        Page(tmp_path).microseconds(function="softmax_rows", shape=[4096, 1024], propagation="fwd")
+
+
+def test_the_pages_call_does_not_guess_from_too_few_samples(tmp_path: Path):
+    write_table(tmp_path, shapes=GRID[: LEAST_ROWS - 1])
+    with pytest.raises(ValueError, match="too few"):
+        Page(tmp_path).microseconds()
+
+
+def test_the_pages_call_without_data_asks_the_models_that_there_are():
+    def call(predictor: Predictor) -> float:
+        return predictor.predict_operator(
+            gpu_name=A100_FILE, function="gemm", precision="fp16", propagation="step", shape=[512, 512, 512]
+        )
+
+    assert call(BY_HAND) == pytest.approx(BY_HAND.predict(SMALL, A100).time_s * 1e6)
+    assert BY_HAND.operator_dict == {}
+
+
+def test_the_pages_call_has_both_directions(tmp_path: Path):
+    write_table(tmp_path, "gelu_rows", VECTORS, slowdown=3.0)
+    page = Page(tmp_path)
+    times = [
+        page.microseconds(function="gelu_rows", shape=[4096, 4096], propagation=direction)
+        for direction in ("fwd", "bwd")
+    ]
+    # a tensor read and one written, two read and one written; 4096^2 numbers of 2 bytes at 2039 GB/s
+    assert times == pytest.approx([3 * tensors * 4096**2 * 2 / 2039e9 * 1e6 for tensors in (2, 3)], rel=0.05)

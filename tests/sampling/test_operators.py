@@ -42,6 +42,26 @@ PAGE = {
     "middleStage_optimizer": [2, 64, 3],
     "lastStage_optimizer": [2, 64, 3],
 }
+GENERAL = {
+    "linear": [64, 48, 96],
+    "batched_mm": [6, 64, 48, 96],
+    "add": [64, 96],
+    "mul": [64, 96],
+    "div": [64, 96],
+    "pow": [64, 96],
+    "neg": [64, 96],
+    "relu": [64, 96],
+    "tanh": [64, 96],
+    "silu": [64, 96],
+    "gelu_rows": [64, 96, 1],
+    "softmax_rows": [64, 96],
+    "log_softmax_rows": [64, 96],
+    "nll_loss": [64, 96],
+    "layernorm_rows": [64, 96],
+    "embedding_rows": [64, 1000, 96],
+    "cat": [64, 96, 3],
+    "sum_rows": [64, 96],
+}
 MORE = {
     "gemm": [64, 48, 96, 1, 0],
     "sdpa": [2, 8, 2, 64, 64, 32, 1],
@@ -53,6 +73,7 @@ MORE = {
     "conv2d": [2, 8, 20, 24, 16, 3, 2, 1, 2],
     "adamw": [640, 3, 0],
     "copy": [640],
+    **GENERAL,
 }
 COLLECTIVES = {name: [640, 2, 2] for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p")}
 
@@ -63,6 +84,10 @@ CASES += [
     ("gemm", [64, 48, 96, 0, 1], "float32"),
     ("adamw", [640, 3, 1], "float32"),
     ("RMSlayernorm", [2, 64, 96], "float32"),
+    ("layernorm_rows", [64, 96], "float32"),
+    ("linear", [64, 48, 96, 0], "float32"),
+    ("gelu_rows", [64, 96, 0], "bfloat16"),
+    *((name, [64, 96, 1], "float32") for name in ("add", "mul", "div", "pow")),
 ]
 
 
@@ -134,6 +159,20 @@ def test_work_is_what_a_recording_sees(name, values, dtype):
     assert (backward is not None) == (operator.directions == ("fwd", "bwd"))
 
 
+@pytest.mark.parametrize("name", GENERAL)
+def test_general_operators_run_on_a_cpu(name):
+    operator = registry.find(name)
+    shape = operator.shape(GENERAL[name])
+    assert described(operator.work(shape, "float32")) == seen(operator, shape, "float32", "cpu")
+    prepared = operator.prepare(torch, shape, "float32", "cpu")
+    out = prepared.forward()
+    gradients = prepared.backward(out) if prepared.backward else ()
+    for result in (out, *gradients):
+        assert result.isfinite().all()
+    forward = operator.work(shape, "float32").forward
+    assert out.shape == forward[-1].outputs[0].shape
+
+
 @pytest.fixture
 def four_ranks():
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -185,11 +224,45 @@ def test_linear1_is_the_product_it_says():
         ("moe", [1, 1, 8, 8, 2, 8, 3], "top_k=3 of moe_num_experts=2"),
         ("all_reduce", [8, 1, 1], "a collective needs at least 2 ranks"),
         ("conv2d", [1, 1, 2, 2, 1, 3], "kernel=3 is larger than height=2"),
+        ("linear", [1, 1, 1, 2], "bias=2: 0 or 1"),
+        ("linear", [1, 1, 1, -1], "bias=-1 is too small"),
+        ("add", [1, 1, 2], "scalar=2: 0 or 1"),
+        ("sdpa", [1, 8, 8, 1, 96, 32, 2], "causal=2: 0 or 1"),
+        ("adamw", [1, 1, 2], "foreach=2: 0 or 1"),
     ],
 )
 def test_a_shape_that_cannot_be_says_why(name, values, why):
     operator = registry.find(name)
     assert why in (operator.refusal(operator.shape(values)) or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter", "most"),
+    [
+        ("firstStage_optimizer", "encoders", 1000),
+        ("middleStage_optimizer", "encoders", 1000),
+        ("lastStage_optimizer", "encoders", 1000),
+        ("adamw", "tensors", 10_000),
+        ("cat", "parts", 1024),
+    ],
+)
+def test_parameters_that_make_many_tensors_have_a_limit(name, parameter, most):
+    operator = registry.find(name)
+    small = {each: operator.defaults.get(each, 1) for each in operator.parameters}
+    assert operator.refusal({**small, parameter: most}) is None
+    assert operator.refusal({**small, parameter: 10**12}) == f"{parameter}={10**12} is more than {most}"
+
+
+@pytest.mark.parametrize("name", [*PAGE, *MORE])
+def test_no_parameter_makes_a_description_long_without_limit(name):
+    operator = registry.find(name)
+    ones = {each: operator.defaults.get(each, 1) for each in operator.parameters}
+    for parameter in operator.parameters:
+        shape = {**ones, parameter: 10**12}
+        if operator.refusal(shape) is None:
+            work = operator.work(shape, "bfloat16")
+            assert len(work.forward) + len(work.backward) < 100
+            assert sum(len(op.inputs) for op in (*work.forward, *work.backward)) < 1000
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rooflight.cli.progress import spinner
+
+if TYPE_CHECKING:
+    from rooflight.prediction.predictor import Predictor
 
 
 def analyze(
@@ -30,6 +33,10 @@ def analyze(
         typer.Option("--measure/--no-measure", help="Run and time it too. [default: if the device is here]"),
     ] = None,
     small: Annotated[bool, typer.Option("--small", help="The preset's architecture in a size for a laptop.")] = False,
+    predict: Annotated[bool, typer.Option("--predict", help="Predict its time too, on any device.")] = False,
+    models: Annotated[
+        Path | None, typer.Option(help="Predict from the models that rooflight fit wrote here. [default: ours]")
+    ] = None,
     top: Annotated[int, typer.Option(help="Rows of the long tables.")] = 10,
     save: Annotated[Path | None, typer.Option(help="Keep the session in this file.")] = None,
     json: Annotated[str | None, typer.Option(help="Write JSON to this file, - for standard output.")] = None,
@@ -42,14 +49,18 @@ def analyze(
     (path/to/train.py:make_step, which returns a zero-argument step and optionally the model), or a saved session.
     Several saved sessions are the ranks of one run: the report names the slowest and tells how far they differ.
 
+    --predict adds how long it would take, with an interval, beside how long it takes at least: learned from
+    measurements of such operations, never faster than the bound.
+
     \b
       rooflight analyze gpt2
       rooflight analyze llama-3.1-405b --device H100-SXM5-80GB --mode train --batch 1 --seq 8192
       rooflight analyze path/to/train.py:make_step --save run.session
       rooflight analyze run.session --device B200-SXM --json -
+      rooflight analyze gpt2 --mode train --device A100-SXM4-80GB --predict --models models
       rooflight analyze rank0.session rank1.session
     """
-    from rooflight.front import Wish, analyze_ranks, analyze_target
+    from rooflight.front import Wish, analyze_ranks, analyze_target, predicted
     from rooflight.reporting.output import check_writable, write_report
     from rooflight.roofline.ranks_report import ranks_report
     from rooflight.roofline.report import report_of
@@ -64,18 +75,31 @@ def analyze(
         raise ValueError("--save: each rank's session is saved already")
     if len(target) > 1 and measure:
         raise ValueError("--measure: saved sessions cannot run again")
+    predictor = _predictor(models) if predict or models is not None else None
     wish = Wish(mode=mode, batch=batch, seq=seq, dtype=dtype, optimizer=optimizer, small=small)
     # what the program prints must not end up in the middle of the JSON
     aside = redirect_stdout(sys.stderr) if "-" in (json, markdown) else nullcontext()
     with spinner() as progress, aside:
         if len(target) > 1:
             progress("putting the ranks together")
-            report = ranks_report(analyze_ranks(target, wish, device=device), top=top)
+            report = ranks_report(analyze_ranks(target, wish, device=device, predictor=predictor), top=top)
         else:
             analysis, notes = analyze_target(target[0], wish, device=device, measured=measure, progress=progress)
             if save is not None:
                 progress(f"saving {save}")
                 analysis.session.save(save)
+            if predictor is not None:
+                progress("predicting")
+                analysis = predicted(analysis, predictor)
             progress("writing the report")
             report = report_of(analysis, top=top, notes=notes)
     write_report(report, json=json, markdown=markdown)
+
+
+def _predictor(models: Path | None) -> Predictor:
+    """The models in a folder, or those that come with Rooflight. Raises ValueError where there are none."""
+    from rooflight.prediction.predictor import SHIPPED, Predictor
+
+    if models is None and not SHIPPED.is_dir():
+        raise ValueError("--predict: no models came with Rooflight: name a folder that rooflight fit wrote, --models")
+    return Predictor.load(models or SHIPPED)

@@ -11,43 +11,48 @@ from rooflight.cli.progress import spinner
 
 
 def fit(
-    data: Annotated[Path, typer.Argument(help="A CSV or jsonl file of samples, or a folder of them.")],
+    data: Annotated[list[Path], typer.Argument(help=".csv, .csv.gz or .jsonl files of samples, or folders of them.")],
     out: Annotated[Path, typer.Option(help="Folder for the models.")] = Path("models"),
     keep_flagged: Annotated[bool, typer.Option("--keep-flagged", help="Learn from rows that lint flags too.")] = False,
+    trees_only: Annotated[
+        bool, typer.Option("--trees-only", help="Keep no sampled shapes in models of few rows, as is right to share.")
+    ] = False,
     json: Annotated[str | None, typer.Option(help="Write JSON to this file, - for standard output.")] = None,
     markdown: Annotated[str | None, typer.Option(help="Write Markdown to this file, - for standard output.")] = None,
 ) -> None:
     """Learn from samples how much longer than their bounds ops take, for rooflight predict.
 
-    Times that rooflight lint flags are left out. Models are text files, one a kind of work; their errors are of rows
-    held out.
+    Times that rooflight lint flags are left out. Models are arrays and JSON, one file a kind of work; their
+    errors are of rows held out.
 
     \b
       rooflight fit sampling_data --out models
       rooflight predict gemm --m 4096 --n 4096 --k 4096 --models models
     """
-    from rooflight.prediction import lint as linting
     from rooflight.prediction.fit_report import report_of
-    from rooflight.prediction.predictor import fit as learn
-    from rooflight.prediction.tables import find, read_table
+    from rooflight.prediction.fitting import learn_all, read_for_fit
+    from rooflight.prediction.predictor import Predictor
+    from rooflight.prediction.reading import find
     from rooflight.reporting.output import check_writable, write_report
 
     if json == markdown == "-":
         raise ValueError("--json - and --markdown -: only one can have standard output")
     for target in (json, markdown):
         check_writable(target)
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out} is a file: name a folder for the models")
     with spinner() as progress:
-        paths, _ = find(data)
-        tables = []
-        findings: list[linting.Finding] = []
-        for path in paths:
-            progress(f"reading and checking {path.name}")
-            tables.append(read_table(path))
-            if not keep_flagged:
-                findings += linting.lint_table(tables[-1])
-        predictor, few = learn(tables, findings, progress)
-        if not predictor.models:
-            raise ValueError(f"{data} has too few rows of any kind to learn from: sample more")
+        # a row that is learned from twice is held out of nothing
+        paths = list({path.resolve(): path for each in data for path in find(each)[0]}.values())
+        files = read_for_fit(paths, keep_flagged=keep_flagged, progress=progress, processes=True)
+        learned = learn_all(
+            (each for file in files for each in file.shown), progress, processes=True, trees_only=trees_only
+        )
+        if not learned.models:
+            raise ValueError(f"{', '.join(map(str, data))}: too few rows of any kind to learn from, sample more")
+        predictor = Predictor(learned.models)
         predictor.save(out)
-        report = report_of(predictor, tables, findings, few, out)
+        tables = [table for file in files for table in file.tables]
+        findings = [finding for file in files for finding in file.findings]
+        report = report_of(predictor, tables, findings, learned.few, out)
     write_report(report, json=json, markdown=markdown)

@@ -13,7 +13,7 @@ FOUND = 1
 
 
 def lint(
-    data: Annotated[Path, typer.Argument(help="A CSV or jsonl file of samples, or a folder of them.")],
+    data: Annotated[Path, typer.Argument(help="A .csv, .csv.gz or .jsonl file of samples, or a folder of them.")],
     top: Annotated[int, typer.Option(help="Rows of the long tables.")] = 10,
     json: Annotated[str | None, typer.Option(help="Write JSON to this file, - for standard output.")] = None,
     markdown: Annotated[str | None, typer.Option(help="Write Markdown to this file, - for standard output.")] = None,
@@ -28,7 +28,8 @@ def lint(
     """
     from rooflight.prediction import lint as linting
     from rooflight.prediction.lint_report import report_of
-    from rooflight.prediction.tables import find, read_table
+    from rooflight.prediction.reading import find, read_file
+    from rooflight.prediction.tables import Table
     from rooflight.reporting.output import check_writable, write_report
 
     if json == markdown == "-":
@@ -39,13 +40,13 @@ def lint(
         raise ValueError(f"--top {top}: ask for at least 1 row")
     with spinner() as progress:
         paths, skipped = find(data)
-        tables = []
+        tables: list[Table] = []
         for path in paths:
             progress(f"reading {path.name}")
-            tables.append(read_table(path))
+            tables += read_file(path)
         findings: list[linting.Finding] = []
         for table in tables:
-            progress(f"checking {table.source.name}")
+            progress(f"checking {table.label} of {table.device.name}")
             findings += linting.lint_table(table)
         report = report_of(data, tables, findings, skipped=skipped, top=top)
     write_report(report, json=json, markdown=markdown)

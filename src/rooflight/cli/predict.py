@@ -7,18 +7,16 @@ from typing import Annotated
 
 import typer
 
-MODELS = Path("models")
-
 
 def predict(
     context: typer.Context,
     operator: Annotated[str, typer.Argument(help="An operator of rooflight sample --list.")],
     device: Annotated[str, typer.Option(help="A device of rooflight devices.")],
     dtype: Annotated[str, typer.Option(help="bf16, fp16, fp32, ...")] = "bf16",
-    models: Annotated[Path, typer.Option(help="Folder that rooflight fit wrote.")] = MODELS,
+    models: Annotated[Path | None, typer.Option(help="Folder that rooflight fit wrote. [default: ours]")] = None,
     json: Annotated[str | None, typer.Option(help="Write JSON to this file, - for standard output.")] = None,
 ) -> None:
-    """Predict the time of an operator at a shape, from models that rooflight fit made.
+    """Predict the time of an operator at a shape, from the models that come with Rooflight or those of rooflight fit.
 
     A prediction never beats the bound. Its interval holds nine times in ten for shapes and devices like those
     sampled; outside of them it is wider, and says so.
@@ -29,13 +27,13 @@ def predict(
     """
     from rooflight.devices import get
     from rooflight.prediction.predict_report import report_of
-    from rooflight.prediction.predictor import Predictor
+    from rooflight.prediction.predictor import SHIPPED, Predictor
     from rooflight.reporting.output import check_writable, write_report
 
     check_writable(json)
     shape = _shape(context.args)
     spec = get(device)
-    estimates = Predictor.load(models).predict_shape(operator, shape, dtype, spec)
+    estimates = Predictor.load(models or SHIPPED).predict_shape(operator, shape, dtype, spec)
     write_report(report_of(operator, shape, dtype, spec, estimates), json=json)
 
 

@@ -1,15 +1,17 @@
-"""What a model sees of a piece of work: its bound on a device, the sizes of its main op, and how these fill the device.
+"""What a model sees of work: its bound on a device, the sizes of its main ops, and how these fill the device.
 
-The target is the time over the bound, as a logarithm: 0 is the speed of light. A model of that is one for all sizes,
-dtypes and devices, and cannot predict what is faster than light.
+Two steps: *facts*, read from ops one piece of work after the other, and *features*, computed from the facts of many at
+once. The target is the time over the bound, as a logarithm: 0 is the speed of light, and no prediction is faster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
-from math import ceil, gcd, log, prod
+from math import prod
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,27 +20,65 @@ from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.registry import cost_of, family_of
 from rooflight.devices.spec import DeviceSpec
 from rooflight.records.signature import OpSignature
+from rooflight.records.tensor import UNSHARED, TensorSpec
 from rooflight.roofline.bound import Bound, bound_of
 
 Floats = NDArray[np.float64]
 
-_TILES = ((128, 256), (128, 128), (64, 64))
+PRODUCT_KEY: Final = "gemm"
+"""The key that all products of matrices share."""
+OTHERS_KEY: Final = "other ops"
+"""The key of what is learned from all ops but products and attention, for ops of which nothing was measured."""
+_TILES: Final = ((128, 256), (256, 128), (128, 128), (64, 64))
 """Blocks of the result that one unit of a GPU computes at a time; which of them a library takes, it does not say."""
-_ALIGNED = 512
-_LEAST = 1e-12
+_NO_ATTENTION: Final = "rows of "
+"""What the key begins with of work that is called attention without being known as such: most of it is another op."""
+_ALIGNED: Final = 512
+_PADDED: Final = 32  # attention kernels round a head up to such a width
+_NEGLIGIBLE: Final = 0.01
+_LEAST: Final = 1e-12
+
+
+class Kind(Enum):
+    """Which facts and features there are of a piece of work."""
+
+    PRODUCT = "product"
+    ATTENTION = "attention"
+    ROWS = "rows"
+
+
+_COMMON: Final = ("bound_s", "compute_s", "memory_s", "bytes", "matrix", "vector", "ops", "products", "item")
+FACTS: Final[Mapping[Kind, tuple[str, ...]]] = {
+    # b, m, n and k of the largest product and of the next; whether the largest has its operands transposed
+    Kind.PRODUCT: (*_COMMON, "b", "m", "n", "k", "other b", "other m", "other n", "left", "right"),
+    Kind.ATTENTION: (*_COMMON, "heads", "queries", "keys", "width", "group", "causal"),
+    # sizes of the largest tensor; bytes written to memory that no input has; tensors in all
+    Kind.ROWS: (*_COMMON, "rows", "width", "fresh", "tensors"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Features:
-    """``values`` go with ``names_of(key)``. ``key`` names the model that knows such work."""
+class Facts:
+    """``values`` go with ``FACTS[kind_of(key)]``; the first of them is the bound. ``key`` names the kind of work."""
 
     key: str
-    bound_s: float
     values: tuple[float, ...]
 
+    @property
+    def bound_s(self) -> float:
+        """Least time of the work."""
+        return self.values[0]
 
-def features_of(ops: Sequence[OpSignature], device: DeviceSpec) -> Features | None:
-    """Features of ops that run one after the other as one piece of work; None if one has no cost, or nothing to do.
+
+def kind_of(key: str) -> Kind:
+    """Which facts and features go with a key."""
+    if key == PRODUCT_KEY:
+        return Kind.PRODUCT
+    return Kind.ATTENTION if "attention" in key and not key.startswith(_NO_ATTENTION) else Kind.ROWS
+
+
+def facts_of(ops: Sequence[OpSignature], device: DeviceSpec) -> Facts | None:
+    """Facts of ops that run one after the other as one piece of work; None if one has no cost, or nothing to do.
 
     Products share a key, attention has one for each direction, anything else one for each sequence of op names.
     """
@@ -47,42 +87,114 @@ def features_of(ops: Sequence[OpSignature], device: DeviceSpec) -> Features | No
     if not known or len(known) < len(costs):
         return None
     bounds = [bound_of(cost, device) for cost in known]
-    bound_s = sum(bound.time_s for bound in bounds)
-    if bound_s <= 0:
-        return None
-    main = max(range(len(ops)), key=lambda place: bounds[place].time_s)
-    sizes = product_sizes(ops[main]) if known[main].matrix_flops else None
     common = _common(ops, known, bounds)
-    units = device.unit_count or 1
-    if sizes is not None:
-        return Features(key="gemm", bound_s=bound_s, values=(*common, *_product(sizes, units)))
-    heads = attention_sizes(ops[main]) if known[main].matrix_flops else None
-    if heads is not None:
-        return Features(key=ops[main].name, bound_s=bound_s, values=(*common, *_attention(heads, units)))
-    names = "+".join(dict.fromkeys(op.name for op in ops))
-    return Features(key=names, bound_s=bound_s, values=(*common, *_rows(ops[main], units)))
+    if common[0] <= 0:
+        return None
+    largest = sorted(range(len(ops)), key=lambda place: -bounds[place].time_s)
+    main = ops[largest[0]]
+    if known[largest[0]].matrix_flops:
+        sizes = product_sizes(main)
+        if sizes is not None:
+            others = (product_sizes(ops[place]) for place in largest[1:] if known[place].matrix_flops)
+            other = next((found for found in others if found is not None), sizes)
+            return Facts(key=PRODUCT_KEY, values=(*common, *sizes, *other[:3], *_transposed(main)))
+        heads = attention_sizes(main) if "attention" in main.name else None
+        if heads is not None:
+            return Facts(key=main.name, values=(*common, *heads))
+    # what takes next to nothing, as counting a step does, makes no other kind of work of it
+    named = [op.name for op, bound in zip(ops, bounds, strict=True) if bound.time_s >= _NEGLIGIBLE * common[0]]
+    names = "+".join(dict.fromkeys(named))
+    if "attention" in names:
+        names = _NO_ATTENTION + names
+    tensors = sum(len(op.inputs) + len(op.outputs) for op in ops)
+    fresh = sum(map(_fresh_bytes, ops))
+    return Facts(key=names, values=(*common, *_rows(main), float(fresh), float(tensors)))
+
+
+def is_plain(key: str, facts: Floats) -> bool:
+    """Whether rows of facts [rows, facts] are of ops without matrix products, which have much in common."""
+    return kind_of(key) is Kind.ROWS and not facts[:, _COMMON.index("matrix")].any()
+
+
+def features_of(key: str, facts: Floats, device: DeviceSpec) -> Floats:
+    """Features [works, names] of facts [works, facts] with this key, as named by ``names_of``."""
+    kind = kind_of(key)
+    fact = dict(zip(FACTS[kind], facts.T, strict=True))
+    units = float(device.unit_count or 1)
+    columns = [
+        _log(fact["bound_s"]),
+        np.log(np.maximum(fact["compute_s"], _LEAST) / np.maximum(fact["memory_s"], _LEAST)),
+        _log(fact["bytes"]),
+        _log(fact["matrix"]),
+        _log(fact["vector"]),
+        fact["ops"],
+        fact["products"],
+        _log(fact["item"]),
+    ]
+    match kind:
+        case Kind.PRODUCT:
+            columns += _product(fact, units)
+        case Kind.ATTENTION:
+            columns += _attention(fact, units)
+        case Kind.ROWS:
+            columns += _row(fact, units, float(_cache_bytes(device)))
+    return np.stack(columns, axis=1)
 
 
 def names_of(key: str) -> tuple[str, ...]:
     """Names of the features that go with a key."""
-    common = ("log bound", "log bytes", "log matrix", "log vector", "ops", "products", "log item", "log ridge")
-    if key == "gemm":
-        tiles = tuple(f"{what} {a}x{b}" for a, b in _TILES for what in ("log waves", "filled", "whole"))
-        return (*common, "log b", "log m", "log n", "log k", "align m", "align n", "align k", *tiles)
-    if "attention" in key:
-        return (*common, "log b h", "log q", "log kv", "log d", "group", "causal", "padded d", "log waves", "filled")
-    return (*common, "log rows", "log width", "align width", "log waves")
+    common = ("log bound", "log ridge", "log bytes", "log matrix", "log vector", "ops", "products", "log item")
+    match kind_of(key):
+        case Kind.PRODUCT:
+            sizes = ("log b", "log m", "log n", "log k", "log m n", "log m k", "log n k")
+            aligned = ("align m", "align n", "align k")
+            fills = tuple(f"filled {which}{a}x{b}" for a, b in _TILES for which in ("", "other "))
+            return (*common, *sizes, *aligned, "left", "right", "log waves", "log other waves", *fills)
+        case Kind.ATTENTION:
+            shape = ("log heads", "log queries", "log keys", "log width", "group", "causal", "padded")
+            return (*common, *shape, "log waves", "filled")
+        case Kind.ROWS:
+            rows = ("log rows", "log width", "align width", "log rows a unit", "log bytes over cache")
+            return (*common, *rows, "log fresh", "fresh share", "log tensors")
+
+
+def size_features(key: str) -> tuple[int, ...]:
+    """Places of the features in whose ranges work must lie to be like what was shown: the sizes, not how they align."""
+    odd = ("align", "filled", "padded", "fresh", "ops", "products", "log vector", "log fresh", "log tensors")
+    return tuple(place for place, name in enumerate(names_of(key)) if not name.startswith(odd))
+
+
+def steady_features(key: str) -> tuple[int, ...]:
+    """Places of the features that say how work looks rather than how large it is: what still tells something of work
+    larger than any that was measured. Sums of sizes, which there lie outside of all that was seen, are left out.
+    """
+    names = names_of(key)
+    match kind_of(key):
+        case Kind.PRODUCT:
+            kept = {"ops", "products", "log item", "log b", "log m", "log n", "log k", "left", "right"}
+            kept |= {name for name in names if name.startswith(("align", "filled"))}
+        case Kind.ATTENTION:
+            kept = {"log item", "log queries", "log keys", "log width", "group", "causal", "padded", "filled"}
+        case Kind.ROWS:
+            kept = {
+                "ops",
+                "products",
+                "log item",
+                "log ridge",
+                "log width",
+                "align width",
+                "fresh share",
+                "log tensors",
+            }
+    return tuple(place for place, name in enumerate(names) if name in kept)
 
 
 def product_sizes(op: OpSignature) -> tuple[int, int, int, int] | None:
     """(batch, m, n, k) of [b, m, k] @ [b, k, n]; None for what is no such product."""
     if family_of(op.name) != "matmul":
         return None
-    matrices = [tensor for tensor in op.inputs if len(tensor.shape) > 1]
-    if len(matrices) < 2 or not op.outputs:
-        return None
-    left = next((op.input(name) for name in ("mat1", "batch1", "self", "input") if op.input(name) in matrices), None)
-    if left is None:
+    left = _left(op)
+    if left is None or not op.outputs:
         return None
     *outer, m, k = left.shape
     batch = prod(outer)
@@ -110,62 +222,101 @@ def attention_sizes(op: OpSignature) -> tuple[int, int, int, int, int, bool] | N
     )
 
 
+def _left(op: OpSignature) -> TensorSpec | None:
+    """A product's left operand, None where there are no two matrices."""
+    matrices = [tensor for tensor in op.inputs if len(tensor.shape) > 1]
+    if len(matrices) < 2:
+        return None
+    return next((op.input(name) for name in ("mat1", "batch1", "self", "input") if op.input(name) in matrices), None)
+
+
+def _transposed(op: OpSignature) -> tuple[float, float]:
+    """Whether a product's left and right operands lie transposed in memory."""
+    right = op.input("mat2") or op.input("batch2") or op.input("weight")
+    return _is_transposed(_left(op)), _is_transposed(right)
+
+
+def _is_transposed(tensor: TensorSpec | None) -> float:
+    return float(tensor is not None and bool(tensor.strides) and tensor.strides is not None and tensor.strides[-1] > 1)
+
+
 @lru_cache(maxsize=1 << 16)
 def _cost(op: OpSignature) -> OpCost | Uncosted:
     return cost_of(op)
 
 
 def _common(ops: Sequence[OpSignature], costs: Sequence[OpCost], bounds: Sequence[Bound]) -> tuple[float, ...]:
-    compute_s, memory_s = sum(bound.compute_s for bound in bounds), sum(bound.memory_s for bound in bounds)
     return (
-        log(sum(bound.time_s for bound in bounds)),
-        _log(sum(cost.bytes_moved for cost in costs)),
-        _log(sum(cost.matrix_flops for cost in costs)),
-        _log(sum(cost.vector_flops for cost in costs)),
+        sum(bound.time_s for bound in bounds),
+        sum(bound.compute_s for bound in bounds),
+        sum(bound.memory_s for bound in bounds),
+        float(sum(cost.bytes_moved for cost in costs)),
+        float(sum(cost.matrix_flops for cost in costs)),
+        float(sum(cost.vector_flops for cost in costs)),
         float(len(ops)),
         float(sum(cost.matrix_flops > 0 for cost in costs)),
-        log(max((tensor.item_bytes for op in ops for tensor in op.inputs), default=1)),
-        log(max(compute_s, _LEAST) / max(memory_s, _LEAST)),
+        float(max((tensor.item_bytes for op in ops for tensor in op.inputs), default=1)),
     )
 
 
-def _product(sizes: tuple[int, int, int, int], units: int) -> tuple[float, ...]:
-    batch, m, n, k = sizes
-    tiles: list[float] = []
-    for rows, columns in _TILES:
-        blocks = batch * ceil(m / rows) * ceil(n / columns)
-        waves = blocks / units
-        tiles += (log(waves), waves / ceil(waves), batch * m * n / (blocks * rows * columns))
-    return (log(batch), log(m), log(n), log(k), _align(m), _align(n), _align(k), *tiles)
-
-
-def _attention(sizes: tuple[int, int, int, int, int, bool], units: int) -> tuple[float, ...]:
-    heads, queries, keys, width, group, causal = sizes
-    padded = 32 * ceil(width / 32)
-    waves = heads * ceil(queries / 128) / units
-    return (
-        _log(heads),
-        _log(queries),
-        _log(keys),
-        _log(width),
-        float(group),
-        float(causal),
-        width / padded,
-        log(waves),
-        waves / ceil(waves),
-    )
-
-
-def _rows(op: OpSignature, units: int) -> tuple[float, ...]:
+def _rows(op: OpSignature) -> tuple[float, float]:
     largest = max((*op.inputs, *op.outputs), key=lambda tensor: tensor.numel, default=None)
     width = largest.shape[-1] if largest is not None and largest.shape else 1
-    rows = largest.numel // max(1, width) if largest is not None else 1
-    return (_log(rows), _log(width), _align(width), _log(rows) - log(units))
+    return float(largest.numel // max(1, width) if largest is not None else 1), float(width)
 
 
-def _align(size: int) -> float:
-    return log(gcd(size, _ALIGNED), 2) if size else 0.0
+def _fresh_bytes(op: OpSignature) -> int:
+    """Bytes of the outputs in memory that no input has: on a CPU, fresh memory costs more than its traffic."""
+    held = {tensor.storage for tensor in op.inputs} - {UNSHARED}
+    return sum(tensor.numel * tensor.item_bytes for tensor in op.outputs if tensor.storage not in held)
 
 
-def _log(value: float) -> float:
-    return log(value) if value > 0 else -1.0
+def _product(fact: Mapping[str, Floats], units: float) -> list[Floats]:
+    b, m, n, k = (fact[name] for name in "bmnk")
+    columns = [_log(b), _log(m), _log(n), _log(k), _log(m * n), _log(m * k), _log(n * k)]
+    columns += [_align(m), _align(n), _align(k), fact["left"], fact["right"]]
+    both = ((b, m, n), (fact["other b"], fact["other m"], fact["other n"]))
+    columns += [_log(_waves(*sizes, (128, 128), units)) for sizes in both]
+    for tile in _TILES:
+        columns += [_filled(_waves(*sizes, tile, units)) for sizes in both]
+    return columns
+
+
+def _attention(fact: Mapping[str, Floats], units: float) -> list[Floats]:
+    heads, queries, keys, width = (fact[name] for name in ("heads", "queries", "keys", "width"))
+    waves = heads * np.ceil(queries / 128) / units
+    padded = width / (_PADDED * np.ceil(width / _PADDED))
+    sizes = [_log(heads), _log(queries), _log(keys), _log(width), fact["group"], fact["causal"], padded]
+    return [*sizes, _log(waves), _filled(waves)]
+
+
+def _row(fact: Mapping[str, Floats], units: float, cache_bytes: float) -> list[Floats]:
+    rows, width = fact["rows"], fact["width"]
+    over = _log(fact["bytes"]) - np.log(cache_bytes)
+    new = [_log(fact["fresh"]), fact["fresh"] / np.maximum(1.0, fact["bytes"]), _log(fact["tensors"])]
+    return [_log(rows), _log(width), _align(width), _log(rows) - np.log(units), over, *new]
+
+
+def _cache_bytes(device: DeviceSpec) -> int:
+    """The last cache before main memory, 1 MiB where nobody says."""
+    levels = [level.capacity_bytes for level in device.memory[:-1] if level.capacity_bytes]
+    return levels[-1] if levels else 1 << 20
+
+
+def _waves(b: Floats, m: Floats, n: Floats, tile: tuple[int, int], units: float) -> Floats:
+    """How many times over blocks of a result fill all units."""
+    return b * np.ceil(m / tile[0]) * np.ceil(n / tile[1]) / units
+
+
+def _filled(waves: Floats) -> Floats:
+    """How full the waves are, the last one counted whole."""
+    return waves / np.maximum(1.0, np.ceil(waves))
+
+
+def _align(size: Floats) -> Floats:
+    """log2 of the largest power of 2, up to 512, that divides a size."""
+    return np.log2(np.gcd(np.maximum(size, 1).astype(np.int64), _ALIGNED))
+
+
+def _log(value: Floats) -> Floats:
+    return np.where(value > 0, np.log(np.maximum(value, 1e-300)), -1.0)

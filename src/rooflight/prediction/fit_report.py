@@ -20,18 +20,20 @@ def report_of(
     predictor: Predictor, tables: Sequence[Table], findings: Sequence[Finding], few: Mapping[str, int], folder: Path
 ) -> Report:
     """The models made, with the errors of rows held out; what lint took out, and what was too little to learn from."""
-    models = sorted(predictor.models.values(), key=lambda model: -model.rows)
+    taught = [(model, expert) for model in predictor.models.values() for expert in model.experts]
+    taught.sort(key=lambda pair: (-pair[0].rows, pair[0].key, -pair[1].rows))
     times = sum(table.seconds.size for table in tables)
-    flagged = len({(finding.source, finding.line, finding.direction) for finding in findings if finding.line})
+    flagged = len({finding.place for finding in findings if finding.line})
     rows: list[tuple[Cell, ...]] = [
         (
             model.key,
-            model.rows,
-            ", ".join(model.devices),
-            Quantity(model.error, "%"),
-            f"{exp(model.inside[0]):.2f} to {exp(model.inside[1]):.2f}",
+            expert.device,
+            expert.rows,
+            Quantity(expert.error, "%"),
+            _factors(expert.inside),
+            _factors(expert.outside),
         )
-        for model in models
+        for model, expert in taught
     ]
     notes = [f"{key}: {count} times are too few to learn from." for key, count in sorted(few.items())]
     unknown = sorted({table.kernel for table in tables if not table.known})
@@ -43,11 +45,11 @@ def report_of(
         facts=(("tables", len(tables)), ("times", times), ("left out, flagged by lint", flagged)),
         tables=(
             ReportTable(
-                title="By kind of work",
-                columns=("kind", "times", "devices", "error", "true / predicted, 90 %"),
+                title="By kind of work and device",
+                columns=("kind", "device", "times", "error", "true / predicted, 90 %", "larger than shown"),
                 rows=tuple(rows),
-                optional=("devices",),
-                note="Error is the mean absolute percentage error of times held out, five parts in turn.",
+                optional=("larger than shown",),
+                note="Error is the mean absolute percentage error of times held out, three parts in turn.",
             ),
         ),
         notes=tuple(notes),
@@ -55,16 +57,21 @@ def report_of(
             "models": [
                 {
                     "key": model.key,
-                    "rows": model.rows,
-                    "devices": list(model.devices),
-                    "error": model.error,
-                    "inside": list(model.inside),
-                    "outside": list(model.outside),
+                    "device": expert.device,
+                    "rows": expert.rows,
+                    "error": expert.error,
+                    "inside": list(expert.inside),
+                    "outside": list(expert.outside),
                 }
-                for model in models
+                for model, expert in taught
             ],
+            "unseen_device": {model.key: list(model.unseen) for model in predictor.models.values()},
             "too_few": dict(few),
             "times": times,
             "flagged": flagged,
         },
     )
+
+
+def _factors(interval: tuple[float, float]) -> str:
+    return f"{exp(interval[0]):.2f} to {exp(interval[1]):.2f}"

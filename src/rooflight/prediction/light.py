@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import prod
 from typing import Final
 
 import numpy as np
 
 from rooflight.costs.cost import OpCost, Uncosted
-from rooflight.costs.registry import cost_of
+from rooflight.costs.registry import cost_of, family_of
 from rooflight.devices.spec import DeviceSpec
 from rooflight.prediction.tables import Floats, Table
 from rooflight.records.dtypes import item_bytes
@@ -25,15 +26,19 @@ NETWORK_BYTES_PER_S: Final = 100e9
 UNLISTED_HEADROOM: Final = 1.1
 """How far a part may clock above its matrix peaks' clock where it tells only that it does."""
 
+FEWEST_PRODUCTS: Final = 1.5
+"""Multiplications for each number of a convolution's result and each of its input channels where FFT does it over a
+large image: half a spectrum of complex numbers, three real ones each. Winograd's tiles need more (2.25 of 3x3's 9)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Light:
     """What bounds each row of a table; 0 where nothing is known: an operator that is not registered, a refused shape.
 
     ``bound_s`` [rows, directions] sums ``bound_of`` over the ops of a direction. ``floor_s`` is what nothing at all
-    can beat: without what an op may find or leave in a cache of unknown bandwidth, and with clocks as high as the part
-    goes. ``operand_bytes`` is the most that one op reads, or writes: it must be in memory at once. Collectives are
-    bound by the links of their node, or between nodes by NETWORK_BYTES_PER_S.
+    can beat: without what an op may find or leave in a cache of unknown bandwidth, with clocks as high as the part
+    goes, and convolutions with FEWEST_PRODUCTS. ``operand_bytes`` is the most that one op reads, or writes: it must be
+    in memory at once. Collectives are bound by the links of their node, or between nodes by NETWORK_BYTES_PER_S.
     """
 
     bound_s: Floats
@@ -72,8 +77,15 @@ def _sums(ops: Iterable[OpSignature], device: DeviceSpec) -> tuple[float, float,
         bound_s += bound.time_s
         operand_bytes = max(operand_bytes, cost.bytes_read, cost.bytes_written)
         if not cost.upper:
-            floor_s += max(bound.compute_s / _headroom(device), _uncached_s(cost, device))
+            compute_s = bound.compute_s * _needed(op) / _headroom(device)
+            floor_s += max(compute_s, _uncached_s(cost, device))
     return bound_s, floor_s, operand_bytes
+
+
+def _needed(op: OpSignature) -> float:
+    """The share of an op's FLOPs that no algorithm in use does without."""
+    weight = op.input("weight") if family_of(op.name) == "convolution" else None
+    return 1.0 if weight is None else min(1.0, FEWEST_PRODUCTS / prod(weight.shape[2:]))
 
 
 def _headroom(device: DeviceSpec) -> float:

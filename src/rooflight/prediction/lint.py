@@ -18,6 +18,9 @@ from rooflight.prediction.tables import Table
 from rooflight.records.quantity import Quantity, percent, three_digits
 from rooflight.sampling import registry
 
+Place = tuple[Path, str, int | None, str]
+"""Source, kernel, line and direction: one time of all tables, as no line of a file has a kernel twice."""
+
 
 class Rule(StrEnum):
     """What can be wrong with a row, or with a column."""
@@ -37,16 +40,24 @@ class Rule(StrEnum):
 class Finding:
     """What is wrong with one row's time in one direction; with all of a column where ``row`` and ``line`` are None.
 
-    ``factor`` tells how far off it is: 2 is twice, or half, what it may be.
+    ``source``, ``kernel`` and ``device`` are those of its table. ``factor`` tells how far off it is: 2 is twice, or
+    half, what it may be.
     """
 
     source: Path
+    kernel: str
+    device: str
     row: int | None
     line: int | None
     direction: str
     rule: Rule
     evidence: str
     factor: float
+
+    @property
+    def place(self) -> Place:
+        """Which time it is about."""
+        return self.source, self.kernel, self.line, self.direction
 
 
 _WORDS: Final = {
@@ -84,16 +95,6 @@ def lint_table(table: Table) -> tuple[Finding, ...]:
     return (*found, *_columns(table, light))
 
 
-def clean(table: Table, findings: Iterable[Finding], direction: str | None = None) -> Table:
-    """The rows without findings; with ``direction``, without findings in that one. Findings on columns drop no row."""
-    bad = {
-        finding.line
-        for finding in findings
-        if finding.source == table.source and finding.line and direction in (None, finding.direction)
-    }
-    return table.kept(~np.isin(table.lines, list(bad)))
-
-
 def _suspects(table: Table, direction: int, light: Light, lines: tuple[Lines, ...]) -> Iterator[tuple[Rule, Suspicion]]:
     """Rules in order: rows that break physics have no say when neighbours judge each other."""
     time = table.seconds[:, direction]
@@ -101,7 +102,10 @@ def _suspects(table: Table, direction: int, light: Light, lines: tuple[Lines, ..
     beaten = suspicion.faster_than_light(time, floor)
     yield Rule.FASTER_THAN_LIGHT, beaten
     impossible = beaten.rows.copy()
-    slow = suspicion.too_slow(time, bound, floor)
+    collective = table.known and bool(registry.find(table.operator).ranks)
+    # over another network the same work takes another time
+    group = suspicion.sweeps(table.shapes) if collective else np.zeros(len(table), dtype=np.int64)
+    slow = suspicion.too_slow(time, bound, floor, group)
     yield Rule.TOO_SLOW, slow
     same = suspicion.constant(time, bound, beaten.rows, lines)
     yield Rule.CONSTANT, same
@@ -110,7 +114,7 @@ def _suspects(table: Table, direction: int, light: Light, lines: tuple[Lines, ..
         quick = suspicion.fast_backward(table.seconds, light.bound_s)
         yield Rule.FAST_BACKWARD, quick
         impossible |= quick.rows
-    if table.known and registry.find(table.operator).ranks:
+    if collective:
         modes = suspicion.bimodal(time, table.shapes, beaten.rows)
         yield Rule.BIMODAL, modes
         if modes.rows.any():
@@ -131,6 +135,8 @@ def _finding(table: Table, direction: int, rule: Rule, row: int, suspect: Suspic
     )
     return Finding(
         source=table.source,
+        kernel=table.kernel,
+        device=table.device.name,
         row=row,
         line=int(table.lines[row]),
         direction=table.directions[direction],
@@ -156,5 +162,13 @@ def _columns(table: Table, light: Light) -> Iterator[Finding]:
 
 def _column(table: Table, direction: str, rule: Rule, evidence: str, factor: float) -> Finding:
     return Finding(
-        source=table.source, row=None, line=None, direction=direction, rule=rule, evidence=evidence, factor=factor
+        source=table.source,
+        kernel=table.kernel,
+        device=table.device.name,
+        row=None,
+        line=None,
+        direction=direction,
+        rule=rule,
+        evidence=evidence,
+        factor=factor,
     )

@@ -16,48 +16,53 @@ from rooflight.records.report import Table as Section
 SCHEMA = "rooflight.lint/1"
 
 
+_Key = tuple[Path, str, str]
+"""Source, kernel and device: one table."""
+
+
 def report_of(
     root: Path, tables: Sequence[Table], findings: Sequence[Finding], *, skipped: Sequence[Path] = (), top: int = 10
 ) -> Report:
-    """Files with findings, the worst first, then the worst findings of each rule; ``top`` of either.
+    """Tables with findings, the worst first, then the worst findings of each rule; ``top`` of either.
 
     ``skipped`` are files under ``root`` that hold no samples.
     """
-    by_file: dict[Path, list[Finding]] = defaultdict(list)
+    by_table: dict[_Key, list[Finding]] = defaultdict(list)
     for finding in findings:
-        by_file[finding.source].append(finding)
+        by_table[finding.source, finding.kernel, finding.device].append(finding)
     rows = sum(map(len, tables))
-    flagged = {table.source: len(_rows(by_file[table.source])) for table in tables}
-    with_findings = sorted((table for table in tables if by_file[table.source]), key=lambda each: -flagged[each.source])
-    notes = [f"Not checked: {len(skipped)} CSV files that are not named GPU_operator_precision.csv."] if skipped else []
+    flagged = {_key(table): len(_rows(by_table[_key(table)])) for table in tables}
+    with_findings = sorted((table for table in tables if by_table[_key(table)]), key=lambda each: -flagged[_key(each)])
+    notes = [f"Not checked: {len(skipped)} CSV files that are of no format known."] if skipped else []
+    unknown = Counter(table.kernel for table in tables if not table.known)
     notes += [
-        f'{_name(table.source, root)}: no operator "{table.operator}" is known, so its rows have no bound.'
-        for table in tables
-        if not table.known
+        f'No operator "{kernel}" is known, so its rows have no bound: {count} {"table" if count == 1 else "tables"}.'
+        for kernel, count in sorted(unknown.items())
     ]
     total = sum(flagged.values())
     return Report(
         title=f"Lint of {root}",
         schema=SCHEMA,
         facts=(
-            ("Files", len(tables)),
-            ("Files without findings", len(tables) - len(with_findings)),
+            ("Files", len({table.source for table in tables})),
+            ("Tables", len(tables)),
+            ("Tables without findings", len(tables) - len(with_findings)),
             ("Rows", rows),
             ("Rows flagged", total),
             ("Share flagged", Quantity(total / rows, "%")),
         ),
         tables=(
             Section(
-                title="Files with findings",
+                title="Tables with findings",
                 columns=("Table", "Device", "Rows", "Flagged", "Share", "Findings"),
                 rows=tuple(
                     (
-                        _short(table.source),
+                        table.label,
                         table.device.name,
                         len(table),
-                        flagged[table.source],
-                        Quantity(flagged[table.source] / len(table), "%"),
-                        _counts(by_file[table.source]),
+                        flagged[_key(table)],
+                        Quantity(flagged[_key(table)] / len(table), "%"),
+                        _counts(by_table[_key(table)]),
                     )
                     for table in with_findings[:top]
                 ),
@@ -65,15 +70,19 @@ def report_of(
                 left_out=max(0, len(with_findings) - top),
                 note="A row counts once however many findings it has; findings on a whole column flag no row.",
             ),
-            _worst(findings, {table.source: table.device.name for table in tables}, top),
+            _worst(findings, {_key(table): table.label for table in tables}, top),
         ),
         notes=tuple(notes),
         conclusion=_conclusion(total, sum(count > 0 for count in flagged.values()), len(findings)),
-        data=_data(root, tables, by_file, skipped),
+        data=_data(root, tables, by_table, skipped),
     )
 
 
-def _worst(findings: Sequence[Finding], devices: Mapping[Path, str], top: int) -> Section:
+def _key(table: Table) -> _Key:
+    return table.source, table.kernel, table.device.name
+
+
+def _worst(findings: Sequence[Finding], labels: Mapping[_Key, str], top: int) -> Section:
     """The furthest off of each rule in turn, so that one rule's many findings do not hide another's."""
     by_rule = {rule: sorted((f for f in findings if f.rule is rule), key=lambda f: -f.factor) for rule in Rule}
     ranked = sorted(
@@ -89,17 +98,18 @@ def _worst(findings: Sequence[Finding], devices: Mapping[Path, str], top: int) -
         title="Worst findings of each rule",
         columns=("Rule", "Table", "Device", "Line", "Evidence"),
         rows=tuple(
-            (f"{f.rule} ({f.direction})", _short(f.source), devices[f.source], f.line, f.evidence) for _, _, f in chosen
+            (f"{f.rule} ({f.direction})", labels[f.source, f.kernel, f.device], f.device, f.line, f.evidence)
+            for _, _, f in chosen
         ),
         optional=("Device",),
         left_out=len(findings) - len(chosen),
     )
 
 
-def _conclusion(flagged: int, files: int, findings: int) -> str:
+def _conclusion(flagged: int, tables: int, findings: int) -> str:
     if not findings:
         return "Nothing is wrong with these rows as far as can be told."
-    return f"Not to be learned from: {flagged} rows in {files} of the files."
+    return f"Not to be learned from: {flagged} rows in {tables} of the tables."
 
 
 def _rows(findings: Sequence[Finding]) -> set[int]:
@@ -113,24 +123,27 @@ def _counts(findings: Sequence[Finding]) -> str:
 
 
 def _data(
-    root: Path, tables: Sequence[Table], by_file: dict[Path, list[Finding]], skipped: Sequence[Path]
+    root: Path, tables: Sequence[Table], by_table: dict[_Key, list[Finding]], skipped: Sequence[Path]
 ) -> dict[str, Any]:
     return {
-        "files": [
+        "tables": [
             {
                 "file": _name(table.source, root),
+                "kernel": table.kernel,
                 "device": table.device.name,
                 "operator": table.operator,
                 "known": table.known,
                 "rows": len(table),
-                "flagged": len(_rows(by_file[table.source])),
-                "by_rule": dict(Counter(str(finding.rule) for finding in by_file[table.source])),
+                "flagged": len(_rows(by_table[_key(table)])),
+                "by_rule": dict(Counter(str(finding.rule) for finding in by_table[_key(table)])),
             }
             for table in tables
         ],
         "findings": [
             {
                 "file": _name(table.source, root),
+                "kernel": table.kernel,
+                "device": table.device.name,
                 "line": finding.line,
                 "direction": finding.direction,
                 "rule": str(finding.rule),
@@ -138,15 +151,10 @@ def _data(
                 "factor": finding.factor,
             }
             for table in tables
-            for finding in by_file[table.source]
+            for finding in by_table[_key(table)]
         ],
         "skipped": [_name(path, root) for path in skipped],
     }
-
-
-def _short(path: Path) -> str:
-    """A file's name without the device, which has a column of its own, and without its ending."""
-    return path.stem.partition("_")[2]
 
 
 def _name(path: Path, root: Path) -> str:

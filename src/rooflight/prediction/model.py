@@ -1,213 +1,360 @@
-"""Model: how much longer than its bound a kind of work takes. Learned with gradient boosting, kept as text."""
+"""Model: how much longer than its bound a kind of work takes: what each device taught, kept as arrays."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+import io
+import zipfile
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from rooflight.prediction.features import Floats, names_of
+from rooflight.devices.spec import DeviceSpec
+from rooflight.prediction.features import Floats, features_of, names_of, size_features, steady_features
+from rooflight.prediction.smooth import Smooth
+from rooflight.prediction.trees import Trees
 
-SCHEMA: Final = "rooflight.model/1"
-FOLDS: Final = 5
-LEAST_ROWS: Final = 30
-"""Measurements of which a model can be made: fewer say little of how wrong it is."""
-_TREES: Final = 400
-_SETTINGS: Final[Mapping[str, Any]] = {
-    "objective": "l2",
-    "learning_rate": 0.06,
-    "min_data_in_leaf": 3,
-    "feature_fraction": 0.8,
-    "bagging_fraction": 0.9,
-    "bagging_freq": 1,
-    "lambda_l2": 0.5,
-    "verbose": -1,
-    "deterministic": True,
-    "force_row_wise": True,
-    "seed": 0,
+SCHEMA: Final = "rooflight.model/2"
+_SLACK: Final = 0.02  # of a feature's range: what lies no further outside counts as shown
+_MOST_BYTES: Final = 1 << 28
+_MOST_FIGURE: Final = 1e9  # in what is said of an expert
+_MOST_LOG: Final = 250.0  # of an answer, and of an interval around it: e^500 times a bound is still a number
+_ARRAYS: Final[Mapping[str, Any]] = {
+    "leaves": np.int32,
+    "feature": np.uint8,
+    "threshold": np.float32,
+    "left": np.int16,
+    "right": np.int16,
+    "value": np.float16,
 }
-_LEAST_LEAVES, _MOST_LEAVES, _ROWS_A_LEAF = 15, 255, 60
-"""A tree has a leaf for so many rows: of few, more leaves only learn the noise."""
-_INTERVAL: Final = (0.05, 0.95)
-_LARGEST_SHARE: Final = 0.2
+_SMOOTH_ARRAYS: Final[Mapping[str, Any]] = {
+    "scale": np.float32,
+    "points": np.float32,
+    "weight": np.float32,
+    "limits": np.float64,
+}
+_SCALES: Final[Mapping[str, float]] = {"bandwidth": 1.0, "peak": 1.0, "unit": 0.7, "capability": 1.0}
+"""How far apart, in each trait, devices are that count as different: a factor of e, or one compute capability."""
+
+Interval = tuple[float, float]
+Learner = Trees | Smooth
+Mask = NDArray[np.bool_]
+
+
+class _About(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What is said of an expert beside its trees."""
+
+    device: str
+    traits: dict[str, float]
+    rows: int
+    low: list[float]
+    high: list[float]
+    inside: Interval
+    outside: Interval
+    error: float
+    smooth: bool  # whether its learners are no trees
+    steady: bool  # whether there is a learner for larger work
+
+
+class _Version(msgspec.Struct):
+    schema: str
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     schema: str
     key: str
-    devices: list[str]
+    unseen: Interval
+    experts: list[_About]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expert:
+    """What the measurements of one device taught.
+
+    ``low`` and ``high`` [features] are the ranges it was shown. ``inside`` and ``outside`` are the 5 % and 95 %
+    quantiles of log(true / predicted) of held-out work like that, and of work larger than any shown. ``error`` is the
+    mean absolute percentage error, held out, as a fraction. ``beyond`` is for work larger than any shown and sees
+    ``steady_features`` only; None where ``main`` does better at that too.
+    """
+
+    device: str
+    traits: Mapping[str, float]
     rows: int
-    low: list[float]
-    high: list[float]
-    inside: tuple[float, float]
-    outside: tuple[float, float]
+    low: Floats
+    high: Floats
+    inside: Interval
+    outside: Interval
     error: float
-    trees: str
+    main: Learner
+    beyond: Learner | None
+
+    def predict(self, key: str, values: Floats) -> Floats:
+        """log(time / bound) of rows of features [rows, features], never below 0."""
+        larger = values[:, 0] > self.high[0] + self._slack[0]
+        if self.beyond is None or not larger.any():
+            return np.maximum(0.0, self.main.predict(values))
+        answer = np.zeros(len(values))
+        if not larger.all():
+            answer[~larger] = self.main.predict(values[~larger])
+        answer[larger] = self.beyond.predict(values[larger][:, list(steady_features(key))])
+        return np.maximum(0.0, answer)
+
+    def knows(self, key: str, values: Floats) -> Mask:
+        """Which rows of features are like those that it was shown, by their sizes."""
+        sizes = list(size_features(key))
+        low, high = (self.low - self._slack)[sizes], (self.high + self._slack)[sizes]
+        return np.asarray(((values[:, sizes] >= low) & (values[:, sizes] <= high)).all(axis=1))
+
+    @property
+    def _slack(self) -> Floats:
+        return 1e-9 + _SLACK * (self.high - self.low)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """log(time / bound) of rows of work, with the ends of the 90 % interval, none below 0; ``known`` [rows]: whether
+    such work, on this device, was among what was learned from.
+    """
+
+    slowdown: Floats
+    low: Floats
+    high: Floats
+    known: Mask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """``low`` and ``high`` [features] are the ranges it was shown, ``inside`` and ``outside`` the 5 % and 95 %
-    quantiles of log(true / predicted) for held-out work like that and for work larger than any shown. ``error`` is the
-    mean absolute percentage error, held out, as a fraction.
+    """Experts for one kind of work. ``unseen``: 5 % and 95 % quantiles of log(true / predicted) where a device had to
+    be predicted from the others. Raises ValueError without experts, and for two of one device.
     """
 
     key: str
-    devices: tuple[str, ...]
-    rows: int
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    inside: tuple[float, float]
-    outside: tuple[float, float]
-    error: float
-    trees: str
-    booster: Any
+    experts: tuple[Expert, ...]
+    unseen: Interval
 
-    def predict(self, values: Floats) -> Floats:
-        """log(time / bound) of rows of features [rows, features], never below 0."""
-        return np.maximum(0.0, np.asarray(self.booster.predict(values), dtype=np.float64))
+    def __post_init__(self) -> None:
+        if not self.experts or len(set(self.devices)) < len(self.experts):
+            raise ValueError(f"the model of {self.key} has no expert, or two of one device: fit it again")
 
-    def knows(self, values: Sequence[float], device: str) -> bool:
-        """Whether work like this, on this device, was shown to it."""
-        inside = all(
-            low - 1e-9 <= value <= high + 1e-9 for low, value, high in zip(self.low, values, self.high, strict=True)
-        )
-        return inside and device in self.devices
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices that it was shown."""
+        return tuple(expert.device for expert in self.experts)
+
+    @property
+    def rows(self) -> int:
+        """How many times it was learned from."""
+        return sum(expert.rows for expert in self.experts)
+
+    @property
+    def error(self) -> float:
+        """The experts' mean error, by their rows."""
+        return sum(expert.error * expert.rows for expert in self.experts) / self.rows
+
+    def answer(self, facts: Floats, device: DeviceSpec) -> Answer:
+        """What to expect of rows of facts [rows, facts] on a device.
+
+        On one that was never shown, the experts of those that were are averaged in the logarithm, the more alike the
+        devices the more they weigh.
+        """
+        values = features_of(self.key, facts, device)
+        own = next((expert for expert in self.experts if expert.device == device.name), None)
+        if own is None:
+            slowdown = self.blend(values, traits_of(device))
+            known = np.zeros(len(values), dtype=bool)
+            low, high = (np.full(len(values), end) for end in self.unseen)
+        else:
+            slowdown, known = own.predict(self.key, values), own.knows(self.key, values)
+            low = np.where(known, own.inside[0], own.outside[0])
+            high = np.where(known, own.inside[1], own.outside[1])
+        return Answer(slowdown=slowdown, low=np.maximum(0.0, slowdown + low), high=slowdown + high, known=known)
+
+    def blend(self, values: Floats, traits: Mapping[str, float]) -> Floats:
+        """log(time / bound) of rows of features [rows, features] on a device with these traits, from all experts."""
+        # first those that know work of this item size at all: half-precision products say nothing of others
+        item = names_of(self.key).index("log item")
+        shares = np.array([_alike(traits, expert.traits) for expert in self.experts])
+        weights = np.stack([
+            share * np.where((values[:, item] >= expert.low[item] - 0.1) & (values[:, item] <= expert.high[item] + 0.1),
+                             1.0, 1e-6)
+            for share, expert in zip(shares, self.experts, strict=True)
+        ])  # fmt: skip
+        answers = np.stack([expert.predict(self.key, values) for expert in self.experts])
+        return np.asarray((weights * answers).sum(axis=0) / weights.sum(axis=0))
 
     def encode(self) -> bytes:
-        """The model as JSON."""
-        return msgspec.json.encode(
-            _File(
-                schema=SCHEMA,
-                key=self.key,
-                devices=list(self.devices),
-                rows=self.rows,
-                low=list(self.low),
-                high=list(self.high),
-                inside=self.inside,
-                outside=self.outside,
-                error=self.error,
-                trees=self.trees,
+        """The model as a numpy archive (.npz): JSON, and the arrays of its trees."""
+        arrays: dict[str, NDArray[Any]] = {}
+        abouts = []
+        for number, expert in enumerate(self.experts):
+            abouts.append(
+                _About(
+                    device=expert.device,
+                    traits=dict(expert.traits),
+                    rows=expert.rows,
+                    low=expert.low.tolist(),
+                    high=expert.high.tolist(),
+                    inside=expert.inside,
+                    outside=expert.outside,
+                    error=expert.error,
+                    smooth=isinstance(expert.main, Smooth),
+                    steady=expert.beyond is not None,
+                )
             )
-        )
+            for name, learner in (("main", expert.main), ("beyond", expert.beyond)):
+                fields = _arrays_of(learner) if learner else {}
+                arrays |= {f"{number}.{name}.{field}": array for field, array in fields.items()}
+        file = _File(schema=SCHEMA, key=self.key, unseen=self.unseen, experts=abouts)
+        about = np.frombuffer(msgspec.json.encode(file), dtype=np.uint8)
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, about=about, **arrays)  # type: ignore[arg-type]
+        return buffer.getvalue()
 
 
-def learn(key: str, values: Floats, slowdown: Floats, devices: Sequence[str]) -> Model:
-    """A model of ``slowdown`` [rows], log(time / bound), from features [rows, features].
-
-    Its intervals come from rows held out: five random parts in turn, and the largest fifth by bound. Raises ValueError
-    for fewer than 30 rows.
-    """
-    if len(values) < LEAST_ROWS:
-        raise ValueError(f"{key}: {len(values)} rows are too few to learn from, sample at least {LEAST_ROWS}")
-    held_out = np.empty(len(values))
-    part = np.random.default_rng(0).permutation(len(values)) % FOLDS
-    for fold in range(FOLDS):
-        test = part == fold
-        held_out[test] = _fit(values[~test], slowdown[~test]).predict(values[test])
-    missed = slowdown - np.maximum(0.0, held_out)
-    large = values[:, 0] > np.quantile(values[:, 0], 1 - _LARGEST_SHARE)
-    beyond = missed
-    if large.any() and not large.all():
-        beyond = slowdown[large] - np.maximum(0.0, _fit(values[~large], slowdown[~large]).predict(values[large]))
-    booster = _fit(values, slowdown)
-    inside, further = _quantiles(missed), _quantiles(beyond)
-    return Model(
-        key=key,
-        devices=tuple(sorted(set(devices))),
-        rows=len(values),
-        low=tuple(values.min(axis=0).tolist()),
-        high=tuple(values.max(axis=0).tolist()),
-        inside=inside,
-        outside=(min(inside[0], further[0]), max(inside[1], further[1])),
-        error=float(np.mean(np.abs(np.expm1(-missed)))),
-        trees=booster.model_to_string(),
-        booster=booster,
-    )
+def traits_of(device: DeviceSpec) -> dict[str, float]:
+    """What makes devices alike, each as a logarithm: bandwidth, vector peak, the peak of a unit; and the capability."""
+    peak, bandwidth = device.vector_peak("float32"), device.dram_bytes_per_s
+    traits = {}
+    if bandwidth:
+        traits["bandwidth"] = float(np.log(bandwidth))
+    if peak:
+        traits["peak"] = float(np.log(peak))
+        if device.unit_count:
+            traits["unit"] = float(np.log(peak / device.unit_count))
+    with suppress(ValueError):  # not numbered, as other makers' are not
+        traits["capability"] = float(device.compute_capability)
+    return traits
 
 
-def decode(text: bytes) -> Model:
-    """A model from ``Model.encode``. Raises ValueError for anything else: it is parsed and checked, never executed."""
-    import lightgbm
+def _alike(one: Mapping[str, float], other: Mapping[str, float]) -> float:
+    """1 for devices that are the same in all traits that both have, near 0 for very different ones."""
+    apart = [(one[name] - other[name]) / scale for name, scale in _SCALES.items() if name in one and name in other]
+    return float(np.exp(-sum(min(distance**2, 9.0) for distance in apart)))
 
+
+def decode(content: bytes) -> Model:
+    """A model from ``Model.encode``. Raises ValueError for anything else: arrays are checked, nothing is executed."""
     try:
-        file = msgspec.json.decode(text, type=_File)
-    except msgspec.DecodeError as error:
-        raise ValueError(f"not a model of rooflight fit: {error}") from None
-    if file.schema != SCHEMA:
-        raise ValueError(f"a model of another version ({file.schema}): fit it again")
-    count = len(names_of(file.key))
-    if len(file.low) != count or len(file.high) != count:
-        raise ValueError(f"a model of {file.key} with {len(file.low)} features instead of {count}: fit it again")
-    figures = (*file.low, *file.high, *file.inside, *file.outside, file.error)
-    if not np.isfinite(figures).all() or file.inside[0] > file.inside[1] or file.outside[0] > file.outside[1]:
-        raise ValueError(f"the model of {file.key} holds impossible numbers: fit it again")
-    check_trees(file.trees, count)
-    return Model(
-        key=file.key,
-        devices=tuple(file.devices),
-        rows=file.rows,
-        low=tuple(file.low),
-        high=tuple(file.high),
-        inside=file.inside,
-        outside=file.outside,
-        error=file.error,
-        trees=file.trees,
-        booster=lightgbm.Booster(model_str=file.trees),
+        arrays = _unpacked(content)
+        about = arrays["about"].tobytes()
+        schema = msgspec.json.decode(about, type=_Version).schema
+        file = msgspec.json.decode(about, type=_File) if schema == SCHEMA else None
+    except Exception as error:  # whatever bytes that make no sense get out of zipfile, numpy and msgspec
+        why = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ValueError(f"not a model of rooflight fit ({why}): fit it again") from None
+    if file is None:
+        raise ValueError(f"a model of another version ({schema[:40]!r}): fit it again")
+    if not file.key.isprintable():
+        raise ValueError(f"a model of {file.key[:40]!r}, which is no kind of work: fit it again")
+    _refuse_backward(file.key, file.unseen)
+    experts = tuple(_expert(file.key, number, each, arrays) for number, each in enumerate(file.experts))
+    return Model(key=file.key, experts=experts, unseen=file.unseen)
+
+
+def _unpacked(content: bytes) -> dict[str, NDArray[Any]]:
+    """The arrays of an .npz file by name, unpacked no further than they say and than a model can be."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        members = archive.infolist()
+        if sum(member.file_size for member in members) > _MOST_BYTES:
+            raise ValueError("it would take more room than any model")
+        # others unpack whatever they hold before anyone can stop them
+        if any(member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for member in members):
+            raise ValueError("it is packed in another way")
+        return {member.filename.removesuffix(".npy"): _row_of_numbers(archive.read(member)) for member in members}
+
+
+def _row_of_numbers(data: bytes) -> NDArray[Any]:
+    file = io.BytesIO(data)
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError("an array of another format")
+    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    if dtype.kind not in "iuf" or len(shape) != 1 or shape[0] * dtype.itemsize != len(data) - file.tell():
+        raise ValueError("an array that is not what it says")
+    return np.frombuffer(data, dtype, offset=file.tell())
+
+
+def _expert(key: str, number: int, about: _About, arrays: Mapping[str, NDArray[Any]]) -> Expert:
+    count, steady = len(names_of(key)), len(steady_features(key))
+    if len(about.low) != count or len(about.high) != count:
+        raise ValueError(f"a model of {key} with {len(about.low)} features instead of {count}: fit it again")
+    figures = [*about.low, *about.high, about.rows, about.error, *about.traits.values()]
+    backward = any(low > high for low, high in zip(about.low, about.high, strict=True))
+    _refuse_backward(key, about.inside, about.outside)
+    if backward or about.rows < 1 or not set(about.traits) <= set(_SCALES) or not all(map(_plausible, figures)):
+        raise ValueError(f"the model of {key} holds impossible numbers: fit it again")
+    learner = _smooth if about.smooth else _trees
+    return Expert(
+        device=about.device,
+        traits=about.traits,
+        rows=about.rows,
+        low=np.array(about.low),
+        high=np.array(about.high),
+        inside=about.inside,
+        outside=about.outside,
+        error=about.error,
+        main=learner(f"{number}.main", count, arrays),
+        beyond=learner(f"{number}.beyond", steady, arrays) if about.steady else None,
     )
 
 
-_PER_NODE: Final = ("split_feature", "threshold", "decision_type", "left_child", "right_child")
+def _arrays_of(learner: Learner) -> dict[str, NDArray[Any]]:
+    if isinstance(learner, Trees):
+        return {field: getattr(learner, field).astype(dtype) for field, dtype in _ARRAYS.items()}
+    limits = np.array([learner.mean, learner.floor, learner.ceiling])
+    return {"scale": learner.scale, "points": learner.points.reshape(-1), "weight": learner.weight, "limits": limits}
 
 
-def check_trees(text: str, features: int) -> None:
-    """Refuse trees whose numbers would lead LightGBM's C++ code outside its arrays. Raises ValueError."""
-    head, *trees = re.split(r"^Tree=\d+$", text.partition("end of trees")[0], flags=re.MULTILINE)
-    fields = dict(line.split("=", 1) for line in head.splitlines() if "=" in line)
-    if fields.get("max_feature_idx") != str(features - 1) or fields.get("num_class") != "1" or not trees:
-        raise ValueError("the model's trees are of other features: fit it again")
-    for number, tree in enumerate(trees):
-        lines = dict(line.split("=", 1) for line in tree.splitlines() if "=" in line)
-        try:
-            _check_tree(lines, features)
-        except (ValueError, KeyError, IndexError):
-            raise ValueError(f"tree {number} of the model makes no sense: fit it again") from None
+def _found(name: str, dtypes: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    fields = {field: arrays.get(f"{name}.{field}") for field in dtypes}
+    found = {field: array for field, array in fields.items() if array is not None and array.dtype == dtypes[field]}
+    if len(found) < len(fields):
+        missing = ", ".join(field for field in fields if field not in found)
+        raise ValueError(f"no whole model of rooflight fit ({name} without {missing}): fit it again")
+    return found
 
 
-def _check_tree(lines: Mapping[str, str], features: int) -> None:
-    leaves = int(lines["num_leaves"])
-    if leaves < 1 or int(lines["num_cat"]) != 0 or lines.get("is_linear", "0") != "0":
-        raise ValueError
-    if len([float(value) for value in lines["leaf_value"].split()]) != leaves:
-        raise ValueError
-    if leaves == 1:
-        return
-    columns = {name: lines[name].split() for name in _PER_NODE}
-    if any(len(column) != leaves - 1 for column in columns.values()):
-        raise ValueError
-    if not all(0 <= int(feature) < features for feature in columns["split_feature"]):
-        raise ValueError
-    if any(int(kind) & 1 for kind in columns["decision_type"]) or any(
-        np.isnan(float(value)) for value in columns["threshold"]
-    ):
-        raise ValueError
-    children = [int(child) for side in ("left_child", "right_child") for child in columns[side]]
-    # every node but the root, and every leaf, is reached exactly once
-    if sorted(children) != [*range(-leaves, 0), *range(1, leaves - 1)]:
-        raise ValueError
+def _smooth(name: str, features: int, arrays: Mapping[str, NDArray[Any]]) -> Smooth:
+    found = _found(name, _SMOOTH_ARRAYS, arrays)
+    try:
+        points = found["points"].reshape(-1, features)
+        mean, floor, ceiling = map(float, found["limits"])
+        process = Smooth(
+            scale=found["scale"], points=points, weight=found["weight"], mean=mean, floor=floor, ceiling=ceiling
+        )
+    except ValueError as error:
+        raise ValueError(f"no model of rooflight fit ({name}: {error}): fit it again") from None
+    if process.reach > _MOST_LOG:
+        raise ValueError(f"no model of rooflight fit ({name}: points that lead to no time): fit it again")
+    return process
 
 
-def _fit(values: Floats, slowdown: Floats) -> Any:
-    import lightgbm
+def _trees(name: str, features: int, arrays: Mapping[str, NDArray[Any]]) -> Trees:
+    found = _found(name, _ARRAYS, arrays)
+    try:
+        trees = Trees(
+            features=features,
+            leaves=found["leaves"],
+            feature=found["feature"].astype(np.int32),
+            threshold=found["threshold"],
+            left=found["left"].astype(np.int32),
+            right=found["right"].astype(np.int32),
+            value=found["value"].astype(np.float32),
+        )
+    except ValueError as error:
+        raise ValueError(f"no model of rooflight fit ({name}: {error}): fit it again") from None
+    if trees.reach > _MOST_LOG:
+        raise ValueError(f"no model of rooflight fit ({name}: trees that lead to no time): fit it again")
+    return trees
 
-    leaves = min(_MOST_LEAVES, max(_LEAST_LEAVES, len(values) // _ROWS_A_LEAF))
-    return lightgbm.train({**_SETTINGS, "num_leaves": leaves}, lightgbm.Dataset(values, slowdown), _TREES)
+
+def _plausible(figure: float) -> bool:
+    return abs(figure) < _MOST_FIGURE  # nor NaN
 
 
-def _quantiles(missed: Floats) -> tuple[float, float]:
-    low, high = np.quantile(missed, _INTERVAL)
-    return min(0.0, float(low)), max(0.0, float(high))
+def _refuse_backward(key: str, *intervals: Interval) -> None:
+    if not all(-_MOST_LOG < low <= 0 <= high < _MOST_LOG for low, high in intervals):
+        raise ValueError(f"the model of {key} holds impossible numbers: fit it again")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,11 @@ from rooflight.prediction.tables import Floats, Integers, Table
 
 REACH = 2
 """How many rows to each side of a row, along each parameter, have a say."""
+APART = log(16)
+"""Neighbours further apart say nothing of what lies between: where work begins to outweigh a launch, efficiency takes
+a bend, and a straight line over a bend halfway is off by a quarter of its length, here a factor of 2."""
+BEYOND, STEPS = log(2), 3.0
+"""A line is believed so far beyond its neighbours, since a bend may lie there, and so many times their distance."""
 _NONE = -1
 _SIDES = [(before, after) for before in range(REACH) for after in range(REACH, 2 * REACH)]
 
@@ -78,9 +84,12 @@ def _along_one(lines: Lines, values: Floats) -> Floats:
 
 
 def _through(position: Floats, at: Floats, there: Floats, one: int, other: int) -> Floats:
-    """The straight line through two neighbours, at each row's position."""
-    slope = (there[:, other] - there[:, one]) / (at[:, other] - at[:, one])
-    return np.asarray(there[:, one] + slope * (position - at[:, one]))
+    """The straight line through two neighbours, at each row's position; nan too far from them."""
+    away, apart = position - at[:, one], at[:, other] - at[:, one]
+    steps = away / apart
+    near = (steps >= 0) & (np.abs(apart) <= APART)
+    beside = (steps < 0) & (steps >= -STEPS) & (np.abs(away) <= BEYOND)
+    return np.where(near | beside, there[:, one] + steps * (there[:, other] - there[:, one]), np.nan)
 
 
 def _median(stacked: Floats) -> Floats:

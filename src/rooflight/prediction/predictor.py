@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence, Set
-from math import exp, log
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from math import log
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,22 +12,30 @@ import numpy as np
 
 from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
-from rooflight.prediction.features import Features, features_of
-from rooflight.prediction.lint import Finding, lint
-from rooflight.prediction.model import LEAST_ROWS, Model, decode, learn
-from rooflight.prediction.tables import Table, device_called, find, read_table
+from rooflight.prediction.features import OTHERS_KEY, PRODUCT_KEY, Facts, Floats, facts_of, is_plain
+from rooflight.prediction.model import Answer, Mask, Model, decode
+from rooflight.prediction.products import product_facts
+from rooflight.records.dtypes import dtype_name
 from rooflight.records.estimate import Estimate, Source
 from rooflight.records.signature import OpSignature
-from rooflight.sampling import registry
-from rooflight.sampling.operator import PAIR
 
-SUFFIX: Final = ".model.json"
+SUFFIX: Final = ".model.npz"
+SHIPPED: Final = Path(__file__).parent / "shipped"
+"""The models that come with Rooflight."""
 TYPICAL_SLOWDOWN: Final = log(2.0)
 """log(time / bound) of work that no model knows: half the speed of light, as roofline studies commonly find."""
 TYPICAL_SPREAD: Final = log(4.0)
-_WIDER: Final = 2.0  # than what was missed on the largest fifth, for what lies outside of all that was shown
-UNSEEN_DEVICE_SPREAD: Final = log(1.5)
-"""What an interval widens by on a device that no row was measured on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Batch:
+    """Estimates of many pieces of work, each an array [works]: seconds, and whether they were extrapolated."""
+
+    time_s: Floats
+    low_s: Floats
+    high_s: Floats
+    bound_s: Floats
+    extrapolated: Mask
 
 
 class Predictor:
@@ -70,8 +79,8 @@ class Predictor:
         path = self._files[name]
         try:
             model = decode(path.read_bytes())
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
         if _file_name(model.key) != name:
             raise ValueError(f"{path} holds the model of another kind of work: fit it again")
         del self._files[name]
@@ -93,12 +102,50 @@ class Predictor:
         device, and for work without a cost: nothing bounds it.
         """
         wanted = (ops,) if isinstance(ops, OpSignature) else tuple(ops)
-        spec = get(device) if isinstance(device, str) else device
-        features = features_of(wanted, spec)
-        if features is None:
+        found = self.predict_many([wanted], device)[0]
+        if found is None:
             names = ", ".join(op.name for op in wanted) or "nothing"
             raise ValueError(f"{names}: no cost is known, so no time can be predicted")
-        return self._estimate(features, spec.name)
+        return found
+
+    def predict_many(self, works: Sequence[Sequence[OpSignature]], device: DeviceSpec | str) -> list[Estimate | None]:
+        """``predict`` of many pieces of work, each distinct one once; None where no cost is known, or nothing to do.
+        Raises ValueError for an unknown device.
+        """
+        spec = get(device) if isinstance(device, str) else device
+        distinct = dict.fromkeys(map(tuple, works))
+        by_key: dict[str, list[tuple[tuple[OpSignature, ...], Facts]]] = {}
+        found: dict[tuple[OpSignature, ...], Estimate | None] = dict(distinct)
+        for ops in distinct:
+            facts = facts_of(ops, spec)
+            if facts is not None:
+                by_key.setdefault(facts.key, []).append((ops, facts))
+        for key, group in by_key.items():
+            values = np.array([facts.values for _, facts in group])
+            batch = self._batch(key, values, spec)
+            source = self._source(key, values)
+            rows = zip(batch.time_s, batch.low_s, batch.high_s, batch.bound_s, batch.extrapolated, strict=True)
+            for (ops, _), (time_s, low_s, high_s, bound_s, extrapolated) in zip(group, rows, strict=True):
+                found[ops] = Estimate(
+                    time_s=float(time_s),
+                    low_s=float(low_s),
+                    high_s=float(high_s),
+                    bound_s=float(bound_s),
+                    source=source,
+                    extrapolated=bool(extrapolated),
+                )
+        return [found[tuple(ops)] for ops in works]
+
+    def predict_products(
+        self, m: Floats, n: Floats, k: Floats, dtype: str, device: DeviceSpec | str, *, batch: Floats | float = 1.0
+    ) -> Batch:
+        """``predict`` of many products [batch, m, k] @ [batch, k, n] at once, all arguments of the same length.
+
+        Raises ValueError for an unknown device or dtype, for sizes below 1, and for a dtype without a peak there.
+        """
+        spec = get(device) if isinstance(device, str) else device
+        facts = product_facts(m, n, k, dtype, spec, batch=batch)
+        return self._batch(PRODUCT_KEY, facts, spec)
 
     def predict_shape(
         self, function: str, shape: Mapping[str, int] | Sequence[int], precision: str, device: DeviceSpec | str
@@ -106,7 +153,8 @@ class Predictor:
         """Seconds by direction ("fwd" and "bwd", or "step") of an operator that can be sampled. Raises ValueError for
         an unknown operator or device, and for a shape that cannot be.
         """
-        from rooflight.records.dtypes import dtype_name
+        from rooflight.sampling import registry
+        from rooflight.sampling.operator import PAIR
 
         operator = registry.find(function)
         whole = operator.shape(shape)
@@ -136,8 +184,10 @@ class Predictor:
         ``propagation`` is "fwd", "bwd" or, for what goes one way, "step". With ``data_folder``, the model is learned
         from the operator's samples there when it is first needed, without those that lint flags, and kept in
         ``model_dict``; without, this predictor's models serve. Raises ValueError for an unknown operator, device or
-        direction, for a shape that cannot be, and for a folder without samples of the operator.
+        direction, for a shape that cannot be, and for a folder with no or too few samples of the operator.
         """
+        from rooflight.prediction.reading import device_called
+
         chosen = self
         if data_folder is not None:
             kept = self.operator_dict if model_dict is None else model_dict
@@ -150,81 +200,51 @@ class Predictor:
             raise ValueError(f'{function} has no propagation "{propagation}": it has {", ".join(estimates)}')
         return estimates[propagation].time_s * 1e6
 
-    def _estimate(self, features: Features, device: str) -> Estimate:
-        model = self.model(features.key)
+    def _source(self, key: str, facts: Floats) -> Source:
+        if self.model(key) is not None:
+            return Source.REGRESSED
+        similar = is_plain(key, facts) and self.model(OTHERS_KEY) is not None
+        return Source.SIMILAR if similar else Source.TYPICAL
+
+    def _batch(self, key: str, facts: Floats, device: DeviceSpec) -> Batch:
+        source = self._source(key, facts)
+        model = self.model(OTHERS_KEY if source is Source.SIMILAR else key)
+        bound_s = facts[:, 0]
         if model is None:
-            slowdown, known, source = TYPICAL_SLOWDOWN, False, Source.TYPICAL
-            low, high = -TYPICAL_SPREAD, TYPICAL_SPREAD
+            typical = np.full(len(facts), TYPICAL_SLOWDOWN)
+            unknown = np.zeros(len(facts), dtype=bool)
+            low, high = np.maximum(0.0, typical - TYPICAL_SPREAD), typical + TYPICAL_SPREAD
+            answer = Answer(slowdown=typical, low=low, high=high, known=unknown)
         else:
-            slowdown = float(model.predict(np.array([features.values]))[0])
-            known, source = model.knows(features.values, device), Source.REGRESSED
-            low, high = model.inside if known else (_WIDER * model.outside[0], _WIDER * model.outside[1])
-            if device not in model.devices:
-                low, high = low - UNSEEN_DEVICE_SPREAD, high + UNSEEN_DEVICE_SPREAD
-        bound_s = features.bound_s
-        return Estimate(
-            time_s=bound_s * exp(slowdown),
-            low_s=bound_s * exp(max(0.0, slowdown + low)),
-            high_s=bound_s * exp(slowdown + high),
+            answer = model.answer(facts, device)
+        return Batch(
+            time_s=bound_s * np.exp(answer.slowdown),
+            low_s=bound_s * np.exp(answer.low),
+            high_s=bound_s * np.exp(answer.high),
             bound_s=bound_s,
-            source=source,
-            extrapolated=not known,
+            extrapolated=~answer.known | (source is not Source.REGRESSED),
         )
-
-
-def fit(
-    tables: Iterable[Table], findings: Iterable[Finding] = (), progress: Callable[[str], None] = lambda _: None
-) -> tuple[Predictor, dict[str, int]]:
-    """Models from measured tables, one for each kind of work of which there are enough rows, without the times that
-    ``findings`` flag. Also returns the kinds with too few rows, and how many those have. Collectives, and operators
-    that are not registered, are passed over.
-    """
-    flagged = {(finding.source, finding.line, finding.direction) for finding in findings}
-    values: dict[str, list[tuple[float, ...]]] = {}
-    slowdowns: dict[str, list[float]] = {}
-    devices: dict[str, list[str]] = {}
-    for table in tables:
-        progress(f"costing {table.source.name}")
-        for features, seconds in _halves(table, flagged):
-            values.setdefault(features.key, []).append(features.values)
-            slowdowns.setdefault(features.key, []).append(max(0.0, log(seconds / features.bound_s)))
-            devices.setdefault(features.key, []).append(table.device.name)
-    models = []
-    for key in sorted(key for key, rows in values.items() if len(rows) >= LEAST_ROWS):
-        progress(f"learning {key} from {len(values[key])} times")
-        models.append(learn(key, np.array(values[key]), np.array(slowdowns[key]), devices[key]))
-    return Predictor(models), {key: len(rows) for key, rows in values.items() if len(rows) < LEAST_ROWS}
 
 
 def _learned(folder: Path | str, function: str, gpu_name: str, precision: str) -> Predictor:
     """What the samples of one operator teach."""
-    device = device_called(gpu_name, Path(folder))
-    paths = [path for path in find(folder)[0] if f"_{function}_{precision}" in path.name]
-    tables = [table for table in map(read_table, paths) if table.device.name == device.name]
-    if not tables:
+    from rooflight.prediction.fitting import learn_all, read_for_fit
+    from rooflight.prediction.reading import device_called, find
+
+    device, dtype = device_called(gpu_name, Path(folder)), dtype_name(precision)
+    paths = [path for path in find(folder)[0] if f"_{function}_" in path.name]  # of others, too, whose names end so
+    files = [
+        file
+        for file in read_for_fit(paths)
+        if any(function in (table.kernel, table.operator) and table.dtype == dtype for table in file.tables)
+    ]
+    shown = [each for file in files for each in file.shown if each.device.name == device.name]
+    if not shown:
         raise ValueError(f"{folder} has no samples of {function} in {precision} on {gpu_name}: rooflight sample them")
-    return fit(tables, lint(tables))[0]
-
-
-def _halves(table: Table, flagged: Set[tuple[Path, int | None, str]]) -> Iterable[tuple[Features, float]]:
-    """Each direction of each row of a table that is not flagged, with the seconds it took."""
-    if not table.known:
-        return
-    operator = registry.find(table.operator)
-    if operator.ranks:
-        return
-    for row in range(len(table)):
-        shape = table.shape(row)
-        if operator.refusal(shape) is not None:
-            continue
-        work = operator.work(shape, table.dtype)
-        halves = zip(table.directions, (work.forward, work.backward), table.seconds[row].tolist(), strict=False)
-        for direction, half, seconds in halves:
-            if not half or not np.isfinite(seconds) or (table.source, int(table.lines[row]), direction) in flagged:
-                continue
-            features = features_of(half, table.device)
-            if features is not None:
-                yield features, seconds
+    models = learn_all(shown).models
+    if not models:
+        raise ValueError(f"{folder} has too few samples of {function} in {precision} on {gpu_name}: sample more")
+    return Predictor(models)
 
 
 def _file_name(key: str) -> str:

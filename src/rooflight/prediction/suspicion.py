@@ -55,14 +55,17 @@ def faster_than_light(time_s: Floats, floor_s: Floats) -> Suspicion:
     return Suspicion(rows=floor_s > SLACK * time_s, factor=floor_s / time_s, other=floor_s)
 
 
-def too_slow(time_s: Floats, bound_s: Floats, floor_s: Floats) -> Suspicion:
+def too_slow(time_s: Floats, bound_s: Floats, floor_s: Floats, group: Integers) -> Suspicion:
     """Rows that took many times what their work suggests: no more than the rows with more work took, nor more than
-    at the efficiency of those with less. Rows below their floor count as if they took that long.
+    at the efficiency of those with less. Rows below their floor count as if they took that long. Only rows of one
+    group tell of each other.
     """
     most = np.full(len(time_s), np.nan)
-    order = np.argsort(bound_s, kind="stable")
-    order = order[bound_s[order] > 0]
-    if len(order) >= _FEW:
+    for number in range(group.max(initial=-1) + 1):
+        here = np.flatnonzero((group == number) & (bound_s > 0))
+        order = here[np.argsort(bound_s[here], kind="stable")]
+        if len(order) < _FEW:
+            continue
         time = np.maximum(time_s, floor_s)[order]
         after = _medians(time[::-1])[::-1]
         before = _medians(time / bound_s[order]) * bound_s[order]
@@ -133,8 +136,7 @@ def bimodal(time_s: Floats, shapes: Integers, beaten: Mask) -> Suspicion:
     where such rows are many. Beaten rows have no say.
     """
     rows, factor, other = np.zeros(len(time_s), dtype=bool), np.ones(len(time_s)), time_s.copy()
-    _, sweep = np.unique(shapes[:, 1:], axis=0, return_inverse=True)
-    sweep = sweep.reshape(-1)
+    sweep = sweeps(shapes)
     for number in range(sweep.max(initial=0) + 1):
         here = np.flatnonzero((sweep == number) & ~beaten)
         here = here[np.argsort(shapes[here, 0], kind="stable")]
@@ -143,11 +145,20 @@ def bimodal(time_s: Floats, shapes: Integers, beaten: Mask) -> Suspicion:
         size = np.maximum(1, shapes[here, 0])
         padded = np.pad(np.log(time_s[here] / size), AROUND // 2, mode="reflect")
         windows = np.lib.stride_tricks.sliding_window_view(padded, AROUND)
-        other[here] = np.exp(np.quantile(windows, FAST_SHARE, axis=1)) * size
+        by_size = np.exp(np.quantile(windows, FAST_SHARE, axis=1)) * size
+        padded = np.pad(time_s[here], AROUND // 2, mode="reflect")
+        windows = np.lib.stride_tricks.sliding_window_view(padded, AROUND)
+        other[here] = np.maximum(by_size, np.quantile(windows, FAST_SHARE, axis=1))  # the least sizes take a fixed time
         factor[here] = time_s[here] / other[here]
         slow = here[factor[here] > SLOW_MODE]
         rows[slow] = len(slow) >= MODE_SHARE * len(here)
     return Suspicion(rows=rows, factor=factor, other=other)
+
+
+def sweeps(shapes: Integers) -> Integers:
+    """A number for each sweep of one size, the first column, all others equal."""
+    _, sweep = np.unique(shapes[:, 1:], axis=0, return_inverse=True)
+    return sweep.reshape(-1)
 
 
 def copied(seconds: Floats) -> float:

@@ -10,6 +10,7 @@ class Source(Enum):
     """Where an estimate comes from."""
 
     REGRESSED = "regressed"  # learned from measurements of such ops
+    SIMILAR = "similar"  # learned from measurements of other ops that are as large
     TYPICAL = "typical"  # the bound times what ops of any kind usually take of it
 
 

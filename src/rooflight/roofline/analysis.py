@@ -12,13 +12,16 @@ from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.registry import cost_of
 from rooflight.devices import find_by_torch_name, get
 from rooflight.devices.spec import DeviceSpec
+from rooflight.records.estimate import Estimate
 from rooflight.records.quantity import Quantity
 from rooflight.records.record import Direction, phase_name
 from rooflight.records.session import Float64, Int64, Session
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.bound import Bound, Limiter, bound_of, float32_matrix_precision
 from rooflight.roofline.communication import Communication, communication_of
+from rooflight.roofline.coverage import Coverage, coverage_of
 from rooflight.roofline.memory import MemoryUse, memory_use
+from rooflight.roofline.predicted import Estimates, Predicted
 from rooflight.roofline.program import ProgramBounds, program_bounds
 from rooflight.roofline.waterfall import Exchange, Gap, waterfall_of
 
@@ -26,7 +29,7 @@ from rooflight.roofline.waterfall import Exchange, Gap, waterfall_of
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
     """Sums over the counted ops. ``measured_s`` is the median time of a whole step, ``ops_measured_s`` the sum of the
-    ops' median times; both None for a session that was not measured.
+    ops' median times; both None for a session that was not measured. ``predicted`` is None without a predictor.
     """
 
     calls: int = 0
@@ -38,6 +41,7 @@ class Totals:
     op_bound_s: float = 0.0
     measured_s: float | None = None
     ops_measured_s: float | None = None
+    predicted: Predicted | None = None
 
     @property
     def bytes_moved(self) -> int:
@@ -48,28 +52,6 @@ class Totals:
     def flops(self) -> int:
         """Matrix and vector FLOPs."""
         return self.matrix_flops + self.vector_flops
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UncostedOp:
-    """An op that no formula covers: how often it ran, the bytes of its tensors, and why."""
-
-    name: str
-    reason: str
-    calls: int
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Coverage:
-    """The share of calls, and of the bytes of all ops' tensors, that has a cost. ``upper`` counts calls whose cost
-    data could lower.
-    """
-
-    calls: float
-    bytes: float
-    uncosted: tuple[UncostedOp, ...]
-    upper: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +71,7 @@ class Group:
     limiter: str
     measured_s: float | None
     timed_bound_s: float
+    predicted: Predicted | None = None
 
     @property
     def efficiency(self) -> float | None:
@@ -98,7 +81,9 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """All calls of one signature. ``bound`` is of one call; ``measured_s`` sums the medians of the ``timed_calls``."""
+    """All calls of one signature. ``bound`` and ``estimate`` are of one call, ``predicted`` is of all; ``measured_s``
+    sums the medians of the ``timed_calls``.
+    """
 
     signature: OpSignature
     calls: int
@@ -107,6 +92,8 @@ class Operation:
     bound: Bound | None
     measured_s: float | None
     timed_calls: int
+    estimate: Estimate | None = None
+    predicted: Predicted | None = None
 
     @property
     def bound_s(self) -> float:
@@ -133,9 +120,18 @@ _KEYS = ("phase", "module", "layer", "function", "op", "direction")
 
 
 class Analysis:
-    """What a session must do, how fast ``device`` could do it, and how fast it ran. Computed once, on first use."""
+    """What a session must do, how fast ``device`` could do it, and how fast it ran. Computed once, on first use.
 
-    def __init__(self, session: Session, device: DeviceSpec, target: str = "") -> None:
+    ``estimates``, one for each of the session's signatures, say how fast ``device`` is predicted to be.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        device: DeviceSpec,
+        target: str = "",
+        estimates: Sequence[Estimate | None] | None = None,
+    ) -> None:
         self.session = session
         self.device = device
         self.target = target
@@ -143,6 +139,9 @@ class Analysis:
         self._costs = tuple(cost_of(op) for op in session.signatures)
         self._bounds = tuple(
             None if isinstance(cost, Uncosted) else bound_of(cost, device, self.float32_matrix) for cost in self._costs
+        )
+        self._estimates = (
+            None if estimates is None else Estimates(session.signatures, self._costs, self._bounds, estimates)
         )
         self._groups: dict[str, tuple[Group, ...]] = {}
 
@@ -154,13 +153,22 @@ class Analysis:
     def of(self, session: Session) -> Analysis:
         """The same analysis with other times: ``session`` is this one's, measured differently."""
         other = Analysis(session, self.device, self.target)
+        other._estimates = self._estimates
         other.program = self.program
         return other
+
+    @property
+    def predicts(self) -> bool:
+        """Whether there are estimates, so that times are predicted."""
+        return self._estimates is not None
 
     @cached_property
     def totals(self) -> Totals:
         """Sums over all counted ops."""
-        group = self._group("", self._calls, self._times, self._timed_calls)
+        numbers = np.arange(len(self._calls))
+        whole = np.zeros_like(numbers)
+        (predicted,) = self._predicted(whole, numbers, self._calls, self._timed_calls, self._times, 1)
+        group = self._group("", self._calls, self._times, self._timed_calls, predicted)
         costs = [
             (cost, int(calls)) for cost, calls in zip(self._costs, self._calls, strict=True) if isinstance(cost, OpCost)
         ]
@@ -175,35 +183,13 @@ class Analysis:
             op_bound_s=group.bound_s,
             measured_s=measurement.wall_s if measurement else None,
             ops_measured_s=group.measured_s,
+            predicted=predicted,
         )
 
     @cached_property
     def coverage(self) -> Coverage:
         """How much of the session has a cost, and what has not."""
-        sizes = [op.input_bytes + op.output_bytes for op in self.session.signatures]
-        calls = [int(count) for count in self._calls]
-        missing = [index for index, cost in enumerate(self._costs) if isinstance(cost, Uncosted) and calls[index]]
-        by_reason: dict[tuple[str, str], list[int]] = {}
-        for index in missing:
-            cost = self._costs[index]
-            assert isinstance(cost, Uncosted)
-            entry = by_reason.setdefault((self.session.signatures[index].name, cost.reason), [0, 0])
-            entry[0] += calls[index]
-            entry[1] += calls[index] * sizes[index]
-        uncosted = [
-            UncostedOp(name=name, reason=reason, calls=count, bytes=size)
-            for (name, reason), (count, size) in by_reason.items()
-        ]
-        all_calls = sum(calls)
-        all_bytes = sum(count * size for count, size in zip(calls, sizes, strict=True))
-        return Coverage(
-            calls=1 - sum(op.calls for op in uncosted) / all_calls if all_calls else 1.0,
-            bytes=1 - sum(op.bytes for op in uncosted) / all_bytes if all_bytes else 1.0,
-            uncosted=tuple(sorted(uncosted, key=lambda op: (-op.bytes, -op.calls, op.name))),
-            upper=sum(
-                count for count, cost in zip(calls, self._costs, strict=True) if isinstance(cost, OpCost) and cost.upper
-            ),
-        )
+        return coverage_of(self.session, self._costs, self._calls)
 
     def by(self, key: str) -> tuple[Group, ...]:
         """Roll-up by ``"phase"``, ``"module"`` (qualified name, its own ops only), ``"layer"`` (class of module),
@@ -221,8 +207,12 @@ class Analysis:
 
     @cached_property
     def operations(self) -> tuple[Operation, ...]:
-        """One entry a signature, the longest first: by measured time where there is one, else by bound."""
+        """One entry a signature, the longest first: by measured time where there is one, else by predicted time, else
+        by bound.
+        """
         modules = self._modules_of_signatures()
+        numbers = np.arange(len(self._calls))
+        predicted = self._predicted(numbers, numbers, self._calls, self._timed_calls, self._times, len(numbers))
         found = [
             Operation(
                 signature=op,
@@ -232,11 +222,23 @@ class Analysis:
                 bound=self._bounds[index],
                 measured_s=_known(self._times[index]),
                 timed_calls=int(self._timed_calls[index]),
+                estimate=self._estimates.of_one_call[index] if self._estimates else None,
+                predicted=predicted[index],
             )
             for index, op in enumerate(self.session.signatures)
             if self._calls[index]
         ]
-        return tuple(sorted(found, key=lambda op: (-(op.measured_s or 0.0), -op.bound_s, -op.calls)))
+        return tuple(
+            sorted(
+                found,
+                key=lambda op: (
+                    -(op.measured_s or 0.0),
+                    -(op.predicted.time_s if op.predicted else 0.0),
+                    -op.bound_s,
+                    -op.calls,
+                ),
+            )
+        )
 
     @cached_property
     def contradictions(self) -> tuple[Contradiction, ...]:
@@ -367,15 +369,26 @@ class Analysis:
         times = _sum_known(inverse, self._op_s, len(unique))
         timed = np.bincount(inverse[np.isfinite(self._op_s)], minlength=len(unique))
         groups = []
-        owners = unique // signatures if signatures else unique
-        for label in np.unique(owners):
+        owners, members = np.divmod(unique, max(1, signatures))
+        found, places = np.unique(owners, return_inverse=True)
+        predicted = self._predicted(places, members, counts, timed, times, len(found))
+        for number, label in enumerate(found):
             start, stop = np.searchsorted(owners, [label, label + 1])
             chosen = slice(start, stop)
-            calls = dict(zip((unique[chosen] % signatures).tolist(), counts[chosen].tolist(), strict=True))
-            groups.append(self._group(names[label], calls, times[chosen], timed[chosen]))
+            calls = dict(zip(members[chosen].tolist(), counts[chosen].tolist(), strict=True))
+            groups.append(self._group(names[label], calls, times[chosen], timed[chosen], predicted[number]))
         return groups
 
-    def _group(self, name: str, calls: dict[int, int] | Int64, times: Float64, timed: Int64) -> Group:
+    def _predicted(
+        self, group: Int64, signature: Int64, calls: Int64, timed: Int64, measured_s: Float64, num_groups: int
+    ) -> list[Predicted | None]:
+        if self._estimates is None:
+            return [None] * num_groups
+        return self._estimates.sums(group, signature, calls, timed, measured_s, num_groups)
+
+    def _group(
+        self, name: str, calls: dict[int, int] | Int64, times: Float64, timed: Int64, predicted: Predicted | None
+    ) -> Group:
         """``calls`` by signature; ``times`` and ``timed`` go with its entries: seconds, and of how many calls."""
         items = calls.items() if isinstance(calls, dict) else enumerate(calls.tolist())
         matrix = vector = moved = sent = total = 0
@@ -406,6 +419,7 @@ class Analysis:
             limiter=limiter.value,
             measured_s=_known(np.nansum(times) if np.isfinite(times).any() else np.nan),
             timed_bound_s=timed_bound_s,
+            predicted=predicted,
         )
 
     def _modules_of_signatures(self) -> dict[int, tuple[str, ...]]:
@@ -418,8 +432,11 @@ class Analysis:
         return {index: tuple(paths) for index, paths in found.items()}
 
 
-def analyze(session: Session, device: DeviceSpec | str, target: str = "") -> Analysis:
-    """Cost and bound a session for a device given as a spec or by name. Raises ValueError for an unknown name.
+def analyze(
+    session: Session, device: DeviceSpec | str, target: str = "", estimates: Sequence[Estimate | None] | None = None
+) -> Analysis:
+    """Cost and bound a session for a device given as a spec or by name; ``estimates`` of its signatures on that device
+    make it predict times too. Raises ValueError for an unknown name.
 
     Times that were measured on another device say nothing about this one: they are left out, and a note says so.
     """
@@ -428,7 +445,7 @@ def analyze(session: Session, device: DeviceSpec | str, target: str = "") -> Ana
     if elsewhere:
         note = f"Measured on {elsewhere}, which says nothing about {spec.name}: those times are left out."
         session = replace(session, measurement=None, notes=(*session.notes, note))
-    return Analysis(session, spec, target)
+    return Analysis(session, spec, target, estimates)
 
 
 def _measured_elsewhere(session: Session, device: DeviceSpec) -> str:

@@ -9,6 +9,7 @@ from rooflight.records.quantity import Quantity
 from rooflight.records.record import StorageKind
 from rooflight.records.report import Table
 from rooflight.roofline.memory import Alive, MemoryUse
+from rooflight.roofline.op_names import plain_name
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _CHART_WIDTH: Final = 32
@@ -52,7 +53,7 @@ def memory_tables(memory: MemoryUse, top: int) -> Iterable[Table]:
                 _label(group.kind, memory),
                 Quantity(group.bytes, "B"),
                 group.count,
-                group.op.removeprefix("aten::").removeprefix("rooflight::"),
+                plain_name(group.op),
                 _where(group),
                 group.phase or None,
             )

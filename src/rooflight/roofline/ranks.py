@@ -11,7 +11,8 @@ from rooflight.roofline.analysis import Analysis
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTimes:
-    """A rank's step in seconds, None where unknown: as a whole, in computing ops, with collectives alone, and at best.
+    """A rank's step in seconds, None where unknown: as a whole, in computing ops, with collectives alone, at best, and
+    as predicted.
 
     ``exposed_s`` is what it spent in collectives alone, which is mostly waiting for slower ranks.
     """
@@ -22,6 +23,7 @@ class RankTimes:
     exposed_s: float | None
     op_bound_s: float
     bytes_sent: int
+    predicted_s: float | None = None
 
     @property
     def own_s(self) -> float | None:
@@ -99,6 +101,7 @@ class RankedAnalysis:
             "computing ops": [time.computing_s for time in self.times],
             "exposed communication": [time.exposed_s for time in self.times],
             "op bound": [time.op_bound_s for time in self.times],
+            "predicted": [time.predicted_s for time in self.times],
         }
         found = []
         for name, figure in figures.items():
@@ -147,6 +150,7 @@ def _times(rank: int, analysis: Analysis) -> RankTimes:
         exposed_s=exposed_s,
         op_bound_s=totals.op_bound_s,
         bytes_sent=totals.bytes_sent,
+        predicted_s=totals.predicted.time_s if totals.predicted else None,
     )
 
 

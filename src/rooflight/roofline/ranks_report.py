@@ -86,18 +86,21 @@ def _notes(ranked: RankedAnalysis) -> Iterable[str]:
 def _ranks_table(ranked: RankedAnalysis, top: int) -> Table:
     slowest_first = sorted(ranked.times, key=lambda time: -time.slowness)
     shown = sorted(slowest_first[:top], key=lambda time: time.rank)
+    predicts = any(time.predicted_s is not None for time in shown)
+    predicted = ("predicted",) if predicts else ()
     return Table(
         title="Ranks" if len(shown) == len(ranked.times) else "Slowest ranks",
-        columns=("rank", "measured step", "own time", "computing ops", "exposed comm.", "op bound", "sent"),
-        rows=tuple(_row(time) for time in shown),
+        columns=("rank", "measured step", "own time", "computing ops", "exposed comm.", "op bound", *predicted, "sent"),
+        rows=tuple(_row(time, predicts) for time in shown),
         optional=("sent",),
         left_out=len(ranked.times) - len(shown),
         note="Own time: the step without the time in collectives alone, which is mostly waiting for slower ranks.",
     )
 
 
-def _row(time: RankTimes) -> tuple[Cell, ...]:
-    figures = time.measured_s, time.own_s, time.computing_s, time.exposed_s, time.op_bound_s
+def _row(time: RankTimes, predicts: bool) -> tuple[Cell, ...]:
+    figures = [time.measured_s, time.own_s, time.computing_s, time.exposed_s, time.op_bound_s]
+    figures += [time.predicted_s] if predicts else []
     seconds = [None if figure is None else Quantity(figure, "s") for figure in figures]
     return (time.rank, *seconds, Quantity(time.bytes_sent, "B"))
 

@@ -14,6 +14,16 @@ from rooflight.roofline.analysis import Analysis, Group, Operation
 from rooflight.roofline.bound import Limiter
 from rooflight.roofline.communication_report import collectives_table, communication_data, exposure_text
 from rooflight.roofline.memory_report import memory_data, memory_fact, memory_tables
+from rooflight.roofline.op_names import plain_name
+from rooflight.roofline.predicted_report import (
+    columns_explained,
+    predicted_facts,
+    predicted_notes,
+    predicted_sentence,
+    prediction_data,
+    row_data,
+    source_text,
+)
 
 SCHEMA = "rooflight.analysis/1"
 _SHOWN_CONTRADICTIONS = 5
@@ -48,7 +58,8 @@ def conclusion(analysis: Analysis) -> str:
     bound = Quantity(totals.op_bound_s, "s")
     limit = f"{percent(share)} of that is limited by {where}, most of it in {_most_of(limiter, analysis)}"
     if totals.measured_s is None:
-        return f"These ops, one by one, take at least {bound}: {limit}.{_without_peaks(analysis)}"
+        predicted = predicted_sentence(analysis)
+        return f"These ops, one by one, take at least {bound}: {limit}.{predicted}{_without_peaks(analysis)}"
     speed = totals.measured_s / totals.op_bound_s
     text = (
         f"The step took {Quantity(totals.measured_s, 's')}, {_times(speed)} the {bound} that its ops need at the speed "
@@ -94,7 +105,9 @@ def data_of(analysis: Analysis) -> dict[str, Any]:
             "program_bound_s": analysis.program.program_bound_s,
             "measured_s": totals.measured_s,
             "ops_measured_s": totals.ops_measured_s,
+            **row_data(totals.predicted),
         },
+        "prediction": prediction_data(analysis),
         "coverage": {
             "calls": coverage.calls,
             "bytes": coverage.bytes,
@@ -144,6 +157,7 @@ def _facts(analysis: Analysis) -> Iterable[tuple[str, Cell]]:
     yield "coverage", f"{percent(coverage.calls)} of calls, {percent(coverage.bytes)} of bytes"
     yield "memory", memory_fact(analysis.memory)
     yield "op bound", Quantity(totals.op_bound_s, "s")
+    yield from predicted_facts(analysis)
     measurement = analysis.session.measurement
     if measurement is None:
         yield "measured", "not measured"
@@ -178,7 +192,7 @@ def _tables(analysis: Analysis, top: int) -> Iterable[Table]:
         yield Table(
             title="Not costed",
             columns=("op", "calls", "bytes of its tensors", "why"),
-            rows=tuple((_plain(op.name), op.calls, Quantity(op.bytes, "B"), op.reason) for op in uncosted[:top]),
+            rows=tuple((plain_name(op.name), op.calls, Quantity(op.bytes, "B"), op.reason) for op in uncosted[:top]),
             left_out=max(0, len(uncosted) - top),
             note="These are missing from every total above. Give them a formula with @rooflight.formula.",
         )
@@ -189,7 +203,7 @@ def _tables(analysis: Analysis, top: int) -> Iterable[Table]:
             columns=("op", "shapes", "calls", "bound", "fastest median"),
             rows=tuple(
                 (
-                    _plain(found.signature.name),
+                    plain_name(found.signature.name),
                     shapes_text(found.signature),
                     found.calls,
                     Quantity(found.bound_s, "s"),
@@ -221,47 +235,59 @@ def _waterfall_table(analysis: Analysis) -> Table:
 
 
 def _group_table(title: str, column: str, groups: tuple[Group, ...], analysis: Analysis, *, top: int) -> Table:
-    measured = analysis.totals.ops_measured_s is not None
-    columns = [column, "calls", "matrix", "vector", "bytes", "bound", "share", "limiter"]
+    times = _time_columns(analysis)
     rows: list[tuple[Cell, ...]] = []
     for group in groups[:top]:
-        name = _plain(group.name) if column == "op" else group.name
+        name = plain_name(group.name) if column == "op" else group.name
         flops = Quantity(group.matrix_flops, "FLOP"), Quantity(group.vector_flops, "FLOP")
         row: list[Cell] = [name, group.calls, *flops]
         total = analysis.totals.op_bound_s
         share = Quantity(group.bound_s / total, "%") if total else None
         row += [Quantity(group.bytes_moved, "B"), Quantity(group.bound_s, "s"), share, group.limiter]
-        if measured:
-            row += [_seconds(group.measured_s), _share(group.efficiency)]
-        rows.append(tuple(row))
-    if measured:
-        columns += ["measured", "efficiency"]
+        rows.append((*row, *_time_cells(group, times)))
     return Table(
         title=title,
-        columns=tuple(columns),
+        columns=(column, "calls", "matrix", "vector", "bytes", "bound", "share", "limiter", *times),
         rows=tuple(rows),
         optional=("vector", "calls", "matrix", "bytes"),
         left_out=max(0, len(groups) - top),
+        note=columns_explained(analysis) if column == "phase" else "",
     )
 
 
+def _time_columns(analysis: Analysis) -> tuple[str, ...]:
+    measured, predicts = analysis.totals.ops_measured_s is not None, analysis.predicts
+    if measured:
+        return ("measured", "efficiency", "predicted", "error") if predicts else ("measured", "efficiency")
+    return ("predicted",) if predicts else ()
+
+
+def _time_cells(row: Group | Operation, columns: tuple[str, ...]) -> list[Cell]:
+    predicted = row.predicted
+    cells: dict[str, Cell] = {
+        "measured": _seconds(row.measured_s),
+        "efficiency": _share(row.efficiency),
+        "predicted": _seconds(predicted.time_s if predicted else None),
+        "error": _share(predicted.error if predicted else None),
+    }
+    return [cells[column] for column in columns]
+
+
 def _operation_table(analysis: Analysis, top: int) -> Table:
-    measured = analysis.totals.ops_measured_s is not None
+    predicts, times = analysis.predicts, _time_columns(analysis)
     rows: list[tuple[Cell, ...]] = []
     for operation in analysis.operations[:top]:
         limiter = operation.bound.limiter.value if operation.bound else "not costed"
         if operation.bound and operation.bound.cache_resident:
             limiter += " (fits cache)"
-        row: list[Cell] = [_plain(operation.signature.name), shapes_text(operation.signature)]
+        row: list[Cell] = [plain_name(operation.signature.name), shapes_text(operation.signature)]
         row += [_modules_text(operation.modules), operation.calls, Quantity(operation.bound_s, "s")]
-        if measured:
-            row += [_seconds(operation.measured_s), _share(operation.efficiency)]
-        rows.append((*row, limiter))
-    columns = ["op", "shapes", "where", "calls", "bound"] + (["measured", "efficiency"] if measured else [])
-    order = "measured time" if measured else "bound"
+        row += [*_time_cells(operation, times), limiter]
+        rows.append((*row, source_text(operation.estimate)) if predicts else tuple(row))
+    order = "measured time" if "measured" in times else "predicted time" if predicts else "bound"
     return Table(
         title=f"Top operations by {order}",
-        columns=(*columns, "limiter"),
+        columns=("op", "shapes", "where", "calls", "bound", *times, "limiter", *(("source",) if predicts else ())),
         rows=tuple(rows),
         optional=("calls", "where", "shapes"),
         left_out=max(0, len(analysis.operations) - top),
@@ -302,6 +328,7 @@ def _notes(analysis: Analysis) -> Iterable[str]:
             f"{device.name}'s matrix peak is quoted below its highest clock: a kernel may reach "
             f"{percent(headroom - 1)} more than the bound allows."
         )
+    yield from predicted_notes(analysis)
     measurement = analysis.session.measurement
     if measurement is not None and not len(measurement.op_samples_s):
         yield f"No times for single ops ({measurement.clock}; a compiled model is recorded as it runs uncompiled)."
@@ -326,7 +353,7 @@ def _most_of(limiter: Limiter, analysis: Analysis) -> str:
         if operation.bound and operation.bound.limiter is limiter:
             name = operation.signature.name
             seconds[name] = seconds.get(name, 0.0) + operation.bound_s
-    return _plain(max(seconds, key=lambda name: seconds[name]))
+    return plain_name(max(seconds, key=lambda name: seconds[name]))
 
 
 def _limiter_shares(operations: Iterable[Operation]) -> dict[Limiter, float]:
@@ -350,10 +377,6 @@ def _modules_text(modules: tuple[str, ...]) -> str:
     if len(modules) == 1:
         return modules[0] or "–"
     return f"{len(modules)} modules"
-
-
-def _plain(name: str) -> str:
-    return name.removeprefix("aten::").removeprefix("rooflight::")
 
 
 def _times(factor: float) -> str:
@@ -428,6 +451,7 @@ def group_data(group: Group) -> dict[str, Any]:
         "limiter": group.limiter,
         "measured_s": group.measured_s,
         "efficiency": group.efficiency,
+        **row_data(group.predicted),
     }
 
 
@@ -451,4 +475,7 @@ def _operation_data(operation: Operation) -> dict[str, Any]:
         "limiter": operation.bound.limiter.value if operation.bound else None,
         "measured_s": operation.measured_s,
         "efficiency": operation.efficiency,
+        **row_data(operation.predicted),
+        "prediction_source": operation.estimate.source.value if operation.estimate else None,
+        "extrapolated": operation.estimate.extrapolated if operation.estimate else None,
     }

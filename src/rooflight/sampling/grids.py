@@ -22,6 +22,10 @@ _PAGE: Final = {
 _ATTENTION: Final = {"b": Axis(4, 2, 8, MUL)}
 _UNKNOWN: Final = Axis(64, 2, 4096, MUL)
 _ALIGNED: Final = Axis(256, 2, 16_384, MUL)
+_BOTH: Final = Axis(0, 1, 1, ADD)
+_WIDE: Final = Axis(1024, 1024, 16_384, ADD)
+_ROWS: Final = {"rows": _ALIGNED, "width": _WIDE}
+_VOCABULARY: Final = Axis(32_000, 16_000, 128_000, ADD)
 
 COLLECT: Final[Mapping[str, Mapping[str, Axis]]] = {
     "flash_atten": _ATTENTION,
@@ -46,8 +50,10 @@ COLLECT: Final[Mapping[str, Mapping[str, Axis]]] = {
     },
     "gemm": {
         **dict.fromkeys(("m", "n", "k"), _ALIGNED),
-        **dict.fromkeys(("transpose_a", "transpose_b"), Axis(0, 1, 1, ADD)),
+        **dict.fromkeys(("transpose_a", "transpose_b"), _BOTH),
     },
+    "linear": {"rows": _ALIGNED, **dict.fromkeys(("inputs", "outputs"), Axis(512, 2, 16_384, MUL)), "bias": _BOTH},
+    "batched_mm": {"b": Axis(1, 4, 256, MUL), **dict.fromkeys(("m", "n", "k"), Axis(64, 2, 4096, MUL))},
     "scaled_mm": dict.fromkeys(("m", "n", "k"), _ALIGNED),
     "sdpa": {
         "b": Axis(1, 4, 16, MUL),
@@ -56,11 +62,17 @@ COLLECT: Final[Mapping[str, Mapping[str, Axis]]] = {
         "q": Axis(1, 16, 4096, MUL),
         "kv": Axis(256, 4, 16_384, MUL),
         "d": Axis(64, 64, 128, ADD),
-        "causal": Axis(0, 1, 1, ADD),
+        "causal": _BOTH,
     },
-    "swiglu": {"rows": _ALIGNED, "dim": Axis(1024, 1024, 16_384, ADD)},
-    "rmsnorm": {"rows": _ALIGNED, "dim": Axis(1024, 1024, 16_384, ADD)},
-    "cross_entropy": {"rows": Axis(256, 2, 8192, MUL), "vocab": Axis(32_000, 16_000, 128_000, ADD)},
+    "swiglu": {"rows": _ALIGNED, "dim": _WIDE},
+    "rmsnorm": {"rows": _ALIGNED, "dim": _WIDE},
+    **dict.fromkeys(("relu", "tanh", "silu", "neg", "softmax_rows", "log_softmax_rows", "layernorm_rows"), _ROWS),
+    **{name: {**_ROWS, "scalar": _BOTH} for name in ("add", "mul", "div", "pow")},
+    "gelu_rows": {**_ROWS, "tanh": _BOTH},
+    "sum_rows": _ROWS,
+    "cat": {**_ROWS, "parts": Axis(2, 1, 3, ADD)},
+    "embedding_rows": {"rows": _ALIGNED, "vocab": _VOCABULARY, "width": Axis(1024, 1024, 8192, ADD)},
+    **{name: {"rows": Axis(256, 2, 8192, MUL), "vocab": _VOCABULARY} for name in ("cross_entropy", "nll_loss")},
     "grouped_mm": {
         "rows": Axis(1024, 2, 16_384, MUL),
         **dict.fromkeys(("n", "k"), Axis(1024, 2, 8192, MUL)),
@@ -77,7 +89,7 @@ COLLECT: Final[Mapping[str, Mapping[str, Axis]]] = {
     },
     "adamw": {
         "tensors": Axis(1, 4, 64, MUL),
-        "foreach": Axis(0, 1, 1, ADD),
+        "foreach": _BOTH,
         "elements": Axis(1 << 10, 4, 1 << 26, MUL),
     },
 }
@@ -120,10 +132,13 @@ SPANS: Final[Mapping[str, Span]] = {
     "dim": Span(128, 8192, 64),
     "encoders": Span(1, 12),
     "m": Span(1, 16_384),
-    "n": Span(16, 65_536, 16),
-    "k": Span(16, 16_384, 16),
-    "transpose_a": _FLAG,
-    "transpose_b": _FLAG,
+    "n": Span(128, 65_536, 16),
+    "k": Span(128, 16_384, 16),
+    "inputs": Span(128, 16_384, 16),
+    "outputs": Span(128, 65_536, 16),
+    "width": Span(16, 16_384),
+    "parts": Span(choices=(2, 3)),
+    **dict.fromkeys(("transpose_a", "transpose_b", "bias", "scalar", "tanh"), _FLAG),
     "kv_heads": Span(choices=(1, 2, 4, 8, 12, 32)),
     "q": Span(1, 8192),
     "kv": Span(16, 16_384, 8),
@@ -141,7 +156,6 @@ SPANS: Final[Mapping[str, Span]] = {
     "c_in": _CHANNELS,
     "c_out": _CHANNELS,
     "height": Span(7, 224),
-    "width": Span(7, 224),
     "kernel": Span(choices=(1, 3, 5, 7)),
     "stride": Span(choices=(1, 2)),
     "padding": Span(choices=(0,)),
@@ -151,6 +165,8 @@ SPANS: Final[Mapping[str, Span]] = {
 OWN_SPANS: Final[Mapping[str, Mapping[str, Span]]] = {
     "grouped_mm": {"rows": Span(64, 32_768, 64), "groups": Span(choices=(4, 8, 16, 64))},
     "scaled_mm": {"m": Span(16, 16_384, 16)},
+    "batched_mm": {"b": Span(1, 512), "m": Span(1, 4096), "n": Span(16, 4096, 8), "k": Span(16, 4096, 8)},
+    "conv2d": {"width": Span(7, 224)},
     "adamw": {"elements": Span(64, 1 << 24, 1)},
     "firstStage_optimizer": {"dim": Span(128, 4096, 64)},
     "middleStage_optimizer": {"dim": Span(128, 4096, 64)},
@@ -158,18 +174,18 @@ OWN_SPANS: Final[Mapping[str, Mapping[str, Span]]] = {
 }
 
 SMART: Final[Mapping[str, int]] = {
-    "gemm": 4,
-    "linear1": 3,
-    "linear_final": 1,
-    "bmm": 1,
+    "gemm": 8,
+    "linear": 4,
+    "batched_mm": 1,
     "sdpa": 4,
-    "layernorm": 2,
+    "layernorm_rows": 2,
     "rmsnorm": 1,
-    "softmax": 1,
-    "gelu": 2,
+    "softmax_rows": 1,
+    "gelu_rows": 2,
     "swiglu": 1,
-    "res_add": 2,
-    "embedding": 1,
+    "add": 1,
+    "mul": 1,
+    "embedding_rows": 1,
     "cross_entropy": 2,
     "adamw": 2,
     "copy": 1,

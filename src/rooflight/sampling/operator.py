@@ -44,10 +44,11 @@ class Operator:
     """An operator that can be sampled.
 
     ``parameters`` name the integers of a shape, in the order of a table's columns; those in ``defaults`` may be left
-    out. ``family`` groups operators whose times are learned together. ``work(shape, dtype)`` describes a run without
-    making it, ``prepare(torch, shape, dtype, device)`` makes its tensors, ``check(shape)`` says why a shape cannot be,
-    None if it can. dtypes are torch's names (``"float16"``). ``directions`` are ``("fwd", "bwd")`` or, one way,
-    ``("step",)``. ``ranks`` is true of collectives: they run under torchrun, on every rank at once.
+    out, those in ``flags`` are 0 or 1. ``family`` groups operators whose times are learned together. ``work(shape,
+    dtype)`` describes a run without making it, ``prepare(torch, shape, dtype, device)`` makes its tensors,
+    ``check(shape)`` says why a shape cannot be, None if it can. dtypes are torch's names (``"float16"``).
+    ``directions`` are ``("fwd", "bwd")`` or, one way, ``("step",)``. ``ranks`` is true of collectives: they run under
+    torchrun, on every rank at once.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Operator:
     check: Callable[[Shape], str | None]
     directions: tuple[str, ...] = PAIR
     defaults: Shape = field(default_factory=lambda: MappingProxyType({}))
+    flags: tuple[str, ...] = ()
     ranks: bool = False
 
     def shape(self, values: Shape | Sequence[int]) -> dict[str, int]:
@@ -82,10 +84,12 @@ class Operator:
         return whole
 
     def refusal(self, shape: Shape) -> str | None:
-        """Why a whole shape cannot be, None if it can. A parameter must be positive unless its default is 0."""
+        """Why a whole shape cannot be, None if it can. A parameter is positive, or 0 where its default or a flag is."""
         for name, value in shape.items():
-            if value < (0 if self.defaults.get(name) == 0 else 1):
+            if value < (0 if name in self.flags or self.defaults.get(name) == 0 else 1):
                 return f"{name}={value} is too small"
+            if name in self.flags and value > 1:
+                return f"{name}={value}: 0 or 1"
         return self.check(shape)
 
     def _takes(self) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rooflight.sampling.operator import Shape
 
 VOCABULARY = 50_257
@@ -19,6 +21,18 @@ def divides(shape: Shape, *pairs: tuple[str, str]) -> str | None:
         if shape[whole] % shape[parts]:
             return f"{whole}={shape[whole]} is not a multiple of {parts}={shape[parts]}"
     return None
+
+
+def at_most(**limits: int) -> Callable[[Shape], str | None]:
+    """A check that parameters which make that many tensors, or ops, stay within what anyone runs: describing a shape
+    takes memory and time for each of them.
+    """
+
+    def check(shape: Shape) -> str | None:
+        over = [f"{name}={shape[name]} is more than {most}" for name, most in limits.items() if shape[name] > most]
+        return over[0] if over else None
+
+    return check
 
 
 def hidden(shape: Shape) -> str | None:

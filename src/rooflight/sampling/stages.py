@@ -8,14 +8,18 @@ from typing import Any
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 from rooflight.sampling.operator import STEP, Operator, Prepared, Shape, Work
-from rooflight.sampling.shards import hidden, padded_vocabulary
+from rooflight.sampling.shards import at_most, hidden, padded_vocabulary
 from rooflight.sampling.signatures import call, tensor
 from rooflight.sampling.tensors import random
 
 COUNTED = "float32"
 """What torch counts an optimizer's steps in."""
 
+MOST_ENCODERS = 1000
+"""Ten times what a whole model has."""
+
 Sizes = tuple[tuple[int, ...], ...]
+_few = at_most(encoders=MOST_ENCODERS)
 
 
 def layer_sizes(dim: int, mp: int) -> Sizes:
@@ -64,6 +68,11 @@ def stepped(torch: Any, sizes: Sizes, dtype: str, device: str, **settings: Any) 
     return Prepared(forward=optimizer.step)
 
 
+def _check(shape: Shape) -> str | None:
+    """``dim`` is cut into parts, and the stage is one that somebody has."""
+    return hidden(shape) or _few(shape)
+
+
 def stage_operator(name: str, summary: str, *, first: bool = False, last: bool = False) -> Operator:
     """An operator that steps a stage with the fused AdamW."""
 
@@ -80,7 +89,7 @@ def stage_operator(name: str, summary: str, *, first: bool = False, last: bool =
         family="optimizer",
         work=work,
         prepare=prepare,
-        check=hidden,
+        check=_check,
         directions=STEP,
     )
 

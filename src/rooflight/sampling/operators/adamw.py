@@ -9,18 +9,17 @@ from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 from rooflight.sampling.operator import STEP, Operator, Prepared, Shape, Work
 from rooflight.sampling.registry import register
+from rooflight.sampling.shards import at_most
 from rooflight.sampling.signatures import call, scalar, tensor
 from rooflight.sampling.stages import Sizes, fused_adamw, stepped
+
+MOST_TENSORS = 10_000
+"""Nine times what a model of 405 billion parameters has."""
 
 
 def sizes(shape: Shape) -> Sizes:
     """So many vectors."""
     return ((shape["elements"],),) * shape["tensors"]
-
-
-def check(shape: Shape) -> str | None:
-    """The last parameter is a flag."""
-    return f"foreach={shape['foreach']}: 0 or 1" if shape["foreach"] > 1 else None
 
 
 def work(shape: Shape, dtype: str) -> Work:
@@ -67,8 +66,9 @@ register(
         family="optimizer",
         work=work,
         prepare=prepare,
-        check=check,
+        check=at_most(tensors=MOST_TENSORS),
         directions=STEP,
         defaults=MappingProxyType({"tensors": 1, "foreach": 0}),
+        flags=("foreach",),
     )
 )

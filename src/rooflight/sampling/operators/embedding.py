@@ -4,29 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+from rooflight.sampling.look_up import look_up_work, prepare_look_up
 from rooflight.sampling.operator import Operator, Prepared, Shape, Work
 from rooflight.sampling.registry import register
 from rooflight.sampling.shards import anything, padded_vocabulary
-from rooflight.sampling.signatures import call, tensor
-from rooflight.sampling.tensors import differentiable, integers, random
+
+
+def _table(shape: Shape) -> tuple[int, int]:
+    return padded_vocabulary(shape["mp"]), shape["dim"]
 
 
 def work(shape: Shape, dtype: str) -> Work:
-    """[V, dim] at [b, l] to [b, l, dim]; the gradient writes the whole table."""
-    b, length, dim, rows = shape["b"], shape["l"], shape["dim"], padded_vocabulary(shape["mp"])
-    table, indices, out = tensor(dtype, rows, dim), tensor("int64", b, length), tensor(dtype, b, length, dim)
-    return Work(
-        forward=(call("aten::embedding", {"weight": table, "indices": indices}, out),),
-        backward=(call("aten::embedding_dense_backward", {"grad_output": out, "indices": indices}, table),),
-    )
+    """[V, dim] at [b, l] to [b, l, dim]."""
+    return look_up_work(_table(shape), (shape["b"], shape["l"]), dtype)
 
 
 def prepare(torch: Any, shape: Shape, dtype: str, device: str) -> Prepared:
     """A table and random indices into it."""
-    rows = padded_vocabulary(shape["mp"])
-    table = random(torch, dtype, device, rows, shape["dim"], grad=True)
-    indices = integers(torch, device, rows, shape["b"], shape["l"])
-    return differentiable(torch, lambda: torch.nn.functional.embedding(indices, table), [table])
+    return prepare_look_up(torch, _table(shape), (shape["b"], shape["l"]), dtype, device)
 
 
 register(

@@ -8,14 +8,9 @@ from typing import Any
 from rooflight.records.tensor import TensorSpec
 from rooflight.sampling.operator import STEP, Operator, Prepared, Shape, Work
 from rooflight.sampling.registry import register
+from rooflight.sampling.shards import anything
 from rooflight.sampling.signatures import mm, swapped, tensor
 from rooflight.sampling.tensors import random
-
-
-def check(shape: Shape) -> str | None:
-    """The two last parameters are flags."""
-    odd = [f"{name}={shape[name]}: 0 or 1" for name in ("transpose_a", "transpose_b") if shape[name] > 1]
-    return odd[0] if odd else None
 
 
 def _operand(dtype: str, rows: int, columns: int, *, transposed: int) -> TensorSpec:
@@ -45,8 +40,9 @@ register(
         family="gemm",
         work=work,
         prepare=prepare,
-        check=check,
+        check=anything,
         directions=STEP,
         defaults=MappingProxyType({"transpose_a": 0, "transpose_b": 0}),
+        flags=("transpose_a", "transpose_b"),
     )
 )

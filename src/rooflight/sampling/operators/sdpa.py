@@ -18,8 +18,6 @@ def sizes(shape: Shape) -> Heads:
 
 def check(shape: Shape) -> str | None:
     """Query heads share key heads evenly; torch aligns a causal mask at the starts, which suits equal lengths only."""
-    if shape["causal"] > 1:
-        return f"causal={shape['causal']}: 0 or 1"
     if shape["causal"] and shape["q"] != shape["kv"]:
         return f"causal=1 with q={shape['q']} and kv={shape['kv']}: a decode step sees all of its cache, so causal=0"
     return divides(shape, ("h", "kv_heads"))
@@ -45,5 +43,6 @@ register(
         prepare=prepare,
         check=check,
         defaults=MappingProxyType({"causal": 0}),
+        flags=("causal",),
     )
 )

@@ -1,12 +1,13 @@
-"""Measured tables: what is read, in which units, and what is refused with which line."""
+"""Measured tables of the page and the sampler: what is read, in which units, and what is refused with which line."""
 
+import gzip
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rooflight import devices
-from rooflight.prediction import tables
+from rooflight.prediction.reading import find, read, read_file
 from rooflight.sampling.rows import Header, Row, Status
 from rooflight.sampling.store import Store
 
@@ -21,9 +22,14 @@ def write(folder, name, text):
     return path
 
 
+def one(path):
+    (table,) = read_file(path)
+    return table
+
+
 def test_a_file_of_the_page(tmp_path):
     text = LINEAR + "1.0,2.0,1024.0,2048.0,250.5,480.0\n\n2,2,1024,2048,130,1e3\n"
-    table = tables.read_table(write(tmp_path, f"{A100}_linear1_fp16", text))
+    table = one(write(tmp_path, f"{A100}_linear1_fp16", text))
     assert (table.operator, table.kernel, table.precision, table.dtype) == ("linear1", "linear1", "fp16", "float16")
     assert table.device == devices.get("A100-SXM4-80GB")
     assert table.known
@@ -42,7 +48,7 @@ def test_a_file_of_the_page(tmp_path):
 
 def test_columns_come_in_any_order_and_with_defaults_filled_in(tmp_path):
     text = "n,m,k,dur(us)\n1,2,3,4\n"
-    table = tables.read_table(write(tmp_path, f"{A100}_gemm_bf16", text))
+    table = one(write(tmp_path, f"{A100}_gemm_bf16", text))
     assert table.parameters == ("m", "n", "k", "transpose_a", "transpose_b")
     assert table.shapes.tolist() == [[2, 1, 3, 0, 0]]
 
@@ -58,7 +64,7 @@ def test_columns_come_in_any_order_and_with_defaults_filled_in(tmp_path):
     ],
 )
 def test_collectives(tmp_path, kernel, operator):
-    table = tables.read_table(write(tmp_path, f"{A100}_{kernel}_fp16_1_4", GATHER + "134217728.0,1.0,4.0,6410.4\n"))
+    table = one(write(tmp_path, f"{A100}_{kernel}_fp16_1_4", GATHER + "134217728.0,1.0,4.0,6410.4\n"))
     assert (table.operator, table.kernel) == (operator, kernel)
     assert table.parameters == ("elements", "nodes", "gpus_per_node")
     assert table.shapes.tolist() == [[134217728, 1, 4]]
@@ -66,20 +72,35 @@ def test_collectives(tmp_path, kernel, operator):
     assert table.seconds[0, 0] == pytest.approx(6410.4e-6)
 
 
+def test_a_gzipped_file(tmp_path):
+    plain = write(tmp_path, f"{A100}_linear1_fp16", LINEAR + "1,2,1024,2048,250,480\n")
+    packed = tmp_path / "packed" / f"{A100}_linear1_fp16_1_1.csv.gz"
+    packed.parent.mkdir()
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    there, here = read(tmp_path)
+    assert (there.source, here.source) == (plain, packed)
+    assert here.shapes.tolist() == there.shapes.tolist()
+    assert here.label == "linear1_fp16_1_1"
+    packed.write_bytes(packed.read_bytes()[:-12])
+    with pytest.raises(ValueError, match=r"cannot read .*_1_1\.csv\.gz: Compressed file ended"):
+        read(packed)
+    packed.write_bytes(plain.read_bytes())
+    with pytest.raises(ValueError, match=r"cannot read .*Not a gzipped file"):
+        read(packed)
+
+
 def test_names_with_underscores_parts_and_other_devices(tmp_path):
     name = "NVIDIAGH200120GB_parallel_cross_entropy_128_fp16_8_3"
-    table = tables.read_table(write(tmp_path, name, "mp,b,l,F_dur(us),B_dur(us)\n1,8,1536,10,3\n"))
+    table = one(write(tmp_path, name, "mp,b,l,F_dur(us),B_dur(us)\n1,8,1536,10,3\n"))
     assert table.operator == "parallel_cross_entropy_128"
     assert table.device.name == "GH200-96GB"
-    fp8 = tables.read_table(
-        write(tmp_path, "NVIDIAH10080GBHBM3_scaled_mm_float8_e4m3fn_1_1", "m,n,k,dur(us)\n1,2,3,4\n")
-    )
+    fp8 = one(write(tmp_path, "NVIDIAH10080GBHBM3_scaled_mm_float8_e4m3fn_1_1", "m,n,k,dur(us)\n1,2,3,4\n"))
     assert (fp8.operator, fp8.dtype) == ("scaled_mm", "float8_e4m3fn")
 
 
 def test_an_operator_that_nobody_knows_is_read_and_marked(tmp_path):
     text = "num_layers,hidden_size,param_tensors,params,dur\n2.0,512.0,28.0,57817088.0,11166.8\n"
-    table = tables.read_table(write(tmp_path, f"{A100}_optimizer_fp16", text))
+    table = one(write(tmp_path, f"{A100}_optimizer_fp16", text))
     assert not table.known
     assert table.operator == "optimizer"
     assert table.parameters == ("num_layers", "hidden_size", "param_tensors", "params")
@@ -93,8 +114,8 @@ def test_a_folder_without_what_is_no_table(tmp_path):
     write(tmp_path, A100, "GPU,Function,Precision\n")
     write(tmp_path, "llemma_7b_4_2_2_P", "a,b\n1,2\n")
     (tmp_path / "notes.txt").write_text("nothing")
-    assert [table.operator for table in tables.read(tmp_path)] == ["linear1", "gelu"]
-    assert {path.stem for path in tables.find(tmp_path)[1]} == {A100, "llemma_7b_4_2_2_P"}
+    assert [table.operator for table in read(tmp_path)] == ["linear1", "gelu"]
+    assert {path.stem for path in find(tmp_path)[1]} == {A100, "llemma_7b_4_2_2_P"}
 
 
 def stored(folder, *rows, device=A100, name="gelu", calibration=None):
@@ -124,7 +145,7 @@ def test_the_samplers_own_file_and_not_its_csv_too(tmp_path):
     rows = (row(1024, 3e-6, 1e-6, 2e-6), row(2048, status=Status.OUT_OF_MEMORY), row(4096, 4e-6, 4e-6, 4e-6))
     path = stored(tmp_path, *rows)
     write(tmp_path, path.stem, LINEAR + "1,2,128,1024,3,6\n1,2,128,4096,4,8\n")
-    (table,) = tables.read(tmp_path)
+    (table,) = read(tmp_path)
     assert table.source == path
     assert table.lines.tolist() == [2, 4]  # after the header; the middle one was not measured
     # of 3 samples the mean of the 3rd to 7th smallest is the largest
@@ -133,7 +154,7 @@ def test_the_samplers_own_file_and_not_its_csv_too(tmp_path):
 
 def test_roofs_that_were_measured_travel_with_the_samples(tmp_path):
     facts = {"fingerprint": "elsewhere", "matrix float32 FLOP/s": "1e12", "memory DRAM B/s": "2e10", "launch s": "1e-6"}
-    (table,) = tables.read(stored(tmp_path, row(1024, 1e-6), device="Some-CPU", calibration=facts))
+    (table,) = read(stored(tmp_path, row(1024, 1e-6), device="Some-CPU", calibration=facts))
     assert table.device.name == "Some-CPU"
     assert table.device.kind == "cpu"
     assert table.device.matrix_peak("float32") == 1e12
@@ -141,7 +162,7 @@ def test_roofs_that_were_measured_travel_with_the_samples(tmp_path):
     assert table.device.launch_latency_s == 1e-6
     wrong = stored(tmp_path, row(1024, 1e-6), device="Other-CPU", calibration={"matrix float32 FLOP/s": "fast"})
     with pytest.raises(ValueError, match=r"Other-CPU.*line 1: calibration"):
-        tables.read_table(wrong)
+        one(wrong)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +191,7 @@ def test_roofs_that_were_measured_travel_with_the_samples(tmp_path):
 def test_corrupt_files(tmp_path, text, complaint):
     path = write(tmp_path, f"{A100}_linear1_fp16", text)
     with pytest.raises(ValueError, match=complaint) as error:
-        tables.read_table(path)
+        one(path)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -179,49 +200,38 @@ def test_binary_files(tmp_path):
     path = tmp_path / f"{A100}_linear1_fp16.csv"
     path.write_bytes(b"\xff\xfe\x00\x01")
     with pytest.raises(ValueError, match="cannot read"):
-        tables.read(path)
+        read(path)
 
 
 def test_names_that_tell_nothing(tmp_path):
     with pytest.raises(ValueError, match="does not tell what it holds"):
-        tables.read(write(tmp_path, "samples", LINEAR))
+        read(write(tmp_path, "samples", LINEAR))
     with pytest.raises(ValueError, match=r'NVIDIAH900_gelu_fp16\.csv: unknown device "NVIDIAH900".*rooflight devices'):
-        tables.read(write(tmp_path, "NVIDIAH900_gelu_fp16", LINEAR + "1,2,3,4,5,6\n"))
+        read(write(tmp_path, "NVIDIAH900_gelu_fp16", LINEAR + "1,2,3,4,5,6\n"))
     with pytest.raises(ValueError, match='unknown dtype "fp12"'):
-        tables.read(write(tmp_path, f"{A100}_gelu_fp12", LINEAR + "1,2,3,4,5,6\n"))
+        read(write(tmp_path, f"{A100}_gelu_fp12", LINEAR + "1,2,3,4,5,6\n"))
 
 
 def test_folders_without_tables(tmp_path):
     with pytest.raises(ValueError, match="there is no"):
-        tables.read(tmp_path / "nowhere")
+        read(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="holds no samples"):
-        tables.read(tmp_path)
+        read(tmp_path)
 
 
 def test_samplers_files_that_are_broken(tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_text("{}\n")
     with pytest.raises(ValueError, match="is no file of samples"):
-        tables.read_table(path)
+        one(path)
     with pytest.raises(ValueError, match="no row that was measured"):
-        tables.read_table(stored(tmp_path, row(1024, status=Status.FAILED)))
+        one(stored(tmp_path, row(1024, status=Status.FAILED)))
     with pytest.raises(ValueError, match="line 2: fwd is -1"):
-        tables.read_table(stored(tmp_path, row(1024, -1.0), name="linear1"))
+        one(stored(tmp_path, row(1024, -1.0), name="linear1"))
     with pytest.raises(ValueError, match=r"line 2: dim is 1e\+30, which is no size"):
-        tables.read_table(stored(tmp_path, row(10**30, 1.0), name="linear4"))
+        one(stored(tmp_path, row(10**30, 1.0), name="linear4"))
     with pytest.raises(ValueError, match="line 2: no samples of fwd"):
-        tables.read_table(stored(tmp_path, row(1024), name="linear2"))
-
-
-def test_one_device(tmp_path):
-    text = LINEAR + "1,2,3,4,5,6\n"
-    here = tables.read_table(write(tmp_path, f"{A100}_linear1_fp16", text))
-    there = tables.read_table(write(tmp_path, "NVIDIAGH200120GB_linear1_fp16", text))
-    assert tables.one_device([here, here]) == here.device
-    with pytest.raises(ValueError, match=r"was measured on GH200-96GB, .* on A100-SXM4-80GB"):
-        tables.one_device([here, there])
-    with pytest.raises(ValueError, match="no samples"):
-        tables.one_device([])
+        one(stored(tmp_path, row(1024), name="linear2"))
 
 
 def test_nothing_here_needs_torch():

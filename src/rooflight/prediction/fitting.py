@@ -1,0 +1,208 @@
+"""Fitting: models from measured tables. Kinds and devices are learned side by side, on all cores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from math import log
+from multiprocessing import get_context
+from pathlib import Path
+from threading import Thread
+from time import sleep
+from typing import Any, Final
+
+import numpy as np
+
+from rooflight.devices.spec import DeviceSpec
+from rooflight.prediction.features import OTHERS_KEY, Facts, facts_of, is_plain
+from rooflight.prediction.lint import Finding, Place, lint_table
+from rooflight.prediction.model import Expert, Model
+from rooflight.prediction.reading import read_file
+from rooflight.prediction.tables import Table
+from rooflight.prediction.teaching import LEAST_ROWS, Shown, join, teach, teach_others
+from rooflight.sampling import registry
+
+_MANY_ROWS: Final = 20_000
+"""Times from which several processes are worth their start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """``models`` by kind of work; ``few``: kinds, with their devices, that had too few rows to learn from."""
+
+    models: tuple[Model, ...]
+    few: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Read:
+    """A file: its tables, what lint found in them, and the work of the rows that remain, by kind and device."""
+
+    tables: tuple[Table, ...]
+    findings: tuple[Finding, ...]
+    shown: tuple[Shown, ...]
+
+
+def read_for_fit(
+    paths: Sequence[Path],
+    *,
+    keep_flagged: bool = False,
+    progress: Callable[[str], None] = lambda _: None,
+    processes: bool = False,
+) -> tuple[Read, ...]:
+    """Files read, checked and costed, in order, without the times that lint flags. Raises ValueError as reading.
+
+    With ``processes``, many rows are shared among as many processes as there are cores: only for programs whose main
+    module can be imported once more.
+    """
+    size = sum(path.stat().st_size * (8 if path.suffix == ".gz" else 1) for path in paths)
+    jobs = [(path, keep_flagged) for path in paths]
+    with _workers(size // 50, processes) as run:
+        found = []
+        for number, read in enumerate(run(_read, jobs)):
+            found.append(read)
+            progress(f"read and checked {number + 1} of {len(paths)} files")
+        return tuple(found)
+
+
+def fit(
+    tables: Iterable[Table], findings: Iterable[Finding] = (), progress: Callable[[str], None] = lambda _: None
+) -> Fit:
+    """Models from measured tables, without the times that ``findings`` flag. Collectives, and operators that are not
+    registered, are passed over.
+    """
+    flagged = {finding.place for finding in findings}
+    return learn_all([each for table in tables for each in shown_by(table, flagged)], progress)
+
+
+def learn_all(
+    shown: Iterable[Shown],
+    progress: Callable[[str], None] = lambda _: None,
+    *,
+    processes: bool = False,
+    trees_only: bool = False,
+) -> Fit:
+    """Models of all kinds of which some device has enough rows. ``processes`` as ``read_for_fit`` has it,
+    ``trees_only`` as ``teach``.
+    """
+    groups: dict[tuple[str, str], list[Shown]] = {}
+    for each in shown:
+        groups.setdefault((each.key, each.device.name), []).append(each)
+    whole = {place: _together(group) for place, group in groups.items()}
+    few = {
+        f"{key} on {device}": len(each.facts) for (key, device), each in whole.items() if len(each.facts) < LEAST_ROWS
+    }
+    enough = sorted(
+        (each for each in whole.values() if len(each.facts) >= LEAST_ROWS), key=lambda each: -len(each.facts)
+    )
+    others: dict[str, list[Shown]] = {}
+    for each in enough:
+        if is_plain(each.key, each.facts):
+            others.setdefault(each.device.name, []).append(each)
+    experts: dict[str, list[tuple[Expert, Shown]]] = {}
+    with _workers(sum(len(each.facts) for each in enough), processes) as run:
+        for number, (each, expert) in enumerate(
+            zip(enough, run(partial(teach, trees_only=trees_only), enough), strict=True)
+        ):
+            experts.setdefault(each.key, []).append((expert, each))
+            progress(f"learned {number + 1} of {len(enough)}: {each.key} on {each.device.name}, {expert.rows} times")
+        progress("learning what ops have in common")
+        general = list(run(partial(teach_others, trees_only=trees_only), others.values()))
+    models = [Model(key=OTHERS_KEY, experts=tuple(general), unseen=_of_others(general))] if general else []
+    for key in sorted(experts):
+        pairs = sorted(experts[key], key=lambda pair: pair[0].device)
+        models.append(join([expert for expert, _ in pairs], [each for _, each in pairs]))
+    return Fit(models=tuple(models), few=few)
+
+
+def _of_others(experts: Sequence[Expert]) -> tuple[float, float]:
+    """What to expect of an unknown op on an unknown device: at least what is missed by on known ones."""
+    return min(expert.inside[0] for expert in experts), max(expert.inside[1] for expert in experts)
+
+
+def shown_by(table: Table, flagged: Set[Place] = frozenset()) -> Iterator[Shown]:
+    """The work of a table's rows and how long it took, by kind, without the flagged times."""
+    values: dict[str, list[tuple[float, ...]]] = {}
+    slowdowns: dict[str, list[float]] = {}
+    for facts, seconds in _halves(table, flagged):
+        values.setdefault(facts.key, []).append(facts.values)
+        slowdowns.setdefault(facts.key, []).append(max(0.0, log(seconds / facts.bound_s)))
+    for key, rows in values.items():
+        yield Shown(key=key, device=table.device, facts=np.array(rows), slowdown=np.array(slowdowns[key]))
+
+
+def _read(job: tuple[Path, bool]) -> Read:
+    path, keep_flagged = job
+    tables = read_file(path)
+    findings: list[Finding] = []
+    shown: list[Shown] = []
+    for table in tables:
+        found = () if keep_flagged else lint_table(table)
+        findings += found
+        shown += shown_by(table, {finding.place for finding in found})
+    return Read(tables=tables, findings=tuple(findings), shown=tuple(shown))
+
+
+def _together(group: Sequence[Shown]) -> Shown:
+    if len(group) == 1:
+        return group[0]
+    return Shown(
+        key=group[0].key,
+        device=group[0].device,
+        facts=np.concatenate([each.facts for each in group]),
+        slowdown=np.concatenate([each.slowdown for each in group]),
+    )
+
+
+def _halves(table: Table, flagged: Set[Place]) -> Iterator[tuple[Facts, float]]:
+    """Each direction of each row of a table that is not flagged, with the seconds it took."""
+    if not table.known:
+        return
+    operator = registry.find(table.operator)
+    if operator.ranks:
+        return
+    device: DeviceSpec = table.device
+    for row in range(len(table)):
+        shape = table.shape(row)
+        if operator.refusal(shape) is not None:
+            continue
+        work = operator.work(shape, table.dtype)
+        halves = zip(table.directions, (work.forward, work.backward), table.seconds[row].tolist(), strict=False)
+        place = table.source, table.kernel, int(table.lines[row])
+        for direction, half, seconds in halves:
+            if not half or not np.isfinite(seconds) or (*place, direction) in flagged:
+                continue
+            facts = facts_of(half, device)
+            if facts is not None:
+                yield facts, seconds
+
+
+def _end_with_parent(parent: int) -> None:
+    """Let this worker end when its parent was killed, which leaves it waiting for work for ever otherwise."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            sleep(1.0)
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
+
+
+@contextmanager
+def _workers(rows: float, processes: bool) -> Iterator[Callable[..., Iterable[Any]]]:
+    """A map over jobs: in this process, or for many rows, where allowed, in as many as there are cores."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not processes or rows < _MANY_ROWS or cores < 2:
+        yield map
+        return
+    pool = ProcessPoolExecutor(
+        cores, mp_context=get_context("spawn"), initializer=_end_with_parent, initargs=(os.getpid(),)
+    )
+    try:
+        yield pool.map
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

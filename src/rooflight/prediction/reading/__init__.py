@@ -1,0 +1,6 @@
+"""Measured tables from files, one file here a format. A format is known by its columns, the page's by its name."""
+
+from rooflight.prediction.reading.device_names import device_called
+from rooflight.prediction.reading.files import find, read, read_file
+
+__all__ = ["device_called", "find", "read", "read_file"]

@@ -1,0 +1,67 @@
+"""Which files hold tables, and what reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from rooflight.prediction.reading import neusight, page, samples, vidur, vidur_network
+from rooflight.prediction.reading.sheet import SUFFIXES, columns_of
+from rooflight.prediction.tables import Table
+from rooflight.sampling.store import SUFFIX
+
+
+class _Format(NamedTuple):
+    recognised: Callable[[Path, Sequence[str]], bool]
+    read: Callable[[Path], tuple[Table, ...]]
+
+
+# the page's is the last: it is told by its name, whatever the columns
+_FORMATS: Final = tuple(_Format(each.recognised, each.read) for each in (samples, neusight, vidur, vidur_network, page))
+
+_FORMS: Final = "files are named GPU_operator_precision.csv, or have the columns of NeuSight's or Vidur's tables"
+
+
+def read(path: Path | str) -> tuple[Table, ...]:
+    """The tables of a file, or of a folder and those inside it, in alphabetical order.
+
+    Raises ValueError, one line with file and line, for what cannot be read, for unknown devices, for missing columns,
+    ragged rows, shapes that are no integers and times that are not positive numbers; and for a folder without tables.
+    """
+    found, _ = find(path)
+    return tuple(table for each in found for table in read_file(each))
+
+
+def find(path: Path | str) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """The files under ``path`` that hold tables, and the CSV and JSON-lines files that do not.
+
+    The CSV that the sampler writes beside its own file is not counted, as it holds the same rows. Raises ValueError
+    where there is no table.
+    """
+    root = Path(path)
+    if root.is_file():
+        return (root,), ()
+    if not root.is_dir():
+        raise ValueError(f"there is no {root}: name a CSV file of samples, a {SUFFIX} file, or a folder of them")
+    files = sorted(each for each in root.rglob("*") if each.name.endswith((*SUFFIXES, SUFFIX)) and each.is_file())
+    stores = {each.with_suffix("") for each in files if each.suffix == SUFFIX}
+    files = [each for each in files if each.suffix == SUFFIX or each.with_name(page.bare_name(each)) not in stores]
+    tables = [each for each in files if _format(each)]
+    if not tables:
+        raise ValueError(f"{root} holds no samples: {_FORMS}")
+    return tuple(tables), tuple(each for each in files if each not in tables)
+
+
+def read_file(path: Path) -> tuple[Table, ...]:
+    """The tables of one file. Raises ValueError as ``read`` does."""
+    known = _format(path)
+    if known is None:
+        raise ValueError(f"{path.name} does not tell what it holds: {_FORMS}")
+    return known.read(path)
+
+
+def _format(path: Path) -> _Format | None:
+    """The format of a file; None for one of no format."""
+    columns = () if path.suffix == SUFFIX else columns_of(path)
+    return next((each for each in _FORMATS if each.recognised(path, columns)), None)

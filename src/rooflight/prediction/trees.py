@@ -1,0 +1,233 @@
+"""Trees: boosted regression trees as plain arrays. LightGBM grows them; numpy alone can walk them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rooflight.prediction.features import Floats
+
+_FEW_ROWS: Final = 10_000
+_TREES, _FEWER_TREES = 180, 120
+_SETTINGS: Final[Mapping[str, Any]] = {
+    "min_data_in_leaf": 3,
+    "feature_fraction": 0.8,
+    "bagging_fraction": 0.9,
+    "bagging_freq": 1,
+    "lambda_l2": 0.5,
+    "verbose": -1,
+    "deterministic": True,
+    "force_row_wise": True,
+    "num_threads": 1,  # threads that wait for one another cost more than they bring
+    "seed": 0,
+}
+_RATE: Final = 23.4  # learning rate times trees: 0.13 of 180
+_MANY_LEAVES, _FEW_LEAVES, _ROWS_A_LEAF = 255, 15, 40
+_BLOCK: Final = 10
+"""Trees that LightGBM walks at a time: few enough to stay in a core's cache, which makes it up to thrice as fast."""
+_BATCH: Final = 2048
+"""Rows from which LightGBM, where it is installed, is worth its import: numpy walks about as many in a second."""
+_FIELDS: Final = ("split_feature", "threshold", "left_child", "right_child", "leaf_value")
+
+
+@dataclass(frozen=True)
+class Trees:
+    """The sum of a leaf of each tree. All trees lie one after the other.
+
+    ``leaves`` [trees]: how many each has; a tree of n leaves has n - 1 inner nodes, the first of which is its root.
+    ``feature`` and ``threshold`` [inner nodes]: a row goes left where its feature is not above the threshold. ``left``
+    and ``right`` [inner nodes]: a node of the same tree, or -1 - leaf. ``value`` [leaves]. Raises ValueError unless
+    every node but the root, and every leaf, is reached exactly once.
+    """
+
+    features: int
+    leaves: NDArray[np.int32]
+    feature: NDArray[np.int32]
+    threshold: NDArray[np.float32]
+    left: NDArray[np.int32]
+    right: NDArray[np.int32]
+    value: NDArray[np.float32]
+    _engine: list[Any] = field(default_factory=list, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        leaves = self.leaves.astype(np.int64)
+        if leaves.ndim != 1 or not len(leaves) or (leaves < 1).any() or leaves.sum() > 1 << 26:
+            raise ValueError("trees without leaves")
+        nodes = int((leaves - 1).sum())
+        inner = (self.feature, self.threshold, self.left, self.right)
+        if any(array.shape != (nodes,) for array in inner) or self.value.shape != (int(leaves.sum()),):
+            raise ValueError("trees whose arrays are of different lengths")
+        if not (np.isfinite(self.threshold).all() and np.isfinite(self.value).all()):
+            raise ValueError("trees with numbers that are not finite")
+        if nodes and not (int(self.feature.min()) >= 0 and int(self.feature.max()) < self.features):
+            raise ValueError("trees of other features")
+        self._check_children(leaves)
+
+    @cached_property
+    def _roots(self) -> NDArray[np.int64]:
+        """Where each tree's inner nodes begin; its leaves begin as many places further as trees come before it."""
+        return np.concatenate(([0], np.cumsum(self.leaves.astype(np.int64) - 1)[:-1]))
+
+    @property
+    def reach(self) -> float:
+        """The most that an answer can be away from 0."""
+        first_leaf = np.concatenate(([0], np.cumsum(self.leaves.astype(np.int64))[:-1]))
+        return float(np.maximum.reduceat(np.abs(self.value.astype(np.float64)), first_leaf).sum())
+
+    def _check_children(self, leaves: NDArray[np.int64]) -> None:
+        owner = np.repeat(np.arange(len(leaves)), leaves - 1)
+        roots = np.concatenate(([0], np.cumsum(leaves - 1)))
+        first_leaf = np.concatenate(([0], np.cumsum(leaves)))
+        seen_nodes = np.zeros(len(self.feature), dtype=np.int64)
+        seen_leaves = np.zeros(len(self.value), dtype=np.int64)
+        place = np.arange(len(self.feature)) - roots[owner]
+        for child in (self.left.astype(np.int64), self.right.astype(np.int64)):
+            inside = np.where(child >= 0, child < leaves[owner] - 1, child >= -leaves[owner])
+            # a child after its parent: there is no way round in a circle
+            if not (inside & ((child < 0) | (child > place))).all():
+                raise ValueError("trees whose branches lead nowhere")
+            is_leaf = child < 0
+            np.add.at(seen_nodes, (roots[owner] + child)[~is_leaf], 1)
+            np.add.at(seen_leaves, (first_leaf[owner] - 1 - child)[is_leaf], 1)
+        is_root = np.zeros(len(self.feature), dtype=bool)
+        is_root[roots[:-1][leaves > 1]] = True
+        lone = leaves == 1
+        if (seen_nodes != ~is_root).any() or (seen_leaves[first_leaf[:-1][lone]] != 0).any():
+            raise ValueError("trees whose branches lead nowhere")
+        many = np.ones(len(self.value), dtype=bool)
+        many[first_leaf[:-1][lone]] = False
+        if (seen_leaves[many] != 1).any():
+            raise ValueError("trees whose branches lead nowhere")
+
+    def predict(self, values: Floats) -> Floats:
+        """The sum over trees for rows of features [rows, features]."""
+        if len(values) >= _BATCH and self._booster() is not None:
+            return self._walk_fast(values)
+        out = np.empty(len(values))
+        step = max(1, (1 << 18) // len(self.leaves))
+        for start in range(0, len(values), step):
+            out[start : start + step] = self._walk(values[start : start + step])
+        return out
+
+    def _walk_fast(self, values: Floats) -> Floats:
+        booster = self._booster()
+        total = np.zeros(len(values))
+        for start in range(0, len(self.leaves), _BLOCK):
+            some = min(_BLOCK, len(self.leaves) - start)
+            total += booster.predict(values, start_iteration=start, num_iteration=some)
+        return total
+
+    def _walk(self, values: Floats) -> Floats:
+        roots = self._roots
+        lone = self.leaves == 1
+        first_leaf = roots + np.arange(len(roots))
+        node = np.where(lone, -1, np.zeros(len(roots), dtype=np.int64))[None, :].repeat(len(values), axis=0)
+        rows, trees = np.nonzero(node >= 0)
+        while len(rows):
+            at = roots[trees] + node[rows, trees]
+            goes_left = values[rows, self.feature[at]] <= self.threshold[at]
+            node[rows, trees] = child = np.where(goes_left, self.left[at], self.right[at])
+            deeper = child >= 0
+            rows, trees = rows[deeper], trees[deeper]
+        leaf: Floats = self.value[first_leaf[None, :] - 1 - node].astype(np.float64)
+        return np.asarray(leaf.sum(axis=1), dtype=np.float64)
+
+    def _booster(self) -> Any:
+        """LightGBM's own form of the trees, None where it cannot be had."""
+        if not self._engine:
+            try:
+                import lightgbm
+            except (ImportError, OSError):  # OSError: installed, but not the OpenMP library that it needs
+                self._engine.append(None)
+            else:
+                self._engine.append(lightgbm.Booster(model_str=_text_of(self)))
+        return self._engine[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How trees are grown: which loss, and few leaves (for noise) or many (for detail)."""
+
+    loss: str  # "l1" heeds outliers less, "l2" learns faster
+    many_leaves: bool
+
+
+WAYS: Final = tuple(Way(loss, many) for loss in ("l2", "l1") for many in (True, False))
+
+
+def grow(values: Floats, target: Floats, way: Way = WAYS[0]) -> Trees:
+    """Trees that predict ``target`` [rows] from features [rows, features]."""
+    import lightgbm
+
+    leaves = min(_MANY_LEAVES if way.many_leaves else _FEW_LEAVES, max(7, len(values) // _ROWS_A_LEAF))
+    trees = _TREES if len(values) >= _FEW_ROWS else _FEWER_TREES
+    settings = {**_SETTINGS, "objective": way.loss, "num_leaves": leaves, "learning_rate": _RATE / trees}
+    booster = lightgbm.train(settings, lightgbm.Dataset(values, target), trees)
+    return _read(booster.model_to_string(), values.shape[1])
+
+
+def _read(text: str, features: int) -> Trees:
+    """The trees in LightGBM's text, their numbers as precise as they are kept."""
+    columns: dict[str, list[list[str]]] = {name: [] for name in _FIELDS}
+    leaves: list[int] = []
+    for tree in re.split(r"^Tree=\d+$", text.partition("end of trees")[0], flags=re.MULTILINE)[1:]:
+        lines = dict(line.split("=", 1) for line in tree.splitlines() if "=" in line)
+        leaves.append(int(lines["num_leaves"]))
+        for name in _FIELDS:
+            columns[name].append(lines.get(name, "").split() if leaves[-1] > 1 or name == "leaf_value" else [])
+    flat = {name: [each for tree in trees for each in tree] for name, trees in columns.items()}
+    return Trees(
+        features=features,
+        leaves=np.array(leaves, dtype=np.int32),
+        feature=np.array(flat["split_feature"], dtype=np.int32),
+        threshold=np.array(flat["threshold"], dtype=np.float64).astype(np.float32),
+        left=np.array(flat["left_child"], dtype=np.int32),
+        right=np.array(flat["right_child"], dtype=np.int32),
+        value=np.array(flat["leaf_value"], dtype=np.float64).astype(np.float16).astype(np.float32),
+    )
+
+
+def _text_of(trees: Trees) -> str:
+    """LightGBM's text of trees."""
+    head = [
+        "tree", "version=v4", "num_class=1", "num_tree_per_iteration=1", "label_index=0",
+        f"max_feature_idx={trees.features - 1}", "objective=regression",
+        "feature_names=" + " ".join(f"f{number}" for number in range(trees.features)),
+        "feature_infos=" + " ".join(["[-1e300:1e300]"] * trees.features), "",
+    ]  # fmt: skip
+    parts = []
+    node = leaf = 0
+    for number, leaves in enumerate(trees.leaves.tolist()):
+        inner = slice(node, node + leaves - 1)
+        lines = [f"Tree={number}", f"num_leaves={leaves}", "num_cat=0"]
+        if leaves > 1:
+            zeros = " ".join(["0"] * (leaves - 1))
+            lines += [
+                _line("split_feature", trees.feature[inner]),
+                f"split_gain={zeros}",
+                _line("threshold", trees.threshold[inner].astype(np.float64)),
+                f"decision_type={' '.join(['2'] * (leaves - 1))}",
+                _line("left_child", trees.left[inner]),
+                _line("right_child", trees.right[inner]),
+            ]
+        values = trees.value[leaf : leaf + leaves].astype(np.float64)
+        lines += [_line("leaf_value", values), _line("leaf_weight", np.ones(leaves))]
+        lines += [_line("leaf_count", np.ones(leaves, dtype=np.int32))]
+        if leaves > 1:
+            lines += [f"internal_value={zeros}", f"internal_weight={zeros}", f"internal_count={zeros}"]
+        lines += ["is_linear=0", "shrinkage=1", "", ""]
+        parts.append("\n".join(lines))
+        node, leaf = node + leaves - 1, leaf + leaves
+    sizes = "tree_sizes=" + " ".join(str(len(part) + 1) for part in parts)
+    head.insert(-1, sizes)
+    return "\n".join(head) + "\n" + "\n".join(parts) + "\nend of trees\n\nparameters:\nend of parameters\n"
+
+
+def _line(name: str, values: NDArray[Any]) -> str:
+    return f"{name}={' '.join(map(repr, values.tolist()))}"

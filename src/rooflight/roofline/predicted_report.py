@@ -1,0 +1,142 @@
+"""What a report says of predicted times: its facts, columns, notes and data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from rooflight.records.estimate import Estimate, Source
+from rooflight.records.quantity import Quantity, percent
+from rooflight.records.report import Cell
+from rooflight.roofline.analysis import Analysis
+from rooflight.roofline.op_names import plain_name
+from rooflight.roofline.predicted import Predicted
+
+_NAMED: Final = 4
+_REST: Final = 1e-9  # what is left of a difference that should be 0
+
+
+def predicted_facts(analysis: Analysis) -> Iterable[tuple[str, Cell]]:
+    """The predicted time, its efficiency, what it rests on, and how far it is from what was measured."""
+    if not analysis.predicts:
+        return
+    predicted = analysis.totals.predicted
+    if predicted is None or not predicted.time_s:
+        yield "predicted", "nothing: no op has a cost that takes time"
+        return
+    yield "predicted", f"{_with_interval(predicted)}, the ops one after the other"
+    yield "predicted efficiency", f"{percent(predicted.efficiency or 0.0)} (op bound / predicted)"
+    parts = {
+        "measurements of such ops": predicted.time_s - predicted.extrapolated_s - predicted.typical_s,
+        "measurements of other sizes or devices": predicted.extrapolated_s,
+        "no measurements": predicted.typical_s,
+    }
+    shares = {what: seconds / predicted.time_s for what, seconds in parts.items()}
+    yield (
+        "prediction rests",
+        ", ".join(f"{percent(share)} on {what}" for what, share in shares.items() if share > _REST),
+    )
+    if predicted.error is not None:
+        predicted_s, measured_s = Quantity(predicted.timed_s or 0.0, "s"), Quantity(predicted.measured_s or 0.0, "s")
+        yield "prediction error", f"{predicted.error:+.1%} (predicted {predicted_s}, measured {measured_s} in ops)"
+
+
+def predicted_sentence(analysis: Analysis) -> str:
+    """What the step is predicted to take, for the conclusion of a report on what was not measured."""
+    predicted = analysis.totals.predicted
+    if predicted is None or not predicted.time_s:
+        return ""
+    return f" They are predicted to take {_with_interval(predicted)}."
+
+
+def predicted_notes(analysis: Analysis) -> Iterable[str]:
+    """What of the prediction is missing or unsure, and why."""
+    if not analysis.predicts:
+        return
+    predicted, device = analysis.totals.predicted, analysis.device.name
+    uncosted = sum(op.calls for op in analysis.coverage.uncosted)
+    if uncosted:
+        yield f"{uncosted:,} ops have no cost and are not predicted: the predicted time is lower than the truth."
+    left_out = analysis.totals.calls - uncosted - (predicted.calls if predicted else 0)
+    if left_out:
+        yield f"{left_out:,} ops do work that no figure of {device} bounds, and are not predicted."
+    if predicted is None or not predicted.time_s:
+        return
+    if predicted.typical_s:
+        yield (
+            f"{percent(predicted.typical_s / predicted.time_s)} of the predicted time is of ops that no model knows "
+            f"({_largest(analysis, typical=True)}): a typical share of the speed of light, and a wide interval."
+        )
+    if predicted.extrapolated_s:
+        yield (
+            f"{percent(predicted.extrapolated_s / predicted.time_s)} of the predicted time is of ops outside of what "
+            f"models were shown, by kind, size or device ({_largest(analysis, typical=False)}): the "
+            "interval is wider, and less sure than it says."
+        )
+    if predicted.holds is False:
+        yield "The measured ops lie outside of the predicted interval: the models do not fit this device or program."
+
+
+def columns_explained(analysis: Analysis) -> str:
+    """What the predicted figures in a table are."""
+    if not analysis.predicts:
+        return ""
+    text = "Predicted: the ops one after the other, without overhead between them."
+    if analysis.totals.ops_measured_s is not None:
+        text += " Error: predicted / measured − 1, of the calls that have both."
+    return text
+
+
+def source_text(estimate: Estimate | None) -> str | None:
+    """Where the estimate of an op comes from."""
+    if estimate is None:
+        return None
+    extrapolated = estimate.extrapolated and estimate.source is not Source.TYPICAL
+    return estimate.source.value + (", extrapolated" if extrapolated else "")
+
+
+def prediction_data(analysis: Analysis) -> dict[str, Any] | None:
+    """The prediction of the whole as plain values; None without a predictor."""
+    if not analysis.predicts:
+        return None
+    predicted = analysis.totals.predicted
+    return {
+        **row_data(predicted),
+        "extrapolated_s": predicted.extrapolated_s if predicted else None,
+        "typical_s": predicted.typical_s if predicted else None,
+        "calls": predicted.calls if predicted else 0,
+        "unpredicted_calls": analysis.totals.calls - (predicted.calls if predicted else 0),
+    }
+
+
+def row_data(predicted: Predicted | None) -> dict[str, float | None]:
+    """A predicted time as it stands in every row of the data; null where there is none."""
+    return {
+        "predicted_s": predicted.time_s if predicted else None,
+        "predicted_low_s": predicted.low_s if predicted else None,
+        "predicted_high_s": predicted.high_s if predicted else None,
+        "predicted_efficiency": predicted.efficiency if predicted else None,
+        "prediction_error": predicted.error if predicted else None,
+    }
+
+
+def _with_interval(predicted: Predicted) -> str:
+    low, high = Quantity(predicted.low_s, "s"), Quantity(predicted.high_s, "s")
+    return f"{Quantity(predicted.time_s, 's')} (90 %: {low} to {high})"
+
+
+def _largest(analysis: Analysis, *, typical: bool) -> str:
+    """The ops with most predicted time of those extrapolated, or of those without a model."""
+    seconds: dict[str, float] = {}
+    for operation in analysis.operations:
+        estimate = operation.estimate
+        if (
+            estimate
+            and operation.predicted
+            and estimate.extrapolated
+            and (estimate.source is Source.TYPICAL) is typical
+        ):
+            name = plain_name(operation.signature.name)
+            seconds[name] = seconds.get(name, 0.0) + operation.predicted.time_s
+    names = sorted(seconds, key=lambda name: -seconds[name])
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")

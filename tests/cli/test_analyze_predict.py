@@ -1,0 +1,166 @@
+"""``rooflight analyze ... --predict``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from builders import op, spec
+from gemm_table import SLOWDOWN, fit_models, gemm
+from sessions import Call, session_of
+
+from rooflight.cli.main import main
+
+DEVICE = ("--device", "A100-SXM4-80GB")
+X = spec((1000,))
+ADD = op("aten::add", {"self": X, "other": X}, [X])
+PRODUCT = gemm(1024, 512, 1024)
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    def rooflight(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["rooflight", *words])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return rooflight
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(fit_models(tmp_path_factory.mktemp("tables")))
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> str:
+    calls = [Call(op=PRODUCT, phase="one"), Call(op=ADD, phase="two")]
+    return str(session_of(calls, storage_bytes=[4000], environment={"target": "a step"}).save(tmp_path / "x.session"))
+
+
+def test_a_saved_session_is_predicted_from_models(run, session, models):
+    code, out, err = run("analyze", session, *DEVICE, "--predict", "--models", models)
+    assert code == 0, err
+    for part in ("predicted", "predicted efficiency", "Top operations by predicted time", "regressed", "typical"):
+        assert part in out
+    assert "They are predicted to take" in " ".join(out.split())
+
+
+def test_naming_models_is_asking_for_predictions(run, session, models, tmp_path):
+    page = tmp_path / "page.md"
+    code, out, err = run("analyze", session, *DEVICE, "--models", models, "--json", "-")
+    assert code == 0, err
+    data = json.loads(out)
+    phases = {row["name"]: row for row in data["by_phase"]}
+    assert phases["one"]["predicted_s"] == pytest.approx(SLOWDOWN * phases["one"]["op_bound_s"], rel=0.1)
+    total = sum(row["predicted_s"] for row in data["by_phase"])
+    assert data["totals"]["predicted_s"] == pytest.approx(total)
+    low, high = data["totals"]["predicted_low_s"], data["totals"]["predicted_high_s"]
+    assert data["totals"]["op_bound_s"] <= low <= total <= high
+    code, _, _ = run("analyze", session, *DEVICE, "--models", models, "--markdown", str(page))
+    assert code == 0
+    assert "| predicted |" in page.read_text()
+
+
+def test_without_being_asked_nothing_is_predicted(run, session):
+    code, out, _ = run("analyze", session, *DEVICE)
+    assert code == 0
+    assert "redicted" not in out
+
+
+def test_the_models_that_come_with_rooflight_are_the_default(run, session, models, monkeypatch):
+    monkeypatch.setattr("rooflight.prediction.predictor.SHIPPED", Path(models))
+    code, out, err = run("analyze", session, *DEVICE, "--predict", "--json", "-")
+    assert code == 0, err
+    assert {row["name"]: row["prediction_source"] for row in json.loads(out)["ops"]} == {
+        "aten::mm": "regressed",
+        "aten::add": "typical",
+    }
+
+
+def test_no_models_is_one_line_before_anything_runs(run, session, tmp_path, monkeypatch):
+    monkeypatch.setattr("rooflight.prediction.predictor.SHIPPED", tmp_path / "none")
+    saved = tmp_path / "saved.session"
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for words, said in (
+        (["--predict"], "no models came with Rooflight"),
+        (["--predict", "--models", str(empty)], "holds no models: make some with rooflight fit DATA --out"),
+        (["--models", str(tmp_path / "nowhere")], "holds no models"),
+    ):
+        code, out, err = run("analyze", "gpt2", "--small", *DEVICE, "--save", str(saved), *words)
+        assert code == 2
+        assert out == ""
+        assert said in err
+        assert err.count("\n") == 1
+        assert not saved.exists()
+
+
+def test_a_damaged_model_is_one_line_and_the_session_is_kept(run, models, tmp_path):
+    folder, saved = tmp_path / "damaged", tmp_path / "saved.session"
+    folder.mkdir()
+    for path in Path(models).iterdir():
+        (folder / path.name).write_bytes(path.read_bytes()[:1000])
+    small = ("gpt2", "--small", "--seq", "8", *DEVICE)
+    code, out, err = run("analyze", *small, "--save", str(saved), "--models", str(folder))
+    assert code == 2
+    assert out == ""
+    assert ".model.npz" in err
+    assert err.count("\n") == 1
+    assert saved.exists()  # what was recorded is not lost with it
+
+
+def test_ranks_are_predicted_each(run, models, tmp_path):
+    files = [
+        str(session_of([Call(op=ADD)], environment={"rank": str(rank), "world_size": "2"}).save(tmp_path / f"r{rank}"))
+        for rank in range(2)
+    ]
+    code, out, err = run("analyze", *files, *DEVICE, "--predict", "--models", models, "--json", "-")
+    assert code == 0, err
+    data = json.loads(out)
+    assert all(rank["predicted_s"] >= rank["op_bound_s"] > 0 for rank in data["ranks"])
+    assert data["slowest"]["prediction"]["unpredicted_calls"] == 0
+    code, out, _ = run("analyze", *files, *DEVICE, "--models", models)
+    assert code == 0
+    assert "predicted" in out
+
+
+def test_a_preset_is_predicted_on_a_device_that_is_not_here(run, models):
+    small = ("gpt2", "--small", "--seq", "8", "--mode", "train")
+    code, out, err = run("analyze", *small, "--device", "B200-SXM", "--predict", "--models", models, "--json", "-")
+    assert code == 0, err
+    data = json.loads(out)
+    assert data["totals"]["predicted_s"] >= data["totals"]["op_bound_s"]
+    assert all(row["predicted_low_s"] >= row["op_bound_s"] * (1 - 1e-9) for row in data["by_module"])
+    assert {row["name"] for row in data["by_phase"]} == {"forward", "backward", "optimizer"}
+
+
+def test_prediction_needs_no_torch(session, models):
+    code = """
+        import sys
+        sys.modules["torch"] = None
+        sys.modules["transformers"] = None
+        from rooflight.cli.main import main
+        sys.argv[0] = "rooflight"
+        main()
+    """
+    words = ["analyze", session, *DEVICE, "--models", models]
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *words],
+        capture_output=True,
+        text=True,
+        env=dict(os.environ),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "They are predicted" in " ".join(done.stdout.split())

@@ -1,0 +1,194 @@
+"""``rooflight fit`` and ``rooflight predict``, from samples to a predicted time."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gemm_table import SLOWDOWN, fit_models
+from measured_tables import A100_FILE, GRID, H100_FILE, VECTORS, write_table
+
+from rooflight.cli.main import main
+from rooflight.prediction.features import PRODUCT_KEY
+
+SHAPE = ("--m", "1024", "--n=1024", "--k", "1024", "--dtype", "fp16")
+DEVICE = ("--device", "A100-SXM4-80GB")
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    def rooflight(*words: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["rooflight", *map(str, words)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return rooflight
+
+
+@pytest.fixture
+def told(run):
+    """What a command tells as JSON."""
+
+    def data(*words: str | Path) -> Any:
+        code, out, err = run(*words, "--json", "-")
+        assert code == 0, err
+        return json.loads(out)
+
+    return data
+
+
+@pytest.fixture
+def refused(run):
+    def line(*words: str | Path) -> str:
+        code, out, err = run(*words)
+        assert code == 2, err
+        assert out == ""
+        assert err.startswith("rooflight: ")
+        assert err.count("\n") == 1
+        return err
+
+    return line
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fit_models(tmp_path_factory.mktemp("tables"))
+
+
+def test_from_samples_to_a_prediction(told, tmp_path: Path):
+    write_table(tmp_path / "data", noise=0.02)
+    models = tmp_path / "deep" / "models"
+    data = told("fit", tmp_path / "data", "--out", models)
+    (model,) = data["models"]
+    assert (model["key"], model["device"], model["rows"]) == (PRODUCT_KEY, "A100-SXM4-80GB", len(GRID))
+    assert 0 < model["error"] < 0.05
+    assert model["inside"][0] <= 0 <= model["inside"][1]
+    assert list(data["unseen_device"]) == [PRODUCT_KEY]
+    assert (data["times"], data["flagged"], data["too_few"]) == (len(GRID), 0, {})
+    step = told("predict", "gemm", *SHAPE, *DEVICE, "--models", models)["step"]
+    # 2 * 1024^3 / 312e12 = 6.88 us at the speed of light, twice that
+    assert step["bound_s"] == pytest.approx(2 * 1024**3 / 312e12)
+    assert step["time_s"] == pytest.approx(2 * step["bound_s"], rel=0.1)
+    assert step["bound_s"] <= step["low_s"] <= step["time_s"] <= step["high_s"]
+    assert (step["source"], step["extrapolated"]) == ("regressed", False)
+
+
+def test_several_files_and_folders_are_learned_together_each_once(run, told, tmp_path: Path, monkeypatch):
+    a = write_table(tmp_path / "a", shapes=GRID[:40])
+    b = write_table(tmp_path / "b", shapes=GRID[40:])
+    write_table(tmp_path / "c", device=H100_FILE, shapes=GRID[:20])
+    models = tmp_path / "models"
+    monkeypatch.chdir(tmp_path)
+    here = Path(os.path.relpath(a, Path.cwd()))
+    data = told("fit", a, tmp_path / "b", b, here, tmp_path / "c", "--out", models)
+    assert [(model["device"], model["rows"]) for model in data["models"]] == [("A100-SXM4-80GB", len(GRID))]
+    assert data["too_few"] == {f"{PRODUCT_KEY} on H100-SXM5-80GB": 20}
+    page = tmp_path / "page.md"
+    code, out, err = run("fit", tmp_path, "--out", models, "--markdown", page)
+    assert code == 0, err
+    for text in (out, page.read_text()):
+        assert f"{PRODUCT_KEY} on H100-SXM5-80GB: 20 times are too few to learn from." in " ".join(text.split())
+
+
+def test_what_lint_flags_is_left_out_unless_it_is_asked_for(told, tmp_path: Path):
+    path = write_table(tmp_path)
+    lines = path.read_text().splitlines()
+    lines[5] = ",".join([*lines[5].split(",")[:3], "0.0001"])  # far faster than light
+    path.write_text("\n".join(lines) + "\n")
+    data = told("fit", path, "--out", tmp_path / "models")
+    assert (data["flagged"], data["models"][0]["rows"]) == (1, len(GRID) - 1)
+    data = told("fit", path, "--out", tmp_path / "models", "--keep-flagged")
+    assert (data["flagged"], data["models"][0]["rows"]) == (0, len(GRID))
+
+
+def test_unknown_operators_are_named(run, tmp_path: Path):
+    write_table(tmp_path, "relu", VECTORS)
+    (tmp_path / f"{A100_FILE}_nobody_knows_fp16.csv").write_text("width,dur(us)\n8,1\n")
+    code, out, err = run("fit", tmp_path, "--out", tmp_path / "models")
+    assert code == 0, err
+    assert "Passed over, as no such operator is registered: nobody_knows." in " ".join(out.split())
+    assert "aten::relu" in out
+
+
+def test_fit_refuses_in_one_line_and_writes_no_models(refused, tmp_path: Path):
+    data, models = tmp_path / "data", tmp_path / "models"
+    good = write_table(data, shapes=GRID[:10])
+    bad = write_table(tmp_path / "bad")
+    bad.write_text(bad.read_text().replace("512", "half", 1))
+    taken = tmp_path / "taken"
+    taken.write_text("mine")
+    for words, said in (
+        ((data,), "too few rows of any kind to learn from, sample more"),
+        ((tmp_path / "nowhere",), "there is no"),
+        ((good, bad), 'is "half"'),
+        ((good, "--json", "-", "--markdown", "-"), "only one can have standard output"),
+        ((good, "--json", tmp_path / "no folder" / "x.json"), "no folder"),
+        ((bad.parent, "--out", taken), "taken is a file: name a folder"),
+    ):
+        out = () if "--out" in words else ("--out", models)
+        assert said in refused("fit", *words, *out)
+        assert not models.exists()
+    assert taken.read_text() == "mine"
+
+
+def test_a_prediction_says_what_it_rests_on(run, models):
+    for device, said in (("A100-SXM4-80GB", "regressed"), ("B200-SXM", "Outside what was sampled")):
+        code, out, err = run("predict", "gemm", *SHAPE, "--device", device, "--models", models)
+        assert code == 0, err
+        assert said in " ".join(out.split())
+    code, out, _ = run("predict", "softmax_rows", "--rows=64", "--width=64", *DEVICE, "--models", models)
+    assert code == 0
+    assert "No model knows this kind of work" in " ".join(out.split())
+
+
+def test_the_models_that_come_with_rooflight_are_the_default(told, models, monkeypatch):
+    monkeypatch.setattr("rooflight.prediction.predictor.SHIPPED", models)
+    assert told("predict", "gemm", *SHAPE, *DEVICE)["step"]["source"] == "regressed"
+
+
+def test_a_prediction_has_every_direction(told, models):
+    found = told("predict", "softmax_rows", "--rows", "64", "--width", "64", *DEVICE, "--models", models)
+    assert [name for name in found if name != "schema"] == ["fwd", "bwd"]
+    found = told("predict", "batched_mm", "--b=1", "--m=512", "--n=512", "--k=512", "--dtype", "fp16", *DEVICE,
+                 "--models", models)  # fmt: skip
+    assert found["fwd"]["time_s"] == pytest.approx(SLOWDOWN * found["fwd"]["bound_s"], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["gemm", "--m", "x"], "--name number"),
+        (["gemm", "--m", "4", "--m", "5"], "--m is given twice"),
+        (["gemm", "stray"], "--name number"),
+        (["gemm", "--m", "4", "--n"], "--name number"),
+        (["gemm", "--m", "4.5"], "--name number"),
+        (["gemm", "--m", "4"], "gemm needs n, k"),
+        (["gemm", "--m", "4", "--n", "4", "--k", "0"], "k=0 is too small"),
+        (["gemm", "--m", "4", "--n", "4", "--k", "-4"], "k=-4 is too small"),
+        (["gemm", "--z", "4"], "gemm has no parameter z"),
+        (["gem", "--m", "4"], "did you mean gemm"),
+        (["gemm", *SHAPE[:5], "--dtype", "fp17"], "fp17"),
+    ],
+)
+def test_odd_shapes_are_one_clear_line(refused, models, words: list[str], said: str):
+    assert said in refused("predict", *words, *DEVICE, "--models", models)
+
+
+def test_predict_without_a_device_or_models_that_there_are_is_one_clear_line(refused, models, tmp_path: Path):
+    assert "H300" in refused("predict", "gemm", *SHAPE, "--device", "H300", "--models", models)
+    said = refused("predict", "gemm", *SHAPE, *DEVICE, "--models", tmp_path)
+    assert "holds no models: make some with rooflight fit DATA --out" in said
+    for path in models.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes()[:500])
+    said = refused("predict", "gemm", *SHAPE, *DEVICE, "--models", tmp_path)
+    assert "not a model of rooflight fit" in said
+    assert ".model.npz" in said

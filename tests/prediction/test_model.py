@@ -1,0 +1,274 @@
+"""What measurements teach, and what is said of work and devices like them and unlike them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from handmade_models import (
+    A100,
+    H100,
+    INSIDE,
+    LARGEST_LOG_S,
+    OUTSIDE,
+    UNSEEN,
+    expert,
+    lone,
+    model,
+    products,
+    shown,
+    stump,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rooflight.devices import all_devices, get
+from rooflight.devices.spec import DeviceSpec
+from rooflight.prediction.features import FACTS, PRODUCT_KEY, Kind, features_of, names_of, steady_features
+from rooflight.prediction.model import Model, traits_of
+from rooflight.prediction.teaching import LEAST_ROWS, Shown, join, learn, teach
+
+LARGE = products(20, seed=3, largest=1 << 17)  # bounds up to seconds, while experts by hand saw a millisecond
+BLANK = DeviceSpec(name="blank", vendor="", architecture="", kind="other", datasheet=replace(A100.datasheet, memory=()))
+NOISE = 0.08
+
+
+def smooth(facts: np.ndarray) -> np.ndarray:
+    """log(time / bound) that depends on sizes as kernels' does: small work is slow, odd sizes are slower."""
+    fact = dict(zip(FACTS[Kind.PRODUCT], facts.T, strict=True))
+    return 0.3 + 0.15 * np.maximum(0.0, -9 - np.log(fact["bound_s"])) + 0.2 * (fact["k"] % 2)
+
+
+@pytest.fixture(scope="module")
+def learned() -> Model:
+    """400 products on an A100, with noise."""
+    facts = products(400, seed=1)
+    noise = np.random.default_rng(2).normal(0, NOISE, len(facts))
+    return learn([shown(np.maximum(0, smooth(facts) + noise), facts)])
+
+
+def test_nine_in_ten_of_fresh_work_lie_in_the_interval(learned: Model):
+    facts = products(2000, seed=9)
+    true = np.maximum(0, smooth(facts) + np.random.default_rng(10).normal(0, NOISE, len(facts)))
+    answer = learned.answer(facts, A100)
+    inside = (answer.low <= true) & (true <= answer.high)
+    assert 0.86 <= inside[answer.known].mean() <= 0.95
+    assert answer.known.mean() > 0.9
+    # the interval of 5 % to 95 % of a normal distribution: 1.64 deviations; what is learned errs, too
+    assert 2 * 1.64 * NOISE * 0.9 < learned.experts[0].inside[1] - learned.experts[0].inside[0] < 2 * 1.64 * NOISE * 1.6
+    # its mean absolute error: 0.8 deviations
+    assert 0.8 * NOISE * 0.9 < learned.error < 0.8 * NOISE * 1.7
+
+
+def test_fresh_work_is_answered_as_well_as_the_model_says(learned: Model):
+    facts = products(2000, seed=9)
+    true = np.maximum(0, smooth(facts) + np.random.default_rng(10).normal(0, NOISE, len(facts)))
+    missed = np.abs(np.expm1(learned.answer(facts, A100).slowdown - true)).mean()
+    assert missed == pytest.approx(learned.error, rel=0.25)
+
+
+def test_teaching_twice_teaches_the_same():
+    facts = products(60)
+    one, other = (learn([shown(smooth(facts), facts)]).encode() for _ in range(2))
+    assert one == other
+
+
+def test_fewer_rows_than_thirty_teach_nothing():
+    facts = products(LEAST_ROWS)
+    assert teach(shown(0.5, facts)).rows == LEAST_ROWS
+    with pytest.raises(ValueError, match=r"gemm: 29 rows are too few to learn from, sample at least 30"):
+        teach(shown(0.5, facts[1:]))
+
+
+def test_what_takes_its_bound_is_never_predicted_faster_than_light():
+    facts = products(60)
+    noise = np.maximum(0, np.random.default_rng(0).normal(0, 0.05, len(facts)))
+    found = learn([shown(noise, facts)])
+    for device in (A100, H100):
+        answer = found.answer(products(300, seed=4, largest=1 << 15), device)
+        assert (answer.low >= 0).all()
+        assert (answer.slowdown >= answer.low).all()
+        assert (answer.high >= answer.slowdown).all()
+
+
+def test_one_shape_measured_often_can_be_learned():
+    facts = np.repeat(products(1), 40, axis=0)
+    noise = np.random.default_rng(0).normal(0.7, 0.05, 40)
+    found = learn([shown(noise, facts)])
+    answer = found.answer(facts[:1], A100)
+    assert answer.slowdown[0] == pytest.approx(noise.mean(), abs=0.01)
+    assert answer.known[0]
+    assert found.experts[0].inside == found.experts[0].outside  # none of it is larger than the rest
+
+
+def test_work_like_none_shown_is_extrapolated_and_less_sure(learned: Model):
+    columns = {name: place for place, name in enumerate(FACTS[Kind.PRODUCT])}
+    like = products(1, seed=5)
+    larger, odd = like.copy(), like.copy()
+    larger[0, columns["bound_s"]] *= 1e6
+    odd[0, columns["item"]] = 8
+    shown_before = learned.answer(like, A100)
+    assert shown_before.known[0]
+    for each in (larger, odd):
+        answer = learned.answer(each, A100)
+        assert not answer.known[0]
+        assert answer.high - answer.slowdown >= shown_before.high - shown_before.slowdown
+    (taught,) = learned.experts
+    assert taught.outside[0] <= taught.inside[0] <= 0 <= taught.inside[1] <= taught.outside[1]
+
+
+def test_larger_work_than_any_shown_is_asked_of_the_trees_beyond():
+    found = model(expert(A100, 0.5, 0.9))
+    answer = found.answer(LARGE, A100)
+    larger = np.log(LARGE[:, 0]) > LARGEST_LOG_S
+    assert 0 < larger.sum() < len(larger)
+    assert answer.slowdown == pytest.approx(np.where(larger, 0.9, 0.5))
+    assert answer.high - answer.slowdown == pytest.approx(np.where(larger, OUTSIDE[1], INSIDE[1]))
+    assert answer.slowdown - answer.low == pytest.approx(-np.where(larger, OUTSIDE[0], INSIDE[0]))
+    assert (answer.known != larger).all()
+
+
+def test_the_trees_beyond_see_no_sizes_of_the_whole():
+    steady = [names_of(PRODUCT_KEY)[place] for place in steady_features(PRODUCT_KEY)]
+    by_k = stump(np.log(64), 0.1, 2.0, feature=steady.index("log k"), features=len(steady))
+    answer = model(replace(expert(A100, 0.5, 0.0), beyond=by_k)).answer(LARGE, A100)
+    fact = dict(zip(FACTS[Kind.PRODUCT], LARGE.T, strict=True))
+    larger = np.log(fact["bound_s"]) > LARGEST_LOG_S
+    assert answer.slowdown[larger] == pytest.approx(np.where(fact["k"] <= 64, 0.1, 2.0)[larger])
+
+
+def test_work_without_end_has_an_answer(learned: Model):
+    from rooflight.prediction.products import product_facts
+
+    most = np.array([2.0**53 - 1])
+    answer = learned.answer(product_facts(most, most, most, "float16", A100, batch=most), A100)
+    assert np.isfinite([answer.slowdown, answer.low, answer.high]).all()
+    assert answer.slowdown[0] >= 0
+
+
+def test_no_work_has_no_answers():
+    for device in (A100, H100):
+        answer = model(expert(A100, 0.5, 0.9)).answer(products(1)[:0], device)
+        assert len(answer.slowdown) == len(answer.low) == len(answer.high) == len(answer.known) == 0
+
+
+def test_a_device_never_shown_is_extrapolated_within_what_that_cost_before():
+    answer = model(expert(A100, 0.9, 0.9)).answer(products(5), get("B200-SXM"))
+    assert not answer.known.any()
+    assert answer.slowdown == pytest.approx(0.9)
+    assert answer.high == pytest.approx(0.9 + UNSEEN[1])
+    assert answer.low == pytest.approx(0.9 + UNSEEN[0])
+
+
+def test_a_device_like_one_that_was_shown_gets_its_answer():
+    twin = replace(A100, name="A100 by another name", match=())
+    assert model(expert(A100, 0.5, 0.9)).answer(LARGE, twin).slowdown == pytest.approx(
+        model(expert(A100, 0.5, 0.9)).answer(LARGE, A100).slowdown
+    )
+    far = get("P100-PCIe-16GB")
+    both = model(expert(A100, 0.5, 0.5), expert(far, 2.0, 2.0))
+    assert both.answer(products(5), twin).slowdown == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_device_between_two_is_answered_in_between():
+    low, high = traits_of(A100), traits_of(H100)
+    both = model(expert(A100, 0.5, 0.5), expert(H100, 1.5, 1.5))
+    values = features_of(PRODUCT_KEY, products(3), A100)
+
+    def at(share: float) -> float:
+        (answer,) = set(both.blend(values, {name: (1 - share) * low[name] + share * high[name] for name in low}))
+        return float(answer)
+
+    steps = [at(share) for share in np.linspace(0, 1, 11)]
+    assert steps == sorted(steps)
+    assert steps[5] == pytest.approx(1.0)
+    assert 0.5 <= steps[0] < 0.75
+    assert 1.25 < steps[-1] <= 1.5
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(-1e6, 1e6), min_size=4, max_size=4), st.floats(0, 5), st.floats(0, 5))
+def test_a_blend_lies_between_its_experts_however_unlike_the_device(traits: list[float], one: float, other: float):
+    both = model(expert(A100, one, one), expert(H100, other, other))
+    values = features_of(PRODUCT_KEY, products(3), A100)
+    found = both.blend(values, dict(zip(traits_of(A100), traits, strict=True)))
+    low, high = sorted((np.float32(one), np.float32(other)))
+    assert ((found >= low - 1e-6) & (found <= high + 1e-6)).all()
+
+
+def test_experts_of_another_item_size_are_not_asked_where_there_are_others():
+    place = names_of(PRODUCT_KEY).index("log item")
+    count = len(names_of(PRODUCT_KEY))
+    only_float32 = np.full(count, -100.0), np.full(count, 100.0)
+    for each in only_float32:
+        each[place] = np.log(4)
+    near = expert(A100, 0.5, 0.5, low=only_float32[0], high=only_float32[1])
+    twin = replace(A100, name="a twin")
+    assert model(near).answer(products(3), twin).slowdown == pytest.approx(0.5)  # better than nothing
+    both = model(near, expert(H100, 1.5, 1.5))
+    assert both.answer(products(3), twin).slowdown == pytest.approx(1.5, abs=0.01)
+
+
+@pytest.mark.parametrize("device", [*all_devices(), BLANK], ids=lambda device: device.name)
+def test_every_device_has_an_answer(device: DeviceSpec, learned: Model):
+    answer = learned.answer(LARGE, device)
+    assert np.isfinite([answer.slowdown, answer.low, answer.high]).all()
+    assert np.isfinite(list(traits_of(device).values())).all()
+
+
+def test_devices_predicted_from_one_another_tell_how_far_off_that_is():
+    facts = products(60)
+    slow = shown(1.5, products(60, device=H100), H100)
+    found = learn([shown(0.5, facts), slow])
+    assert found.devices == (A100.name, H100.name)
+    assert found.rows == 120
+    assert found.unseen == pytest.approx((-1.0, 1.0), abs=0.01)  # each was 1 off
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5, 1.5])
+def test_a_device_never_shown_is_not_surer_than_one_that_was(noise: float):
+    """Not even where the others happened to be shown the very same rows, or where even they are hard to tell."""
+    facts = products(60)
+    slowdown = np.abs(2.0 + np.random.default_rng(0).normal(0, noise, len(facts)))
+    twin = replace(A100, name="a twin")
+    for found in (learn([shown(slowdown, facts)]), learn([shown(slowdown, facts), shown(slowdown, facts, twin)])):
+        for each in found.experts:
+            assert found.unseen[0] <= each.inside[0]
+            assert found.unseen[1] >= each.inside[1]
+
+
+def test_a_model_needs_experts_of_different_devices():
+    for experts in ((), (expert(A100, 0.5, 0.5), expert(A100, 0.6, 0.6))):
+        with pytest.raises(ValueError, match="has no expert, or two of one device"):
+            model(*experts)
+    one = shown(0.5)
+    with pytest.raises(ValueError, match="two of one device"):
+        join([teach(one)] * 2, [one] * 2)
+
+
+def test_the_error_of_a_model_is_that_of_its_rows():
+    both = model(expert(A100, 0, 0, rows=300, error=0.02), expert(H100, 0, 0, rows=100, error=0.06))
+    assert both.error == pytest.approx(0.03)
+
+
+def test_an_expert_is_asked_only_for_what_it_has_trees_for():
+    """Batches all of one side, of the other, and of both."""
+    found = model(expert(A100, 0.5, 0.9, trees=lone(0.25, len(names_of(PRODUCT_KEY)))))
+    larger = np.log(LARGE[:, 0]) > LARGEST_LOG_S
+    for rows in (LARGE[larger], LARGE[~larger], LARGE):
+        expected = np.where(np.log(rows[:, 0]) > LARGEST_LOG_S, 0.9, 0.25)
+        assert found.answer(rows, A100).slowdown == pytest.approx(expected)
+
+
+def test_other_kinds_are_taught_alike():
+    key = "aten::exp"
+    rng = np.random.default_rng(0)
+    count = rng.integers(1 << 10, 1 << 24, 60).astype(float)
+    columns = {name: np.ones(60) for name in FACTS[Kind.ROWS]}
+    columns |= {"bound_s": 8 * count / 2e12, "memory_s": 8 * count / 2e12, "bytes": 8 * count, "rows": count}
+    facts = np.stack(list(columns.values()), axis=1)
+    found = learn([Shown(key=key, device=A100, facts=facts, slowdown=np.full(60, 0.5))])
+    answer = found.answer(facts, A100)
+    assert answer.slowdown == pytest.approx(0.5, abs=1e-3)
+    assert answer.known.all()

@@ -1,0 +1,245 @@
+"""Trees as arrays: numpy's walk, LightGBM's walk and a walk written down plainly agree; nonsense is refused."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import fields, replace
+from importlib.abc import MetaPathFinder
+from typing import Any
+
+import numpy as np
+import pytest
+from handmade_models import lone, stump, trees
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from rooflight.prediction.trees import WAYS, Trees, Way, grow
+
+FEATURES = 3
+ENOUGH = 2048  # rows from which LightGBM walks
+WITHOUT_BATCHES = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@st.composite
+def forests(draw: st.DrawFn, least: int = 1) -> Trees:
+    """Up to 25 trees of up to 8 leaves, numbered as LightGBM numbers them: a leaf splits, its node is the newest."""
+    leaves, feature, threshold, left, right, value = [], [], [], [], [], []
+    number = st.floats(-2, 2, width=16)
+    for _ in range(draw(st.integers(least, 25))):
+        count = draw(st.integers(1, 8))
+        lefts, rights = [], []
+        for node in range(count - 1):
+            split = draw(st.integers(0, node))  # one of the leaves there are
+            for children in (lefts, rights):
+                if -1 - split in children:
+                    children[children.index(-1 - split)] = node
+            lefts.append(-1 - split)
+            rights.append(-2 - node)  # the new leaf
+        leaves.append(count)
+        left += lefts
+        right += rights
+        feature += draw(st.lists(st.integers(0, FEATURES - 1), min_size=count - 1, max_size=count - 1))
+        threshold += draw(st.lists(number, min_size=count - 1, max_size=count - 1))
+        value += draw(st.lists(number, min_size=count, max_size=count))
+    return trees(leaves, value, feature, threshold, left, right, features=FEATURES)
+
+
+def plain_walk(forest: Trees, row: np.ndarray) -> float:
+    total, root, first_leaf = 0.0, 0, 0
+    for leaves in forest.leaves.tolist():
+        node = 0 if leaves > 1 else -1
+        while node >= 0:
+            at = root + node
+            goes_left = row[forest.feature[at]] <= forest.threshold[at]
+            node = int(forest.left[at] if goes_left else forest.right[at])
+        total += float(forest.value[first_leaf - 1 - node])
+        root, first_leaf = root + leaves - 1, first_leaf + leaves
+    return total
+
+
+def some_rows(seed: int, count: int = 40) -> np.ndarray:
+    """Halves from -2 to 2: often exactly a threshold."""
+    return np.random.default_rng(seed).integers(-4, 5, (count, FEATURES)) / 2
+
+
+@WITHOUT_BATCHES
+@given(forests(), st.integers(0, 100))
+def test_three_ways_to_walk_agree(forest: Trees, seed: int):
+    rows = some_rows(seed)
+    expected = [plain_walk(forest, row) for row in rows]
+    assert forest.predict(rows) == pytest.approx(expected, abs=1e-9)
+    many = np.tile(rows, (ENOUGH // len(rows) + 1, 1))[:ENOUGH]
+    assert forest.predict(many)[: len(rows)] == pytest.approx(expected, abs=1e-9)
+
+
+def grown(way: Way, monkeypatch: pytest.MonkeyPatch, rows: int = 300) -> tuple[Trees, Any, np.ndarray]:
+    """Trees grown on a grid coarse enough for float32, with LightGBM's own model."""
+    import lightgbm
+
+    made, train = [], lightgbm.train
+    monkeypatch.setattr(lightgbm, "train", lambda *args: made.append(train(*args)) or made[-1])
+    rng = np.random.default_rng(0)
+    values = rng.integers(0, 64, (rows, 5)) / 8
+    target = np.sin(values[:, 0]) + values[:, 1] * values[:, 2] / 16 + rng.normal(0, 0.1, rows)
+    forest = grow(values, target, way)
+    return forest, made[0], values
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_what_was_grown_is_what_lightgbm_grew(way: Way, monkeypatch: pytest.MonkeyPatch):
+    forest, booster, values = grown(way, monkeypatch)
+    fresh = np.random.default_rng(1).integers(-8, 80, (500, 5)) / 8  # outside of what was shown, too
+    first_leaf = np.concatenate(([0], np.cumsum(forest.leaves)[:-1]))
+    # a leaf kept in 16 bits is off by at most 2^-11 of itself, or by 2^-25 where it is next to nothing
+    rounding = float(np.maximum.reduceat(np.abs(forest.value) * 2.0**-11 + 2.0**-25, first_leaf).sum())
+    assert rounding < 0.01
+    for rows in (values, fresh):
+        assert forest.predict(rows) == pytest.approx(booster.predict(rows), abs=rounding)
+
+
+def test_growing_twice_gives_the_same(monkeypatch: pytest.MonkeyPatch):
+    one, other = (grown(WAYS[0], monkeypatch)[0] for _ in range(2))
+    for name in ("leaves", "feature", "threshold", "left", "right", "value"):
+        assert np.array_equal(getattr(one, name), getattr(other, name))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 1456, 1457, ENOUGH - 1, ENOUGH, ENOUGH + 1, 3 * ENOUGH])
+def test_batches_of_any_size_give_the_same(rows: int, monkeypatch: pytest.MonkeyPatch):
+    # numpy walks 2^18 // 180 trees = 1456 rows at a time
+    forest, _, values = grown(WAYS[0], monkeypatch)
+    few = forest.predict(values)
+    times = rows // len(values) + 1
+    many = forest.predict(np.tile(values, (times, 1))[:rows])
+    assert many.shape == (rows,)
+    assert many == pytest.approx(np.tile(few, times)[:rows], abs=1e-9)
+
+
+def test_lone_leaves():
+    assert lone(0.5, 2).predict(np.zeros((3, 2))).tolist() == [0.5] * 3
+    assert lone(0.5, 2).predict(np.zeros((ENOUGH, 2))).tolist() == [0.5] * ENOUGH
+    # a lone leaf, a stump, two lone leaves: 1 + (2 or 4) + 8 + 16
+    forest = trees([1, 2, 1, 1], [1, 2, 4, 8, 16], [0], [0.5], [-1], [-2], features=1)
+    rows = np.array([[0.5], [np.nextafter(0.5, 1)]])  # not above the threshold, and just above
+    assert forest.predict(rows).tolist() == [27, 29]
+    assert forest.predict(np.tile(rows, (ENOUGH, 1)))[:2].tolist() == [27, 29]
+
+
+@pytest.mark.parametrize("target", [0.0, 0.7])
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_of_a_target_that_never_changes_a_leaf_is_left(target: float, way: Way):
+    values = np.random.default_rng(0).random((60, 2))
+    forest = grow(values, np.full(60, target), way)
+    assert set(forest.leaves.tolist()) == {1}
+    assert forest.predict(values) == pytest.approx(target, abs=1e-3)
+
+
+def test_rows_that_are_all_the_same_can_be_learned():
+    target = np.random.default_rng(0).normal(0.7, 0.1, 60)
+    forest = grow(np.ones((60, 4)), target)
+    assert forest.predict(np.ones((1, 4)))[0] == pytest.approx(target.mean(), abs=1e-3)
+
+
+# a tree of three leaves over [leaf 0 | [leaf 1 | leaf 2]], then a lone one
+GOOD = trees([3, 1], [1, 2, 4, 8], [0, 2], [0, 0], [-1, -2], [1, -3])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"left": [-1, -9]},  # a leaf that is not there
+        {"left": [-1, -4]},  # the next tree's
+        {"right": [2, -3]},  # a node that is not there
+        {"right": [1 << 30, -3]},
+        {"right": [-(1 << 31), -3]},
+        {"right": [0, -3]},  # itself
+        {"right": [1, 0]},  # round in a circle
+        {"right": [1, 1]},
+        {"left": [1, -2]},  # a node reached twice
+        {"left": [-2, -2]},  # a leaf reached twice, another never
+        {"right": [-3, -3]},  # a node never reached
+        {"threshold": [0, np.nan]},
+        {"threshold": [np.inf, 0]},
+        {"value": [1, 2, 4, np.nan]},
+        {"value": [1, 2, -np.inf, 8]},
+        {"feature": [0, 3]},
+        {"feature": [-1, 0]},
+        {"features": 2},
+        {"value": [1, 2, 4]},
+        {"value": [1, 2, 4, 8, 16]},
+        {"feature": [0]},
+        {"threshold": [0, 0, 0]},
+        {"left": [-1]},
+        {"right": []},
+        {"leaves": []},
+        {"leaves": [3]},
+        {"leaves": [3, 1, 1]},
+        {"leaves": [4, 0]},
+        {"leaves": [5, -1]},
+        {"leaves": [2, 2]},  # as many, but the first tree's branch leads out of it
+        {"leaves": [(1 << 31) - 1] * 4},
+        {"leaves": [1] * 4},
+        {"left": np.array([[-1], [-2]])},
+        {"value": np.array([[1, 2, 4, 8]])},
+        {"leaves": np.array([[3, 1]])},
+        {"leaves": np.array(3)},
+    ],
+    ids=str,
+)
+def test_trees_that_make_no_sense_are_refused(changes: dict[str, Any]):
+    kept = {each.name: getattr(GOOD, each.name) for each in fields(Trees) if each.init and each.name[0] != "_"}
+    arrays = {
+        name: given if name == "features" else np.asarray(given, dtype=getattr(GOOD, name).dtype)
+        for name, given in changes.items()
+    }
+    with pytest.raises(ValueError, match=r"^trees [^\n]+$"):
+        Trees(**{**kept, **arrays})
+
+
+def test_a_lone_tree_has_no_branch_that_leads_to_it():
+    # the stump's right child is its leaf 0 again, the lone tree's own leaf stays alone
+    with pytest.raises(ValueError, match="lead nowhere"):
+        trees([2, 1], [1, 2, 4], [0], [0], [-1], [-1])
+    with pytest.raises(ValueError, match="lead nowhere"):
+        trees([2, 1], [1, 2, 4], [0], [0], [-1], [-3])
+
+
+@WITHOUT_BATCHES
+@given(st.data(), forests())
+def test_a_changed_number_is_refused_or_leads_somewhere(data: st.DataObject, forest: Trees):
+    name = data.draw(st.sampled_from(["leaves", "feature", "left", "right"]))
+    array = getattr(forest, name).copy()
+    assume(len(array))
+    place = data.draw(st.integers(0, len(array) - 1))
+    array[place] = data.draw(st.integers(-9, 9) | st.integers(-(1 << 31), (1 << 31) - 1))
+    try:
+        other = replace(forest, **{name: array})
+    except ValueError:
+        return
+    rows = some_rows(0, 10)
+    expected = [plain_walk(other, row) for row in rows]
+    assert other.predict(rows) == pytest.approx(expected, abs=1e-9)
+    assert other.predict(np.tile(rows, (ENOUGH, 1)))[:10] == pytest.approx(expected, abs=1e-9)
+
+
+class Missing(MetaPathFinder):
+    """LightGBM as it is where it is not installed, or where a library that it needs is not."""
+
+    def __init__(self, error: type[Exception]) -> None:
+        self.error, self.asked = error, 0
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == "lightgbm":
+            self.asked += 1
+            raise self.error("libgomp.so.1: cannot open shared object file: No such file or directory")
+
+
+@pytest.mark.parametrize("error", [ModuleNotFoundError, OSError])
+def test_numpy_walks_alone_where_lightgbm_is_not(error: type[Exception], monkeypatch: pytest.MonkeyPatch):
+    finder = Missing(error)
+    monkeypatch.delitem(sys.modules, "lightgbm", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    forest = stump(0.5, 1, 2, feature=1, features=2)
+    rows = np.tile([[0, 0], [0, 1]], (ENOUGH, 1))
+    for _ in range(2):
+        assert forest.predict(rows).tolist() == [1, 2] * ENOUGH
+    assert finder.asked == 1  # and is not looked for again

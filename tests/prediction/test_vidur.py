@@ -1,0 +1,209 @@
+"""Vidur's tables of layers and of collectives: which operator each column is of, and what is refused."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rooflight import devices
+from rooflight.prediction.lint import Rule, lint, lint_table
+from rooflight.prediction.reading import read, read_file, vidur, vidur_network
+from rooflight.sampling import registry
+
+OPS = (
+    *("emb", "input_layernorm", "attn_pre_proj", "attn_rope", "attn_post_proj", "post_attention_layernorm"),
+    *("mlp_up_proj", "mlp_act", "mlp_down_proj", "add"),
+)
+SIZES = {
+    "n_head": "8",
+    "n_kv_head": "2",
+    "n_embd": "1024",
+    "n_expanded_embd": "4096",
+    "vocab_size": "32000",
+    "use_gated_mlp": "True",
+    "num_tokens": "96",
+    "num_tensor_parallel_workers": "2",
+}
+
+
+def text_of(*rows, ops=OPS):
+    """Op number n takes n + 1 ms by its median; other statistics are never read."""
+    names = [f"time_stats.{op}.{statistic}" for op in ops for statistic in ("min", "median")]
+    times = ["none" if number % 2 == 0 else f"{number // 2 + 1}.0" for number in range(len(names))]
+    lines = [",".join((*times, *{**SIZES, **row}.values())) for row in rows]
+    return "\n".join([",".join((*names, *SIZES)), *lines]) + "\n"
+
+
+def write(folder, text, place="compute/a100/org/model"):
+    path = folder / place / "mlp.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def tables_of(folder, *rows, ops=OPS):
+    return {table.kernel: table for table in read_file(write(folder, text_of(*rows, ops=ops)))}
+
+
+def test_a_table_for_each_op(tmp_path):
+    tables = tables_of(tmp_path, {}, {"num_tokens": "1", "num_tensor_parallel_workers": "1"})
+    assert set(tables) == set(OPS)
+    shapes = {
+        "emb": ("embedding_rows", [[96, 16_000, 1024], [1, 32_000, 1024]]),
+        "input_layernorm": ("rmsnorm", [[96, 1024], [1, 1024]]),
+        # heads of 1024 / 8 = 128, of which a rank has (8 + 2 * 2) / 2 = 6
+        "attn_pre_proj": ("linear", [[96, 1024, 768, 0], [1, 1024, 1536, 0]]),
+        "attn_rope": ("attn_rope", [[96, 4, 1, 128], [1, 8, 2, 128]]),
+        "attn_post_proj": ("linear", [[96, 512, 1024, 0], [1, 1024, 1024, 0]]),
+        "post_attention_layernorm": ("rmsnorm", [[96, 1024], [1, 1024]]),
+        # the gate and what it gates: 2 * 4096 / 2
+        "mlp_up_proj": ("linear", [[96, 1024, 4096, 0], [1, 1024, 8192, 0]]),
+        "mlp_act": ("mlp_act", [[96, 2048], [1, 4096]]),
+        "mlp_down_proj": ("linear", [[96, 2048, 1024, 0], [1, 4096, 1024, 0]]),
+        "add": ("add", [[96, 1024, 0], [1, 1024, 0]]),
+    }
+    for kernel, table in tables.items():
+        operator, wanted = shapes[kernel]
+        assert (table.operator, table.shapes.tolist()) == (operator, wanted)
+        assert table.known == (kernel not in ("attn_rope", "mlp_act"))
+        assert table.seconds.tolist() == [[pytest.approx((OPS.index(kernel) + 1) * 1e-3)]] * 2
+        assert table.lines.tolist() == [2, 3]
+        assert (table.precision, table.label) == ("fp16", f"model {kernel}")
+        if table.known:
+            assert registry.find(operator).refusal(table.shape(0)) is None
+            assert table.directions == registry.find(operator).directions[:1]
+
+
+def test_a_model_without_gates_and_with_one_norm(tmp_path):
+    ops = tuple(op for op in OPS if op != "post_attention_layernorm")
+    tables = tables_of(tmp_path, {"use_gated_mlp": "False"}, ops=ops)
+    assert (tables["mlp_act"].operator, tables["mlp_act"].shapes.tolist()) == ("gelu_rows", [[96, 2048, 0]])
+    assert tables["mlp_up_proj"].shapes.tolist() == [[96, 1024, 2048, 0]]
+    # the norm may be of either kind, and there are two additions
+    assert not tables["input_layernorm"].known
+    assert not tables["add"].known
+
+
+def test_findings_of_one_op_are_not_those_of_another_in_the_same_line(tmp_path):
+    findings = lint(tables_of(tmp_path, {"num_tokens": "1024000"}).values())
+    fast = {finding.place for finding in findings if finding.rule is Rule.FASTER_THAN_LIGHT}
+    path = tmp_path / "compute/a100/org/model/mlp.csv"
+    # 2 * 1024000 * 1024 * 4096 FLOPs at 312 TFLOP/s take 27.5 ms, and took 7; a quarter of the outputs' and half of the
+    # inputs' product 3.4 ms, and took 5
+    assert (path, "mlp_up_proj", 2, "fwd") in fast
+    assert (path, "attn_post_proj", 2, "fwd") not in fast
+
+
+def test_gpus_of_vidur_are_those_with_the_most_memory_and_the_highest_peaks_of_their_name():
+    # Vidur tells a GPU by the name of a folder, and says 80 GB of the A100 and the H100 and nothing of their form. A
+    # bound must hold for any part of that name and memory: that of the fastest does.
+    for folder, name in vidur.DEVICES.items():
+        chosen = devices.get(name)
+        alike = [
+            each
+            for each in devices.all_devices()
+            if each.name.lower().split("-")[0] == folder and each.dram_capacity_bytes == chosen.dram_capacity_bytes
+        ]
+        assert chosen in alike
+        assert all((each.dram_bytes_per_s or 0) <= (chosen.dram_bytes_per_s or 0) for each in alike)
+        assert all((each.matrix_peak("fp16") or 0) <= (chosen.matrix_peak("fp16") or 0) for each in alike)
+    assert vidur.DEVICES == {"a100": "A100-SXM4-80GB", "h100": "H100-SXM5-80GB", "a40": "A40"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("1.0", "nan", r"line 2: time_stats\.emb\.median is nan, which is no time"),
+        ("2.0", "-2", r"line 2: time_stats\.input_layernorm\.median is -2, which is no time"),
+        ("1.0", "", r'line 2: time_stats\.emb\.median is "", which is no number'),
+        ("True", "1", 'line 2: use_gated_mlp is "1": True or False'),
+        ("num_tokens", "tokens", "line 1: no column num_tokens"),
+        ("96,2", "96,0", "line 2: num_tensor_parallel_workers is 0, which is no size"),
+        ("96,2", "9.5,2", "line 2: num_tokens is 9.5, which is no size"),
+        ("96,2", "96", "line 2: 27 values for 28 columns"),
+    ],
+)
+def test_corrupt_files(tmp_path, old, new, complaint):
+    path = write(tmp_path, text_of({}).replace(old, new, 1))
+    with pytest.raises(ValueError, match=complaint) as error:
+        read_file(path)
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_files_that_tell_too_little(tmp_path):
+    with pytest.raises(ValueError, match=r"does not tell its GPU: .*one of a100, h100, a40"):
+        read_file(write(tmp_path, text_of({}), place="somewhere"))
+    with pytest.raises(ValueError, match="has columns but no rows"):
+        read_file(write(tmp_path, text_of()))
+    with pytest.raises(ValueError, match=r"no column time_stats\.OP\.median"):
+        read_file(write(tmp_path, "time_stats.other.median,num_tokens\n1,2\n"))
+
+
+NETWORK = (
+    "Unnamed: 0,time_stats.all_reduce.median,rank,num_workers,size,collective,devices_per_node,max_devices_per_node\n"
+)
+
+
+def network(folder, text, place="network/a100_dgx", name="all_reduce"):
+    path = folder / place / f"{name}.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_collectives(tmp_path):
+    text = NETWORK + "0,0.043,0,16,2048,all_reduce,8,8\n1,0.05,0,4,10240,all_reduce,4,8\n"
+    (table,) = read_file(network(tmp_path, text))
+    assert (table.operator, table.device.name, table.precision) == ("all_reduce", "A100-SXM4-80GB", "fp16")
+    assert table.parameters == ("elements", "nodes", "gpus_per_node")
+    assert table.shapes.tolist() == [[1024, 2, 8], [5120, 1, 4]]  # bytes of float16
+    assert table.seconds == pytest.approx(np.array([[43e-6], [50e-6]]))
+    text = NETWORK.replace("all_reduce", "send_recv") + "0,0.043,0,2,2048,send_recv,1,4\n"
+    (table,) = read_file(network(tmp_path, text, place="network/a100_pairwise_nvlink", name="send_recv"))
+    assert (table.operator, table.kernel, table.device.name) == ("p2p", "send_recv", "A100-PCIe-80GB")
+    assert table.shapes.tolist() == [[1024, 2, 1]]
+    for name in vidur_network.DEVICES.values():
+        assert devices.get(name).link_bytes_per_s
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        ("0,0.04,0,2,2047,all_reduce,1,8", "line 2: size is 2047, which is no whole part"),
+        ("0,0.04,0,3,2048,all_reduce,2,8", "line 2: devices_per_node is 2, which is no whole part"),
+        ("0,0.04,0,3,2048,all_reduce,0,8", "line 2: devices_per_node is 0, which is no whole part"),
+        ("0,nan,0,2,2048,all_reduce,1,8", r"line 2: time_stats\.all_reduce\.median is nan"),
+        ("0,0.04,0,2,2048,broadcast,1,8", 'line 2: collective is "broadcast": it can be all_reduce, send_recv'),
+        ("0,0.04,0,2,2048,send_recv,1,8", r"line 1: no column time_stats\.send_recv\.median"),
+    ],
+)
+def test_corrupt_collectives(tmp_path, row, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        read_file(network(tmp_path, NETWORK + row + "\n"))
+    with pytest.raises(ValueError, match="does not tell its node"):
+        read_file(network(tmp_path, NETWORK + "0,0.04,0,2,2048,all_reduce,1,8\n", place="elsewhere"))
+
+
+DATA = Path(os.environ.get("ROOFLIGHT_DATA", "nowhere")) / "vidur"
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="ROOFLIGHT_DATA does not point at the tables")
+def test_the_measured_tables():
+    tables = read(DATA / "compute")
+    assert sum(map(len, tables)) == 123_696  # 11,970 rows of 10 ops, 444 of phi-2's 9
+    for table in tables:
+        findings = lint_table(table.kept(np.arange(0, len(table), 4)))
+        assert not [finding for finding in findings if finding.rule is Rule.FASTER_THAN_LIGHT], table.label
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="ROOFLIGHT_DATA does not point at the tables")
+def test_the_measured_collectives():
+    # the two pairs' send_recv are one file, and faster than a pair's bridge of 300 GB/s a direction
+    fast = {
+        (table.device.name, table.kernel)
+        for table in read(DATA / "network")
+        if any(finding.rule is Rule.FASTER_THAN_LIGHT for finding in lint_table(table))
+    }
+    assert fast == {("A100-PCIe-80GB", "send_recv"), ("H100-NVL-94GB", "send_recv")}
