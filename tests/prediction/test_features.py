@@ -172,7 +172,7 @@ def test_features_of_rows_by_hand():
 
 
 def test_what_is_called_attention_but_is_not_mostly_that_counts_as_rows():
-    large = spec((1 << 26,))
+    large = spec((1 << 21,))
     exp = op("aten::exp", {"self": large}, [large])
     flat = spec((64, 80), "float16")
     odd = op("aten::scaled_dot_product_attention", {"query": flat, "key": flat, "value": flat}, [flat])
@@ -216,3 +216,15 @@ def test_features_do_not_depend_on_what_stands_beside_them(m: int, n: int, k: in
     together = features_of(PRODUCT_KEY, rows, A100)
     assert np.array_equal(features_of(PRODUCT_KEY, rows[order], A100), together[order])
     assert np.array_equal(features_of(PRODUCT_KEY, rows[:1], A100), together[:1])
+
+
+def test_what_takes_next_to_nothing_gives_a_chain_no_name():
+    large, scalar = spec((1 << 22,)), spec((1,))
+    exp, count = op("aten::exp", {"self": large}, [large]), op("aten::add_", {"self": scalar}, [scalar])
+    found = facts_of((count, exp), A100)
+    assert found is not None
+    assert found.key == "aten::exp"
+    assert facts((count, exp))["ops"] == 2  # it still counts
+    both = facts_of((exp, op("aten::add", {"self": large}, [large])), A100)
+    assert both is not None
+    assert both.key == "aten::exp+aten::add"

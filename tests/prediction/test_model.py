@@ -254,7 +254,7 @@ def test_the_error_of_a_model_is_that_of_its_rows():
 
 def test_an_expert_is_asked_only_for_what_it_has_trees_for():
     """Batches all of one side, of the other, and of both."""
-    found = model(expert(A100, 0.5, 0.9, trees=lone(0.25, len(names_of(PRODUCT_KEY)))))
+    found = model(expert(A100, 0.5, 0.9, main=lone(0.25, len(names_of(PRODUCT_KEY)))))
     larger = np.log(LARGE[:, 0]) > LARGEST_LOG_S
     for rows in (LARGE[larger], LARGE[~larger], LARGE):
         expected = np.where(np.log(rows[:, 0]) > LARGEST_LOG_S, 0.9, 0.25)

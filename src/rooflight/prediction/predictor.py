@@ -123,7 +123,7 @@ class Predictor:
         for key, group in by_key.items():
             values = np.array([facts.values for _, facts in group])
             batch = self._batch(key, values, spec)
-            source = self._source(key, values)
+            source = self._model_for(key, values)[1]
             rows = zip(batch.time_s, batch.low_s, batch.high_s, batch.bound_s, batch.extrapolated, strict=True)
             for (ops, _), (time_s, low_s, high_s, bound_s, extrapolated) in zip(group, rows, strict=True):
                 found[ops] = Estimate(
@@ -200,15 +200,16 @@ class Predictor:
             raise ValueError(f'{function} has no propagation "{propagation}": it has {", ".join(estimates)}')
         return estimates[propagation].time_s * 1e6
 
-    def _source(self, key: str, facts: Floats) -> Source:
-        if self.model(key) is not None:
-            return Source.REGRESSED
-        similar = is_plain(key, facts) and self.model(OTHERS_KEY) is not None
-        return Source.SIMILAR if similar else Source.TYPICAL
+    def _model_for(self, key: str, facts: Floats) -> tuple[Model | None, Source]:
+        """The model of a kind of work; where there is none, that of other ops."""
+        own = self.model(key)
+        if own is not None:
+            return own, Source.REGRESSED
+        general = self.model(OTHERS_KEY) if is_plain(key, facts) else None
+        return general, Source.SIMILAR if general else Source.TYPICAL
 
     def _batch(self, key: str, facts: Floats, device: DeviceSpec) -> Batch:
-        source = self._source(key, facts)
-        model = self.model(OTHERS_KEY if source is Source.SIMILAR else key)
+        model, source = self._model_for(key, facts)
         bound_s = facts[:, 0]
         if model is None:
             typical = np.full(len(facts), TYPICAL_SLOWDOWN)

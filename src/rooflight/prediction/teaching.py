@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.devices.spec import DeviceSpec
-from rooflight.prediction.features import OTHERS_KEY, Floats, features_of, steady_features
+from rooflight.prediction.features import OTHERS_KEY, PRODUCT_KEY, Floats, features_of, steady_features
 from rooflight.prediction.model import Expert, Interval, Learner, Model, traits_of
 from rooflight.prediction.smooth import MOST_ROWS, smooth
 from rooflight.prediction.trees import WAYS, Way, grow
@@ -23,7 +23,7 @@ UNSEEN: Final = (-0.7, 0.7)
 _INTERVAL: Final = (0.05, 0.95)
 _LARGEST_SHARE: Final = 0.2
 _SOME: Final = 1000  # rows of a device are enough to say how far off the others are
-_TRIED: Final = 2000  # rows are enough to see which way of learning does best
+_TRIED: Final = 10_000  # rows are enough to see which way of learning does best
 _DETAILED: Final = 10_000  # rows of which trees for larger work may have many leaves too
 _MOST_OTHERS: Final = 6000  # rows of all kinds together
 _MOST_KINDS: Final = 12  # groups of kinds held out in turn
@@ -67,7 +67,8 @@ def teach(shown: Shown, *, trees_only: bool = False) -> Expert:
     if large.any() and not large.all():
         from_all = _missed(_learned(values[~large], slowdown[~large], way), values[large], slowdown[large])
         from_some = _missed(_learned(steady[~large], slowdown[~large], plain), steady[large], slowdown[large])
-        is_steady = _error(from_some) < _error(from_all)
+        # the sizes of products say all of them; of other ops, small ones are slow for reasons that large ones outgrow
+        is_steady = key == PRODUCT_KEY and _error(from_some) < _error(from_all)
         further = _quantiles(from_some if is_steady else from_all)
     return Expert(
         device=device.name,
@@ -88,7 +89,9 @@ def _best_way(values: Floats, slowdown: Floats, part: NDArray[np.int64], *, tree
     None: smoothly, without trees.
     """
     few = len(values) <= MOST_ROWS
-    ways = (None, *WAYS) if few and not trees_only else WAYS
+    ways: tuple[Way | None, ...] = (None, *WAYS) if few and not trees_only else WAYS
+    if len(values) > _DETAILED:
+        ways = tuple(way for way in WAYS if way.many_leaves)
     folds = range(FOLDS) if few else range(1)
     errors = []
     for way in ways:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -117,10 +118,11 @@ class Trees:
 
     def _walk_fast(self, values: Floats) -> Floats:
         booster = self._booster()
+        threads = os.cpu_count() or 1
         total = np.zeros(len(values))
         for start in range(0, len(self.leaves), _BLOCK):
             some = min(_BLOCK, len(self.leaves) - start)
-            total += booster.predict(values, start_iteration=start, num_iteration=some)
+            total += booster.predict(values, start_iteration=start, num_iteration=some, num_threads=threads)
         return total
 
     def _walk(self, values: Floats) -> Floats:
