@@ -273,7 +273,8 @@ def _fresh_bytes(op: OpSignature) -> int:
 
 def _product(fact: Mapping[str, Floats], units: float) -> list[Floats]:
     b, m, n, k = (fact[name] for name in "bmnk")
-    columns = [_log(b), _log(m), _log(n), _log(k), _log(m * n), _log(m * k), _log(n * k)]
+    log_m, log_n, log_k = _log(m), _log(n), _log(k)
+    columns = [_log(b), log_m, log_n, log_k, log_m + log_n, log_m + log_k, log_n + log_k]
     columns += [_align(m), _align(n), _align(k), fact["left"], fact["right"]]
     both = ((b, m, n), (fact["other b"], fact["other m"], fact["other n"]))
     columns += [_log(_waves(*sizes, (128, 128), units)) for sizes in both]
@@ -315,8 +316,11 @@ def _filled(waves: Floats) -> Floats:
 
 def _align(size: Floats) -> Floats:
     """log2 of the largest power of 2, up to 512, that divides a size."""
-    return np.log2(np.gcd(np.maximum(size, 1).astype(np.int64), _ALIGNED))
+    whole = np.maximum(size, 1).astype(np.int64)
+    return np.asarray(np.log2(np.minimum(whole & -whole, _ALIGNED)))
 
 
 def _log(value: Floats) -> Floats:
+    if (value > 0).all():
+        return np.asarray(np.log(value))
     return np.where(value > 0, np.log(np.maximum(value, 1e-300)), -1.0)
