@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import zipfile
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -28,7 +29,8 @@ def points(count: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).uniform(-1, 1, (count, 3))
 
 
-def few_rows(count: int = 120, noise: float = 0.02) -> Shown:
+@cache
+def few_rows(count: int = 60, noise: float = 0.02) -> Shown:
     rng = np.random.default_rng(3)
     sizes = np.floor(np.exp(rng.uniform(np.log(64), np.log(8192), (3, count))))
     facts = product_facts(*sizes, "fp16", A100)
@@ -110,19 +112,21 @@ def test_arrays_that_make_no_sense_are_refused(changes: dict[str, object]):
         replace(GOOD, **changes)
 
 
-def test_few_rows_are_learned_smoothly_unless_only_trees_may_be():
-    shown = few_rows()
-    assert isinstance(teach(shown).main, Smooth)
-    assert isinstance(teach(shown, trees_only=True).main, Trees)
+@cache
+def learned() -> Model:
+    return learn([few_rows()])
 
 
-def test_few_rows_are_predicted_better_than_by_trees():
-    shown = few_rows()
-    assert teach(shown).error < teach(shown, trees_only=True).error
+def test_few_rows_are_learned_smoothly_and_better_unless_only_trees_may_be():
+    (expert,) = learned().experts
+    assert isinstance(expert.main, Smooth)
+    trees = teach(few_rows(), trees_only=True)
+    assert isinstance(trees.main, Trees)
+    assert expert.error < trees.error
 
 
 def test_a_smooth_model_survives_its_file():
-    before = learn([few_rows()])
+    before = learned()
     after = decode(before.encode())
     facts = few_rows(50).facts
     for name in ("slowdown", "low", "high", "known"):
@@ -137,7 +141,7 @@ def members(model: Model) -> dict[str, bytes]:
 @pytest.mark.parametrize("name", ["0.main.scale", "0.main.points", "0.main.weight", "0.main.limits"])
 @pytest.mark.parametrize("how", ["gone", "short", "other kind", "no numbers"])
 def test_a_damaged_smooth_model_is_one_line(name: str, how: str):
-    files = members(learn([few_rows(60)]))
+    files = members(learned())
     array = np.load(io.BytesIO(files[f"{name}.npy"]))
     if how == "gone":
         del files[f"{name}.npy"]
@@ -160,8 +164,8 @@ def test_a_damaged_smooth_model_is_one_line(name: str, how: str):
 
 
 def test_alignment_does_not_make_work_unknown():
-    shown = few_rows(400)
-    expert = teach(shown)
+    shown = few_rows(300)
+    expert = teach(shown, trees_only=True)
     odd = shown.facts.copy()
     names = FACTS[Kind.PRODUCT]
     odd[:, names.index("n")] = np.clip(np.round(odd[:, names.index("n")] / 512), 1, 15) * 512

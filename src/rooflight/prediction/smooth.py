@@ -18,7 +18,7 @@ _BLOCK: Final = 512
 _JITTER: Final = 1e-6
 _LOG_SCALES: Final = (-2.0, 4.0)
 _LOG_NOISE: Final = (-9.0, 1.0)
-_STEPS: Final = 80
+_STEPS: Final = 40
 _SHRINK: Final = 0.05  # how strongly log length scales are drawn to 0, in nats
 
 
