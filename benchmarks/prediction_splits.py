@@ -25,12 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.devices import get
-from rooflight.prediction.features import facts_of
+from rooflight.prediction.fitting import halves_of
 from rooflight.prediction.lint import lint_table
 from rooflight.prediction.model import Expert, Model
 from rooflight.prediction.reading import find, read_file
 from rooflight.prediction.teaching import Shown, join, teach
-from rooflight.sampling import registry
 
 A100, GH200 = "A100-SXM4-80GB", "GH200-96GB"
 LINEAR = ("linear1", "linear3", "linear4")
@@ -95,23 +94,11 @@ def rows_of(folders: list[Path]) -> dict[tuple[str, str], Rows]:
 def rows_in(path: Path) -> list[tuple[str, str, tuple[float, ...], float, str, str, str]]:
     found = []
     for table in read_file(path):
-        if not table.known or registry.find(table.operator).ranks:
-            continue
-        operator = registry.find(table.operator)
-        bad = {finding.place for finding in lint_table(table)}
-        for number in range(len(table)):
-            shape = table.shape(number)
-            if operator.refusal(shape) is not None:
-                continue
-            work = operator.work(shape, table.dtype)
-            halves = zip(table.directions, (work.forward, work.backward), table.seconds[number].tolist(), strict=False)
-            for direction, half, seconds in halves:
-                flagged = (table.source, table.kernel, int(table.lines[number]), direction) in bad
-                facts = facts_of(half, table.device) if half and not flagged else None
-                if facts is not None:
-                    slowdown = max(0.0, float(np.log(seconds / facts.bound_s)))
-                    found.append((facts.key, table.device.name, facts.values, slowdown, table.operator, direction,
-                                  path.parent.name))  # fmt: skip
+        flagged = {finding.place for finding in lint_table(table)}
+        for direction, facts, seconds in halves_of(table, flagged):
+            slowdown = max(0.0, float(np.log(seconds / facts.bound_s)))
+            row = facts.values, slowdown, table.operator, direction, path.parent.name
+            found.append((facts.key, table.device.name, *row))
     return found
 
 

@@ -247,7 +247,7 @@ def test_the_report_says_how_long_how_sure_and_why():
     # down: sqrt(1^2 + (1 + 0.5)^2) = 1.80, up: sqrt(2^2 + (1 + 1)^2) = 2.83
     assert "predicted 10.0 ms (90 %: 8.20 ms to 12.8 ms), the ops one after the other" in text
     assert "60.0% on measurements of such ops" in text
-    assert "30.0% on measurements of other sizes or devices" in text
+    assert "30.0% on measurements of other ops, sizes or devices" in text
     assert "10.0% on no measurements" in text
     assert "10.0% of the predicted time is of ops that no model knows (bmm)" in text
     assert "30.0% of the predicted time is of ops outside of what models were shown" in text
@@ -267,7 +267,7 @@ def test_a_part_that_is_nothing_is_not_named():
     unshown = {"extrapolated": True}
     estimates = {MM: estimate(0.1, **unshown), ADD: estimate(0.7, source=Source.TYPICAL, **unshown)}
     text = text_of(predicted_of([Call(op=MM)] * 3 + [Call(op=ADD)] * 7, estimates))
-    assert "prediction rests 5.8% on measurements of other sizes or devices, 94.2% on no measurements" in text
+    assert "prediction rests 5.8% on measurements of other ops, sizes or devices, 94.2% on no measurements" in text
 
 
 def test_json_and_markdown_have_the_same_figures():

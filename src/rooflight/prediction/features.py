@@ -160,33 +160,20 @@ def names_of(key: str) -> tuple[str, ...]:
 
 def size_features(key: str) -> tuple[int, ...]:
     """Places of the features in whose ranges work must lie to be like what was shown: the sizes, not how they align."""
-    odd = ("align", "filled", "padded", "fresh", "ops", "products", "log vector", "log fresh", "log tensors")
+    odd = ("align", "filled", "padded", "fresh share", "ops", "products", "log vector", "log fresh", "log tensors")
     return tuple(place for place, name in enumerate(names_of(key)) if not name.startswith(odd))
 
 
 def steady_features(key: str) -> tuple[int, ...]:
-    """Places of the features that say how work looks rather than how large it is: what still tells something of work
-    larger than any that was measured. Sums of sizes, which there lie outside of all that was seen, are left out.
+    """Places of the features of products that say how work looks rather than how large it is: what still tells
+    something of work larger than any that was measured. Sums of sizes, which there lie outside of all that was seen,
+    are left out. None of other work: small ops are slow for reasons that large ones outgrow.
     """
+    if kind_of(key) is not Kind.PRODUCT:
+        return ()
+    kept = ("ops", "products", "log item", "log b", "log m", "log n", "log k", "left", "right")
     names = names_of(key)
-    match kind_of(key):
-        case Kind.PRODUCT:
-            kept = {"ops", "products", "log item", "log b", "log m", "log n", "log k", "left", "right"}
-            kept |= {name for name in names if name.startswith(("align", "filled"))}
-        case Kind.ATTENTION:
-            kept = {"log item", "log queries", "log keys", "log width", "group", "causal", "padded", "filled"}
-        case Kind.ROWS:
-            kept = {
-                "ops",
-                "products",
-                "log item",
-                "log ridge",
-                "log width",
-                "align width",
-                "fresh share",
-                "log tensors",
-            }
-    return tuple(place for place, name in enumerate(names) if name in kept)
+    return tuple(place for place, name in enumerate(names) if name in kept or name.startswith(("align", "filled")))
 
 
 def product_sizes(op: OpSignature) -> tuple[int, int, int, int] | None:

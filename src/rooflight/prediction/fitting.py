@@ -128,7 +128,7 @@ def shown_by(table: Table, flagged: Set[Place] = frozenset()) -> Iterator[Shown]
     """The work of a table's rows and how long it took, by kind, without the flagged times."""
     values: dict[str, list[tuple[float, ...]]] = {}
     slowdowns: dict[str, list[float]] = {}
-    for facts, seconds in _halves(table, flagged):
+    for _, facts, seconds in halves_of(table, flagged):
         values.setdefault(facts.key, []).append(facts.values)
         slowdowns.setdefault(facts.key, []).append(max(0.0, log(seconds / facts.bound_s)))
     for key, rows in values.items():
@@ -158,8 +158,8 @@ def _together(group: Sequence[Shown]) -> Shown:
     )
 
 
-def _halves(table: Table, flagged: Set[Place]) -> Iterator[tuple[Facts, float]]:
-    """Each direction of each row of a table that is not flagged, with the seconds it took."""
+def halves_of(table: Table, flagged: Set[Place] = frozenset()) -> Iterator[tuple[str, Facts, float]]:
+    """Each direction of each row of a table that is not flagged: its name, its facts, and the seconds it took."""
     if not table.known:
         return
     operator = registry.find(table.operator)
@@ -178,7 +178,7 @@ def _halves(table: Table, flagged: Set[Place]) -> Iterator[tuple[Facts, float]]:
                 continue
             facts = facts_of(half, device)
             if facts is not None:
-                yield facts, seconds
+                yield direction, facts, seconds
 
 
 def _end_with_parent(parent: int) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.devices.spec import DeviceSpec
-from rooflight.prediction.features import OTHERS_KEY, PRODUCT_KEY, Floats, features_of, steady_features
+from rooflight.prediction.features import OTHERS_KEY, Floats, features_of, steady_features
 from rooflight.prediction.model import Expert, Interval, Learner, Model, traits_of
 from rooflight.prediction.smooth import MOST_ROWS, smooth
 from rooflight.prediction.trees import WAYS, Way, grow
@@ -60,16 +60,18 @@ def teach(shown: Shown, *, trees_only: bool = False) -> Expert:
         test = part == fold
         held_out[test] = _missed(_learned(values[~test], slowdown[~test], way), values[test], slowdown[test])
     inside = further = _quantiles(held_out)
-    steady = values[:, list(steady_features(key))]
+    steady = list(steady_features(key))
     plain = way if way is None or len(values) > _DETAILED else replace(way, many_leaves=False)
     large = values[:, 0] > np.quantile(values[:, 0], 1 - _LARGEST_SHARE)
     is_steady = False
     if large.any() and not large.all():
         from_all = _missed(_learned(values[~large], slowdown[~large], way), values[large], slowdown[large])
-        from_some = _missed(_learned(steady[~large], slowdown[~large], plain), steady[large], slowdown[large])
-        # the sizes of products say all of them; of other ops, small ones are slow for reasons that large ones outgrow
-        is_steady = key == PRODUCT_KEY and _error(from_some) < _error(from_all)
-        further = _quantiles(from_some if is_steady else from_all)
+        further = _quantiles(from_all)
+        if steady:
+            some = values[:, steady]
+            from_some = _missed(_learned(some[~large], slowdown[~large], plain), some[large], slowdown[large])
+            is_steady = _error(from_some) < _error(from_all)
+            further = _quantiles(from_some) if is_steady else further
     return Expert(
         device=device.name,
         traits=traits_of(device),
@@ -80,7 +82,7 @@ def teach(shown: Shown, *, trees_only: bool = False) -> Expert:
         outside=(min(inside[0], further[0]), max(inside[1], further[1])),
         error=_error(held_out),
         main=_learned(values, slowdown, way),
-        beyond=_learned(steady, slowdown, plain) if is_steady else None,
+        beyond=_learned(values[:, steady], slowdown, plain) if is_steady else None,
     )
 
 

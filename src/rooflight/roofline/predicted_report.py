@@ -28,7 +28,7 @@ def predicted_facts(analysis: Analysis) -> Iterable[tuple[str, Cell]]:
     yield "predicted efficiency", f"{percent(predicted.efficiency or 0.0)} (op bound / predicted)"
     parts = {
         "measurements of such ops": predicted.time_s - predicted.extrapolated_s - predicted.typical_s,
-        "measurements of other sizes or devices": predicted.extrapolated_s,
+        "measurements of other ops, sizes or devices": predicted.extrapolated_s,
         "no measurements": predicted.typical_s,
     }
     shares = {what: seconds / predicted.time_s for what, seconds in parts.items()}
