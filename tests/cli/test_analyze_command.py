@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import rooflight as rl
-from rooflight.cli.main import main
 from rooflight.devices import calibrations
 from rooflight.devices.calibrations import Calibration
 from rooflight.devices.spec import MemoryLevel, Roofs
@@ -46,23 +45,8 @@ def calibrated(tmp_path, monkeypatch):
     )
 
 
-@pytest.fixture
-def rooflight(monkeypatch, capsys):
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["rooflight", *words])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
-
-
-def test_a_preset_is_bounded_without_hardware(rooflight):
-    code, out, err = rooflight("analyze", *SMALL, "--mode", "train")
+def test_a_preset_is_bounded_without_hardware(run):
+    code, out, err = run("analyze", *SMALL, "--mode", "train")
     assert code == 0, err
     for part in ("H100-SXM5-80GB", "By phase", "By layer type", "By op", "Top operations", "100% of calls"):
         assert part in out
@@ -70,16 +54,16 @@ def test_a_preset_is_bounded_without_hardware(rooflight):
     assert "These ops, one by one, take at least" in out
 
 
-def test_a_preset_is_measured_on_this_machine(rooflight):
-    code, out, err = rooflight("analyze", "gpt2", "--small", "--seq", "8")
+def test_a_preset_is_measured_on_this_machine(run):
+    code, out, err = run("analyze", "gpt2", "--small", "--seq", "8")
     assert code == 0, err
     assert "test CPU" in out
     assert "measured step" in out
     assert "need at the speed of light" in out
 
 
-def test_json_alone_goes_to_standard_output(rooflight):
-    code, out, _ = rooflight("analyze", *SMALL, "--json", "-")
+def test_json_alone_goes_to_standard_output(run):
+    code, out, _ = run("analyze", *SMALL, "--json", "-")
     data = json.loads(out)
     assert code == 0
     assert data["schema"] == "rooflight.analysis/1"
@@ -87,13 +71,13 @@ def test_json_alone_goes_to_standard_output(rooflight):
     assert data["coverage"]["calls"] == 1.0
 
 
-def test_files_are_written_and_a_saved_session_says_the_same(rooflight, tmp_path):
+def test_files_are_written_and_a_saved_session_says_the_same(run, tmp_path):
     session, first, second, page = (tmp_path / name for name in ("run.session", "1.json", "2.json", "page.md"))
-    code, out, _ = rooflight("analyze", *SMALL, "--save", str(session), "--json", str(first), "--markdown", str(page))
+    code, out, _ = run("analyze", *SMALL, "--save", str(session), "--json", str(first), "--markdown", str(page))
     assert code == 0
     assert "By op" in out
     assert page.read_text().startswith("# Speed of light: gpt2")
-    code, _, err = rooflight("analyze", str(session), "--device", "H100-SXM5-80GB", "--json", str(second))
+    code, _, err = run("analyze", str(session), "--device", "H100-SXM5-80GB", "--json", str(second))
     assert code == 0, err
     one, two = (json.loads(path.read_text()) for path in (first, second))
     assert one["totals"] == two["totals"]
@@ -106,7 +90,7 @@ def test_files_are_written_and_a_saved_session_says_the_same(rooflight, tmp_path
     ]
 
 
-def test_a_users_own_step_is_recorded_and_measured(rooflight, tmp_path):
+def test_a_users_own_step_is_recorded_and_measured(run, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(
         textwrap.dedent(
@@ -127,7 +111,7 @@ def test_a_users_own_step_is_recorded_and_measured(rooflight, tmp_path):
             """
         )
     )
-    code, out, err = rooflight("analyze", f"{script}:make_step", "--json", "-")
+    code, out, err = run("analyze", f"{script}:make_step", "--json", "-")
     assert code == 0, err
     data = json.loads(out)
     # forward 2*16*64*32 = 65536, weight gradient the same; the input needs no gradient
@@ -153,8 +137,8 @@ def test_a_users_own_step_is_recorded_and_measured(rooflight, tmp_path):
         (["nowhere.json"], "nowhere.json"),
     ],
 )
-def test_mistakes_end_in_one_line_and_code_2(rooflight, words, said):
-    code, out, err = rooflight("analyze", *words)
+def test_mistakes_end_in_one_line_and_code_2(run, words, said):
+    code, out, err = run("analyze", *words)
     assert code == 2
     assert out == ""
     assert said in err
@@ -177,81 +161,81 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize("case", SCRIPTS)
-def test_a_script_that_fails_says_where(rooflight, tmp_path, case):
+def test_a_script_that_fails_says_where(run, tmp_path, case):
     text, expected, said = SCRIPTS[case]
     script = tmp_path / "train.py"
     script.write_text(text)
     saved = tmp_path / "x.session"
-    code, _, err = rooflight("analyze", f"{script}:make_step", "--save", str(saved))
+    code, _, err = run("analyze", f"{script}:make_step", "--save", str(saved))
     assert code == expected
     assert said in err
     assert err.count("\n") == 1
     assert not saved.exists()
 
 
-def test_a_config_that_transformers_refuses_is_one_line(rooflight, tmp_path):
+def test_a_config_that_transformers_refuses_is_one_line(run, tmp_path):
     config = tmp_path / "config.json"
     for text in ("{", "[]", '{"model_type": "no-such-model"}', '{"model_type": "gpt2", "n_head": 0}'):
         config.write_text(text)
-        code, _, err = rooflight("analyze", str(config), "--device", "H100-SXM5-80GB")
+        code, _, err = run("analyze", str(config), "--device", "H100-SXM5-80GB")
         assert code in (1, 2)
         assert err.count("\n") == 1, err
         assert "Traceback" not in err
 
 
-def test_any_transformers_config_will_do(rooflight, tmp_path):
+def test_any_transformers_config_will_do(run, tmp_path):
     config = tmp_path / "config.json"
     config.write_text('{"model_type": "gpt2", "n_layer": 1, "n_embd": 32, "n_head": 2, "vocab_size": 100}')
-    code, out, err = rooflight("analyze", str(config), "--device", "A100-SXM4-80GB", "--seq", "8", "--json", "-")
+    code, out, err = run("analyze", str(config), "--device", "A100-SXM4-80GB", "--seq", "8", "--json", "-")
     assert code == 0, err
     # 8 tokens: 2*8*(4*32*32 + 8*32*32 + 32*100) linear and 4*2 heads*36 pairs*16 attention
     assert json.loads(out)["totals"]["matrix_flops"] == 2 * 8 * (12 * 32 * 32 + 3200) + 4 * 2 * 36 * 16
 
 
-def test_a_damaged_session_is_one_line(rooflight, tmp_path):
+def test_a_damaged_session_is_one_line(run, tmp_path):
     session = tmp_path / "run.session"
-    rooflight("analyze", *SMALL, "--save", str(session))
+    run("analyze", *SMALL, "--save", str(session))
     whole = session.read_bytes()
     for damage in (whole[: len(whole) // 2], whole[:100], b"", b"\0" * 500):
         session.write_bytes(damage)
-        code, _, err = rooflight("analyze", str(session), "--device", "H100-SXM5-80GB")
+        code, _, err = run("analyze", str(session), "--device", "H100-SXM5-80GB")
         assert code == 2
         assert err.count("\n") == 1
         assert "record it again" in err
 
 
-def test_a_saved_session_takes_no_options_of_a_run(rooflight, tmp_path):
+def test_a_saved_session_takes_no_options_of_a_run(run, tmp_path):
     session = tmp_path / "run.session"
-    rooflight("analyze", *SMALL, "--save", str(session))
-    code, _, err = rooflight("analyze", str(session), "--batch", "4")
+    run("analyze", *SMALL, "--save", str(session))
+    code, _, err = run("analyze", str(session), "--batch", "4")
     assert code == 2
     assert "--batch" in err
 
 
-def test_a_model_that_does_not_fit_here_is_bounded_and_not_measured(rooflight, monkeypatch):
+def test_a_model_that_does_not_fit_here_is_bounded_and_not_measured(run, monkeypatch):
     monkeypatch.setattr("rooflight.machine.presence.free_memory_bytes", lambda kind: 1000)
-    code, out, _ = rooflight("analyze", "gpt2", "--small", "--seq", "8")
+    code, out, _ = run("analyze", "gpt2", "--small", "--seq", "8")
     assert code == 0
     assert "Not measured: the step needs at least" in out
     assert "too little" in out
 
 
-def test_a_model_that_barely_fits_is_not_risked(rooflight, monkeypatch):
-    _, out, _ = rooflight("analyze", "gpt2", "--small", "--seq", "8", "--no-measure", "--json", "-")
+def test_a_model_that_barely_fits_is_not_risked(run, monkeypatch):
+    _, out, _ = run("analyze", "gpt2", "--small", "--seq", "8", "--no-measure", "--json", "-")
     needed = json.loads(out)["memory"]["peak_bytes"]
     monkeypatch.setattr("rooflight.machine.presence.free_memory_bytes", lambda kind: int(needed * 1.1))
-    _, out, _ = rooflight("analyze", "gpt2", "--small", "--seq", "8")
+    _, out, _ = run("analyze", "gpt2", "--small", "--seq", "8")
     assert "too tight for a real run" in out
 
 
-def test_debug_shows_the_traceback(rooflight):
-    code, _, err = rooflight("analyze", "gpt2", "--mode", "fly", "--debug")
+def test_debug_shows_the_traceback(run):
+    code, _, err = run("analyze", "gpt2", "--mode", "fly", "--debug")
     assert code == 2
     assert "Traceback" in err
 
 
-def test_help_has_an_example(rooflight):
-    code, out, _ = rooflight("analyze", "--help")
+def test_help_has_an_example(run):
+    code, out, _ = run("analyze", "--help")
     assert code == 0
     assert "rooflight analyze gpt2" in out
 
@@ -271,9 +255,9 @@ WITHOUT_TORCH = """
 """
 
 
-def test_a_saved_session_is_analysed_without_torch(rooflight, tmp_path):
+def test_a_saved_session_is_analysed_without_torch(run, tmp_path):
     session = tmp_path / "run.session"
-    rooflight("analyze", *SMALL, "--save", str(session))
+    run("analyze", *SMALL, "--save", str(session))
     done = _python(WITHOUT_TORCH, "analyze", str(session), "--device", "H100-SXM5-80GB")
     assert done.returncode == 0, done.stderr
     assert "By op" in done.stdout
@@ -302,21 +286,21 @@ def test_help_and_version_import_nothing_heavy():
     assert done.stdout.strip().endswith("[]")
 
 
-def test_ctrl_c_ends_with_one_line(rooflight, tmp_path, monkeypatch):
+def test_ctrl_c_ends_with_one_line(run, tmp_path, monkeypatch):
     script = tmp_path / "train.py"
     script.write_text("def make_step():\n    def step():\n        raise KeyboardInterrupt\n    return step")
-    code, _, err = rooflight("analyze", f"{script}:make_step", "--save", str(tmp_path / "x"))
+    code, _, err = run("analyze", f"{script}:make_step", "--save", str(tmp_path / "x"))
     assert code == 130
     assert "interrupted" in err
     assert not (tmp_path / "x").exists()
 
 
-def test_a_session_of_another_cpu_asks_for_a_device(rooflight, tmp_path):
+def test_a_session_of_another_cpu_asks_for_a_device(run, tmp_path):
     session = tmp_path / "run.session"
-    rooflight("analyze", *SMALL, "--save", str(session))
+    run("analyze", *SMALL, "--save", str(session))
     loaded = rl.load(session)
     replace(loaded, environment={**loaded.environment, "fingerprint": "another"}).save(Path(session))
-    code, _, err = rooflight("analyze", str(session))
+    code, _, err = run("analyze", str(session))
     assert code == 2
     assert "never calibrated" in err
 
@@ -332,51 +316,51 @@ def make_step():
 """
 
 
-def test_what_the_program_prints_stays_out_of_the_json(rooflight, tmp_path):
+def test_what_the_program_prints_stays_out_of_the_json(run, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(PRINTING)
-    code, out, err = rooflight("analyze", f"{script}:make_step", "--no-measure", "--json", "-")
+    code, out, err = run("analyze", f"{script}:make_step", "--no-measure", "--json", "-")
     assert code == 0, err
     assert json.loads(out)["totals"]["calls"] == 1
     assert "hello" in err
 
 
-def test_markdown_alone_goes_to_standard_output(rooflight):
-    code, out, _ = rooflight("analyze", *SMALL, "--markdown", "-")
+def test_markdown_alone_goes_to_standard_output(run):
+    code, out, _ = run("analyze", *SMALL, "--markdown", "-")
     assert code == 0
     assert out.startswith("# Speed of light")
-    assert rooflight("analyze", *SMALL, "--markdown", "-", "--json", "-")[0] == 2
+    assert run("analyze", *SMALL, "--markdown", "-", "--json", "-")[0] == 2
 
 
 @pytest.mark.parametrize("measure", ["--measure", "--no-measure"])
-def test_a_step_that_runs_no_torch_says_so(rooflight, tmp_path, measure):
+def test_a_step_that_runs_no_torch_says_so(run, tmp_path, measure):
     script = tmp_path / "train.py"
     script.write_text("def make_step():\n    return lambda: None")
-    code, _, err = rooflight("analyze", f"{script}:make_step", measure)
+    code, _, err = run("analyze", f"{script}:make_step", measure)
     assert code == 2
     assert "no torch operation" in err
 
 
-def test_a_session_remembers_what_it_is(rooflight, tmp_path):
+def test_a_session_remembers_what_it_is(run, tmp_path):
     session = tmp_path / "x"
-    rooflight("analyze", *SMALL, "--save", str(session))
-    _, out, _ = rooflight("analyze", str(session), "--device", "B200-SXM")
+    run("analyze", *SMALL, "--save", str(session))
+    _, out, _ = run("analyze", str(session), "--device", "B200-SXM")
     assert "gpt2 (reduced): forward pass" in out
 
 
-def test_measuring_another_device_is_refused_in_a_note(rooflight):
-    _, out, _ = rooflight("analyze", *SMALL, "--measure")
+def test_measuring_another_device_is_refused_in_a_note(run):
+    _, out, _ = run("analyze", *SMALL, "--measure")
     assert "Not measured: H100-SXM5-80GB is another device" in out
 
 
-def test_files_are_as_readable_as_any_other(rooflight, tmp_path):
+def test_files_are_as_readable_as_any_other(run, tmp_path):
     plain = tmp_path / "plain"
     plain.touch()
-    rooflight("analyze", *SMALL, "--json", str(tmp_path / "x.json"), "--markdown", str(tmp_path / "x.md"))
+    run("analyze", *SMALL, "--json", str(tmp_path / "x.json"), "--markdown", str(tmp_path / "x.md"))
     assert (tmp_path / "x.json").stat().st_mode == (tmp_path / "x.md").stat().st_mode == plain.stat().st_mode
 
 
-def test_version(rooflight):
-    code, out, _ = rooflight("--version")
+def test_version(run):
+    code, out, _ = run("--version")
     assert code == 0
     assert out.startswith("rooflight ")

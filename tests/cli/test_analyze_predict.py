@@ -14,27 +14,10 @@ from builders import op, spec
 from gemm_table import SLOWDOWN, fit_models, gemm
 from sessions import Call, session_of
 
-from rooflight.cli.main import main
-
 DEVICE = ("--device", "A100-SXM4-80GB")
 X = spec((1000,))
 ADD = op("aten::add", {"self": X, "other": X}, [X])
 PRODUCT = gemm(1024, 512, 1024)
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    def rooflight(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["rooflight", *words])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return rooflight
 
 
 @pytest.fixture(scope="module")

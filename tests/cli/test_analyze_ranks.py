@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 from builders import op, spec
 from sessions import Call, session_of
-
-from rooflight.cli.main import main
 
 X = spec((1000,))
 SUM = op("c10d::allreduce_", {"tensors": [X]}, [X], group_size=2)
@@ -22,18 +20,8 @@ def saved(folder: Path, name: str, **environment: str) -> str:
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
-    def analyze(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["rooflight", "analyze", *words])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return analyze
+def analyze(run):
+    return partial(run, "analyze")
 
 
 @pytest.fixture
@@ -41,20 +29,20 @@ def ranks(tmp_path: Path) -> list[str]:
     return [saved(tmp_path, f"rank{rank}.session", rank=str(rank), world_size="2") for rank in range(2)]
 
 
-def test_several_sessions_are_one_report_in_every_format(ranks, tmp_path, run):
-    code, out, _ = run(*ranks, *DEVICE)
+def test_several_sessions_are_one_report_in_every_format(ranks, tmp_path, analyze):
+    code, out, _ = analyze(*ranks, *DEVICE)
     assert code == 0
     assert "2 ranks" in out
     assert "Spread over ranks" in out
-    code, out, _ = run(*ranks, *DEVICE, "--json", "-")
+    code, out, _ = analyze(*ranks, *DEVICE, "--json", "-")
     data = json.loads(out)
     assert data["schema"] == "rooflight.ranks/1"
     assert [one["rank"] for one in data["ranks"]] == [0, 1]
-    code, _, _ = run(*ranks, *DEVICE, "--markdown", str(tmp_path / "report.md"))
+    code, _, _ = analyze(*ranks, *DEVICE, "--markdown", str(tmp_path / "report.md"))
     assert "## Ranks" in (tmp_path / "report.md").read_text()
 
 
-def test_mistakes_are_one_line(ranks, tmp_path, run):
+def test_mistakes_are_one_line(ranks, tmp_path, analyze):
     other = saved(tmp_path, "other.session", rank="1", world_size="4")
     alone = saved(tmp_path, "alone.session")
     for arguments, message in (
@@ -66,14 +54,14 @@ def test_mistakes_are_one_line(ranks, tmp_path, run):
         ([*ranks, "--save", str(tmp_path / "x")], "--save: each rank's session is saved already"),
         ([*ranks, "--measure"], "--measure: saved sessions cannot run again"),
     ):
-        code, _, err = run(*arguments, *DEVICE)
+        code, _, err = analyze(*arguments, *DEVICE)
         assert code == 2
         assert message in err
         assert len(err.strip().splitlines()) == 1
 
 
-def test_a_missing_rank_is_a_note(tmp_path, run):
+def test_a_missing_rank_is_a_note(tmp_path, analyze):
     known = [saved(tmp_path, f"r{rank}", rank=str(rank), world_size="3") for rank in (0, 2)]
-    code, out, _ = run(*known, *DEVICE)
+    code, out, _ = analyze(*known, *DEVICE)
     assert code == 0
     assert "No session of rank 1: it may have died" in out
