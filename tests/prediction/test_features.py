@@ -12,7 +12,7 @@ from gemm_table import A100, gemm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.devices import all_devices
+from rooflight.devices import all_devices, get
 from rooflight.devices.spec import DeviceSpec
 from rooflight.prediction.features import (
     FACTS,
@@ -229,3 +229,12 @@ def test_what_takes_next_to_nothing_gives_a_chain_no_name():
     both = facts_of((exp, op("aten::add", {"self": large}, [large])), A100)
     assert both is not None
     assert both.key == "aten::exp+aten::add"
+
+
+@pytest.mark.parametrize("tokens", [1, 256, 65536])
+def test_an_op_that_waits_for_memory_looks_the_same_whatever_the_balance_of_the_device(tokens: int):
+    # an A100 has 9.6 FLOPs a byte, an H100 20: a tree that told them apart took all of an H100's norms for tiny ones
+    x = spec((tokens, 4096), "float16")
+    norm = op("aten::_fused_rms_norm", {"input": x}, [x, spec((tokens, 1), "float16")])
+    ridges = {features((norm,), get(name))["log ridge"] for name in ("A100-SXM4-80GB", "H100-SXM5-80GB")}
+    assert ridges == {-1.4}

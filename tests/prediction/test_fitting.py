@@ -183,8 +183,10 @@ def test_several_processes_learn_what_one_learns(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(fitting, "ProcessPoolExecutor", Pool)
     assert bytes_of(learned_from(*paths)) == alone
     assert not started  # a library must not run its user's script once more
+    threads = {name: os.environ.get(name) for name in fitting._THREADS}
     assert bytes_of(learned_from(*paths, processes=True)) == alone
     assert len(started) == 2  # one reads, one learns
+    assert {name: os.environ.get(name) for name in fitting._THREADS} == threads
 
 
 def test_a_bad_file_is_one_line_from_another_process_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

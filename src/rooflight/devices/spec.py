@@ -87,6 +87,17 @@ class DeviceSpec:
     checked_against: tuple[str, ...] = ()
     compute_capability: str = ""
     form_factor: str = ""
+    memory: tuple[MemoryLevel, ...] = field(init=False, repr=False, compare=False)
+    """Levels from nearest to main memory, each with the higher bandwidth of datasheet and calibration. Caches are the
+    same when their names are; main memory is last in both, whatever its name. A measured capacity takes the place of
+    the datasheet's."""
+    _roofs: tuple[Roofs, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # settled once: a table of a million rows asks for them a million times
+        roofs = tuple(each for each in (self.datasheet, self.calibrated) if each is not None)
+        object.__setattr__(self, "_roofs", roofs)
+        object.__setattr__(self, "memory", _levels(roofs))
 
     def with_calibration(self, roofs: Roofs) -> DeviceSpec:
         """This device with ``roofs`` as its calibrated figures."""
@@ -125,23 +136,6 @@ class DeviceSpec:
         return self.boost_clock_mhz / (self.matrix_peak_clock_mhz or self.boost_clock_mhz)
 
     @property
-    def memory(self) -> tuple[MemoryLevel, ...]:
-        """Levels from nearest to main memory, each with the higher bandwidth of datasheet and calibration.
-
-        Caches are the same when their names are; main memory is last in both, whatever its name. A measured capacity
-        takes the place of the datasheet's.
-        """
-        caches: dict[str, MemoryLevel] = {}
-        main: MemoryLevel | None = None
-        for roofs in self._roofs:
-            for cache in roofs.memory[:-1]:
-                caches[cache.name] = _merged(caches.get(cache.name), cache)
-            if roofs.memory:
-                main = _merged(main, roofs.memory[-1])
-        nearest_first = sorted(caches.values(), key=lambda cache: cache.capacity_bytes or 0)
-        return (*nearest_first, main) if main else ()
-
-    @property
     def dram_bytes_per_s(self) -> float | None:
         """Bandwidth of main memory (HBM, GDDR, DDR), bytes read and written together."""
         return _highest(roofs.memory[-1].bytes_per_s for roofs in self._roofs if roofs.memory)
@@ -163,9 +157,17 @@ class DeviceSpec:
         """Seconds to launch one kernel: measured, never on datasheets."""
         return self.calibrated.launch_latency_s if self.calibrated else None
 
-    @property
-    def _roofs(self) -> tuple[Roofs, ...]:
-        return tuple(roofs for roofs in (self.datasheet, self.calibrated) if roofs is not None)
+
+def _levels(roofs: Iterable[Roofs]) -> tuple[MemoryLevel, ...]:
+    caches: dict[str, MemoryLevel] = {}
+    main: MemoryLevel | None = None
+    for each in roofs:
+        for cache in each.memory[:-1]:
+            caches[cache.name] = _merged(caches.get(cache.name), cache)
+        if each.memory:
+            main = _merged(main, each.memory[-1])
+    nearest_first = sorted(caches.values(), key=lambda cache: cache.capacity_bytes or 0)
+    return (*nearest_first, main) if main else ()
 
 
 def _highest(figures: Iterable[float | None]) -> float | None:

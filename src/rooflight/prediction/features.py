@@ -6,10 +6,9 @@ once. The target is the time over the bound, as a logarithm: 0 is the speed of l
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
 from math import prod
 from typing import Final
 
@@ -36,6 +35,9 @@ _NO_ATTENTION: Final = "rows of "
 _ALIGNED: Final = 512
 _PADDED: Final = 32  # attention kernels round a head up to such a width
 _NEGLIGIBLE: Final = 0.01
+_FAR_FROM_RIDGE: Final = 1.4
+"""How far from the ridge, as a logarithm, it no longer matters how far: otherwise an op that always waits for memory
+would look like another kind of work on a device with another balance."""
 _LEAST: Final = 1e-12
 
 
@@ -77,16 +79,39 @@ def kind_of(key: str) -> Kind:
     return Kind.ATTENTION if "attention" in key and not key.startswith(_NO_ATTENTION) else Kind.ROWS
 
 
-def facts_of(ops: Sequence[OpSignature], device: DeviceSpec) -> Facts | None:
-    """Facts of ops that run one after the other as one piece of work; None if one has no cost, or nothing to do.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costed:
+    """An op with its cost, and its bound on a device; None of an op without a cost."""
+
+    op: OpSignature
+    cost: OpCost | Uncosted
+    bound: Bound | None
+
+
+def costed(ops: Iterable[OpSignature], device: DeviceSpec) -> tuple[Costed, ...]:
+    """Ops with their costs and bounds."""
+    costs = ((op, cost_of(op)) for op in ops)
+    return tuple(
+        Costed(op=op, cost=cost, bound=None if isinstance(cost, Uncosted) else bound_of(cost, device))
+        for op, cost in costs
+    )
+
+
+def facts_of(ops: Iterable[OpSignature], device: DeviceSpec) -> Facts | None:
+    """Facts of ops that run one after the other as one piece of work; None if one has no cost, or nothing to do."""
+    return facts_from(costed(ops, device))
+
+
+def facts_from(work: Sequence[Costed]) -> Facts | None:
+    """``facts_of`` ops whose costs are known already.
 
     Products share a key, attention has one for each direction, anything else one for each sequence of op names.
     """
-    costs = [_cost(op) for op in ops]
-    known = [cost for cost in costs if isinstance(cost, OpCost)]
-    if not known or len(known) < len(costs):
+    ops = [each.op for each in work]
+    known = [each.cost for each in work if isinstance(each.cost, OpCost)]
+    bounds = [each.bound for each in work if each.bound is not None]
+    if not known or len(known) < len(ops):
         return None
-    bounds = [bound_of(cost, device) for cost in known]
     common = _common(ops, known, bounds)
     if common[0] <= 0:
         return None
@@ -121,9 +146,10 @@ def features_of(key: str, facts: Floats, device: DeviceSpec) -> Floats:
     kind = kind_of(key)
     fact = dict(zip(FACTS[kind], facts.T, strict=True))
     units = float(device.unit_count or 1)
+    ridge = np.log(np.maximum(fact["compute_s"], _LEAST) / np.maximum(fact["memory_s"], _LEAST))
     columns = [
         _log(fact["bound_s"]),
-        np.log(np.maximum(fact["compute_s"], _LEAST) / np.maximum(fact["memory_s"], _LEAST)),
+        np.clip(ridge, -_FAR_FROM_RIDGE, _FAR_FROM_RIDGE),
         _log(fact["bytes"]),
         _log(fact["matrix"]),
         _log(fact["vector"]),
@@ -225,11 +251,6 @@ def _transposed(op: OpSignature) -> tuple[float, float]:
 
 def _is_transposed(tensor: TensorSpec | None) -> float:
     return float(tensor is not None and bool(tensor.strides) and tensor.strides is not None and tensor.strides[-1] > 1)
-
-
-@lru_cache(maxsize=1 << 16)
-def _cost(op: OpSignature) -> OpCost | Uncosted:
-    return cost_of(op)
 
 
 def _common(ops: Sequence[OpSignature], costs: Sequence[OpCost], bounds: Sequence[Bound]) -> tuple[float, ...]:

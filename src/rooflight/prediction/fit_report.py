@@ -49,7 +49,7 @@ def report_of(
                 columns=("kind", "device", "times", "error", "true / predicted, 90 %", "larger than shown"),
                 rows=tuple(rows),
                 optional=("larger than shown",),
-                note="Error is the mean absolute percentage error of times held out, three parts in turn.",
+                note="Error is the mean absolute percentage error of times held out.",
             ),
         ),
         notes=tuple(notes),

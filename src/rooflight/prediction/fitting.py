@@ -17,17 +17,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from rooflight.devices.spec import DeviceSpec
-from rooflight.prediction.features import OTHERS_KEY, Facts, facts_of, is_plain
+from rooflight.prediction.features import OTHERS_KEY, Facts, is_plain
+from rooflight.prediction.light import Light, light_of
 from rooflight.prediction.lint import Finding, Place, lint_table
 from rooflight.prediction.model import Expert, Model
 from rooflight.prediction.reading import read_file
 from rooflight.prediction.tables import Table
 from rooflight.prediction.teaching import LEAST_ROWS, Shown, join, teach, teach_others
-from rooflight.sampling import registry
 
 _MANY_ROWS: Final = 20_000
 """Times from which several processes are worth their start."""
+
+_THREADS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+"""What tells libraries of linear algebra how many threads to use: one a worker, or they fight for the cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,11 +126,13 @@ def _of_others(experts: Sequence[Expert]) -> tuple[float, float]:
     return min(expert.inside[0] for expert in experts), max(expert.inside[1] for expert in experts)
 
 
-def shown_by(table: Table, flagged: Set[Place] = frozenset()) -> Iterator[Shown]:
-    """The work of a table's rows and how long it took, by kind, without the flagged times."""
+def shown_by(table: Table, flagged: Set[Place] = frozenset(), light: Light | None = None) -> Iterator[Shown]:
+    """The work of a table's rows and how long it took, by kind, without the flagged times. ``light``: the table's, if
+    it is known already.
+    """
     values: dict[str, list[tuple[float, ...]]] = {}
     slowdowns: dict[str, list[float]] = {}
-    for _, facts, seconds in halves_of(table, flagged):
+    for _, facts, seconds in halves_of(table, flagged, light):
         values.setdefault(facts.key, []).append(facts.values)
         slowdowns.setdefault(facts.key, []).append(max(0.0, log(seconds / facts.bound_s)))
     for key, rows in values.items():
@@ -141,9 +145,10 @@ def _read(job: tuple[Path, bool]) -> Read:
     findings: list[Finding] = []
     shown: list[Shown] = []
     for table in tables:
-        found = () if keep_flagged else lint_table(table)
+        light = light_of(table)
+        found = () if keep_flagged else lint_table(table, light)
         findings += found
-        shown += shown_by(table, {finding.place for finding in found})
+        shown += shown_by(table, {finding.place for finding in found}, light)
     return Read(tables=tables, findings=tuple(findings), shown=tuple(shown))
 
 
@@ -158,26 +163,16 @@ def _together(group: Sequence[Shown]) -> Shown:
     )
 
 
-def halves_of(table: Table, flagged: Set[Place] = frozenset()) -> Iterator[tuple[str, Facts, float]]:
-    """Each direction of each row of a table that is not flagged: its name, its facts, and the seconds it took."""
-    if not table.known:
-        return
-    operator = registry.find(table.operator)
-    if operator.ranks:
-        return
-    device: DeviceSpec = table.device
-    for row in range(len(table)):
-        shape = table.shape(row)
-        if operator.refusal(shape) is not None:
-            continue
-        work = operator.work(shape, table.dtype)
-        halves = zip(table.directions, (work.forward, work.backward), table.seconds[row].tolist(), strict=False)
+def halves_of(
+    table: Table, flagged: Set[Place] = frozenset(), light: Light | None = None
+) -> Iterator[tuple[str, Facts, float]]:
+    """Each direction of each row of a table that is not flagged: its name, its facts, and the seconds it took.
+    ``light``: the table's, if it is known already.
+    """
+    for row, facts_of_row in enumerate((light or light_of(table)).facts):
         place = table.source, table.kernel, int(table.lines[row])
-        for direction, half, seconds in halves:
-            if not half or not np.isfinite(seconds) or (*place, direction) in flagged:
-                continue
-            facts = facts_of(half, device)
-            if facts is not None:
+        for direction, facts, seconds in zip(table.directions, facts_of_row, table.seconds[row].tolist(), strict=True):
+            if facts is not None and np.isfinite(seconds) and (*place, direction) not in flagged:
                 yield direction, facts, seconds
 
 
@@ -202,7 +197,14 @@ def _workers(rows: float, processes: bool) -> Iterator[Callable[..., Iterable[An
     pool = ProcessPoolExecutor(
         cores, mp_context=get_context("spawn"), initializer=_end_with_parent, initargs=(os.getpid(),)
     )
+    before = {name: os.environ.get(name) for name in _THREADS}
+    os.environ.update(dict.fromkeys(_THREADS, "1"))  # workers read them when numpy is imported
     try:
         yield pool.map
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

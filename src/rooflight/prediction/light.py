@@ -1,4 +1,4 @@
-"""The least time that each row of a table can have taken."""
+"""The least time that each row of a table can have taken, and the facts of its work: all that costing it tells."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Final
 import numpy as np
 
 from rooflight.costs.cost import OpCost, Uncosted
-from rooflight.costs.registry import cost_of, family_of
+from rooflight.costs.registry import family_of
 from rooflight.devices.spec import DeviceSpec
+from rooflight.prediction.features import Costed, Facts, costed, facts_from
 from rooflight.prediction.tables import Floats, Table
 from rooflight.records.dtypes import item_bytes
 from rooflight.records.signature import OpSignature
-from rooflight.roofline.bound import bound_of
 from rooflight.sampling import registry
-from rooflight.sampling.operator import Operator, Shape
+from rooflight.sampling.operator import Shape
 
 UNLISTED_CACHE_BYTES: Final = 64 * 2**20
 """What a cache may hold on a part of which none is listed."""
@@ -39,45 +39,51 @@ class Light:
     can beat: without what an op may find or leave in a cache of unknown bandwidth, with clocks as high as the part
     goes, and convolutions with FEWEST_PRODUCTS. ``operand_bytes`` is the most that one op reads, or writes: it must be
     in memory at once. Collectives are bound by the links of their node, or between nodes by NETWORK_BYTES_PER_S.
+    ``facts`` [rows][directions] are what models are taught: None of collectives, and where nothing is known.
     """
 
     bound_s: Floats
     floor_s: Floats
     operand_bytes: Floats
+    facts: tuple[tuple[Facts | None, ...], ...]
 
 
 def light_of(table: Table) -> Light:
     """The bounds of a table's rows. A shape that stands there twice is costed once."""
     shapes, places = np.unique(table.shapes, axis=0, return_inverse=True)
     least = np.zeros((len(shapes), len(table.directions), 3))
+    facts: list[tuple[Facts | None, ...]] = [(None,) * len(table.directions)] * len(shapes)
     operator = registry.find(table.operator) if table.known else None
     for number, values in enumerate(shapes.tolist() if operator else ()):
         shape = dict(zip(table.parameters, values, strict=True))
-        if operator and operator.refusal(shape) is None:
-            least[number] = _least(operator, shape, table)
-    rows = least[places.reshape(-1)]
-    return Light(bound_s=rows[:, :, 0], floor_s=rows[:, :, 1], operand_bytes=rows[:, :, 2])
+        if operator is None or operator.refusal(shape) is not None:
+            continue
+        if operator.ranks:
+            least[number, 0, :2] = _collective_s(operator.name, shape, table)
+            continue
+        work = operator.work(shape, table.dtype)
+        halves = [costed(ops, table.device) for ops in (work.forward, work.backward)[: len(table.directions)]]
+        least[number] = [_sums(half, table.device) for half in halves]
+        facts[number] = tuple(map(facts_from, halves))
+    rows = places.reshape(-1)
+    return Light(
+        bound_s=least[rows, :, 0],
+        floor_s=least[rows, :, 1],
+        operand_bytes=least[rows, :, 2],
+        facts=tuple(facts[row] for row in rows.tolist()),
+    )
 
 
-def _least(operator: Operator, shape: Shape, table: Table) -> list[tuple[float, float, int]]:
-    if operator.ranks:
-        seconds = _collective_s(operator.name, shape, table)
-        return [(seconds, seconds, 0)]
-    work = operator.work(shape, table.dtype)
-    return [_sums(ops, table.device) for ops in (work.forward, work.backward)[: len(table.directions)]]
-
-
-def _sums(ops: Iterable[OpSignature], device: DeviceSpec) -> tuple[float, float, int]:
+def _sums(work: Iterable[Costed], device: DeviceSpec) -> tuple[float, float, int]:
     bound_s, floor_s, operand_bytes = 0.0, 0.0, 0
-    for op in ops:
-        cost = cost_of(op)
-        if isinstance(cost, Uncosted):
+    for each in work:
+        cost, bound = each.cost, each.bound
+        if isinstance(cost, Uncosted) or bound is None:
             continue  # unknown work only raises the bound
-        bound = bound_of(cost, device)
         bound_s += bound.time_s
         operand_bytes = max(operand_bytes, cost.bytes_read, cost.bytes_written)
         if not cost.upper:
-            compute_s = bound.compute_s * _needed(op) / _headroom(device)
+            compute_s = bound.compute_s * _needed(each.op) / _headroom(device)
             floor_s += max(compute_s, _uncached_s(cost, device))
     return bound_s, floor_s, operand_bytes
 

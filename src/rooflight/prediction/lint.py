@@ -82,9 +82,11 @@ def lint(tables: Iterable[Table]) -> tuple[Finding, ...]:
     return tuple(finding for table in tables for finding in lint_table(table))
 
 
-def lint_table(table: Table) -> tuple[Finding, ...]:
-    """What is wrong with the rows of a table, in their order; then what is wrong with its columns."""
-    light, lines = light_of(table), lines_of(table)
+def lint_table(table: Table, light: Light | None = None) -> tuple[Finding, ...]:
+    """What is wrong with the rows of a table, in their order; then what is wrong with its columns. ``light``: the
+    table's, if it is known already.
+    """
+    light, lines = light or light_of(table), lines_of(table)
     found = [
         _finding(table, direction, rule, row, suspect, lines)
         for direction in range(len(table.directions))

@@ -13,7 +13,7 @@ from rooflight.devices.spec import DeviceSpec
 from rooflight.prediction.features import OTHERS_KEY, Floats, features_of, steady_features
 from rooflight.prediction.model import Expert, Interval, Learner, Model, traits_of
 from rooflight.prediction.smooth import MOST_ROWS, smooth
-from rooflight.prediction.trees import WAYS, Way, grow
+from rooflight.prediction.trees import WAYS, Way, answers_of_grown, grow
 
 LEAST_ROWS: Final = 30
 """Measurements of which an expert can be made: fewer say little of how wrong it is."""
@@ -22,11 +22,14 @@ UNSEEN: Final = (-0.7, 0.7)
 """A factor of two: what to expect of a new device when only one was ever seen."""
 _INTERVAL: Final = (0.05, 0.95)
 _LARGEST_SHARE: Final = 0.2
-_SOME: Final = 1000  # rows of a device are enough to say how far off the others are
-_TRIED: Final = 10_000  # rows are enough to see which way of learning does best
+_SOME: Final = 300  # rows of a device are enough to say how far off the others are
+_ENOUGH: Final = 10_000  # rows from which to see how far off work is that is larger than any of them
 _DETAILED: Final = 10_000  # rows of which trees for larger work may have many leaves too
-_MOST_OTHERS: Final = 6000  # rows of all kinds together
-_MOST_KINDS: Final = 12  # groups of kinds held out in turn
+_MOST_OTHERS: Final = 4000  # rows of all kinds together
+_KIND_GROUPS: Final = 5  # of kinds of work, held out in turn
+
+
+Rows = NDArray[np.bool_] | NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,31 +48,26 @@ def learn(shown: Sequence[Shown]) -> Model:
 
 
 def teach(shown: Shown, *, trees_only: bool = False) -> Expert:
-    """What the rows of one device teach. The way of learning is the one that does best on a third held out, with
-    ``trees_only`` none that keeps the shapes it was shown; intervals come from thirds held out in turn, and from the
-    largest fifth by bound. Raises ValueError for fewer than 30 rows.
+    """What the rows of one device teach. The way of learning is the one that does best on rows held out, with
+    ``trees_only`` none that keeps the shapes it was shown; intervals come from the same rows, and from the largest
+    fifth by bound. Raises ValueError for fewer than 30 rows.
     """
     key, device, slowdown = shown.key, shown.device, shown.slowdown
     if len(slowdown) < LEAST_ROWS:
         raise ValueError(f"{key}: {len(slowdown)} rows are too few to learn from, sample at least {LEAST_ROWS}")
     values = features_of(key, shown.facts, device)
-    part = np.random.default_rng(0).permutation(len(values)) % FOLDS
-    way = _best_way(values, slowdown, part, trees_only=trees_only)
-    held_out = np.empty(len(values))
-    for fold in range(FOLDS):
-        test = part == fold
-        held_out[test] = _missed(_learned(values[~test], slowdown[~test], way), values[test], slowdown[test])
+    way, held_out = _best_way(values, slowdown, _parts(len(values)), trees_only=trees_only)
     inside = further = _quantiles(held_out)
     steady = list(steady_features(key))
     plain = way if way is None or len(values) > _DETAILED else replace(way, many_leaves=False)
     large = values[:, 0] > np.quantile(values[:, 0], 1 - _LARGEST_SHARE)
     is_steady = False
     if large.any() and not large.all():
-        from_all = _missed(_learned(values[~large], slowdown[~large], way), values[large], slowdown[large])
+        rest = np.random.default_rng(2).permutation(np.flatnonzero(~large))[:_ENOUGH]
+        from_all = _missed(values, slowdown, way, rest, large)
         further = _quantiles(from_all)
         if steady:
-            some = values[:, steady]
-            from_some = _missed(_learned(some[~large], slowdown[~large], plain), some[large], slowdown[large])
+            from_some = _missed(values[:, steady], slowdown, plain, rest, large)
             is_steady = _error(from_some) < _error(from_all)
             further = _quantiles(from_some) if is_steady else further
     return Expert(
@@ -86,24 +84,33 @@ def teach(shown: Shown, *, trees_only: bool = False) -> Expert:
     )
 
 
-def _best_way(values: Floats, slowdown: Floats, part: NDArray[np.int64], *, trees_only: bool) -> Way | None:
-    """The way to learn that does best on rows held out: all folds of few rows, one of many, from some thousand others.
-    None: smoothly, without trees.
+def _parts(rows: int) -> list[NDArray[np.bool_]]:
+    """Thirds to hold out in turn; of many rows one is enough to say how far off what is learned from the others is."""
+    part = np.random.default_rng(0).permutation(rows) % FOLDS
+    return [part == fold for fold in range(FOLDS if rows <= MOST_ROWS else 1)]
+
+
+def _best_way(
+    values: Floats, slowdown: Floats, parts: Sequence[NDArray[np.bool_]], *, trees_only: bool
+) -> tuple[Way | None, Floats]:
+    """The way to learn that does best on the parts held out in turn, None for smoothly, without trees; and what it
+    missed of them. Trees are tried with either loss first, then with few leaves too.
     """
-    few = len(values) <= MOST_ROWS
-    ways: tuple[Way | None, ...] = (None, *WAYS) if few and not trees_only else WAYS
-    if len(values) > _DETAILED:
-        ways = tuple(way for way in WAYS if way.many_leaves)
-    folds = range(FOLDS) if few else range(1)
-    errors = []
-    for way in ways:
-        missed = []
-        for fold in folds:
-            test = part == fold
-            train = np.random.default_rng(1).permutation(np.flatnonzero(~test))[:_TRIED]
-            missed.append(_missed(_learned(values[train], slowdown[train], way), values[test], slowdown[test]))
-        errors.append(float(np.mean(np.abs(np.concatenate(missed)))))
-    return ways[int(np.argmin(errors))]
+    tried: dict[Way | None, Floats] = {}
+
+    def missed_by(way: Way | None) -> float:
+        tried[way] = np.concatenate([_missed(values, slowdown, way, ~test, test) for test in parts])
+        return float(np.mean(np.abs(tried[way])))
+
+    detailed = [way for way in WAYS if way.many_leaves]
+    errors: dict[Way | None, float] = {way: missed_by(way) for way in detailed}
+    if len(values) <= _DETAILED:
+        coarse = replace(min(detailed, key=errors.__getitem__), many_leaves=False)
+        errors[coarse] = missed_by(coarse)
+    if len(values) <= MOST_ROWS and not trees_only:
+        errors[None] = missed_by(None)
+    best = min(errors, key=errors.__getitem__)
+    return best, tried[best]
 
 
 def _learned(values: Floats, slowdown: Floats, way: Way | None) -> Learner:
@@ -117,24 +124,23 @@ def teach_others(shown: Sequence[Shown], *, trees_only: bool = False) -> Expert:
     some = [_some(each, max(LEAST_ROWS, _MOST_OTHERS // len(shown))) for each in shown]
     device = shown[0].device
     facts, slowdown = np.concatenate([each.facts for each in some]), np.concatenate([each.slowdown for each in some])
-    kind = np.repeat(np.arange(len(some)) % _MOST_KINDS, [len(each.facts) for each in some])
+    group = np.repeat(np.arange(len(some)) % _KIND_GROUPS, [len(each.facts) for each in some])
     whole = Shown(key=OTHERS_KEY, device=device, facts=facts, slowdown=slowdown)
-    if kind.max() == 0:
+    if group.max() == 0:
         return replace(teach(whole, trees_only=True), inside=UNSEEN, outside=UNSEEN)
     values = features_of(OTHERS_KEY, facts, device)
-    tries: dict[Way | None, Floats] = {}
-    for way in WAYS if trees_only or len(values) > MOST_ROWS else (None, *WAYS):
-        tries[way] = np.empty(len(values))
-        for held_out in range(int(kind.max()) + 1):
-            test = kind == held_out
-            tries[way][test] = _missed(_learned(values[~test], slowdown[~test], way), values[test], slowdown[test])
-    way = min(tries, key=lambda each: float(np.mean(np.abs(tries[each]))))
-    interval = _quantiles(tries[way])
-    return replace(
-        teach(whole, trees_only=True),
+    parts = [group == held_out for held_out in range(int(group.max()) + 1)]
+    way, held_out = _best_way(values, slowdown, parts, trees_only=trees_only)
+    interval = _quantiles(held_out)
+    return Expert(
+        device=device.name,
+        traits=traits_of(device),
+        rows=len(values),
+        low=values.min(axis=0),
+        high=values.max(axis=0),
         inside=interval,
         outside=interval,
-        error=_error(tries[way]),
+        error=_error(held_out),
         main=_learned(values, slowdown, way),
         beyond=None,
     )
@@ -162,9 +168,11 @@ def join(experts: Sequence[Expert], shown: Sequence[Shown]) -> Model:
     return Model(key=key, experts=tuple(experts), unseen=(min(unseen[0], low), max(unseen[1], high)))
 
 
-def _missed(learner: Learner, values: Floats, slowdown: Floats) -> Floats:
-    """log(true / predicted)."""
-    return slowdown - np.maximum(0.0, learner.predict(values))
+def _missed(values: Floats, slowdown: Floats, way: Way | None, train: Rows, test: Rows) -> Floats:
+    """log(true / predicted) of some rows when others are shown."""
+    shown, target, asked = values[train], slowdown[train], values[test]
+    answers = smooth(shown, target).predict(asked) if way is None else answers_of_grown(shown, target, way, asked)
+    return slowdown[test] - np.maximum(0.0, answers)
 
 
 def _error(missed: Floats) -> float:

@@ -19,9 +19,6 @@ _TREES, _FEWER_TREES = 180, 120
 _SETTINGS: Final[Mapping[str, Any]] = {
     "min_data_in_leaf": 3,
     "feature_fraction": 0.8,
-    "bagging_fraction": 0.9,
-    "bagging_freq": 1,
-    "lambda_l2": 0.5,
     "verbose": -1,
     "deterministic": True,
     "force_row_wise": True,
@@ -30,6 +27,7 @@ _SETTINGS: Final[Mapping[str, Any]] = {
 }
 _RATE: Final = 23.4  # learning rate times trees: 0.13 of 180
 _MANY_LEAVES, _FEW_LEAVES, _ROWS_A_LEAF = 255, 15, 40
+_BINS, _COARSE_BINS = 255, 127  # thresholds tried a feature
 _BLOCK: Final = 10
 """Trees that LightGBM walks at a time: few enough to stay in a core's cache, which makes it up to thrice as fast."""
 _BATCH: Final = 2048
@@ -165,13 +163,23 @@ WAYS: Final = tuple(Way(loss, many) for loss in ("l2", "l1") for many in (True, 
 
 def grow(values: Floats, target: Floats, way: Way = WAYS[0]) -> Trees:
     """Trees that predict ``target`` [rows] from features [rows, features]."""
+    return _read(_grown(values, target, way, _BINS).model_to_string(), values.shape[1])
+
+
+def answers_of_grown(values: Floats, target: Floats, way: Way, asked: Floats) -> Floats:
+    """About what ``grow`` would answer for ``asked`` [rows, features], twice as soon: thresholds are coarser, and no
+    trees are kept.
+    """
+    return np.asarray(_grown(values, target, way, _COARSE_BINS).predict(asked, num_threads=1))
+
+
+def _grown(values: Floats, target: Floats, way: Way, bins: int) -> Any:
     import lightgbm
 
     leaves = min(_MANY_LEAVES if way.many_leaves else _FEW_LEAVES, max(7, len(values) // _ROWS_A_LEAF))
     trees = _TREES if len(values) >= _FEW_ROWS else _FEWER_TREES
     settings = {**_SETTINGS, "objective": way.loss, "num_leaves": leaves, "learning_rate": _RATE / trees}
-    booster = lightgbm.train(settings, lightgbm.Dataset(values, target), trees)
-    return _read(booster.model_to_string(), values.shape[1])
+    return lightgbm.train(settings, lightgbm.Dataset(values, target, params={"max_bin": bins, "verbose": -1}), trees)
 
 
 def _read(text: str, features: int) -> Trees:
