@@ -13,10 +13,11 @@ import numpy as np
 from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
 from rooflight.prediction.features import PRODUCT_KEY, Floats, names_of, steady_features
-from rooflight.prediction.model import Expert, Interval, Model, traits_of
+from rooflight.prediction.model import Expert, Interval, Model
 from rooflight.prediction.products import product_facts
 from rooflight.prediction.teaching import Shown
 from rooflight.prediction.trees import Trees
+from rooflight.prediction.unseen import traits_of
 
 A100 = get("A100-SXM4-80GB")
 H100 = get("H100-SXM5-80GB")

@@ -238,3 +238,9 @@ def test_an_op_that_waits_for_memory_looks_the_same_whatever_the_balance_of_the_
     norm = op("aten::_fused_rms_norm", {"input": x}, [x, spec((tokens, 1), "float16")])
     ridges = {features((norm,), get(name))["log ridge"] for name in ("A100-SXM4-80GB", "H100-SXM5-80GB")}
     assert ridges == {-1.4}
+
+
+def test_a_list_has_a_row_a_tensor_whatever_their_shapes():
+    each = [spec((50, 30), storage=0), spec((20,), storage=1)]
+    step = op("aten::_foreach_mul_", {"self": each}, each)
+    assert (facts((step,))["rows"], facts((step,))["width"]) == (2, 760)  # (1500 + 20) / 2

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import exp, log
 
 import numpy as np
 import pytest
+from builders import op, spec
 from handmade_models import (
     A100,
     H100,
@@ -25,9 +27,11 @@ from hypothesis import strategies as st
 
 from rooflight.devices import all_devices, get
 from rooflight.devices.spec import DeviceSpec
-from rooflight.prediction.features import FACTS, PRODUCT_KEY, Kind, features_of, names_of, steady_features
-from rooflight.prediction.model import Model, traits_of
+from rooflight.prediction.features import FACTS, PRODUCT_KEY, Kind, facts_of, features_of, names_of, steady_features
+from rooflight.prediction.model import Model, decode
+from rooflight.prediction.products import product_facts
 from rooflight.prediction.teaching import LEAST_ROWS, Shown, join, learn, teach
+from rooflight.prediction.unseen import traits_of
 
 LARGE = products(20, seed=3, largest=1 << 17)  # bounds up to seconds, while experts by hand saw a millisecond
 BLANK = DeviceSpec(name="blank", vendor="", architecture="", kind="other", datasheet=replace(A100.datasheet, memory=()))
@@ -74,10 +78,10 @@ def test_teaching_twice_teaches_the_same():
     assert one == other
 
 
-def test_fewer_rows_than_thirty_teach_nothing():
+def test_too_few_rows_teach_nothing():
     facts = products(LEAST_ROWS)
     assert teach(shown(0.5, facts)).rows == LEAST_ROWS
-    with pytest.raises(ValueError, match=r"gemm: 29 rows are too few to learn from, sample at least 30"):
+    with pytest.raises(ValueError, match=r"gemm: 11 rows are too few to learn from, sample at least 12"):
         teach(shown(0.5, facts[1:]))
 
 
@@ -127,6 +131,21 @@ def test_larger_work_than_any_shown_is_asked_of_the_trees_beyond():
     assert answer.high - answer.slowdown == pytest.approx(np.where(larger, OUTSIDE[1], INSIDE[1]))
     assert answer.slowdown - answer.low == pytest.approx(-np.where(larger, OUTSIDE[0], INSIDE[0]))
     assert (answer.known != larger).all()
+
+
+def test_an_op_larger_than_any_shown_stays_as_slow_as_the_largest():
+    rng = np.random.default_rng(0)
+    rows = [(int(rows), int(width)) for rows, width in np.exp(rng.uniform(2, 8, (80, 2)))]
+    facts = np.array([facts_of((op("aten::exp", {"self": spec(size)}, [spec(size)]),), A100).values for size in rows])
+    overhead = 2e-6 * np.exp(rng.normal(0, 0.3, len(facts)))
+    slowdown = np.log(1.2 * np.exp(rng.normal(0, 0.05, len(facts))) + overhead / facts[:, 0])
+    taught = learn([Shown(key="aten::exp", device=A100, facts=facts, slowdown=slowdown)])
+    huge = [
+        facts_of((op("aten::exp", {"self": spec(size)}, [spec(size)]),), A100).values for size in ((1 << 20, 4096),)
+    ]
+    (answer,) = taught.answer(np.array(huge), A100).slowdown
+    assert answer == pytest.approx(log(1.2), abs=0.1)
+    assert decode(taught.encode()).answer(np.array(huge * 3000), A100).slowdown == pytest.approx(answer, abs=1e-3)
 
 
 def test_the_trees_beyond_see_no_sizes_of_the_whole():
@@ -188,7 +207,7 @@ def test_a_device_between_two_is_answered_in_between():
 
 
 @settings(deadline=None)
-@given(st.lists(st.floats(-1e6, 1e6), min_size=4, max_size=4), st.floats(0, 5), st.floats(0, 5))
+@given(st.lists(st.floats(-1e6, 1e6), min_size=5, max_size=5), st.floats(0, 5), st.floats(0, 5))
 def test_a_blend_lies_between_its_experts_however_unlike_the_device(traits: list[float], one: float, other: float):
     both = model(expert(A100, one, one), expert(H100, other, other))
     values = features_of(PRODUCT_KEY, products(3), A100)
@@ -208,6 +227,36 @@ def test_experts_of_another_item_size_are_not_asked_where_there_are_others():
     assert model(near).answer(products(3), twin).slowdown == pytest.approx(0.5)  # better than nothing
     both = model(near, expert(H100, 1.5, 1.5))
     assert both.answer(products(3), twin).slowdown == pytest.approx(1.5, abs=0.01)
+
+
+def thirsty(watts: float) -> DeviceSpec:
+    """An A100 with so many times the power."""
+    assert A100.tdp_w is not None
+    return replace(A100, name=f"A100 with {watts:g} times the power", match=(), tdp_w=watts * A100.tdp_w)
+
+
+def test_arithmetic_is_slower_where_there_are_fewer_watts_for_it():
+    clocked = replace(model(expert(A100, 1.0, 1.0)), power=0.7)
+    square = product_facts(*(np.array([8192.0]),) * 3, "fp16", A100)
+    vector = product_facts(np.array([1.0]), *(np.array([8192.0]),) * 2, "fp16", A100)
+    for watts in (0.5, 1.0, 2.0):
+        arithmetic = clocked.answer(square, thirsty(watts)).slowdown
+        traffic = clocked.answer(vector, thirsty(watts)).slowdown
+        assert arithmetic == pytest.approx(1 - 0.7 * log(watts) / (1 + exp(-1.4)))  # 1.4: the most a ridge counts
+        assert traffic == pytest.approx(1 - 0.7 * log(watts) / (1 + exp(1.4)))
+    hot = clocked.answer(square, thirsty(100.0))
+    assert hot.slowdown == 0  # nothing beats the bound
+
+
+@pytest.mark.parametrize("effect", [0.6, 0.0, -0.6, 2.0])
+def test_what_fewer_watts_cost_is_learned_from_devices_that_were_shown(effect: float):
+    devices = [thirsty(watts) for watts in (0.5, 0.8, 1.25, 2.0)]
+    size = np.exp(np.random.default_rng(0).uniform(7, 9, 60)).round()
+    facts = product_facts(size, size, size, "fp16", A100)
+    slow = [shown(2 - effect * log(each.tdp_w / A100.tdp_w), facts, each) for each in devices]
+    all_arithmetic = effect * (1 + exp(-1.4))
+    pairs = 12  # against 4 that nobody saw
+    assert learn(slow).power == pytest.approx(min(max(all_arithmetic, 0.0), 1.0) * pairs / (pairs + 4), abs=0.02)
 
 
 @pytest.mark.parametrize("device", [*all_devices(), BLANK], ids=lambda device: device.name)

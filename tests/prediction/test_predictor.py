@@ -90,6 +90,13 @@ def test_an_op_that_was_not_measured_takes_what_others_do():
     assert Predictor([others, known]).predict(SMALL, A100).source is Source.TYPICAL  # products are not alike
 
 
+@pytest.mark.parametrize("name", [name for name in registry.names() if registry.find(name).ranks])
+def test_a_collective_is_not_predicted_from_work_without_a_network(name: str):
+    others = model(expert(A100, log(1.5), log(1.5), key=OTHERS_KEY), key=OTHERS_KEY)
+    (estimate,) = Predictor([others]).predict_shape(name, [1 << 20, 1, 4], "fp16", A100).values()
+    assert estimate.source is Source.TYPICAL
+
+
 def test_work_without_a_cost_cannot_be_predicted():
     for works, name in (
         (UNKNOWN, "nobody::knows"),

@@ -61,6 +61,8 @@ GENERAL = {
     "embedding_rows": [64, 1000, 96],
     "cat": [64, 96, 3],
     "sum_rows": [64, 96],
+    "dropout": [64, 96],
+    **{f"foreach_{name}": [640, 3] for name in ("add", "mul", "div", "sqrt", "lerp", "addcmul", "addcdiv")},
 }
 MORE = {
     "gemm": [64, 48, 96, 1, 0],
@@ -167,10 +169,11 @@ def test_general_operators_run_on_a_cpu(name):
     prepared = operator.prepare(torch, shape, "float32", "cpu")
     out = prepared.forward()
     gradients = prepared.backward(out) if prepared.backward else ()
-    for result in (out, *gradients):
+    results = list(out) if isinstance(out, list | tuple) else [out]
+    for result in (*results, *gradients):
         assert result.isfinite().all()
-    forward = operator.work(shape, "float32").forward
-    assert out.shape == forward[-1].outputs[0].shape
+    last = operator.work(shape, "float32").forward[-1]
+    assert [result.shape for result in results] == [each.shape for each in last.outputs[: len(results)]]
 
 
 @pytest.fixture
@@ -243,6 +246,7 @@ def test_a_shape_that_cannot_be_says_why(name, values, why):
         ("middleStage_optimizer", "encoders", 1000),
         ("lastStage_optimizer", "encoders", 1000),
         ("adamw", "tensors", 10_000),
+        ("foreach_lerp", "tensors", 10_000),
         ("cat", "parts", 1024),
     ],
 )

@@ -27,11 +27,14 @@ Floats = NDArray[np.float64]
 PRODUCT_KEY: Final = "gemm"
 """The key that all products of matrices share."""
 OTHERS_KEY: Final = "other ops"
-"""The key of what is learned from all ops but products and attention, for ops of which nothing was measured."""
+"""The key of what is learned from all ops but products, attention and collectives, for ops that nobody measured."""
 _TILES: Final = ((128, 256), (256, 128), (128, 128), (64, 64))
 """Blocks of the result that one unit of a GPU computes at a time; which of them a library takes, it does not say."""
 _NO_ATTENTION: Final = "rows of "
 """What the key begins with of work that is called attention without being known as such: most of it is another op."""
+_NETWORK: Final = "c10d"
+"""What the names of collectives have in common: ``c10d::allreduce_``, ``_c10d_functional::all_reduce``."""
+_OVER_LISTS: Final = ("foreach", "optimizer")
 _ALIGNED: Final = 512
 _PADDED: Final = 32  # attention kernels round a head up to such a width
 _NEGLIGIBLE: Final = 0.01
@@ -54,7 +57,7 @@ FACTS: Final[Mapping[Kind, tuple[str, ...]]] = {
     # b, m, n and k of the largest product and of the next; whether the largest has its operands transposed
     Kind.PRODUCT: (*_COMMON, "b", "m", "n", "k", "other b", "other m", "other n", "left", "right"),
     Kind.ATTENTION: (*_COMMON, "heads", "queries", "keys", "width", "group", "causal"),
-    # sizes of the largest tensor; bytes written to memory that no input has; tensors in all
+    # sizes of the largest tensor, or of a list; bytes written to memory that no input has; tensors in all
     Kind.ROWS: (*_COMMON, "rows", "width", "fresh", "tensors"),
 }
 
@@ -137,8 +140,10 @@ def facts_from(work: Sequence[Costed]) -> Facts | None:
 
 
 def is_plain(key: str, facts: Floats) -> bool:
-    """Whether rows of facts [rows, facts] are of ops without matrix products, which have much in common."""
-    return kind_of(key) is Kind.ROWS and not facts[:, _COMMON.index("matrix")].any()
+    """Whether rows of facts [rows, facts] are of ops without matrix products, which have much in common, other than
+    with those that wait for a network.
+    """
+    return kind_of(key) is Kind.ROWS and _NETWORK not in key and not facts[:, _COMMON.index("matrix")].any()
 
 
 def features_of(key: str, facts: Floats, device: DeviceSpec) -> Floats:
@@ -268,6 +273,10 @@ def _common(ops: Sequence[OpSignature], costs: Sequence[OpCost], bounds: Sequenc
 
 
 def _rows(op: OpSignature) -> tuple[float, float]:
+    """Rows and width of the largest tensor; of lists of tensors how many they are, and how long on average."""
+    if family_of(op.name) in _OVER_LISTS:
+        listed = op.named("self") or op.outputs
+        return float(len(listed)), sum(tensor.numel for tensor in listed) / max(1, len(listed))
     largest = max((*op.inputs, *op.outputs), key=lambda tensor: tensor.numel, default=None)
     width = largest.shape[-1] if largest is not None and largest.shape else 1
     return float(largest.numel // max(1, width) if largest is not None else 1), float(width)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,8 +16,9 @@ from rooflight.devices.spec import DeviceSpec
 from rooflight.prediction.features import Floats, features_of, names_of, size_features, steady_features
 from rooflight.prediction.smooth import Smooth
 from rooflight.prediction.trees import Trees
+from rooflight.prediction.unseen import TRAITS, blended, traits_of
 
-SCHEMA: Final = "rooflight.model/2"
+SCHEMA: Final = "rooflight.model/3"
 _SLACK: Final = 0.02  # of a feature's range: what lies no further outside counts as shown
 _MOST_BYTES: Final = 1 << 28
 _MOST_FIGURE: Final = 1e9  # in what is said of an expert
@@ -37,9 +37,6 @@ _SMOOTH_ARRAYS: Final[Mapping[str, Any]] = {
     "weight": np.float32,
     "limits": np.float64,
 }
-_SCALES: Final[Mapping[str, float]] = {"bandwidth": 1.0, "peak": 1.0, "unit": 0.7, "capability": 1.0}
-"""How far apart, in each trait, devices are that count as different: a factor of e, or one compute capability."""
-
 Interval = tuple[float, float]
 Learner = Trees | Smooth
 Mask = NDArray[np.bool_]
@@ -56,7 +53,6 @@ class _About(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     inside: Interval
     outside: Interval
     error: float
-    smooth: bool  # whether its learners are no trees
     steady: bool  # whether there is a learner for larger work
 
 
@@ -68,6 +64,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     schema: str
     key: str
     unseen: Interval
+    power: float
     experts: list[_About]
 
 
@@ -129,12 +126,14 @@ class Answer:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """Experts for one kind of work. ``unseen``: 5 % and 95 % quantiles of log(true / predicted) where a device had to
-    be predicted from the others. Raises ValueError without experts, and for two of one device.
+    be predicted from the others. ``power``: by which power of its watts a FLOP/s a device's arithmetic is slower than
+    another's; 0 where power does not matter. Raises ValueError without experts, and for two of one device.
     """
 
     key: str
     experts: tuple[Expert, ...]
     unseen: Interval
+    power: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.experts or len(set(self.devices)) < len(self.experts):
@@ -175,16 +174,8 @@ class Model:
 
     def blend(self, values: Floats, traits: Mapping[str, float]) -> Floats:
         """log(time / bound) of rows of features [rows, features] on a device with these traits, from all experts."""
-        # first those that know work of this item size at all: half-precision products say nothing of others
-        item = names_of(self.key).index("log item")
-        shares = np.array([_alike(traits, expert.traits) for expert in self.experts])
-        weights = np.stack([
-            share * np.where((values[:, item] >= expert.low[item] - 0.1) & (values[:, item] <= expert.high[item] + 0.1),
-                             1.0, 1e-6)
-            for share, expert in zip(shares, self.experts, strict=True)
-        ])  # fmt: skip
-        answers = np.stack([expert.predict(self.key, values) for expert in self.experts])
-        return np.asarray((weights * answers).sum(axis=0) / weights.sum(axis=0))
+        answers = [expert.predict(self.key, values) for expert in self.experts]
+        return blended(self.key, self.experts, answers, values, traits, self.power)
 
     def encode(self) -> bytes:
         """The model as a numpy archive (.npz): JSON, and the arrays of its trees."""
@@ -201,39 +192,17 @@ class Model:
                     inside=expert.inside,
                     outside=expert.outside,
                     error=expert.error,
-                    smooth=isinstance(expert.main, Smooth),
                     steady=expert.beyond is not None,
                 )
             )
             for name, learner in (("main", expert.main), ("beyond", expert.beyond)):
                 fields = _arrays_of(learner) if learner else {}
                 arrays |= {f"{number}.{name}.{field}": array for field, array in fields.items()}
-        file = _File(schema=SCHEMA, key=self.key, unseen=self.unseen, experts=abouts)
+        file = _File(schema=SCHEMA, key=self.key, unseen=self.unseen, power=self.power, experts=abouts)
         about = np.frombuffer(msgspec.json.encode(file), dtype=np.uint8)
         buffer = io.BytesIO()
         np.savez_compressed(buffer, about=about, **arrays)  # type: ignore[arg-type]
         return buffer.getvalue()
-
-
-def traits_of(device: DeviceSpec) -> dict[str, float]:
-    """What makes devices alike, each as a logarithm: bandwidth, vector peak, the peak of a unit; and the capability."""
-    peak, bandwidth = device.vector_peak("float32"), device.dram_bytes_per_s
-    traits = {}
-    if bandwidth:
-        traits["bandwidth"] = float(np.log(bandwidth))
-    if peak:
-        traits["peak"] = float(np.log(peak))
-        if device.unit_count:
-            traits["unit"] = float(np.log(peak / device.unit_count))
-    with suppress(ValueError):  # not numbered, as other makers' are not
-        traits["capability"] = float(device.compute_capability)
-    return traits
-
-
-def _alike(one: Mapping[str, float], other: Mapping[str, float]) -> float:
-    """1 for devices that are the same in all traits that both have, near 0 for very different ones."""
-    apart = [(one[name] - other[name]) / scale for name, scale in _SCALES.items() if name in one and name in other]
-    return float(np.exp(-sum(min(distance**2, 9.0) for distance in apart)))
 
 
 def decode(content: bytes) -> Model:
@@ -251,8 +220,10 @@ def decode(content: bytes) -> Model:
     if not file.key.isprintable():
         raise ValueError(f"a model of {file.key[:40]!r}, which is no kind of work: fit it again")
     _refuse_backward(file.key, file.unseen)
+    if not 0 <= file.power <= 1:
+        raise ValueError(f"the model of {file.key} holds impossible numbers: fit it again")
     experts = tuple(_expert(file.key, number, each, arrays) for number, each in enumerate(file.experts))
-    return Model(key=file.key, experts=experts, unseen=file.unseen)
+    return Model(key=file.key, experts=experts, unseen=file.unseen, power=file.power)
 
 
 def _unpacked(content: bytes) -> dict[str, NDArray[Any]]:
@@ -284,9 +255,8 @@ def _expert(key: str, number: int, about: _About, arrays: Mapping[str, NDArray[A
     figures = [*about.low, *about.high, about.rows, about.error, *about.traits.values()]
     backward = any(low > high for low, high in zip(about.low, about.high, strict=True))
     _refuse_backward(key, about.inside, about.outside)
-    if backward or about.rows < 1 or not set(about.traits) <= set(_SCALES) or not all(map(_plausible, figures)):
+    if backward or about.rows < 1 or not set(about.traits) <= set(TRAITS) or not all(map(_plausible, figures)):
         raise ValueError(f"the model of {key} holds impossible numbers: fit it again")
-    learner = _smooth if about.smooth else _trees
     return Expert(
         device=about.device,
         traits=about.traits,
@@ -296,8 +266,8 @@ def _expert(key: str, number: int, about: _About, arrays: Mapping[str, NDArray[A
         inside=about.inside,
         outside=about.outside,
         error=about.error,
-        main=learner(f"{number}.main", count, arrays),
-        beyond=learner(f"{number}.beyond", steady, arrays) if about.steady else None,
+        main=_learner(f"{number}.main", count, arrays),
+        beyond=_learner(f"{number}.beyond", steady, arrays) if about.steady else None,
     )
 
 
@@ -306,6 +276,10 @@ def _arrays_of(learner: Learner) -> dict[str, NDArray[Any]]:
         return {field: getattr(learner, field).astype(dtype) for field, dtype in _ARRAYS.items()}
     limits = np.array([learner.mean, learner.floor, learner.ceiling])
     return {"scale": learner.scale, "points": learner.points.reshape(-1), "weight": learner.weight, "limits": limits}
+
+
+def _learner(name: str, features: int, arrays: Mapping[str, NDArray[Any]]) -> Learner:
+    return (_smooth if f"{name}.points" in arrays else _trees)(name, features, arrays)
 
 
 def _found(name: str, dtypes: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

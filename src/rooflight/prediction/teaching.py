@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from rooflight.devices.spec import DeviceSpec
 from rooflight.prediction.features import OTHERS_KEY, Floats, features_of, steady_features
-from rooflight.prediction.model import Expert, Interval, Learner, Model, traits_of
+from rooflight.prediction.model import Expert, Interval, Learner, Model
 from rooflight.prediction.smooth import MOST_ROWS, smooth
-from rooflight.prediction.trees import WAYS, Way, answers_of_grown, grow
+from rooflight.prediction.trees import WAYS, Way, answers_of_grown, grow, lone
+from rooflight.prediction.unseen import alike, blended, computing, fewer_watts, traits_of
 
-LEAST_ROWS: Final = 30
+LEAST_ROWS: Final = 12
 """Measurements of which an expert can be made: fewer say little of how wrong it is."""
 FOLDS: Final = 3
 UNSEEN: Final = (-0.7, 0.7)
@@ -26,6 +27,9 @@ _SOME: Final = 300  # rows of a device are enough to say how far off the others 
 _ENOUGH: Final = 10_000  # rows from which to see how far off work is that is larger than any of them
 _DETAILED: Final = 10_000  # rows of which trees for larger work may have many leaves too
 _MOST_OTHERS: Final = 4000  # rows of all kinds together
+_COMPUTES: Final = 0.6  # compute time over that and memory time, from which work counts as arithmetic
+_SAME_WATTS: Final = 0.05  # as a logarithm
+_DOUBT: Final = 4  # pairs of devices without any effect that what was seen has to outweigh
 _KIND_GROUPS: Final = 5  # of kinds of work, held out in turn
 
 
@@ -43,33 +47,22 @@ class Shown:
 
 
 def learn(shown: Sequence[Shown]) -> Model:
-    """A model of work of one kind. Raises ValueError for a device with fewer than 30 rows."""
+    """A model of work of one kind. Raises ValueError for a device with fewer than 12 rows."""
     return join([teach(each) for each in shown], shown)
 
 
 def teach(shown: Shown, *, trees_only: bool = False) -> Expert:
     """What the rows of one device teach. The way of learning is the one that does best on rows held out, with
     ``trees_only`` none that keeps the shapes it was shown; intervals come from the same rows, and from the largest
-    fifth by bound. Raises ValueError for fewer than 30 rows.
+    fifth by bound. Raises ValueError for fewer than 12 rows.
     """
     key, device, slowdown = shown.key, shown.device, shown.slowdown
     if len(slowdown) < LEAST_ROWS:
         raise ValueError(f"{key}: {len(slowdown)} rows are too few to learn from, sample at least {LEAST_ROWS}")
     values = features_of(key, shown.facts, device)
     way, held_out = _best_way(values, slowdown, _parts(len(values)), trees_only=trees_only)
-    inside = further = _quantiles(held_out)
-    steady = list(steady_features(key))
-    plain = way if way is None or len(values) > _DETAILED else replace(way, many_leaves=False)
-    large = values[:, 0] > np.quantile(values[:, 0], 1 - _LARGEST_SHARE)
-    is_steady = False
-    if large.any() and not large.all():
-        rest = np.random.default_rng(2).permutation(np.flatnonzero(~large))[:_ENOUGH]
-        from_all = _missed(values, slowdown, way, rest, large)
-        further = _quantiles(from_all)
-        if steady:
-            from_some = _missed(values[:, steady], slowdown, plain, rest, large)
-            is_steady = _error(from_some) < _error(from_all)
-            further = _quantiles(from_some) if is_steady else further
+    inside = _quantiles(held_out)
+    beyond, further = _for_larger(key, values, slowdown, way)
     return Expert(
         device=device.name,
         traits=traits_of(device),
@@ -80,8 +73,39 @@ def teach(shown: Shown, *, trees_only: bool = False) -> Expert:
         outside=(min(inside[0], further[0]), max(inside[1], further[1])),
         error=_error(held_out),
         main=_learned(values, slowdown, way),
-        beyond=_learned(values[:, steady], slowdown, plain) if is_steady else None,
+        beyond=beyond,
     )
+
+
+def _for_larger(key: str, values: Floats, slowdown: Floats, way: Way | None) -> tuple[Learner | None, Interval]:
+    """A learner for work larger than any shown, if there is one that is less off than ``way`` for the largest fifth
+    when the rest is shown, and what is missed there.
+
+    Of products it sees only how they look; other work, which is slow while it is small, is taken to stay as slow as the
+    largest that was shown.
+    """
+    large = _largest(values)
+    if not large.any() or large.all():
+        return None, (0.0, 0.0)
+    rest = np.flatnonzero(~large)
+    some = np.random.default_rng(2).permutation(rest)[:_ENOUGH]
+    from_all = _missed(values, slowdown, way, some, large)
+    steady = list(steady_features(key))
+    if steady:
+        plain = way if way is None or len(values) > _DETAILED else replace(way, many_leaves=False)
+        from_some = _missed(values[:, steady], slowdown, plain, some, large)
+        if _error(from_some) < _error(from_all):
+            return _learned(values[:, steady], slowdown, plain), _quantiles(from_some)
+    else:
+        from_largest = slowdown[large] - np.median(slowdown[rest][_largest(values[rest])])
+        if _error(from_largest) < _error(from_all):
+            return lone(float(np.median(slowdown[large]))), _quantiles(from_largest)
+    return None, _quantiles(from_all)
+
+
+def _largest(values: Floats) -> NDArray[np.bool_]:
+    """Which rows of features [rows, features] are the largest fifth by bound."""
+    return np.asarray(values[:, 0] >= np.quantile(values[:, 0], 1 - _LARGEST_SHARE))
 
 
 def _parts(rows: int) -> list[NDArray[np.bool_]]:
@@ -119,7 +143,7 @@ def _learned(values: Floats, slowdown: Floats, way: Way | None) -> Learner:
 
 def teach_others(shown: Sequence[Shown], *, trees_only: bool = False) -> Expert:
     """What all kinds of work of one device teach of kinds that were not measured: its intervals and its error come from
-    kinds held out in turn. Raises ValueError for fewer than 30 rows.
+    kinds held out in turn. Raises ValueError for fewer than 12 rows.
     """
     some = [_some(each, max(LEAST_ROWS, _MOST_OTHERS // len(shown))) for each in shown]
     device = shown[0].device
@@ -154,18 +178,72 @@ def _some(shown: Shown, count: int) -> Shown:
 def join(experts: Sequence[Expert], shown: Sequence[Shown]) -> Model:
     """A model of what each device taught; each in turn is predicted from the others, to learn how far off that is."""
     key = shown[0].key
+    asked = [_Asked.of(each, experts) for each in shown]
     missed = []
-    for each in shown:
-        others = tuple(expert for expert in experts if expert.device != each.device.name)
+    for each in asked:
+        others = [expert for expert in experts if expert.device != each.device]
         if others:
-            rest = Model(key=key, experts=others, unseen=UNSEEN)
-            some = np.random.default_rng(0).permutation(len(each.facts))[:_SOME]
-            values = features_of(key, each.facts[some], each.device)
-            missed.append(each.slowdown[some] - rest.blend(values, traits_of(each.device)))
+            answers = [each.answers[expert.device] for expert in others]
+            power = _power([one for one in asked if one.device != each.device], others)
+            missed.append(each.slowdown - blended(key, others, answers, each.values, each.traits, power))
     unseen = _quantiles(np.concatenate(missed)) if missed else UNSEEN
     # nobody is surer of a new device than of those that were shown
     low, high = min(expert.inside[0] for expert in experts), max(expert.inside[1] for expert in experts)
-    return Model(key=key, experts=tuple(experts), unseen=(min(unseen[0], low), max(unseen[1], high)))
+    return Model(
+        key=key,
+        experts=tuple(experts),
+        unseen=(min(unseen[0], low), max(unseen[1], high)),
+        power=_power(asked, experts),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """Some rows of a device, and what the other devices' experts answer of them, by device."""
+
+    key: str
+    device: str
+    traits: Mapping[str, float]
+    values: Floats
+    slowdown: Floats
+    answers: Mapping[str, Floats]
+
+    @classmethod
+    def of(cls, shown: Shown, experts: Sequence[Expert]) -> _Asked:
+        some = np.random.default_rng(0).permutation(len(shown.facts))[:_SOME]
+        values = features_of(shown.key, shown.facts[some], shown.device)
+        name = shown.device.name
+        return cls(
+            key=shown.key,
+            device=name,
+            traits=traits_of(shown.device),
+            values=values,
+            slowdown=shown.slowdown[some],
+            answers={each.device: each.predict(shown.key, values) for each in experts if each.device != name},
+        )
+
+
+def _power(asked: Sequence[_Asked], experts: Sequence[Expert]) -> float:
+    """By which power of the watts a FLOP/s arithmetic is slower on one device than an expert of another says: the
+    weighted median over pairs of devices, drawn to 0 where there are few.
+    """
+    slopes, weights = [], []
+    for each in asked:
+        share = computing(each.key, each.values)
+        rows = share > _COMPUTES
+        for expert in experts:
+            fewer = fewer_watts(expert.traits, each.traits)
+            if expert.device == each.device or abs(fewer) < _SAME_WATTS or rows.sum() < LEAST_ROWS:
+                continue
+            missed = each.slowdown[rows] - each.answers[expert.device][rows]
+            slopes.append(float(np.median(missed / share[rows])) / fewer)
+            weights.append(abs(fewer) * alike(expert.traits, each.traits))
+    if not slopes:
+        return 0.0
+    order = np.argsort(slopes)
+    total = np.cumsum(np.array(weights)[order])
+    middle = slopes[int(order[int(np.searchsorted(total, total[-1] / 2))])]
+    return min(1.0, max(0.0, middle)) * len(slopes) / (len(slopes) + _DOUBT)
 
 
 def _missed(values: Floats, slowdown: Floats, way: Way | None, train: Rows, test: Rows) -> Floats:

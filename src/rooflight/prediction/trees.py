@@ -106,7 +106,7 @@ class Trees:
 
     def predict(self, values: Floats) -> Floats:
         """The sum over trees for rows of features [rows, features]."""
-        if len(values) >= _BATCH and self._booster() is not None:
+        if len(values) >= _BATCH and len(self.feature) and self._booster() is not None:
             return self._walk_fast(values)
         out = np.empty(len(values))
         step = max(1, (1 << 18) // len(self.leaves))
@@ -164,6 +164,20 @@ WAYS: Final = tuple(Way(loss, many) for loss in ("l2", "l1") for many in (True, 
 def grow(values: Floats, target: Floats, way: Way = WAYS[0]) -> Trees:
     """Trees that predict ``target`` [rows] from features [rows, features]."""
     return _read(_grown(values, target, way, _BINS).model_to_string(), values.shape[1])
+
+
+def lone(value: float) -> Trees:
+    """One leaf, which answers the same whatever it is asked."""
+    none = np.array([], dtype=np.int32)
+    return Trees(
+        features=0,
+        leaves=np.array([1], dtype=np.int32),
+        feature=none,
+        threshold=none.astype(np.float32),
+        left=none,
+        right=none,
+        value=np.array([value], dtype=np.float16).astype(np.float32),
+    )
 
 
 def answers_of_grown(values: Floats, target: Floats, way: Way, asked: Floats) -> Floats:

@@ -34,6 +34,9 @@ _GROWTH = 1.05  # the fit takes longer than a small op, so a few new rows do not
 _NOISE = 1e-3
 _TRIES = 4000
 _RUNS_A_BUDGET = 100
+_COMPUTING_RUNS_A_BUDGET = 500
+"""Arithmetic has ever other kernels for other sizes, so many small shapes tell more than a few large ones; traffic in
+memory is alike from some size on, and the largest tell at which speed."""
 _RATES: Final[Mapping[str, tuple[float, float]]] = {"cpu": (1e11, 1e10), "cuda": (2e14, 1.5e12)}
 """Rough FLOP/s and bytes/s: only to keep a single run far below the budget."""
 
@@ -116,8 +119,8 @@ class SmartPlan:
         if self._operator.refusal(shape) is not None:
             return False
         flops, moved = self._size(key, shape)
-        run_s = max(flops / self._flops_per_s, moved / self._bytes_per_s)
-        return run_s <= self.budget_s / _RUNS_A_BUDGET
+        computes = flops / self._flops_per_s <= self.budget_s / _COMPUTING_RUNS_A_BUDGET
+        return computes and moved / self._bytes_per_s <= self.budget_s / _RUNS_A_BUDGET
 
     def _size(self, key: Key, shape: Shape) -> tuple[float, float]:
         if key not in self._sizes:

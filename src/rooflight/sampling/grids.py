@@ -25,6 +25,9 @@ _ALIGNED: Final = Axis(256, 2, 16_384, MUL)
 _BOTH: Final = Axis(0, 1, 1, ADD)
 _WIDE: Final = Axis(1024, 1024, 16_384, ADD)
 _ROWS: Final = {"rows": _ALIGNED, "width": _WIDE}
+_LISTS: Final = {"tensors": Axis(1, 4, 64, MUL), "elements": Axis(1 << 10, 4, 1 << 26, MUL)}
+FOREACH: Final = tuple(f"foreach_{name}" for name in ("add", "mul", "div", "sqrt", "lerp", "addcmul", "addcdiv"))
+"""Operators over lists, of which unfused optimizers are made."""
 _VOCABULARY: Final = Axis(32_000, 16_000, 128_000, ADD)
 
 COLLECT: Final[Mapping[str, Mapping[str, Axis]]] = {
@@ -66,7 +69,9 @@ COLLECT: Final[Mapping[str, Mapping[str, Axis]]] = {
     },
     "swiglu": {"rows": _ALIGNED, "dim": _WIDE},
     "rmsnorm": {"rows": _ALIGNED, "dim": _WIDE},
-    **dict.fromkeys(("relu", "tanh", "silu", "neg", "softmax_rows", "log_softmax_rows", "layernorm_rows"), _ROWS),
+    **dict.fromkeys(
+        ("relu", "tanh", "silu", "neg", "dropout", "softmax_rows", "log_softmax_rows", "layernorm_rows"), _ROWS
+    ),
     **{name: {**_ROWS, "scalar": _BOTH} for name in ("add", "mul", "div", "pow")},
     "gelu_rows": {**_ROWS, "tanh": _BOTH},
     "sum_rows": _ROWS,
@@ -87,11 +92,8 @@ COLLECT: Final[Mapping[str, Mapping[str, Axis]]] = {
         "padding": Axis(0, 1, 1, ADD),
         "groups": Axis(1, 1, 1, ADD),
     },
-    "adamw": {
-        "tensors": Axis(1, 4, 64, MUL),
-        "foreach": _BOTH,
-        "elements": Axis(1 << 10, 4, 1 << 26, MUL),
-    },
+    "adamw": {**_LISTS, "foreach": _BOTH},
+    **dict.fromkeys(FOREACH, _LISTS),
 }
 """Where an operator's grid differs from the page's usual axes."""
 
@@ -167,29 +169,31 @@ OWN_SPANS: Final[Mapping[str, Mapping[str, Span]]] = {
     "scaled_mm": {"m": Span(16, 16_384, 16)},
     "batched_mm": {"b": Span(1, 512), "m": Span(1, 4096), "n": Span(16, 4096, 8), "k": Span(16, 4096, 8)},
     "conv2d": {"width": Span(7, 224)},
-    "adamw": {"elements": Span(64, 1 << 24, 1)},
+    **{name: {"elements": Span(64, 1 << 24, 1)} for name in ("adamw", *FOREACH)},
     "firstStage_optimizer": {"dim": Span(128, 4096, 64)},
     "middleStage_optimizer": {"dim": Span(128, 4096, 64)},
     "lastStage_optimizer": {"dim": Span(128, 4096, 64)},
 }
 
 SMART: Final[Mapping[str, int]] = {
-    "gemm": 8,
-    "linear": 4,
-    "batched_mm": 1,
-    "sdpa": 4,
-    "layernorm_rows": 2,
-    "rmsnorm": 1,
-    "softmax_rows": 1,
-    "gelu_rows": 2,
-    "swiglu": 1,
-    "add": 1,
-    "mul": 1,
-    "embedding_rows": 1,
-    "cross_entropy": 2,
-    "adamw": 2,
-    "copy": 1,
-    "conv2d": 1,
+    "gemm": 16,
+    "linear": 8,
+    "batched_mm": 2,
+    "sdpa": 6,
+    "layernorm_rows": 3,
+    "rmsnorm": 2,
+    "softmax_rows": 2,
+    "gelu_rows": 3,
+    "swiglu": 2,
+    "add": 3,
+    "mul": 3,
+    "dropout": 2,
+    "embedding_rows": 3,
+    "cross_entropy": 4,
+    "adamw": 4,
+    **dict.fromkeys(FOREACH, 1),
+    "copy": 2,
+    "conv2d": 2,
 }
 """What ``smart`` samples where no operator is named, and each one's share of the budget: one or two of a kind."""
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any
 
-from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
+from rooflight.sampling.lists import MOST_TENSORS, over
 from rooflight.sampling.operator import STEP, Operator, Prepared, Shape, Work
 from rooflight.sampling.registry import register
 from rooflight.sampling.shards import at_most
 from rooflight.sampling.signatures import call, scalar, tensor
 from rooflight.sampling.stages import Sizes, fused_adamw, stepped
-
-MOST_TENSORS = 10_000
-"""Nine times what a model of 405 billion parameters has."""
 
 
 def sizes(shape: Shape) -> Sizes:
@@ -32,24 +29,18 @@ def work(shape: Shape, dtype: str) -> Work:
     read = call("aten::_local_scalar_dense", {"self": scalar("float32")})
     return Work(
         forward=(
-            _over("add_", steps, other=scalar("float32")),
-            _over("mul_", each),
-            _over("lerp_", each, tensors1=each),
-            _over("mul_", each),
-            _over("addcmul_", each, tensor1=grads, tensor2=grads),
+            over("add_", steps, other=scalar("float32")),
+            over("mul_", each),
+            over("lerp_", each, tensors1=each),
+            over("mul_", each),
+            over("addcmul_", each, tensor1=grads, tensor2=grads),
             *[read] * (2 * shape["tensors"]),
             call("aten::_foreach_sqrt", {"self": each}, *each),
-            _over("div_", each),
-            _over("add_", each),
-            _over("addcdiv_", each, tensor1=each, tensor2=each),
+            over("div_", each),
+            over("add_", each),
+            over("addcdiv_", each, tensor1=each, tensor2=each),
         )
     )
-
-
-def _over(name: str, target: list[TensorSpec], **others: TensorSpec | list[TensorSpec]) -> OpSignature:
-    """A call that updates a list of tensors."""
-    held = [TensorSpec(each.shape, each.dtype, each.strides, storage=place) for place, each in enumerate(target)]
-    return call(f"aten::_foreach_{name}", {"self": held, **others}, *held)
 
 
 def prepare(torch: Any, shape: Shape, dtype: str, device: str) -> Prepared:

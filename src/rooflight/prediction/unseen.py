@@ -1,0 +1,103 @@
+"""Unseen: what to expect of a device that was never shown, from what those that were say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Final, Protocol
+
+import numpy as np
+
+from rooflight.devices.spec import DeviceSpec
+from rooflight.prediction.features import Floats, names_of
+
+_SCALES: Final[Mapping[str, float]] = {"bandwidth": 1.0, "peak": 1.0, "unit": 0.7, "capability": 1.0}
+"""How far apart, in each trait, devices are that count as different: a factor of e, or one compute capability."""
+
+TRAITS: Final = (*_SCALES, "watts")
+"""All that is kept of a device."""
+
+
+class Known(Protocol):
+    """What a device that was shown is like, and the ranges [features] that it was shown."""
+
+    @property
+    def traits(self) -> Mapping[str, float]:
+        """As ``traits_of`` has them."""
+        ...
+
+    @property
+    def low(self) -> Floats:
+        """Least features."""
+        ...
+
+    @property
+    def high(self) -> Floats:
+        """Greatest features."""
+        ...
+
+
+def blended(
+    key: str,
+    experts: Sequence[Known],
+    answers: Sequence[Floats],
+    values: Floats,
+    traits: Mapping[str, float],
+    power: float,
+) -> Floats:
+    """log(time / bound) of rows of features [rows, features] on a device with these traits, from what each expert
+    answers: first those that know work of this item size at all, as half-precision products say nothing of others,
+    then those of devices that are alike. ``power`` as ``Model`` has it.
+    """
+    place = _place(key, "log item")
+    item = values[:, place]
+    hungry = power * computing(key, values)
+    weights, answered = [], []
+    for expert, answer in zip(experts, answers, strict=True):
+        knows = (item >= expert.low[place] - 0.1) & (item <= expert.high[place] + 0.1)
+        weights.append(alike(traits, expert.traits) * np.where(knows, 1.0, 1e-6))
+        answered.append(np.maximum(0.0, answer + hungry * fewer_watts(expert.traits, traits)))
+    return np.asarray((np.stack(weights) * np.stack(answered)).sum(axis=0) / np.sum(weights, axis=0))
+
+
+def computing(key: str, values: Floats) -> Floats:
+    """How much of rows of features [rows, features] is arithmetic: compute time over that and memory time."""
+    return np.asarray(1 / (1 + np.exp(-values[:, _place(key, "log ridge")])))
+
+
+def fewer_watts(known: Mapping[str, float], other: Mapping[str, float]) -> float:
+    """By what factor, as a logarithm of at most 2, a device has fewer watts a FLOP/s than a known one; 0 where nobody
+    says.
+    """
+    if "watts" not in known or "watts" not in other:
+        return 0.0
+    return max(-2.0, min(2.0, known["watts"] - other["watts"]))
+
+
+def _place(key: str, name: str) -> int:
+    return names_of(key).index(name)
+
+
+def traits_of(device: DeviceSpec) -> dict[str, float]:
+    """What makes devices alike, each as a logarithm: bandwidth, vector peak, the peak of a unit; and the capability.
+    Beside them the watts for each FLOP/s, of which parts that have too few clock down.
+    """
+    peak, bandwidth = device.vector_peak("float32"), device.dram_bytes_per_s
+    traits = {}
+    if bandwidth:
+        traits["bandwidth"] = float(np.log(bandwidth))
+    if peak:
+        traits["peak"] = float(np.log(peak))
+        if device.unit_count:
+            traits["unit"] = float(np.log(peak / device.unit_count))
+        if device.tdp_w:
+            traits["watts"] = float(np.log(device.tdp_w / peak))
+    with suppress(ValueError):  # not numbered, as other makers' are not
+        traits["capability"] = float(device.compute_capability)
+    return traits
+
+
+def alike(one: Mapping[str, float], other: Mapping[str, float]) -> float:
+    """1 for devices that are the same in all traits that both have, near 0 for very different ones."""
+    apart = [(one[name] - other[name]) / scale for name, scale in _SCALES.items() if name in one and name in other]
+    return float(np.exp(-sum(min(distance**2, 9.0) for distance in apart)))

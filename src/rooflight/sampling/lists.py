@@ -1,0 +1,60 @@
+"""What operators over lists of tensors share: torch's ``_foreach_*``, of which unfused optimizers are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from rooflight.records.signature import OpSignature
+from rooflight.records.tensor import TensorSpec
+from rooflight.sampling.operator import STEP, Operator, Prepared, Shape, Work
+from rooflight.sampling.registry import register
+from rooflight.sampling.shards import at_most
+from rooflight.sampling.signatures import call, tensor
+from rooflight.sampling.tensors import random
+
+MOST_TENSORS = 10_000
+"""Nine times what a model of 405 billion parameters has."""
+
+
+def over(name: str, target: Sequence[TensorSpec], **others: TensorSpec | Sequence[TensorSpec]) -> OpSignature:
+    """A call of ``aten::_foreach_name`` that updates a list of tensors."""
+    held = [TensorSpec(each.shape, each.dtype, each.strides, storage=place) for place, each in enumerate(target)]
+    return call(f"aten::_foreach_{name}", {"self": held, **others}, *held)
+
+
+def list_operator(name: str, summary: str, run: Callable[..., object], *others: str, fresh: bool = False) -> None:
+    """Register ``foreach_name``: the in-place ``aten::_foreach_name_`` over so many vectors of so many elements, or
+    with ``fresh`` the ``aten::_foreach_name`` that makes new ones.
+
+    ``others`` are what its schema calls further lists of the same sizes; ``run`` takes torch, the first list and those,
+    and gives the results. No number is negative, nor 0 but for roundings.
+    """
+
+    def work(shape: Shape, dtype: str) -> Work:
+        each = [tensor(dtype, shape["elements"])] * shape["tensors"]
+        if fresh:
+            return Work(forward=(call(f"aten::_foreach_{name}", {"self": each}, *each),))
+        return Work(forward=(over(f"{name}_", each, **dict.fromkeys(others, each)),))
+
+    def prepare(torch: Any, shape: Shape, dtype: str, device: str) -> Prepared:
+        lists = [
+            [random(torch, dtype, device, shape["elements"]).abs_().add_(0.5) for _ in range(shape["tensors"])]
+            for _ in range(1 + len(others))
+        ]
+        return Prepared(forward=lambda: run(torch, *lists) or lists[0])
+
+    register(
+        Operator(
+            name=f"foreach_{name}",
+            summary=f"{summary}, over `tensors` vectors of `elements`",
+            parameters=("elements", "tensors"),
+            family="optimizer",
+            work=work,
+            prepare=prepare,
+            check=at_most(tensors=MOST_TENSORS),
+            directions=STEP,
+            defaults=MappingProxyType({"tensors": 1}),
+        )
+    )
