@@ -68,18 +68,18 @@ def test_from_samples_to_a_prediction(told, tmp_path: Path):
 def test_several_files_and_folders_are_learned_together_each_once(run, told, tmp_path: Path, monkeypatch):
     a = write_table(tmp_path / "a", shapes=GRID[:40])
     b = write_table(tmp_path / "b", shapes=GRID[40:])
-    write_table(tmp_path / "c", device=H100_FILE, shapes=GRID[:20])
+    write_table(tmp_path / "c", device=H100_FILE, shapes=GRID[:10])
     models = tmp_path / "models"
     monkeypatch.chdir(tmp_path)
     here = Path(os.path.relpath(a, Path.cwd()))
     data = told("fit", a, tmp_path / "b", b, here, tmp_path / "c", "--out", models)
     assert [(model["device"], model["rows"]) for model in data["models"]] == [("A100-SXM4-80GB", len(GRID))]
-    assert data["too_few"] == {f"{PRODUCT_KEY} on H100-SXM5-80GB": 20}
+    assert data["too_few"] == {f"{PRODUCT_KEY} on H100-SXM5-80GB": 10}
     page = tmp_path / "page.md"
     code, out, err = run("fit", tmp_path, "--out", models, "--markdown", page)
     assert code == 0, err
     for text in (out, page.read_text()):
-        assert f"{PRODUCT_KEY} on H100-SXM5-80GB: 20 times are too few to learn from." in " ".join(text.split())
+        assert f"{PRODUCT_KEY} on H100-SXM5-80GB: 10 times are too few to learn from." in " ".join(text.split())
 
 
 def test_what_lint_flags_is_left_out_unless_it_is_asked_for(told, tmp_path: Path):
@@ -100,6 +100,25 @@ def test_unknown_operators_are_named(run, tmp_path: Path):
     assert code == 0, err
     assert "Passed over, as no such operator is registered: nobody_knows." in " ".join(out.split())
     assert "aten::relu" in out
+
+
+def test_models_of_earlier_fits_are_told_of(run, tmp_path: Path):
+    models = tmp_path / "models"
+    outs = []
+    for name, shapes in (("gemm", GRID), ("relu", VECTORS), ("relu", VECTORS)):
+        data = write_table(tmp_path / name, name, shapes)
+        code, out, err = run("fit", data, "--out", models)
+        assert code == 0, err
+        outs.append("also holds 1 models of earlier fits" in " ".join(out.split()))
+    assert outs == [False, True, True]
+
+
+def test_collectives_are_passed_over_with_a_word(run, tmp_path: Path):
+    write_table(tmp_path / "relu", "relu", VECTORS)
+    write_table(tmp_path / "ring", "all_reduce", ((1 << 20, 1, 4), (1 << 22, 1, 4)))
+    code, out, err = run("fit", tmp_path, "--out", tmp_path / "models")
+    assert code == 0, err
+    assert "Passed over, as no model of a network is learned yet: all_reduce." in " ".join(out.split())
 
 
 def test_fit_refuses_in_one_line_and_writes_no_models(refused, tmp_path: Path):

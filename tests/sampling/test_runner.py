@@ -11,7 +11,7 @@ from fake_clock import FakeClock
 
 from rooflight.sampling import grids, registry, runner
 from rooflight.sampling.operator import STEP, Operator, Prepared, RefusedError, Work
-from rooflight.sampling.rows import Status, middle_s
+from rooflight.sampling.rows import Status, middle_s, undisturbed_s
 from rooflight.sampling.runner import ColdClock, Repeats, Sampler, flush_caches, needed_bytes
 from rooflight.sampling.shards import anything
 
@@ -126,6 +126,12 @@ def test_the_flush_is_larger_than_the_last_cache():
 def test_the_page_s_statistic():
     assert middle_s([9, 1, 2, 3, 4, 5, 6, 7, 8, 100]) == 5  # sorted, the 3rd to 7th: 3, 4, 5, 6, 7
     assert middle_s([3.0, 1.0]) == 2.0
+
+
+def test_the_fast_end_of_samples_is_the_run_undisturbed():
+    assert undisturbed_s([9, 1, 2, 3, 4, 5, 6, 7, 8, 10, 100]) == 2  # a tenth of the way from the 1st to the 11th
+    assert undisturbed_s([3.0, 1.0]) == pytest.approx(1.2)
+    assert undisturbed_s([5.0]) == 5.0
 
 
 @pytest.mark.parametrize("name", ["gemm", "flash_atten", "layernorm", "adamw"])

@@ -12,6 +12,7 @@ from rooflight.prediction.tables import Table
 from rooflight.records.quantity import Quantity
 from rooflight.records.report import Cell, Report
 from rooflight.records.report import Table as ReportTable
+from rooflight.sampling import registry
 
 SCHEMA = "rooflight.fit/1"
 
@@ -39,6 +40,13 @@ def report_of(
     unknown = sorted({table.kernel for table in tables if not table.known})
     if unknown:
         notes.append(f"Passed over, as no such operator is registered: {', '.join(unknown)}.")
+    waiting = sorted({table.kernel for table in tables if table.known and registry.find(table.operator).ranks})
+    if waiting:
+        notes.append(f"Passed over, as no model of a network is learned yet: {', '.join(waiting)}.")
+    if left := predictor.left_by_others(folder):
+        notes.append(
+            f"{folder} also holds {left} models of earlier fits, which are used too: delete what should not be."
+        )
     return Report(
         title=f"Models in {folder}",
         schema=SCHEMA,

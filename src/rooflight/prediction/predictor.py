@@ -97,6 +97,11 @@ class Predictor:
             temporary.replace(path)
         return root
 
+    def left_by_others(self, folder: Path | str) -> int:
+        """How many models in a folder are of kinds of work that this predictor does not have."""
+        own = set(self._files) | {_file_name(key) for key in self._models}
+        return sum(path.name.removesuffix(SUFFIX) not in own for path in Path(folder).glob(f"*{SUFFIX}"))
+
     def predict(self, ops: OpSignature | Sequence[OpSignature], device: DeviceSpec | str) -> Estimate:
         """Seconds that an op, or ops run one after the other, take on a device. Raises ValueError for an unknown
         device, and for work without a cost: nothing bounds it.

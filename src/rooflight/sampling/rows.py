@@ -62,6 +62,16 @@ class Header:
         return tuple(parameter for _, parameter in self.columns)
 
 
+def undisturbed_s(samples_s: Sequence[float]) -> float:
+    """The first decile of samples, in seconds: what disturbs a run only makes it longer, so the fast end is the run
+    itself. Chen and Revels, Robust benchmarking in noisy environments, 2016.
+    """
+    ordered = sorted(samples_s)
+    whole, share = divmod(0.1 * (len(ordered) - 1), 1)
+    low, high = ordered[int(whole)], ordered[min(int(whole) + 1, len(ordered) - 1)]
+    return low + share * (high - low)
+
+
 def middle_s(samples_s: Sequence[float]) -> float:
     """The page's statistic, in seconds: the mean of the 3rd to 7th smallest; of fewer than 3 samples the median."""
     if len(samples_s) < _FEW:

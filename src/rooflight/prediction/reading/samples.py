@@ -15,7 +15,7 @@ from rooflight.prediction.reading.making import precision_called, table_of
 from rooflight.prediction.reading.page import label_of, operator_of
 from rooflight.prediction.reading.sheet import sizes, times
 from rooflight.prediction.tables import Table
-from rooflight.sampling.rows import Header, Status, middle_s
+from rooflight.sampling.rows import Header, Status, undisturbed_s
 from rooflight.sampling.store import SUFFIX
 from rooflight.sampling.store import read as read_store
 
@@ -26,7 +26,7 @@ def recognised(path: Path, columns: Sequence[str]) -> bool:  # noqa: ARG001 - no
 
 
 def read(path: Path) -> tuple[Table]:
-    """The table of a file, with the roofs of the device it was measured on."""
+    """The table of a file, with the roofs of the device it was measured on. A time is what the run took undisturbed."""
     header, rows = read_store(path)
     kept = [(line, key, row) for line, (key, row) in enumerate(rows.items(), start=2) if row.status is Status.OK]
     if not kept:
@@ -37,7 +37,7 @@ def read(path: Path) -> tuple[Table]:
         for column, direction in enumerate(header.directions):
             if not row.samples_s.get(direction):
                 raise ValueError(f"{path}, line {line}: no samples of {direction}")
-            seconds[place, column] = middle_s(row.samples_s[direction])
+            seconds[place, column] = undisturbed_s(row.samples_s[direction])
     for column, direction in enumerate(header.directions):
         times(path, lines, direction, seconds[:, column])
     keys = np.array([key for _, key, _ in kept], dtype=np.float64)
