@@ -1,10 +1,11 @@
 """A training step on this CPU, predicted op by op from five minutes of samples, beside the measured step.
 
+    rooflight calibrate
     rooflight sample smart --budget 5m --out /tmp/cpu && rooflight fit /tmp/cpu/sampling_data --out /tmp/cpu/models
     python benchmarks/cpu_step.py /tmp/cpu/models
 
 A GPT-2 and a small Llama, batch 1 and 2, float32, AdamW. The measured step is the median of nine, by the wall clock,
-after three to warm up, while nothing else runs; the predicted one is the sum over its ops. Nothing of the models' steps
+after three to warm up, while nothing else runs, which holds for calibrating and sampling too; the predicted one is the sum over its ops. Nothing of the models' steps
 is learned from.
 """
 
