@@ -5,8 +5,8 @@
     python benchmarks/cpu_step.py /tmp/cpu/models
 
 A GPT-2 and a small Llama, batch 1 and 2, float32, AdamW. The measured step is the median of nine, by the wall clock,
-after three to warm up, while nothing else runs, which holds for calibrating and sampling too; the predicted one is the sum over its ops. Nothing of the models' steps
-is learned from.
+after three to warm up; the predicted one is the sum over its ops. Nothing else may run meanwhile, nor while the machine
+is calibrated and sampled. Nothing of the models' steps is learned from.
 """
 
 from __future__ import annotations
