@@ -15,18 +15,8 @@ from rooflight.devices import get
 from rooflight.records.session import Measurement, Session
 from rooflight.reporting.json import render_json
 from rooflight.roofline.analysis import Analysis
-from rooflight.roofline.communication import (
-    _KINDS,
-    Communication,
-    Kind,
-    RankGroup,
-    bus_factor,
-    communication_of,
-    kind_of,
-    payload_bytes,
-    ring_s,
-    tree_s,
-)
+from rooflight.roofline.collectives import _KINDS, Kind, bus_factor, kind_of, payload_bytes, ring_s, tree_s
+from rooflight.roofline.communication import Communication, RankGroup, communication_of
 from rooflight.roofline.intervals import Intervals
 from rooflight.roofline.report import report_of
 

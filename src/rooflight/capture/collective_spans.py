@@ -17,7 +17,7 @@ from typing import Final
 
 from rooflight.capture.events import Event
 from rooflight.records.signature import OpSignature
-from rooflight.roofline.communication import Kind, kind_of
+from rooflight.roofline.collectives import Kind, kind_of
 
 SPAN: Final = "gloo:"
 _CALLERS: Final = ("gloo:send", "gloo:recv", "gloo:recvAnySource")

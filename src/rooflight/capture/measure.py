@@ -11,7 +11,7 @@ import numpy as np
 from rooflight.capture.events import Event, events_of
 from rooflight.capture.kineto import STEP_MARK, op_times, works_on_memory
 from rooflight.records.session import Measurement, Session
-from rooflight.roofline.communication import kind_of
+from rooflight.roofline.collectives import kind_of
 
 Progress = Callable[[str], None]
 

@@ -11,7 +11,7 @@ from rooflight.capture.plans import known_int
 from rooflight.records.record import Direction, ModuleEntry
 from rooflight.records.session import NO_PARENT, Columns, Int32, Int64, Measurement, Session
 from rooflight.records.signature import OpSignature
-from rooflight.roofline.communication import kind_of
+from rooflight.roofline.collectives import kind_of
 
 
 class Tape:
