@@ -3,6 +3,7 @@
 import json
 import os
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -127,8 +128,10 @@ def test_neighbours_of_shapes_drawn_at_random_say_nothing_of_what_is_far_from_th
     assert lint_table(replace(table, seconds=np.maximum(25e-6, table.seconds) * noise)) == ()
 
 
-def test_collectives_of_one_topology_are_not_slow_beside_those_of_another():
-    shapes = [(size, nodes, 2) for nodes in (1, 2) for size in range(1 << 20, 1 << 24, 1 << 20)]
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("sizes", [range(1 << 20, 1 << 24, 1 << 20), [1 << power for power in range(16, 28)]])
+def test_collectives_of_one_topology_are_not_slow_or_fast_beside_those_of_another(ranks: int, sizes: Sequence[int]):
+    shapes = [(size, nodes, ranks) for nodes in (1, 2) for size in sizes]
     table = table_of("all_reduce", shapes)
     slow_network = np.where(table.shapes[:, 1:2] == 2, 20.0, 1.0)
     assert lint_table(replace(table, seconds=table.seconds * slow_network)) == ()

@@ -17,6 +17,7 @@ from rooflight.prediction.suspicion import Suspicion
 from rooflight.prediction.tables import Table
 from rooflight.records.quantity import Quantity, percent, three_digits
 from rooflight.sampling import registry
+from rooflight.sampling.ranks import TOPOLOGY
 
 Place = tuple[Path, str, int | None, str]
 """Source, kernel, line and direction: one time of all tables, as no line of a file has a kernel twice."""
@@ -86,7 +87,9 @@ def lint_table(table: Table, light: Light | None = None) -> tuple[Finding, ...]:
     """What is wrong with the rows of a table, in their order; then what is wrong with its columns. ``light``: the
     table's, if it is known already.
     """
-    light, lines = light or light_of(table), lines_of(table)
+    light = light or light_of(table)
+    # over another network the same work takes another time: topologies do not tell of each other
+    lines = tuple(each for each in lines_of(table) if each.parameter not in TOPOLOGY)
     found = [
         _finding(table, direction, rule, row, suspect, lines)
         for direction in range(len(table.directions))
@@ -105,7 +108,6 @@ def _suspects(table: Table, direction: int, light: Light, lines: tuple[Lines, ..
     yield Rule.FASTER_THAN_LIGHT, beaten
     impossible = beaten.rows.copy()
     collective = table.known and bool(registry.find(table.operator).ranks)
-    # over another network the same work takes another time
     group = suspicion.sweeps(table.shapes) if collective else np.zeros(len(table), dtype=np.int64)
     slow = suspicion.too_slow(time, bound, floor, group)
     yield Rule.TOO_SLOW, slow
