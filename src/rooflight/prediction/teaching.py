@@ -56,23 +56,31 @@ def teach(shown: Shown, *, trees_only: bool = False) -> Expert:
     ``trees_only`` none that keeps the shapes it was shown; intervals come from the same rows, and from the largest
     fifth by bound. Raises ValueError for fewer than 12 rows.
     """
-    key, device, slowdown = shown.key, shown.device, shown.slowdown
+    key, slowdown = shown.key, shown.slowdown
     if len(slowdown) < LEAST_ROWS:
         raise ValueError(f"{key}: {len(slowdown)} rows are too few to learn from, sample at least {LEAST_ROWS}")
-    values = features_of(key, shown.facts, device)
+    values = features_of(key, shown.facts, shown.device)
     way, held_out = _best_way(values, slowdown, _parts(len(values)), trees_only=trees_only)
     inside = _quantiles(held_out)
     beyond, further = _for_larger(key, values, slowdown, way)
+    outside = min(inside[0], further[0]), max(inside[1], further[1])
+    return _expert(shown, values, way, held_out, outside, beyond)
+
+
+def _expert(
+    shown: Shown, values: Floats, way: Way | None, held_out: Floats, outside: Interval, beyond: Learner | None
+) -> Expert:
+    """What ``way`` learns from all rows, with what it missed of those held out."""
     return Expert(
-        device=device.name,
-        traits=traits_of(device),
+        device=shown.device.name,
+        traits=traits_of(shown.device),
         rows=len(values),
         low=values.min(axis=0),
         high=values.max(axis=0),
-        inside=inside,
-        outside=(min(inside[0], further[0]), max(inside[1], further[1])),
+        inside=_quantiles(held_out),
+        outside=outside,
         error=_error(held_out),
-        main=_learned(values, slowdown, way),
+        main=_learned(values, shown.slowdown, way),
         beyond=beyond,
     )
 
@@ -155,19 +163,7 @@ def teach_others(shown: Sequence[Shown], *, trees_only: bool = False) -> Expert:
     values = features_of(OTHERS_KEY, facts, device)
     parts = [group == held_out for held_out in range(int(group.max()) + 1)]
     way, held_out = _best_way(values, slowdown, parts, trees_only=trees_only)
-    interval = _quantiles(held_out)
-    return Expert(
-        device=device.name,
-        traits=traits_of(device),
-        rows=len(values),
-        low=values.min(axis=0),
-        high=values.max(axis=0),
-        inside=interval,
-        outside=interval,
-        error=_error(held_out),
-        main=_learned(values, slowdown, way),
-        beyond=None,
-    )
+    return _expert(whole, values, way, held_out, outside=_quantiles(held_out), beyond=None)
 
 
 def _some(shown: Shown, count: int) -> Shown:

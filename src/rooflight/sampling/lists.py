@@ -28,8 +28,8 @@ def list_operator(name: str, summary: str, run: Callable[..., object], *others: 
     """Register ``foreach_name``: the in-place ``aten::_foreach_name_`` over so many vectors of so many elements, or
     with ``fresh`` the ``aten::_foreach_name`` that makes new ones.
 
-    ``others`` are what its schema calls further lists of the same sizes; ``run`` takes torch, the first list and those,
-    and gives the results. No number is negative, nor 0 but for roundings.
+    ``others`` are what its schema calls further lists of the same sizes; ``run`` takes torch, the first list and those.
+    All numbers begin at 0.5 or more, so that none is divided by 0.
     """
 
     def work(shape: Shape, dtype: str) -> Work:
@@ -43,7 +43,12 @@ def list_operator(name: str, summary: str, run: Callable[..., object], *others: 
             [random(torch, dtype, device, shape["elements"]).abs_().add_(0.5) for _ in range(shape["tensors"])]
             for _ in range(1 + len(others))
         ]
-        return Prepared(forward=lambda: run(torch, *lists) or lists[0])
+
+        def forward() -> object:
+            made = run(torch, *lists)
+            return made if fresh else lists[0]
+
+        return Prepared(forward=forward)
 
     register(
         Operator(
