@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from math import exp
 from pathlib import Path
+from typing import Final
 
-from rooflight.prediction.lint import Finding
+from rooflight.prediction.lint import Finding, Rule
 from rooflight.prediction.predictor import Predictor
 from rooflight.prediction.tables import Table
 from rooflight.records.quantity import Quantity
 from rooflight.records.report import Cell, Report
 from rooflight.records.report import Table as ReportTable
-from rooflight.sampling import registry
 
 SCHEMA = "rooflight.fit/1"
+_STALE: Final = 0.01
+"""A share of times that beat a calibration, from which the calibration is at fault rather than the times."""
 
 
 def report_of(
@@ -40,9 +43,7 @@ def report_of(
     unknown = sorted({table.kernel for table in tables if not table.known})
     if unknown:
         notes.append(f"Passed over, as no such operator is registered: {', '.join(unknown)}.")
-    waiting = sorted({table.kernel for table in tables if table.known and registry.find(table.operator).ranks})
-    if waiting:
-        notes.append(f"Passed over, as no model of a network is learned yet: {', '.join(waiting)}.")
+    notes += _beaten_calibrations(tables, findings)
     if left := predictor.left_by_others(folder):
         notes.append(
             f"{folder} also holds {left} models of earlier fits, which are used too: delete what should not be."
@@ -79,6 +80,21 @@ def report_of(
             "flagged": flagged,
         },
     )
+
+
+def _beaten_calibrations(tables: Sequence[Table], findings: Sequence[Finding]) -> Iterator[str]:
+    """What to do about devices that were calibrated, and whose times are faster than that allows."""
+    times = Counter[str]()
+    for table in tables:
+        if table.device.calibrated is not None:
+            times[table.device.name] += table.seconds.size
+    faster = Counter(finding.device for finding in findings if finding.rule is Rule.FASTER_THAN_LIGHT)
+    for device, count in sorted(faster.items()):
+        if count > _STALE * times[device] > 0:
+            yield (
+                f"{count} of {times[device]} times on {device} are faster than its calibration allows, and were left "
+                "out: run rooflight calibrate on the idle machine, then fit again."
+            )
 
 
 def _factors(interval: tuple[float, float]) -> str:
