@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     workers = [
         subprocess.Popen(
             [sys.executable, str(WORKER), str(rank), "2", str(store)],
+            env={**os.environ, "LOCAL_WORLD_SIZE": "1"},  # as torchrun says it on two nodes of one rank each
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -61,6 +63,12 @@ def test_collectives_are_seen_with_the_size_of_their_group(found: list[dict[str,
     assert ("c10d::recv_", 2) in [
         (op["name"], op["attributes"].get("group_size")) for op in found[1]["collectives"]["ops"]
     ]
+
+
+def test_collectives_are_seen_with_the_nodes_that_their_group_is_on(found: list[dict[str, Any]]) -> None:
+    ops = [op for op in found[0]["collectives"]["ops"] if "group_size" in op["attributes"]]
+    assert {op["attributes"].get("group_nodes") for op in ops if op["attributes"]["group_size"] == 2} == {2}
+    assert {op["attributes"].get("group_nodes") for op in ops if op["attributes"]["group_size"] == 1} == {None}
 
 
 def test_every_collective_has_a_cost(found: list[dict[str, Any]]) -> None:

@@ -113,12 +113,21 @@ def test_models_of_earlier_fits_are_told_of(run, tmp_path: Path):
     assert outs == [False, True, True]
 
 
-def test_collectives_are_passed_over_with_a_word(run, tmp_path: Path):
-    write_table(tmp_path / "relu", "relu", VECTORS)
-    write_table(tmp_path / "ring", "all_reduce", ((1 << 20, 1, 4), (1 << 22, 1, 4)))
-    code, out, err = run("fit", tmp_path, "--out", tmp_path / "models")
-    assert code == 0, err
-    assert "Passed over, as no model of a network is learned yet: all_reduce." in " ".join(out.split())
+def test_a_collective_is_learned_and_predicted_by_its_topology(told, tmp_path: Path):
+    sizes = [2**power for power in range(16, 28)]
+    shapes = [(size, nodes, ranks) for size in sizes for nodes, ranks in ((1, 4), (2, 4))]
+    path = write_table(tmp_path, "all_reduce", shapes, slowdown=1.5)
+    lines = path.read_text().splitlines()
+    slower = [f"{line.rpartition(',')[0]},{float(line.rpartition(',')[2]) * 10}" for line in lines if ",2,4," in line]
+    path.write_text("\n".join([line for line in lines if ",2,4," not in line] + slower) + "\n")
+    models = tmp_path / "models"
+    (model,) = told("fit", path, "--out", models)["models"]
+    assert (model["key"], model["rows"]) == ("all-reduce", len(shapes))
+    for nodes, slowdown in ((1, 1.5), (2, 15)):
+        words = ("--elements", str(3 << 20), "--nodes", str(nodes), "--gpus_per_node", "4", "--dtype", "fp32")
+        step = told("predict", "all_reduce", *words, *DEVICE, "--models", models)["step"]
+        assert step["time_s"] == pytest.approx(slowdown * step["bound_s"], rel=0.1)
+        assert (step["source"], step["extrapolated"]) == ("regressed", False)
 
 
 def test_fit_refuses_in_one_line_and_writes_no_models(refused, tmp_path: Path):

@@ -37,7 +37,14 @@ ATTENTION = op(
 )
 MM = gemm(64, 16, 32)
 BMM = op("aten::bmm", {"self": spec((3, 4, 5)), "mat2": spec((3, 5, 6))}, [spec((3, 4, 6))])
-WORKS = {"product": (MM,), "products": (MM, BMM), "attention": (ATTENTION,), "rows": (EXP,), "chain": (EXP, ADD, EXP)}
+WORKS = {
+    "product": (MM,),
+    "products": (MM, BMM),
+    "attention": (ATTENTION,),
+    "rows": (EXP,),
+    "chain": (EXP, ADD, EXP),
+    "network": (op("c10d::allreduce_", {"tensors": X}, [X], group_size=4),),
+}
 NOWHERE = DeviceSpec(name="nowhere", vendor="", architecture="", kind="other", datasheet=A100.datasheet)
 
 
@@ -75,9 +82,10 @@ def test_the_key_tells_the_kind():
         "attention": "aten::scaled_dot_product_attention",
         "rows": "aten::exp",
         "chain": "aten::exp+aten::add",  # each name once
+        "network": "all-reduce",
     }
     kinds = [kind_of(each.key) for each in found.values() if each]
-    assert kinds == [Kind.PRODUCT, Kind.PRODUCT, Kind.ATTENTION, Kind.ROWS, Kind.ROWS]
+    assert kinds == [Kind.PRODUCT, Kind.PRODUCT, Kind.ATTENTION, Kind.ROWS, Kind.ROWS, Kind.NETWORK]
 
 
 @pytest.mark.parametrize("key", [PRODUCT_KEY, "aten::scaled_dot_product_attention", "aten::exp"])
@@ -244,3 +252,42 @@ def test_a_list_has_a_row_a_tensor_whatever_their_shapes():
     each = [spec((50, 30), storage=0), spec((20,), storage=1)]
     step = op("aten::_foreach_mul_", {"self": each}, each)
     assert (facts((step,))["rows"], facts((step,))["width"]) == (2, 760)  # (1500 + 20) / 2
+
+
+def test_collectives_of_a_kind_share_a_key_and_are_told_by_bytes_and_topology():
+    for name in ("c10d::allreduce_", "_c10d_functional::all_reduce"):
+        reduced = op(name, {"tensors": X}, [X], group_size=16, group_nodes=2)
+        found = facts_of((reduced,), A100)
+        assert found is not None
+        assert found.key == "all-reduce"
+        sent = 2 * X.nbytes * 15 // 16
+        link = A100.link_bytes_per_s
+        assert link is not None
+        assert features((reduced,)) == pytest.approx(
+            {
+                "log bound": log(sent / link),
+                "log sent": log(sent),
+                "log ranks": log(16),
+                "log nodes": log(2),
+                "log ranks a node": log(8),
+            }
+        )
+
+
+def test_a_link_does_not_care_what_bytes_mean():
+    single, half = spec((1000,)), spec((2000,), "float16")
+    found = [features((op("c10d::allreduce_", {"tensors": x}, [x], group_size=4),)) for x in (single, half)]
+    assert found[0] == pytest.approx(found[1])
+
+
+@pytest.mark.parametrize(
+    ("attributes", "nodes"),
+    [({}, 1), ({"group_size": 8}, 1), ({"group_size": 8, "group_nodes": 4}, 2), ({"group_nodes": -3}, 1)],
+)
+def test_two_ranks_take_part_in_a_send_whatever_the_group(attributes: dict[str, int], nodes: int):
+    found = facts((op("c10d::send", {"tensors": X}, [], **attributes),))
+    assert (found["sent"], found["ranks"], found["nodes"]) == (X.nbytes, 2, nodes)
+
+
+def test_a_collective_of_an_unknown_group_has_no_facts():
+    assert facts_of((op("c10d::allreduce_", {"tensors": X}, [X]),), A100) is None

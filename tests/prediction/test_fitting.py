@@ -131,15 +131,21 @@ def test_times_that_are_missing_in_one_direction_teach_the_other(tmp_path: Path)
     assert found == {"aten::gelu": len(VECTORS), "aten::gelu_backward": 3}
 
 
-def test_collectives_and_unknown_operators_are_passed_over(tmp_path: Path):
-    (tmp_path / f"{A100_FILE}_all_reduce_fp16.csv").write_text(
-        "elements,nodes,gpus_per_node,dur(us)\n" + "".join(f"{size},1,4,{size}\n" for size in range(1000, 1100))
-    )
+def test_collectives_of_a_kind_teach_one_expert_whatever_the_topology(tmp_path: Path):
+    sizes = [2**power for power in range(16, 28)]
+    shapes = [(size, nodes, ranks) for size in sizes for nodes, ranks in ((1, 2), (1, 4), (1, 8), (2, 8))]
+    write_table(tmp_path, "all_reduce", shapes, slowdown=1.5)
+    (found,) = fit(read(tmp_path)).models
+    assert (found.key, found.devices, found.rows) == ("all-reduce", ("A100-SXM4-80GB",), len(shapes))
+    assert found.error < 1e-3
+
+
+def test_unknown_operators_are_passed_over(tmp_path: Path):
     (tmp_path / f"{A100_FILE}_nobody_knows_fp16.csv").write_text(
         "width,dur(us)\n" + "".join(f"{size},{size}\n" for size in range(1000, 1100))
     )
     tables = read(tmp_path)
-    assert [table.known for table in tables] == [True, False]
+    assert [table.known for table in tables] == [False]
     assert fit(tables) == Fit(models=(), few={})
     assert all(file.shown == () for file in read_for_fit(tuple(tmp_path.iterdir())))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -18,19 +20,25 @@ _UNNAMED: Final = ("", "undefined", "default_pg")
 
 @dataclass(frozen=True, slots=True)
 class ProcessGroupFacts:
-    """A process group: how many ranks, which of the world's, torch's name for it and its user's ("mesh_tp")."""
+    """A process group: how many ranks, on how many nodes (0: not known), which of the world's ranks, torch's name for
+    it and its user's ("mesh_tp").
+    """
 
     size: int
+    nodes: int
     ranks: tuple[int, ...]
     name: str
     description: str
 
     @property
     def attributes(self) -> tuple[tuple[str, AttributeValue], ...]:
-        """What a signature keeps: ``group_size``, and where they are known ``group_ranks`` (of up to 64 ranks),
-        ``group_name``, which is one group's alone in its process, and ``group_description``.
+        """What a signature keeps: ``group_size``, where there are several ``group_nodes``, and where they are known
+        ``group_ranks`` (of up to 64 ranks), ``group_name``, which is one group's alone in its process, and
+        ``group_description``.
         """
         known: list[tuple[str, AttributeValue]] = [("group_size", self.size)]
+        if self.nodes > 1:
+            known.append(("group_nodes", self.nodes))
         if self.ranks:
             known.append(("group_ranks", self.ranks))
         if self.name:
@@ -57,15 +65,23 @@ def group_facts(group: Any) -> ProcessGroupFacts | None:
         facts = _known.get(group)
         if facts is None:
             ranks: Any = distributed_c10d._world.pg_group_ranks.get(group, ())
+            world = [int(rank) for rank in ranks]
             facts = _known[group] = ProcessGroupFacts(
                 size=int(group.size()),
-                ranks=tuple(sorted(int(rank) for rank in ranks)) if len(ranks) <= MOST_RANKS else (),
+                nodes=_nodes_of(world),
+                ranks=tuple(sorted(world)) if len(world) <= MOST_RANKS else (),
                 name=str(getattr(group, "group_name", "")),
                 description=str(getattr(group, "group_desc", "")),
             )
     except (RuntimeError, TypeError, AttributeError, ValueError):
         return None
     return facts
+
+
+def _nodes_of(ranks: Sequence[int]) -> int:
+    """How many nodes some ranks of the world are on, where torchrun says how many ranks each node has; otherwise 0."""
+    a_node = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return len({rank // int(a_node) for rank in ranks}) if a_node.isdecimal() and int(a_node) else 0
 
 
 def place_in_world() -> dict[str, str]:

@@ -20,6 +20,7 @@ from rooflight.costs.registry import cost_of, family_of
 from rooflight.devices.spec import DeviceSpec
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec
+from rooflight.roofline import collectives
 from rooflight.roofline.bound import Bound, bound_of
 
 Floats = NDArray[np.float64]
@@ -34,7 +35,9 @@ _NO_ATTENTION: Final = "rows of "
 """What the key begins with of work that is called attention without being known as such: most of it is another op."""
 _NETWORK: Final = "c10d"
 """What the names of collectives have in common: ``c10d::allreduce_``, ``_c10d_functional::all_reduce``."""
+_COLLECTIVES: Final = frozenset(kind.value for kind in collectives.Kind)
 _OVER_LISTS: Final = ("foreach", "optimizer")
+"""Families whose ops take lists of tensors."""
 _ALIGNED: Final = 512
 _PADDED: Final = 32  # attention kernels round a head up to such a width
 _NEGLIGIBLE: Final = 0.01
@@ -49,6 +52,7 @@ class Kind(Enum):
 
     PRODUCT = "product"
     ATTENTION = "attention"
+    NETWORK = "network"
     ROWS = "rows"
 
 
@@ -57,6 +61,8 @@ FACTS: Final[Mapping[Kind, tuple[str, ...]]] = {
     # b, m, n and k of the largest product and of the next; whether the largest has its operands transposed
     Kind.PRODUCT: (*_COMMON, "b", "m", "n", "k", "other b", "other m", "other n", "left", "right"),
     Kind.ATTENTION: (*_COMMON, "heads", "queries", "keys", "width", "group", "causal"),
+    # bytes that a rank sends; ranks that take part, and the nodes they are on
+    Kind.NETWORK: (*_COMMON, "sent", "ranks", "nodes"),
     # sizes of the largest tensor, or of a list; bytes written to memory that no input has; tensors in all
     Kind.ROWS: (*_COMMON, "rows", "width", "fresh", "tensors"),
 }
@@ -79,6 +85,8 @@ def kind_of(key: str) -> Kind:
     """Which facts and features go with a key."""
     if key == PRODUCT_KEY:
         return Kind.PRODUCT
+    if key in _COLLECTIVES:
+        return Kind.NETWORK
     return Kind.ATTENTION if "attention" in key and not key.startswith(_NO_ATTENTION) else Kind.ROWS
 
 
@@ -108,7 +116,8 @@ def facts_of(ops: Iterable[OpSignature], device: DeviceSpec) -> Facts | None:
 def facts_from(work: Sequence[Costed]) -> Facts | None:
     """``facts_of`` ops whose costs are known already.
 
-    Products share a key, attention has one for each direction, anything else one for each sequence of op names.
+    Products share a key, attention has one for each direction, collectives one for each kind ("all-reduce"), anything
+    else one for each sequence of op names.
     """
     ops = [each.op for each in work]
     known = [each.cost for each in work if isinstance(each.cost, OpCost)]
@@ -129,6 +138,10 @@ def facts_from(work: Sequence[Costed]) -> Facts | None:
         heads = attention_sizes(main) if "attention" in main.name else None
         if heads is not None:
             return Facts(key=main.name, values=(*common, *heads))
+    collective = collectives.kind_of(main.name)
+    if collective is not None and len(ops) == 1:
+        sent = float(known[0].bytes_sent)
+        return Facts(key=collective.value, values=(*common, sent, *_taking_part(main, collective)))
     # what takes next to nothing, as counting a step does, makes no other kind of work of it
     named = [op.name for op, bound in zip(ops, bounds, strict=True) if bound.time_s >= _NEGLIGIBLE * common[0]]
     names = "+".join(dict.fromkeys(named))
@@ -150,6 +163,8 @@ def features_of(key: str, facts: Floats, device: DeviceSpec) -> Floats:
     """Features [works, names] of facts [works, facts] with this key, as named by ``names_of``."""
     kind = kind_of(key)
     fact = dict(zip(FACTS[kind], facts.T, strict=True))
+    if kind is Kind.NETWORK:
+        return np.stack([_log(fact["bound_s"]), *_network(fact)], axis=1)
     units = float(device.unit_count or 1)
     ridge = np.log(np.maximum(fact["compute_s"], _LEAST) / np.maximum(fact["memory_s"], _LEAST))
     columns = [
@@ -184,6 +199,8 @@ def names_of(key: str) -> tuple[str, ...]:
         case Kind.ATTENTION:
             shape = ("log heads", "log queries", "log keys", "log width", "group", "causal", "padded")
             return (*common, *shape, "log waves", "filled")
+        case Kind.NETWORK:
+            return ("log bound", "log sent", "log ranks", "log nodes", "log ranks a node")
         case Kind.ROWS:
             rows = ("log rows", "log width", "align width", "log rows a unit", "log bytes over cache")
             return (*common, *rows, "log fresh", "fresh share", "log tensors")
@@ -258,6 +275,16 @@ def _is_transposed(tensor: TensorSpec | None) -> float:
     return float(tensor is not None and bool(tensor.strides) and tensor.strides is not None and tensor.strides[-1] > 1)
 
 
+def _taking_part(op: OpSignature, kind: collectives.Kind) -> tuple[float, float]:
+    """Ranks that take part in a collective, and nodes that they are on: one where nothing is said of them."""
+    nodes = op.attribute("group_nodes")
+    nodes = nodes if isinstance(nodes, int) and nodes > 1 else 1
+    if kind in (collectives.Kind.SEND, collectives.Kind.RECEIVE):
+        return 2.0, float(min(nodes, 2))
+    ranks = op.attribute("group_size")
+    return float(max(ranks, nodes) if isinstance(ranks, int) else nodes), float(nodes)
+
+
 def _common(ops: Sequence[OpSignature], costs: Sequence[OpCost], bounds: Sequence[Bound]) -> tuple[float, ...]:
     return (
         sum(bound.time_s for bound in bounds),
@@ -306,6 +333,12 @@ def _attention(fact: Mapping[str, Floats], units: float) -> list[Floats]:
     padded = width / (_PADDED * np.ceil(width / _PADDED))
     sizes = [_log(heads), _log(queries), _log(keys), _log(width), fact["group"], fact["causal"], padded]
     return [*sizes, _log(waves), _filled(waves)]
+
+
+def _network(fact: Mapping[str, Floats]) -> list[Floats]:
+    """Bytes and who takes part: a link does not care what the bytes mean."""
+    ranks, nodes = _log(fact["ranks"]), _log(fact["nodes"])
+    return [_log(fact["sent"]), ranks, nodes, ranks - nodes]
 
 
 def _row(fact: Mapping[str, Floats], units: float, cache_bytes: float) -> list[Floats]:

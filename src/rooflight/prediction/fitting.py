@@ -74,8 +74,8 @@ def read_for_fit(
 def fit(
     tables: Iterable[Table], findings: Iterable[Finding] = (), progress: Callable[[str], None] = lambda _: None
 ) -> Fit:
-    """Models from measured tables, without the times that ``findings`` flag. Collectives, and operators that are not
-    registered, are passed over.
+    """Models from measured tables, without the times that ``findings`` flag. Operators that are not registered are
+    passed over.
     """
     flagged = {finding.place for finding in findings}
     return learn_all([each for table in tables for each in shown_by(table, flagged)], progress)

@@ -39,7 +39,7 @@ class Light:
     can beat: without what an op may find or leave in a cache of unknown bandwidth, with clocks as high as the part
     goes, and convolutions with FEWEST_PRODUCTS. ``operand_bytes`` is the most that one op reads, or writes: it must be
     in memory at once. Collectives are bound by the links of their node, or between nodes by NETWORK_BYTES_PER_S.
-    ``facts`` [rows][directions] are what models are taught: None of collectives, and where nothing is known.
+    ``facts`` [rows][directions] are what models are taught: None where nothing is known.
     """
 
     bound_s: Floats
@@ -58,13 +58,13 @@ def light_of(table: Table) -> Light:
         shape = dict(zip(table.parameters, values, strict=True))
         if operator is None or operator.refusal(shape) is not None:
             continue
-        if operator.ranks:
-            least[number, 0, :2] = _collective_s(operator.name, shape, table)
-            continue
         work = operator.work(shape, table.dtype)
         halves = [costed(ops, table.device) for ops in (work.forward, work.backward)[: len(table.directions)]]
-        least[number] = [_sums(half, table.device) for half in halves]
         facts[number] = tuple(map(facts_from, halves))
+        if operator.ranks:
+            least[number, 0, :2] = _collective_s(operator.name, shape, table)
+        else:
+            least[number] = [_sums(half, table.device) for half in halves]
     rows = places.reshape(-1)
     return Light(
         bound_s=least[rows, :, 0],

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rooflight.devices.spec import DeviceSpec
 from rooflight.prediction.features import Floats, names_of
@@ -49,20 +50,19 @@ def blended(
     answers: first those that know work of this item size at all, as half-precision products say nothing of others,
     then those of devices that are alike. ``power`` as ``Model`` has it.
     """
-    place = _place(key, "log item")
-    item = values[:, place]
     hungry = power * computing(key, values)
     weights, answered = [], []
     for expert, answer in zip(experts, answers, strict=True):
-        knows = (item >= expert.low[place] - 0.1) & (item <= expert.high[place] + 0.1)
-        weights.append(alike(traits, expert.traits) * np.where(knows, 1.0, 1e-6))
+        weights.append(alike(traits, expert.traits) * np.where(_knows_items(key, expert, values), 1.0, 1e-6))
         answered.append(np.maximum(0.0, answer + hungry * fewer_watts(expert.traits, traits)))
     return np.asarray((np.stack(weights) * np.stack(answered)).sum(axis=0) / np.sum(weights, axis=0))
 
 
 def computing(key: str, values: Floats) -> Floats:
     """How much of rows of features [rows, features] is arithmetic: compute time over that and memory time."""
-    return np.asarray(1 / (1 + np.exp(-values[:, _place(key, "log ridge")])))
+    if (place := _place(key, "log ridge")) is None:
+        return np.zeros(len(values))
+    return np.asarray(1 / (1 + np.exp(-values[:, place])))
 
 
 def fewer_watts(known: Mapping[str, float], other: Mapping[str, float]) -> float:
@@ -74,8 +74,17 @@ def fewer_watts(known: Mapping[str, float], other: Mapping[str, float]) -> float
     return max(-2.0, min(2.0, known["watts"] - other["watts"]))
 
 
-def _place(key: str, name: str) -> int:
-    return names_of(key).index(name)
+def _knows_items(key: str, expert: Known, values: Floats) -> NDArray[np.bool_]:
+    if (place := _place(key, "log item")) is None:
+        return np.ones(len(values), dtype=bool)
+    item = values[:, place]
+    return np.asarray((item >= expert.low[place] - 0.1) & (item <= expert.high[place] + 0.1))
+
+
+def _place(key: str, name: str) -> int | None:
+    """Where a feature is, None where work of this kind does not have it."""
+    names = names_of(key)
+    return names.index(name) if name in names else None
 
 
 def traits_of(device: DeviceSpec) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rooflight.records.signature import OpSignature
+from rooflight.records.signature import AttributeValue, OpSignature
 from rooflight.records.tensor import TensorSpec
 from rooflight.sampling.operator import STEP, Operator, Prepared, RefusedError, Shape, Work
 from rooflight.sampling.signatures import call, tensor
@@ -20,6 +20,12 @@ Run = Callable[[], Any]
 def num_ranks(shape: Shape) -> int:
     """Ranks that take part."""
     return shape["nodes"] * shape["gpus_per_node"]
+
+
+def group_attributes(shape: Shape) -> dict[str, AttributeValue]:
+    """What the signature of a collective says of its group, as a recorded one does."""
+    several_nodes = {"group_nodes": shape["nodes"]} if shape["nodes"] > 1 else {}
+    return {"group_size": num_ranks(shape), **several_nodes}
 
 
 def several(shape: Shape) -> str | None:
@@ -53,7 +59,7 @@ def collective(
 
     def describe(shape: Shape, dtype: str, received: int) -> OpSignature:
         source, target = tensor(dtype, shape["elements"]), TensorSpec((received,), dtype, storage=0)
-        return call(name, dict(inputs(source, target)), *outputs(source, target), group_size=num_ranks(shape))
+        return call(name, dict(inputs(source, target)), *outputs(source, target), **group_attributes(shape))
 
     return describe
 

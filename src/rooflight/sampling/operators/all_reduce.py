@@ -5,7 +5,7 @@ from __future__ import annotations
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 from rooflight.sampling.operator import Shape
-from rooflight.sampling.ranks import num_ranks, rank_operator
+from rooflight.sampling.ranks import group_attributes, rank_operator
 from rooflight.sampling.registry import register
 from rooflight.sampling.signatures import call
 
@@ -13,7 +13,7 @@ from rooflight.sampling.signatures import call
 def work(shape: Shape, dtype: str) -> OpSignature:
     """[elements] on each rank, summed in place."""
     x = TensorSpec((shape["elements"],), dtype, storage=0)
-    return call("c10d::allreduce_", {"tensors": x}, x, group_size=num_ranks(shape))
+    return call("c10d::allreduce_", {"tensors": x}, x, **group_attributes(shape))
 
 
 register(

@@ -7,14 +7,14 @@ from typing import Any
 
 from rooflight.records.signature import OpSignature
 from rooflight.sampling.operator import Shape
-from rooflight.sampling.ranks import Run, num_ranks, rank_operator
+from rooflight.sampling.ranks import Run, group_attributes, num_ranks, rank_operator
 from rooflight.sampling.registry import register
 from rooflight.sampling.signatures import call, tensor
 
 
 def work(shape: Shape, dtype: str) -> OpSignature:
     """[elements], as the sender sees it."""
-    return call("c10d::send", {"tensors": tensor(dtype, shape["elements"])}, group_size=num_ranks(shape))
+    return call("c10d::send", {"tensors": tensor(dtype, shape["elements"])}, **group_attributes(shape))
 
 
 def run(dist: Any, shape: Shape, source: Any, room: Callable[[int], Any]) -> Run:  # noqa: ARG001
