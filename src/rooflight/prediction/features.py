@@ -99,9 +99,8 @@ class Costed:
     bound: Bound | None
 
 
-def costed(ops: Iterable[OpSignature], device: DeviceSpec) -> tuple[Costed, ...]:
-    """Ops with their costs and bounds."""
-    costs = ((op, cost_of(op)) for op in ops)
+def bounded(costs: Iterable[tuple[OpSignature, OpCost | Uncosted]], device: DeviceSpec) -> tuple[Costed, ...]:
+    """Ops and their costs, with their bounds."""
     return tuple(
         Costed(op=op, cost=cost, bound=None if isinstance(cost, Uncosted) else bound_of(cost, device))
         for op, cost in costs
@@ -110,7 +109,7 @@ def costed(ops: Iterable[OpSignature], device: DeviceSpec) -> tuple[Costed, ...]
 
 def facts_of(ops: Iterable[OpSignature], device: DeviceSpec) -> Facts | None:
     """Facts of ops that run one after the other as one piece of work; None if one has no cost, or nothing to do."""
-    return facts_from(costed(ops, device))
+    return facts_from(bounded(((op, cost_of(op)) for op in ops), device))
 
 
 def facts_from(work: Sequence[Costed]) -> Facts | None:
@@ -259,10 +258,10 @@ def attention_sizes(op: OpSignature) -> tuple[int, int, int, int, int, bool] | N
 
 def _left(op: OpSignature) -> TensorSpec | None:
     """A product's left operand, None where there are no two matrices."""
-    matrices = [tensor for tensor in op.inputs if len(tensor.shape) > 1]
-    if len(matrices) < 2:
+    if sum(len(tensor.shape) > 1 for tensor in op.inputs) < 2:
         return None
-    return next((op.input(name) for name in ("mat1", "batch1", "self", "input") if op.input(name) in matrices), None)
+    given = (op.input(name) for name in ("mat1", "batch1", "self", "input"))
+    return next((tensor for tensor in given if tensor is not None and len(tensor.shape) > 1), None)
 
 
 def _transposed(op: OpSignature) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from concurrent.futures import ProcessPoolExecutor
@@ -112,13 +113,19 @@ def learn_all(
         ):
             experts.setdefault(each.key, []).append((expert, each))
             progress(f"learned {number + 1} of {len(enough)}: {each.key} on {each.device.name}, {expert.rows} times")
-        progress("learning what ops have in common")
-        general = list(run(partial(teach_others, trees_only=trees_only), others.values()))
-    models = [Model(key=OTHERS_KEY, experts=tuple(general), unseen=_of_others(general))] if general else []
-    for key in sorted(experts):
-        pairs = sorted(experts[key], key=lambda pair: pair[0].device)
-        models.append(join([expert for expert, _ in pairs], [each for _, each in pairs]))
+        progress("learning what ops and devices have in common")
+        pairs = [sorted(experts[key], key=lambda pair: pair[0].device) for key in sorted(experts)]
+        jobs: list[Callable[[], Any]] = [partial(teach_others, each, trees_only=trees_only) for each in others.values()]
+        jobs += [partial(join, [expert for expert, _ in pair], [each for _, each in pair]) for pair in pairs]
+        found = list(run(_call, jobs))
+    general, models = found[: len(others)], found[len(others) :]
+    if general:
+        models.insert(0, Model(key=OTHERS_KEY, experts=tuple(general), unseen=_of_others(general)))
     return Fit(models=tuple(models), few=few)
+
+
+def _call(job: Callable[[], Any]) -> Any:
+    return job()
 
 
 def _of_others(experts: Sequence[Expert]) -> tuple[float, float]:
@@ -176,8 +183,11 @@ def halves_of(
                 yield direction, facts, seconds
 
 
-def _end_with_parent(parent: int) -> None:
-    """Let this worker end when its parent was killed, which leaves it waiting for work for ever otherwise."""
+def _start_worker(parent: int) -> None:
+    """Let this worker end when its parent was killed, which leaves it waiting for work for ever otherwise; and do
+    without looking for cycles in millions of tuples that have none.
+    """
+    gc.disable()
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -195,7 +205,7 @@ def _workers(rows: float, processes: bool) -> Iterator[Callable[..., Iterable[An
         yield map
         return
     pool = ProcessPoolExecutor(
-        cores, mp_context=get_context("spawn"), initializer=_end_with_parent, initargs=(os.getpid(),)
+        cores, mp_context=get_context("spawn"), initializer=_start_worker, initargs=(os.getpid(),)
     )
     before = {name: os.environ.get(name) for name in _THREADS}
     os.environ.update(dict.fromkeys(_THREADS, "1"))  # workers read them when numpy is imported

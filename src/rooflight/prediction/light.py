@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Final
 
 import numpy as np
 
 from rooflight.costs.cost import OpCost, Uncosted
-from rooflight.costs.registry import family_of
+from rooflight.costs.registry import cost_of, family_of
 from rooflight.devices.spec import DeviceSpec
-from rooflight.prediction.features import Costed, Facts, costed, facts_from
+from rooflight.prediction.features import Costed, Facts, bounded, facts_from
 from rooflight.prediction.tables import Floats, Table
 from rooflight.records.dtypes import item_bytes
 from rooflight.records.signature import OpSignature
@@ -26,6 +27,8 @@ NETWORK_BYTES_PER_S: Final = 100e9
 UNLISTED_HEADROOM: Final = 1.1
 """How far a part may clock above its matrix peaks' clock where it tells only that it does."""
 
+_KEPT: Final = 1 << 15
+"""Shapes of which the costs are kept: more than a table usually has."""
 FEWEST_PRODUCTS: Final = 1.5
 """Multiplications for each number of a convolution's result and each of its input channels where FFT does it over a
 large image: half a spectrum of complex numbers, three real ones each. Winograd's tiles need more (2.25 of 3x3's 9)."""
@@ -58,8 +61,8 @@ def light_of(table: Table) -> Light:
         shape = dict(zip(table.parameters, values, strict=True))
         if operator is None or operator.refusal(shape) is not None:
             continue
-        work = operator.work(shape, table.dtype)
-        halves = [costed(ops, table.device) for ops in (work.forward, work.backward)[: len(table.directions)]]
+        costs = _costs(operator.name, tuple(values), table.dtype)
+        halves = [bounded(half, table.device) for half in costs[: len(table.directions)]]
         facts[number] = tuple(map(facts_from, halves))
         if operator.ranks:
             least[number, 0, :2] = _collective_s(operator.name, shape, table)
@@ -72,6 +75,16 @@ def light_of(table: Table) -> Light:
         operand_bytes=least[rows, :, 2],
         facts=tuple(facts[row] for row in rows.tolist()),
     )
+
+
+@lru_cache(maxsize=_KEPT)
+def _costs(
+    name: str, values: tuple[int, ...], dtype: str
+) -> tuple[tuple[tuple[OpSignature, OpCost | Uncosted], ...], ...]:
+    """The ops of each direction with their costs: the same shapes are often measured on one device after the other."""
+    operator = registry.find(name)
+    work = operator.work(dict(zip(operator.parameters, values, strict=True)), dtype)
+    return tuple(tuple((op, cost_of(op)) for op in half) for half in (work.forward, work.backward))
 
 
 def _sums(work: Iterable[Costed], device: DeviceSpec) -> tuple[float, float, int]:

@@ -103,7 +103,7 @@ def _for_larger(key: str, values: Floats, slowdown: Floats, way: Way | None) -> 
         plain = way if way is None or len(values) > _DETAILED else replace(way, many_leaves=False)
         from_some = _missed(values[:, steady], slowdown, plain, some, large)
         if _error(from_some) < _error(from_all):
-            return _learned(values[:, steady], slowdown, plain), _quantiles(from_some)
+            return _learned(values[:, steady], slowdown, plain, coarse=True), _quantiles(from_some)
     else:
         from_largest = slowdown[large] - np.median(slowdown[rest][_largest(values[rest])])
         if _error(from_largest) < _error(from_all):
@@ -145,8 +145,8 @@ def _best_way(
     return best, tried[best]
 
 
-def _learned(values: Floats, slowdown: Floats, way: Way | None) -> Learner:
-    return smooth(values, slowdown) if way is None else grow(values, slowdown, way)
+def _learned(values: Floats, slowdown: Floats, way: Way | None, *, coarse: bool = False) -> Learner:
+    return smooth(values, slowdown) if way is None else grow(values, slowdown, way, coarse=coarse)
 
 
 def teach_others(shown: Sequence[Shown], *, trees_only: bool = False) -> Expert:

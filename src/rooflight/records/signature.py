@@ -52,7 +52,10 @@ class OpSignature:
 
     def input(self, name: str) -> TensorSpec | None:
         """The tensor given for one argument, or None."""
-        return next(iter(self.named(name)), None)
+        for tensor, key in zip(self.inputs, self.input_names, strict=False):
+            if key == name:
+                return tensor
+        return None
 
     def attribute(self, name: str, default: AttributeValue = None) -> AttributeValue:
         """The value passed for a setting, or ``default`` where the caller left it out."""
