@@ -1,9 +1,10 @@
 """How wrong predictions are on rows held out, and how often their 90 % intervals hold.
 
-    ROOFLIGHT_DATA=path/to/data python benchmarks/prediction_splits.py [splits] [neusight] [vidur]
+    ROOFLIGHT_DATA=path/to/data python benchmarks/prediction_splits.py [splits] [network] [neusight] [vidur]
 
 *splits*, of estimate-train-time's tables: *random*, 15 % of the rows of the operators named; *largest*, the largest
-fifth of them by bound, while nothing of that kind of work that is as large is shown. *neusight* and *vidur*: a GPU left
+fifth of them by bound, while nothing of that kind of work that is as large is shown. *network*: the same of
+collectives, those that the shipped models learn from. *neusight* and *vidur*: a GPU left
 out of training altogether; on NeuSight's test rows of it (training: train and test rows of the others) and on all
 Vidur rows of it. At most 6,000 rows a kind of work and GPU are shown where a GPU is left out. Rows that rooflight lint
 flags are neither learned from nor scored. Mean absolute percentage errors.
@@ -121,23 +122,48 @@ def splits(root: Path) -> None:
         holds: list[bool] = []
         for (_, name), rows in data.items():
             mine = np.isin(rows.operators, operators) & (rows.directions == (direction or rows.directions))
-            if name != device or not mine.any():
-                continue
-            if split == "random":
-                test = mine & (np.random.default_rng(0).random(len(mine)) < 0.15)
-                train = ~test
-            else:
-                limit = np.quantile(rows.facts[mine, 0], 0.8)
-                test, train = mine & (rows.facts[:, 0] > limit), rows.facts[:, 0] <= limit
-            shown = rows.shown(train)
-            missed, held = score(join([teach(shown)], [shown]), rows, test)
-            errors += missed
-            holds += held
+            if name == device and mine.any():
+                missed, held = held_out(rows, mine, split)
+                errors += missed
+                holds += held
         print(
             f"{' '.join(operators):26} {device:16} {split:8} {len(errors):5} {100 * np.mean(errors):6.2f}% {bar:5.1f}% "
             f"{theirs:>5}%  {100 * np.mean(holds):.0f} %",
             flush=True,
         )
+
+
+def held_out(rows: Rows, mine: NDArray[np.bool_], split: str) -> tuple[list[float], list[bool]]:
+    """What is missed of some of ``mine``, when the other rows are shown."""
+    if split == "random":
+        test = mine & (np.random.default_rng(0).random(len(mine)) < 0.15)
+        train = ~test
+    else:
+        limit = np.quantile(rows.facts[mine, 0], 0.8)
+        test, train = mine & (rows.facts[:, 0] > limit), rows.facts[:, 0] <= limit
+    shown = rows.shown(train)
+    return score(join([teach(shown)], [shown]), rows, test)
+
+
+def network(root: Path) -> None:
+    data = rows_of(
+        [
+            *sorted((root / "estimate-train-time" / "regressors" / "Vista" / "nccl").glob("*_allreduce_*")),
+            *sorted((root / "estimate-train-time" / "regressors" / "Vista" / "nccl").glob("*_p2p_*")),
+            *(root / "vidur" / "network" / node for node in ("a100_dgx", "h100_dgx", "a40_pairwise_nvlink")),
+            *(root / "vidur" / "network" / f"{gpu}_pairwise_nvlink" / "all_reduce.csv" for gpu in ("a100", "h100")),
+        ]
+    )
+    print(f"\n{'collective':12} {'device':16} {'split':8} {'rows':>5} {'error':>7}  90 % holds")
+    for key, device in sorted(data):
+        rows = data[key, device]
+        for split in ("random", "largest"):
+            errors, holds = held_out(rows, np.ones(len(rows.slowdown), dtype=bool), split)
+            print(
+                f"{key:12} {device:16} {split:8} {len(errors):5} {100 * np.mean(errors):6.2f}%  "
+                f"{100 * np.mean(holds):.0f} %",
+                flush=True,
+            )
 
 
 def experts_of(data: dict[tuple[str, str], Rows]) -> Iterator[tuple[str, list[tuple[Expert, Shown, Rows]]]]:
@@ -183,9 +209,11 @@ def main() -> int:
         print("set ROOFLIGHT_DATA to the folder that holds estimate-train-time", file=sys.stderr)
         return 2
     root, start = Path(place), time.perf_counter()
-    wanted = sys.argv[1:] or ["splits", "neusight", "vidur"]
+    wanted = sys.argv[1:] or ["splits", "network", "neusight", "vidur"]
     if "splits" in wanted:
         splits(root)
+    if "network" in wanted:
+        network(root)
     if "neusight" in wanted:
         data = rows_of([root / "neusight" / "train", root / "neusight" / "test"])
         left_out({place: rows for place, rows in data.items() if "conv" not in place[0]}, NEUSIGHT_KINDS, "test")

@@ -97,6 +97,18 @@ def test_a_collective_is_not_predicted_from_work_without_a_network(name: str):
     assert estimate.source is Source.TYPICAL
 
 
+def test_a_collective_that_was_not_measured_takes_what_an_all_reduce_of_as_many_bytes_does():
+    reduces = model(expert(A100, log(1.5), log(1.5), key="all-reduce"), key="all-reduce")
+    shape = [1 << 24, 1, 4]
+    (known,) = Predictor([reduces]).predict_shape("all_reduce", shape, "fp16", A100).values()
+    (estimate,) = Predictor([reduces]).predict_shape("all_gather", shape, "fp16", A100).values()
+    assert (known.source, estimate.source) == (Source.REGRESSED, Source.SIMILAR)
+    assert estimate.extrapolated
+    assert estimate.time_s == pytest.approx(1.5 * estimate.bound_s)
+    assert estimate.low_s == estimate.bound_s  # half would beat it
+    assert estimate.high_s == pytest.approx(max(3, 1.5 * known.high_s / known.time_s) * estimate.bound_s)
+
+
 def test_work_without_a_cost_cannot_be_predicted():
     for works, name in (
         (UNKNOWN, "nobody::knows"),

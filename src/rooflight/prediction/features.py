@@ -31,6 +31,7 @@ OTHERS_KEY: Final = "other ops"
 """The key of what is learned from all ops but products, attention and collectives, for ops that nobody measured."""
 _TILES: Final = ((128, 256), (256, 128), (128, 128), (64, 64))
 """Blocks of the result that one unit of a GPU computes at a time; which of them a library takes, it does not say."""
+ALL_REDUCE_KEY: Final = collectives.Kind.ALL_REDUCE.value
 _NO_ATTENTION: Final = "rows of "
 """What the key begins with of work that is called attention without being known as such: most of it is another op."""
 _NETWORK: Final = "c10d"

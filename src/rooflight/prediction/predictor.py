@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +12,17 @@ import numpy as np
 
 from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
-from rooflight.prediction.features import OTHERS_KEY, PRODUCT_KEY, Facts, Floats, facts_of, is_plain
+from rooflight.prediction.features import (
+    ALL_REDUCE_KEY,
+    OTHERS_KEY,
+    PRODUCT_KEY,
+    Facts,
+    Floats,
+    Kind,
+    facts_of,
+    is_plain,
+    kind_of,
+)
 from rooflight.prediction.model import Answer, Mask, Model, decode
 from rooflight.prediction.products import product_facts
 from rooflight.records.dtypes import dtype_name
@@ -25,6 +35,8 @@ SHIPPED: Final = Path(__file__).parent / "shipped"
 TYPICAL_SLOWDOWN: Final = log(2.0)
 """log(time / bound) of work that no model knows: half the speed of light, as roofline studies commonly find."""
 TYPICAL_SPREAD: Final = log(4.0)
+NETWORK_SPREAD: Final = log(2.0)
+"""How far off, as a factor, a collective may be from an all-reduce that sends as many bytes: see docs/prediction.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -206,11 +218,14 @@ class Predictor:
         return estimates[propagation].time_s * 1e6
 
     def _model_for(self, key: str, facts: Floats) -> tuple[Model | None, Source]:
-        """The model of a kind of work; where there is none, that of other ops."""
+        """The model of a kind of work; where there is none, that of other ops, and for collectives of all-reduce."""
         own = self.model(key)
         if own is not None:
             return own, Source.REGRESSED
-        general = self.model(OTHERS_KEY) if is_plain(key, facts) else None
+        if kind_of(key) is Kind.NETWORK:
+            general = self.model(ALL_REDUCE_KEY)
+        else:
+            general = self.model(OTHERS_KEY) if is_plain(key, facts) else None
         return general, Source.SIMILAR if general else Source.TYPICAL
 
     def _batch(self, key: str, facts: Floats, device: DeviceSpec) -> Batch:
@@ -223,6 +238,9 @@ class Predictor:
             answer = Answer(slowdown=typical, low=low, high=high, known=unknown)
         else:
             answer = model.answer(facts, device)
+            if source is Source.SIMILAR and kind_of(key) is Kind.NETWORK:
+                low = np.minimum(answer.low, np.maximum(0.0, answer.slowdown - NETWORK_SPREAD))
+                answer = replace(answer, low=low, high=np.maximum(answer.high, answer.slowdown + NETWORK_SPREAD))
         return Batch(
             time_s=bound_s * np.exp(answer.slowdown),
             low_s=bound_s * np.exp(answer.low),
