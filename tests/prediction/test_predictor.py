@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from measured_tables import A100_FILE, GRID, H100_FILE, VECTORS, write_table
 
-from rooflight.prediction.features import OTHERS_KEY, PRODUCT_KEY
+from rooflight.prediction.features import OTHERS_KEY, PRODUCT_KEY, names_of
 from rooflight.prediction.fitting import fit
 from rooflight.prediction.predictor import SUFFIX, Predictor
 from rooflight.prediction.reading import read
@@ -107,6 +107,20 @@ def test_a_collective_that_was_not_measured_takes_what_an_all_reduce_of_as_many_
     assert estimate.time_s == pytest.approx(1.5 * estimate.bound_s)
     assert estimate.low_s == estimate.bound_s  # half would beat it
     assert estimate.high_s == pytest.approx(max(3, 1.5 * known.high_s / known.time_s) * estimate.bound_s)
+
+
+def test_a_device_never_shown_is_answered_by_those_that_know_so_many_ranks_and_nodes():
+    key = "all-reduce"
+    ranks_a_node = names_of(key).index("log ranks a node")
+    fewer = expert(H100, log(9), log(9), key=key)
+    fewer.high[ranks_a_node] = log(4)
+    more = expert(A100, log(1.5), log(1.5), key=key)
+    both = Predictor([model(fewer, more, key=key)])
+    asked = {"elements": 1 << 24, "nodes": 1}
+    (eight,) = both.predict_shape("all_reduce", {**asked, "gpus_per_node": 8}, "fp16", "H200-SXM-141GB").values()
+    (four,) = both.predict_shape("all_reduce", {**asked, "gpus_per_node": 4}, "fp16", "H200-SXM-141GB").values()
+    assert eight.time_s == pytest.approx(1.5 * eight.bound_s, rel=1e-3)
+    assert four.time_s > 5 * four.bound_s  # an H100 is more like an H200 than an A100 is
 
 
 def test_work_without_a_cost_cannot_be_predicted():

@@ -21,7 +21,7 @@ def report_of(
     if any(estimate.source is Source.TYPICAL for estimate in estimates.values()):
         notes.append("No model knows this kind of work: half the speed of light, within a factor of four. Sample it.")
     elif any(estimate.source is Source.SIMILAR for estimate in estimates.values()):
-        notes.append("Nothing like this was measured: the estimate is that of other ops as large. Sample it.")
+        notes.append("Nothing like this was measured: the estimate is that of other work as large. Sample it.")
     elif any(estimate.extrapolated for estimate in estimates.values()):
         notes.append("Outside what was sampled (shape or device): the interval is wider, and less sure than it says.")
     return Report(

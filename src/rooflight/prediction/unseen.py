@@ -15,6 +15,8 @@ from rooflight.prediction.features import Floats, names_of
 _SCALES: Final[Mapping[str, float]] = {"bandwidth": 1.0, "peak": 1.0, "unit": 0.7, "capability": 1.0}
 """How far apart, in each trait, devices are that count as different: a factor of e, or one compute capability."""
 
+_TELLING: Final = ("log item", "log ranks a node", "log nodes")
+"""Features of which an expert says nothing outside of what it was shown."""
 TRAITS: Final = (*_SCALES, "watts")
 """All that is kept of a device."""
 
@@ -47,13 +49,13 @@ def blended(
     power: float,
 ) -> Floats:
     """log(time / bound) of rows of features [rows, features] on a device with these traits, from what each expert
-    answers: first those that know work of this item size at all, as half-precision products say nothing of others,
-    then those of devices that are alike. ``power`` as ``Model`` has it.
+    answers: first those that know work of this item size at all, as half-precision products say nothing of others, or
+    collectives over so many ranks and nodes; then those of devices that are alike. ``power`` as ``Model`` has it.
     """
     hungry = power * computing(key, values)
     weights, answered = [], []
     for expert, answer in zip(experts, answers, strict=True):
-        weights.append(alike(traits, expert.traits) * np.where(_knows_items(key, expert, values), 1.0, 1e-6))
+        weights.append(alike(traits, expert.traits) * np.where(_knows(key, expert, values), 1.0, 1e-6))
         answered.append(np.maximum(0.0, answer + hungry * fewer_watts(expert.traits, traits)))
     return np.asarray((np.stack(weights) * np.stack(answered)).sum(axis=0) / np.sum(weights, axis=0))
 
@@ -74,11 +76,14 @@ def fewer_watts(known: Mapping[str, float], other: Mapping[str, float]) -> float
     return max(-2.0, min(2.0, known["watts"] - other["watts"]))
 
 
-def _knows_items(key: str, expert: Known, values: Floats) -> NDArray[np.bool_]:
-    if (place := _place(key, "log item")) is None:
-        return np.ones(len(values), dtype=bool)
-    item = values[:, place]
-    return np.asarray((item >= expert.low[place] - 0.1) & (item <= expert.high[place] + 0.1))
+def _knows(key: str, expert: Known, values: Floats) -> NDArray[np.bool_]:
+    """Which rows of features [rows, features] are of a kind that an expert was shown at all."""
+    found = np.ones(len(values), dtype=bool)
+    for place in (_place(key, name) for name in _TELLING):
+        if place is None:
+            continue
+        found &= (values[:, place] >= expert.low[place] - 0.1) & (values[:, place] <= expert.high[place] + 0.1)
+    return found
 
 
 def _place(key: str, name: str) -> int | None:
