@@ -30,11 +30,7 @@ def group_attributes(shape: Shape) -> dict[str, AttributeValue]:
 
 def several(shape: Shape) -> str | None:
     """A collective needs somebody to talk to."""
-    return (
-        None
-        if num_ranks(shape) > 1
-        else "a collective needs at least 2 ranks (nodes x gpus_per_node)"
-    )
+    return None if num_ranks(shape) > 1 else "a collective needs at least 2 ranks (nodes x gpus_per_node)"
 
 
 def shares(shape: Shape) -> str | None:
