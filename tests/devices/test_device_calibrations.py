@@ -146,3 +146,17 @@ def test_the_folder_follows_the_environment(monkeypatch, tmp_path):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/ada")
     assert calibrations.folder() == Path("/home/ada/.cache/rooflight")
+
+
+def test_a_device_is_called_by_its_name_or_by_what_was_measured_here():
+    with pytest.raises(ValueError, match="no cpu was calibrated on this machine: run rooflight calibrate"):
+        calibrations.called("cpu")
+    calibrations.save(CPU)
+    calibrations.save(GPU)
+    for name in ("cpu", "CPU", "amd epyc 7763"):
+        assert calibrations.called(name) == calibrations.device_of(CPU)
+    for name in ("cuda", calibrations.device_of(GPU).name):
+        assert calibrations.called(name) == calibrations.device_of(GPU)
+    assert calibrations.called("A100-SXM4-80GB") == devices.get("A100-SXM4-80GB")
+    with pytest.raises(ValueError, match="H300"):
+        calibrations.called("NVIDIA H300")

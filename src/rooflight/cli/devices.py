@@ -48,7 +48,9 @@ def devices(context: typer.Context, as_json: AsJson = False) -> None:
 @app.command()
 def show(name: Annotated[str, typer.Argument(help="A device, or a path to a TOML.")], as_json: AsJson = False) -> None:
     """Show every figure of one device: datasheet beside calibration, sources and doubts."""
-    spec = _device(name)
+    from rooflight.devices.calibrations import called
+
+    spec = called(name)
     figures = tuple(_figures(spec))
     if as_json:
         _print_json(_identity(spec) | {"figures": [_figure_json(figure, spec) for figure in figures]})
@@ -66,20 +68,6 @@ def _list(as_json: bool) -> None:
         _print_json([_summary(spec) for spec in specs])
     else:
         _print_list(specs)
-
-
-def _device(name: str) -> DeviceSpec:
-    """The device called ``name``, with its newest calibration; a calibrated CPU answers to its name and to "cpu"."""
-    from rooflight.devices import get
-    from rooflight.devices.calibrations import device_of, saved
-
-    calibrated = [device_of(calibration) for calibration in saved()]
-    for spec in calibrated:
-        if spec.datasheet is None and name.lower() in (spec.name.lower(), spec.kind):
-            return spec
-    spec = get(name)
-    roofs = next((other.calibrated for other in calibrated if other.name == spec.name), None)
-    return spec if roofs is None else spec.with_calibration(roofs)
 
 
 def _figures(spec: DeviceSpec) -> Iterator[_Figure]:

@@ -11,7 +11,7 @@ import typer
 def predict(
     context: typer.Context,
     operator: Annotated[str, typer.Argument(help="An operator of rooflight sample --list.")],
-    device: Annotated[str, typer.Option(help="A device of rooflight devices.")],
+    device: Annotated[str, typer.Option(help="A device of rooflight devices; cpu: this one.")],
     dtype: Annotated[str, typer.Option(help="bf16, fp16, fp32, ...")] = "bf16",
     models: Annotated[Path | None, typer.Option(help="Folder that rooflight fit wrote. [default: ours]")] = None,
     json: Annotated[str | None, typer.Option(help="Write JSON to this file, - for standard output.")] = None,
@@ -23,16 +23,17 @@ def predict(
 
     \b
       rooflight predict gemm --m 4096 --n 4096 --k 4096 --dtype bf16 --device H100-SXM5-80GB
+      rooflight predict gemm --m 4096 --n 4096 --k 4096 --dtype fp32 --device cpu --models models
       rooflight predict flash_atten --mp 1 --b 4 --h 32 --l 2048 --dim 4096 --dtype fp16 --device A100-SXM4-80GB
     """
-    from rooflight.devices import get
+    from rooflight.devices.calibrations import called
     from rooflight.prediction.predict_report import report_of
     from rooflight.prediction.predictor import SHIPPED, Predictor
     from rooflight.reporting.output import check_writable, write_report
 
     check_writable(json)
     shape = _shape(context.args)
-    spec = get(device)
+    spec = called(device)
     estimates = Predictor.load(models or SHIPPED).predict_shape(operator, shape, dtype, spec)
     write_report(report_of(operator, shape, dtype, spec, estimates), json=json)
 

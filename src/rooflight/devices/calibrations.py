@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from rooflight.devices.catalog import find_by_torch_name
+from rooflight.devices.catalog import find_by_torch_name, get
 from rooflight.devices.spec import DeviceSpec, Roofs
 
 
@@ -79,6 +79,22 @@ def device_of(calibration: Calibration) -> DeviceSpec:
         notes=("not in the catalog: every figure is measured",),
         sources=(calibration.roofs.source,),
     )
+
+
+def called(name: str) -> DeviceSpec:
+    """The device called ``name``, with its newest calibration: one of the catalog, one that was only measured, or
+    "cpu" and "cuda" for what was measured here last. Raises ValueError for an unknown device, for "cpu" and "cuda"
+    where nothing was measured, and for a calibration file that is broken.
+    """
+    calibrated, wanted = [device_of(calibration) for calibration in saved()], name.lower()
+    for spec in calibrated:
+        if wanted == spec.kind or (spec.datasheet is None and wanted == spec.name.lower()):
+            return spec
+    if wanted in ("cpu", "cuda"):
+        raise ValueError(f"no {wanted} was calibrated on this machine: run rooflight calibrate, or name a device")
+    spec = get(name)
+    roofs = next((other.calibrated for other in calibrated if other.name == spec.name), None)
+    return spec if roofs is None else spec.with_calibration(roofs)
 
 
 def folder() -> Path:
