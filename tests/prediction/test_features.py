@@ -289,5 +289,12 @@ def test_two_ranks_take_part_in_a_send_whatever_the_group(attributes: dict[str, 
     assert (found["sent"], found["ranks"], found["nodes"]) == (X.nbytes, 2, nodes)
 
 
+@pytest.mark.parametrize("name", ["c10d::recv_", "c10d::allreduce_"])
+def test_a_rank_that_sends_nothing_tells_nothing_of_a_network(name: str):
+    found = facts_of((op(name, {"tensors": X}, [X], group_size=1),), A100)
+    assert found is not None
+    assert found.key == name
+
+
 def test_a_collective_of_an_unknown_group_has_no_facts():
     assert facts_of((op("c10d::allreduce_", {"tensors": X}, [X]),), A100) is None

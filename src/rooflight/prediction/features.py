@@ -139,9 +139,8 @@ def facts_from(work: Sequence[Costed]) -> Facts | None:
         if heads is not None:
             return Facts(key=main.name, values=(*common, *heads))
     collective = collectives.kind_of(main.name)
-    if collective is not None and len(ops) == 1:
-        sent = float(known[0].bytes_sent)
-        return Facts(key=collective.value, values=(*common, sent, *_taking_part(main, collective)))
+    if collective is not None and len(ops) == 1 and (sent := known[0].bytes_sent):
+        return Facts(key=collective.value, values=(*common, float(sent), *_taking_part(main, collective)))
     # what takes next to nothing, as counting a step does, makes no other kind of work of it
     named = [op.name for op, bound in zip(ops, bounds, strict=True) if bound.time_s >= _NEGLIGIBLE * common[0]]
     names = "+".join(dict.fromkeys(named))
@@ -279,7 +278,7 @@ def _taking_part(op: OpSignature, kind: collectives.Kind) -> tuple[float, float]
     """Ranks that take part in a collective, and nodes that they are on: one where nothing is said of them."""
     nodes = op.attribute("group_nodes")
     nodes = nodes if isinstance(nodes, int) and nodes > 1 else 1
-    if kind in (collectives.Kind.SEND, collectives.Kind.RECEIVE):
+    if kind is collectives.Kind.SEND:
         return 2.0, float(min(nodes, 2))
     ranks = op.attribute("group_size")
     return float(max(ranks, nodes) if isinstance(ranks, int) else nodes), float(nodes)
