@@ -128,6 +128,15 @@ def test_list_and_help_have_what_one_needs():
     assert "rooflight merge part1.jsonl" in rooflight("merge", "--help").stdout
 
 
+@pytest.fixture
+def heard_ctrl_c():
+    """A process that is started hears Ctrl-C, also where the tests were started in the background, which does not."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard_ctrl_c")
 def test_ctrl_c_keeps_every_finished_row(tmp_path):
     arguments = [
         sys.executable,
