@@ -2,7 +2,7 @@
 # Fit the models that come with Rooflight: ROOFLIGHT_DATA=path/to/data bash benchmarks/fit_shipped.sh
 # From estimate-train-time's operators (A100, GH200), NeuSight's (FP32, nine GPUs) and Vidur's layers (A100, H100); from
 # both collectives. Left out are Perlmutter's, which ran over sockets between nodes and over single links within, Vista's
-# all-gathers, most of which are faster than its network, and Vidur's sends between pairs: two kinds of node have one and
+# all-gathers, most of which lint flags, and Vidur's sends between pairs: two kinds of node have one and
 # the same file.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -4,7 +4,8 @@
 
 *splits*, of estimate-train-time's tables: *random*, 15 % of the rows of the operators named; *largest*, the largest
 fifth of them by bound, while nothing of that kind of work that is as large is shown. *network*: the same of
-collectives, those that the shipped models learn from. *neusight* and *vidur*: a GPU left
+collectives, those that the shipped models learn from; and how much slower Perlmutter's all-gathers are than its
+all-reduces that send as much. *neusight* and *vidur*: a GPU left
 out of training altogether; on NeuSight's test rows of it (training: train and test rows of the others) and on all
 Vidur rows of it. At most 6,000 rows a kind of work and GPU are shown where a GPU is left out. Rows that rooflight lint
 flags are neither learned from nor scored. Mean absolute percentage errors.
@@ -164,6 +165,19 @@ def network(root: Path) -> None:
                 f"{100 * np.mean(holds):.0f} %",
                 flush=True,
             )
+
+    nccl = root / "estimate-train-time" / "regressors" / "Perlmutter" / "nccl"
+    gathers, reduces = (
+        rows_of(sorted(nccl.glob(f"*_{name}_large_*")))[key, A100]
+        for name, key in (("allgather", "all-gather"), ("allreduce", "all-reduce"))
+    )
+    for ranks, nodes in np.unique(gathers.facts[:, -2:], axis=0):
+        here = [rows.slowdown[(rows.facts[:, -2:] == (ranks, nodes)).all(axis=1)] for rows in (gathers, reduces)]
+        ratios = [np.exp(np.quantile(here[0], at) - np.quantile(here[1], at)) for at in (0.1, 0.5)]
+        print(
+            f"Perlmutter, {ranks:.0f} ranks on {nodes:.0f} nodes: all-gather / all-reduce {ratios[1]:.2f}, "
+            f"of their fast ends {ratios[0]:.2f}"
+        )
 
 
 def experts_of(data: dict[tuple[str, str], Rows]) -> Iterator[tuple[str, list[tuple[Expert, Shown, Rows]]]]:

@@ -30,7 +30,8 @@ def test_times_that_beat_a_calibration_are_blamed_on_it(
     (table,) = read(write_table(tmp_path))
     assert len(GRID) == 64
     if calibrated:
-        table = replace(table, device=table.device.with_calibration(Roofs(source="a slow hour")))
+        device = replace(table.device, datasheet=None, calibrated=Roofs(source="a slow hour"))
+        table = replace(table, device=device)
     findings = [
         Finding(
             source=table.source,

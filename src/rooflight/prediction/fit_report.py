@@ -83,10 +83,10 @@ def report_of(
 
 
 def _beaten_calibrations(tables: Sequence[Table], findings: Sequence[Finding]) -> Iterator[str]:
-    """What to do about devices that were calibrated, and whose times are faster than that allows."""
+    """What to do about devices known by a calibration alone, whose times are faster than that allows."""
     times = Counter[str]()
     for table in tables:
-        if table.device.calibrated is not None:
+        if table.device.calibrated is not None and table.device.datasheet is None:
             times[table.device.name] += table.seconds.size
     faster = Counter(finding.device for finding in findings if finding.rule is Rule.FASTER_THAN_LIGHT)
     for device, count in sorted(faster.items()):
