@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from rooflight.sampling import registry
+from rooflight.operators import registry
 from rooflight.sampling.axes import Shapes
 from rooflight.sampling.job import Job, run
 from rooflight.sampling.plans import PointPlan

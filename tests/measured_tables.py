@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from rooflight.operators import registry
+from rooflight.operators.operator import PAIR
 from rooflight.prediction.features import facts_of
 from rooflight.prediction.reading import device_called
-from rooflight.sampling import registry
-from rooflight.sampling.operator import PAIR
 
 A100_FILE, H100_FILE = "NVIDIAA100-SXM4-80GB", "NVIDIAH10080GBHBM3"
 GRID = tuple(product((256, 512, 1024, 2048), repeat=3))

@@ -16,9 +16,9 @@ import rooflight as rl
 from rooflight.capture.events import Event
 from rooflight.capture.kineto import STEP_MARK, op_times
 from rooflight.capture.measure import joined_share
+from rooflight.network.collectives import Kind
 from rooflight.records.archive import load
 from rooflight.roofline.analysis import Analysis
-from rooflight.roofline.collectives import Kind
 from rooflight.roofline.communication import Collective
 from rooflight.roofline.ranks import RankedAnalysis, merge
 from rooflight.roofline.ranks_report import ranks_report

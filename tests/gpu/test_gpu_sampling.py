@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rooflight.sampling import grids, registry
-from rooflight.sampling.rows import Status
+from rooflight.operators import registry
+from rooflight.records.samples import Status
+from rooflight.sampling import grids
 from rooflight.sampling.runner import Repeats, Sampler
 
 pytestmark = pytest.mark.gpu

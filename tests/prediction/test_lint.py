@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 
 from rooflight import devices
 from rooflight.cli.main import app
+from rooflight.operators import registry
 from rooflight.prediction.light import light_of
 from rooflight.prediction.lint import Rule, lint, lint_table
 from rooflight.prediction.reading import read
 from rooflight.prediction.tables import Table
-from rooflight.sampling import registry
 
 A100 = devices.get("A100-SXM4-80GB")
 GRID = tuple(product((1, 2, 4), (2, 4, 8), (1024, 2048, 3072, 4096), (2048, 4096, 6144)))

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from rooflight import devices
+from rooflight.operators import registry
 from rooflight.prediction.lint import Rule, lint_table
 from rooflight.prediction.reading import find, read, read_file
-from rooflight.sampling import registry
 
 COMMON = "OPName,Latency,Device,Kernel Name,Grid x"
 A100, T4 = "NVIDIA A100-PCIE-40GB", "Tesla T4"

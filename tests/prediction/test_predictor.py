@@ -17,13 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from measured_tables import A100_FILE, GRID, H100_FILE, VECTORS, write_table
 
+from rooflight.operators import registry
 from rooflight.prediction.features import OTHERS_KEY, PRODUCT_KEY, names_of
 from rooflight.prediction.fitting import fit
 from rooflight.prediction.predictor import SUFFIX, Predictor
 from rooflight.prediction.reading import read
 from rooflight.prediction.teaching import LEAST_ROWS
 from rooflight.records.estimate import Estimate, Source
-from rooflight.sampling import registry
 
 X = spec((1 << 20,))
 ADD = op("aten::add", {"self": X, "other": X}, [X])

@@ -8,7 +8,7 @@ import pytest
 
 from rooflight import devices
 from rooflight.prediction.reading import find, read, read_file
-from rooflight.sampling.rows import Header, Row, Status
+from rooflight.records.samples import Header, Row, Status
 from rooflight.sampling.store import Store
 
 A100 = "NVIDIAA100-SXM4-80GB"

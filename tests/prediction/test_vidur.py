@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from rooflight import devices
+from rooflight.operators import registry
 from rooflight.prediction.lint import Rule, lint, lint_table
 from rooflight.prediction.reading import read, read_file, vidur, vidur_network
-from rooflight.sampling import registry
 
 OPS = (
     *("emb", "input_layernorm", "attn_pre_proj", "attn_rope", "attn_post_proj", "post_attention_layernorm"),

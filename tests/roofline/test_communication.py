@@ -12,10 +12,10 @@ from sessions import Call, session_of
 
 from rooflight.costs.registry import cost_of
 from rooflight.devices import get
+from rooflight.network.collectives import _KINDS, Kind, bus_factor, kind_of, payload_bytes, ring_s, tree_s
 from rooflight.records.session import Measurement, Session
 from rooflight.reporting.json import render_json
 from rooflight.roofline.analysis import Analysis
-from rooflight.roofline.collectives import _KINDS, Kind, bus_factor, kind_of, payload_bytes, ring_s, tree_s
 from rooflight.roofline.communication import Communication, RankGroup, communication_of
 from rooflight.roofline.intervals import Intervals
 from rooflight.roofline.report import report_of

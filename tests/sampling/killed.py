@@ -12,11 +12,12 @@ import sys
 import time
 from pathlib import Path
 
-from rooflight.sampling import facts, registry
+from rooflight.operators import registry
+from rooflight.records.samples import Row, Status
+from rooflight.sampling import facts
 from rooflight.sampling.axes import ADD, Axis, Grid
 from rooflight.sampling.job import Job, run
 from rooflight.sampling.plans import PointPlan
-from rooflight.sampling.rows import Row, Status
 
 WORK_S = 0.0003
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.sampling import registry
+from rooflight.operators import registry
+from rooflight.records.sample_file import read
+from rooflight.records.samples import Row, Status
 from rooflight.sampling.job import Job
-from rooflight.sampling.rows import Row, Status
-from rooflight.sampling.store import Store, read
+from rooflight.sampling.store import Store
 
 SCRIPT = Path(__file__).with_name("killed.py")
 

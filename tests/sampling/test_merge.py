@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.sampling import registry
+from rooflight.operators import registry
+from rooflight.records.samples import Row, Status
 from rooflight.sampling.job import Job
 from rooflight.sampling.merge import merge
-from rooflight.sampling.rows import Row, Status
 from rooflight.sampling.store import Store
 
 HEAD = "mp,b,l,dim,F_dur(us),B_dur(us)"

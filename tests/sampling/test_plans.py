@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from rooflight.sampling import grids, registry
+from rooflight.operators import registry
+from rooflight.records.sample_file import Rows
+from rooflight.records.samples import Row, Status
+from rooflight.sampling import grids
 from rooflight.sampling.axes import ADD, MUL, Axis, Grid, Span
 from rooflight.sampling.design import SmartPlan
 from rooflight.sampling.launch import seconds
 from rooflight.sampling.plans import PointPlan
-from rooflight.sampling.rows import Row, Status
-from rooflight.sampling.store import Rows
 
 COPY = registry.find("copy")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.sampling import registry
+from rooflight.operators import registry
 from rooflight.sampling.axes import ADD, Axis, Grid
 from rooflight.sampling.executors import ray as executor
 from rooflight.sampling.job import DATA, Job

@@ -9,11 +9,12 @@ import pytest
 import torch
 from fake_clock import FakeClock
 
-from rooflight.sampling import grids, registry, runner
-from rooflight.sampling.operator import STEP, Operator, Prepared, RefusedError, Work
-from rooflight.sampling.rows import Status, middle_s, undisturbed_s
+from rooflight.operators import registry
+from rooflight.operators.operator import STEP, Operator, Prepared, RefusedError, Work
+from rooflight.operators.tensor_parallel import anything
+from rooflight.records.samples import Status, middle_s, undisturbed_s
+from rooflight.sampling import grids, runner
 from rooflight.sampling.runner import ColdClock, Repeats, Sampler, flush_caches, needed_bytes
-from rooflight.sampling.shards import anything
 
 
 def operator(forward, backward=None) -> Operator:

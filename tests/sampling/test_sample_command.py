@@ -253,9 +253,9 @@ def test_the_log_has_the_page_s_lines(tmp_path):
 
 
 OWN = """
-from rooflight.sampling.operator import STEP, Operator, Prepared, Work
-from rooflight.sampling.registry import register
-from rooflight.sampling.signatures import map_one, tensor
+from rooflight.operators.operator import STEP, Operator, Prepared, Work
+from rooflight.operators.registry import register
+from rooflight.operators.signatures import map_one, tensor
 
 
 def work(shape, dtype):

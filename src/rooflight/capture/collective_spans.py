@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from rooflight.capture.events import Event
+from rooflight.network.collectives import Kind, kind_of
 from rooflight.records.signature import OpSignature
-from rooflight.roofline.collectives import Kind, kind_of
 
 SPAN: Final = "gloo:"
 _CALLERS: Final = ("gloo:send", "gloo:recv", "gloo:recvAnySource")

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from rooflight.capture.collective_spans import SPAN, Interval, Launch, Step, join_spans, worker_threads
 from rooflight.capture.events import Event
+from rooflight.network.collectives import kind_of, waits
 from rooflight.records.session import Float64, Session
-from rooflight.roofline.collectives import kind_of, waits
 
 STEP_MARK: Final = "rooflight.step"
 _MOST_SKIPS: Final = 1000

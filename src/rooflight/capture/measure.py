@@ -10,8 +10,8 @@ import numpy as np
 
 from rooflight.capture.events import Event, events_of
 from rooflight.capture.kineto import STEP_MARK, op_times, works_on_memory
+from rooflight.network.collectives import kind_of
 from rooflight.records.session import Measurement, Session
-from rooflight.roofline.collectives import kind_of
 
 Progress = Callable[[str], None]
 

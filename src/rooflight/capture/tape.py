@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from rooflight.capture.plans import known_int
+from rooflight.network.collectives import kind_of
 from rooflight.records.record import Direction, ModuleEntry
 from rooflight.records.session import NO_PARENT, Columns, Int32, Int64, Measurement, Session
 from rooflight.records.signature import OpSignature
-from rooflight.roofline.collectives import kind_of
 
 
 class Tape:

@@ -175,7 +175,7 @@ def _print_operators() -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from rooflight.sampling import registry
+    from rooflight.operators import registry
 
     table = Table(title="Operators", title_justify="left")
     for column in ("operator", "parameters", "what it runs"):

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.registry import cost_of, family_of
 from rooflight.devices.spec import DeviceSpec
+from rooflight.network import collectives
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec
-from rooflight.roofline import collectives
 from rooflight.roofline.bound import Bound, bound_of
 
 Floats = NDArray[np.float64]

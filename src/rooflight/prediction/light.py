@@ -13,12 +13,12 @@ import numpy as np
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.registry import cost_of, family_of
 from rooflight.devices.spec import DeviceSpec
+from rooflight.operators import registry
+from rooflight.operators.operator import Shape
 from rooflight.prediction.features import Costed, Facts, bounded, facts_from
 from rooflight.prediction.tables import Floats, Table
 from rooflight.records.dtypes import item_bytes
 from rooflight.records.signature import OpSignature
-from rooflight.sampling import registry
-from rooflight.sampling.operator import Shape
 
 UNLISTED_CACHE_BYTES: Final = 64 * 2**20
 """What a cache may hold on a part of which none is listed."""

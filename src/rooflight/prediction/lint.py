@@ -10,14 +10,14 @@ from typing import Final
 
 import numpy as np
 
+from rooflight.operators import registry
+from rooflight.operators.builders.collective import TOPOLOGY
 from rooflight.prediction import suspicion
 from rooflight.prediction.light import Light, light_of
 from rooflight.prediction.neighbours import Lines, lines_of
 from rooflight.prediction.suspicion import Suspicion
 from rooflight.prediction.tables import Table
 from rooflight.records.quantity import Quantity, percent, three_digits
-from rooflight.sampling import registry
-from rooflight.sampling.ranks import TOPOLOGY
 
 Place = tuple[Path, str, int | None, str]
 """Source, kernel, line and direction: one time of all tables, as no line of a file has a kernel twice."""

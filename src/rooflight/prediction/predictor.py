@@ -170,8 +170,8 @@ class Predictor:
         """Seconds by direction ("fwd" and "bwd", or "step") of an operator that can be sampled. Raises ValueError for
         an unknown operator or device, and for a shape that cannot be.
         """
-        from rooflight.sampling import registry
-        from rooflight.sampling.operator import PAIR
+        from rooflight.operators import registry
+        from rooflight.operators.operator import PAIR
 
         operator = registry.find(function)
         whole = operator.shape(shape)

@@ -1,6 +1,6 @@
 """Communication: how fast links let a session's collectives be, how fast they were, how much of them nothing hid.
 
-Formulas and conventions: ``rooflight.roofline.collectives``.
+Formulas and conventions: ``rooflight.network.collectives``.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.costs.cost import OpCost, Uncosted
+from rooflight.network.collectives import Kind, bus_factor, kind_of, payload_bytes, ring_s, tree_s, waits
 from rooflight.records.session import NO_PARENT, Float64, Int64, Session
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.bound import Bound
-from rooflight.roofline.collectives import Kind, bus_factor, kind_of, payload_bytes, ring_s, tree_s, waits
 from rooflight.roofline.intervals import Intervals
 
 

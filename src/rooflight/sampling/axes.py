@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log, prod
 
-from rooflight.sampling.operator import Operator, Shape
+from rooflight.operators.operator import Operator, Shape
 
 MUL, ADD = "mul", "add"
 

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from rooflight.costs.cost import OpCost
 from rooflight.costs.registry import cost_of
+from rooflight.operators.operator import Operator, Shape
+from rooflight.records.sample_file import Rows
+from rooflight.records.samples import Row, Status, middle_s
 from rooflight.sampling import grids
 from rooflight.sampling.axes import complete
-from rooflight.sampling.operator import Operator, Shape
 from rooflight.sampling.plans import Key, check_part
-from rooflight.sampling.rows import Row, Status, middle_s
-from rooflight.sampling.store import Rows
 
 Floats = NDArray[np.float64]
 

@@ -13,13 +13,7 @@ from rooflight.machine import environment
 from rooflight.machine.environment import cpu_model
 from rooflight.machine.presence import cuda_name
 
-_SHORT: Final = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
 _CLOCKS: Final = "clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.limit"
-
-
-def short_precision(dtype: str) -> str:
-    """The page's name of a dtype: ``fp16`` for ``float16``."""
-    return _SHORT.get(dtype, dtype)
 
 
 def device_label(kind: str, number: int = 0) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from rooflight.sampling import registry
+from rooflight.operators import registry
+from rooflight.operators.operator import Operator
 from rooflight.sampling.axes import ADD, MUL, Axis, Grid, Shapes, Span
-from rooflight.sampling.operator import Operator
 
 _MP: Final = Axis(1, 2, 16, MUL)
 _PAGE: Final = {
@@ -240,6 +240,6 @@ def everything() -> tuple[Operator, ...]:
 
 
 def _sizes(operator: Operator) -> tuple[str, ...]:
-    from rooflight.sampling.ranks import TOPOLOGY
+    from rooflight.operators.builders.collective import TOPOLOGY
 
     return tuple(name for name in operator.parameters if name not in TOPOLOGY)

@@ -8,14 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rooflight.operators.estimate_train_time import short_precision
+from rooflight.operators.operator import Operator, Shape
+from rooflight.records.sample_file import SUFFIX
+from rooflight.records.samples import Header, Row
 from rooflight.sampling import facts
+from rooflight.sampling.estimate_train_time import columns_of
 from rooflight.sampling.log import Progress
-from rooflight.sampling.operator import Operator, Shape
-from rooflight.sampling.page import columns_of
 from rooflight.sampling.plans import Plan
-from rooflight.sampling.rows import Header, Row
 from rooflight.sampling.runner import Repeats, Sampler
-from rooflight.sampling.store import SUFFIX, Store
+from rooflight.sampling.store import Store
 
 DATA, LOG = "sampling_data", "sampling_log"
 _CSV_PERIOD_S = 30.0
@@ -51,7 +53,7 @@ class Job:
     @property
     def precision(self) -> str:
         """The page's name of the dtype."""
-        return facts.short_precision(self.dtype)
+        return short_precision(self.dtype)
 
     def base(self, device: str) -> str:
         """The page's file name without an ending."""

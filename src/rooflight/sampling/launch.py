@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rooflight.machine.presence import cuda_name
+from rooflight.operators import registry
+from rooflight.operators.operator import Operator
+from rooflight.operators.user_file import operators_of
 from rooflight.records.dtypes import dtype_name
-from rooflight.sampling import grids, lockstep, page, profiling, registry
+from rooflight.sampling import estimate_train_time, grids, lockstep, profiling
 from rooflight.sampling.axes import Shapes, complete
 from rooflight.sampling.design import SmartPlan
 from rooflight.sampling.job import DATA, Job, Outcome
 from rooflight.sampling.job import run as run_job
-from rooflight.sampling.operator import Operator
-from rooflight.sampling.own import operators_of
 from rooflight.sampling.plans import Plan, PointPlan, check_part
 from rooflight.sampling.runner import Repeats, Sampler, pin
 
@@ -94,7 +95,7 @@ def tasks(wish: Wish) -> tuple[Task, ...]:
     if not wish.box_s > 0:
         raise ValueError("--time-box must be more than 0 seconds")
     if wish.config is not None:
-        return (_configured(wish, page.load(wish.config)),)
+        return (_configured(wish, estimate_train_time.load(wish.config)),)
     found = [operator for word in dict.fromkeys(wish.operators) for operator in operators_of(word)]
     if wish.sweep == "smart":
         return _smart(wish, found or [registry.find(name) for name in grids.SMART])
@@ -157,7 +158,7 @@ def _smart(wish: Wish, operators: list[Operator]) -> tuple[Task, ...]:
     return tuple(found)
 
 
-def _configured(wish: Wish, config: page.Config) -> Task:
+def _configured(wish: Wish, config: estimate_train_time.Config) -> Task:
     operator = config.operator
     repeats = Repeats(warmups=config.warmups, least=config.active, most=max(config.active, 10), box_s=wish.box_s)
     shapes = tuple(complete(operator, shape) for shape in config.shapes)

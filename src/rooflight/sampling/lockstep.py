@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from rooflight.operators.operator import Shape
 from rooflight.sampling.job import Job, Keeper, Outcome
-from rooflight.sampling.operator import Shape
 from rooflight.sampling.plans import Plan
 from rooflight.sampling.runner import Sampler
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
-from rooflight.sampling.page import TIMES
-from rooflight.sampling.store import SUFFIX, csv_lines, read
+from rooflight.operators.estimate_train_time import TIMES
+from rooflight.records.sample_file import SUFFIX, read
+from rooflight.sampling.store import csv_lines
 
 _NAME = re.compile(r"(?P<device>[^_]+)_(?P<kernel>.+)_(?P<precision>fp\d+|bf16|[a-z]+\d+\w*)(?P<part>_\d+_\d+)?")
 _TIME_COLUMNS = tuple(dict.fromkeys(name for names in TIMES.values() for name in names))

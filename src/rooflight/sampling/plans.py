@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Protocol
 
-from rooflight.sampling.operator import Shape
-from rooflight.sampling.store import Rows
+from rooflight.operators.operator import Shape
+from rooflight.records.sample_file import Rows
 
 MANY = 1_000_000
 """Shapes beyond which somebody should be asked first."""

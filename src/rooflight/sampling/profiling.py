@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rooflight.sampling.operator import Operator, Prepared, Shape
+from rooflight.operators.operator import Operator, Prepared, Shape
 
 
 def run_once(operator: Operator, shape: Shape, dtype: str, device: str) -> None:

@@ -15,10 +15,10 @@ from rooflight.machine.caches import data_caches, usable_cores
 from rooflight.machine.clocks import Clock, CudaEvents, SteadyClock, cold_cache
 from rooflight.machine.presence import free_memory_bytes
 from rooflight.machine.timing import measure
+from rooflight.operators.operator import Operator, Prepared, RefusedError, Shape, Work
+from rooflight.records.samples import Row, Status
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED
-from rooflight.sampling.operator import Operator, Prepared, RefusedError, Shape, Work
-from rooflight.sampling.rows import Row, Status
 
 Run = Callable[[], object]
 

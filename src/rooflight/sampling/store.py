@@ -4,48 +4,17 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
 import msgspec
 
-from rooflight.sampling.operator import Shape
-from rooflight.sampling.page import TIMES
-from rooflight.sampling.rows import Header, Row, Status, middle_s
+from rooflight.operators.estimate_train_time import TIMES
+from rooflight.records.sample_file import Rows, parse
+from rooflight.records.samples import Header, Row, Status, middle_s
 
-SUFFIX = ".jsonl"
 _READ_BYTES = 1 << 20
-
-
-class Rows(Mapping[tuple[int, ...], Row]):
-    """The rows of a file by shape, and the seconds they took together."""
-
-    def __init__(self, parameters: tuple[str, ...]) -> None:
-        self.parameters = parameters
-        self.spent_s = 0.0
-        self._rows: dict[tuple[int, ...], Row] = {}
-
-    def key(self, shape: Shape) -> tuple[int, ...]:
-        """The values of a shape, in the order of the columns."""
-        return tuple(shape[name] for name in self.parameters)
-
-    def add(self, row: Row) -> None:
-        """Take in a row. Raises ValueError for a shape that is there already."""
-        key = self.key(row.shape)
-        if key in self._rows:
-            raise ValueError(f"shape {key} has a row already")
-        self._rows[key] = row
-        self.spent_s += row.spent_s
-
-    def __getitem__(self, key: tuple[int, ...]) -> Row:
-        return self._rows[key]
-
-    def __iter__(self) -> Iterator[tuple[int, ...]]:
-        return iter(self._rows)
-
-    def __len__(self) -> int:
-        return len(self._rows)
 
 
 class Store:
@@ -98,7 +67,7 @@ class Store:
         whole = content[: content.rfind(b"\n") + 1]
         if not whole and not _is_torn_header(content):
             raise ValueError(f"{self.path} is no file of samples: choose another --out")
-        found, rows = _parse(whole, self.path) if whole else (self.header, [])
+        found, rows = parse(whole, self.path) if whole else (self.header, [])
         if len(whole) < len(content):
             os.ftruncate(self._file, len(whole))
         if not whole:
@@ -121,19 +90,6 @@ class Store:
             raise OSError(f"{self.path}: the disk is full")
 
 
-def read(path: Path) -> tuple[Header, Rows]:
-    """The header and rows of a file, a cut-off last line left out. Raises ValueError for any other file."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}") from None
-    header, found = _parse(content[: content.rfind(b"\n") + 1], path)
-    rows = Rows(header.parameters)
-    for row in found:
-        rows.add(row)
-    return header, rows
-
-
 def csv_lines(header: Header, rows: Rows) -> Iterator[str]:
     """The page's CSV: its columns, one line for each row that is ok, times in microseconds."""
     yield ",".join((*(name for name, _ in header.columns), *TIMES[header.directions])) + "\n"
@@ -141,19 +97,6 @@ def csv_lines(header: Header, rows: Rows) -> Iterator[str]:
         if row.status is Status.OK:
             times = (f"{middle_s(row.samples_s[direction]) * 1e6:.3f}" for direction in header.directions)
             yield ",".join((*map(str, key), *times)) + "\n"
-
-
-def _parse(content: bytes, path: Path) -> tuple[Header, list[Row]]:
-    first, *lines = content.splitlines() or [b""]
-    try:
-        header = msgspec.json.decode(first, type=Header)
-        rows = [msgspec.json.decode(line, type=Row) for line in lines]
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise ValueError(f"{path} is no file of samples: {error}") from None
-    expected = set(header.parameters)
-    if odd := next((row for row in rows if set(row.shape) != expected), None):
-        raise ValueError(f"{path} is no file of samples: a row has {', '.join(odd.shape)}")
-    return header, rows
 
 
 def _is_torn_header(content: bytes) -> bool:

@@ -18,20 +18,11 @@ from collections.abc import Callable
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.families.rules import names, nothing, register
 from rooflight.costs.registry import Formula, formula
+from rooflight.network.collectives import sent_and_kept
 from rooflight.records.signature import OpSignature
-from rooflight.records.tensor import TensorSpec, distinct_bytes
+from rooflight.records.tensor import distinct_bytes
 
 UNKNOWN_GROUP = Uncosted("group size unknown")
-
-_DESTINATIONS = ("output_tensors", "output_tensor", "output_lists", "outputs", "output", "out")
-_SOURCES = ("tensors", "input_tensors", "input_tensor", "input_list", "inputs", "input", "tensor")
-
-
-def sent_and_kept(op: OpSignature) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """The rank's source and destination tensors; c10d's in-place ops have one list for both."""
-    source = next((found for name in _SOURCES if (found := op.named(name))), op.inputs)
-    destination = next((found for name in _DESTINATIONS if (found := op.named(name))), op.outputs)
-    return source, destination or source
 
 
 def collective(sent: Callable[[int, int, int], int], *, reduces: bool = False) -> Formula:

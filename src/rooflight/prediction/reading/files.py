@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from rooflight.prediction.reading import neusight, page, samples, vidur, vidur_network
+from rooflight.prediction.reading import estimate_train_time, neusight, samples, vidur, vidur_network
+from rooflight.prediction.reading.estimate_train_time import bare_name
 from rooflight.prediction.reading.sheet import SUFFIXES, columns_of
 from rooflight.prediction.tables import Table
-from rooflight.sampling.store import SUFFIX
+from rooflight.records.sample_file import SUFFIX
 
 
 class _Format(NamedTuple):
@@ -17,8 +18,10 @@ class _Format(NamedTuple):
     read: Callable[[Path], tuple[Table, ...]]
 
 
-# the page's is the last: it is told by its name, whatever the columns
-_FORMATS: Final = tuple(_Format(each.recognised, each.read) for each in (samples, neusight, vidur, vidur_network, page))
+# estimate-train-time's is the last: it is told by its name, whatever the columns
+_FORMATS: Final = tuple(
+    _Format(each.recognised, each.read) for each in (samples, neusight, vidur, vidur_network, estimate_train_time)
+)
 
 _FORMS: Final = "files are named GPU_operator_precision.csv, or have the columns of NeuSight's or Vidur's tables"
 
@@ -46,7 +49,7 @@ def find(path: Path | str) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
         raise ValueError(f"there is no {root}: name a CSV file of samples, a {SUFFIX} file, or a folder of them")
     files = sorted(each for each in root.rglob("*") if each.name.endswith((*SUFFIXES, SUFFIX)) and each.is_file())
     stores = {each.with_suffix("") for each in files if each.suffix == SUFFIX}
-    files = [each for each in files if each.suffix == SUFFIX or each.with_name(page.bare_name(each)) not in stores]
+    files = [each for each in files if each.suffix == SUFFIX or each.with_name(bare_name(each)) not in stores]
     tables = [each for each in files if _format(each)]
     if not tables:
         raise ValueError(f"{root} holds no samples: {_FORMS}")

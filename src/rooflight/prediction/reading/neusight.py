@@ -13,11 +13,11 @@ from typing import Final
 
 import numpy as np
 
+from rooflight.operators import registry
 from rooflight.prediction.reading.device_names import device_called
-from rooflight.prediction.reading.making import table_of
 from rooflight.prediction.reading.sheet import Sheet, columns_of, sheet_of
+from rooflight.prediction.reading.table_of_columns import table_of
 from rooflight.prediction.tables import Integers, Table
-from rooflight.sampling import registry
 
 Columns = Mapping[str, Integers]
 

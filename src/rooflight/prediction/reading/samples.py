@@ -11,13 +11,13 @@ import numpy as np
 from rooflight.devices import calibrations, find_by_torch_name
 from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
 from rooflight.prediction.reading.device_names import device_called
-from rooflight.prediction.reading.making import precision_called, table_of
-from rooflight.prediction.reading.page import label_of, operator_of
+from rooflight.prediction.reading.estimate_train_time import label_of, operator_of
 from rooflight.prediction.reading.sheet import sizes, times
+from rooflight.prediction.reading.table_of_columns import precision_called, table_of
 from rooflight.prediction.tables import Table
-from rooflight.sampling.rows import Header, Status, undisturbed_s
-from rooflight.sampling.store import SUFFIX
-from rooflight.sampling.store import read as read_store
+from rooflight.records.sample_file import SUFFIX
+from rooflight.records.sample_file import read as read_store
+from rooflight.records.samples import Header, Status, undisturbed_s
 
 
 def recognised(path: Path, columns: Sequence[str]) -> bool:  # noqa: ARG001 - no columns to tell it by

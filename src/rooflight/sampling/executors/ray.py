@@ -13,13 +13,14 @@ from typing import Any, Final
 
 import msgspec
 
+from rooflight.operators.operator import Shape
+from rooflight.records.sample_file import SUFFIX, Rows, read
+from rooflight.records.samples import Row, Status
 from rooflight.sampling import facts
 from rooflight.sampling.job import DATA, Job, Keeper, Outcome
-from rooflight.sampling.operator import Shape
 from rooflight.sampling.plans import Key, Plan
-from rooflight.sampling.rows import Row, Status
 from rooflight.sampling.runner import Repeats, Sampler
-from rooflight.sampling.store import SUFFIX, Rows, Store, read
+from rooflight.sampling.store import Store
 
 RETRIES: Final = 5
 CHUNK: Final = 8
@@ -109,7 +110,7 @@ def run(job: Job, plan: Plan, *, address: str, cold: bool, tell: Callable[[str],
 
 def sample(errand: Mapping[str, Any]) -> dict[str, Any]:
     """The task: rows of a few shapes, as JSON lines, with the facts of the device that made them."""
-    from rooflight.sampling import registry
+    from rooflight.operators import registry
 
     operator = registry.find(errand["operator"])
     kind = errand["kind"]

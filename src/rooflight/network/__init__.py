@@ -1,0 +1,1 @@
+"""Ranks, topology, and how long collectives take over links."""

@@ -1,0 +1,125 @@
+"""Collectives: what kind an op is, what it works on, and how fast the common algorithms are over a link.
+
+Sizes follow nccl-tests (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md): of n ranks, S is what an all-reduce, reduce
+or broadcast works on, what an all-gather or gather has gathered in the end, what a reduce-scatter, all-to-all or
+scatter starts from. Algorithm bandwidth is S / t. Bus bandwidth is that times ``bus_factor``: what a link carries, so
+that it can be held against the link's speed whatever n is.
+
+Times of the algorithms, latency α a hop and B bytes/s a link and direction (Thakur, Rabenseifner, Gropp, "Optimization
+of collective communication operations in MPICH", 2005; Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth
+broadcast, reduction and scan", 2009):
+
+    ring  all-reduce 2(n−1)α + 2(n−1)/n·S/B; all-gather, reduce-scatter, all-to-all, gather, scatter
+          (n−1)α + (n−1)/n·S/B; broadcast, reduce (n−1)α + S/B; send, receive α + S/B
+    tree  all-reduce 2·log2(n)α + 2S/B; broadcast, reduce log2(n)α + S/B; none for the others
+
+The bound is bytes sent / B, as everywhere in Rooflight: the ring without its latency, which no tree undercuts.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from math import log2
+
+from rooflight.records.signature import OpSignature
+from rooflight.records.tensor import TensorSpec, distinct_bytes
+
+
+class Kind(Enum):
+    """What a collective does."""
+
+    ALL_REDUCE = "all-reduce"
+    ALL_GATHER = "all-gather"
+    REDUCE_SCATTER = "reduce-scatter"
+    ALL_TO_ALL = "all-to-all"
+    BROADCAST = "broadcast"
+    REDUCE = "reduce"
+    GATHER = "gather"
+    SCATTER = "scatter"
+    SEND = "send"
+    RECEIVE = "receive"
+    BARRIER = "barrier"
+
+
+_OPS = {
+    Kind.ALL_REDUCE: "c10d::allreduce_ c10d::allreduce_coalesced_ _c10d_functional::all_reduce "
+    "_c10d_functional::all_reduce_ _c10d_functional::all_reduce_coalesced _c10d_functional::all_reduce_coalesced_",
+    Kind.ALL_GATHER: "c10d::allgather_ c10d::_allgather_base_ c10d::allgather_into_tensor_coalesced_ "
+    "c10d::allgather_coalesced_ _c10d_functional::all_gather_into_tensor "
+    "_c10d_functional::all_gather_into_tensor_coalesced _c10d_functional::all_gather_into_tensor_out "
+    "_c10d_functional_autograd::all_gather_into_tensor",
+    Kind.REDUCE_SCATTER: "c10d::reduce_scatter_ c10d::_reduce_scatter_base_ c10d::reduce_scatter_tensor_coalesced_ "
+    "_c10d_functional::reduce_scatter_tensor _c10d_functional::reduce_scatter_tensor_coalesced "
+    "_c10d_functional::reduce_scatter_tensor_out _c10d_functional_autograd::reduce_scatter_tensor",
+    Kind.ALL_TO_ALL: "c10d::alltoall_ c10d::alltoall_base_ _c10d_functional::all_to_all_single "
+    "_c10d_functional_autograd::all_to_all_single _dtensor::shard_dim_alltoall",
+    Kind.BROADCAST: "c10d::broadcast_ _c10d_functional::broadcast _c10d_functional::broadcast_",
+    Kind.REDUCE: "c10d::reduce_",
+    Kind.GATHER: "c10d::gather_",
+    Kind.SCATTER: "c10d::scatter_",
+    Kind.SEND: "c10d::send _c10d_functional::isend",
+    Kind.RECEIVE: "c10d::recv_ c10d::recv_any_source_ _c10d_functional::irecv",
+    Kind.BARRIER: "c10d::barrier c10d::monitored_barrier_",
+}
+_KINDS = {name: kind for kind, names in _OPS.items() for name in names.split()}
+_FROM_DESTINATION = (Kind.ALL_GATHER, Kind.RECEIVE)
+_PARTS = (Kind.GATHER, Kind.SCATTER)
+_SHARED_OUT = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_TO_ALL, Kind.GATHER, Kind.SCATTER)
+_FROM_ONE_OR_TO_ONE = (Kind.BROADCAST, Kind.REDUCE)
+
+
+_DESTINATIONS = ("output_tensors", "output_tensor", "output_lists", "outputs", "output", "out")
+_SOURCES = ("tensors", "input_tensors", "input_tensor", "input_list", "inputs", "input", "tensor")
+
+
+def kind_of(name: str) -> Kind | None:
+    """The kind of collective that an op is, by its name; None for all other ops."""
+    return _KINDS.get(name)
+
+
+def waits(name: str) -> bool:
+    """Whether an op only waits for a collective: that is no work."""
+    return name == "_c10d_functional::wait_tensor"
+
+
+def sent_and_kept(op: OpSignature) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """The rank's source and destination tensors; c10d's in-place ops have one list for both."""
+    source = next((found for name in _SOURCES if (found := op.named(name))), op.inputs)
+    destination = next((found for name in _DESTINATIONS if (found := op.named(name))), op.outputs)
+    return source, destination or source
+
+
+def payload_bytes(op: OpSignature, ranks: int) -> int:
+    """S of one call, as nccl-tests counts it (see above)."""
+    kind = kind_of(op.name)
+    if kind is None or kind is Kind.BARRIER:
+        return 0
+    source, destination = sent_and_kept(op)
+    if kind in _PARTS:  # a root has all parts on one side, other ranks have theirs
+        return ranks * min(distinct_bytes(source), distinct_bytes(destination))
+    return distinct_bytes(destination if kind in _FROM_DESTINATION else source)
+
+
+def bus_factor(kind: Kind, ranks: int) -> float:
+    """Bus over algorithm bandwidth, as nccl-tests has it: 2(n−1)/n, (n−1)/n or 1."""
+    if kind is Kind.ALL_REDUCE:
+        return 2 * (ranks - 1) / ranks
+    return (ranks - 1) / ranks if kind in _SHARED_OUT else 1.0
+
+
+def ring_s(kind: Kind, ranks: int, payload: float, bytes_per_s: float, latency_s: float = 0.0) -> float:
+    """Seconds of a ring (of a pairwise exchange for all-to-all) over ``payload`` bytes. Formulas and source: above."""
+    if ranks < 2:
+        return 0.0
+    hops = 1 if kind in (Kind.SEND, Kind.RECEIVE) else ranks - 1
+    if kind is Kind.ALL_REDUCE:
+        hops *= 2
+    return hops * latency_s + bus_factor(kind, ranks) * payload / bytes_per_s
+
+
+def tree_s(kind: Kind, ranks: int, payload: float, bytes_per_s: float, latency_s: float = 0.0) -> float | None:
+    """Seconds of a double binary tree over ``payload`` bytes; None for kinds without one. Formulas, source: above."""
+    trips = 2 if kind is Kind.ALL_REDUCE else 1
+    if kind is not Kind.ALL_REDUCE and kind not in _FROM_ONE_OR_TO_ONE:
+        return None
+    return trips * (log2(ranks) * latency_s + payload / bytes_per_s) if ranks > 1 else 0.0

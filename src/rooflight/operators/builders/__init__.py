@@ -1,0 +1,1 @@
+"""What several operators share: a linear layer, attention, a collective."""

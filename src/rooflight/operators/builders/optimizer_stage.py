@@ -1,0 +1,101 @@
+"""The optimizer's step over one pipeline stage of GPT-NeoX: which parameters it has, and how they are stepped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rooflight.operators.operator import STEP, Operator, Prepared, Shape, Work
+from rooflight.operators.signatures import call, tensor
+from rooflight.operators.tensor_parallel import at_most, hidden, padded_vocabulary
+from rooflight.operators.tensors import random
+from rooflight.records.signature import OpSignature
+from rooflight.records.tensor import TensorSpec
+
+COUNTED = "float32"
+"""What torch counts an optimizer's steps in."""
+
+MOST_ENCODERS = 1000
+"""Ten times what a whole model has."""
+
+Sizes = tuple[tuple[int, ...], ...]
+_few = at_most(encoders=MOST_ENCODERS)
+
+
+def layer_sizes(dim: int, mp: int) -> Sizes:
+    """Parameters of one transformer layer on one rank: two norms, attention in and out, MLP up and down."""
+    return (
+        *((dim,), (dim,)),
+        *((3 * dim // mp, dim), (3 * dim // mp,), (dim, dim // mp), (dim,)),
+        *((dim,), (dim,)),
+        *((4 * dim // mp, dim), (4 * dim // mp,), (dim, 4 * dim // mp), (dim,)),
+    )
+
+
+def stage_sizes(shape: Shape, *, first: bool = False, last: bool = False) -> Sizes:
+    """Parameters of a stage; the first also has the embedding, the last the final norm and the output layer."""
+    mp, dim = shape["mp"], shape["dim"]
+    table = (padded_vocabulary(mp), dim)
+    sizes = layer_sizes(dim, mp) * shape["encoders"]
+    return ((table,) if first else ()) + sizes + (((dim,), (dim,), table) if last else ())
+
+
+def fused_adamw(sizes: Sizes, dtype: str) -> tuple[OpSignature, ...]:
+    """The step counts, one number a parameter, then one kernel over all parameters, gradients and states."""
+    count = len(sizes)
+    steps = _held([tensor(COUNTED)] * count, 0)
+    lists = [_held([tensor(dtype, *size) for size in sizes], place * count) for place in range(4)]
+    names = ("self", "grads", "exp_avgs", "exp_avg_sqs")
+    return (
+        call("aten::_foreach_add_", {"self": steps}, *steps),
+        call(
+            "aten::_fused_adamw_",
+            {**dict(zip(names, lists, strict=True)), "state_steps": [tensor(COUNTED)] * count},
+            *(each for held in lists for each in held),
+            amsgrad=False,
+            maximize=False,
+        ),
+    )
+
+
+def stepped(torch: Any, sizes: Sizes, dtype: str, device: str, **settings: Any) -> Prepared:
+    """AdamW over parameters of these sizes, its states made by a first step."""
+    parameters = [torch.nn.Parameter(random(torch, dtype, device, *size)) for size in sizes]
+    for parameter in parameters:
+        parameter.grad = random(torch, dtype, device, *parameter.shape)
+    optimizer = torch.optim.AdamW(parameters, lr=1e-6, **settings)
+    optimizer.step()
+    return Prepared(forward=optimizer.step)
+
+
+def _check(shape: Shape) -> str | None:
+    """``dim`` is cut into parts, and the stage is one that somebody has."""
+    return hidden(shape) or _few(shape)
+
+
+def stage_operator(name: str, summary: str, *, first: bool = False, last: bool = False) -> Operator:
+    """An operator that steps a stage with the fused AdamW."""
+
+    def work(shape: Shape, dtype: str) -> Work:
+        return Work(forward=fused_adamw(stage_sizes(shape, first=first, last=last), dtype))
+
+    def prepare(torch: Any, shape: Shape, dtype: str, device: str) -> Prepared:
+        return stepped(torch, stage_sizes(shape, first=first, last=last), dtype, device, fused=True)
+
+    return Operator(
+        name=name,
+        summary=summary,
+        parameters=("mp", "dim", "encoders"),
+        family="optimizer",
+        work=work,
+        prepare=prepare,
+        check=_check,
+        directions=STEP,
+    )
+
+
+def _held(tensors: Sequence[TensorSpec], first: int) -> list[TensorSpec]:
+    """Tensors that are read and written, each in memory of its own."""
+    return [
+        TensorSpec(each.shape, each.dtype, each.strides, storage=first + place) for place, each in enumerate(tensors)
+    ]

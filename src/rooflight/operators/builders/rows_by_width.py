@@ -1,0 +1,88 @@
+"""Operators from [rows, width] to the same as the operators that are one share them: elementwise, and softmaxes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Any
+
+from rooflight.operators.operator import STEP, Operator, Prepared, Shape, Work
+from rooflight.operators.signatures import call, map_one, tensor
+from rooflight.operators.tensor_parallel import anything
+from rooflight.operators.tensors import differentiable, random
+from rooflight.records.signature import AttributeValue
+
+SCALAR = 0.625
+"""The number that stands in for the second tensor; no power of it has a kernel of its own."""
+
+
+def binary_operator(name: str, second: str = "other") -> Operator:
+    """``aten::name`` of two tensors, or of one and a number; ``second`` is what its schema calls the other one.
+
+    One way: what its gradient runs is other operators, where it is anything. No number is negative, as no power of such
+    is one.
+    """
+
+    def work(shape: Shape, dtype: str) -> Work:
+        x = tensor(dtype, shape["rows"], shape["width"])
+        return Work(forward=(call(f"aten::{name}", {"self": x, second: None if shape["scalar"] else x}, x),))
+
+    def prepare(torch: Any, shape: Shape, dtype: str, device: str) -> Prepared:
+        run = getattr(torch, name)
+        left, right = (random(torch, dtype, device, shape["rows"], shape["width"]).abs_() for _ in range(2))
+        if shape["scalar"]:
+            right = SCALAR
+        return Prepared(forward=lambda: run(left, right))
+
+    return Operator(
+        name=name,
+        summary=f"{name} of two [rows, width]; scalar 1 for one and a number",
+        parameters=("rows", "width", "scalar"),
+        family="pointwise",
+        work=work,
+        prepare=prepare,
+        check=anything,
+        directions=STEP,
+        defaults=MappingProxyType({"scalar": 0}),
+        flags=("scalar",),
+    )
+
+
+def unary_operator(
+    name: str,
+    summary: str,
+    op: str,
+    backward: str,
+    run: Callable[[Any], Callable[[Any], Any]],
+    *,
+    kept: str = "self",
+    family: str = "pointwise",
+    **settings: AttributeValue,
+) -> Operator:
+    """An operator from one tensor to one like it.
+
+    ``backward`` takes the gradient and ``kept``: "self", the input, or "output". ``run`` takes torch and gives the
+    function that is called. ``settings`` are those of either direction.
+    """
+
+    def work(shape: Shape, dtype: str) -> Work:
+        x = tensor(dtype, shape["rows"], shape["width"])
+        return Work(
+            forward=(map_one(op, x, **settings),),
+            backward=(call(backward, {"grad_output": x, kept: x}, x, **settings),),
+        )
+
+    def prepare(torch: Any, shape: Shape, dtype: str, device: str) -> Prepared:
+        called = run(torch)
+        x = random(torch, dtype, device, shape["rows"], shape["width"], grad=True)
+        return differentiable(torch, lambda: called(x), [x])
+
+    return Operator(
+        name=name,
+        summary=summary,
+        parameters=("rows", "width"),
+        family=family,
+        work=work,
+        prepare=prepare,
+        check=anything,
+    )

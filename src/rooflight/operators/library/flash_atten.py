@@ -1,0 +1,39 @@
+"""flash_atten: attention of every token to every token, not causal, as the page measured it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rooflight.operators.builders.attention import Heads, attention_work, prepare_attention
+from rooflight.operators.operator import Operator, Prepared, Shape, Work
+from rooflight.operators.registry import register
+from rooflight.operators.tensor_parallel import heads
+
+
+def sizes(shape: Shape) -> Heads:
+    """q, k, v [b, l, h / mp, dim / h]."""
+    parts, length = shape["h"] // shape["mp"], shape["l"]
+    return Heads(shape["b"], parts, parts, length, length, shape["dim"] // shape["h"])
+
+
+def work(shape: Shape, dtype: str) -> Work:
+    """One call of SDPA without a mask."""
+    return attention_work(sizes(shape), dtype)
+
+
+def prepare(torch: Any, shape: Shape, dtype: str, device: str) -> Prepared:
+    """flash-attn where it is installed and the device is CUDA, torch's SDPA elsewhere."""
+    return prepare_attention(torch, sizes(shape), dtype, device)
+
+
+register(
+    Operator(
+        name="flash_atten",
+        summary="attention, not causal: q, k, v [b, l, h / mp, dim / h]",
+        parameters=("mp", "b", "h", "l", "dim"),
+        family="attention",
+        work=work,
+        prepare=prepare,
+        check=heads,
+    )
+)

@@ -1,0 +1,7 @@
+"""foreach_div: each of a list divided by a number of its own."""
+
+from __future__ import annotations
+
+from rooflight.operators.builders.tensor_lists import list_operator
+
+list_operator("div", "div_ by a number each", lambda torch, each: torch._foreach_div_(each, [1.0] * len(each)))

@@ -1,0 +1,40 @@
+"""linear: a linear layer of any size."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+from rooflight.operators.builders.linear_layer import Layer, linear_work, prepare_linear
+from rooflight.operators.operator import Operator, Prepared, Shape, Work
+from rooflight.operators.registry import register
+from rooflight.operators.tensor_parallel import anything
+
+
+def _layer(shape: Shape) -> Layer:
+    return Layer(shape["rows"], shape["inputs"], shape["outputs"])
+
+
+def work(shape: Shape, dtype: str) -> Work:
+    """[rows, inputs] @ [outputs, inputs]^T."""
+    return linear_work(_layer(shape), dtype, bias=shape["bias"] == 1)
+
+
+def prepare(torch: Any, shape: Shape, dtype: str, device: str) -> Prepared:
+    """x, weight and perhaps a bias."""
+    return prepare_linear(torch, _layer(shape), dtype, device, bias=shape["bias"] == 1)
+
+
+register(
+    Operator(
+        name="linear",
+        summary="linear layer: [rows, inputs] @ [outputs, inputs]^T, plus a bias unless bias is 0",
+        parameters=("rows", "inputs", "outputs", "bias"),
+        family="gemm",
+        work=work,
+        prepare=prepare,
+        check=anything,
+        defaults=MappingProxyType({"bias": 1}),
+        flags=("bias",),
+    )
+)

@@ -1,0 +1,175 @@
+"""The page's YAML: one operator's sweep, read as it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rooflight.operators import registry
+from rooflight.operators.builders.collective import TOPOLOGY
+from rooflight.operators.estimate_train_time import OPERATORS, PARAMETERS, TIMES
+from rooflight.operators.operator import Operator
+from rooflight.sampling.axes import Axis, Grid
+
+RUNS = ("get_all", "get_one", "get_profiler", "run_function")
+KEYS = (
+    *("module_name", "kernel_name", "function_name", "columns_name", "targets", "first_n_column"),
+    *("starts", "steps", "ends", "operators", "warmup_shapes", "wait", "warmup", "active", "shapes", "run"),
+)
+
+_NEEDED = ("function_name", "columns_name", "starts", "steps", "ends", "operators")
+_LEAST_ACTIVE = 6
+_MOST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """A sweep as a file of the page describes it.
+
+    ``kernel`` names the data files; ``columns`` the page's name of each parameter, in its order; ``shapes`` are what
+    ``get_one``, ``get_profiler`` and ``run_function`` run, ``warmup_shape`` what runs before anything is timed.
+    """
+
+    operator: Operator
+    kernel: str
+    columns: tuple[tuple[str, str], ...]
+    grid: Grid
+    warmups: int
+    active: int
+    warmup_shape: Mapping[str, int] | None
+    shapes: tuple[Mapping[str, int], ...]
+    run: str
+
+
+def load(path: Path) -> Config:
+    """Read a file of the page. Raises ValueError, one line, for what it cannot mean."""
+    import yaml
+
+    try:
+        text = path.read_bytes()
+        if len(text) > _MOST_BYTES:
+            raise ValueError(f"{path}: too large for a sweep")
+        content = yaml.safe_load(text)
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} has no keys: a sweep is a mapping")
+    try:
+        return parse(content)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def parse(content: Mapping[str, Any]) -> Config:
+    """A sweep from the file's mapping. Raises ValueError for unknown keys and for values that do not fit together."""
+    if unknown := [str(key) for key in content if key not in KEYS]:
+        raise ValueError(f"unknown key {', '.join(unknown)}: the keys are {', '.join(KEYS)}")
+    if missing := [key for key in _NEEDED if key not in content]:
+        raise ValueError(f"no {', '.join(missing)}")
+    function = _text(content, "function_name")
+    operator = registry.find(OPERATORS.get(function, function))
+    columns = _columns(content, operator)
+    run = str(content.get("run", "get_all"))
+    if run not in RUNS:
+        raise ValueError(f'run "{run}": use {", ".join(RUNS)}')
+    swept = [name for _, name in columns if name not in TOPOLOGY]
+    count = _integer(content, "first_n_column", len(swept))
+    if not 1 <= count <= len(swept):
+        raise ValueError(f"first_n_column is {count}, but there are {len(swept)} columns to sweep")
+    grid = _grid(content, operator, swept, count)
+    return Config(
+        operator=operator,
+        kernel=str(content.get("kernel_name", operator.name)),
+        columns=columns,
+        grid=grid,
+        warmups=_integer(content, "wait", 2) + _integer(content, "warmup", 2),
+        active=_active(content),
+        warmup_shape=next(iter(_shapes(content, "warmup_shapes", grid, swept, count)), None),
+        shapes=_shapes(content, "shapes", grid, swept, count),
+        run=run,
+    )
+
+
+def columns_of(operator: Operator) -> tuple[tuple[str, str], ...]:
+    """The columns of an operator sampled without a file: its parameters."""
+    return tuple((name, name) for name in operator.parameters)
+
+
+def _columns(content: Mapping[str, Any], operator: Operator) -> tuple[tuple[str, str], ...]:
+    names = content["columns_name"]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("columns_name must be a list of names")
+    wanted = TIMES[operator.directions]
+    if tuple(names[-len(wanted) :]) != wanted:
+        raise ValueError(f"columns_name must end in {', '.join(wanted)}, which {operator.name} has")
+    columns = tuple((str(name), str(PARAMETERS.get(name, name))) for name in names[: -len(wanted)])
+    if unknown := [name for name, parameter in columns if parameter not in operator.parameters]:
+        raise ValueError(f"{operator.name} has no parameter {', '.join(unknown)}: {', '.join(operator.parameters)}")
+    return columns
+
+
+def _grid(content: Mapping[str, Any], operator: Operator, names: Sequence[str], count: int) -> Grid:
+    lists = {key: _integers(content, key) for key in ("starts", "steps", "ends")}
+    operators: Any = content["operators"]
+    for key, values in [*lists.items(), ("operators", operators)]:
+        if not isinstance(values, list) or not count <= len(values) <= len(names):
+            found = len(values) if isinstance(values, list) else 0
+            raise ValueError(f"{key} has {found} values for {count} columns")
+    axes = []
+    for place, name in enumerate(names[:count]):
+        try:
+            start, step, end = (lists[key][place] for key in ("starts", "steps", "ends"))
+            axes.append((name, Axis(start, step, end, operators[place])))
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    # a file may have more columns than it sweeps: the rest stand still at their start
+    fixed = tuple(zip(names[count:], lists["starts"][count:], strict=False))
+    return Grid(operator=operator, axes=tuple(axes), fixed=fixed)
+
+
+def _shapes(
+    content: Mapping[str, Any], key: str, grid: Grid, names: Sequence[str], count: int
+) -> tuple[Mapping[str, int], ...]:
+    """One shape, or a list of them; of as many values as are swept, or as there are columns."""
+    given = content.get(key)
+    if given is None:
+        return ()
+    rows = given if isinstance(given, list) and given and isinstance(given[0], list) else [given]
+    shapes = []
+    for row in rows:
+        values = _integers({key: row}, key)
+        if len(values) not in (count, len(names)):
+            raise ValueError(f"{key} has {len(values)} values: give {count}, one a column ({', '.join(names)})")
+        shapes.append({**dict(grid.fixed), **dict(zip(names, values, strict=False))})
+    return tuple(shapes)
+
+
+def _active(content: Mapping[str, Any]) -> int:
+    active = _integer(content, "active", 10)
+    if active < _LEAST_ACTIVE:
+        raise ValueError(f"active is {active}: at least {_LEAST_ACTIVE}, or no middle of the samples is left")
+    return active
+
+
+def _text(content: Mapping[str, Any], key: str) -> str:
+    if not isinstance(content[key], str):
+        raise ValueError(f"{key} must be a name")
+    return str(content[key])
+
+
+def _integer(content: Mapping[str, Any], key: str, default: int) -> int:
+    value = content.get(key, default)
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{key} must be a whole number, not {value!r}")
+    return value
+
+
+def _integers(content: Mapping[str, Any], key: str) -> list[int]:
+    values = content[key]
+    if not isinstance(values, list) or not all(type(value) is int for value in values):
+        raise ValueError(f"{key} must be a list of whole numbers")
+    return values

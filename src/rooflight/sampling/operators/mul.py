@@ -1,8 +1,0 @@
-"""mul: two tensors multiplied, or a tensor and a number."""
-
-from __future__ import annotations
-
-from rooflight.sampling.alike import binary_operator
-from rooflight.sampling.registry import register
-
-register(binary_operator("mul"))
