@@ -1,1 +1,13 @@
 """Being here puts this folder on the import path, so that every test can import ``builders``."""
+
+from __future__ import annotations
+
+import pytest
+from slurm_cluster import slurm_cluster
+
+
+@pytest.fixture(scope="session")
+def slurm():
+    """A SLURM cluster of two nodes on this machine; a test that asks for it is skipped where SLURM is not installed."""
+    with slurm_cluster() as cluster:
+        yield cluster

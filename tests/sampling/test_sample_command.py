@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import time
@@ -163,35 +162,6 @@ def test_ctrl_c_keeps_every_finished_row(tmp_path):
     assert "nothing was left half-written" in errors
     rows = found[0].read_text().splitlines()
     assert len(found[0].with_suffix(".csv").read_text().splitlines()) == len(rows)  # each has one line that is no row
-
-
-def test_slurm_writes_the_page_s_script(tmp_path):
-    done = rooflight("sample", "gemm", "--sweep", "collect", "--executor", "slurm", "--out", str(tmp_path), "--cpu")
-    script = (tmp_path / "kernel_sampling.sbatch").read_text()
-    assert "submit it with sbatch" in done.stdout
-    for line in ("#SBATCH --nodes=1", "#SBATCH --gpus-per-node=4", "#SBATCH --job-name=kernel_sampling", "wait"):
-        assert line in script.splitlines()
-    assert "CUDA_VISIBLE_DEVICES=$((i-1))" in script
-    assert "--sweep collect" in script
-    assert "--parts 4 --part $i --device-num 0 &" in script
-    assert subprocess.run(["bash", "-n", str(tmp_path / "kernel_sampling.sbatch")], check=False).returncode == 0
-
-
-def test_slurm_submits_an_array_where_there_is_sbatch(tmp_path):
-    assert "there is no sbatch here" in refused(
-        "sample", "gemm", "--executor", "slurm", "--submit", "--out", str(tmp_path)
-    )
-    sbatch = tmp_path / "sbatch"
-    sbatch.write_text('#!/bin/sh\ncp "$1" "$1.seen"\necho "Submitted batch job 7"\n')
-    sbatch.chmod(sbatch.stat().st_mode | stat.S_IXUSR)
-    done = rooflight(
-        *("sample", "gemm", "--executor", "slurm", "--submit", "--parts", "8", "--out", str(tmp_path)),
-        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
-    )
-    assert "Submitted batch job 7" in done.stdout
-    script = (tmp_path / "kernel_sampling.sbatch.seen").read_text()
-    assert "#SBATCH --array=1-8" in script
-    assert "--parts 8 --part $SLURM_ARRAY_TASK_ID" in script
 
 
 def test_collectives_under_torchrun(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 
@@ -55,6 +56,7 @@ def _options(
 def main() -> None:
     """Run the command line. Exit code 0, 2 for the user's mistake, 1 for a run that failed, 130 for Ctrl-C."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or torch's profiler writes its own marks to standard error
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # schedulers stop a job with it: end as after Ctrl-C
     debug = "--debug" in sys.argv  # wherever it stands
     sys.argv = [word for word in sys.argv if word != "--debug"]
     try:

@@ -107,7 +107,7 @@ def sample(
     if config is not None and (names or sweep is not None):
         raise ValueError("--config names its operator and sweep: leave out OPERATOR and --sweep")
     if executor is Executor.slurm:
-        _slurm(wish, submit)
+        _slurm(wish, submit, yes)
         return
     if submit:
         raise ValueError("--submit is for --executor slurm")
@@ -153,11 +153,25 @@ def _ask(task: Task, yes: bool) -> None:
         raise typer.Abort
 
 
-def _slurm(wish: Wish, submit: bool) -> None:
+def _slurm(wish: Wish, submit: bool, yes: bool) -> None:
+    """Write the job script, or submit an array. What no node could run is refused here, not hours later in a log."""
+    from rooflight.sampling import launch
     from rooflight.sampling.executors import slurm
 
     parts = wish.parts if wish.parts > 1 else slurm.PARTS
-    script = slurm.Script(arguments=replace(wish, parts=1, part=1, device_num=None).arguments(), parts=parts)
+    for task in launch.tasks(replace(wish, parts=parts, part=1)):
+        if task.job.operator.ranks:
+            raise ValueError(f"{task.job.name} needs several ranks: srun torchrun -m rooflight sample {task.job.name}")
+        _ask(task, yes)
+    arguments = replace(wish, parts=1, part=1, device_num=None).arguments()
+    script = slurm.Script(
+        arguments=[*arguments, "--yes"],  # it was asked here, and nobody can be asked there
+        out=wish.out,
+        folder=Path.cwd(),
+        parts=parts,
+        cpu=wish.cpu,
+        threads=wish.threads,
+    )
     path = wish.out / "kernel_sampling.sbatch"
     if submit:
         typer.echo(slurm.submit(script, path))

@@ -1,64 +1,104 @@
-"""The SLURM executor: the page's job script, one process a GPU of one node, or an array with a task a part."""
+"""The SLURM executor: estimate-train-time's job script, one process a GPU of a node, or an array with a task a part."""
 
 from __future__ import annotations
 
 import shlex
-import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from rooflight.clusters import slurm
+from rooflight.sampling.job import DATA, LOG
+
 PARTS: Final = 4
+_ALONE: Final = "#SBATCH --exclusive"  # whoever else computes on the node disturbs the times
+_MEMORY: Final = "#SBATCH --mem=0"  # all of the node's: a share of it by cores may be too little for the largest shapes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """A job script. ``arguments`` follow ``rooflight sample``; ``parts`` is one a GPU."""
+    """A job script. ``arguments`` follow ``rooflight sample``; ``parts`` is one a GPU, or one a node on CPUs.
+
+    ``out`` is the folder of the rows, where the jobs' own output goes too, and ``folder`` is where the command was
+    given: paths in ``arguments`` may be relative to it. ``threads`` None takes all cores of a node.
+    """
 
     arguments: Sequence[str]
+    out: Path
+    folder: Path
     parts: int = PARTS
+    cpu: bool = False
+    threads: int | None = None
     time: str = "6:00:00"
     name: str = "kernel_sampling"
 
+    @property
+    def log(self) -> Path:
+        """The folder of the jobs' own output."""
+        return self.folder / self.out / LOG
+
     def node(self) -> str:
-        """All parts side by side on the GPUs of one node."""
-        return "\n".join(
-            (
-                "#!/bin/bash",
-                "#SBATCH --nodes=1",
-                f"#SBATCH --ntasks-per-node={self.parts}",
-                f"#SBATCH --gpus-per-node={self.parts}",
-                *self._common(),
-                f"# Run {self.parts} parallel sampling jobs; submit again to go on where a job ended",
-                f"for i in $(seq 1 {self.parts}); do",
-                f"    CUDA_VISIBLE_DEVICES=$((i-1)) {self._command('$i')} &",
-                "done",
-                "",
-                "wait",
-                "",
-            )
+        """All parts on one node: side by side on its GPUs, one after the other on its cores."""
+        return self._text(
+            "#SBATCH --nodes=1",
+            *(("#SBATCH --ntasks-per-node=1",) if self.cpu else self._gpus_of_a_node()),
+            _ALONE,
+            _MEMORY,
+            log="slurm-%j.out",
+            body=self._one_by_one() if self.cpu else self._side_by_side(),
         )
 
     def array(self) -> str:
-        """One task a part, wherever there is a GPU."""
-        return "\n".join(
-            (
-                "#!/bin/bash",
-                f"#SBATCH --array=1-{self.parts}",
-                "#SBATCH --ntasks=1",
-                "#SBATCH --gpus-per-task=1",
-                "#SBATCH --requeue",
-                *self._common(),
-                self._command("$SLURM_ARRAY_TASK_ID"),
-                "",
-            )
+        """One task a part, wherever there is a GPU, or a node's cores."""
+        share = (f"#SBATCH --cpus-per-task={self.threads}",) if self.threads else (_ALONE, _MEMORY)
+        return self._text(
+            f"#SBATCH --array=1-{self.parts}",
+            "#SBATCH --ntasks=1",
+            *(share if self.cpu else ("#SBATCH --gpus-per-task=1",)),
+            "#SBATCH --requeue",
+            log="slurm-%A_%a.out",
+            # in the shell's place: Ctrl-C, scancel and the time limit reach it, and its exit code is the job's
+            body=(f"exec {self._command('$SLURM_ARRAY_TASK_ID')}",),
         )
 
-    def _common(self) -> tuple[str, ...]:
-        return (f"#SBATCH --time={self.time}", f"#SBATCH --job-name={self.name}", "")
+    def _gpus_of_a_node(self) -> tuple[str, ...]:
+        return f"#SBATCH --ntasks-per-node={self.parts}", f"#SBATCH --gpus-per-node={self.parts}"
+
+    def _side_by_side(self) -> tuple[str, ...]:
+        return (
+            f"# Run {self.parts} parallel sampling jobs; submit again to go on where a job ended",
+            f"for i in $(seq 1 {self.parts}); do",
+            f"    CUDA_VISIBLE_DEVICES=$((i-1)) {self._command('$i')} &",
+            '    running="$running $!"',
+            "done",
+            "",
+            "failed=0",
+            "for each in $running; do",
+            '    wait "$each" || failed=1',
+            "done",
+            "exit $failed",
+        )
+
+    def _one_by_one(self) -> tuple[str, ...]:
+        return (
+            f"# Run {self.parts} parts one after the other: side by side they would disturb each other's times",
+            "failed=0",
+            f"for i in $(seq 1 {self.parts}); do",
+            f"    {self._command('$i')} || failed=1",
+            "done",
+            "exit $failed",
+        )
+
+    def _text(self, *directives: str, log: str, body: Sequence[str]) -> str:
+        common = (
+            f"#SBATCH --time={self.time}",
+            f"#SBATCH --job-name={self.name}",
+            f"#SBATCH --chdir={slurm.quoted(str(self.folder))}",
+            slurm.output(self.log, log),
+        )
+        return "\n".join(("#!/bin/bash", *directives, *common, "", *slurm.exports(), *body, ""))
 
     def _command(self, part: str) -> str:
         words = [sys.executable, "-m", "rooflight", "sample", *self.arguments, "--parts", str(self.parts)]
@@ -66,23 +106,31 @@ class Script:
 
 
 def write(script: Script, path: Path) -> Path:
-    """Write the page's job script."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(script.node(), encoding="utf-8")
-    return path
+    """Write estimate-train-time's job script."""
+    return _write(script, path, script.node())
 
 
 def submit(script: Script, path: Path) -> str:
-    """Write an array and hand it to sbatch. Returns what sbatch says.
+    """Write an array and hand it to sbatch. Returns the number of the job, and how to follow it.
 
-    Raises ValueError where there is no sbatch, RuntimeError where it refuses.
+    Raises ValueError where there is no sbatch and for more parts than an array may have, RuntimeError where sbatch
+    refuses.
     """
-    sbatch = shutil.which("sbatch")
-    if sbatch is None:
-        raise ValueError("there is no sbatch here: leave out --submit and copy the job script to the cluster")
+    slurm.program("sbatch", "leave out --submit and copy the job script to the cluster")
+    most = slurm.largest_array()
+    if most is not None and script.parts > most:
+        raise ValueError(f"--parts {script.parts}: an array has at most {most} tasks here (MaxArraySize)")
+    job = slurm.submit(_write(script, path, script.array()))
+    return (
+        f"Submitted batch job {job}\n"
+        f"  state:  squeue --job {job}\n"
+        f"  output: {script.log}/slurm-{job}_*.out\n"
+        f"  then:   rooflight merge {shlex.quote(str(script.folder / script.out / DATA))}/*.csv"
+    )
+
+
+def _write(script: Script, path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(script.array(), encoding="utf-8")
-    answer = subprocess.run([sbatch, str(path)], capture_output=True, text=True, check=False)
-    if answer.returncode:
-        raise RuntimeError(f"sbatch refused {path}: {answer.stderr.strip() or answer.stdout.strip()}")
-    return answer.stdout.strip()
+    script.log.mkdir(parents=True, exist_ok=True)  # SLURM makes no folder for a job's output
+    path.write_text(text, encoding="utf-8")
+    return path
