@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -15,6 +14,7 @@ import msgspec
 
 from rooflight.devices.catalog import find_by_torch_name, get
 from rooflight.devices.spec import DeviceSpec, Roofs
+from rooflight.records.files import write_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,15 +35,7 @@ def save(calibration: Calibration) -> Path:
     path = _path(calibration.fingerprint)
     path.parent.mkdir(parents=True, exist_ok=True)
     content = msgspec.json.format(msgspec.json.encode(calibration), indent=2)
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
-        temporary = Path(file.name)
-        try:
-            file.write(content)
-            file.close()
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+    write_whole(path, content)
     return path
 
 

@@ -27,6 +27,7 @@ from rooflight.prediction.model import Answer, Mask, Model, decode
 from rooflight.prediction.products import product_facts
 from rooflight.records.dtypes import dtype_name
 from rooflight.records.estimate import Estimate, Source
+from rooflight.records.files import write_whole
 from rooflight.records.signature import OpSignature
 
 SUFFIX: Final = ".model.npz"
@@ -103,10 +104,7 @@ class Predictor:
         root = Path(folder)
         root.mkdir(parents=True, exist_ok=True)
         for model in self.models.values():
-            path = root / f"{_file_name(model.key)}{SUFFIX}"
-            temporary = path.with_suffix(".part")
-            temporary.write_bytes(model.encode())
-            temporary.replace(path)
+            write_whole(root / f"{_file_name(model.key)}{SUFFIX}", model.encode())
         return root
 
     def left_by_others(self, folder: Path | str) -> int:

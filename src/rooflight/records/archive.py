@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import secrets
 import zipfile
 from math import prod
 from pathlib import Path
@@ -13,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rooflight.records.files import whole_file
 from rooflight.records.record import Direction, ModuleEntry, StorageKind
 from rooflight.records.session import KEPT, NO_PARENT, STOOD, Columns, Lifetimes, Measurement, Session
 from rooflight.records.signature import AttributeValue, OpSignature
@@ -68,31 +68,20 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 def save(session: Session, path: Path) -> Path:
-    """Write atomically: a temporary file beside the target, then a rename. Raises OSError where that cannot be."""
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"no folder {path.parent}: make it, or save somewhere else")
-    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        with (
-            temporary.open("xb") as file,
-            zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
-        ):
-            archive.writestr("header.json", msgspec.json.encode(_header(session)))
-            for name, array in session.columns.named_arrays():
-                _write_array(archive, name, array)
-            _write_array(archive, "storage_bytes", session.storage_bytes)
-            if session.measurement is not None:
-                _write_array(archive, "wall_samples_s", session.measurement.wall_samples_s)
-                _write_array(archive, "op_samples_s", session.measurement.op_samples_s)
-                _write_array(archive, "op_starts_s", session.measurement.op_starts_s)
-            if session.lifetimes is not None:
-                _write_array(archive, "storage_kind", session.lifetimes.kind)
-                _write_array(archive, "storage_made", session.lifetimes.made)
-                _write_array(archive, "storage_freed", session.lifetimes.freed)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    """Write a file that appears whole or not at all. Raises OSError where that cannot be."""
+    with whole_file(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.writestr("header.json", msgspec.json.encode(_header(session)))
+        for name, array in session.columns.named_arrays():
+            _write_array(archive, name, array)
+        _write_array(archive, "storage_bytes", session.storage_bytes)
+        if session.measurement is not None:
+            _write_array(archive, "wall_samples_s", session.measurement.wall_samples_s)
+            _write_array(archive, "op_samples_s", session.measurement.op_samples_s)
+            _write_array(archive, "op_starts_s", session.measurement.op_starts_s)
+        if session.lifetimes is not None:
+            _write_array(archive, "storage_kind", session.lifetimes.kind)
+            _write_array(archive, "storage_made", session.lifetimes.made)
+            _write_array(archive, "storage_freed", session.lifetimes.freed)
     return path
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from pathlib import Path
 
+from rooflight.records.files import write_whole
 from rooflight.records.report import Report
 
 
@@ -37,18 +37,3 @@ def check_writable(target: str | Path | None) -> None:
         raise ValueError(f"there is no folder {path.parent} to write {path.name} to")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise ValueError(f"{path} cannot be written: no permission")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file by way of a temporary one beside it, so that no reader ever sees half of it."""
-    handle, temporary = tempfile.mkstemp(prefix=path.name, suffix=".part", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)  # mkstemp makes a private file
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -10,6 +10,7 @@ from math import isfinite
 from pathlib import Path
 
 from rooflight.operators.estimate_train_time import TIMES
+from rooflight.records.files import write_whole
 from rooflight.records.sample_file import SUFFIX, read
 from rooflight.sampling.store import csv_lines
 
@@ -61,9 +62,7 @@ def merge(paths: Sequence[Path], out: Path | None = None) -> Merged:
     rows = sorted(dict.fromkeys(read_rows))
     count = sum(name not in _TIME_COLUMNS for name in first.columns)
     lines = [",".join(first.columns), *(",".join(_texts(row, first.columns)) for row in rows)]
-    temporary = target.with_name(target.name + ".tmp")
-    temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    temporary.replace(target)
+    write_whole(target, "\n".join(lines) + "\n")
     return Merged(
         path=target,
         rows=len(rows),

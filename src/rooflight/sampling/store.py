@@ -11,6 +11,7 @@ from types import TracebackType
 import msgspec
 
 from rooflight.operators.estimate_train_time import TIMES
+from rooflight.records.files import write_whole
 from rooflight.records.sample_file import Rows, parse
 from rooflight.records.samples import Header, Row, Status, middle_s
 
@@ -43,9 +44,7 @@ class Store:
     def write_csv(self) -> Path:
         """Write the page's CSV beside the file, in the place of an earlier one. Returns its path."""
         path = self.path.with_suffix(".csv")
-        temporary = path.with_name(path.name + ".tmp")
-        temporary.write_text("".join(csv_lines(self.header, self.rows)), encoding="utf-8")
-        temporary.replace(path)
+        write_whole(path, "".join(csv_lines(self.header, self.rows)))
         return path
 
     def close(self) -> None:

@@ -1,0 +1,83 @@
+"""Files that appear whole or not at all: the one way in which this project writes a file that something else reads.
+
+The content goes to a temporary file in the same folder, which takes the target's place when it is complete: a reader
+sees the old file or the new one, never half of one, and an exception or Ctrl-C leaves no temporary file. The content is
+flushed to the disk before the exchange (``fsync``), so that a power cut leaves one of the two as well; which of the two
+is not promised, since the folder is not flushed.
+
+A link is followed: the file that it leads to is replaced, and the link stays. What is no regular file (a device, a
+FIFO), and ``/dev/stdout`` wherever it leads, is written to as it is: replacing it would break it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from stat import S_ISREG
+from typing import IO
+
+_MOST_LINKS = 40  # as Linux has it
+_NAME_KEPT = 100  # characters of a temporary file's name, of the 255 that file systems allow
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write ``content``, text in UTF-8, to ``path`` as ``whole_file`` does. Raises OSError where that cannot be."""
+    with whole_file(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """Open ``path`` to be written whole: what the block writes is at ``path`` when it ends, nothing of it if it raises.
+
+    A file that is replaced passes its permissions on; a new one has those that the umask leaves. Raises OSError where
+    the file cannot be written, FileNotFoundError where its folder is not there.
+    """
+    target, special = _target(path)
+    if special:
+        with _special(target) as file:
+            yield file
+        return
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"no folder {path.parent}: make it, or save somewhere else")
+    temporary = target.with_name(f".{target.name[:_NAME_KEPT]}.{secrets.token_hex(4)}.part")
+    try:
+        with open(temporary, "xb") as file:  # noqa: PTH123 - Path.open types it as a reader too
+            if target.exists():
+                os.fchmod(file.fileno(), target.stat().st_mode & 0o777)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _target(path: Path) -> tuple[Path, bool]:
+    """Where a path leads through its links, and whether that must be written to as it is."""
+    try:
+        if not S_ISREG(path.stat().st_mode):
+            return path, True
+    except FileNotFoundError:
+        pass  # a new file, at the end of a link perhaps
+    for _ in range(_MOST_LINKS):
+        folder = path.parent.resolve()
+        if folder == Path("/dev") or folder.parts[:2] == ("/", "proc"):
+            return folder / path.name, True  # /dev/stdout, sent to a file: the shell goes on writing to that file
+        if not path.is_symlink():
+            break
+        path = folder / path.readlink()
+    return path, False
+
+
+def _special(path: Path) -> IO[bytes]:
+    """A descriptor of this process (``/proc/self/fd/1``) goes on where it stands; anything else is opened anew."""
+    while path.parent == Path("/dev") and path.is_symlink():
+        path = path.readlink()
+    if path.name.isdigit() and path.parent.resolve() == Path(f"/proc/{os.getpid()}/fd"):
+        return os.fdopen(os.dup(int(path.name)), "wb")
+    return open(path, "wb")  # noqa: PTH123 - closed by the caller's with
