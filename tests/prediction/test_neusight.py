@@ -2,7 +2,6 @@
 
 import gzip
 import os
-import time
 from pathlib import Path
 
 import numpy as np
@@ -155,9 +154,7 @@ DATA = Path(os.environ.get("ROOFLIGHT_DATA", "nowhere")) / "neusight"
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="ROOFLIGHT_DATA does not point at the tables")
 def test_the_measured_tables():
-    start = time.perf_counter()
     tables = read(DATA / "train")
-    assert time.perf_counter() - start < 30  # 3 s on a quiet core
     rows = {}
     for table in tables:
         rows[table.kernel] = rows.get(table.kernel, 0) + len(table)

@@ -30,6 +30,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated"),  # lightning 2.6 on torch 2.13
     pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
     pytest.mark.filterwarnings("ignore:GPU available but not used"),
+    pytest.mark.filterwarnings("ignore:The `srun` command is available"),  # where slurm-wlm is installed
 ]
 
 DEVICE = "H100-SXM5-80GB"

@@ -1,5 +1,3 @@
-import time
-
 import pytest
 import torch
 
@@ -8,12 +6,8 @@ from rooflight.workloads.errors import TargetError
 from rooflight.workloads.presets import preset
 
 
-def test_largest_model_on_meta_takes_milliseconds():
-    config = preset("llama-3.1-405b").config()
-    build_model(config, device="meta", dtype="bf16")  # the first pays for transformers' imports
-    started = time.perf_counter()
-    model = build_model(config, device="meta", dtype="bf16")
-    assert time.perf_counter() - started < 1.0  # 0.05 s here
+def test_the_largest_model_on_meta_holds_no_weights():
+    model = build_model(preset("llama-3.1-405b").config(), device="meta", dtype="bf16")
     assert {p.device.type for p in model.parameters()} == {"meta"}
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
 
