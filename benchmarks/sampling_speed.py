@@ -15,8 +15,8 @@ from pathlib import Path
 from rooflight.operators import registry
 from rooflight.sampling.axes import Shapes
 from rooflight.sampling.job import Job, run
-from rooflight.sampling.plans import PointPlan
 from rooflight.sampling.runner import Repeats, Sampler, flush_caches, pin
+from rooflight.sampling.sweeps import PointSweep
 
 SMALL = {
     "gemm": [[16 * n, 64, 64] for n in range(1, 61)],
@@ -44,10 +44,10 @@ def main() -> None:
         for name, values in SMALL.items():
             operator = registry.find(name)
             job = Job(operator=operator, dtype="float32", out=Path(folder))
-            plan = PointPlan(Shapes(operator, tuple(values)))
+            sweep = PointSweep(Shapes(operator, tuple(values)))
             sampler.warm_up(operator, operator.shape(values[-1]))
             began = time.perf_counter()
-            outcome = run(job, plan, sampler)
+            outcome = run(job, sweep, sampler)
             elapsed_s = time.perf_counter() - began
             with job.store("cpu") as store:
                 rows = list(store.rows.values())

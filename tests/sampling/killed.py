@@ -17,7 +17,7 @@ from rooflight.records.samples import Row, Status
 from rooflight.sampling import facts
 from rooflight.sampling.axes import ADD, Axis, Grid
 from rooflight.sampling.job import Job, run
-from rooflight.sampling.plans import PointPlan
+from rooflight.sampling.sweeps import PointSweep
 
 WORK_S = 0.0003
 
@@ -35,7 +35,7 @@ class InstantSampler:
 def sweep(folder: Path, shapes: int) -> None:
     operator = registry.find("copy")
     grid = Grid(operator=operator, axes=(("elements", Axis(1, 1, shapes, ADD)),))
-    run(Job(operator=operator, dtype="float32", out=folder), PointPlan(grid), InstantSampler())  # type: ignore[arg-type]
+    run(Job(operator=operator, dtype="float32", out=folder), PointSweep(grid), InstantSampler())  # type: ignore[arg-type]
 
 
 def main(folder: Path, kills: int, shapes: int) -> None:

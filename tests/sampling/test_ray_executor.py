@@ -15,8 +15,8 @@ from rooflight.operators import registry
 from rooflight.sampling.axes import ADD, Axis, Grid
 from rooflight.sampling.executors import ray as executor
 from rooflight.sampling.job import DATA, Job
-from rooflight.sampling.plans import PointPlan
 from rooflight.sampling.runner import Repeats
+from rooflight.sampling.sweeps import PointSweep
 
 SHAPES = 120
 
@@ -25,8 +25,8 @@ def job(folder: Path) -> Job:
     return Job(operator=registry.find("copy"), dtype="float32", out=folder, repeats=Repeats(least=3, most=3))
 
 
-def plan(size: int) -> PointPlan:
-    return PointPlan(Grid(operator=registry.find("copy"), axes=(("elements", Axis(64, 64, 64 * size, ADD)),)))
+def sweep(size: int) -> PointSweep:
+    return PointSweep(Grid(operator=registry.find("copy"), axes=(("elements", Axis(64, 64, 64 * size, ADD)),)))
 
 
 def rows(folder: Path) -> list[int]:
@@ -80,7 +80,7 @@ def test_a_node_that_dies_costs_no_row_and_doubles_none(tmp_path, cluster):
 
     killer = threading.Thread(target=kill_one)
     killer.start()
-    (outcome,) = executor.run(job(tmp_path), plan(SHAPES), address=cluster.address, cold=True, tell=lambda _: None)
+    (outcome,) = executor.run(job(tmp_path), sweep(SHAPES), address=cluster.address, cold=True, tell=lambda _: None)
     killer.join()
     assert killed
     assert outcome.statuses == {"ok": SHAPES}
@@ -91,7 +91,9 @@ def test_a_node_that_dies_costs_no_row_and_doubles_none(tmp_path, cluster):
     assert sum(node["Alive"] for node in ray.nodes()) == 3
 
     # the same command again, over more shapes: only the new ones are sampled
-    (outcome,) = executor.run(job(tmp_path), plan(SHAPES + 10), address=cluster.address, cold=True, tell=lambda _: None)
+    (outcome,) = executor.run(
+        job(tmp_path), sweep(SHAPES + 10), address=cluster.address, cold=True, tell=lambda _: None
+    )
     assert outcome.added == 10
     assert len(rows(tmp_path)) == SHAPES + 10
 
@@ -100,4 +102,4 @@ def test_no_cluster_is_one_line(tmp_path, monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(ValueError, match="no Ray cluster at auto: ray start --head"):
-        executor.run(job(tmp_path), plan(1), address="auto", cold=True, tell=lambda _: None)
+        executor.run(job(tmp_path), sweep(1), address="auto", cold=True, tell=lambda _: None)

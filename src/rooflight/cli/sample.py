@@ -15,7 +15,7 @@ from rooflight.cli.progress import spinner
 
 if TYPE_CHECKING:
     from rooflight.sampling.job import Job, Outcome
-    from rooflight.sampling.launch import Task, Wish
+    from rooflight.sampling.launch import SamplingRequest, Task
 
 
 class Executor(StrEnum):
@@ -26,7 +26,7 @@ class Executor(StrEnum):
     ray = "ray"
 
 
-class Sweep(StrEnum):
+class SweepName(StrEnum):
     """The sweeps that are shipped."""
 
     test = "test"
@@ -49,7 +49,7 @@ def sample(
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="Show the operators and their parameters.")] = False,
     sweep: Annotated[
-        Sweep | None,
+        SweepName | None,
         typer.Option(help="test: seconds; collect: the full grids; smart: as much as a budget buys. [default: smart]"),
     ] = None,
     budget: Annotated[str, typer.Option(help="Time that smart may take: 90s, 5m, 2h.")] = "1m",
@@ -81,19 +81,19 @@ def sample(
       rooflight sample --sweep collect gemm --executor slurm
       torchrun --nproc-per-node 4 -m rooflight sample all_reduce --sweep test
     """
-    from rooflight.sampling.launch import Wish, seconds
+    from rooflight.sampling.launch import SamplingRequest, seconds
 
     if list_:
         _print_operators()
         return
     names = list(operators or [])
-    if names and names[0] in Sweep.__members__ and sweep is None:
-        sweep = Sweep(names.pop(0))  # `rooflight sample smart`
-    wish = Wish(
+    if names and names[0] in SweepName.__members__ and sweep is None:
+        sweep = SweepName(names.pop(0))  # `rooflight sample smart`
+    request = SamplingRequest(
         operators=tuple(names),
         precision=precision,
         config=config,
-        sweep=str(sweep or Sweep.smart),
+        sweep=str(sweep or SweepName.smart),
         budget_s=seconds(budget),
         parts=parts,
         part=part,
@@ -107,25 +107,27 @@ def sample(
     if config is not None and (names or sweep is not None):
         raise ValueError("--config names its operator and sweep: leave out OPERATOR and --sweep")
     if executor is Executor.slurm:
-        _slurm(wish, submit, yes)
+        _slurm(request, submit, yes)
         return
     if submit:
         raise ValueError("--submit is for --executor slurm")
     with spinner() as progress:
-        for outcome, job in _run(wish, executor, address, progress, yes):
+        for outcome, job in _run(request, executor, address, progress, yes):
             _tell(outcome, job)
 
 
 def _run(
-    wish: Wish, executor: Executor, address: str, progress: Callable[[str], None], yes: bool
+    request: SamplingRequest, executor: Executor, address: str, progress: Callable[[str], None], yes: bool
 ) -> Iterator[tuple[Outcome, Job]]:
     from rooflight.sampling import launch
     from rooflight.sampling.executors import local
 
-    if executor is Executor.local and launch.spread_over_gpus(wish):
-        local.run_on_all(wish.arguments(), gpus=local.visible_gpus(), parts=wish.parts, part=wish.part, tell=progress)
+    if executor is Executor.local and launch.spread_over_gpus(request):
+        local.run_on_all(
+            request.arguments(), gpus=local.visible_gpus(), parts=request.parts, part=request.part, tell=progress
+        )
         return
-    tasks = launch.tasks(wish)
+    tasks = launch.tasks(request)
     for task in tasks:
         _ask(task, yes)
     for task in tasks:
@@ -133,17 +135,17 @@ def _run(
         if executor is Executor.ray:
             from rooflight.sampling.executors import ray
 
-            for outcome in ray.run(task.job, task.plan, address=address, cold=wish.cold, tell=progress):
+            for outcome in ray.run(task.job, task.sweep, address=address, cold=request.cold, tell=progress):
                 yield outcome, task.job
-        elif (kept := launch.run(task, wish, progress)) is not None:
+        elif (kept := launch.run(task, request, progress)) is not None:
             yield kept, task.job
 
 
 def _ask(task: Task, yes: bool) -> None:
     """A sweep beyond any patience is somebody's slip more often than not."""
-    from rooflight.sampling.plans import MANY
+    from rooflight.sampling.sweeps import MANY
 
-    total = task.plan.total
+    total = task.sweep.total
     if total is None or total <= MANY or yes:
         return
     question = f"{task.job.name}: the sweep has {total:,} shapes"
@@ -153,26 +155,26 @@ def _ask(task: Task, yes: bool) -> None:
         raise typer.Abort
 
 
-def _slurm(wish: Wish, submit: bool, yes: bool) -> None:
+def _slurm(request: SamplingRequest, submit: bool, yes: bool) -> None:
     """Write the job script, or submit an array. What no node could run is refused here, not hours later in a log."""
     from rooflight.sampling import launch
     from rooflight.sampling.executors import slurm
 
-    parts = wish.parts if wish.parts > 1 else slurm.PARTS
-    for task in launch.tasks(replace(wish, parts=parts, part=1)):
+    parts = request.parts if request.parts > 1 else slurm.PARTS
+    for task in launch.tasks(replace(request, parts=parts, part=1)):
         if task.job.operator.ranks:
             raise ValueError(f"{task.job.name} needs several ranks: srun torchrun -m rooflight sample {task.job.name}")
         _ask(task, yes)
-    arguments = replace(wish, parts=1, part=1, device_num=None).arguments()
+    arguments = replace(request, parts=1, part=1, device_num=None).arguments()
     script = slurm.Script(
         arguments=[*arguments, "--yes"],  # it was asked here, and nobody can be asked there
-        out=wish.out,
+        out=request.out,
         folder=Path.cwd(),
         parts=parts,
-        cpu=wish.cpu,
-        threads=wish.threads,
+        cpu=request.cpu,
+        threads=request.threads,
     )
-    path = wish.out / "kernel_sampling.sbatch"
+    path = request.out / "kernel_sampling.sbatch"
     if submit:
         typer.echo(slurm.submit(script, path))
     else:

@@ -1,4 +1,4 @@
-"""A job: one operator's sweep on one device, from its plan to the rows, the CSV and the log."""
+"""A job: one operator's sweep on one device, from its next shape to the rows, the CSV and the log."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rooflight.records.samples import Header, Row
 from rooflight.sampling import facts
 from rooflight.sampling.estimate_train_time import columns_of
 from rooflight.sampling.log import Progress
-from rooflight.sampling.plans import Plan
 from rooflight.sampling.runner import Repeats, Sampler
 from rooflight.sampling.store import Store
+from rooflight.sampling.sweeps import Sweep
 
 DATA, LOG = "sampling_data", "sampling_log"
 _CSV_PERIOD_S = 30.0
@@ -100,9 +100,9 @@ class Outcome:
 class Keeper:
     """Appends rows to a store, keeps the log, and writes the CSV now and then and at the end, come what may."""
 
-    def __init__(self, job: Job, plan: Plan, store: Store, tell: Tell) -> None:
-        self._store, self._plan = store, plan
-        self._log = job.log(store.header.device, plan.total, tell)
+    def __init__(self, job: Job, sweep: Sweep, store: Store, tell: Tell) -> None:
+        self._store, self._sweep = store, sweep
+        self._log = job.log(store.header.device, sweep.total, tell)
         self._written_s = time.monotonic()
         self._added = 0
 
@@ -111,7 +111,7 @@ class Keeper:
         self._store.append(row)
         self._added += 1
         rows = self._store.rows
-        self._log.advance(len(rows), self._plan.left_s(rows))
+        self._log.advance(len(rows), self._sweep.left_s(rows))
         if time.monotonic() - self._written_s > _CSV_PERIOD_S:
             self._store.write_csv()
             self._written_s = time.monotonic()
@@ -124,17 +124,17 @@ class Keeper:
         return Outcome(csv=self._store.write_csv(), statuses=statuses, added=self._added)
 
 
-def run(job: Job, plan: Plan, sampler: Sampler, *, number: int = 0, tell: Tell = lambda _: None) -> Outcome:
-    """Sample what the plan asks for and the file does not have. Interrupted, it keeps every row that was finished."""
+def run(job: Job, sweep: Sweep, sampler: Sampler, *, number: int = 0, tell: Tell = lambda _: None) -> Outcome:
+    """Sample what the sweep asks for and the file does not have. Interrupted, it keeps every row that was finished."""
     with job.store(sampler.kind, number) as store:
-        keeper = Keeper(job, plan, store, tell)
+        keeper = Keeper(job, sweep, store, tell)
         try:
-            shape = plan.next(store.rows)
+            shape = sweep.next(store.rows)
             if shape is not None and job.warmup_shape is not None:
                 sampler.warm_up(job.operator, job.operator.shape(job.warmup_shape))
             while shape is not None:
                 keeper.keep(sampler.row(job.operator, shape))
-                shape = plan.next(store.rows)
+                shape = sweep.next(store.rows)
         except BaseException:
             keeper.end()
             raise

@@ -1,4 +1,4 @@
-"""From a user's wish to jobs that run: which operators, shapes, device and files."""
+"""From a user's request to jobs that run: which operators, shapes, device and files."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rooflight.operators.user_file import operators_of
 from rooflight.records.dtypes import dtype_name
 from rooflight.sampling import estimate_train_time, grids, lockstep, profiling
 from rooflight.sampling.axes import Shapes, complete
-from rooflight.sampling.design import SmartPlan
 from rooflight.sampling.job import DATA, Job, Outcome
 from rooflight.sampling.job import run as run_job
-from rooflight.sampling.plans import Plan, PointPlan, check_part
 from rooflight.sampling.runner import Repeats, Sampler, pin
+from rooflight.sampling.smart_sweep import SmartSweep
+from rooflight.sampling.sweeps import PointSweep, Sweep, check_part
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _SMART_BOX_S = 1.0
@@ -27,7 +27,7 @@ _SMART_REPEATS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class SamplingRequest:
     """What a user asked for, unset options as None. ``sweep`` is "test", "collect" or "smart"."""
 
     operators: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class Wish:
         return dtype_name(self.precision or ("bf16" if self.kind == "cuda" else "fp32"))
 
     def arguments(self) -> list[str]:
-        """The command line of this wish, without what says which part and device."""
+        """The command line of this request, without what says which part and device."""
         words = [*self.operators, "--out", str(self.out), "--time-box", f"{self.box_s:g}"]
         if self.config is not None:
             words += ["--config", str(self.config)]
@@ -69,10 +69,10 @@ class Wish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A job, its plan, and the page's run mode."""
+    """A job, its sweep, and the page's run mode."""
 
     job: Job
-    plan: Plan
+    sweep: Sweep
     run: str = "get_all"
     shapes: tuple[dict[str, int], ...] = ()
 
@@ -89,34 +89,34 @@ def seconds(text: str) -> float:
     return found
 
 
-def tasks(wish: Wish) -> tuple[Task, ...]:
-    """What a wish comes to. Raises ValueError for unknown operators, configs and parts."""
-    check_part(wish.parts, wish.part)
-    if not wish.box_s > 0:
+def tasks(request: SamplingRequest) -> tuple[Task, ...]:
+    """The jobs that a request asks for. Raises ValueError for unknown operators, configs and parts."""
+    check_part(request.parts, request.part)
+    if not request.box_s > 0:
         raise ValueError("--time-box must be more than 0 seconds")
-    if wish.config is not None:
-        return (_configured(wish, estimate_train_time.load(wish.config)),)
-    found = [operator for word in dict.fromkeys(wish.operators) for operator in operators_of(word)]
-    if wish.sweep == "smart":
-        return _smart(wish, found or [registry.find(name) for name in grids.SMART])
-    points = grids.test if wish.sweep == "test" else grids.collect
+    if request.config is not None:
+        return (_configured(request, estimate_train_time.load(request.config)),)
+    found = [operator for word in dict.fromkeys(request.operators) for operator in operators_of(word)]
+    if request.sweep == "smart":
+        return _smart(request, found or [registry.find(name) for name in grids.SMART])
+    points = grids.test if request.sweep == "test" else grids.collect
     return tuple(
         Task(
-            job=_job(wish, operator, Repeats(box_s=wish.box_s)),
-            plan=PointPlan(points(operator), parts=wish.parts, part=wish.part),
+            job=_job(request, operator, Repeats(box_s=request.box_s)),
+            sweep=PointSweep(points(operator), parts=request.parts, part=request.part),
         )
         for operator in found or grids.everything()
     )
 
 
-def run(task: Task, wish: Wish, tell: Callable[[str], object]) -> Outcome | None:
+def run(task: Task, request: SamplingRequest, tell: Callable[[str], object]) -> Outcome | None:
     """Run a task on this machine's device; None where nothing is kept (other ranks, a single run).
 
     Raises ValueError for a GPU that is not there.
     """
-    job, device = task.job, _device(wish)
-    if wish.kind == "cpu":
-        threads = pin(wish.threads)
+    job, device = task.job, _device(request)
+    if request.kind == "cpu":
+        threads = pin(request.threads)
         tell(f"{job.name} on {threads} threads")
     if task.run == "get_profiler":
         path = job.out / DATA / f"{job.name}_{job.precision}_trace.json"
@@ -130,59 +130,61 @@ def run(task: Task, wish: Wish, tell: Callable[[str], object]) -> Outcome | None
             profiling.run_once(job.operator, shape, job.dtype, device)
         return None
     if job.operator.ranks:
-        with lockstep.ranks(wish.kind) as dist:
-            sampler = Sampler(device, job.dtype, job.repeats, cold=wish.cold, meet=dist.barrier)
-            return lockstep.run(job, task.plan, sampler, dist, tell=tell)
-    sampler = Sampler(device, job.dtype, job.repeats, cold=wish.cold)
-    return run_job(job, task.plan, sampler, number=wish.device_num or 0, tell=tell)
+        with lockstep.ranks(request.kind) as dist:
+            sampler = Sampler(device, job.dtype, job.repeats, cold=request.cold, meet=dist.barrier)
+            return lockstep.run(job, task.sweep, sampler, dist, tell=tell)
+    sampler = Sampler(device, job.dtype, job.repeats, cold=request.cold)
+    return run_job(job, task.sweep, sampler, number=request.device_num or 0, tell=tell)
 
 
-def spread_over_gpus(wish: Wish) -> bool:
-    """Whether a wish is for several GPUs at once: no one of them named, and no rank among others."""
-    if wish.kind == "cpu" or wish.device_num is not None or "RANK" in os.environ:
+def spread_over_gpus(request: SamplingRequest) -> bool:
+    """Whether a request is for several GPUs at once: no one of them named, and no rank among others."""
+    if request.kind == "cpu" or request.device_num is not None or "RANK" in os.environ:
         return False
     import torch
 
     return torch.cuda.device_count() > 1
 
 
-def _smart(wish: Wish, operators: list[Operator]) -> tuple[Task, ...]:
+def _smart(request: SamplingRequest, operators: list[Operator]) -> tuple[Task, ...]:
     """Each operator's share of the budget, weighed where nobody named operators."""
-    weights = [1 if wish.operators else grids.SMART[operator.name] for operator in operators]
+    weights = [1 if request.operators else grids.SMART[operator.name] for operator in operators]
     found = []
     for operator, weight in zip(operators, weights, strict=True):
-        share_s = wish.budget_s * weight / sum(weights)
-        box_s = min(wish.box_s, max(_SMART_BOX_S, share_s / _BOXES_A_BUDGET))
-        plan = SmartPlan(operator, wish.dtype, budget_s=share_s, kind=wish.kind, parts=wish.parts, part=wish.part)
-        found.append(Task(job=_job(wish, operator, Repeats(least=_SMART_REPEATS, box_s=box_s)), plan=plan))
+        share_s = request.budget_s * weight / sum(weights)
+        box_s = min(request.box_s, max(_SMART_BOX_S, share_s / _BOXES_A_BUDGET))
+        sweep = SmartSweep(
+            operator, request.dtype, budget_s=share_s, kind=request.kind, parts=request.parts, part=request.part
+        )
+        found.append(Task(job=_job(request, operator, Repeats(least=_SMART_REPEATS, box_s=box_s)), sweep=sweep))
     return tuple(found)
 
 
-def _configured(wish: Wish, config: estimate_train_time.Config) -> Task:
+def _configured(request: SamplingRequest, config: estimate_train_time.Config) -> Task:
     operator = config.operator
-    repeats = Repeats(warmups=config.warmups, least=config.active, most=max(config.active, 10), box_s=wish.box_s)
+    repeats = Repeats(warmups=config.warmups, least=config.active, most=max(config.active, 10), box_s=request.box_s)
     shapes = tuple(complete(operator, shape) for shape in config.shapes)
     if config.run != "get_all" and not shapes:
-        raise ValueError(f"{wish.config}: run {config.run} needs shapes")
+        raise ValueError(f"{request.config}: run {config.run} needs shapes")
     points = config.grid if config.run == "get_all" else Shapes(operator, shapes)
     warmup = config.warmup_shape
     return Task(
         job=_job(
-            wish,
+            request,
             operator,
             repeats,
             kernel=config.kernel,
             columns=config.columns,
             warmup_shape=None if warmup is None or operator.ranks else complete(operator, warmup),
         ),
-        plan=PointPlan(points, parts=wish.parts, part=wish.part),
+        sweep=PointSweep(points, parts=request.parts, part=request.part),
         run=config.run,
         shapes=shapes,
     )
 
 
 def _job(
-    wish: Wish,
+    request: SamplingRequest,
     operator: Operator,
     repeats: Repeats,
     *,
@@ -191,33 +193,33 @@ def _job(
     warmup_shape: dict[str, int] | None = None,
 ) -> Job:
     timing = {
-        "cache": "cold" if wish.cold else "warm",
-        "clock": "device events" if wish.kind == "cuda" else "steady clock",
+        "cache": "cold" if request.cold else "warm",
+        "clock": "device events" if request.kind == "cuda" else "steady clock",
         "least samples": str(repeats.least),
         "spread wanted": f"{repeats.spread:g}",
     }
     return Job(
         operator=operator,
-        dtype=wish.dtype,
-        out=wish.out,
+        dtype=request.dtype,
+        out=request.out,
         kernel=kernel,
         columns=columns,
-        parts=wish.parts,
-        part=wish.part,
+        parts=request.parts,
+        part=request.part,
         repeats=repeats,
         timing=timing,
         warmup_shape=warmup_shape,
     )
 
 
-def _device(wish: Wish) -> str:
-    if wish.kind == "cpu":
-        if wish.device_num:
-            raise ValueError(f"--device-num {wish.device_num}: torch sees no GPU here")
+def _device(request: SamplingRequest) -> str:
+    if request.kind == "cpu":
+        if request.device_num:
+            raise ValueError(f"--device-num {request.device_num}: torch sees no GPU here")
         return "cpu"
     import torch
 
-    number = wish.device_num or int(os.environ.get("LOCAL_RANK", "0"))
+    number = request.device_num or int(os.environ.get("LOCAL_RANK", "0"))
     if not 0 <= number < torch.cuda.device_count():
         raise ValueError(f"--device-num {number}: torch sees GPUs 0 to {torch.cuda.device_count() - 1}")
     torch.cuda.set_device(number)

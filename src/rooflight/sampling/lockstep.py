@@ -9,8 +9,8 @@ from typing import Any
 
 from rooflight.operators.operator import Shape
 from rooflight.sampling.job import Job, Keeper, Outcome
-from rooflight.sampling.plans import Plan
 from rooflight.sampling.runner import Sampler
+from rooflight.sampling.sweeps import Sweep
 
 
 @contextmanager
@@ -27,16 +27,16 @@ def ranks(kind: str) -> Iterator[Any]:
         dist.destroy_process_group()
 
 
-def run(job: Job, plan: Plan, sampler: Sampler, dist: Any, *, tell: Callable[[str], object]) -> Outcome | None:
-    """Sample a plan on all ranks. Returns what the first rank left, None on the others."""
+def run(job: Job, sweep: Sweep, sampler: Sampler, dist: Any, *, tell: Callable[[str], object]) -> Outcome | None:
+    """Sample a sweep on all ranks. Returns what the first rank left, None on the others."""
     if dist.get_rank() != 0:
         while (shape := _agree(dist, job, sampler.device, None)) is not None:
             sampler.row(job.operator, shape)
         return None
     with job.store(sampler.kind) as store:
-        keeper = Keeper(job, plan, store, tell)
+        keeper = Keeper(job, sweep, store, tell)
         try:
-            while (shape := _agree(dist, job, sampler.device, plan.next(store.rows))) is not None:
+            while (shape := _agree(dist, job, sampler.device, sweep.next(store.rows))) is not None:
                 keeper.keep(sampler.row(job.operator, shape))
         finally:
             outcome = keeper.end()

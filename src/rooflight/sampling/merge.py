@@ -1,4 +1,4 @@
-"""Merging: the parts of a sweep as one table, as the page merges them, and refusing what must not be merged."""
+"""Merging: the parts of a sweep as one CSV, as estimate-train-time merges them, and refusing what must not be merged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TIME_COLUMNS = tuple(dict.fromkeys(name for names in TIMES.values() for name in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class SampleFile:
     """Rows of one file. ``subject`` is device, kernel and precision, as the file's name or header tells them."""
 
     path: Path
@@ -47,18 +47,18 @@ def merge(paths: Sequence[Path], out: Path | None = None) -> Merged:
     """
     if not paths:
         raise ValueError("nothing to merge: name CSV or jsonl files")
-    tables = [_table(path) for path in paths]
-    first = tables[0]
-    for table in tables[1:]:
-        for what, here, there in zip(("device", "operator", "precision"), first.subject, table.subject, strict=True):
+    files = [_sample_file(path) for path in paths]
+    first = files[0]
+    for file in files[1:]:
+        for what, here, there in zip(("device", "operator", "precision"), first.subject, file.subject, strict=True):
             if here != there:
-                raise ValueError(f"{table.path} is of {what} {there}, {first.path} of {here}: merge them apart")
-        if table.columns != first.columns:
-            raise ValueError(f"{table.path} has columns {', '.join(table.columns)}, not {', '.join(first.columns)}")
+                raise ValueError(f"{file.path} is of {what} {there}, {first.path} of {here}: merge them apart")
+        if file.columns != first.columns:
+            raise ValueError(f"{file.path} has columns {', '.join(file.columns)}, not {', '.join(first.columns)}")
     target = out or first.path.parent / f"{'_'.join(first.subject)}.csv"
     if any(target.resolve() == path.resolve() for path in paths):
         raise ValueError(f"{target} is one of the files to merge: choose another --out")
-    read_rows = [row for table in tables for row in table.rows]
+    read_rows = [row for file in files for row in file.rows]
     rows = sorted(dict.fromkeys(read_rows))
     count = sum(name not in _TIME_COLUMNS for name in first.columns)
     lines = [",".join(first.columns), *(",".join(_texts(row, first.columns)) for row in rows)]
@@ -71,7 +71,7 @@ def merge(paths: Sequence[Path], out: Path | None = None) -> Merged:
     )
 
 
-def _table(path: Path) -> Table:
+def _sample_file(path: Path) -> SampleFile:
     try:
         if path.suffix == SUFFIX:
             header, kept = read(path)
@@ -86,7 +86,7 @@ def _table(path: Path) -> Table:
     times = [name for name in columns if name in _TIME_COLUMNS]
     if tuple(times) not in TIMES.values() or columns[-len(times) :] != times or len(times) == len(columns):
         raise ValueError(f"{path} has columns {', '.join(columns)}: shapes, then F_dur(us), B_dur(us) or dur(us)")
-    return Table(
+    return SampleFile(
         path=path,
         subject=subject,
         columns=tuple(columns),

@@ -18,9 +18,9 @@ from rooflight.records.sample_file import SUFFIX, Rows, read
 from rooflight.records.samples import Row, Status
 from rooflight.sampling import facts
 from rooflight.sampling.job import DATA, Job, Keeper, Outcome
-from rooflight.sampling.plans import Key, Plan
 from rooflight.sampling.runner import Repeats, Sampler
 from rooflight.sampling.store import Store
+from rooflight.sampling.sweeps import Key, Sweep
 
 RETRIES: Final = 5
 CHUNK: Final = 8
@@ -44,7 +44,7 @@ class _Fleet:
     """The stores by device, and which shapes are under way."""
 
     job: Job
-    plan: Plan
+    sweep: Sweep
     tell: Callable[[str], object]
     every: Rows
     open: ExitStack
@@ -74,12 +74,12 @@ class _Fleet:
         if device not in self.keepers:
             header = self.job.header(device, environment, calibration)
             store = self.open.enter_context(_store(self.job, device, header))
-            self.keepers[device] = Keeper(self.job, self.plan, store, self.tell)
+            self.keepers[device] = Keeper(self.job, self.sweep, store, self.tell)
         return self.keepers[device]
 
 
-def run(job: Job, plan: Plan, *, address: str, cold: bool, tell: Callable[[str], object]) -> tuple[Outcome, ...]:
-    """Sample a plan on the cluster at ``address`` (``"auto"``: the one this machine belongs to).
+def run(job: Job, sweep: Sweep, *, address: str, cold: bool, tell: Callable[[str], object]) -> tuple[Outcome, ...]:
+    """Sample a sweep on the cluster at ``address`` (``"auto"``: the one this machine belongs to).
 
     A task has a GPU of its own where the cluster has any, else all the cores of a node. Raises ValueError where no
     cluster answers or ray is not installed.
@@ -98,7 +98,7 @@ def run(job: Job, plan: Plan, *, address: str, cold: bool, tell: Callable[[str],
     slots = max(1, sum(int(node["Resources"].get("GPU" if kind == "cuda" else "CPU", 0)) for node in nodes))
     slots = slots if kind == "cuda" else max(1, slots // cores)
     with ExitStack() as opened:
-        fleet = _Fleet(job, plan, tell, Rows(tuple(job.header("", {}, {}).parameters)), opened)
+        fleet = _Fleet(job, sweep, tell, Rows(tuple(job.header("", {}, {}).parameters)), opened)
         _take_up(fleet)
         tell(f"{slots} tasks at a time on {len(nodes)} nodes")
         try:
@@ -125,7 +125,7 @@ def sample(errand: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _drive(ray: Any, task: Any, fleet: _Fleet, errand: Errand, slots: int) -> None:
-    """Keep every slot busy until the plan has no more shapes and every task has answered."""
+    """Keep every slot busy until the sweep has no more shapes and every task has answered."""
     under_way: dict[Any, tuple[Shape, ...]] = {}
     while True:
         while len(under_way) < 2 * slots and (shapes := _chunk(fleet, slots)):
@@ -147,11 +147,11 @@ def _drive(ray: Any, task: Any, fleet: _Fleet, errand: Errand, slots: int) -> No
 
 def _chunk(fleet: _Fleet, slots: int) -> tuple[Shape, ...]:
     """A few shapes for one task; fewer where little is left, so that all slots end at about the same time."""
-    total = fleet.plan.total
+    total = fleet.sweep.total
     left = CHUNK if total is None else max(1, (total - len(fleet.every)) // (2 * slots))
     shapes: list[Shape] = []
     while len(shapes) < min(CHUNK, left):
-        shape = fleet.plan.next(fleet.every, fleet.taken)
+        shape = fleet.sweep.next(fleet.every, fleet.taken)
         if shape is None:
             break
         fleet.taken.add(fleet.every.key(shape))

@@ -9,9 +9,9 @@ from rooflight.records.sample_file import Rows
 from rooflight.records.samples import Row, Status
 from rooflight.sampling import grids
 from rooflight.sampling.axes import ADD, MUL, Axis, Grid, Span
-from rooflight.sampling.design import SmartPlan
 from rooflight.sampling.launch import seconds
-from rooflight.sampling.plans import PointPlan
+from rooflight.sampling.smart_sweep import SmartSweep
+from rooflight.sampling.sweeps import PointSweep
 
 COPY = registry.find("copy")
 
@@ -20,9 +20,9 @@ def grid(end: int, start: int = 1) -> Grid:
     return Grid(operator=COPY, axes=(("elements", Axis(start, 1, end, ADD)),))
 
 
-def drain(plan, rows, spend_s=0.0, time_s=lambda shape: 1e-6):
+def drain(sweep, rows, spend_s=0.0, time_s=lambda shape: 1e-6):
     found = []
-    while (shape := plan.next(rows)) is not None:
+    while (shape := sweep.next(rows)) is not None:
         samples = {direction: (time_s(shape),) * 7 for direction in ("fwd",)}
         rows.add(Row(shape=shape, status=Status.OK, samples_s=samples, spent_s=spend_s))
         found.append(rows.key(shape))
@@ -47,25 +47,25 @@ def test_axes_include_their_ends(axis, values):
 
 
 def test_parts_share_all_shapes_and_none_twice():
-    parts = [drain(PointPlan(grid(100), parts=3, part=part), Rows(("elements",))) for part in (1, 2, 3)]
+    parts = [drain(PointSweep(grid(100), parts=3, part=part), Rows(("elements",))) for part in (1, 2, 3)]
     assert [len(part) for part in parts] == [34, 33, 33]
     assert sorted(key for part in parts for key in part) == [(n,) for n in range(1, 101)]
-    again = drain(PointPlan(grid(100), parts=3, part=2), Rows(("elements",)))
+    again = drain(PointSweep(grid(100), parts=3, part=2), Rows(("elements",)))
     assert again == parts[1]
 
 
 def test_shapes_with_a_row_are_passed_over():
     rows = Rows(("elements",))
     rows.add(Row(shape={"elements": 2}, status=Status.OUT_OF_MEMORY))
-    assert drain(PointPlan(grid(4)), rows) == [(1,), (3,), (4,)]
+    assert drain(PointSweep(grid(4)), rows) == [(1,), (3,), (4,)]
 
 
 def test_a_billion_shapes_are_counted_not_made():
     operator = registry.find("gemm")
     axis = Axis(1, 1, 10**7, ADD)
     huge = Grid(operator=operator, axes=(("m", axis), ("n", axis), ("k", axis)))
-    assert PointPlan(huge).total == 10**21
-    assert PointPlan(huge).next(Rows(operator.parameters)) == operator.shape([1, 1, 1])
+    assert PointSweep(huge).total == 10**21
+    assert PointSweep(huge).next(Rows(operator.parameters)) == operator.shape([1, 1, 1])
 
 
 @pytest.mark.parametrize(
@@ -74,13 +74,13 @@ def test_a_billion_shapes_are_counted_not_made():
 )
 def test_a_part_must_be_among_the_parts(parts, part, message):
     with pytest.raises(ValueError, match="--part") as error:
-        PointPlan(grid(10), parts=parts, part=part)
+        PointSweep(grid(10), parts=parts, part=part)
     assert message in str(error.value)
 
 
 def test_a_sweep_of_nothing_says_so():
     with pytest.raises(ValueError, match="the sweep has 0 shapes"):
-        PointPlan(grid(1, start=2))
+        PointSweep(grid(1, start=2))
 
 
 def test_budgets_are_times():
@@ -100,7 +100,7 @@ def test_spans_turn_places_into_sizes_and_back():
 
 
 def smart(budget_s=10.0, part=1, name="gemm"):
-    return SmartPlan(registry.find(name), "float32", budget_s=budget_s, kind="cpu", parts=2, part=part)
+    return SmartSweep(registry.find(name), "float32", budget_s=budget_s, kind="cpu", parts=2, part=part)
 
 
 def test_smart_ends_with_its_budget_and_goes_on_where_it_was():
@@ -138,9 +138,9 @@ def test_smart_goes_where_the_model_is_least_sure():
         smooth = 1e-8 * shape["rows"] * shape["dim"]
         return smooth * (1 + 5 * (hash((shape["rows"], shape["dim"])) % 7)) if rough(shape) else smooth
 
-    plan = SmartPlan(operator, "float32", budget_s=150.0, kind="cuda")
+    sweep = SmartSweep(operator, "float32", budget_s=150.0, kind="cuda")
     rows = Rows(operator.parameters)
-    drain(plan, rows, spend_s=1.0, time_s=time_s)
+    drain(sweep, rows, spend_s=1.0, time_s=time_s)
     corner = [rough(row.shape) for row in rows.values()]
     before, after = corner[:50], corner[50:]
     assert sum(before) / len(before) < 0.35
@@ -154,6 +154,6 @@ def test_every_operator_has_its_sweeps(operator):
     tests = grids.test(operator)
     assert 2 <= tests.size <= 8
     assert all(operator.refusal(tests[number]) is None for number in range(tests.size))
-    shape = SmartPlan(operator, "bfloat16", budget_s=100.0, kind="cuda").next(Rows(operator.parameters))
+    shape = SmartSweep(operator, "bfloat16", budget_s=100.0, kind="cuda").next(Rows(operator.parameters))
     assert shape is not None
     assert operator.refusal(shape) is None

@@ -1,4 +1,4 @@
-"""Plans: which shape comes next, given the rows there are. A plan starts where an earlier run of it ended."""
+"""Sweeps: which shape comes next, given the rows there are. A sweep starts where an earlier run of it ended."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Points(Protocol):
         """One of them."""
 
 
-class Plan(Protocol):
+class Sweep(Protocol):
     """What a sweep asks for."""
 
     @property
     def total(self) -> int | None:
-        """Shapes of the whole plan; None where a budget ends it."""
+        """Shapes of the whole sweep; None where a budget ends it."""
 
     def next(self, rows: Rows, taken: Collection[Key] = ()) -> Shape | None:
         """The next shape that has no row and is not ``taken`` by somebody at work; None at the end."""
@@ -39,7 +39,7 @@ class Plan(Protocol):
         """Seconds left of a budget, None without one."""
 
 
-class PointPlan:
+class PointSweep:
     """All shapes of a grid, or every ``parts``-th of them from number ``part`` on, so that parts take alike long.
 
     Raises ValueError for a grid of no shapes and for a part that is not among the parts.

@@ -21,7 +21,7 @@ from rooflight.records.sample_file import Rows
 from rooflight.records.samples import Row, Status, middle_s
 from rooflight.sampling import grids
 from rooflight.sampling.axes import complete
-from rooflight.sampling.plans import Key, check_part
+from rooflight.sampling.sweeps import Key, check_part
 
 Floats = NDArray[np.float64]
 
@@ -41,7 +41,7 @@ _RATES: Final[Mapping[str, tuple[float, float]]] = {"cpu": (1e11, 1e10), "cuda":
 """Rough FLOP/s and bytes/s: only to keep a single run far below the budget."""
 
 
-class SmartPlan:
+class SmartSweep:
     """Shapes of one operator until ``budget_s`` seconds are spent on rows, those of earlier runs included.
 
     ``kind`` is "cpu" or "cuda". Parts follow sequences of their own. Raises ValueError for a budget that is not
