@@ -1,4 +1,4 @@
-"""Merging: the parts of a sweep as one CSV, as estimate-train-time merges them, and refusing what must not be merged."""
+"""Merging: the parts of a sweep as one CSV, as estimate-train-time merges them; what must stay apart is refused."""
 
 from __future__ import annotations
 
