@@ -5,9 +5,18 @@ from __future__ import annotations
 import pytest
 from slurm_cluster import slurm_cluster
 
+from rooflight.costs import registry
+
 
 @pytest.fixture(scope="session")
 def slurm():
     """A SLURM cluster of two nodes on this machine; a test that asks for it is skipped where SLURM is not installed."""
     with slurm_cluster() as cluster:
         yield cluster
+
+
+@pytest.fixture
+def restored_formulas(monkeypatch):
+    """What the test registers is forgotten after it."""
+    registry.registered()  # loads our own, so that they are among what stays
+    monkeypatch.setattr(registry, "_formulas", dict(registry._formulas))

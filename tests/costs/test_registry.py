@@ -1,25 +1,26 @@
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 import torch.distributed._functional_collectives  # noqa: F401 - registers its ops
 from builders import cost, op, spec
 
 from rooflight.costs.cost import OpCost, Uncosted
-from rooflight.costs.registry import cost_of, family_of, find, formula, registered, unregister
+from rooflight.costs.registry import cost_of, find, formula, registered, traits_of
+from rooflight.costs.traits import Traits
 
 FOREIGN = ("flash_attn::", "rooflight::", "higher_order::", "fsdp::", "torch_nn::", "quantized_decomposed::")
 """Ops of libraries and of torch's Python side, which register when those are imported."""
 
 
 @pytest.fixture
-def my_op():
+def my_op(restored_formulas):
     @formula("mylib::my_op")
     def my_formula(signature):
         return OpCost(vector_flops=7 * signature.outputs[0].numel)
 
-    yield "mylib::my_op"
-    unregister("mylib::my_op")
+    return "mylib::my_op"
 
 
 def test_many_ops_are_known():
@@ -42,26 +43,6 @@ def test_unknown_op_is_uncosted():
 def test_user_formula(my_op):
     assert cost(my_op, [spec((3,))], [spec((3,))]).vector_flops == 21
     assert my_op in registered()
-
-
-def test_unregistering_forgets(my_op):
-    unregister(my_op)
-    assert find(my_op) is None
-    with pytest.raises(KeyError):
-        unregister(my_op)
-    formula(my_op)(lambda _: OpCost())
-
-
-def test_built_in_formulas_can_be_replaced():
-    original = find("aten::mm")
-    assert original is not None
-    unregister("aten::mm")
-    try:
-        formula("aten::mm")(lambda _: OpCost(matrix_flops=1, matrix_dtype="float32"))
-        assert cost("aten::mm").matrix_flops == 1
-        unregister("aten::mm")
-    finally:
-        formula("aten::mm")(original)
 
 
 def test_duplicates_are_refused(my_op):
@@ -109,15 +90,38 @@ def test_formulas_need_neither_torch_nor_numpy():
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_a_formula_knows_its_family_whoever_registers_it():
-    assert family_of("aten::mm") == "matmul"
-    assert family_of("aten::add_") == "pointwise"
-    assert family_of("aten::gelu") == "activation"  # registered through a table of rules
-    assert family_of("nobody::knows") is None
-    original = find("aten::mm")
-    unregister("aten::mm")
-    formula("aten::mm")(original)
-    assert family_of("aten::mm") == "matmul"
-    formula("mylib::own")(lambda op: OpCost())
-    assert family_of("mylib::own") == "foreign"
-    unregister("mylib::own")
+def test_traits_are_declared_and_without_any_an_op_runs_alone(restored_formulas):
+    formula("mylib::plain")(lambda _: OpCost())
+    formula("mylib::gate", fusable=True, error_group="gates")(lambda _: OpCost())
+    assert traits_of("mylib::plain") == Traits() == traits_of("nobody::knows")
+    assert traits_of("mylib::gate") == traits_of("mylib::gate_") == Traits(fusable=True, error_group="gates")
+    assert traits_of("aten::mm").product
+    assert traits_of("aten::add_") == traits_of("aten::add")  # in-place variants follow
+    assert traits_of("aten::gelu").fusable  # registered through a table of rules
+
+
+def test_traits_that_exclude_each_other_are_refused():
+    with pytest.raises(ValueError, match="view"):
+        formula("mylib::odd", view=True, fusable=True)
+    with pytest.raises(ValueError, match="declare fusable too"):
+        formula("mylib::odd", ends_chain=True)
+    assert find("mylib::odd") is None
+
+
+@pytest.mark.parametrize("module", ["matmul", "rooflight.costs.families.matmul", "mylib.ops"])
+def test_the_module_that_registers_a_formula_changes_nothing(restored_formulas, module):
+    source = """
+from rooflight.costs.cost import OpCost
+from rooflight.costs.registry import formula
+
+@formula("mylib::scale", fusable=True)
+def scale(op):
+    return OpCost()
+"""
+    exec(source, ModuleType(module).__dict__)
+    assert traits_of("mylib::scale") == Traits(fusable=True)
+
+
+def test_every_formula_of_ours_says_whose_errors_it_shares():
+    ours = Traits().error_group
+    assert [name for name in registered() if traits_of(name).error_group == ours] == []

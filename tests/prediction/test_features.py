@@ -12,6 +12,8 @@ from gemm_table import A100, gemm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rooflight.costs.cost import OpCost
+from rooflight.costs.registry import cost_of, formula
 from rooflight.devices import all_devices, get
 from rooflight.devices.spec import DeviceSpec
 from rooflight.prediction.features import (
@@ -129,6 +131,21 @@ def test_sizes_of_products():
         op("aten::mv", {"self": spec((3, 4)), "vec": spec((4,))}, [spec((3,))]),
     ):
         assert product_sizes(other) is None
+
+
+def test_an_op_of_the_user_declared_a_product_has_the_facts_of_one(restored_formulas):
+    def cost_like_mm(signature: OpSignature) -> OpCost:
+        found = cost_of(replace(signature, name="aten::mm"))
+        assert isinstance(found, OpCost)
+        return found
+
+    formula("mylib::mm", product=True, epilogue=True)(cost_like_mm)
+    formula("mylib::undeclared")(cost_like_mm)
+    assert product_sizes(replace(MM, name="mylib::mm")) == (1, 64, 16, 32)
+    assert facts_of((replace(MM, name="mylib::mm"),), A100) == facts_of((MM,), A100)
+    undeclared = facts_of((replace(MM, name="mylib::undeclared"),), A100)
+    assert undeclared is not None
+    assert undeclared.key == "mylib::undeclared"
 
 
 def test_sizes_of_attention():

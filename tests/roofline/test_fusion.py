@@ -7,7 +7,7 @@ from builders import op, spec
 from sessions import Call, session_of
 
 from rooflight.costs.cost import OpCost
-from rooflight.costs.registry import cost_of
+from rooflight.costs.registry import cost_of, formula
 from rooflight.records.record import StorageKind
 from rooflight.records.session import KEPT, STOOD, Lifetimes
 from rooflight.roofline.fusion import Fusion, fuse
@@ -248,3 +248,35 @@ def test_a_chain_longer_than_python_can_recurse():
     chain = [(EXP, (index,), (index + 1,)) for index in range(length)]
     fusion = fusion_of(*chain, (MM, (length, length), (length + 1,)), (ADD, (length + 1, length - 1), (length + 2,)))
     assert [len(region.records) for region in fusion.regions] == [length, 2]
+
+
+def test_an_op_of_the_user_declared_fusable_is_part_of_a_chain(restored_formulas):
+    def moves_both(signature):
+        return OpCost(bytes_read=signature.input_bytes, bytes_written=signature.output_bytes)
+
+    formula("mylib::alone")(moves_both)
+    formula("mylib::gate", fusable=True)(moves_both)
+    formula("mylib::spread", fusable=True, ends_chain=True)(moves_both)
+
+    def regions(name):
+        return moved(fusion_of((EXP, (0,), (1,)), (op(name, {"x": X}, [X]), (1,), (2,)), (EXP, (2,), (3,))))
+
+    # three ops read and write 256 B each: apart, all of it moves; as one kernel only what enters and what leaves
+    assert regions("mylib::alone") == [(B, B), (B, B), (B, B)]
+    assert regions("mylib::gate") == [(B, B)]
+    assert regions("mylib::spread") == [(B, B), (B, B)]  # the last op reads what was spread from memory
+
+
+def test_a_product_of_the_user_takes_a_chain_into_its_epilogue_if_it_says_so(restored_formulas):
+    def product(signature):
+        # [8, 8] @ [8, 8]: 2 * 8 * 8 * 8 = 1024 FLOPs
+        return OpCost(matrix_flops=1024, bytes_read=signature.input_bytes, bytes_written=signature.output_bytes)
+
+    formula("mylib::mm", fusable=True)(product)
+    formula("mylib::mm_with_epilogue", epilogue=True)(product)
+
+    def regions(name):
+        return moved(fusion_of((op(name, {"a": X, "b": X}, [X]), (0, 1), (2,)), (EXP, (2,), (3,))))
+
+    assert regions("mylib::mm") == [(2 * B, B), (B, B)]
+    assert regions("mylib::mm_with_epilogue") == [(2 * B, B)]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.metadata import entry_points
 from pkgutil import iter_modules
-from types import FrameType
 
 from rooflight.costs.cost import OpCost, Uncosted
+from rooflight.costs.traits import Traits
 from rooflight.records.dtypes import precision_of
 from rooflight.records.signature import OpSignature
 
@@ -19,43 +18,83 @@ Formula = Callable[[OpSignature], OpCost | Uncosted]
 _FAMILIES = "rooflight.costs.families"
 ENTRY_POINT_GROUP = "rooflight.formulas"
 
-_formulas: dict[str, Formula] = {}
-_family: dict[str, str] = {}
+
+@dataclass(frozen=True, slots=True)
+class _Registered:
+    function: Formula
+    traits: Traits
+
+
+_UNDECLARED = Traits()
+
+_formulas: dict[str, _Registered] = {}
 _families_loaded = False
 
 
-def formula(*names: str) -> Callable[[Formula], Formula]:
+def formula(
+    *names: str,
+    fusable: bool = False,
+    ends_chain: bool = False,
+    epilogue: bool = False,
+    view: bool = False,
+    mask_input: str | None = None,
+    over_lists: bool = False,
+    product: bool = False,
+    convolution: bool = False,
+    error_group: str = "other",
+) -> Callable[[Formula], Formula]:
     """Register the decorated function as the cost of the ops named (``"aten::mm"``, ``"mylib::my_triton_op"``).
 
     The function takes an OpSignature and returns an OpCost, or Uncosted with the reason. A name without overload
-    covers all overloads; ``aten::add`` also covers ``aten::add_``. Raises ValueError for a name that already has a
-    formula or is not of the form ``namespace::op``.
-    """
-    if not names:
-        raise ValueError('formula() needs at least one op name, such as "mylib::my_op"')
-    for name in names:
-        namespace, separator, op = name.partition("::")
-        if not (namespace and separator and op) or "." in op:
-            raise ValueError(f'"{name}" is not an op name: write "namespace::op", without overload')
+    covers all overloads; ``aten::add`` also covers ``aten::add_``::
 
-    family = _calling_family()
+        @rl.formula("mylib::gated_gelu", fusable=True)
+        def gated_gelu(op: rl.OpSignature) -> rl.OpCost:
+            '''a, b [...] to gelu(a) b: gelu 8, multiply 1.'''
+            flops = 9 * op.outputs[0].numel
+            return rl.OpCost(vector_flops=flops, bytes_read=op.input_bytes, bytes_written=op.output_bytes)
+
+    How the ops share a kernel with other ops, for the fused bound. By default they share none:
+
+    - ``fusable``: with the pointwise ops, norms, reductions and copies before and after them. Calls that compute a
+      matrix product (``matrix_flops``) are excepted.
+    - ``ends_chain``: of those, only with the ones before them: what a scatter writes, a later op reads from memory.
+    - ``epilogue``: calls that compute a matrix product take the fusable ops that follow into their kernel.
+    - ``view``: they run no kernel; whatever they return is memory of their inputs.
+    - ``mask_input``: the name of an input of which one byte an element is enough, so that a mask could be written and
+      read in its place (backward of ReLU).
+    - ``over_lists``: they work on lists of tensors, each result computed from the entries at its own place.
+
+    What else estimates and bounds of them go by:
+
+    - ``product``: [b, m, k] @ [b, k, n], whose sizes models see. One with a size of 1 is fusable like a pointwise op.
+    - ``convolution``: FFT may do with fewer multiplications than are counted, along the ``weight``'s last dimensions.
+    - ``error_group``: errors of estimates of one group have one cause and add up; groups err independently.
+
+    Raises ValueError for a name that already has a formula or is not of the form ``namespace::op``, and for traits that
+    exclude each other.
+    """
+    _check(names)
+    traits = Traits(
+        fusable=fusable,
+        ends_chain=ends_chain,
+        epilogue=epilogue,
+        view=view,
+        mask_input=mask_input,
+        over_lists=over_lists,
+        product=product,
+        convolution=convolution,
+        error_group=error_group,
+    )
 
     def register(function: Formula) -> Formula:
         for name in names:
             if name in _formulas:
-                raise ValueError(f'"{name}" already has a formula, {_formulas[name].__qualname__}')
-        _formulas.update(dict.fromkeys(names, function))
-        _family.update(dict.fromkeys(names, family or _family_file(function.__module__) or "foreign"))
+                raise ValueError(f'"{name}" already has a formula, {_formulas[name].function.__qualname__}')
+        _formulas.update(dict.fromkeys(names, _Registered(function, traits)))
         return function
 
     return register
-
-
-def unregister(*names: str) -> None:
-    """Forget the formulas of the ops named, so that others can be given. Raises KeyError for a name without one."""
-    _load_families()
-    for name in names:
-        del _formulas[name], _family[name]
 
 
 def registered() -> Iterator[str]:
@@ -66,16 +105,14 @@ def registered() -> Iterator[str]:
 
 def find(name: str) -> Formula | None:
     """The formula of an op: its own, or that of the op it is the in-place variant of."""
-    _load_families()
-    return _formulas.get(name) or _formulas.get(name.removesuffix("_"))
+    found = _find(name)
+    return found.function if found else None
 
 
-def family_of(name: str) -> str | None:
-    """The family that an op's formula belongs to (``"matmul"``, ``"pointwise"``: the file it stands in), None without
-    one. Formulas of users and packages are ``"foreign"``.
-    """
-    _load_families()
-    return _family.get(name) or _family.get(name.removesuffix("_"))
+def traits_of(name: str) -> Traits:
+    """What the formula of an op declares (``find`` tells which one); the defaults of ``formula`` without one."""
+    found = _find(name)
+    return found.traits if found else _UNDECLARED
 
 
 def cost_of(op: OpSignature) -> OpCost | Uncosted:
@@ -107,21 +144,18 @@ def _with_dtypes(cost: OpCost, op: OpSignature) -> OpCost:
     )
 
 
-def _family_file(module: str) -> str | None:
-    """The family that a module is the file of; None for ``rules``, which all share, and for modules elsewhere."""
-    home, _, name = module.rpartition(".")
-    return name if home == _FAMILIES and name != "rules" else None
+def _check(names: Sequence[str]) -> None:
+    if not names:
+        raise ValueError('formula() needs at least one op name, such as "mylib::my_op"')
+    for name in names:
+        namespace, separator, op = name.partition("::")
+        if not (namespace and separator and op) or "." in op:
+            raise ValueError(f'"{name}" is not an op name: write "namespace::op", without overload')
 
 
-def _calling_family() -> str | None:
-    """The family file that is registering a formula, perhaps through the tables of ``rules``."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        family = _family_file(str(frame.f_globals.get("__name__", "")))
-        if family is not None:
-            return family
-        frame = frame.f_back
-    return None
+def _find(name: str) -> _Registered | None:
+    _load_families()
+    return _formulas.get(name) or _formulas.get(name.removesuffix("_"))
 
 
 def _load_families() -> None:

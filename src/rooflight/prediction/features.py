@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.costs.cost import OpCost, Uncosted
-from rooflight.costs.registry import cost_of, family_of
+from rooflight.costs.registry import cost_of, traits_of
 from rooflight.devices.spec import DeviceSpec
 from rooflight.network import collectives
 from rooflight.records.signature import OpSignature
@@ -37,8 +37,6 @@ _NO_ATTENTION: Final = "rows of "
 _NETWORK: Final = "c10d"
 """What the names of collectives have in common: ``c10d::allreduce_``, ``_c10d_functional::all_reduce``."""
 _COLLECTIVES: Final = frozenset(kind.value for kind in collectives.Kind)
-_OVER_LISTS: Final = ("foreach", "optimizer")
-"""Families whose ops take lists of tensors."""
 _ALIGNED: Final = 512
 _PADDED: Final = 32  # attention kernels round a head up to such a width
 _NEGLIGIBLE: Final = 0.01
@@ -225,7 +223,7 @@ def steady_features(key: str) -> tuple[int, ...]:
 
 def product_sizes(op: OpSignature) -> tuple[int, int, int, int] | None:
     """(batch, m, n, k) of [b, m, k] @ [b, k, n]; None for what is no such product."""
-    if family_of(op.name) != "matmul":
+    if not traits_of(op.name).product:
         return None
     left = _left(op)
     if left is None or not op.outputs:
@@ -300,7 +298,7 @@ def _common(ops: Sequence[OpSignature], costs: Sequence[OpCost], bounds: Sequenc
 
 def _rows(op: OpSignature) -> tuple[float, float]:
     """Rows and width of the largest tensor; of lists of tensors how many they are, and how long on average."""
-    if family_of(op.name) in _OVER_LISTS:
+    if traits_of(op.name).over_lists:
         listed = op.named("self") or op.outputs
         return float(len(listed)), sum(tensor.numel for tensor in listed) / max(1, len(listed))
     largest = max((*op.inputs, *op.outputs), key=lambda tensor: tensor.numel, default=None)

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from rooflight.costs.cost import OpCost, Uncosted
-from rooflight.costs.registry import cost_of, family_of
+from rooflight.costs.registry import cost_of, traits_of
 from rooflight.devices.spec import DeviceSpec
 from rooflight.operators import registry
 from rooflight.operators.operator import Shape
@@ -103,7 +103,7 @@ def _sums(work: Iterable[Costed], device: DeviceSpec) -> tuple[float, float, int
 
 def _needed(op: OpSignature) -> float:
     """The share of an op's FLOPs that no algorithm in use does without."""
-    weight = op.input("weight") if family_of(op.name) == "convolution" else None
+    weight = op.input("weight") if traits_of(op.name).convolution else None
     return 1.0 if weight is None else min(1.0, FEWEST_PRODUCTS / prod(weight.shape[2:]))
 
 

@@ -24,43 +24,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from rooflight.costs.cost import OpCost, Uncosted
-from rooflight.costs.registry import family_of
+from rooflight.costs.registry import traits_of
 from rooflight.records.record import StorageKind
 from rooflight.records.session import KEPT, STOOD, Session
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec, distinct_bytes
-
-CHAINS = frozenset({"activation", "allocation", "convolution", "copying", "embedding", "foreach", "indexing"})
-CHAINS |= {"loss", "matmul", "moe", "normalization", "optimizer", "pointwise", "pooling", "prims", "quantized"}
-CHAINS |= {"random", "reduction", "resampling", "softmax", "sorting"}
-"""Families whose ops fuse with each other, as far as they compute no matrix product."""
-
-ANCHORS = frozenset({"attention", "attention_varlen", "convolution", "matmul", "moe", "quantized"})
-"""Families whose products take the chain that follows into their own kernel."""
-
-LAST = (
-    "::scatter",
-    "masked_scatter",
-    "index_put",
-    "index_add",
-    "index_copy",
-    "index_reduce",
-    "::put",
-    "dense_backward",
-)
-"""Ops of chain families that any thread may write anywhere with: a chain may end with them, none goes on."""
-
-APART = ("nonzero", "unique", "masked_select", "argwhere")
-"""Ops of chain families whose results' sizes the data decide."""
-
-MASKS = {
-    "aten::threshold_backward": "self",
-    "aten::hardtanh_backward": "self",
-    "aten::leaky_relu_backward": "self",
-    "aten::max_pool2d_with_indices_backward": "indices",
-    "aten::max_pool3d_with_indices_backward": "indices",
-}
-"""Arguments of which a byte an element would do, so that a mask could be written and read in their place."""
 
 
 @dataclass(slots=True)
@@ -388,16 +356,15 @@ def _plan_of(op: OpSignature, cost: OpCost | Uncosted) -> _Plan | None:
     """None for a view: it does nothing."""
     if isinstance(cost, Uncosted):
         return _Plan(joins=False, goes_on=False, known=False)
-    family = family_of(op.name)
-    if family == "views":
+    traits = traits_of(op.name)
+    if traits.view:
         return None
-    is_product = cost.matrix_flops > 0 and not _is_thin(op, cost)
-    chain = family in CHAINS and not is_product and not any(part in op.name for part in APART)
-    goes_on = family in ANCHORS if is_product else chain and not any(part in op.name for part in LAST)
+    is_product = cost.matrix_flops > 0 and not (traits.product and _is_thin(op, cost))
+    chain = traits.fusable and not is_product
+    goes_on = traits.epilogue if is_product else chain and not traits.ends_chain
     read = _shares(op.inputs, cost.bytes_read, op.outputs)
-    mask = MASKS.get(op.name)
-    for place, name in enumerate(op.input_names if mask else ()):
-        if name == mask:
+    for place, name in enumerate(op.input_names if traits.mask_input else ()):
+        if name == traits.mask_input:
             read[place] = min(read[place], op.inputs[place].numel)
     return _Plan(
         joins=chain,
@@ -412,7 +379,7 @@ def _plan_of(op: OpSignature, cost: OpCost | Uncosted) -> _Plan | None:
 def _is_thin(op: OpSignature, cost: OpCost) -> bool:
     """A product with a dimension of 1 uses each element of its largest tensor once: a compiler may do without it."""
     largest = max((tensor.numel for tensor in (*op.inputs, *op.outputs)), default=0)
-    return family_of(op.name) == "matmul" and cost.matrix_flops <= 2 * largest
+    return cost.matrix_flops <= 2 * largest
 
 
 def _feeds(op: OpSignature, read: Sequence[int]) -> tuple[tuple[int, ...], ...]:
@@ -420,7 +387,7 @@ def _feeds(op: OpSignature, read: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     everything = tuple(place for place, size in enumerate(read) if size)
     lists = Counter(op.input_names)
     lanes = len(op.outputs)
-    if lanes < 2 or family_of(op.name) not in ("foreach", "optimizer") or lanes not in lists.values():
+    if lanes < 2 or not traits_of(op.name).over_lists or lanes not in lists.values():
         return (everything,)
     feeds: list[list[int]] = [[] for _ in range(lanes)]
     for place in everything:

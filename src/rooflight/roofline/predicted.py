@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rooflight.costs.cost import OpCost, Uncosted
-from rooflight.costs.registry import family_of
+from rooflight.costs.registry import traits_of
 from rooflight.records.estimate import Estimate, Source
 from rooflight.records.session import Float64, Int64
 from rooflight.records.signature import OpSignature
@@ -96,8 +96,8 @@ class Estimates:
 
         Entry i of the columns: so many calls of a signature belong to a group; those timed took ``measured_s`` in all.
 
-        Errors of one family of ops have one cause, the model, and add up; those of different families are independent,
-        and their squares add up. What was extrapolated, or rests on no model, counts as a family of its own: it may
+        Errors of one group of ops (see ``rl.formula``) have one cause, the model, and add up; groups are independent,
+        and their squares add up. What was extrapolated, or rests on no model, counts as a group of its own: it may
         have one cause as well, the device say.
         """
         known = self._known[signature] & (calls > 0)
@@ -166,4 +166,4 @@ def _kind(op: OpSignature, estimate: Estimate | None) -> str:
         return ""
     if estimate.extrapolated or estimate.source is Source.TYPICAL:
         return _UNSHOWN
-    return family_of(op.name) or ""
+    return traits_of(op.name).error_group

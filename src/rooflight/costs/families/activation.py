@@ -7,11 +7,15 @@ approximation). Gradients: tanh and sigmoid 3, gelu 12, silu 8.
 
 from __future__ import annotations
 
+from functools import partial
+
+from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.pointwise import elementwise
 from rooflight.costs.families.rules import moves, names
-from rooflight.costs.registry import formula
 from rooflight.records.signature import OpSignature
+
+formula = partial(registry.formula, error_group="activation", fusable=True)
 
 ACTIVATIONS: dict[int, str] = {
     1: "relu tanh threshold hardshrink softshrink threshold_backward hardtanh_backward hardshrink_backward "
@@ -26,8 +30,12 @@ ACTIVATIONS: dict[int, str] = {
     12: "gelu_backward infinitely_differentiable_gelu_backward mish_backward",
 }
 
+_PIECEWISE = frozenset(names("threshold_backward hardtanh_backward leaky_relu_backward"))
+"""These need to know of each element only on which side of the kinks it lay."""
+
 for _flops, _ops in ACTIVATIONS.items():
-    formula(*names(_ops))(elementwise(_flops))
+    for _name in names(_ops):
+        formula(_name, mask_input="self" if _name in _PIECEWISE else None)(elementwise(_flops))
 
 
 @formula("aten::glu")

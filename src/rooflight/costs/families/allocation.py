@@ -6,7 +6,12 @@ tensor it is shaped like only lends its shape. Sequences (``arange``) and window
 
 from __future__ import annotations
 
+from functools import partial
+
+from rooflight.costs import registry
 from rooflight.costs.families.rules import nothing, overwrites, register, writes
+
+formula = partial(registry.formula, error_group="allocation", fusable=True)
 
 UNINITIALIZED = (
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided empty_quantized resize resize_as "
@@ -20,4 +25,4 @@ FILLS = (
     "bartlett_window blackman_window hamming_window hann_window kaiser_window"
 )
 
-register({nothing: UNINITIALIZED, writes: FILLS, overwrites: "fill zero"})
+register(formula, {nothing: UNINITIALIZED, writes: FILLS, overwrites: "fill zero"})

@@ -11,14 +11,17 @@ counts are ``upper``. Scores are never stored; the log-sum-exp is, where the op 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
+from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.matmul import multiply_adds
 from rooflight.costs.families.rules import clamped_sum, flags, read_bytes
-from rooflight.costs.registry import formula
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec, distinct_bytes
+
+formula = partial(registry.formula, error_group="attention", epilogue=True)
 
 FORWARD_VECTOR_FLOPS = 5
 BACKWARD_VECTOR_FLOPS = 4

@@ -7,8 +7,10 @@ T (max + 1) / 2 when causal; such counts are ``upper``. Without cumulative lengt
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import prod
 
+from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.attention import (
     Heads,
@@ -20,8 +22,9 @@ from rooflight.costs.families.attention import (
     visible_pairs,
 )
 from rooflight.costs.families.rules import integer
-from rooflight.costs.registry import formula
 from rooflight.records.signature import OpSignature
+
+formula = partial(registry.formula, error_group="attention_varlen", epilogue=True)
 
 LENGTHS_NOTE = "sequence lengths unknown: all taken as the longest"
 

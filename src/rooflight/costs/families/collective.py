@@ -14,13 +14,17 @@ vector unit. In-switch reduction can send about half: such networks are the roof
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
+from rooflight.costs import registry
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.families.rules import names, nothing, register
-from rooflight.costs.registry import Formula, formula
+from rooflight.costs.registry import Formula
 from rooflight.network.collectives import sent_and_kept
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import distinct_bytes
+
+formula = partial(registry.formula, error_group="collective")
 
 UNKNOWN_GROUP = Uncosted("group size unknown")
 
@@ -119,5 +123,5 @@ def check_for_nan(op: OpSignature) -> OpCost:
     return OpCost(vector_flops=op.inputs[0].numel, bytes_read=op.input_bytes)
 
 
-register({nothing: "barrier monitored_barrier_"}, "c10d")
-register({nothing: "wait_tensor _wrap_tensor_autograd"}, "_c10d_functional")
+register(formula, {nothing: "barrier monitored_barrier_"}, "c10d")
+register(formula, {nothing: "wait_tensor _wrap_tensor_autograd"}, "_c10d_functional")

@@ -8,14 +8,17 @@ elements under some tap are read.
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 
+from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.matmul import multiply_adds
 from rooflight.costs.families.rules import flags, moves, names, picked_bytes, sources, tensor_bytes
-from rooflight.costs.registry import formula
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
+
+formula = partial(registry.formula, error_group="convolution", fusable=True, epilogue=True, convolution=True)
 
 
 def direct_multiply_adds(x: TensorSpec, weight: TensorSpec, out: TensorSpec, *, transposed: bool) -> int:
@@ -137,13 +140,13 @@ def conv_tbc_backward(op: OpSignature) -> OpCost:
     )
 
 
-@formula("aten::im2col")
+@formula("aten::im2col", epilogue=False, convolution=False)
 def im2col(op: OpSignature) -> OpCost:
     """Copies every window of x: no FLOPs, x read once."""
     return moves(op)
 
 
-@formula("aten::col2im", "aten::unfold_backward")
+@formula("aten::col2im", "aten::unfold_backward", epilogue=False, convolution=False)
 def col2im(op: OpSignature) -> OpCost:
     """Adds windows back into x: one addition per element of the windows."""
     return moves(op, vector_flops=op.inputs[0].numel)

@@ -6,6 +6,9 @@ of its input (``contiguous`` of a contiguous tensor) moves nothing.
 
 from __future__ import annotations
 
+from functools import partial
+
+from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.rules import (
     clamped_sum,
@@ -19,11 +22,13 @@ from rooflight.costs.families.rules import (
     read_bytes,
     register,
 )
-from rooflight.costs.registry import formula
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED
 
+formula = partial(registry.formula, error_group="copying", fusable=True)
+
 register(
+    formula,
     {
         copies: "clone _to_copy lift_fresh_copy _to_cpu _pin_memory pin_memory _copy_from "
         "cat concat concatenate stack _stack hstack vstack dstack column_stack row_stack block_diag _chunk_cat "
@@ -39,7 +44,7 @@ register(
         "_pack_padded_sequence _pack_padded_sequence_backward _pad_packed_sequence flatten_dense_tensors "
         "unflatten_dense_tensors _copy_from_and_resize",
         overwrites: "copy",
-    }
+    },
 )
 
 
@@ -86,6 +91,7 @@ def all_gather_copy_in(op: OpSignature) -> OpCost:
 
 
 register(
+    formula,
     {
         copies: "_reorder_linear_weight _reorder_convolution_weight _reorder_convolution_transpose_weight "
         "_reorder_mkldnn_rnn_layer_weight"

@@ -7,13 +7,16 @@ adding the gradients up is 1 FLOP per element. A bag adds rows: 1 FLOP per eleme
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 
+from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.rules import copies, further_bytes, moves, names, picked_bytes, read_bytes
-from rooflight.costs.registry import formula
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
+
+formula = partial(registry.formula, error_group="embedding", fusable=True)
 
 
 def rows_bytes(table: TensorSpec, num_rows: int) -> int:
@@ -28,7 +31,8 @@ def embedding(op: OpSignature) -> OpCost:
     return OpCost(bytes_read=indices.nbytes + rows_bytes(weight, indices.numel), bytes_written=op.output_bytes)
 
 
-@formula("aten::embedding_dense_backward", "aten::embedding_backward")
+@formula("aten::embedding_dense_backward", ends_chain=True)  # any gradient may hit any row
+@formula("aten::embedding_backward")
 def embedding_dense_backward(op: OpSignature) -> OpCost:
     """dy [..., d], indices [...] to dweight [V, d]: zeros and the sums of what hit each row."""
     return moves(op, vector_flops=op.inputs[0].numel)
@@ -49,7 +53,8 @@ def embedding_bag(op: OpSignature) -> OpCost:
     )
 
 
-@formula("aten::_embedding_bag_dense_backward", "aten::_embedding_bag_backward")
+@formula("aten::_embedding_bag_dense_backward", ends_chain=True)
+@formula("aten::_embedding_bag_backward")
 def embedding_bag_dense_backward(op: OpSignature) -> OpCost:
     """dy [bags, d], indices [n] to dweight [V, d]: each index adds a row."""
     grad = op.inputs[0]

@@ -7,13 +7,16 @@ algorithms do fewer, so counts are ``upper``. torch.stft and istft reach these o
 
 from __future__ import annotations
 
+from functools import partial
 from math import log2, prod
 
+from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.rules import dims, moves
-from rooflight.costs.registry import formula
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
+
+formula = partial(registry.formula, error_group="fft")
 
 
 def _transform(op: OpSignature, points: TensorSpec, flops_per_level: float) -> OpCost:

@@ -7,11 +7,16 @@ Conventions: FLOPs per element as in the pointwise family; in place the first li
 
 from __future__ import annotations
 
+from functools import partial
+
+from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.pointwise import ELEMENTWISE, MULTIPLICATIVE
 from rooflight.costs.families.rules import copies, moves, names, overwrites, read_bytes, tensor_bytes
-from rooflight.costs.registry import Formula, formula
+from rooflight.costs.registry import Formula
 from rooflight.records.signature import OpSignature
+
+formula = partial(registry.formula, error_group="foreach", fusable=True, over_lists=True)
 
 
 def listwise(flops: int) -> Formula:

@@ -3,11 +3,14 @@
 Conventions: reading picks: of the source only as many elements move as the result has, or as the source has where
 that is fewer; indices are read in full. Writing picks in place touches as many elements as are given, read first
 only if something is added to them. Out of place the source is copied whole besides. Adding is 1 FLOP per element
-given.
+given. Any thread may write anywhere, so a chain of fused ops may end with writing picks, but none goes on after it.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
+from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.rules import (
     further_bytes,
@@ -17,12 +20,14 @@ from rooflight.costs.families.rules import (
     names,
     picked_bytes,
 )
-from rooflight.costs.registry import formula
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 
+formula = partial(registry.formula, error_group="indexing", fusable=True)
 
-@formula(*names("gather index_select index _unsafe_index take take_along_dim masked_select _unsafe_masked_index"))
+
+@formula("aten::masked_select", fusable=False)  # how much it picks is data
+@formula(*names("gather index_select index _unsafe_index take take_along_dim _unsafe_masked_index"))
 def pick(op: OpSignature) -> OpCost:
     """x and indices (or a mask) to the elements picked."""
     source = op.inputs[0]
@@ -48,7 +53,7 @@ def put(
     return OpCost(vector_flops=flops, bytes_read=read + kept, bytes_written=written, upper=bool(note), note=note)
 
 
-@formula(*names("scatter scatter_add scatter_reduce"))
+@formula(*names("scatter scatter_add scatter_reduce"), ends_chain=True)
 def scatter(op: OpSignature) -> OpCost:
     """x, index and src: the elements of src under the index go to, or are added to, those of x it names."""
     target, index = op.inputs[:2]
@@ -58,14 +63,14 @@ def scatter(op: OpSignature) -> OpCost:
     return put(op, target, index.numel, accumulate=adds, given=given)
 
 
-@formula("aten::index_add", "aten::index_reduce")
+@formula("aten::index_add", "aten::index_reduce", ends_chain=True)
 def index_add(op: OpSignature) -> OpCost:
     """x, index [n] and n slices of source, added to those of x."""
     source = op.input("source") or op.inputs[2]
     return put(op, op.inputs[0], source.numel, accumulate=True)
 
 
-@formula("aten::index_copy")
+@formula("aten::index_copy", ends_chain=True)
 def index_copy(op: OpSignature) -> OpCost:
     """x, index [n] and n slices of source, put over those of x."""
     source = op.input("source") or op.inputs[2]
@@ -81,13 +86,13 @@ def index_fill(op: OpSignature) -> OpCost:
     return put(op, target, index.numel * target.numel // max(1, size), accumulate=False)
 
 
-@formula("aten::put")
+@formula("aten::put", ends_chain=True)
 def put_flat(op: OpSignature) -> OpCost:
     """x, index and source alike: flat positions of x get the elements of source."""
     return put(op, op.inputs[0], op.inputs[1].numel, accumulate=bool(op.attribute("accumulate")))
 
 
-@formula(*names("index_put _unsafe_index_put _index_put_impl _unsafe_masked_index_put_accumulate"))
+@formula(*names("index_put _unsafe_index_put _index_put_impl _unsafe_masked_index_put_accumulate"), ends_chain=True)
 def index_put(op: OpSignature) -> OpCost:
     """x, indices and values; which dimensions are indexed is not told, so values or indices give the count."""
     target = op.inputs[0]
@@ -100,7 +105,7 @@ def index_put(op: OpSignature) -> OpCost:
     return put(op, target, max(values.numel, largest(indices)), accumulate=accumulate)
 
 
-@formula("aten::masked_scatter")
+@formula("aten::masked_scatter", ends_chain=True)
 def masked_scatter(op: OpSignature) -> OpCost:
     """x, mask and source: masked elements of x get those of source in order."""
     target, mask, source = op.inputs[:3]
@@ -126,19 +131,22 @@ def view_scatter(op: OpSignature) -> OpCost:
     )
 
 
-@formula(*names("index_select_backward masked_select_backward gather_backward masked_scatter_backward"))
+@formula("aten::masked_select_backward", fusable=False)
+@formula("aten::masked_scatter_backward", ends_chain=True)
+@formula("aten::index_select_backward", "aten::gather_backward")
 def pick_backward(op: OpSignature) -> OpCost:
     """The gradients of what was picked, put back among zeros."""
     return moves(op, vector_flops=op.inputs[0].numel, unread=("self",))
 
 
-@formula(*names("nonzero nonzero_numpy nonzero_static argwhere"))
+@formula(*names("nonzero nonzero_numpy nonzero_static argwhere"), fusable=False)  # how many there are is data
 def nonzero(op: OpSignature) -> OpCost:
     """x to the coordinates of its elements that are not zero."""
     return moves(op, vector_flops=op.inputs[0].numel)
 
 
-@formula("aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "prims::item")
+@formula("aten::is_nonzero", fusable=False)
+@formula("aten::_local_scalar_dense", "aten::item", "prims::item")
 def item(op: OpSignature) -> OpCost:
     """One element to the host."""
     return OpCost(bytes_read=op.inputs[0].item_bytes)

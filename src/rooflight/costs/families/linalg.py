@@ -9,14 +9,17 @@ those counts are low. Checking for errors reads one number per matrix.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
 
+from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.matmul import multiply_adds
 from rooflight.costs.families.rules import copies, moves, names, per_output, read_bytes, register
-from rooflight.costs.registry import formula
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
+
+formula = partial(registry.formula, error_group="linalg")
 
 ITERATIONS_NOTE = "iterations not counted"
 
@@ -198,4 +201,4 @@ def linear_combination(op: OpSignature) -> OpCost:
     return moves(op, vector_flops=2 * op.outputs[0].numel * op.inputs[0].shape[0])
 
 
-register({copies: "lu_unpack _linalg_check_errors", per_output(3): "linalg_cross cross"})
+register(formula, {copies: "lu_unpack _linalg_check_errors", per_output(3): "linalg_cross cross"})

@@ -7,12 +7,17 @@ element: squared error 3, absolute error 3, smooth and Huber 5, binary cross-ent
 
 from __future__ import annotations
 
+from functools import partial
+
+from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.rules import largest, moves, names, per_input, picked_bytes, read_bytes, register
-from rooflight.costs.registry import formula
 from rooflight.records.signature import OpSignature
 
+formula = partial(registry.formula, error_group="loss", fusable=True)
+
 register(
+    formula,
     {
         per_input(3): "mse_loss mse_loss_backward l1_loss soft_margin_loss multi_margin_loss hinge_embedding_loss",
         per_input(4): "multi_margin_loss_backward multilabel_margin_loss_forward multilabel_margin_loss "
@@ -21,7 +26,7 @@ register(
         "binary_cross_entropy_backward",
         per_input(6): "binary_cross_entropy",
         per_input(7): "binary_cross_entropy_with_logits",
-    }
+    },
 )
 
 

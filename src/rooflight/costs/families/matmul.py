@@ -7,13 +7,16 @@ applied there one more.
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 
+from rooflight.costs import registry
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.families.rules import flags, largest, moves, read_bytes, tensor_bytes
-from rooflight.costs.registry import formula
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
+
+formula = partial(registry.formula, error_group="matmul", fusable=True, epilogue=True, product=True)
 
 
 def multiply_adds(count: int, operand: TensorSpec) -> int:
@@ -94,14 +97,14 @@ def dot(op: OpSignature) -> OpCost:
     return product(op, a.numel, a)
 
 
-@formula("aten::addr")
+@formula("aten::addr", epilogue=False, product=False)
 def addr(op: OpSignature) -> OpCost:
     """bias [m, n] + [m] outer [n]: a multiply and an add per element, too thin for the matrix unit."""
     _, a, b = op.inputs[:3]
     return moves(op, vector_flops=2 * a.numel * b.numel)
 
 
-@formula("aten::outer", "aten::ger")
+@formula("aten::outer", "aten::ger", epilogue=False, product=False)
 def outer(op: OpSignature) -> OpCost:
     """[m] outer [n]: one multiply per element."""
     return moves(op, vector_flops=op.outputs[0].numel)
@@ -230,13 +233,13 @@ def _cheapest_chain(sizes: list[int]) -> int:
     return best[0][count - 1]
 
 
-@formula("aten::_cdist_forward", "aten::cdist")
+@formula("aten::_cdist_forward", "aten::cdist", epilogue=False, product=False)
 def cdist(op: OpSignature) -> OpCost:
     """x [..., p, m], y [..., r, m] to distances [..., p, r]: subtract, raise, add per component."""
     return moves(op, vector_flops=3 * op.outputs[0].numel * op.inputs[0].shape[-1])
 
 
-@formula("aten::_cdist_backward")
+@formula("aten::_cdist_backward", epilogue=False, product=False)
 def cdist_backward(op: OpSignature) -> OpCost:
     """dist' [..., p, r] to x' [..., p, m]: about 4 FLOPs per pair and component."""
     grad, x = op.inputs[:2]
@@ -250,13 +253,13 @@ def euclidean_dist(op: OpSignature) -> OpCost:
     return product(op, out.numel * x.shape[-1], x, vector_flops=3 * out.numel)
 
 
-@formula("aten::_pdist_forward", "aten::pdist")
+@formula("aten::_pdist_forward", "aten::pdist", epilogue=False, product=False)
 def pdist(op: OpSignature) -> OpCost:
     """x [n, m] to n (n - 1) / 2 distances, 3 FLOPs per component of each."""
     return moves(op, vector_flops=3 * op.outputs[0].numel * op.inputs[0].shape[-1])
 
 
-@formula("aten::_pdist_backward")
+@formula("aten::_pdist_backward", epilogue=False, product=False)
 def pdist_backward(op: OpSignature) -> OpCost:
     """Gradients of the n (n - 1) / 2 distances to x' [n, m]: about 4 FLOPs per component of each."""
     grad, x = op.inputs[:2]

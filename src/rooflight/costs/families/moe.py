@@ -8,14 +8,17 @@ Rows beyond the last offset are padding that no kernel touches, so counts are ``
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
+from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.matmul import multiply_adds
 from rooflight.costs.families.quantized import values_per_byte
 from rooflight.costs.families.rules import further_bytes
-from rooflight.costs.registry import formula
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
+
+formula = partial(registry.formula, error_group="moe", fusable=True, epilogue=True)
 
 ROUTING_NOTE = "balanced routing assumed: G (1 - (1 - 1/G)^T) of G experts active"
 ROWS_NOTE = "rows beyond the last offset counted"

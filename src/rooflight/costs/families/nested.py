@@ -6,12 +6,17 @@ holds. Nested tensors of the older layout have no shape to tell, so ops on them 
 
 from __future__ import annotations
 
+from functools import partial
+
+from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.rules import copies, further_bytes, picked_bytes, register, uncosted
-from rooflight.costs.registry import formula
 from rooflight.records.signature import OpSignature
 
+formula = partial(registry.formula, error_group="nested")
+
 register(
+    formula,
     {
         copies: "_jagged_to_padded_dense_forward _nested_get_values_copy _nested_view_from_buffer_copy "
         "_nested_view_from_jagged_copy",
@@ -19,7 +24,7 @@ register(
         "_nested_from_padded_and_nested_example _nested_tensor_from_mask _nested_tensor_from_tensor_list "
         "_nested_tensor_from_mask_left_aligned _nested_tensor_softmax_with_shape _nested_select_backward "
         "_nested_sum_backward nested_to_padded_tensor to_padded_tensor",
-    }
+    },
 )
 
 

@@ -8,11 +8,15 @@ input, parameters and statistics read, output and statistics written.
 
 from __future__ import annotations
 
+from functools import partial
+
+from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.rules import moves, names, per_input, register, tensor_bytes
-from rooflight.costs.registry import formula
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED
+
+formula = partial(registry.formula, error_group="normalization", fusable=True)
 
 LAYER_NORM_FLOPS = 8
 RMS_NORM_FLOPS = 5
@@ -82,12 +86,13 @@ def other_batch_norm_backward(op: OpSignature) -> OpCost:
 
 # Synchronized batch norm: statistics per rank, gathered, then applied.
 register(
+    formula,
     {
         per_input(4): "batch_norm_stats batch_norm_update_stats batch_norm_gather_stats "
         "batch_norm_gather_stats_with_counts batch_norm_elemt",
         per_input(6): "batch_norm_backward_reduce",
         per_input(8): "batch_norm_backward_elemt",
-    }
+    },
 )
 
 

@@ -8,11 +8,15 @@ Nesterov 6, and 2 more for weight decay which is not told; Adagrad 7.
 
 from __future__ import annotations
 
+from functools import partial
+
+from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.rules import read_bytes
-from rooflight.costs.registry import formula
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec, distinct_bytes
+
+formula = partial(registry.formula, error_group="optimizer", fusable=True, over_lists=True)
 
 
 def step(op: OpSignature, *states: str, flops: int, unread: tuple[str, ...] = ()) -> OpCost:

@@ -8,10 +8,15 @@ anything else 2 for each. Broadcast operands are read once, at their own size.
 
 from __future__ import annotations
 
+from functools import partial
+
+from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.rules import in_place, largest, moves, names
-from rooflight.costs.registry import Formula, formula
+from rooflight.costs.registry import Formula
 from rooflight.records.signature import OpSignature
+
+formula = partial(registry.formula, error_group="pointwise", fusable=True)
 
 
 def elementwise(flops: int, complex_factor: int = 2) -> Formula:

@@ -7,12 +7,15 @@ backward needs its indices, not its input. Of the input no more is read than lie
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 
+from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.rules import further_bytes, integers, moves, names, per_input, picked_bytes, register
-from rooflight.costs.registry import formula
 from rooflight.records.signature import OpSignature
+
+formula = partial(registry.formula, error_group="pooling", fusable=True)
 
 
 def _taps(op: OpSignature) -> int:
@@ -44,7 +47,7 @@ def avg_pool_backward(op: OpSignature) -> OpCost:
     return moves(op, vector_flops=op.inputs[0].numel * _taps(op), unread=("self",))
 
 
-@formula(*names("max_pool2d_with_indices_backward max_pool3d_with_indices_backward"))
+@formula(*names("max_pool2d_with_indices_backward max_pool3d_with_indices_backward"), mask_input="indices")
 @formula(*names("adaptive_max_pool2d_backward adaptive_max_pool3d_backward"))
 @formula(*names("fractional_max_pool2d_backward fractional_max_pool3d_backward"))
 def max_pool_backward(op: OpSignature) -> OpCost:
@@ -59,11 +62,12 @@ def max_pool_backward_without_indices(op: OpSignature) -> OpCost:
 
 
 register(
+    formula,
     {
         per_input(1): "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d "
         "adaptive_avg_pool3d mkldnn_adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d",
         per_input(0): "max_unpool2d max_unpool3d",
-    }
+    },
 )
 
 

@@ -6,11 +6,17 @@ copies, nothing for views.
 
 from __future__ import annotations
 
+from functools import partial
+
+from rooflight.costs import registry
 from rooflight.costs.families.pointwise import elementwise
 from rooflight.costs.families.reduction import reducing
 from rooflight.costs.families.rules import copies, nothing, overwrites, register, writes
 
+formula = partial(registry.formula, error_group="prims", fusable=True)
+
 register(
+    formula,
     {
         elementwise(1): "abs acos acosh add asin asinh atan atan2 atanh bessel_i0 bessel_i0e bessel_i1 bessel_i1e "
         "bessel_j0 bessel_j1 bitwise_and bitwise_not bitwise_or bitwise_xor cbrt ceil cos cosh digamma eq erf erf_inv "

@@ -9,11 +9,16 @@ as one), dequantizing 2, fake quantization 6.
 
 from __future__ import annotations
 
+from functools import partial
+
+from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.rules import integer, names, per_input, read_bytes, register, uncosted
-from rooflight.costs.registry import formula
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
+
+quantizing = partial(registry.formula, error_group="quantized", fusable=True)
+formula = partial(quantizing, epilogue=True)
 
 UNPACK_FLOPS = 2
 
@@ -96,6 +101,7 @@ def quantized_linear(op: OpSignature) -> OpCost:
 
 
 register(
+    quantizing,
     {
         per_input(4): "quantize_per_tensor quantize_per_tensor_dynamic quantize_per_channel",
         per_input(2): "dequantize _choose_qparams_per_tensor choose_qparams_optimized",
@@ -111,9 +117,10 @@ register(
         per_input(0): "int_repr _make_per_tensor_quantized_tensor _make_per_channel_quantized_tensor "
         "_convert_weight_to_int4pack _convert_weight_to_int4pack_for_cpu _dyn_quant_pack_4bit_weight "
         "mkldnn_reorder_conv2d_weight mkldnn_reorder_conv3d_weight",
-    }
+    },
 )
 register(
+    quantizing,
     {
         per_input(3): "add mul add_relu mul_relu add_scalar mul_scalar add_scalar_relu mul_scalar_relu relu6 threshold "
         "clamp leaky_relu elu celu hardswish sigmoid prelu",
@@ -142,6 +149,7 @@ def quantized_matmul(op: OpSignature) -> OpCost:
 
 
 register(
+    quantizing,
     {
         per_input(4): "quantize_per_tensor quantize_per_channel quantize_per_channel_group quantize_per_token",
         per_input(2): "dequantize_per_tensor dequantize_per_channel dequantize_per_channel_group dequantize_per_token "

@@ -7,6 +7,9 @@ its mask written in training and read in backward.
 
 from __future__ import annotations
 
+from functools import partial
+
+from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.rules import (
     copies,
@@ -19,6 +22,8 @@ from rooflight.costs.families.rules import (
 )
 from rooflight.records.signature import OpSignature
 
+formula = partial(registry.formula, error_group="random", fusable=True)
+
 
 def draws(op: OpSignature) -> OpCost:
     """Parameters read, numbers written; a tensor drawn into in place is not read."""
@@ -26,6 +31,7 @@ def draws(op: OpSignature) -> OpCost:
 
 
 register(
+    formula,
     {
         writes: "rand randn randint randperm rand_like randn_like randint_like",
         overwrites: "uniform exponential cauchy geometric log_normal random normal_functional",
@@ -34,7 +40,7 @@ register(
         "native_dropout_backward _masked_scale _standard_gamma_grad _dirichlet_grad",
         copies: "_philox_key_split _philox_key_fold_in _sobol_engine_draw _sobol_engine_ff_ "
         "_sobol_engine_initialize_state_ _sobol_engine_scramble_",
-    }
+    },
 )
-register({writes: "philox_rand"}, "rngprims")
-register({overwrites: "_philox_uniform _philox_normal"})
+register(formula, {writes: "philox_rand"}, "rngprims")
+register(formula, {overwrites: "_philox_uniform _philox_normal"})

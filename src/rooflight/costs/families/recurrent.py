@@ -9,13 +9,16 @@ step. Backward twice the forward.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
+from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.matmul import multiply_adds
 from rooflight.costs.families.rules import flags, moves, names, read_bytes
-from rooflight.costs.registry import formula
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec, distinct_bytes
+
+formula = partial(registry.formula, error_group="recurrent")
 
 GATE_FLOPS = {"lstm": 25, "gru": 20, "rnn": 4}
 

@@ -7,10 +7,15 @@ subtract, exponential, add). An additive reduction of complex numbers is twice t
 
 from __future__ import annotations
 
+from functools import partial
+
+from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.rules import moves, names
-from rooflight.costs.registry import Formula, formula
+from rooflight.costs.registry import Formula
 from rooflight.records.signature import OpSignature
+
+formula = partial(registry.formula, error_group="reduction", fusable=True)
 
 
 def reducing(flops: int) -> Formula:
@@ -32,7 +37,8 @@ REDUCTIONS: dict[int, str] = {
 }
 
 for _flops, _ops in REDUCTIONS.items():
-    formula(*names(_ops))(reducing(_flops))
+    for _name in names(_ops):
+        formula(_name, fusable=_name != "aten::count_nonzero")(reducing(_flops))
 
 
 @formula("aten::value_selecting_reduction_backward", "aten::cummaxmin_backward")

@@ -7,10 +7,15 @@ elements per result. Antialiasing widens the window to cover the whole input, so
 
 from __future__ import annotations
 
+from functools import partial
+
+from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.rules import copies, integer, largest, moves, names, per_input, picked_bytes, register
-from rooflight.costs.registry import Formula, formula
+from rooflight.costs.registry import Formula
 from rooflight.records.signature import OpSignature
+
+formula = partial(registry.formula, error_group="resampling", fusable=True)
 
 TAPS: dict[int, str] = {
     1: "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d "
@@ -103,7 +108,7 @@ def affine_grid_backward(op: OpSignature) -> OpCost:
 
 _PADS = "reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d"
 
-register({copies: _PADS})
+register(formula, {copies: _PADS})
 
 
 @formula(*(f"{name}_backward" for name in names(_PADS)))

@@ -8,13 +8,15 @@ it (``copy_``, ``fill_``, ``normal_``); ``out=`` tensors are only written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from math import prod
+from collections.abc import Callable, Iterable, Mapping
 
 from rooflight.costs.cost import OpCost, Uncosted
-from rooflight.costs.registry import Formula, formula
+from rooflight.costs.registry import Formula
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec, distinct_bytes
+
+Declaration = Callable[..., Callable[[Formula], Formula]]
+"""``registry.formula`` with the traits of a family filled in, as each family's file begins with."""
 
 _OUT_ARGUMENTS = (
     "out out0 out1 out2 out3 out4 out5 out6 grad_input grad_weight grad_bias output values indices max min max_values "
@@ -108,18 +110,13 @@ def dims(op: OpSignature, rank: int, name: str = "dim") -> tuple[int, ...]:
     return tuple(dim % rank for dim in given) if given and rank else tuple(range(rank))
 
 
-def spanned(tensor: TensorSpec, along: Iterable[int]) -> int:
-    """How many elements lie along some dimensions of a tensor."""
-    return prod(tensor.shape[dim] for dim in along)
-
-
 def names(text: str, namespace: str = "aten") -> list[str]:
     """``"add sub"`` as ``["aten::add", "aten::sub"]``."""
     return [f"{namespace}::{name}" for name in text.split()]
 
 
-def register(table: Mapping[Formula, str], namespace: str = "aten") -> None:
-    """Register a table of formulas, each with the ops it costs, separated by blanks."""
+def register(formula: Declaration, table: Mapping[Formula, str], namespace: str = "aten") -> None:
+    """Register a table of formulas, each with the ops it costs, separated by blanks, under a family's ``formula``."""
     for function, ops in table.items():
         formula(*names(ops, namespace))(function)
 

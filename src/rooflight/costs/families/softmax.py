@@ -6,10 +6,14 @@ Conventions: softmax and log-softmax 5 FLOPs per element (maximum, subtract, exp
 
 from __future__ import annotations
 
+from functools import partial
+
+from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.rules import clamped_sum, moves, names, picked_bytes
-from rooflight.costs.registry import formula
 from rooflight.records.signature import OpSignature
+
+formula = partial(registry.formula, error_group="softmax", fusable=True)
 
 FORWARD_FLOPS = 5
 BACKWARD_FLOPS = 4

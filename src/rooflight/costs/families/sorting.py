@@ -7,20 +7,26 @@ Counting is 1 FLOP per element.
 
 from __future__ import annotations
 
+from functools import partial
+
+from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.rules import copies, moves, names, per_input, picked_bytes, register
-from rooflight.costs.registry import formula
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 
+formula = partial(registry.formula, error_group="sorting", fusable=True)
+
 register(
+    formula,
     {
-        copies: "sort argsort msort topk kthvalue median nanmedian mode quantile nanquantile unique_dim _unique "
-        "_unique2 unique_consecutive unique_dim_consecutive isin",
+        copies: "sort argsort msort topk kthvalue median nanmedian mode quantile nanquantile isin",
         per_input(1): "bincount histc histogram _histogramdd_from_bin_cts _histogramdd_bin_edges "
         "_histogramdd_from_bin_tensors segment_reduce _segment_reduce_backward one_hot",
-    }
+    },
 )
+# how many distinct elements there are is data
+formula(*names("_unique _unique2 unique_dim unique_consecutive unique_dim_consecutive"), fusable=False)(copies)
 
 
 def _search(op: OpSignature, sequence: TensorSpec, wanted: TensorSpec | None) -> OpCost:

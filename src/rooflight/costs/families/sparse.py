@@ -7,15 +7,20 @@ and its weight at half size plus 2 bits of metadata per kept element, as the ope
 
 from __future__ import annotations
 
+from functools import partial
+
+from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.matmul import product
 from rooflight.costs.families.rules import copies, register, uncosted
-from rooflight.costs.registry import formula
 from rooflight.records.signature import OpSignature
+
+formula = partial(registry.formula, error_group="sparse")
 
 UNKNOWN = uncosted("sparse layout: how many elements are stored is data")
 
 register(
+    formula,
     {
         UNKNOWN: "_sparse_mm _sparse_mm_reduce_impl _sparse_mm_reduce_impl_backward _sparse_addmm "
         "_sparse_sparse_matmul _sparse_sum _sparse_sum_backward _sparse_softmax _sparse_softmax_backward_data "
@@ -27,7 +32,7 @@ register(
         copies: "_to_dense to_dense to_dense_backward to_mkldnn to_mkldnn_backward _convert_indices_from_coo_to_csr "
         "_convert_indices_from_csr_to_coo _cslt_compress _sparse_semi_structured_tile _sparse_semi_structured_apply "
         "_sparse_semi_structured_apply_dense _to_sparse_semi_structured",
-    }
+    },
 )
 
 

@@ -8,14 +8,18 @@ what passes between its kernels is theirs to keep on chip.
 
 from __future__ import annotations
 
+from functools import partial
+
+from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.attention import FORWARD_VECTOR_FLOPS, MASK_NOTE
 from rooflight.costs.families.matmul import multiply_adds
 from rooflight.costs.families.normalization import LAYER_NORM_FLOPS
 from rooflight.costs.families.rules import integer, moves, read_bytes
-from rooflight.costs.registry import formula
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
+
+formula = partial(registry.formula, error_group="transformer")
 
 
 def _scores(query: TensorSpec, key: TensorSpec, num_heads: int) -> int:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from rooflight.costs import registry
 from rooflight.costs.families.rules import nothing, register
+
+formula = partial(registry.formula, error_group="views", view=True)
 
 VIEWS = (
     "view _unsafe_view _reshape_alias expand expand_as broadcast_to t transpose permute numpy_T mT mH adjoint "
@@ -35,6 +40,6 @@ QUESTIONS = (
     "_validate_sparse_bsr_tensor_args _validate_sparse_bsc_tensor_args _validate_compressed_sparse_indices"
 )
 
-register({nothing: f"{VIEWS} {QUESTIONS}"})
-register({nothing: "_record_function_enter _record_function_enter_new _record_function_exit"}, "profiler")
-register({nothing: "_reinterpret_tensor _alloc_from_pool resize_storage_bytes_"}, "inductor")
+register(formula, {nothing: f"{VIEWS} {QUESTIONS}"})
+register(formula, {nothing: "_record_function_enter _record_function_enter_new _record_function_exit"}, "profiler")
+register(formula, {nothing: "_reinterpret_tensor _alloc_from_pool resize_storage_bytes_"}, "inductor")

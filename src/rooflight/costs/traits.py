@@ -1,0 +1,29 @@
+"""What a formula declares of its ops besides their cost: how they share kernels and how estimates of them err."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """Declared at ``@formula``, whose docstring says what each trait means. An op without any runs alone.
+
+    Raises ValueError for traits that exclude each other.
+    """
+
+    fusable: bool = False
+    ends_chain: bool = False
+    epilogue: bool = False
+    view: bool = False
+    mask_input: str | None = None
+    over_lists: bool = False
+    product: bool = False
+    convolution: bool = False
+    error_group: str = "other"
+
+    def __post_init__(self) -> None:
+        if self.view and (self.fusable or self.epilogue):
+            raise ValueError("a view runs no kernel that could be shared: declare either view or fusable and epilogue")
+        if self.ends_chain and not self.fusable:
+            raise ValueError("ends_chain says where a chain ends that the op is part of: declare fusable too")
