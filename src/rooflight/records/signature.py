@@ -32,11 +32,6 @@ class OpSignature:
         return tuple(tensor.shape for tensor in self.inputs)
 
     @property
-    def output_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of the outputs, place by place."""
-        return tuple(tensor.shape for tensor in self.outputs)
-
-    @property
     def input_bytes(self) -> int:
         """Distinct bytes of all inputs."""
         return distinct_bytes(self.inputs)
