@@ -16,7 +16,7 @@ import rooflight as rl
 from rooflight.capture.events import Event
 from rooflight.capture.kineto import STEP_MARK, op_times
 from rooflight.capture.measure import joined_share
-from rooflight.network.collectives import Kind
+from rooflight.network.collectives import CollectiveKind
 from rooflight.records.archive import load
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.communication import Collective
@@ -85,7 +85,7 @@ def check(analysis: Analysis, untimed: int) -> None:
     assert sum(gap.seconds for gap in analysis.waterfall) == pytest.approx(analysis.totals.measured_s)
 
 
-def by_kind(analysis: Analysis) -> dict[Kind, Collective]:
+def by_kind(analysis: Analysis) -> dict[CollectiveKind, Collective]:
     return {collective.kind: collective for collective in analysis.communication.collectives}
 
 
@@ -96,26 +96,26 @@ def test_blocking_collectives_send_what_they_must_and_hide_behind_nothing(two: P
     for analysis in merged(two, "blocking", 2).analyses.values():
         found = by_kind(analysis)
         assert {kind: one.bytes_sent for kind, one in found.items()} == {
-            Kind.ALL_REDUCE: 4000,  # 2 * 4000 B * 1 / 2
-            Kind.BROADCAST: 4000,
-            Kind.ALL_GATHER: 4000,  # 8000 B * 1 / 2
-            Kind.REDUCE_SCATTER: 4000 + 40,  # 8000 B * 1 / 2, 80 B * 1 / 2
-            Kind.ALL_TO_ALL: 4000,
-            Kind.REDUCE: 4000,
-            Kind.BARRIER: 0,
+            CollectiveKind.ALL_REDUCE: 4000,  # 2 * 4000 B * 1 / 2
+            CollectiveKind.BROADCAST: 4000,
+            CollectiveKind.ALL_GATHER: 4000,  # 8000 B * 1 / 2
+            CollectiveKind.REDUCE_SCATTER: 4000 + 40,  # 8000 B * 1 / 2, 80 B * 1 / 2
+            CollectiveKind.ALL_TO_ALL: 4000,
+            CollectiveKind.REDUCE: 4000,
+            CollectiveKind.BARRIER: 0,
         }
         assert {one.group.ranks for one in found.values()} == {(0, 1)}
         # gloo's thread and ours take turns on a core: a hair of a collective may pass while the next op has begun
-        assert found[Kind.ALL_TO_ALL].exposed_s > 0.8 * found[Kind.ALL_TO_ALL].measured_s
+        assert found[CollectiveKind.ALL_TO_ALL].exposed_s > 0.8 * found[CollectiveKind.ALL_TO_ALL].measured_s
 
 
 def test_an_all_reduce_hides_behind_products(two: Path) -> None:
     for analysis in merged(two, "overlapping", 2).analyses.values():
         found = by_kind(analysis)
-        assert found[Kind.ALL_REDUCE].overlapped_s > 0.05 * found[Kind.ALL_REDUCE].measured_s
-        assert found[Kind.ALL_REDUCE].measured_s > 1e-4  # 4 MB: not the microseconds it takes to queue them
-        assert found[Kind.SEND].bytes_sent == 400
-        assert found[Kind.RECEIVE].payload_bytes == 400
+        assert found[CollectiveKind.ALL_REDUCE].overlapped_s > 0.05 * found[CollectiveKind.ALL_REDUCE].measured_s
+        assert found[CollectiveKind.ALL_REDUCE].measured_s > 1e-4  # 4 MB: not the microseconds it takes to queue them
+        assert found[CollectiveKind.SEND].bytes_sent == 400
+        assert found[CollectiveKind.RECEIVE].payload_bytes == 400
         waits = [index for index, one in enumerate(analysis.session.records) if "wait_tensor" in one.signature.name]
         assert waits
         assert (analysis.session.measurement.op_samples_s[:, waits] == 0).all()
@@ -126,7 +126,7 @@ def test_ddp_reduces_its_gradients(two: Path) -> None:
         (reduced,) = analysis.communication.collectives
         # 64 * 256 + 256 + 256 * 64 + 64 gradients
         assert reduced.payload_bytes == reduced.bytes_sent == 4 * 33088
-        assert reduced.kind is Kind.ALL_REDUCE
+        assert reduced.kind is CollectiveKind.ALL_REDUCE
 
 
 def test_groups_of_the_same_size_are_told_apart(four: Path) -> None:
@@ -155,11 +155,11 @@ def test_fsdp_and_tensor_parallel_each_have_their_group(four: Path) -> None:
     for analysis in merged(four, "both", 4).analyses.values():
         found = {(one.kind, one.group.description): one for one in analysis.communication.collectives}
         # the row-parallel output, 32 * 64 elements
-        assert found[Kind.ALL_REDUCE, "mesh_tp"].payload_bytes == 4 * 32 * 64
+        assert found[CollectiveKind.ALL_REDUCE, "mesh_tp"].payload_bytes == 4 * 32 * 64
         # half of both weights and of the first bias, and the second bias; gathered once, kept for the backward pass
         parameters = 4 * (64 * 128 + 128 + 128 * 64 + 64)
-        assert found[Kind.ALL_GATHER, "mesh_dp"].payload_bytes == parameters
-        assert found[Kind.REDUCE_SCATTER, "mesh_dp"].bytes_sent == parameters // 2
+        assert found[CollectiveKind.ALL_GATHER, "mesh_dp"].payload_bytes == parameters
+        assert found[CollectiveKind.REDUCE_SCATTER, "mesh_dp"].bytes_sent == parameters // 2
 
 
 # -- hand-made events ------------------------------------------------------------------------------------------------

@@ -12,17 +12,18 @@ from sessions import Call, session_of
 
 from rooflight.costs.registry import cost_of
 from rooflight.devices import get
-from rooflight.network.collectives import _KINDS, Kind, bus_factor, kind_of, payload_bytes, ring_s, tree_s
+from rooflight.network.collectives import _KINDS, CollectiveKind, bus_factor, kind_of, payload_bytes, ring_s, tree_s
+from rooflight.network.groups import RankGroup
 from rooflight.records.session import Measurement, Session
 from rooflight.reporting.json import render_json
 from rooflight.roofline.analysis import Analysis
-from rooflight.roofline.communication import Communication, RankGroup, communication_of
+from rooflight.roofline.communication import Communication, communication_of
 from rooflight.roofline.intervals import Intervals
 from rooflight.roofline.report import report_of
 
 H100 = get("H100-SXM5-80GB")
 LINK = 1e9
-KINDS = st.sampled_from([kind for kind in Kind if kind is not Kind.BARRIER])
+KINDS = st.sampled_from([kind for kind in CollectiveKind if kind is not CollectiveKind.BARRIER])
 RANKS = st.integers(2, 1024)
 SIZES = st.integers(1, 1 << 40)
 
@@ -56,7 +57,7 @@ def found(session: Session, link: float | None = LINK) -> Communication:
 
 def test_an_all_reduce_by_hand():
     (reduced,) = found(session_of([Call(op=all_reduce()), Call(op=all_reduce())])).collectives
-    assert (reduced.kind, reduced.group, reduced.calls) == (Kind.ALL_REDUCE, RankGroup(4), 2)
+    assert (reduced.kind, reduced.group, reduced.calls) == (CollectiveKind.ALL_REDUCE, RankGroup(size=4), 2)
     assert reduced.payload_bytes == 2 * 4000
     assert reduced.bytes_sent == 2 * 6000  # 2 * 4000 * 3 / 4
     assert reduced.bound_s == reduced.ring_s == pytest.approx(12e-6)
@@ -66,13 +67,17 @@ def test_an_all_reduce_by_hand():
 
 def test_latency_is_paid_by_hop():
     # 2 * 7 hops, 2 * 7 / 8 of 8 MB over 1 GB/s
-    assert ring_s(Kind.ALL_REDUCE, 8, 8e6, LINK, 1e-6) == pytest.approx(14e-6 + 14e-3)
-    assert ring_s(Kind.ALL_GATHER, 8, 8e6, LINK, 1e-6) == pytest.approx(7e-6 + 7e-3)
-    assert ring_s(Kind.SEND, 8, 8e6, LINK, 1e-6) == pytest.approx(1e-6 + 8e-3)
-    assert tree_s(Kind.ALL_REDUCE, 8, 8e6, LINK, 1e-6) == pytest.approx(2 * (3e-6 + 8e-3))
-    assert tree_s(Kind.BROADCAST, 8, 8e6, LINK, 1e-6) == pytest.approx(3e-6 + 8e-3)
-    assert tree_s(Kind.ALL_GATHER, 8, 8e6, LINK) is None
-    assert ring_s(Kind.ALL_REDUCE, 1, 8e6, LINK, 1.0) == tree_s(Kind.ALL_REDUCE, 1, 8e6, LINK, 1.0) == 0
+    assert ring_s(CollectiveKind.ALL_REDUCE, 8, 8e6, LINK, 1e-6) == pytest.approx(14e-6 + 14e-3)
+    assert ring_s(CollectiveKind.ALL_GATHER, 8, 8e6, LINK, 1e-6) == pytest.approx(7e-6 + 7e-3)
+    assert ring_s(CollectiveKind.SEND, 8, 8e6, LINK, 1e-6) == pytest.approx(1e-6 + 8e-3)
+    assert tree_s(CollectiveKind.ALL_REDUCE, 8, 8e6, LINK, 1e-6) == pytest.approx(2 * (3e-6 + 8e-3))
+    assert tree_s(CollectiveKind.BROADCAST, 8, 8e6, LINK, 1e-6) == pytest.approx(3e-6 + 8e-3)
+    assert tree_s(CollectiveKind.ALL_GATHER, 8, 8e6, LINK) is None
+    assert (
+        ring_s(CollectiveKind.ALL_REDUCE, 1, 8e6, LINK, 1.0)
+        == tree_s(CollectiveKind.ALL_REDUCE, 1, 8e6, LINK, 1.0)
+        == 0
+    )
 
 
 @given(KINDS, RANKS, SIZES, st.floats(0, 1e-3))
@@ -85,10 +90,13 @@ def test_the_bytes_of_the_bound_are_no_more_than_any_algorithm_needs(kind, ranks
 
 @given(RANKS, SIZES)
 def test_trees_beat_rings_by_latency_and_lose_by_bytes(ranks, size):
-    slow = ring_s(Kind.ALL_REDUCE, ranks, 0, LINK, 1e-6), tree_s(Kind.ALL_REDUCE, ranks, 0, LINK, 1e-6)
+    slow = (
+        ring_s(CollectiveKind.ALL_REDUCE, ranks, 0, LINK, 1e-6),
+        tree_s(CollectiveKind.ALL_REDUCE, ranks, 0, LINK, 1e-6),
+    )
     assert slow[1] == pytest.approx(2e-6 * log2(ranks))
     assert slow[1] <= slow[0] * (1 + 1e-12)
-    assert tree_s(Kind.ALL_REDUCE, ranks, size, LINK) >= ring_s(Kind.ALL_REDUCE, ranks, size, LINK)
+    assert tree_s(CollectiveKind.ALL_REDUCE, ranks, size, LINK) >= ring_s(CollectiveKind.ALL_REDUCE, ranks, size, LINK)
 
 
 WHOLE, PART = spec((400,)), spec((100,))
@@ -119,9 +127,15 @@ def test_payloads_are_those_of_nccl_tests(call, payload, sent):
 
 
 def test_bus_factors_are_those_of_nccl_tests():
-    assert bus_factor(Kind.ALL_REDUCE, 8) == 1.75
-    assert {bus_factor(kind, 8) for kind in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_TO_ALL)} == {0.875}
-    assert {bus_factor(kind, 8) for kind in (Kind.BROADCAST, Kind.REDUCE, Kind.SEND, Kind.RECEIVE)} == {1}
+    assert bus_factor(CollectiveKind.ALL_REDUCE, 8) == 1.75
+    assert {
+        bus_factor(kind, 8)
+        for kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_TO_ALL)
+    } == {0.875}
+    assert {
+        bus_factor(kind, 8)
+        for kind in (CollectiveKind.BROADCAST, CollectiveKind.REDUCE, CollectiveKind.SEND, CollectiveKind.RECEIVE)
+    } == {1}
 
 
 def test_every_collective_with_a_cost_has_a_kind_and_every_kind_a_cost():
@@ -135,7 +149,7 @@ def test_groups_of_one_size_are_told_apart_by_their_ranks():
     calls = [all_reduce(group_ranks=(0, 1), group_description="mesh_tp"), all_reduce(group_ranks=(0, 2)), all_reduce()]
     groups = [collective.group for collective in found(session_of([Call(op=call) for call in calls])).collectives]
     assert sorted(group.label for group in groups) == ["0, 2", "4 ranks", "mesh_tp: 0, 1"]
-    assert RankGroup(8, tuple(range(0, 64, 8))).label == "0, 8, 16 … 56"
+    assert RankGroup(size=8, ranks=tuple(range(0, 64, 8))).label == "0, 8, 16 … 56"
 
 
 def test_without_a_known_link_there_is_no_bound_and_without_collectives_nothing():

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from rooflight.capture.events import Event
-from rooflight.network.collectives import Kind, kind_of
+from rooflight.network.collectives import CollectiveKind, kind_of
+from rooflight.network.groups import RankGroup
 from rooflight.records.signature import OpSignature
 
 SPAN: Final = "gloo:"
@@ -30,15 +31,15 @@ _MOST_TRIES: Final = 20_000
 _MOST_WAYS: Final = 64
 
 _SPAN_NAMES: Final = {
-    Kind.ALL_REDUCE: "gloo:all_reduce",
-    Kind.ALL_GATHER: "gloo:all_gather",
-    Kind.REDUCE_SCATTER: "gloo:reduce_scatter",
-    Kind.ALL_TO_ALL: "gloo:all_to_all",
-    Kind.BROADCAST: "gloo:broadcast",
-    Kind.REDUCE: "gloo:reduce",
-    Kind.GATHER: "gloo:gather",
-    Kind.SCATTER: "gloo:scatter",
-    Kind.BARRIER: "gloo:barrier",
+    CollectiveKind.ALL_REDUCE: "gloo:all_reduce",
+    CollectiveKind.ALL_GATHER: "gloo:all_gather",
+    CollectiveKind.REDUCE_SCATTER: "gloo:reduce_scatter",
+    CollectiveKind.ALL_TO_ALL: "gloo:all_to_all",
+    CollectiveKind.BROADCAST: "gloo:broadcast",
+    CollectiveKind.REDUCE: "gloo:reduce",
+    CollectiveKind.GATHER: "gloo:gather",
+    CollectiveKind.SCATTER: "gloo:scatter",
+    CollectiveKind.BARRIER: "gloo:barrier",
 }
 
 Interval = tuple[int, int]
@@ -58,8 +59,8 @@ class Launch:
     @property
     def group(self) -> Hashable:
         """What tells its process group from others."""
-        names = ("group_name", "group_ranks", "group_size")
-        return next((value for name in names if (value := self.op.attribute(name)) is not None), None)
+        group = RankGroup.of(self.op)
+        return group.name or group.ranks or group.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +191,7 @@ def _calls(step: Step) -> dict[int, Interval]:
             by_thread[span.thread].append(span)
     found: dict[int, Interval] = {}
     for launch in step.launches:
-        if kind_of(launch.op.name) not in (Kind.SEND, Kind.RECEIVE):
+        if kind_of(launch.op.name) not in (CollectiveKind.SEND, CollectiveKind.RECEIVE):
             continue
         spans = by_thread[launch.thread]
         starts = [span.start_ns for span in spans]
@@ -203,13 +204,12 @@ def _calls(step: Step) -> dict[int, Interval]:
 def _expected(op: OpSignature, present: set[str]) -> tuple[str, int]:
     """Name and number of the spans that a collective writes: an empty name for those that its own thread writes."""
     kind = kind_of(op.name)
-    if kind is Kind.REDUCE_SCATTER and _SPAN_NAMES[kind] not in present:
+    if kind is CollectiveKind.REDUCE_SCATTER and _SPAN_NAMES[kind] not in present:
         # gloo has none of its own: it reduces everything everywhere, tensor by tensor
         if op.name == "c10d::reduce_scatter_":
-            ranks = op.attribute("group_size")
-            return _SPAN_NAMES[Kind.ALL_REDUCE], ranks if isinstance(ranks, int) else 0
+            return _SPAN_NAMES[CollectiveKind.ALL_REDUCE], RankGroup.of(op).size
         sources = [name for name in op.input_names if name.startswith("input")]
-        return _SPAN_NAMES[Kind.ALL_REDUCE], max(1, len(sources))
+        return _SPAN_NAMES[CollectiveKind.ALL_REDUCE], max(1, len(sources))
     if kind is None or op.name == "c10d::monitored_barrier_":
         return "", 0
     return _SPAN_NAMES.get(kind, ""), 1

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rooflight.capture.groups import group_facts
+from rooflight.capture.groups import rank_group
 from rooflight.capture.plans import Kind, Plan, attribute_value, known_int
 from rooflight.records.signature import AttributeValue, OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec
@@ -97,10 +97,10 @@ def signature_of(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], out:
         elif plan.is_view:
             continue
         elif kind is Kind.GROUP:
-            facts = group_facts(value)
-            if facts is not None:  # what the caller passed under the same name is kept below
+            group = rank_group(value)
+            if group is not None:  # what the caller passed under the same name is kept below
                 attributes += [
-                    entry for entry in facts.attributes if entry[0] != "group_size" or "group_size" not in plan.names
+                    entry for entry in group.attributes if entry[0] != "group_size" or "group_size" not in plan.names
                 ]
         elif kind is Kind.ATTRIBUTE:
             attributes.append((name, attribute_value(value)))

@@ -10,7 +10,7 @@ from torch._C import _storage_id  # type: ignore[attr-defined]
 from torch._subclasses.fake_tensor import FakeTensor
 
 from rooflight.capture.describe import signature_of, storage_of, tensors_in
-from rooflight.capture.groups import group_facts
+from rooflight.capture.groups import rank_group
 from rooflight.capture.plans import Kind, Plan, known_int
 from rooflight.capture.tape import Tape
 from rooflight.records.signature import OpSignature
@@ -112,7 +112,7 @@ def _reader(plan: Plan, tape: Tape) -> Reader:
                         add_id(storage_id)
                     add_key(len(touched))
                 elif kind is _GROUP:
-                    add_key(group_facts(value))
+                    add_key(rank_group(value))
             num_reads = len(touched)
             if num_reads > 1 and (touched[0] == touched[1] if num_reads == 2 else len(set(touched)) < num_reads):
                 add_key(tuple(_alias_pattern(kinds, values, touched)))

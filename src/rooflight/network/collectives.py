@@ -25,7 +25,7 @@ from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec, distinct_bytes
 
 
-class Kind(Enum):
+class CollectiveKind(Enum):
     """What a collective does."""
 
     ALL_REDUCE = "all-reduce"
@@ -42,37 +42,44 @@ class Kind(Enum):
 
 
 _OPS = {
-    Kind.ALL_REDUCE: "c10d::allreduce_ c10d::allreduce_coalesced_ _c10d_functional::all_reduce "
+    CollectiveKind.ALL_REDUCE: "c10d::allreduce_ c10d::allreduce_coalesced_ _c10d_functional::all_reduce "
     "_c10d_functional::all_reduce_ _c10d_functional::all_reduce_coalesced _c10d_functional::all_reduce_coalesced_",
-    Kind.ALL_GATHER: "c10d::allgather_ c10d::_allgather_base_ c10d::allgather_into_tensor_coalesced_ "
+    CollectiveKind.ALL_GATHER: "c10d::allgather_ c10d::_allgather_base_ c10d::allgather_into_tensor_coalesced_ "
     "c10d::allgather_coalesced_ _c10d_functional::all_gather_into_tensor "
     "_c10d_functional::all_gather_into_tensor_coalesced _c10d_functional::all_gather_into_tensor_out "
     "_c10d_functional_autograd::all_gather_into_tensor",
-    Kind.REDUCE_SCATTER: "c10d::reduce_scatter_ c10d::_reduce_scatter_base_ c10d::reduce_scatter_tensor_coalesced_ "
-    "_c10d_functional::reduce_scatter_tensor _c10d_functional::reduce_scatter_tensor_coalesced "
+    CollectiveKind.REDUCE_SCATTER: "c10d::reduce_scatter_ c10d::_reduce_scatter_base_ "
+    "c10d::reduce_scatter_tensor_coalesced_ _c10d_functional::reduce_scatter_tensor "
+    "_c10d_functional::reduce_scatter_tensor_coalesced "
     "_c10d_functional::reduce_scatter_tensor_out _c10d_functional_autograd::reduce_scatter_tensor",
-    Kind.ALL_TO_ALL: "c10d::alltoall_ c10d::alltoall_base_ _c10d_functional::all_to_all_single "
+    CollectiveKind.ALL_TO_ALL: "c10d::alltoall_ c10d::alltoall_base_ _c10d_functional::all_to_all_single "
     "_c10d_functional_autograd::all_to_all_single _dtensor::shard_dim_alltoall",
-    Kind.BROADCAST: "c10d::broadcast_ _c10d_functional::broadcast _c10d_functional::broadcast_",
-    Kind.REDUCE: "c10d::reduce_",
-    Kind.GATHER: "c10d::gather_",
-    Kind.SCATTER: "c10d::scatter_",
-    Kind.SEND: "c10d::send _c10d_functional::isend",
-    Kind.RECEIVE: "c10d::recv_ c10d::recv_any_source_ _c10d_functional::irecv",
-    Kind.BARRIER: "c10d::barrier c10d::monitored_barrier_",
+    CollectiveKind.BROADCAST: "c10d::broadcast_ _c10d_functional::broadcast _c10d_functional::broadcast_",
+    CollectiveKind.REDUCE: "c10d::reduce_",
+    CollectiveKind.GATHER: "c10d::gather_",
+    CollectiveKind.SCATTER: "c10d::scatter_",
+    CollectiveKind.SEND: "c10d::send _c10d_functional::isend",
+    CollectiveKind.RECEIVE: "c10d::recv_ c10d::recv_any_source_ _c10d_functional::irecv",
+    CollectiveKind.BARRIER: "c10d::barrier c10d::monitored_barrier_",
 }
 _KINDS = {name: kind for kind, names in _OPS.items() for name in names.split()}
-_FROM_DESTINATION = (Kind.ALL_GATHER, Kind.RECEIVE)
-_PARTS = (Kind.GATHER, Kind.SCATTER)
-_SHARED_OUT = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_TO_ALL, Kind.GATHER, Kind.SCATTER)
-_FROM_ONE_OR_TO_ONE = (Kind.BROADCAST, Kind.REDUCE)
+_FROM_DESTINATION = (CollectiveKind.ALL_GATHER, CollectiveKind.RECEIVE)
+_PARTS = (CollectiveKind.GATHER, CollectiveKind.SCATTER)
+_SHARED_OUT = (
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.ALL_TO_ALL,
+    CollectiveKind.GATHER,
+    CollectiveKind.SCATTER,
+)
+_FROM_ONE_OR_TO_ONE = (CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
 
 
 _DESTINATIONS = ("output_tensors", "output_tensor", "output_lists", "outputs", "output", "out")
 _SOURCES = ("tensors", "input_tensors", "input_tensor", "input_list", "inputs", "input", "tensor")
 
 
-def kind_of(name: str) -> Kind | None:
+def kind_of(name: str) -> CollectiveKind | None:
     """The kind of collective that an op is, by its name; None for all other ops."""
     return _KINDS.get(name)
 
@@ -92,7 +99,7 @@ def sent_and_kept(op: OpSignature) -> tuple[tuple[TensorSpec, ...], tuple[Tensor
 def payload_bytes(op: OpSignature, ranks: int) -> int:
     """S of one call, as nccl-tests counts it (see above)."""
     kind = kind_of(op.name)
-    if kind is None or kind is Kind.BARRIER:
+    if kind is None or kind is CollectiveKind.BARRIER:
         return 0
     source, destination = sent_and_kept(op)
     if kind in _PARTS:  # a root has all parts on one side, other ranks have theirs
@@ -100,26 +107,28 @@ def payload_bytes(op: OpSignature, ranks: int) -> int:
     return distinct_bytes(destination if kind in _FROM_DESTINATION else source)
 
 
-def bus_factor(kind: Kind, ranks: int) -> float:
+def bus_factor(kind: CollectiveKind, ranks: int) -> float:
     """Bus over algorithm bandwidth, as nccl-tests has it: 2(n−1)/n, (n−1)/n or 1."""
-    if kind is Kind.ALL_REDUCE:
+    if kind is CollectiveKind.ALL_REDUCE:
         return 2 * (ranks - 1) / ranks
     return (ranks - 1) / ranks if kind in _SHARED_OUT else 1.0
 
 
-def ring_s(kind: Kind, ranks: int, payload: float, bytes_per_s: float, latency_s: float = 0.0) -> float:
+def ring_s(kind: CollectiveKind, ranks: int, payload: float, bytes_per_s: float, latency_s: float = 0.0) -> float:
     """Seconds of a ring (of a pairwise exchange for all-to-all) over ``payload`` bytes. Formulas and source: above."""
     if ranks < 2:
         return 0.0
-    hops = 1 if kind in (Kind.SEND, Kind.RECEIVE) else ranks - 1
-    if kind is Kind.ALL_REDUCE:
+    hops = 1 if kind in (CollectiveKind.SEND, CollectiveKind.RECEIVE) else ranks - 1
+    if kind is CollectiveKind.ALL_REDUCE:
         hops *= 2
     return hops * latency_s + bus_factor(kind, ranks) * payload / bytes_per_s
 
 
-def tree_s(kind: Kind, ranks: int, payload: float, bytes_per_s: float, latency_s: float = 0.0) -> float | None:
+def tree_s(
+    kind: CollectiveKind, ranks: int, payload: float, bytes_per_s: float, latency_s: float = 0.0
+) -> float | None:
     """Seconds of a double binary tree over ``payload`` bytes; None for kinds without one. Formulas, source: above."""
-    trips = 2 if kind is Kind.ALL_REDUCE else 1
-    if kind is not Kind.ALL_REDUCE and kind not in _FROM_ONE_OR_TO_ONE:
+    trips = 2 if kind is CollectiveKind.ALL_REDUCE else 1
+    if kind is not CollectiveKind.ALL_REDUCE and kind not in _FROM_ONE_OR_TO_ONE:
         return None
     return trips * (log2(ranks) * latency_s + payload / bytes_per_s) if ranks > 1 else 0.0

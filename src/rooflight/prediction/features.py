@@ -19,6 +19,7 @@ from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.registry import cost_of, traits_of
 from rooflight.devices.spec import DeviceSpec
 from rooflight.network import collectives
+from rooflight.network.groups import RankGroup
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec
 from rooflight.roofline.bound import Bound, bound_of
@@ -31,12 +32,12 @@ OTHERS_KEY: Final = "other ops"
 """The key of what is learned from all ops but products, attention and collectives, for ops that nobody measured."""
 _TILES: Final = ((128, 256), (256, 128), (128, 128), (64, 64))
 """Blocks of the result that one unit of a GPU computes at a time; which of them a library takes, it does not say."""
-ALL_REDUCE_KEY: Final = collectives.Kind.ALL_REDUCE.value
+ALL_REDUCE_KEY: Final = collectives.CollectiveKind.ALL_REDUCE.value
 _NO_ATTENTION: Final = "rows of "
 """What the key begins with of work that is called attention without being known as such: most of it is another op."""
 _NETWORK: Final = "c10d"
 """What the names of collectives have in common: ``c10d::allreduce_``, ``_c10d_functional::all_reduce``."""
-_COLLECTIVES: Final = frozenset(kind.value for kind in collectives.Kind)
+_COLLECTIVES: Final = frozenset(kind.value for kind in collectives.CollectiveKind)
 _ALIGNED: Final = 512
 _PADDED: Final = 32  # attention kernels round a head up to such a width
 _NEGLIGIBLE: Final = 0.01
@@ -138,7 +139,8 @@ def facts_from(work: Sequence[Costed]) -> Facts | None:
             return Facts(key=main.name, values=(*common, *heads))
     collective = collectives.kind_of(main.name)
     if collective is not None and len(ops) == 1 and (sent := known[0].bytes_sent):
-        return Facts(key=collective.value, values=(*common, float(sent), *_taking_part(main, collective)))
+        group = RankGroup.of(main).taking_part(collective)
+        return Facts(key=collective.value, values=(*common, float(sent), float(group.size), float(group.nodes)))
     # what takes next to nothing, as counting a step does, makes no other kind of work of it
     named = [op.name for op, bound in zip(ops, bounds, strict=True) if bound.time_s >= _NEGLIGIBLE * common[0]]
     names = "+".join(dict.fromkeys(named))
@@ -270,16 +272,6 @@ def _transposed(op: OpSignature) -> tuple[float, float]:
 
 def _is_transposed(tensor: TensorSpec | None) -> float:
     return float(tensor is not None and bool(tensor.strides) and tensor.strides is not None and tensor.strides[-1] > 1)
-
-
-def _taking_part(op: OpSignature, kind: collectives.Kind) -> tuple[float, float]:
-    """Ranks that take part in a collective, and nodes that they are on: one where nothing is said of them."""
-    nodes = op.attribute("group_nodes")
-    nodes = nodes if isinstance(nodes, int) and nodes > 1 else 1
-    if kind is collectives.Kind.SEND:
-        return 2.0, float(min(nodes, 2))
-    ranks = op.attribute("group_size")
-    return float(max(ranks, nodes) if isinstance(ranks, int) else nodes), float(nodes)
 
 
 def _common(ops: Sequence[OpSignature], costs: Sequence[OpCost], bounds: Sequence[Bound]) -> tuple[float, ...]:

@@ -6,35 +6,18 @@ Formulas and conventions: ``rooflight.network.collectives``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.costs.cost import OpCost, Uncosted
-from rooflight.network.collectives import Kind, bus_factor, kind_of, payload_bytes, ring_s, tree_s, waits
+from rooflight.network.collectives import CollectiveKind, bus_factor, kind_of, payload_bytes, ring_s, tree_s, waits
+from rooflight.network.groups import RankGroup
 from rooflight.records.session import NO_PARENT, Float64, Int64, Session
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.bound import Bound
 from rooflight.roofline.intervals import Intervals
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class RankGroup:
-    """The ranks that take part: how many, which (empty where unknown), and their user's name for them ("mesh_tp")."""
-
-    size: int
-    ranks: tuple[int, ...] = ()
-    description: str = ""
-
-    @property
-    def label(self) -> str:
-        """Such as ``mesh_tp: 0, 4, … 28``."""
-        shown = [str(rank) for rank in self.ranks]
-        if len(shown) > 5:
-            shown = [*shown[:3], f"… {shown[-1]}"]
-        ranks = ", ".join(shown).replace(", …", " …") if shown else f"{self.size} ranks"
-        return f"{self.description}: {ranks}" if self.description else ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +30,7 @@ class Collective:
     ``exposed_s`` passed while no computing op of this rank ran, ``overlapped_s`` is the rest.
     """
 
-    kind: Kind
+    kind: CollectiveKind
     group: RankGroup
     calls: int
     bytes_sent: int
@@ -118,8 +101,8 @@ def communication_of(
     if not len(records):
         return Communication()
     times = _times(session, records)
-    rows: dict[tuple[Kind, RankGroup], list[int]] = {}
-    keys: dict[int, tuple[Kind, RankGroup]] = {}
+    rows: dict[tuple[CollectiveKind, RankGroup], list[int]] = {}
+    keys: dict[int, tuple[CollectiveKind, RankGroup]] = {}
     for position, number in enumerate(signature[records].tolist()):
         key = keys.get(number) or keys.setdefault(number, _key(session.signatures[number]))
         rows.setdefault(key, []).append(position)
@@ -145,15 +128,10 @@ def communication_of(
     )
 
 
-def _key(op: OpSignature) -> tuple[Kind, RankGroup]:
-    kind, size, ranks = kind_of(op.name), op.attribute("group_size"), op.attribute("group_ranks", ())
+def _key(op: OpSignature) -> tuple[CollectiveKind, RankGroup]:
+    kind = kind_of(op.name)
     assert kind is not None
-    group = RankGroup(
-        size=size if isinstance(size, int) else 0,
-        ranks=ranks if isinstance(ranks, tuple) else (),
-        description=str(op.attribute("group_description", "")),
-    )
-    return kind, group
+    return kind, replace(RankGroup.of(op), name="")  # groups of the same ranks share a row, whatever torch calls them
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +183,7 @@ def _computing(session: Session) -> NDArray[np.bool_]:
 
 
 def _collective(
-    key: tuple[Kind, RankGroup],
+    key: tuple[CollectiveKind, RankGroup],
     numbers: NDArray[np.int32],
     signatures: Sequence[OpSignature],
     costs: Sequence[OpCost | Uncosted],

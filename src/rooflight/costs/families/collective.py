@@ -21,6 +21,7 @@ from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.families.rules import names, nothing, register
 from rooflight.costs.registry import Formula
 from rooflight.network.collectives import sent_and_kept
+from rooflight.network.groups import RankGroup
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import distinct_bytes
 
@@ -36,8 +37,8 @@ def collective(sent: Callable[[int, int, int], int], *, reduces: bool = False) -
     """
 
     def cost(op: OpSignature) -> OpCost | Uncosted:
-        ranks = op.attribute("group_size")
-        if not isinstance(ranks, int) or ranks < 1:
+        ranks = RankGroup.of(op).size
+        if not ranks:
             return UNKNOWN_GROUP
         source, destination = sent_and_kept(op)
         read, written = distinct_bytes(source), distinct_bytes(destination)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from rooflight.network.groups import RankGroup
 from rooflight.operators.operator import STEP, Operator, Prepared, RefusedError, Shape, Work
 from rooflight.operators.signatures import call, tensor
 from rooflight.operators.tensors import random
@@ -24,8 +25,7 @@ def num_ranks(shape: Shape) -> int:
 
 def group_attributes(shape: Shape) -> dict[str, AttributeValue]:
     """What the signature of a collective says of its group, as a recorded one does."""
-    several_nodes = {"group_nodes": shape["nodes"]} if shape["nodes"] > 1 else {}
-    return {"group_size": num_ranks(shape), **several_nodes}
+    return dict(RankGroup(size=num_ranks(shape), nodes=shape["nodes"]).attributes)
 
 
 def several(shape: Shape) -> str | None:
