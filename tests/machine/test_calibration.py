@@ -91,25 +91,13 @@ def test_an_interrupted_calibration_writes_nothing_and_restores_torch(folder):
 
     try:
         with pytest.raises(KeyboardInterrupt):
-            calibration.load_or_calibrate("cpu", stop, quick=True)
+            calibration.calibrate("cpu", stop, quick=True)
         assert torch.get_float32_matmul_precision() == "high"
     finally:
         torch.set_float32_matmul_precision(precision)
     assert torch.get_num_threads() == threads
     assert torch.is_grad_enabled()
     assert not folder.exists() or not list(folder.iterdir())
-
-
-def test_a_saved_calibration_is_used_again(monkeypatch, measured):
-    calibrations.save(measured)
-    monkeypatch.setattr(calibration, "calibrate", lambda *_, **__: pytest.fail("measured again"))
-    assert calibration.load_or_calibrate("cpu") == measured
-
-
-def test_a_first_call_measures_and_saves(monkeypatch, measured):
-    monkeypatch.setattr(calibration, "calibrate", lambda *_, **__: measured)
-    assert calibration.load_or_calibrate("cpu") == measured
-    assert calibrations.load(measured.fingerprint) == measured
 
 
 def figure(name: str, rate: float | None, unit: str = "FLOP") -> Figure:

@@ -18,18 +18,18 @@ from rooflight.machine.caches import data_caches, memory_bytes
 from rooflight.machine.clocks import Clock, CudaEvents, SteadyClock
 from rooflight.machine.probes import Figure, Probe, Progress, search
 
-Kind = Literal["cpu", "cuda"]
+DeviceKind = Literal["cpu", "cuda"]
 
 # Keys of a calibration's environment, beside those of environment.describe()
 VERDICT = "calibration: "  # then a probe's name: the figure, and the pattern that reached it
 SAMPLES = "samples: "  # then a probe's name: what the figure was computed from
 BUSY = "busy with other programs"  # a share of the CPU, as "12 %"
-_BUDGET_S: dict[Kind, float] = {"cpu": 16.0, "cuda": 30.0}
+_BUDGET_S: dict[DeviceKind, float] = {"cpu": 16.0, "cuda": 30.0}
 _QUICK_BUDGET_S = 1.0
 
 
 def calibrate(
-    device: Kind | None = None,
+    device: DeviceKind | None = None,
     progress: Progress | None = None,
     *,
     quick: bool = False,
@@ -66,19 +66,6 @@ def calibrate(
     return Calibration(
         fingerprint=fingerprint, device_name=name, kind=kind, roofs=roofs, measured_at=now, environment=facts
     )
-
-
-def load_or_calibrate(
-    kind: Kind | None = None, progress: Progress | None = None, *, quick: bool = False
-) -> Calibration:
-    """The saved calibration of this machine; where there is none, measure, save and return it."""
-    kind = kind or default_kind()
-    found = calibrations.load(environment.fingerprint(kind))
-    if found is not None:
-        return found
-    measured = calibrate(kind, progress, quick=quick)
-    calibrations.save(measured)
-    return measured
 
 
 def raised(measured: Calibration, earlier: Calibration) -> Calibration:
@@ -118,7 +105,7 @@ def busy_share(measured: Calibration) -> float:
     return int(measured.environment.get(BUSY, "0 %").removesuffix("%")) / 100
 
 
-def default_kind() -> Kind:
+def default_kind() -> DeviceKind:
     """ "cuda" where torch sees a device, otherwise "cpu"."""
     import torch
 
@@ -126,7 +113,7 @@ def default_kind() -> Kind:
 
 
 def _search(
-    probes: tuple[Probe, ...], kind: Kind, *, clock: Clock | None, quick: bool, progress: Progress | None
+    probes: tuple[Probe, ...], kind: DeviceKind, *, clock: Clock | None, quick: bool, progress: Progress | None
 ) -> dict[str, Figure]:
     clock = clock or (CudaEvents() if kind == "cuda" else SteadyClock())
     budget_s = _QUICK_BUDGET_S if quick else _BUDGET_S[kind]

@@ -30,6 +30,11 @@ def phase_name(phase: str, direction: Direction, *, others: bool) -> str:
     return "(outside phases)" if others and direction is Direction.FORWARD else direction.label
 
 
+def outside_modules(direction: Direction) -> str:
+    """What reports call work outside all modules: there is still the optimizer, which deserves a row of its own."""
+    return "(optimizer)" if direction is Direction.OPTIMIZER else "(outside modules)"
+
+
 class StorageKind(IntEnum):
     """What a piece of memory was for."""
 

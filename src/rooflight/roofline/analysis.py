@@ -14,7 +14,7 @@ from rooflight.devices import find_by_torch_name, get
 from rooflight.devices.spec import DeviceSpec
 from rooflight.records.estimate import Estimate
 from rooflight.records.quantity import Quantity
-from rooflight.records.record import Direction, phase_name
+from rooflight.records.record import Direction, outside_modules, phase_name
 from rooflight.records.session import Float64, Int64, Session
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.bound import Bound, Limiter, bound_of, float32_matrix_precision
@@ -345,10 +345,8 @@ class Analysis:
             return _merge(columns.signature, [op.name for op in session.signatures])
         directions = [direction.label for direction in Direction]
         if key in ("module", "layer"):
-            # outside all modules there is still the optimizer, which deserves a row of its own
             names = [
-                (module.path if key == "module" else module.class_name)
-                or ("(optimizer)" if direction is Direction.OPTIMIZER else "(outside modules)")
+                (module.path if key == "module" else module.class_name) or outside_modules(direction)
                 for module in session.modules
                 for direction in Direction
             ]

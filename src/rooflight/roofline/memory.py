@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from rooflight.records.record import Direction, StorageKind
+from rooflight.records.record import Direction, StorageKind, outside_modules
 from rooflight.records.session import KEPT, NO_PARENT, STOOD, Int32, Int64, Lifetimes, Session
 from rooflight.records.touches import Touches, touches_of
 
@@ -206,7 +206,7 @@ class _Labels:
         path, layer = self._modules[module]
         known = Direction(direction) if direction >= 0 else None
         if not path:
-            path = "(optimizer)" if known is Direction.OPTIMIZER else "" if known is None else "(outside modules)"
+            path = "" if known is None else outside_modules(known)
         named = self._phases[phase] if phase >= 0 else ""
         made_in = named or (known.label if known is not None and op >= 0 else "")
         return Alive(

@@ -20,7 +20,7 @@ from rooflight.capture.modules import uncompiled
 from rooflight.capture.recorder import record
 from rooflight.capture.spans import Place, Spans, SpanTimer
 from rooflight.devices.spec import DeviceSpec
-from rooflight.records.record import Direction, ModuleEntry, phase_name
+from rooflight.records.record import ModuleEntry, outside_modules, phase_name
 from rooflight.records.session import Session
 from rooflight.roofline.analysis import Analysis, Group, analyze
 
@@ -63,11 +63,6 @@ class Step:
         if self.structure is None or not len(self.structure.analysis.session):
             return False
         return other is None or other.recorded or not self.recorded
-
-
-def outside(direction: Direction) -> str:
-    """What an analysis calls work outside all modules."""
-    return "(optimizer)" if direction is Direction.OPTIMIZER else "(outside modules)"
 
 
 class StepObserver:
@@ -262,7 +257,7 @@ class StepObserver:
         if key == "phase":
             return phase_name(place.phase, place.direction, others=self.timer.has_phases)
         name = place.module if key == "module" else self.classes.get(place.module, place.module)
-        return name or outside(place.direction)
+        return name or outside_modules(place.direction)
 
 
 def structure_of(session: Session, device: DeviceSpec, paths: tuple[str, ...], classes: Mapping[str, str]) -> Structure:

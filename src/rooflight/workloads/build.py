@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rooflight.records.dtypes import dtype_name
 from rooflight.workloads.errors import TargetError
 from rooflight.workloads.extras import need_torch, need_transformers
-from rooflight.workloads.preset import AUTO_CLASSES, Kind
+from rooflight.workloads.preset import AUTO_CLASSES, ModelKind
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _FLOATING: Final = ("float32", "bfloat16", "float16", "float64")
 
 # A model may be in several of transformers' lists (BART is in three): the first that holds it wins.
-_KIND_ORDER: Final[tuple[Kind, ...]] = ("audio", "seq2seq", "vision", "encoder", "causal-lm")
+_KIND_ORDER: Final[tuple[ModelKind, ...]] = ("audio", "seq2seq", "vision", "encoder", "causal-lm")
 
 
 def build_model(
@@ -28,7 +28,7 @@ def build_model(
     device: str | torch.device,
     dtype: str | torch.dtype,
     attn: str = "sdpa",
-    kind: Kind | None = None,
+    kind: ModelKind | None = None,
 ) -> PreTrainedModel:
     """The model of a transformers config, all parameters in ``dtype``, on ``device``; the config is not changed.
 
@@ -58,7 +58,7 @@ def build_model(
     return model
 
 
-def kind_of(config: PreTrainedConfig) -> Kind:
+def kind_of(config: PreTrainedConfig) -> ModelKind:
     """What kind of model a config describes. Raises TargetError when it is none that a step can be made for."""
     kinds = [kind for kind in _KIND_ORDER if type(config) in _mapping(kind)]
     architecture = next(iter(config.architectures or ()), "")
@@ -96,11 +96,11 @@ def torch_device(device: str | torch.device) -> torch.device:
     return place
 
 
-def _mapping(kind: Kind) -> Any:
+def _mapping(kind: ModelKind) -> Any:
     return getattr(need_transformers(), AUTO_CLASSES[kind])._model_mapping
 
 
-def _model_class(config: PreTrainedConfig, kind: Kind) -> Any:
+def _model_class(config: PreTrainedConfig, kind: ModelKind) -> Any:
     mapping = _mapping(kind)
     if type(config) not in mapping:
         raise TargetError(f'transformers has no {kind} model for model_type "{config.model_type}"')

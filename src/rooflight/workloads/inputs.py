@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooflight.workloads.errors import TargetError
 from rooflight.workloads.extras import need_torch
-from rooflight.workloads.preset import Kind
+from rooflight.workloads.preset import ModelKind
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +28,7 @@ class Inputs:
 
 
 def make_inputs(
-    kind: Kind,
+    kind: ModelKind,
     config: PreTrainedConfig,
     *,
     batch: int,
@@ -42,7 +42,7 @@ def make_inputs(
     return _MAKERS[kind](config, draw, batch, seq, labels)
 
 
-def seq_limit(kind: Kind, config: PreTrainedConfig) -> int | None:
+def seq_limit(kind: ModelKind, config: PreTrainedConfig) -> int | None:
     """The longest sequence a model has positions for; None where nothing limits it."""
     if kind == "vision":
         return None
@@ -125,7 +125,7 @@ def _speech(config: PreTrainedConfig, draw: _Draw, batch: int, seq: int, labels:
 
 _Maker = Callable[["PreTrainedConfig", _Draw, int, int, bool], Inputs]
 
-_MAKERS: dict[Kind, _Maker] = {
+_MAKERS: dict[ModelKind, _Maker] = {
     "causal-lm": _text,
     "encoder": _text,
     "seq2seq": _translation,

@@ -11,10 +11,10 @@ from rooflight.workloads.extras import need_transformers
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-Kind = Literal["causal-lm", "encoder", "seq2seq", "vision", "audio"]
+ModelKind = Literal["causal-lm", "encoder", "seq2seq", "vision", "audio"]
 Mode = Literal["forward", "train", "prefill", "decode"]
 
-MODES: Final[dict[Kind, tuple[Mode, ...]]] = {
+MODES: Final[dict[ModelKind, tuple[Mode, ...]]] = {
     "causal-lm": ("forward", "train", "prefill", "decode"),
     "encoder": ("forward", "train"),
     "seq2seq": ("forward", "train"),
@@ -22,7 +22,7 @@ MODES: Final[dict[Kind, tuple[Mode, ...]]] = {
     "audio": ("forward", "train"),
 }
 
-AUTO_CLASSES: Final[dict[Kind, str]] = {
+AUTO_CLASSES: Final[dict[ModelKind, str]] = {
     "causal-lm": "AutoModelForCausalLM",
     "encoder": "AutoModelForMaskedLM",
     "seq2seq": "AutoModelForSeq2SeqLM",
@@ -38,17 +38,12 @@ class Preset:
     name: str
     description: str
     source: str  # where the shapes are published
-    kind: Kind
+    kind: ModelKind
     model_type: str  # transformers' name of the architecture
     shapes: Mapping[str, Any] = field(repr=False)
     reduced: Mapping[str, Any] = field(repr=False)  # what `small` changes
     batch: int = 1
     seq: int = 256
-
-    @property
-    def auto_class(self) -> str:
-        """The transformers class that builds the model from the config."""
-        return AUTO_CLASSES[self.kind]
 
     def config(self) -> PreTrainedConfig:
         """The full-size transformers config."""

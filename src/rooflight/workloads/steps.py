@@ -13,7 +13,7 @@ from rooflight.workloads.errors import RunFailed, TargetError, told_in_one_line
 from rooflight.workloads.extras import need_torch
 from rooflight.workloads.inputs import Inputs, make_inputs, seq_limit
 from rooflight.workloads.optimizers import TITLES, make_optimizer
-from rooflight.workloads.preset import MODES, Kind, Mode, Preset
+from rooflight.workloads.preset import MODES, Mode, ModelKind, Preset
 from rooflight.workloads.presets import preset as preset_named
 
 if TYPE_CHECKING:
@@ -44,12 +44,12 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Plan:
+class _StepSpec:
     """What make_step was asked for, checked and with the defaults filled in."""
 
     name: str
     config: PreTrainedConfig
-    kind: Kind
+    kind: ModelKind
     mode: Mode
     batch: int
     seq: int
@@ -99,12 +99,14 @@ def make_step(
     float32; optimizer: adamw). ``small`` takes the preset's reduced shapes; ``with_state`` gives the optimizer its
     state beforehand. Raises TargetError for what cannot be.
     """
-    plan = _plan(target, mode=mode, batch=batch, seq=seq, dtype=dtype, device=device, optimizer=optimizer, small=small)
-    if plan.mode == "train":
-        return _train(plan, with_state=with_state)
-    if plan.mode == "decode":
-        return _decode(plan)
-    return _forward(plan)
+    spec = _checked_spec(
+        target, mode=mode, batch=batch, seq=seq, dtype=dtype, device=device, optimizer=optimizer, small=small
+    )
+    if spec.mode == "train":
+        return _train(spec, with_state=with_state)
+    if spec.mode == "decode":
+        return _decode(spec)
+    return _forward(spec)
 
 
 def guarded(run: Callable[[], Any], *, prefer: Path | None = None) -> Callable[[], Any]:
@@ -129,7 +131,7 @@ def _quietly(run: Callable[[], Any]) -> Callable[[], Any]:
     return step
 
 
-def _plan(
+def _checked_spec(
     target: str | Preset | PreTrainedConfig,
     *,
     mode: str,
@@ -139,7 +141,7 @@ def _plan(
     device: str | torch.device,
     optimizer: str | None,
     small: bool,
-) -> _Plan:
+) -> _StepSpec:
     chosen = preset_named(target) if isinstance(target, str) else target
     notes: list[str] = []
     default_batch, default_seq = DEFAULT_BATCH, DEFAULT_SEQ
@@ -157,13 +159,13 @@ def _plan(
     if checked != "train" and optimizer not in (None, "none"):
         notes.append(f"optimizer {optimizer} ignored: mode {checked} has none")
     limit = seq_limit(kind, config)
-    if seq is None and limit is not None:  # a default gives way to the model, a wish does not
+    if seq is None and limit is not None:  # a default gives way to the model, a length that was asked for does not
         default_seq = min(default_seq, limit - 1 if checked == "decode" else limit)
     length, cut = _checked_seq(default_seq if seq is None else seq, limit, kind=kind, mode=checked, name=name)
     if cut:
         notes.append(cut)
     place = torch_device(device)
-    return _Plan(
+    return _StepSpec(
         name=name,
         config=config,
         kind=kind,
@@ -177,7 +179,7 @@ def _plan(
     )
 
 
-def _checked_mode(mode: str, kind: Kind, name: str) -> Mode:
+def _checked_mode(mode: str, kind: ModelKind, name: str) -> Mode:
     for known in MODES["causal-lm"]:  # the kind that has them all
         if mode == known:
             if known not in MODES[kind]:
@@ -192,7 +194,7 @@ def _at_least_one(what: str, value: int) -> int:
     return value
 
 
-def _checked_seq(seq: int, limit: int | None, *, kind: Kind, mode: Mode, name: str) -> tuple[int, str]:
+def _checked_seq(seq: int, limit: int | None, *, kind: ModelKind, mode: Mode, name: str) -> tuple[int, str]:
     """The sequence to run, and a note where it is not the one wanted."""
     _at_least_one("seq", seq)
     needed = seq + 1 if mode == "decode" else seq  # the new token takes a position too
@@ -205,7 +207,7 @@ def _checked_seq(seq: int, limit: int | None, *, kind: Kind, mode: Mode, name: s
 
 
 def _step(
-    plan: _Plan,
+    spec: _StepSpec,
     run: Callable[[], Any],
     *,
     model: nn.Module,
@@ -213,27 +215,27 @@ def _step(
     tokens: int | None,
     optimizer: Optimizer | None = None,
 ) -> Step:
-    dtype = str(plan.dtype).removeprefix("torch.")
+    dtype = str(spec.dtype).removeprefix("torch.")
     return Step(
         run=guarded(_quietly(run)),
         model=model,
         optimizer=optimizer,
-        description=f"{plan.name}: {what}, {dtype}{f', {TITLES[plan.optimizer]}' if plan.mode == 'train' else ''}",
-        mode=plan.mode,
-        batch=plan.batch,
-        seq=None if plan.kind == "vision" else plan.seq,
+        description=f"{spec.name}: {what}, {dtype}{f', {TITLES[spec.optimizer]}' if spec.mode == 'train' else ''}",
+        mode=spec.mode,
+        batch=spec.batch,
+        seq=None if spec.kind == "vision" else spec.seq,
         tokens=tokens,
         dtype=dtype,
-        device=str(plan.device),
-        notes=plan.notes,
+        device=str(spec.device),
+        notes=spec.notes,
     )
 
 
-def _train(plan: _Plan, *, with_state: bool) -> Step:
-    model = plan.build()
-    inputs = plan.inputs()
-    optimizer = make_optimizer(plan.optimizer, model, with_state=with_state)
-    call = _full_sequence(model, plan, inputs)
+def _train(spec: _StepSpec, *, with_state: bool) -> Step:
+    model = spec.build()
+    inputs = spec.inputs()
+    optimizer = make_optimizer(spec.optimizer, model, with_state=with_state)
+    call = _full_sequence(model, spec, inputs)
 
     def run() -> Tensor:
         loss: Tensor = call().loss
@@ -244,29 +246,29 @@ def _train(plan: _Plan, *, with_state: bool) -> Step:
         return loss
 
     what = f"training step, {inputs.sizes}"
-    return _step(plan, run, model=model, optimizer=optimizer, what=what, tokens=inputs.tokens)
+    return _step(spec, run, model=model, optimizer=optimizer, what=what, tokens=inputs.tokens)
 
 
-def _forward(plan: _Plan) -> Step:
+def _forward(spec: _StepSpec) -> Step:
     torch = need_torch()
-    model = plan.build()
-    inputs = plan.inputs()
-    call = _prefill(model, inputs) if plan.mode == "prefill" else _full_sequence(model, plan, inputs)
+    model = spec.build()
+    inputs = spec.inputs()
+    call = _prefill(model, inputs) if spec.mode == "prefill" else _full_sequence(model, spec, inputs)
 
     def run() -> Any:
         with torch.no_grad():
             return call()
 
-    return _step(plan, run, model=model, what=f"{plan.mode} pass, {inputs.sizes}", tokens=inputs.tokens)
+    return _step(spec, run, model=model, what=f"{spec.mode} pass, {inputs.sizes}", tokens=inputs.tokens)
 
 
-def _full_sequence(model: PreTrainedModel, plan: _Plan, inputs: Inputs) -> Callable[[], Any]:
+def _full_sequence(model: PreTrainedModel, spec: _StepSpec, inputs: Inputs) -> Callable[[], Any]:
     """A call without cache: all positions at once, attention through its causal flag and not through a mask."""
     arguments: dict[str, Any] = dict(inputs.arguments)
     accepted = inspect.signature(model.forward).parameters
     if "use_cache" in accepted:
         arguments["use_cache"] = False
-    if plan.kind in ("causal-lm", "audio") and "past_key_values" in accepted:
+    if spec.kind in ("causal-lm", "audio") and "past_key_values" in accepted:
         from rooflight.workloads.caches import passing_cache
 
         cache = passing_cache(model.config)
@@ -282,18 +284,18 @@ def _prefill(model: PreTrainedModel, inputs: Inputs) -> Callable[[], Any]:
     return lambda: model(**arguments)
 
 
-def _decode(plan: _Plan) -> Step:
+def _decode(spec: _StepSpec) -> Step:
     from rooflight.workloads.caches import held_cache
 
     torch = need_torch()
-    model = plan.build()
-    shapes = model if plan.device.type == "meta" else plan.build_for_shapes()
-    argument, cache = held_cache(shapes, batch=plan.batch, seq=plan.seq, device=plan.device, dtype=plan.dtype)
-    inputs = plan.inputs(seq=1)
+    model = spec.build()
+    shapes = model if spec.device.type == "meta" else spec.build_for_shapes()
+    argument, cache = held_cache(shapes, batch=spec.batch, seq=spec.seq, device=spec.device, dtype=spec.dtype)
+    inputs = spec.inputs(seq=1)
 
     def run() -> Any:
         with torch.no_grad():
             return model(**inputs.arguments, **{argument: cache()}, use_cache=True)
 
-    what = f"decode step, batch {plan.batch}, {plan.seq} tokens cached"
-    return _step(plan, run, model=model, what=what, tokens=plan.batch)
+    what = f"decode step, batch {spec.batch}, {spec.seq} tokens cached"
+    return _step(spec, run, model=model, what=what, tokens=spec.batch)
