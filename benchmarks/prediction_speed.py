@@ -16,7 +16,7 @@ import time
 
 import numpy as np
 
-from rooflight.prediction.predictor import SHIPPED, Predictor
+from rooflight.prediction.predictor import Predictor
 
 COMMAND = "predict gemm --m 4096 --n 4096 --k 4096 --dtype fp16 --device A100-SXM4-80GB --json -"
 COUNT = 200_000
@@ -32,7 +32,7 @@ def cold() -> list[float]:
 
 
 def warm() -> list[float]:
-    predictor = Predictor.load(SHIPPED)
+    predictor = Predictor()
     sizes = np.random.default_rng(0).integers(16, 2048, size=(3, COUNT)) * 8.0
     seconds = []
     for _ in range(6):

@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 
 from rooflight.devices import get
 from rooflight.prediction.fitting import halves_of
-from rooflight.prediction.light import light_of
 from rooflight.prediction.lint import lint_table
 from rooflight.prediction.model import Expert, Model
 from rooflight.prediction.reading import find, read_file
+from rooflight.prediction.row_bounds import row_bounds
 from rooflight.prediction.teaching import Shown, join, teach
 
 A100, GH200 = "A100-SXM4-80GB", "GH200-96GB"
@@ -97,9 +97,9 @@ def rows_of(folders: list[Path]) -> dict[tuple[str, str], Rows]:
 def rows_in(path: Path) -> list[tuple[str, str, tuple[float, ...], float, str, str, str]]:
     found = []
     for table in read_file(path):
-        light = light_of(table)
-        flagged = {finding.place for finding in lint_table(table, light)}
-        for direction, facts, seconds in halves_of(table, flagged, light):
+        bounds = row_bounds(table)
+        flagged = {finding.place for finding in lint_table(table, bounds)}
+        for direction, facts, seconds in halves_of(table, flagged, bounds):
             slowdown = max(0.0, float(np.log(seconds / facts.bound_s)))
             row = facts.values, slowdown, table.operator, direction, path.parent.name
             found.append((facts.key, table.device.name, *row))

@@ -24,4 +24,4 @@ def gemm(m: int, n: int, k: int, dtype: str = "float16") -> OpSignature:
 def fit_models(folder: Path) -> Path:
     """What ``rooflight fit`` learns from 64 such products, in a folder of its own."""
     tables = read(write_table(folder, slowdown=SLOWDOWN))
-    return Predictor(fit(tables).models).save(folder / "models")
+    return Predictor.of(fit(tables).models).save(folder / "models")

@@ -56,8 +56,8 @@ def test_each_distinct_op_is_asked_once_and_those_inside_others_are_not():
 
 
 def test_what_no_model_knows_takes_its_usual_share_of_the_bound():
-    analysis = rl.analyze(session_of([Call(op=ADD)] * 3), "H100-SXM5-80GB", predictor=Predictor())
-    estimate = Predictor().predict(ADD, "H100-SXM5-80GB")
+    analysis = rl.analyze(session_of([Call(op=ADD)] * 3), "H100-SXM5-80GB", predictor=Predictor.empty())
+    estimate = Predictor.empty().predict(ADD, "H100-SXM5-80GB")
     whole = analysis.totals.predicted
     assert whole.time_s == pytest.approx(3 * estimate.time_s)
     assert (whole.low_s, whole.high_s) == pytest.approx((3 * estimate.low_s, 3 * estimate.high_s))
@@ -68,7 +68,7 @@ def test_what_no_model_knows_takes_its_usual_share_of_the_bound():
 
 
 def test_views_and_ops_without_a_cost_are_as_they_should_be():
-    analysis = rl.analyze(session_of([Call(op=VIEW), Call(op=ODD), Call(op=ADD)]), A100, predictor=Predictor())
+    analysis = rl.analyze(session_of([Call(op=VIEW), Call(op=ODD), Call(op=ADD)]), A100, predictor=Predictor.empty())
     found = {group.name: group.predicted for group in analysis.by("op")}
     assert found["aten::view"].time_s == 0
     assert found["nobody::knows"] is None
@@ -105,7 +105,7 @@ def test_float32_products_are_predicted_at_the_peak_that_the_run_allowed():
     found = {}
     for setting, precision in (("highest", "float32"), ("high", "tfloat32")):
         session = session_of([Call(op=product)], environment={"float32_matmul_precision": setting})
-        analysis = rl.analyze(session, A100, predictor=Predictor())
+        analysis = rl.analyze(session, A100, predictor=Predictor.empty())
         bound_s = 2 * 4096**3 / A100.matrix_peak(precision)
         (operation,) = analysis.operations
         assert operation.bound_s == pytest.approx(bound_s)
@@ -117,7 +117,7 @@ def test_float32_products_are_predicted_at_the_peak_that_the_run_allowed():
 
 def test_predicting_makes_a_new_analysis_and_leaves_the_old_one():
     analysis = rl.analyze(session_of([Call(op=ADD)]), A100, target="a name")
-    other = predicted(analysis, Predictor())
+    other = predicted(analysis, Predictor.empty())
     assert other.predicts
     assert not analysis.predicts
     assert analysis.totals.predicted is None
@@ -129,7 +129,7 @@ def test_ranks_are_predicted_each(tmp_path: Path):
     for rank in range(2):
         session = session_of([Call(op=ADD)] * (rank + 1), environment={"rank": str(rank), "world_size": "2"})
         files.append(str(session.save(tmp_path / f"rank{rank}.session")))
-    ranked = analyze_ranks(files, Wish(), device="A100-SXM4-80GB", predictor=Predictor())
+    ranked = analyze_ranks(files, Wish(), device="A100-SXM4-80GB", predictor=Predictor.empty())
     first, second = (time.predicted_s for time in ranked.times)
     assert second == pytest.approx(2 * first)
 
@@ -163,7 +163,7 @@ def test_predicted_and_measured_stand_side_by_side_on_this_machine():
         step.run()
     session = rl.measure(recording.session, step.run, max_seconds=1.0)
     cpu = DeviceSpec(name="any CPU", vendor="", architecture="", kind="cpu", datasheet=A100.datasheet)
-    whole = rl.analyze(session, cpu, predictor=Predictor()).totals.predicted
+    whole = rl.analyze(session, cpu, predictor=Predictor.empty()).totals.predicted
     assert whole.measured_s > 0
     assert whole.error == pytest.approx(whole.timed_s / whole.measured_s - 1)
     assert -1 < whole.error < 0  # an A100's roofs are higher

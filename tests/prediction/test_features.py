@@ -19,7 +19,7 @@ from rooflight.devices.spec import DeviceSpec
 from rooflight.prediction.features import (
     FACTS,
     PRODUCT_KEY,
-    Kind,
+    WorkKind,
     attention_sizes,
     facts_of,
     features_of,
@@ -87,7 +87,14 @@ def test_the_key_tells_the_kind():
         "network": "all-reduce",
     }
     kinds = [kind_of(each.key) for each in found.values() if each]
-    assert kinds == [Kind.PRODUCT, Kind.PRODUCT, Kind.ATTENTION, Kind.ROWS, Kind.ROWS, Kind.NETWORK]
+    assert kinds == [
+        WorkKind.PRODUCT,
+        WorkKind.PRODUCT,
+        WorkKind.ATTENTION,
+        WorkKind.ROWS,
+        WorkKind.ROWS,
+        WorkKind.NETWORK,
+    ]
 
 
 @pytest.mark.parametrize("key", [PRODUCT_KEY, "aten::scaled_dot_product_attention", "aten::exp"])
@@ -96,7 +103,7 @@ def test_steady_features_are_some_of_all_and_none_of_them_is_the_size_of_the_wor
     assert len(set(names)) == len(names)
     assert list(steady) == sorted(set(steady))
     assert len(steady) < len(names)
-    assert bool(steady) is (kind_of(key) is Kind.PRODUCT)
+    assert bool(steady) is (kind_of(key) is WorkKind.PRODUCT)
     kept = {names[place] for place in steady}
     assert not kept & {"log bound", "log bytes", "log matrix", "log vector", "log waves", "log m n", "log rows"}
     assert names[0] == "log bound"  # what tells that work is larger than any that was shown
@@ -205,7 +212,7 @@ def test_what_is_called_attention_but_is_not_mostly_that_counts_as_rows():
     for ops in ((ATTENTION, exp), (odd,)):
         found = facts_of(ops, A100)
         if found is not None:
-            assert kind_of(found.key) is Kind.ROWS
+            assert kind_of(found.key) is WorkKind.ROWS
             assert set(features(ops)) == set(names_of(found.key))
     assert facts((exp, ATTENTION))["rows"] == 1
     whole = facts_of((exp, ATTENTION), A100)

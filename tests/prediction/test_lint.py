@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 from rooflight import devices
 from rooflight.cli.main import app
 from rooflight.operators import registry
-from rooflight.prediction.light import light_of
 from rooflight.prediction.lint import Rule, lint, lint_table
+from rooflight.prediction.measured_table import MeasuredTable
 from rooflight.prediction.reading import read
-from rooflight.prediction.tables import Table
+from rooflight.prediction.row_bounds import row_bounds
 
 A100 = devices.get("A100-SXM4-80GB")
 GRID = tuple(product((1, 2, 4), (2, 4, 8), (1024, 2048, 3072, 4096), (2048, 4096, 6144)))
@@ -30,7 +30,7 @@ GATHER = tuple((size, 1, 4) for size in range(1 << 24, 1 << 27, 1 << 20))
 def table_of(operator, shapes, efficiency=0.5, device=A100):
     """Times that are the bound over an efficiency."""
     known = registry.find(operator)
-    table = Table(
+    table = MeasuredTable(
         operator=operator,
         kernel=operator,
         device=device,
@@ -42,7 +42,7 @@ def table_of(operator, shapes, efficiency=0.5, device=A100):
         source=Path(f"{operator}.csv"),
         lines=np.arange(2, len(shapes) + 2),
     )
-    return replace(table, seconds=light_of(table).bound_s / efficiency)
+    return replace(table, seconds=row_bounds(table).bound_s / efficiency)
 
 
 def changed(table, row, direction, factor):
@@ -60,34 +60,34 @@ LINEAR = table_of("linear1", GRID)
 
 def test_the_bounds_of_a_row():
     table = table_of("linear1", [(1, 2, 1024, 2048)])
-    light = light_of(table)
+    bounds = row_bounds(table)
     # 2 * 2048 tokens * 2048 inputs * 6144 outputs / 312 TFLOP/s = 165.2 µs
-    assert light.bound_s[0, 0] == pytest.approx(2 * 2048 * 2048 * 6144 / 312e12)
-    assert light.floor_s[0, 0] == light.bound_s[0, 0]
-    copy = light_of(table_of("copy", [(1 << 20,)]))
+    assert bounds.bound_s[0, 0] == pytest.approx(2 * 2048 * 2048 * 6144 / 312e12)
+    assert bounds.floor_s[0, 0] == bounds.bound_s[0, 0]
+    copy = row_bounds(table_of("copy", [(1 << 20,)]))
     assert copy.bound_s[0, 0] > 0
     assert copy.floor_s[0, 0] == 0  # 2 MB are in the cache, of unknown bandwidth
-    hopper = light_of(table_of("linear1", [(1, 2, 1024, 2048)], device=devices.get("H100-SXM5-80GB")))
+    hopper = row_bounds(table_of("linear1", [(1, 2, 1024, 2048)], device=devices.get("H100-SXM5-80GB")))
     assert hopper.floor_s[0, 0] == pytest.approx(hopper.bound_s[0, 0] * 1830 / 1980)
 
 
 def test_the_bounds_of_collectives():
-    one_node = light_of(table_of("all_gather", [(1 << 20, 1, 4)]))
+    one_node = row_bounds(table_of("all_gather", [(1 << 20, 1, 4)]))
     assert one_node.floor_s[0, 0] == pytest.approx(3 * 2**21 / 300e9)  # three others' 2 MiB over NVLink
-    between = light_of(table_of("all_gather", [(1 << 20, 4, 1)]))
+    between = row_bounds(table_of("all_gather", [(1 << 20, 4, 1)]))
     assert between.floor_s[0, 0] == pytest.approx(3 * 2**21 / 100e9)
-    shared = light_of(table_of("all_reduce", [(1 << 20, 2, 4)]))
+    shared = row_bounds(table_of("all_reduce", [(1 << 20, 2, 4)]))
     assert shared.floor_s[0, 0] == pytest.approx(2**21 / 4 / 100e9)  # a node's sum over its four ports
-    assert light_of(table_of("p2p", [(1 << 20, 1, 1)])).floor_s[0, 0] == 0
+    assert row_bounds(table_of("p2p", [(1 << 20, 1, 1)])).floor_s[0, 0] == 0
 
 
 def test_convolutions_may_take_fewer_products_than_the_direct_ones():
     shape = (64, 512, 32, 32, 512, 3, 1, 1, 1)
-    light = light_of(table_of("conv2d", [shape, (*shape[:5], 1, 1, 0, 1)]))
+    bounds = row_bounds(table_of("conv2d", [shape, (*shape[:5], 1, 1, 0, 1)]))
     # 2 * 64 * 512 * 32 * 32 results * 512 channels * 9 taps / 312 TFLOP/s, of which FFT needs 1.5 of 9
-    assert light.bound_s[0, 0] == pytest.approx(2 * 64 * 512 * 32 * 32 * 512 * 9 / 312e12)
-    assert light.floor_s[0, 0] == pytest.approx(light.bound_s[0, 0] * 1.5 / 9)
-    assert light.floor_s[1, 0] == light.bound_s[1, 0]  # nothing to save on one tap
+    assert bounds.bound_s[0, 0] == pytest.approx(2 * 64 * 512 * 32 * 32 * 512 * 9 / 312e12)
+    assert bounds.floor_s[0, 0] == pytest.approx(bounds.bound_s[0, 0] * 1.5 / 9)
+    assert bounds.floor_s[1, 0] == bounds.bound_s[1, 0]  # nothing to save on one tap
 
 
 def test_an_honest_table_is_left_alone():
@@ -214,7 +214,7 @@ def test_what_is_not_known_is_not_judged():
 def test_constant_efficiency_with_noise_is_never_flagged(seed, efficiency, kept, backward):
     rng = np.random.default_rng(seed)
     noisy = LINEAR.seconds * 0.5 / efficiency * [1, backward] * np.exp(rng.normal(0, 0.03, LINEAR.seconds.shape))
-    table = replace(LINEAR, seconds=np.maximum(noisy, light_of(LINEAR).bound_s)).kept(rng.random(len(GRID)) < kept)
+    table = replace(LINEAR, seconds=np.maximum(noisy, row_bounds(LINEAR).bound_s)).kept(rng.random(len(GRID)) < kept)
     assert [finding for finding in lint_table(table) if finding.row is not None] == []
 
 
@@ -223,7 +223,7 @@ def test_constant_efficiency_with_noise_is_never_flagged(seed, efficiency, kept,
 def test_three_times_as_fast_as_light_is_always_flagged(row, direction, seed):
     noise = np.exp(np.random.default_rng(seed).normal(0, 0.03, LINEAR.seconds.shape))
     seconds = LINEAR.seconds * noise
-    seconds[row, direction] = light_of(LINEAR).bound_s[row, direction] / 3
+    seconds[row, direction] = row_bounds(LINEAR).bound_s[row, direction] / 3
     assert Rule.FASTER_THAN_LIGHT in rules(lint_table(replace(LINEAR, seconds=seconds)), row)
 
 

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 from rooflight.devices import all_devices, get
 from rooflight.devices.spec import DeviceSpec
-from rooflight.prediction.features import FACTS, PRODUCT_KEY, Kind, facts_of, features_of, names_of, steady_features
+from rooflight.prediction.features import FACTS, PRODUCT_KEY, WorkKind, facts_of, features_of, names_of, steady_features
 from rooflight.prediction.model import Model, decode
 from rooflight.prediction.products import product_facts
 from rooflight.prediction.teaching import LEAST_ROWS, Shown, join, learn, teach
@@ -40,7 +40,7 @@ NOISE = 0.08
 
 def smooth(facts: np.ndarray) -> np.ndarray:
     """log(time / bound) that depends on sizes as kernels' does: small work is slow, odd sizes are slower."""
-    fact = dict(zip(FACTS[Kind.PRODUCT], facts.T, strict=True))
+    fact = dict(zip(FACTS[WorkKind.PRODUCT], facts.T, strict=True))
     return 0.3 + 0.15 * np.maximum(0.0, -9 - np.log(fact["bound_s"])) + 0.2 * (fact["k"] % 2)
 
 
@@ -107,7 +107,7 @@ def test_one_shape_measured_often_can_be_learned():
 
 
 def test_work_like_none_shown_is_extrapolated_and_less_sure(learned: Model):
-    columns = {name: place for place, name in enumerate(FACTS[Kind.PRODUCT])}
+    columns = {name: place for place, name in enumerate(FACTS[WorkKind.PRODUCT])}
     like = products(1, seed=5)
     larger, odd = like.copy(), like.copy()
     larger[0, columns["bound_s"]] *= 1e6
@@ -152,7 +152,7 @@ def test_the_trees_beyond_see_no_sizes_of_the_whole():
     steady = [names_of(PRODUCT_KEY)[place] for place in steady_features(PRODUCT_KEY)]
     by_k = stump(np.log(64), 0.1, 2.0, feature=steady.index("log k"), features=len(steady))
     answer = model(replace(expert(A100, 0.5, 0.0), beyond=by_k)).answer(LARGE, A100)
-    fact = dict(zip(FACTS[Kind.PRODUCT], LARGE.T, strict=True))
+    fact = dict(zip(FACTS[WorkKind.PRODUCT], LARGE.T, strict=True))
     larger = np.log(fact["bound_s"]) > LARGEST_LOG_S
     assert answer.slowdown[larger] == pytest.approx(np.where(fact["k"] <= 64, 0.1, 2.0)[larger])
 
@@ -314,7 +314,7 @@ def test_other_kinds_are_taught_alike():
     key = "aten::exp"
     rng = np.random.default_rng(0)
     count = rng.integers(1 << 10, 1 << 24, 60).astype(float)
-    columns = {name: np.ones(60) for name in FACTS[Kind.ROWS]}
+    columns = {name: np.ones(60) for name in FACTS[WorkKind.ROWS]}
     columns |= {"bound_s": 8 * count / 2e12, "memory_s": 8 * count / 2e12, "bytes": 8 * count, "rows": count}
     facts = np.stack(list(columns.values()), axis=1)
     found = learn([Shown(key=key, device=A100, facts=facts, slowdown=np.full(60, 0.5))])

@@ -31,13 +31,14 @@ EXP = op("aten::exp", {"self": X}, [X])
 VIEW = op("aten::view", {"self": spec((8,), storage=0)}, [spec((2, 4), storage=0)])
 UNKNOWN = op("nobody::knows", {"x": X}, [X])
 SMALL, LARGE = gemm(512, 512, 512), gemm(1 << 15, 1 << 15, 1 << 14)
-BY_HAND = Predictor([model(expert(A100, log(2), log(3)))])  # twice the bound; of work beyond a millisecond, three times
+BY_HAND = Predictor.of([model(expert(A100, log(2), log(3)))])
+"""Twice the bound; of work beyond a millisecond, three times."""
 
 
 @pytest.fixture(scope="module")
 def predictor(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
     """What 64 products that took twice their bound, give or take 5 %, teach."""
-    return Predictor(fit(read(write_table(tmp_path_factory.mktemp("tables"), noise=0.05))).models)
+    return Predictor.of(fit(read(write_table(tmp_path_factory.mktemp("tables"), noise=0.05))).models)
 
 
 def test_what_was_learned_is_predicted(predictor: Predictor):
@@ -71,7 +72,7 @@ def test_a_device_never_shown_is_extrapolated_and_less_sure():
 
 @pytest.mark.parametrize("models", [(), (model(expert(A100, 0.5, 0.5)),)], ids=["no models", "models of others"])
 def test_an_unknown_kind_takes_half_the_speed_of_light_within_a_factor_of_four(models: tuple):
-    estimate = Predictor(models).predict(EXP, A100)
+    estimate = Predictor.of(models).predict(EXP, A100)
     assert estimate.source is Source.TYPICAL
     assert estimate.extrapolated
     assert estimate.time_s == pytest.approx(2 * estimate.bound_s)
@@ -82,26 +83,26 @@ def test_an_unknown_kind_takes_half_the_speed_of_light_within_a_factor_of_four(m
 def test_an_op_that_was_not_measured_takes_what_others_do():
     others = model(expert(A100, log(1.5), log(1.5), key=OTHERS_KEY), key=OTHERS_KEY)
     known = model(expert(A100, log(4), log(4), key="aten::add"), key="aten::add")
-    similar = Predictor([others, known]).predict(EXP, A100)
+    similar = Predictor.of([others, known]).predict(EXP, A100)
     assert similar.time_s == pytest.approx(1.5 * similar.bound_s)
     assert similar.source is Source.SIMILAR
     assert similar.extrapolated
-    assert Predictor([others, known]).predict(ADD, A100).source is Source.REGRESSED
-    assert Predictor([others, known]).predict(SMALL, A100).source is Source.TYPICAL  # products are not alike
+    assert Predictor.of([others, known]).predict(ADD, A100).source is Source.REGRESSED
+    assert Predictor.of([others, known]).predict(SMALL, A100).source is Source.TYPICAL  # products are not alike
 
 
 @pytest.mark.parametrize("name", [name for name in registry.names() if registry.find(name).ranks])
 def test_a_collective_is_not_predicted_from_work_without_a_network(name: str):
     others = model(expert(A100, log(1.5), log(1.5), key=OTHERS_KEY), key=OTHERS_KEY)
-    (estimate,) = Predictor([others]).predict_shape(name, [1 << 20, 1, 4], "fp16", A100).values()
+    (estimate,) = Predictor.of([others]).predict_shape(name, [1 << 20, 1, 4], "fp16", A100).values()
     assert estimate.source is Source.TYPICAL
 
 
 def test_a_collective_that_was_not_measured_takes_what_an_all_reduce_of_as_many_bytes_does():
     reduces = model(expert(A100, log(1.5), log(1.5), key="all-reduce"), key="all-reduce")
     shape = [1 << 24, 1, 4]
-    (known,) = Predictor([reduces]).predict_shape("all_reduce", shape, "fp16", A100).values()
-    (estimate,) = Predictor([reduces]).predict_shape("all_gather", shape, "fp16", A100).values()
+    (known,) = Predictor.of([reduces]).predict_shape("all_reduce", shape, "fp16", A100).values()
+    (estimate,) = Predictor.of([reduces]).predict_shape("all_gather", shape, "fp16", A100).values()
     assert (known.source, estimate.source) == (Source.REGRESSED, Source.SIMILAR)
     assert estimate.extrapolated
     assert estimate.time_s == pytest.approx(1.5 * estimate.bound_s)
@@ -115,7 +116,7 @@ def test_a_device_never_shown_is_answered_by_those_that_know_so_many_ranks_and_n
     fewer = expert(H100, log(9), log(9), key=key)
     fewer.high[ranks_a_node] = log(4)
     more = expert(A100, log(1.5), log(1.5), key=key)
-    both = Predictor([model(fewer, more, key=key)])
+    both = Predictor.of([model(fewer, more, key=key)])
     asked = {"elements": 1 << 24, "nodes": 1}
     (eight,) = both.predict_shape("all_reduce", {**asked, "gpus_per_node": 8}, "fp16", "H200-SXM-141GB").values()
     (four,) = both.predict_shape("all_reduce", {**asked, "gpus_per_node": 4}, "fp16", "H200-SXM-141GB").values()
@@ -195,7 +196,7 @@ def test_products_by_the_thousand_are_answered_like_a_few(predictor: Predictor):
 
 
 def test_products_of_no_model_are_typical():
-    batch = Predictor().predict_products(np.array([64.0]), np.array([64.0]), np.array([64.0]), "fp16", A100)
+    batch = Predictor.empty().predict_products(np.array([64.0]), np.array([64.0]), np.array([64.0]), "fp16", A100)
     assert batch.time_s == pytest.approx(2 * batch.bound_s)
     assert batch.extrapolated.all()
 
@@ -242,7 +243,7 @@ def test_saved_models_predict_the_same(predictor: Predictor, tmp_path: Path):
 
 def test_kinds_whose_names_look_alike_have_files_of_their_own(tmp_path: Path):
     found = ["aten::add", "aten-add", "aten::add_", "a" * 300 + "x", "a" * 300 + "y"]
-    saved = Predictor([model(expert(A100, 0.5, 0.5, key=key), key=key) for key in found]).save(tmp_path)
+    saved = Predictor.of([model(expert(A100, 0.5, 0.5, key=key), key=key) for key in found]).save(tmp_path)
     assert len(list(saved.iterdir())) == len(found)
     loaded = Predictor.load(saved)
     assert all(loaded.model(key) is not None for key in found)
@@ -259,7 +260,7 @@ def test_a_folder_without_models_says_what_to_do(tmp_path: Path):
 def test_a_file_that_is_no_model_is_told_when_it_is_needed(tmp_path: Path):
     (path,) = BY_HAND.save(tmp_path).iterdir()
     good = path.read_bytes()
-    other = Predictor([model(expert(A100, 1, 1, key="aten::exp"), key="aten::exp")]).save(tmp_path / "other")
+    other = Predictor.of([model(expert(A100, 1, 1, key="aten::exp"), key="aten::exp")]).save(tmp_path / "other")
     for content, said in (
         (good[: len(good) // 2], "not a model of rooflight fit"),
         (next(other.iterdir()).read_bytes(), "the model of another kind of work: fit it again"),
@@ -309,7 +310,7 @@ class Page:
     """estimate-train-time's call, with what its example says."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.predictor = folder, Predictor()
+        self.folder, self.predictor = folder, Predictor.empty()
 
     def microseconds(self, **changes: object) -> float:
         arguments: dict = {

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
-from rooflight.prediction.features import FACTS, Kind, facts_of
+from rooflight.prediction.features import FACTS, WorkKind, facts_of
 from rooflight.prediction.products import product_facts
 from rooflight.records.signature import OpSignature
 
@@ -49,7 +49,7 @@ def test_facts_of_many_are_those_of_each(wanted: list[tuple[int, int, int, int]]
             product_facts(m, n, k, dtype, device, batch=b)
         return
     found = product_facts(m, n, k, dtype, device, batch=b)
-    assert found.shape == (len(wanted), len(FACTS[Kind.PRODUCT]))
+    assert found.shape == (len(wanted), len(FACTS[WorkKind.PRODUCT]))
     for row, shape in zip(found, wanted, strict=True):
         expected = facts_of((product(*shape, dtype),), device)
         assert expected is not None

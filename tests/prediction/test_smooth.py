@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rooflight.devices import get
-from rooflight.prediction.features import FACTS, PRODUCT_KEY, Kind, features_of
+from rooflight.prediction.features import FACTS, PRODUCT_KEY, WorkKind, features_of
 from rooflight.prediction.model import Model, decode
 from rooflight.prediction.products import product_facts
 from rooflight.prediction.smooth import MOST_ROWS, Smooth, smooth
@@ -167,7 +167,7 @@ def test_alignment_does_not_make_work_unknown():
     shown = few_rows(300)
     expert = teach(shown, trees_only=True)
     odd = shown.facts.copy()
-    names = FACTS[Kind.PRODUCT]
+    names = FACTS[WorkKind.PRODUCT]
     odd[:, names.index("n")] = np.clip(np.round(odd[:, names.index("n")] / 512), 1, 15) * 512
     values = features_of(PRODUCT_KEY, odd, A100)
     assert expert.knows(PRODUCT_KEY, values).mean() > 0.9

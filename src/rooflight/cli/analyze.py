@@ -98,8 +98,6 @@ def analyze(
 
 def _predictor(models: Path | None) -> Predictor:
     """The models in a folder, or those that come with Rooflight. Raises ValueError where there are none."""
-    from rooflight.prediction.predictor import SHIPPED, Predictor
+    from rooflight.prediction.predictor import Predictor
 
-    if models is None and not SHIPPED.is_dir():
-        raise ValueError("--predict: no models came with Rooflight: name a folder that rooflight fit wrote, --models")
-    return Predictor.load(models or SHIPPED)
+    return Predictor.load(models) if models else Predictor()

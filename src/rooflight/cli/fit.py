@@ -50,7 +50,7 @@ def fit(
         )
         if not learned.models:
             raise ValueError(f"{', '.join(map(str, data))}: too few rows of any kind to learn from, sample more")
-        predictor = Predictor(learned.models)
+        predictor = Predictor.of(learned.models)
         predictor.save(out)
         tables = [table for file in files for table in file.tables]
         findings = [finding for file in files for finding in file.findings]

@@ -28,8 +28,8 @@ def lint(
     """
     from rooflight.prediction import lint as linting
     from rooflight.prediction.lint_report import report_of
+    from rooflight.prediction.measured_table import MeasuredTable
     from rooflight.prediction.reading import find, read_file
-    from rooflight.prediction.tables import Table
     from rooflight.reporting.output import check_writable, write_report
 
     if json == markdown == "-":
@@ -40,7 +40,7 @@ def lint(
         raise ValueError(f"--top {top}: ask for at least 1 row")
     with spinner() as progress:
         paths, skipped = find(data)
-        tables: list[Table] = []
+        tables: list[MeasuredTable] = []
         for path in paths:
             progress(f"reading {path.name}")
             tables += read_file(path)

@@ -28,13 +28,14 @@ def predict(
     """
     from rooflight.devices.calibrations import called
     from rooflight.prediction.predict_report import report_of
-    from rooflight.prediction.predictor import SHIPPED, Predictor
+    from rooflight.prediction.predictor import Predictor
     from rooflight.reporting.output import check_writable, write_report
 
     check_writable(json)
     shape = _shape(context.args)
     spec = called(device)
-    estimates = Predictor.load(models or SHIPPED).predict_shape(operator, shape, dtype, spec)
+    predictor = Predictor.load(models) if models else Predictor()
+    estimates = predictor.predict_shape(operator, shape, dtype, spec)
     write_report(report_of(operator, shape, dtype, spec, estimates), json=json)
 
 

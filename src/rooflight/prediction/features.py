@@ -47,7 +47,7 @@ would look like another kind of work on a device with another balance."""
 _LEAST: Final = 1e-12
 
 
-class Kind(Enum):
+class WorkKind(Enum):
     """Which facts and features there are of a piece of work."""
 
     PRODUCT = "product"
@@ -57,14 +57,14 @@ class Kind(Enum):
 
 
 _COMMON: Final = ("bound_s", "compute_s", "memory_s", "bytes", "matrix", "vector", "ops", "products", "item")
-FACTS: Final[Mapping[Kind, tuple[str, ...]]] = {
+FACTS: Final[Mapping[WorkKind, tuple[str, ...]]] = {
     # b, m, n and k of the largest product and of the next; whether the largest has its operands transposed
-    Kind.PRODUCT: (*_COMMON, "b", "m", "n", "k", "other b", "other m", "other n", "left", "right"),
-    Kind.ATTENTION: (*_COMMON, "heads", "queries", "keys", "width", "group", "causal"),
+    WorkKind.PRODUCT: (*_COMMON, "b", "m", "n", "k", "other b", "other m", "other n", "left", "right"),
+    WorkKind.ATTENTION: (*_COMMON, "heads", "queries", "keys", "width", "group", "causal"),
     # bytes that a rank sends; ranks that take part, and the nodes they are on
-    Kind.NETWORK: (*_COMMON, "sent", "ranks", "nodes"),
+    WorkKind.NETWORK: (*_COMMON, "sent", "ranks", "nodes"),
     # sizes of the largest tensor, or of a list; bytes written to memory that no input has; tensors in all
-    Kind.ROWS: (*_COMMON, "rows", "width", "fresh", "tensors"),
+    WorkKind.ROWS: (*_COMMON, "rows", "width", "fresh", "tensors"),
 }
 
 
@@ -81,13 +81,13 @@ class Facts:
         return self.values[0]
 
 
-def kind_of(key: str) -> Kind:
+def kind_of(key: str) -> WorkKind:
     """Which facts and features go with a key."""
     if key == PRODUCT_KEY:
-        return Kind.PRODUCT
+        return WorkKind.PRODUCT
     if key in _COLLECTIVES:
-        return Kind.NETWORK
-    return Kind.ATTENTION if "attention" in key and not key.startswith(_NO_ATTENTION) else Kind.ROWS
+        return WorkKind.NETWORK
+    return WorkKind.ATTENTION if "attention" in key and not key.startswith(_NO_ATTENTION) else WorkKind.ROWS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,14 +155,14 @@ def is_plain(key: str, facts: Floats) -> bool:
     """Whether rows of facts [rows, facts] are of ops without matrix products, which have much in common, other than
     with those that wait for a network.
     """
-    return kind_of(key) is Kind.ROWS and _NETWORK not in key and not facts[:, _COMMON.index("matrix")].any()
+    return kind_of(key) is WorkKind.ROWS and _NETWORK not in key and not facts[:, _COMMON.index("matrix")].any()
 
 
 def features_of(key: str, facts: Floats, device: DeviceSpec) -> Floats:
     """Features [works, names] of facts [works, facts] with this key, as named by ``names_of``."""
     kind = kind_of(key)
     fact = dict(zip(FACTS[kind], facts.T, strict=True))
-    if kind is Kind.NETWORK:
+    if kind is WorkKind.NETWORK:
         return np.stack([_log(fact["bound_s"]), *_network(fact)], axis=1)
     units = float(device.unit_count or 1)
     ridge = np.log(np.maximum(fact["compute_s"], _LEAST) / np.maximum(fact["memory_s"], _LEAST))
@@ -177,11 +177,11 @@ def features_of(key: str, facts: Floats, device: DeviceSpec) -> Floats:
         _log(fact["item"]),
     ]
     match kind:
-        case Kind.PRODUCT:
+        case WorkKind.PRODUCT:
             columns += _product(fact, units)
-        case Kind.ATTENTION:
+        case WorkKind.ATTENTION:
             columns += _attention(fact, units)
-        case Kind.ROWS:
+        case WorkKind.ROWS:
             columns += _row(fact, units, float(_cache_bytes(device)))
     return np.stack(columns, axis=1)
 
@@ -190,17 +190,17 @@ def names_of(key: str) -> tuple[str, ...]:
     """Names of the features that go with a key."""
     common = ("log bound", "log ridge", "log bytes", "log matrix", "log vector", "ops", "products", "log item")
     match kind_of(key):
-        case Kind.PRODUCT:
+        case WorkKind.PRODUCT:
             sizes = ("log b", "log m", "log n", "log k", "log m n", "log m k", "log n k")
             aligned = ("align m", "align n", "align k")
             fills = tuple(f"filled {which}{a}x{b}" for a, b in _TILES for which in ("", "other "))
             return (*common, *sizes, *aligned, "left", "right", "log waves", "log other waves", *fills)
-        case Kind.ATTENTION:
+        case WorkKind.ATTENTION:
             shape = ("log heads", "log queries", "log keys", "log width", "group", "causal", "padded")
             return (*common, *shape, "log waves", "filled")
-        case Kind.NETWORK:
+        case WorkKind.NETWORK:
             return ("log bound", "log sent", "log ranks", "log nodes", "log ranks a node")
-        case Kind.ROWS:
+        case WorkKind.ROWS:
             rows = ("log rows", "log width", "align width", "log rows a unit", "log bytes over cache")
             return (*common, *rows, "log fresh", "fresh share", "log tensors")
 
@@ -216,7 +216,7 @@ def steady_features(key: str) -> tuple[int, ...]:
     something of work larger than any that was measured. Sums of sizes, which there lie outside of all that was seen,
     are left out. None of other work: small ops are slow for reasons that large ones outgrow.
     """
-    if kind_of(key) is not Kind.PRODUCT:
+    if kind_of(key) is not WorkKind.PRODUCT:
         return ()
     kept = ("ops", "products", "log item", "log b", "log m", "log n", "log k", "left", "right")
     names = names_of(key)

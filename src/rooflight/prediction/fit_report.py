@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from rooflight.prediction.lint import Finding, Rule
+from rooflight.prediction.measured_table import MeasuredTable
 from rooflight.prediction.predictor import Predictor
-from rooflight.prediction.tables import Table
 from rooflight.records.quantity import Quantity
-from rooflight.records.report import Cell, Report
-from rooflight.records.report import Table as ReportTable
+from rooflight.records.report import Cell, Report, Table
 
 SCHEMA = "rooflight.fit/1"
 _STALE: Final = 0.01
@@ -21,7 +20,11 @@ _STALE: Final = 0.01
 
 
 def report_of(
-    predictor: Predictor, tables: Sequence[Table], findings: Sequence[Finding], few: Mapping[str, int], folder: Path
+    predictor: Predictor,
+    tables: Sequence[MeasuredTable],
+    findings: Sequence[Finding],
+    few: Mapping[str, int],
+    folder: Path,
 ) -> Report:
     """The models made, with the errors of rows held out; what lint took out, and what was too little to learn from."""
     taught = [(model, expert) for model in predictor.models.values() for expert in model.experts]
@@ -53,7 +56,7 @@ def report_of(
         schema=SCHEMA,
         facts=(("tables", len(tables)), ("times", times), ("left out, flagged by lint", flagged)),
         tables=(
-            ReportTable(
+            Table(
                 title="By kind of work and device",
                 columns=("kind", "device", "times", "error", "true / predicted, 90 %", "larger than shown"),
                 rows=tuple(rows),
@@ -82,7 +85,7 @@ def report_of(
     )
 
 
-def _beaten_calibrations(tables: Sequence[Table], findings: Sequence[Finding]) -> Iterator[str]:
+def _beaten_calibrations(tables: Sequence[MeasuredTable], findings: Sequence[Finding]) -> Iterator[str]:
     """What to do about devices known by a calibration alone, whose times are faster than that allows."""
     times = Counter[str]()
     for table in tables:

@@ -19,11 +19,11 @@ from typing import Any, Final
 import numpy as np
 
 from rooflight.prediction.features import OTHERS_KEY, Facts, is_plain
-from rooflight.prediction.light import Light, light_of
 from rooflight.prediction.lint import Finding, Place, lint_table
+from rooflight.prediction.measured_table import MeasuredTable
 from rooflight.prediction.model import Expert, Model
 from rooflight.prediction.reading import read_file
-from rooflight.prediction.tables import Table
+from rooflight.prediction.row_bounds import RowBounds, row_bounds
 from rooflight.prediction.teaching import LEAST_ROWS, Shown, join, teach, teach_others
 
 _MANY_ROWS: Final = 20_000
@@ -45,7 +45,7 @@ class Fit:
 class Read:
     """A file: its tables, what lint found in them, and the work of the rows that remain, by kind and device."""
 
-    tables: tuple[Table, ...]
+    tables: tuple[MeasuredTable, ...]
     findings: tuple[Finding, ...]
     shown: tuple[Shown, ...]
 
@@ -73,7 +73,7 @@ def read_for_fit(
 
 
 def fit(
-    tables: Iterable[Table], findings: Iterable[Finding] = (), progress: Callable[[str], None] = lambda _: None
+    tables: Iterable[MeasuredTable], findings: Iterable[Finding] = (), progress: Callable[[str], None] = lambda _: None
 ) -> Fit:
     """Models from measured tables, without the times that ``findings`` flag. Operators that are not registered are
     passed over.
@@ -133,13 +133,15 @@ def _of_others(experts: Sequence[Expert]) -> tuple[float, float]:
     return min(expert.inside[0] for expert in experts), max(expert.inside[1] for expert in experts)
 
 
-def shown_by(table: Table, flagged: Set[Place] = frozenset(), light: Light | None = None) -> Iterator[Shown]:
-    """The work of a table's rows and how long it took, by kind, without the flagged times. ``light``: the table's, if
+def shown_by(
+    table: MeasuredTable, flagged: Set[Place] = frozenset(), bounds: RowBounds | None = None
+) -> Iterator[Shown]:
+    """The work of a table's rows and how long it took, by kind, without the flagged times. ``bounds``: the table's, if
     it is known already.
     """
     values: dict[str, list[tuple[float, ...]]] = {}
     slowdowns: dict[str, list[float]] = {}
-    for _, facts, seconds in halves_of(table, flagged, light):
+    for _, facts, seconds in halves_of(table, flagged, bounds):
         values.setdefault(facts.key, []).append(facts.values)
         slowdowns.setdefault(facts.key, []).append(max(0.0, log(seconds / facts.bound_s)))
     for key, rows in values.items():
@@ -152,10 +154,10 @@ def _read(job: tuple[Path, bool]) -> Read:
     findings: list[Finding] = []
     shown: list[Shown] = []
     for table in tables:
-        light = light_of(table)
-        found = () if keep_flagged else lint_table(table, light)
+        bounds = row_bounds(table)
+        found = () if keep_flagged else lint_table(table, bounds)
         findings += found
-        shown += shown_by(table, {finding.place for finding in found}, light)
+        shown += shown_by(table, {finding.place for finding in found}, bounds)
     return Read(tables=tables, findings=tuple(findings), shown=tuple(shown))
 
 
@@ -171,12 +173,12 @@ def _together(group: Sequence[Shown]) -> Shown:
 
 
 def halves_of(
-    table: Table, flagged: Set[Place] = frozenset(), light: Light | None = None
+    table: MeasuredTable, flagged: Set[Place] = frozenset(), bounds: RowBounds | None = None
 ) -> Iterator[tuple[str, Facts, float]]:
     """Each direction of each row of a table that is not flagged: its name, its facts, and the seconds it took.
-    ``light``: the table's, if it is known already.
+    ``bounds``: the table's, if it is known already.
     """
-    for row, facts_of_row in enumerate((light or light_of(table)).facts):
+    for row, facts_of_row in enumerate((bounds or row_bounds(table)).facts):
         place = table.source, table.kernel, int(table.lines[row])
         for direction, facts, seconds in zip(table.directions, facts_of_row, table.seconds[row].tolist(), strict=True):
             if facts is not None and np.isfinite(seconds) and (*place, direction) not in flagged:

@@ -13,10 +13,10 @@ import numpy as np
 from rooflight.operators import registry
 from rooflight.operators.builders.collective import TOPOLOGY
 from rooflight.prediction import suspicion
-from rooflight.prediction.light import Light, light_of
+from rooflight.prediction.measured_table import MeasuredTable
 from rooflight.prediction.neighbours import Lines, lines_of
+from rooflight.prediction.row_bounds import RowBounds, row_bounds
 from rooflight.prediction.suspicion import Suspicion
-from rooflight.prediction.tables import Table
 from rooflight.records.quantity import Quantity, percent, three_digits
 
 Place = tuple[Path, str, int | None, str]
@@ -78,32 +78,34 @@ _COPY: Final = "F and B agree within 1 % in {share} of the rows: one may be a co
 _SAME: Final = "F and B are identical in every row: one is a copy of the other"
 
 
-def lint(tables: Iterable[Table]) -> tuple[Finding, ...]:
+def lint(tables: Iterable[MeasuredTable]) -> tuple[Finding, ...]:
     """What is wrong with the rows of tables, table by table, in the order of their rows."""
     return tuple(finding for table in tables for finding in lint_table(table))
 
 
-def lint_table(table: Table, light: Light | None = None) -> tuple[Finding, ...]:
-    """What is wrong with the rows of a table, in their order; then what is wrong with its columns. ``light``: the
+def lint_table(table: MeasuredTable, bounds: RowBounds | None = None) -> tuple[Finding, ...]:
+    """What is wrong with the rows of a table, in their order; then what is wrong with its columns. ``bounds``: the
     table's, if it is known already.
     """
-    light = light or light_of(table)
+    bounds = bounds or row_bounds(table)
     # over another network the same work takes another time: topologies do not tell of each other
     lines = tuple(each for each in lines_of(table) if each.parameter not in TOPOLOGY)
     found = [
         _finding(table, direction, rule, row, suspect, lines)
         for direction in range(len(table.directions))
-        for rule, suspect in _suspects(table, direction, light, lines)
+        for rule, suspect in _suspects(table, direction, bounds, lines)
         for row in map(int, np.flatnonzero(suspect.rows))
     ]
     found.sort(key=lambda finding: (finding.row or 0, finding.direction))
-    return (*found, *_columns(table, light))
+    return (*found, *_columns(table, bounds))
 
 
-def _suspects(table: Table, direction: int, light: Light, lines: tuple[Lines, ...]) -> Iterator[tuple[Rule, Suspicion]]:
+def _suspects(
+    table: MeasuredTable, direction: int, bounds: RowBounds, lines: tuple[Lines, ...]
+) -> Iterator[tuple[Rule, Suspicion]]:
     """Rules in order: rows that break physics have no say when neighbours judge each other."""
     time = table.seconds[:, direction]
-    bound, floor = light.bound_s[:, direction], light.floor_s[:, direction]
+    bound, floor = bounds.bound_s[:, direction], bounds.floor_s[:, direction]
     beaten = suspicion.faster_than_light(time, floor)
     yield Rule.FASTER_THAN_LIGHT, beaten
     impossible = beaten.rows.copy()
@@ -115,7 +117,7 @@ def _suspects(table: Table, direction: int, light: Light, lines: tuple[Lines, ..
     yield Rule.CONSTANT, same
     impossible |= slow.rows | same.rows
     if direction == 1:
-        quick = suspicion.fast_backward(table.seconds, light.bound_s)
+        quick = suspicion.fast_backward(table.seconds, bounds.bound_s)
         yield Rule.FAST_BACKWARD, quick
         impossible |= quick.rows
     if collective:
@@ -127,7 +129,9 @@ def _suspects(table: Table, direction: int, light: Light, lines: tuple[Lines, ..
     yield Rule.NON_MONOTONE, suspicion.non_monotone(time, bound, impossible, lines)
 
 
-def _finding(table: Table, direction: int, rule: Rule, row: int, suspect: Suspicion, lines: Sequence[Lines]) -> Finding:
+def _finding(
+    table: MeasuredTable, direction: int, rule: Rule, row: int, suspect: Suspicion, lines: Sequence[Lines]
+) -> Finding:
     factor, seconds = float(suspect.factor[row]), float(table.seconds[row, direction])
     evidence = _WORDS[rule].format(
         time=Quantity(seconds, "s"),
@@ -150,11 +154,11 @@ def _finding(table: Table, direction: int, rule: Rule, row: int, suspect: Suspic
     )
 
 
-def _columns(table: Table, light: Light) -> Iterator[Finding]:
+def _columns(table: MeasuredTable, bounds: RowBounds) -> Iterator[Finding]:
     for number, direction in enumerate(table.directions):
-        largest, capacity = float(light.operand_bytes[:, number].max()), table.device.dram_capacity_bytes
+        largest, capacity = float(bounds.operand_bytes[:, number].max()), table.device.dram_capacity_bytes
         if capacity and largest > capacity:
-            count = int((light.operand_bytes[:, number] > capacity).sum())
+            count = int((bounds.operand_bytes[:, number] > capacity).sum())
             evidence = _LARGE.format(count=count, bytes=Quantity(largest, "B"), capacity=Quantity(capacity, "B"))
             yield _column(table, direction, Rule.LARGER_THAN_MEMORY, evidence, largest / capacity)
     share = suspicion.copied(table.seconds)
@@ -164,7 +168,7 @@ def _columns(table: Table, light: Light) -> Iterator[Finding]:
         yield _column(table, table.directions[1], Rule.DUPLICATE_COLUMN, evidence, 1.0)
 
 
-def _column(table: Table, direction: str, rule: Rule, evidence: str, factor: float) -> Finding:
+def _column(table: MeasuredTable, direction: str, rule: Rule, evidence: str, factor: float) -> Finding:
     return Finding(
         source=table.source,
         kernel=table.kernel,

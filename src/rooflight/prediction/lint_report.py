@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rooflight.prediction.lint import Finding, Rule
-from rooflight.prediction.tables import Table
+from rooflight.prediction.measured_table import MeasuredTable
 from rooflight.records.quantity import Quantity
-from rooflight.records.report import Report
-from rooflight.records.report import Table as Section
+from rooflight.records.report import Report, Table
 
 SCHEMA = "rooflight.lint/1"
 
@@ -21,7 +20,12 @@ _Key = tuple[Path, str, str]
 
 
 def report_of(
-    root: Path, tables: Sequence[Table], findings: Sequence[Finding], *, skipped: Sequence[Path] = (), top: int = 10
+    root: Path,
+    tables: Sequence[MeasuredTable],
+    findings: Sequence[Finding],
+    *,
+    skipped: Sequence[Path] = (),
+    top: int = 10,
 ) -> Report:
     """Tables with findings, the worst first, then the worst findings of each rule; ``top`` of either.
 
@@ -52,7 +56,7 @@ def report_of(
             ("Share flagged", Quantity(total / rows, "%")),
         ),
         tables=(
-            Section(
+            Table(
                 title="Tables with findings",
                 columns=("Table", "Device", "Rows", "Flagged", "Share", "Findings"),
                 rows=tuple(
@@ -78,11 +82,11 @@ def report_of(
     )
 
 
-def _key(table: Table) -> _Key:
+def _key(table: MeasuredTable) -> _Key:
     return table.source, table.kernel, table.device.name
 
 
-def _worst(findings: Sequence[Finding], labels: Mapping[_Key, str], top: int) -> Section:
+def _worst(findings: Sequence[Finding], labels: Mapping[_Key, str], top: int) -> Table:
     """The furthest off of each rule in turn, so that one rule's many findings do not hide another's."""
     by_rule = {rule: sorted((f for f in findings if f.rule is rule), key=lambda f: -f.factor) for rule in Rule}
     ranked = sorted(
@@ -94,7 +98,7 @@ def _worst(findings: Sequence[Finding], labels: Mapping[_Key, str], top: int) ->
         key=lambda each: each[:2],
     )
     chosen = sorted(ranked[:top], key=lambda each: (each[1], each[0]))
-    return Section(
+    return Table(
         title="Worst findings of each rule",
         columns=("Rule", "Table", "Device", "Line", "Evidence"),
         rows=tuple(
@@ -123,7 +127,7 @@ def _counts(findings: Sequence[Finding]) -> str:
 
 
 def _data(
-    root: Path, tables: Sequence[Table], by_table: dict[_Key, list[Finding]], skipped: Sequence[Path]
+    root: Path, tables: Sequence[MeasuredTable], by_table: dict[_Key, list[Finding]], skipped: Sequence[Path]
 ) -> dict[str, Any]:
     return {
         "tables": [

@@ -8,7 +8,7 @@ from math import log
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflight.prediction.tables import Floats, Integers, Table
+from rooflight.prediction.measured_table import Floats, Integers, MeasuredTable
 
 REACH = 2
 """How many rows to each side of a row, along each parameter, have a say."""
@@ -35,7 +35,7 @@ class Lines:
     line: Integers
 
 
-def lines_of(table: Table) -> tuple[Lines, ...]:
+def lines_of(table: MeasuredTable) -> tuple[Lines, ...]:
     """The lines along each parameter that has several values. Of rows of one shape, each has the same neighbours."""
     shapes, first, places = np.unique(table.shapes, axis=0, return_index=True, return_inverse=True)
     places = places.reshape(-1)

@@ -18,7 +18,7 @@ from rooflight.prediction.features import (
     PRODUCT_KEY,
     Facts,
     Floats,
-    Kind,
+    WorkKind,
     facts_of,
     is_plain,
     kind_of,
@@ -52,27 +52,48 @@ class Batch:
 
 
 class Predictor:
-    """Models by key. ``Predictor.load(folder)`` has those that ``save`` wrote, each read when it is first needed.
+    """Models by kind of work. ``Predictor()`` has those that come with Rooflight, ``Predictor.load(folder)`` those that
+    ``save`` wrote, each read when it is first needed; ``Predictor.of(models)`` has these, ``Predictor.empty()`` none.
 
     Predictions never beat the bound. Work of an unknown kind takes the bound at half the speed of light, within a
     factor of four, and says so.
     """
 
-    def __init__(self, models: Iterable[Model] = ()) -> None:
+    def __init__(self) -> None:
+        """Raises ValueError for an installation without the models that come with Rooflight."""
+        if not SHIPPED.is_dir():
+            raise ValueError("no models came with Rooflight: name a folder that rooflight fit wrote")
+        self._start(files=_files_in(SHIPPED))
+
+    def _start(self, *, models: Iterable[Model] = (), files: Iterable[Path] = ()) -> None:
         self._models: dict[str, Model] = {model.key: model for model in models}
-        self._files: dict[str, Path] = {}  # of models not read yet, by file name without suffix
+        self._files = {path.name.removesuffix(SUFFIX): path for path in files}  # of models that were not read yet
         self.operator_dict: dict[Any, Predictor] = {}  # what predict_operator has learned
 
     @classmethod
     def load(cls, folder: Path | str) -> Predictor:
-        """Raises ValueError for a folder without models; a file that is none raises it when it is needed."""
-        root = Path(folder)
-        files = sorted(root.glob(f"*{SUFFIX}")) if root.is_dir() else []
-        if not files:
-            raise ValueError(f"{root} holds no models: make some with rooflight fit DATA --out {root}")
-        predictor = cls()
-        predictor._files = {path.name.removesuffix(SUFFIX): path for path in files}
+        """The models of a folder. Raises ValueError for a folder without models; a file that is none raises it when it
+        is needed.
+        """
+        predictor = cls.__new__(cls)
+        predictor._start(files=_files_in(Path(folder)))
         return predictor
+
+    @classmethod
+    def of(cls, models: Iterable[Model]) -> Predictor:
+        """These models. Raises ValueError for two of one kind of work."""
+        given = tuple(models)
+        keys = [model.key for model in given]
+        if twice := {key for key in keys if keys.count(key) > 1}:
+            raise ValueError(f"two models of {', '.join(sorted(twice))}: give one of each kind of work")
+        predictor = cls.__new__(cls)
+        predictor._start(models=given)
+        return predictor
+
+    @classmethod
+    def empty(cls) -> Predictor:
+        """No models: all work takes the bound at half the speed of light."""
+        return cls.of(())
 
     @property
     def models(self) -> Mapping[str, Model]:
@@ -220,7 +241,7 @@ class Predictor:
         own = self.model(key)
         if own is not None:
             return own, Source.REGRESSED
-        if kind_of(key) is Kind.NETWORK:
+        if kind_of(key) is WorkKind.NETWORK:
             general = self.model(ALL_REDUCE_KEY)
         else:
             general = self.model(OTHERS_KEY) if is_plain(key, facts) else None
@@ -236,7 +257,7 @@ class Predictor:
             answer = Answer(slowdown=typical, low=low, high=high, known=unknown)
         else:
             answer = model.answer(facts, device)
-            if source is Source.SIMILAR and kind_of(key) is Kind.NETWORK:
+            if source is Source.SIMILAR and kind_of(key) is WorkKind.NETWORK:
                 low = np.minimum(answer.low, np.maximum(0.0, answer.slowdown - NETWORK_SPREAD))
                 answer = replace(answer, low=low, high=np.maximum(answer.high, answer.slowdown + NETWORK_SPREAD))
         return Batch(
@@ -266,7 +287,14 @@ def _learned(folder: Path | str, function: str, gpu_name: str, precision: str) -
     models = learn_all(shown).models
     if not models:
         raise ValueError(f"{folder} has too few samples of {function} in {precision} on {gpu_name}: sample more")
-    return Predictor(models)
+    return Predictor.of(models)
+
+
+def _files_in(folder: Path) -> list[Path]:
+    files = sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
+    if not files:
+        raise ValueError(f"{folder} holds no models: make some with rooflight fit DATA --out {folder}")
+    return files
 
 
 def _file_name(key: str) -> str:

@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
+from rooflight.prediction.measured_table import Floats, Integers, Mask
 from rooflight.prediction.neighbours import REACH, Lines, expected
-from rooflight.prediction.tables import Floats, Integers, Mask
 
 SLACK: Final = 1.05
 """A row is faster than light where the floor is more than this times its time."""

@@ -11,10 +11,10 @@ import numpy as np
 
 from rooflight.operators.estimate_train_time import OPERATORS, PARAMETERS
 from rooflight.operators.operator import PAIR, STEP, Operator
+from rooflight.prediction.measured_table import MeasuredTable
 from rooflight.prediction.reading.device_names import device_called
 from rooflight.prediction.reading.sheet import columns_of, sheet_of
 from rooflight.prediction.reading.table_of_columns import operator_called, precision_called, table_of
-from rooflight.prediction.tables import Table
 
 _PRECISION: Final = r"(?:b?fp?|tf|b?float|int)\d\w*?"
 _NAME: Final = re.compile(rf"(?P<device>[^_]+)_(?P<kernel>.+?)_(?P<precision>{_PRECISION})(?:_\d+_\d+)?")
@@ -28,7 +28,7 @@ def recognised(path: Path, columns: Sequence[str]) -> bool:  # noqa: ARG001 - th
     return _NAME.fullmatch(bare_name(path)) is not None
 
 
-def read(path: Path) -> tuple[Table]:
+def read(path: Path) -> tuple[MeasuredTable]:
     """The table of a file: parameters, then times in µs; operator, device and precision are in the name."""
     name = bare_name(path)
     named = _NAME.fullmatch(name)

@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from rooflight.prediction.measured_table import MeasuredTable
 from rooflight.prediction.reading import estimate_train_time, neusight, samples, vidur, vidur_network
 from rooflight.prediction.reading.estimate_train_time import bare_name
 from rooflight.prediction.reading.sheet import SUFFIXES, columns_of
-from rooflight.prediction.tables import Table
 from rooflight.records.sample_file import SUFFIX
 
 
 class _Format(NamedTuple):
     recognised: Callable[[Path, Sequence[str]], bool]
-    read: Callable[[Path], tuple[Table, ...]]
+    read: Callable[[Path], tuple[MeasuredTable, ...]]
 
 
 # estimate-train-time's is the last: it is told by its name, whatever the columns
@@ -26,7 +26,7 @@ _FORMATS: Final = tuple(
 _FORMS: Final = "files are named GPU_operator_precision.csv, or have the columns of NeuSight's or Vidur's tables"
 
 
-def read(path: Path | str) -> tuple[Table, ...]:
+def read(path: Path | str) -> tuple[MeasuredTable, ...]:
     """The tables of a file, or of a folder and those inside it, in alphabetical order.
 
     Raises ValueError, one line with file and line, for what cannot be read, for unknown devices, for missing columns,
@@ -56,7 +56,7 @@ def find(path: Path | str) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
     return tuple(tables), tuple(each for each in files if each not in tables)
 
 
-def read_file(path: Path) -> tuple[Table, ...]:
+def read_file(path: Path) -> tuple[MeasuredTable, ...]:
     """The tables of one file. Raises ValueError as ``read`` does."""
     known = _format(path)
     if known is None:

@@ -14,10 +14,10 @@ from typing import Final
 import numpy as np
 
 from rooflight.operators import registry
+from rooflight.prediction.measured_table import Integers, MeasuredTable
 from rooflight.prediction.reading.device_names import device_called
 from rooflight.prediction.reading.sheet import Sheet, columns_of, sheet_of
 from rooflight.prediction.reading.table_of_columns import table_of
-from rooflight.prediction.tables import Integers, Table
 
 Columns = Mapping[str, Integers]
 
@@ -87,7 +87,7 @@ def recognised(path: Path, columns: Sequence[str]) -> bool:  # noqa: ARG001 - it
     return _OP in columns and (_LATENCY in columns or _DEVICE in columns)
 
 
-def read(path: Path) -> tuple[Table, ...]:
+def read(path: Path) -> tuple[MeasuredTable, ...]:
     """A table for each operator and device of a file."""
     known = {name for work in _WORKS.values() for name in work.columns}
     present = [name for name in columns_of(path) if name in known]

@@ -10,11 +10,11 @@ import numpy as np
 
 from rooflight.devices import calibrations, find_by_torch_name
 from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
+from rooflight.prediction.measured_table import MeasuredTable
 from rooflight.prediction.reading.device_names import device_called
 from rooflight.prediction.reading.estimate_train_time import label_of, operator_of
 from rooflight.prediction.reading.sheet import sizes, times
 from rooflight.prediction.reading.table_of_columns import precision_called, table_of
-from rooflight.prediction.tables import Table
 from rooflight.records.sample_file import SUFFIX
 from rooflight.records.sample_file import read as read_store
 from rooflight.records.samples import Header, Status, undisturbed_s
@@ -25,7 +25,7 @@ def recognised(path: Path, columns: Sequence[str]) -> bool:  # noqa: ARG001 - no
     return path.suffix == SUFFIX
 
 
-def read(path: Path) -> tuple[Table]:
+def read(path: Path) -> tuple[MeasuredTable]:
     """The table of a file, with the roofs of the device it was measured on. A time is what the run took undisturbed."""
     header, rows = read_store(path)
     kept = [(line, key, row) for line, (key, row) in enumerate(rows.items(), start=2) if row.status is Status.OK]

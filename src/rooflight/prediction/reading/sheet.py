@@ -14,7 +14,7 @@ from typing import Final, TextIO
 
 import numpy as np
 
-from rooflight.prediction.tables import Floats, Integers, Mask
+from rooflight.prediction.measured_table import Floats, Integers, Mask
 
 SUFFIXES: Final = (".csv", ".csv.gz")
 _LARGEST: Final = 2.0**53  # beyond it a float no longer tells integers apart

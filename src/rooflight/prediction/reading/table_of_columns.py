@@ -10,19 +10,19 @@ import numpy as np
 
 from rooflight.operators import registry
 from rooflight.operators.operator import Operator
-from rooflight.prediction.tables import Integers, Table
+from rooflight.prediction.measured_table import Integers, MeasuredTable
 from rooflight.records.dtypes import dtype_name
 
 
 def table_of(
     operator: Operator | None, columns: Mapping[str, Integers], *, kernel: str, source: Path, **rest: Any
-) -> Table:
+) -> MeasuredTable:
     """A table; of a file's own kernel without an operator. Raises ValueError for parameters that the operator has not,
     for some that it needs and for directions that are not its own.
     """
     if operator is None:
         shapes = np.stack(list(columns.values()), axis=1)
-        return Table(
+        return MeasuredTable(
             operator=kernel, kernel=kernel, parameters=tuple(columns), shapes=shapes, source=source, known=False, **rest
         )
     has = ", ".join(operator.parameters)
@@ -35,7 +35,7 @@ def table_of(
         raise ValueError(f"{source}, line 1: {operator.name} is timed {' and '.join(operator.directions)}")
     rows = len(rest["seconds"])
     whole = [columns.get(name, np.full(rows, operator.defaults.get(name, 0))) for name in operator.parameters]
-    return Table(
+    return MeasuredTable(
         operator=operator.name,
         kernel=kernel,
         parameters=operator.parameters,

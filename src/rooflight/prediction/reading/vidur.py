@@ -15,10 +15,10 @@ from typing import Final
 import numpy as np
 
 from rooflight.operators import registry
+from rooflight.prediction.measured_table import Integers, MeasuredTable
 from rooflight.prediction.reading.device_names import device_of_folder
 from rooflight.prediction.reading.sheet import Sheet, columns_of, sheet_of
 from rooflight.prediction.reading.table_of_columns import table_of
-from rooflight.prediction.tables import Integers, Table
 
 Columns = Mapping[str, Integers]
 
@@ -113,7 +113,7 @@ def recognised(path: Path, columns: Sequence[str]) -> bool:  # noqa: ARG001 - it
     return any(name.startswith(_PREFIX) for name in columns) and "collective" not in columns
 
 
-def read(path: Path) -> tuple[Table, ...]:
+def read(path: Path) -> tuple[MeasuredTable, ...]:
     """A table for each op of a file; of an op whose kind depends on the model, one for each kind."""
     columns = columns_of(path)
     ops = [op for op in _NAMES if f"{_PREFIX}{op}{_STATISTIC}" in columns]

@@ -12,10 +12,10 @@ from typing import Final
 import numpy as np
 
 from rooflight.operators import registry
+from rooflight.prediction.measured_table import Integers, MeasuredTable
 from rooflight.prediction.reading.device_names import device_of_folder
 from rooflight.prediction.reading.sheet import Sheet, columns_of, sheet_of
 from rooflight.prediction.reading.table_of_columns import table_of
-from rooflight.prediction.tables import Integers, Table
 
 DEVICES: Final[Mapping[str, str]] = {
     "a100_dgx": "A100-SXM4-80GB",
@@ -42,7 +42,7 @@ def recognised(path: Path, columns: Sequence[str]) -> bool:  # noqa: ARG001 - it
     return _COLLECTIVE in columns and any(name.startswith("time_stats.") for name in columns)
 
 
-def read(path: Path) -> tuple[Table, ...]:
+def read(path: Path) -> tuple[MeasuredTable, ...]:
     """A table for each collective of a file."""
     timed = [name for name in columns_of(path) if name.startswith("time_stats.") and name.endswith(".median")]
     sheet = sheet_of(path, (_COLLECTIVE, _SIZE, _WORKERS, _HERE, *timed))

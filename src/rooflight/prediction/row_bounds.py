@@ -16,7 +16,7 @@ from rooflight.devices.spec import DeviceSpec
 from rooflight.operators import registry
 from rooflight.operators.operator import Shape
 from rooflight.prediction.features import Costed, Facts, bounded, facts_from
-from rooflight.prediction.tables import Floats, Table
+from rooflight.prediction.measured_table import Floats, MeasuredTable
 from rooflight.records.dtypes import item_bytes
 from rooflight.records.signature import OpSignature
 
@@ -35,7 +35,7 @@ large image: half a spectrum of complex numbers, three real ones each. Winograd'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Light:
+class RowBounds:
     """What bounds each row of a table; 0 where nothing is known: an operator that is not registered, a refused shape.
 
     ``bound_s`` [rows, directions] sums ``bound_of`` over the ops of a direction. ``floor_s`` is what nothing at all
@@ -51,7 +51,7 @@ class Light:
     facts: tuple[tuple[Facts | None, ...], ...]
 
 
-def light_of(table: Table) -> Light:
+def row_bounds(table: MeasuredTable) -> RowBounds:
     """The bounds of a table's rows. A shape that stands there twice is costed once."""
     shapes, places = np.unique(table.shapes, axis=0, return_inverse=True)
     least = np.zeros((len(shapes), len(table.directions), 3))
@@ -69,7 +69,7 @@ def light_of(table: Table) -> Light:
         else:
             least[number] = [_sums(half, table.device) for half in halves]
     rows = places.reshape(-1)
-    return Light(
+    return RowBounds(
         bound_s=least[rows, :, 0],
         floor_s=least[rows, :, 1],
         operand_bytes=least[rows, :, 2],
@@ -125,7 +125,7 @@ def _uncached_s(cost: OpCost, device: DeviceSpec) -> float:
     return slowest_s
 
 
-def _collective_s(name: str, shape: Shape, table: Table) -> float:
+def _collective_s(name: str, shape: Shape, table: MeasuredTable) -> float:
     """Least time of a collective, whatever the algorithm: what must leave a rank, and what must leave its node.
 
     A node's ranks share its ports, one a rank. An all-reduce sends each element at least once, in switches that add.

@@ -17,7 +17,7 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Table:
+class MeasuredTable:
     """Rows of one operator on one device in one precision: those of a file, or some of a file that holds several.
 
     ``operator`` is the name of a registered operator where ``known``, otherwise the file's own; ``kernel`` is always
@@ -56,6 +56,6 @@ class Table:
         """File and line of a row, as an error names them."""
         return f"{self.source}, line {self.lines[row]}"
 
-    def kept(self, rows: Mask | Integers) -> Table:
+    def kept(self, rows: Mask | Integers) -> MeasuredTable:
         """Some rows: a mask of all, or their numbers."""
         return replace(self, shapes=self.shapes[rows], seconds=self.seconds[rows], lines=self.lines[rows])
