@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from rooflight.operators import registry
-from rooflight.sampling.axes import Shapes
+from rooflight.sampling.grids import Shapes
 from rooflight.sampling.job import Job, run
 from rooflight.sampling.runner import Repeats, Sampler, flush_caches, pin
 from rooflight.sampling.sweeps import PointSweep

@@ -13,9 +13,10 @@ import time
 from pathlib import Path
 
 from rooflight.operators import registry
+from rooflight.operators.sizes import ADD, Axis
 from rooflight.records.samples import Row, Status
 from rooflight.sampling import facts
-from rooflight.sampling.axes import ADD, Axis, Grid
+from rooflight.sampling.grids import Grid
 from rooflight.sampling.job import Job, run
 from rooflight.sampling.sweeps import PointSweep
 

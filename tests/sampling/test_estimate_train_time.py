@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.sampling import estimate_train_time, grids
+from rooflight.sampling import estimate_train_time
+from rooflight.sampling.grids import full_grid
 
 DATA = Path(os.environ.get("ROOFLIGHT_DATA", Path(__file__).parents[3] / "shared" / "data"))
 CONFIGS = sorted((DATA / "estimate-train-time" / "sweep_configs").glob("*/*.yml"))
@@ -75,7 +76,7 @@ def test_every_file_of_the_data_is_read(path):
     assert config.grid.size > 100
     assert config.shapes
     if "kernel_collect" in str(path) and config.operator.name != "moe":
-        assert dict(grids.collect(config.operator).axes) == dict(config.grid.axes)
+        assert dict(full_grid(config.operator).axes) == dict(config.grid.axes)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from rooflight.operators import registry
-from rooflight.sampling.axes import ADD, Axis, Grid
+from rooflight.operators.sizes import ADD, Axis
 from rooflight.sampling.executors import ray as executor
+from rooflight.sampling.grids import Grid
 from rooflight.sampling.job import DATA, Job
 from rooflight.sampling.runner import Repeats
 from rooflight.sampling.sweeps import PointSweep

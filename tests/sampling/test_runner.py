@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from types import MappingProxyType
 
 import pytest
 import torch
@@ -11,9 +10,11 @@ from fake_clock import FakeClock
 
 from rooflight.operators import registry
 from rooflight.operators.operator import STEP, Operator, Prepared, RefusedError, Work
+from rooflight.operators.sizes import Size
 from rooflight.operators.tensor_parallel import anything
 from rooflight.records.samples import Status, middle_s, undisturbed_s
-from rooflight.sampling import grids, runner
+from rooflight.sampling import runner
+from rooflight.sampling.grids import small_shapes
 from rooflight.sampling.runner import ColdClock, Repeats, Sampler, flush_caches, needed_bytes
 
 
@@ -21,13 +22,11 @@ def operator(forward, backward=None) -> Operator:
     return Operator(
         name="fake",
         summary="",
-        parameters=("n",),
-        family="fake",
+        sizes={"n": Size()},
         work=lambda shape, dtype: Work(forward=()),
         prepare=lambda torch, shape, dtype, device: Prepared(forward=forward, backward=backward),
         check=anything,
         directions=("fwd", "bwd") if backward else STEP,
-        defaults=MappingProxyType({}),
     )
 
 
@@ -138,7 +137,7 @@ def test_the_fast_end_of_samples_is_the_run_undisturbed():
 @pytest.mark.parametrize("name", ["gemm", "flash_atten", "layernorm", "adamw"])
 def test_real_operators_on_this_machine(name):
     found = registry.find(name)
-    row = Sampler("cpu", "float32", Repeats(least=3, most=3)).row(found, grids.test(found)[0])
+    row = Sampler("cpu", "float32", Repeats(least=3, most=3)).row(found, small_shapes(found)[0])
     assert row.status is Status.OK, row.note
     assert set(row.samples_s) == set(found.directions)
     assert all(0 < sample < 1 for samples in row.samples_s.values() for sample in samples)

@@ -226,6 +226,7 @@ OWN = """
 from rooflight.operators.operator import STEP, Operator, Prepared, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import map_one, tensor
+from rooflight.operators.sizes import Size
 
 
 def work(shape, dtype):
@@ -239,7 +240,7 @@ def prepare(torch, shape, dtype, device):
 
 register(
     Operator(
-        name="my_tanh", summary="tanh of [size]", parameters=("size",), family="pointwise",
+        name="my_tanh", summary="tanh of [size]", sizes={"size": Size()},
         work=work, prepare=prepare, check=lambda shape: None, directions=STEP,
     )
 )

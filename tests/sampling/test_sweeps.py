@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 
 from rooflight.operators import registry
+from rooflight.operators.sizes import ADD, MUL, Axis, Span
 from rooflight.records.sample_file import Rows
 from rooflight.records.samples import Row, Status
-from rooflight.sampling import grids
-from rooflight.sampling.axes import ADD, MUL, Axis, Grid, Span
+from rooflight.sampling.grids import Grid, full_grid, small_shapes
 from rooflight.sampling.launch import seconds
 from rooflight.sampling.smart_sweep import SmartSweep
 from rooflight.sampling.sweeps import PointSweep
 
 COPY = registry.find("copy")
+ONE_PROCESS = [operator for operator in registry.every() if not operator.ranks]
 
 
 def grid(end: int, start: int = 1) -> Grid:
@@ -122,14 +123,14 @@ def test_smart_is_the_same_again_and_different_in_another_part():
 def test_smart_fills_the_space():
     shapes = drain(smart(budget_s=1e4), Rows(registry.find("gemm").parameters), spend_s=1e4 / 3 / 64 + 1e-9)[:64]
     for place in range(3):
-        thirds = [int(3 * grids.spans(registry.find("gemm"))["mnk"[place]].place(shape[place])) for shape in shapes]
+        thirds = [int(3 * registry.find("gemm").sizes["mnk"[place]].smart.place(shape[place])) for shape in shapes]
         assert min(thirds.count(third) for third in (0, 1, 2)) >= 12  # 64 / 3 = 21 each if perfectly even
 
 
 def test_smart_goes_where_the_model_is_least_sure():
     """Times are smooth but for one corner, where they jump by a hash: that is where refinement looks."""
     operator = registry.find("swiglu")
-    span = grids.spans(operator)["rows"]
+    span = operator.sizes["rows"].smart
 
     def rough(shape) -> bool:
         return span.place(shape["rows"]) > 0.75
@@ -147,11 +148,13 @@ def test_smart_goes_where_the_model_is_least_sure():
     assert sum(after) / len(after) > 0.5
 
 
-@pytest.mark.parametrize("operator", grids.everything(), ids=lambda operator: operator.name)
+@pytest.mark.parametrize(
+    "operator", [each for each in registry.every() if not each.ranks], ids=lambda operator: operator.name
+)
 def test_every_operator_has_its_sweeps(operator):
-    assert grids.collect(operator).size > 10
-    assert operator.shape(grids.collect(operator)[0])
-    tests = grids.test(operator)
+    assert full_grid(operator).size > 10
+    assert operator.shape(full_grid(operator)[0])
+    tests = small_shapes(operator)
     assert 2 <= tests.size <= 8
     assert all(operator.refusal(tests[number]) is None for number in range(tests.size))
     shape = SmartSweep(operator, "bfloat16", budget_s=100.0, kind="cuda").next(Rows(operator.parameters))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
+from rooflight.operators.sizes import Size
 from rooflight.records.signature import OpSignature
 
 Shape = Mapping[str, int]
@@ -41,27 +41,50 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """An operator that can be sampled.
+    """An operator that can be sampled and predicted.
 
-    ``parameters`` name the integers of a shape, in the order of a table's columns; those in ``defaults`` may be left
-    out, those in ``flags`` are 0 or 1. ``family`` groups operators whose times are learned together. ``work(shape,
-    dtype)`` describes a run without making it, ``prepare(torch, shape, dtype, device)`` makes its tensors,
-    ``check(shape)`` says why a shape cannot be, None if it can. dtypes are torch's names (``"float16"``).
-    ``directions`` are ``("fwd", "bwd")`` or, one way, ``("step",)``. ``ranks`` is true of collectives: they run under
-    torchrun, on every rank at once.
+    ``sizes`` declares the integers of a shape, in the order of a table's columns, and which values each sweep gives
+    them. ``launch_parameters`` follow them: integers that the launch decides (nodes, ranks a node), so no sweep has
+    them; an operator with any is a collective, which runs under torchrun on every rank at once.
+
+    ``work(shape, dtype)`` describes a run without making it, ``prepare(torch, shape, dtype, device)`` makes its
+    tensors, ``check(shape)`` says why a shape cannot be, None if it can. dtypes are torch's names (``"float16"``).
+    ``directions`` are ``("fwd", "bwd")`` or, one way, ``("step",)``.
+
+    ``tie`` sets the sizes that follow from others in a shape that the smart sweep chose. ``smart_share`` is the
+    operator's share of the budget of a smart sweep that names no operator; with 0 it has no part in one.
     """
 
     name: str
     summary: str
-    parameters: tuple[str, ...]
-    family: str
+    sizes: Mapping[str, Size]
     work: Callable[[Shape, str], Work]
     prepare: Callable[[Any, Shape, str, str], Prepared]
     check: Callable[[Shape], str | None]
     directions: tuple[str, ...] = PAIR
-    defaults: Shape = field(default_factory=lambda: MappingProxyType({}))
-    flags: tuple[str, ...] = ()
-    ranks: bool = False
+    launch_parameters: tuple[str, ...] = ()
+    tie: Callable[[dict[str, int]], dict[str, int]] | None = None
+    smart_share: int = 0
+    parameters: tuple[str, ...] = field(init=False)
+    """Names of all integers of a shape."""
+    defaults: Shape = field(init=False)
+    """Values of the parameters that a shape may leave out."""
+    flags: frozenset[str] = field(init=False)
+    """Parameters that are 0 or 1."""
+
+    def __post_init__(self) -> None:
+        derived = {
+            "parameters": (*self.sizes, *self.launch_parameters),
+            "defaults": {name: size.default for name, size in self.sizes.items() if size.default is not None},
+            "flags": frozenset(name for name, size in self.sizes.items() if size.flag),
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)  # frozen for everybody else
+
+    @property
+    def ranks(self) -> bool:
+        """Whether it runs on every rank at once."""
+        return bool(self.launch_parameters)
 
     def shape(self, values: Shape | Sequence[int]) -> dict[str, int]:
         """``values``, by name or in order, as a whole shape: defaults filled in, in the order of the parameters.

@@ -24,7 +24,7 @@ def register(operator: Operator) -> Operator:
 
 
 def find(name: str) -> Operator:
-    """The operator of a name. Raises ValueError, naming those that look alike, for an unknown one."""
+    """The operator of a name. Raises ValueError, naming those spelled similarly, for an unknown one."""
     _load()
     if name in _operators:
         return _operators[name]
@@ -39,8 +39,13 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(_operators, key=lambda name: (name.lower(), name)))
 
 
+def every() -> tuple[Operator, ...]:
+    """All operators, in the order of their names."""
+    return tuple(_operators[name] for name in names())
+
+
 def _load() -> None:
-    """Import every file beside the operators, then the packages that announce operators of their own."""
+    """Import every file beside the operators, then the packages that announce operators."""
     global _loaded
     if _loaded:
         return

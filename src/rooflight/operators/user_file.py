@@ -1,4 +1,4 @@
-"""Operators of the user's own: a Python file that registers some, run as any program of theirs would be."""
+"""Operators in a user's Python file, which registers them when it is run."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def operators_of(text: str) -> tuple[Operator, ...]:
     file = head if separator and head.endswith(_SUFFIX) else text
     if not file.endswith(_SUFFIX):
         return (registry.find(text),)
-    own = _registered(Path(file))
-    if not own:
+    registered = _registered(Path(file))
+    if not registered:
         raise ValueError(f"{file} registers no operator: call rooflight.operators.registry.register in it")
     if file == text:
-        return own
-    found = [operator for operator in own if operator.name == name]
+        return registered
+    found = [operator for operator in registered if operator.name == name]
     if not found:
-        raise ValueError(f"{file} registers {', '.join(operator.name for operator in own)}, not {name}")
+        raise ValueError(f"{file} registers {', '.join(operator.name for operator in registered)}, not {name}")
     return tuple(found)
 
 

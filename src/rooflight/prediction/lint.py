@@ -11,7 +11,6 @@ from typing import Final
 import numpy as np
 
 from rooflight.operators import registry
-from rooflight.operators.builders.collective import TOPOLOGY
 from rooflight.prediction import suspicion
 from rooflight.prediction.measured_table import MeasuredTable
 from rooflight.prediction.neighbours import Lines, lines_of
@@ -89,7 +88,8 @@ def lint_table(table: MeasuredTable, bounds: RowBounds | None = None) -> tuple[F
     """
     bounds = bounds or row_bounds(table)
     # over another network the same work takes another time: topologies do not tell of each other
-    lines = tuple(each for each in lines_of(table) if each.parameter not in TOPOLOGY)
+    launch = registry.find(table.operator).launch_parameters if table.known else ()
+    lines = tuple(each for each in lines_of(table) if each.parameter not in launch)
     found = [
         _finding(table, direction, rule, row, suspect, lines)
         for direction in range(len(table.directions))

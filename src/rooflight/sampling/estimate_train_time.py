@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from rooflight.operators import registry
-from rooflight.operators.builders.collective import TOPOLOGY
 from rooflight.operators.estimate_train_time import OPERATORS, PARAMETERS, TIMES
 from rooflight.operators.operator import Operator
-from rooflight.sampling.axes import Axis, Grid
+from rooflight.operators.sizes import Axis
+from rooflight.sampling.grids import Grid
 
 RUNS = ("get_all", "get_one", "get_profiler", "run_function")
 KEYS = (
@@ -76,7 +76,7 @@ def parse(content: Mapping[str, Any]) -> Config:
     run = str(content.get("run", "get_all"))
     if run not in RUNS:
         raise ValueError(f'run "{run}": use {", ".join(RUNS)}')
-    swept = [name for _, name in columns if name not in TOPOLOGY]
+    swept = [name for _, name in columns if name in operator.sizes]
     count = _integer(content, "first_n_column", len(swept))
     if not 1 <= count <= len(swept):
         raise ValueError(f"first_n_column is {count}, but there are {len(swept)} columns to sweep")

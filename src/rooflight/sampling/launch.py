@@ -12,8 +12,8 @@ from rooflight.operators import registry
 from rooflight.operators.operator import Operator
 from rooflight.operators.user_file import operators_of
 from rooflight.records.dtypes import dtype_name
-from rooflight.sampling import estimate_train_time, grids, lockstep, profiling
-from rooflight.sampling.axes import Shapes, complete
+from rooflight.sampling import estimate_train_time, lockstep, profiling
+from rooflight.sampling.grids import Shapes, complete, full_grid, small_shapes
 from rooflight.sampling.job import DATA, Job, Outcome
 from rooflight.sampling.job import run as run_job
 from rooflight.sampling.runner import Repeats, Sampler, pin
@@ -98,14 +98,14 @@ def tasks(request: SamplingRequest) -> tuple[Task, ...]:
         return (_configured(request, estimate_train_time.load(request.config)),)
     found = [operator for word in dict.fromkeys(request.operators) for operator in operators_of(word)]
     if request.sweep == "smart":
-        return _smart(request, found or [registry.find(name) for name in grids.SMART])
-    points = grids.test if request.sweep == "test" else grids.collect
+        return _smart(request, found or [operator for operator in registry.every() if operator.smart_share])
+    points = small_shapes if request.sweep == "test" else full_grid
     return tuple(
         Task(
             job=_job(request, operator, Repeats(box_s=request.box_s)),
             sweep=PointSweep(points(operator), parts=request.parts, part=request.part),
         )
-        for operator in found or grids.everything()
+        for operator in found or [operator for operator in registry.every() if not operator.ranks]
     )
 
 
@@ -148,7 +148,7 @@ def spread_over_gpus(request: SamplingRequest) -> bool:
 
 def _smart(request: SamplingRequest, operators: list[Operator]) -> tuple[Task, ...]:
     """Each operator's share of the budget, weighed where nobody named operators."""
-    weights = [1 if request.operators else grids.SMART[operator.name] for operator in operators]
+    weights = [1 if request.operators else operator.smart_share for operator in operators]
     found = []
     for operator, weight in zip(operators, weights, strict=True):
         share_s = request.budget_s * weight / sum(weights)

@@ -7,7 +7,7 @@ bytes, is left out one row at a time: new shapes go where those errors are great
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import log
 from typing import Final
 
@@ -19,8 +19,7 @@ from rooflight.costs.registry import cost_of
 from rooflight.operators.operator import Operator, Shape
 from rooflight.records.sample_file import Rows
 from rooflight.records.samples import Row, Status, middle_s
-from rooflight.sampling import grids
-from rooflight.sampling.axes import complete
+from rooflight.sampling.grids import complete
 from rooflight.sampling.sweeps import Key, check_part
 
 Floats = NDArray[np.float64]
@@ -55,7 +54,7 @@ class SmartSweep:
         if not budget_s > 0:
             raise ValueError("--budget must be more than 0 seconds")
         self._operator, self._precision, self.budget_s = operator, precision, budget_s
-        self._spans = grids.spans(operator)
+        self._spans = {name: size.smart for name, size in operator.sizes.items()}
         self._flops_per_s, self._bytes_per_s = _RATES[kind]
         self._sequence = _Sequence(len(self._spans), seed=part)
         self._tried = 0
@@ -112,7 +111,7 @@ class SmartSweep:
     def _shape(self, number: int) -> dict[str, int]:
         places = self._sequence.at(number)
         values = {name: span.at(place) for (name, span), place in zip(self._spans.items(), places, strict=True)}
-        tie: Callable[[dict[str, int]], dict[str, int]] | None = grids.TIES.get(self._operator.name)
+        tie = self._operator.tie
         return complete(self._operator, tie(values) if tie else values)
 
     def _fits(self, key: Key, shape: Shape) -> bool:

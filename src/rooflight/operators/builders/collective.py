@@ -8,12 +8,13 @@ from typing import Any
 from rooflight.network.groups import RankGroup
 from rooflight.operators.operator import STEP, Operator, Prepared, RefusedError, Shape, Work
 from rooflight.operators.signatures import call, tensor
+from rooflight.operators.sizes import ELEMENTS
 from rooflight.operators.tensors import random
 from rooflight.records.signature import AttributeValue, OpSignature
 from rooflight.records.tensor import TensorSpec
 
 TOPOLOGY = ("nodes", "gpus_per_node")
-"""Parameters that the launch decides: a sweep need not give them."""
+"""Parameters that the launch decides."""
 
 Run = Callable[[], Any]
 
@@ -85,11 +86,10 @@ def rank_operator(
     return Operator(
         name=name,
         summary=summary,
-        parameters=("elements", *TOPOLOGY),
-        family="collective",
+        sizes={"elements": ELEMENTS},
+        launch_parameters=TOPOLOGY,
         work=lambda shape, dtype: Work(forward=(work(shape, dtype),)),
         prepare=prepare,
         check=check,
         directions=STEP,
-        ranks=True,
     )

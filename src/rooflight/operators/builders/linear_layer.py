@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.signatures import call, mm, swapped, tensor
+from rooflight.operators.sizes import BATCH, HIDDEN, LENGTH, TENSOR_PARALLEL
 from rooflight.operators.tensor_parallel import hidden, padded_vocabulary
 from rooflight.operators.tensors import differentiable, random
 
@@ -56,8 +57,7 @@ def linear_operator(
     return Operator(
         name=name,
         summary=summary,
-        parameters=("mp", "b", "l", "dim"),
-        family="gemm",
+        sizes={"mp": TENSOR_PARALLEL, "b": BATCH, "l": LENGTH, "dim": HIDDEN},
         work=work,
         prepare=prepare,
         check=check,

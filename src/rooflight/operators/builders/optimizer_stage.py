@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from rooflight.operators.operator import STEP, Operator, Prepared, Shape, Work
 from rooflight.operators.signatures import call, tensor
+from rooflight.operators.sizes import ENCODERS, HIDDEN, TENSOR_PARALLEL, Span
 from rooflight.operators.tensor_parallel import at_most, hidden, padded_vocabulary
 from rooflight.operators.tensors import random
 from rooflight.records.signature import OpSignature
@@ -85,8 +87,7 @@ def stage_operator(name: str, summary: str, *, first: bool = False, last: bool =
     return Operator(
         name=name,
         summary=summary,
-        parameters=("mp", "dim", "encoders"),
-        family="optimizer",
+        sizes={"mp": TENSOR_PARALLEL, "dim": replace(HIDDEN, smart=Span(128, 4096, 64)), "encoders": ENCODERS},
         work=work,
         prepare=prepare,
         check=_check,
@@ -95,7 +96,7 @@ def stage_operator(name: str, summary: str, *, first: bool = False, last: bool =
 
 
 def _held(tensors: Sequence[TensorSpec], first: int) -> list[TensorSpec]:
-    """Tensors that are read and written, each in memory of its own."""
+    """Tensors that are read and written, each in memory that it shares with none."""
     return [
         TensorSpec(each.shape, each.dtype, each.strides, storage=first + place) for place, each in enumerate(tensors)
     ]

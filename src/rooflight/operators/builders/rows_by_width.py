@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import MappingProxyType
 from typing import Any
 
 from rooflight.operators.operator import STEP, Operator, Prepared, Shape, Work
 from rooflight.operators.signatures import call, map_one, tensor
+from rooflight.operators.sizes import FLAG, ROWS, WIDTH
 from rooflight.operators.tensor_parallel import anything
 from rooflight.operators.tensors import differentiable, random
 from rooflight.records.signature import AttributeValue
 
 SCALAR = 0.625
-"""The number that stands in for the second tensor; no power of it has a kernel of its own."""
+"""The number that stands in for the second tensor; no power of it has a special kernel."""
 
 
-def binary_operator(name: str, second: str = "other") -> Operator:
+def binary_operator(name: str, second: str = "other", *, smart_share: int = 0) -> Operator:
     """``aten::name`` of two tensors, or of one and a number; ``second`` is what its schema calls the other one.
 
     One way: what its gradient runs is other operators, where it is anything. No number is negative, as no power of such
@@ -37,14 +37,12 @@ def binary_operator(name: str, second: str = "other") -> Operator:
     return Operator(
         name=name,
         summary=f"{name} of two [rows, width]; scalar 1 for one and a number",
-        parameters=("rows", "width", "scalar"),
-        family="pointwise",
+        sizes={"rows": ROWS, "width": WIDTH, "scalar": FLAG},
         work=work,
         prepare=prepare,
         check=anything,
         directions=STEP,
-        defaults=MappingProxyType({"scalar": 0}),
-        flags=("scalar",),
+        smart_share=smart_share,
     )
 
 
@@ -56,7 +54,7 @@ def unary_operator(
     run: Callable[[Any], Callable[[Any], Any]],
     *,
     kept: str = "self",
-    family: str = "pointwise",
+    smart_share: int = 0,
     **settings: AttributeValue,
 ) -> Operator:
     """An operator from one tensor to one like it.
@@ -80,9 +78,9 @@ def unary_operator(
     return Operator(
         name=name,
         summary=summary,
-        parameters=("rows", "width"),
-        family=family,
+        sizes={"rows": ROWS, "width": WIDTH},
         work=work,
         prepare=prepare,
         check=anything,
+        smart_share=smart_share,
     )

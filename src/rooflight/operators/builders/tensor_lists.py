@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from rooflight.operators.operator import STEP, Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import call, tensor
+from rooflight.operators.sizes import MUL, Axis, Size, Span
 from rooflight.operators.tensor_parallel import at_most
 from rooflight.operators.tensors import random
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 
+LIST_ELEMENTS = Size(test=4096, collect=Axis(1 << 10, 4, 1 << 26, MUL), smart=Span(64, 1 << 24))
+LIST_TENSORS = Size(test=1, collect=Axis(1, 4, 64, MUL), smart=Span(choices=(1, 4, 16, 64, 150)), default=1)
 MOST_TENSORS = 10_000
 """Nine times what a model of 405 billion parameters has."""
 
@@ -54,12 +56,11 @@ def list_operator(name: str, summary: str, run: Callable[..., object], *others: 
         Operator(
             name=f"foreach_{name}",
             summary=f"{summary}, over `tensors` vectors of `elements`",
-            parameters=("elements", "tensors"),
-            family="optimizer",
+            sizes={"elements": LIST_ELEMENTS, "tensors": LIST_TENSORS},
             work=work,
             prepare=prepare,
             check=at_most(tensors=MOST_TENSORS),
             directions=STEP,
-            defaults=MappingProxyType({"tensors": 1}),
+            smart_share=1,
         )
     )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import Any
 
 from rooflight.operators.builders.optimizer_stage import Sizes, fused_adamw, stepped
-from rooflight.operators.builders.tensor_lists import MOST_TENSORS, over
+from rooflight.operators.builders.tensor_lists import LIST_ELEMENTS, LIST_TENSORS, MOST_TENSORS, over
 from rooflight.operators.operator import STEP, Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import call, scalar, tensor
+from rooflight.operators.sizes import FLAG
 from rooflight.operators.tensor_parallel import at_most
 from rooflight.records.tensor import TensorSpec
 
@@ -53,13 +53,11 @@ register(
     Operator(
         name="adamw",
         summary="AdamW's step over `tensors` vectors of `elements`; foreach 1 for the unfused one",
-        parameters=("elements", "tensors", "foreach"),
-        family="optimizer",
+        sizes={"elements": LIST_ELEMENTS, "tensors": LIST_TENSORS, "foreach": FLAG},
         work=work,
         prepare=prepare,
         check=at_most(tensors=MOST_TENSORS),
         directions=STEP,
-        defaults=MappingProxyType({"tensors": 1, "foreach": 0}),
-        flags=("foreach",),
+        smart_share=4,
     )
 )

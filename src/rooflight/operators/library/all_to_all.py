@@ -1,4 +1,4 @@
-"""all_to_all: every rank sends a part of its own to each."""
+"""all_to_all: every rank sends one of its parts to each rank."""
 
 from __future__ import annotations
 

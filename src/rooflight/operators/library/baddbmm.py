@@ -7,6 +7,7 @@ from typing import Any
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import bmm, call, map_one, swapped, tensor
+from rooflight.operators.sizes import ATTENTION_BATCH, HEADS, HIDDEN, LENGTH, TENSOR_PARALLEL
 from rooflight.operators.tensor_parallel import heads
 from rooflight.operators.tensors import differentiable, random
 
@@ -47,8 +48,13 @@ register(
     Operator(
         name="baddbmm",
         summary="attention scores: [b h / mp, l, dim / h] x [.., dim / h, l], scaled",
-        parameters=("mp", "b", "h", "l", "dim"),
-        family="gemm",
+        sizes={
+            "mp": TENSOR_PARALLEL,
+            "b": ATTENTION_BATCH,
+            "h": HEADS,
+            "l": LENGTH,
+            "dim": HIDDEN,
+        },
         work=work,
         prepare=prepare,
         check=heads,

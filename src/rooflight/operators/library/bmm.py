@@ -8,6 +8,7 @@ from rooflight.operators import signatures
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import swapped, tensor
+from rooflight.operators.sizes import ATTENTION_BATCH, HEADS, HIDDEN, LENGTH, TENSOR_PARALLEL
 from rooflight.operators.tensor_parallel import heads
 from rooflight.operators.tensors import differentiable, random
 
@@ -37,8 +38,13 @@ register(
     Operator(
         name="bmm",
         summary="attention output: [b h / mp, l, l] x [.., l, dim / h]",
-        parameters=("mp", "b", "h", "l", "dim"),
-        family="gemm",
+        sizes={
+            "mp": TENSOR_PARALLEL,
+            "b": ATTENTION_BATCH,
+            "h": HEADS,
+            "l": LENGTH,
+            "dim": HIDDEN,
+        },
         work=work,
         prepare=prepare,
         check=heads,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import Any
 
 from rooflight.operators.operator import STEP, Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import call, tensor
+from rooflight.operators.sizes import ADD, ROWS, WIDTH, Axis, Size, Span
 from rooflight.operators.tensor_parallel import at_most
 from rooflight.operators.tensors import random
 
@@ -29,12 +29,14 @@ register(
     Operator(
         name="cat",
         summary="`parts` tensors [rows, width] put side by side",
-        parameters=("rows", "width", "parts"),
-        family="copy",
+        sizes={
+            "rows": ROWS,
+            "width": WIDTH,
+            "parts": Size(test=2, collect=Axis(2, 1, 3, ADD), smart=Span(choices=(2, 3)), default=2),
+        },
         work=work,
         prepare=prepare,
         check=at_most(parts=1024),
         directions=STEP,
-        defaults=MappingProxyType({"parts": 2}),
     )
 )

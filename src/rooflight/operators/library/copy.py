@@ -7,6 +7,7 @@ from typing import Any
 from rooflight.operators.operator import STEP, Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import in_place, tensor
+from rooflight.operators.sizes import ELEMENTS
 from rooflight.operators.tensor_parallel import anything
 from rooflight.operators.tensors import random
 
@@ -27,11 +28,11 @@ register(
     Operator(
         name="copy",
         summary="[elements] copied within a device's memory",
-        parameters=("elements",),
-        family="copy",
+        sizes={"elements": ELEMENTS},
         work=work,
         prepare=prepare,
         check=anything,
         directions=STEP,
+        smart_share=2,
     )
 )

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import call, map_one, scalar, tensor
+from rooflight.operators.sizes import MUL, ROWS, VOCABULARY, Axis
 from rooflight.operators.tensor_parallel import anything
 from rooflight.operators.tensors import differentiable, integers, random
 
 
 def work(shape: Shape, dtype: str) -> Work:
-    """logits [rows, vocab], targets [rows]: log-softmax, then one look-up a row."""
+    """logits [rows, vocab], targets [rows]: log-softmax, then one lookup a row."""
     rows = shape["rows"]
     x, target, one = tensor(dtype, rows, shape["vocab"]), tensor("int64", rows), scalar(dtype)
     return Work(
@@ -42,10 +44,10 @@ register(
     Operator(
         name="cross_entropy",
         summary="mean cross-entropy of logits [rows, vocab]",
-        parameters=("rows", "vocab"),
-        family="loss",
+        sizes={"rows": replace(ROWS, collect=Axis(256, 2, 8192, MUL)), "vocab": VOCABULARY},
         work=work,
         prepare=prepare,
         check=anything,
+        smart_share=4,
     )
 )

@@ -7,6 +7,7 @@ from typing import Any
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import call, tensor
+from rooflight.operators.sizes import ROWS, WIDTH
 from rooflight.operators.tensor_parallel import anything
 from rooflight.operators.tensors import differentiable, random
 
@@ -30,10 +31,10 @@ register(
     Operator(
         name="dropout",
         summary="dropout of a tenth of [rows, width]",
-        parameters=("rows", "width"),
-        family="pointwise",
+        sizes={"rows": ROWS, "width": WIDTH},
         work=work,
         prepare=prepare,
         check=anything,
+        smart_share=2,
     )
 )

@@ -1,12 +1,13 @@
-"""embedding: look-ups in one rank's part of a token table."""
+"""embedding: lookups in one rank's part of a token table."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from rooflight.operators.builders.embedding_lookup import look_up_work, prepare_look_up
+from rooflight.operators.builders.table_lookup import lookup_work, prepare_lookup
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
+from rooflight.operators.sizes import BATCH, HIDDEN, LENGTH, TENSOR_PARALLEL
 from rooflight.operators.tensor_parallel import anything, padded_vocabulary
 
 
@@ -16,20 +17,24 @@ def _table(shape: Shape) -> tuple[int, int]:
 
 def work(shape: Shape, dtype: str) -> Work:
     """[V, dim] at [b, l] to [b, l, dim]."""
-    return look_up_work(_table(shape), (shape["b"], shape["l"]), dtype)
+    return lookup_work(_table(shape), (shape["b"], shape["l"]), dtype)
 
 
 def prepare(torch: Any, shape: Shape, dtype: str, device: str) -> Prepared:
     """A table and random indices into it."""
-    return prepare_look_up(torch, _table(shape), (shape["b"], shape["l"]), dtype, device)
+    return prepare_lookup(torch, _table(shape), (shape["b"], shape["l"]), dtype, device)
 
 
 register(
     Operator(
         name="embedding",
-        summary="token look-ups [V, dim] at [b, l], V = 50257 / mp padded to a multiple of 128",
-        parameters=("mp", "b", "l", "dim"),
-        family="embedding",
+        summary="token lookups [V, dim] at [b, l], V = 50257 / mp padded to a multiple of 128",
+        sizes={
+            "mp": TENSOR_PARALLEL,
+            "b": BATCH,
+            "l": LENGTH,
+            "dim": HIDDEN,
+        },
         work=work,
         prepare=prepare,
         check=anything,

@@ -7,10 +7,11 @@ from typing import Any
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import call, in_place, map_one, tensor
+from rooflight.operators.sizes import ATTENTION_BATCH, HEADS, HIDDEN, LENGTH, TENSOR_PARALLEL
 from rooflight.operators.tensor_parallel import heads
 from rooflight.operators.tensors import differentiable, random
 
-HIDDEN = -10_000.0
+MASKED_SCORE = -10_000.0
 
 
 def work(shape: Shape, dtype: str) -> Work:
@@ -49,7 +50,7 @@ def prepare(torch: Any, shape: Shape, dtype: str, device: str) -> Prepared:
             return grad
 
     def run() -> Any:
-        return Through.apply(scores).view(b, parts, length, length).masked_fill_(mask, HIDDEN)
+        return Through.apply(scores).view(b, parts, length, length).masked_fill_(mask, MASKED_SCORE)
 
     return differentiable(torch, run, [scores])
 
@@ -58,8 +59,13 @@ register(
     Operator(
         name="fillmask",
         summary="masked_fill_ of [b, h / mp, l, l] with a causal mask",
-        parameters=("mp", "b", "h", "l", "dim"),
-        family="pointwise",
+        sizes={
+            "mp": TENSOR_PARALLEL,
+            "b": ATTENTION_BATCH,
+            "h": HEADS,
+            "l": LENGTH,
+            "dim": HIDDEN,
+        },
         work=work,
         prepare=prepare,
         check=heads,

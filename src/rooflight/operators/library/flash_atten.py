@@ -1,4 +1,4 @@
-"""flash_atten: attention of every token to every token, not causal, as the page measured it."""
+"""flash_atten: attention of every token to every token, not causal, as estimate-train-time measured it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from rooflight.operators.builders.attention import Heads, attention_work, prepare_attention
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
+from rooflight.operators.sizes import ATTENTION_BATCH, HEADS, HIDDEN, LENGTH, TENSOR_PARALLEL
 from rooflight.operators.tensor_parallel import heads
 
 
@@ -30,8 +31,13 @@ register(
     Operator(
         name="flash_atten",
         summary="attention, not causal: q, k, v [b, l, h / mp, dim / h]",
-        parameters=("mp", "b", "h", "l", "dim"),
-        family="attention",
+        sizes={
+            "mp": TENSOR_PARALLEL,
+            "b": ATTENTION_BATCH,
+            "h": HEADS,
+            "l": LENGTH,
+            "dim": HIDDEN,
+        },
         work=work,
         prepare=prepare,
         check=heads,

@@ -1,4 +1,4 @@
-"""foreach_div: each of a list divided by a number of its own."""
+"""foreach_div: each of a list divided by its number."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from typing import Any
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import call, map_one, tensor
+from rooflight.operators.sizes import BATCH, HIDDEN, LENGTH, TENSOR_PARALLEL
 from rooflight.operators.tensor_parallel import hidden
 from rooflight.operators.tensors import differentiable, random
 
@@ -34,8 +35,12 @@ register(
     Operator(
         name="gelu",
         summary="GELU of [l, b, 4 dim / mp]",
-        parameters=("mp", "b", "l", "dim"),
-        family="pointwise",
+        sizes={
+            "mp": TENSOR_PARALLEL,
+            "b": BATCH,
+            "l": LENGTH,
+            "dim": HIDDEN,
+        },
         work=work,
         prepare=prepare,
         check=hidden,

@@ -1,13 +1,13 @@
-"""gelu_rows: GELU of any size; `gelu` has the page's parameters."""
+"""gelu_rows: GELU of any size; `gelu` has estimate-train-time's parameters."""
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import Any
 
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import call, map_one, tensor
+from rooflight.operators.sizes import FLAG, ROWS, WIDTH
 from rooflight.operators.tensor_parallel import anything
 from rooflight.operators.tensors import differentiable, random
 
@@ -37,12 +37,10 @@ register(
     Operator(
         name="gelu_rows",
         summary="GELU of [rows, width]; tanh 1 for the approximation that GPT-2 has",
-        parameters=("rows", "width", "tanh"),
-        family="pointwise",
+        sizes={"rows": ROWS, "width": WIDTH, "tanh": FLAG},
         work=work,
         prepare=prepare,
         check=anything,
-        defaults=MappingProxyType({"tanh": 0}),
-        flags=("tanh",),
+        smart_share=3,
     )
 )

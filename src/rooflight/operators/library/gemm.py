@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import Any
 
 from rooflight.operators.operator import STEP, Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import mm, swapped, tensor
+from rooflight.operators.sizes import FLAG, PRODUCT_COLUMNS, PRODUCT_DEPTH, PRODUCT_ROWS
 from rooflight.operators.tensor_parallel import anything
 from rooflight.operators.tensors import random
 from rooflight.records.tensor import TensorSpec
@@ -36,13 +36,17 @@ register(
     Operator(
         name="gemm",
         summary="[m, k] @ [k, n]; transpose_a or transpose_b 1 where that operand lies transposed in memory",
-        parameters=("m", "n", "k", "transpose_a", "transpose_b"),
-        family="gemm",
+        sizes={
+            "m": PRODUCT_ROWS,
+            "n": PRODUCT_COLUMNS,
+            "k": PRODUCT_DEPTH,
+            "transpose_a": FLAG,
+            "transpose_b": FLAG,
+        },
         work=work,
         prepare=prepare,
         check=anything,
         directions=STEP,
-        defaults=MappingProxyType({"transpose_a": 0, "transpose_b": 0}),
-        flags=("transpose_a", "transpose_b"),
+        smart_share=16,
     )
 )

@@ -7,6 +7,7 @@ from typing import Any
 from rooflight.operators.builders.layer_norm import layer_norm_work, prepare_layer_norm
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
+from rooflight.operators.sizes import BATCH, HIDDEN, LENGTH
 from rooflight.operators.tensor_parallel import anything
 
 
@@ -28,8 +29,7 @@ register(
     Operator(
         name="layernorm",
         summary="LayerNorm of [l, b, dim]",
-        parameters=("b", "l", "dim"),
-        family="norm",
+        sizes={"b": BATCH, "l": LENGTH, "dim": HIDDEN},
         work=work,
         prepare=prepare,
         check=anything,

@@ -1,4 +1,4 @@
-"""layernorm_rows: LayerNorm of each row; `layernorm` has the page's parameters."""
+"""layernorm_rows: LayerNorm of each row; `layernorm` has estimate-train-time's parameters."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from rooflight.operators.builders.layer_norm import layer_norm_work, prepare_layer_norm
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
+from rooflight.operators.sizes import ROWS, WIDTH
 from rooflight.operators.tensor_parallel import anything
 
 
@@ -28,10 +29,10 @@ register(
     Operator(
         name="layernorm_rows",
         summary="LayerNorm of each row of [rows, width]",
-        parameters=("rows", "width"),
-        family="norm",
+        sizes={"rows": ROWS, "width": WIDTH},
         work=work,
         prepare=prepare,
         check=anything,
+        smart_share=3,
     )
 )

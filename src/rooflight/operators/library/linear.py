@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
+from dataclasses import replace
 from typing import Any
 
 from rooflight.operators.builders.linear_layer import Layer, linear_work, prepare_linear
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
+from rooflight.operators.sizes import FLAG, MUL, PRODUCT_COLUMNS, PRODUCT_DEPTH, ROWS, Axis, Size
 from rooflight.operators.tensor_parallel import anything
 
 
@@ -29,12 +30,15 @@ register(
     Operator(
         name="linear",
         summary="linear layer: [rows, inputs] @ [outputs, inputs]^T, plus a bias unless bias is 0",
-        parameters=("rows", "inputs", "outputs", "bias"),
-        family="gemm",
+        sizes={
+            "rows": ROWS,
+            "inputs": Size(test=64, collect=Axis(512, 2, 16_384, MUL), smart=PRODUCT_DEPTH.smart),
+            "outputs": Size(test=64, collect=Axis(512, 2, 16_384, MUL), smart=PRODUCT_COLUMNS.smart),
+            "bias": replace(FLAG, test=1, default=1),
+        },
         work=work,
         prepare=prepare,
         check=anything,
-        defaults=MappingProxyType({"bias": 1}),
-        flags=("bias",),
+        smart_share=8,
     )
 )

@@ -15,7 +15,6 @@ register(
         "aten::_log_softmax_backward_data",
         lambda torch: partial(torch.log_softmax, dim=-1),
         kept="output",
-        family="softmax",
         dim=-1,
     )
 )

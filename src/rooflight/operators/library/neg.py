@@ -7,6 +7,7 @@ from typing import Any
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import map_one, tensor
+from rooflight.operators.sizes import ROWS, WIDTH
 from rooflight.operators.tensor_parallel import anything
 from rooflight.operators.tensors import differentiable, random
 
@@ -27,8 +28,7 @@ register(
     Operator(
         name="neg",
         summary="-x of [rows, width]",
-        parameters=("rows", "width"),
-        family="pointwise",
+        sizes={"rows": ROWS, "width": WIDTH},
         work=work,
         prepare=prepare,
         check=anything,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import call, scalar, tensor
+from rooflight.operators.sizes import MUL, ROWS, VOCABULARY, Axis
 from rooflight.operators.tensor_parallel import anything
 from rooflight.operators.tensors import differentiable, integers, random
 
 
 def work(shape: Shape, dtype: str) -> Work:
-    """Log-probabilities [rows, vocab], targets [rows]: one look-up a row; the gradient fills the whole."""
+    """Log-probabilities [rows, vocab], targets [rows]: one lookup a row; the gradient fills the whole."""
     rows = shape["rows"]
     x, target, one = tensor(dtype, rows, shape["vocab"]), tensor("int64", rows), scalar(dtype)
     gradient = {"grad_output": one, "self": x, "target": target, "total_weight": one}
@@ -33,8 +35,7 @@ register(
     Operator(
         name="nll_loss",
         summary="mean negative log-likelihood of log-probabilities [rows, vocab]",
-        parameters=("rows", "vocab"),
-        family="loss",
+        sizes={"rows": replace(ROWS, collect=Axis(256, 2, 8192, MUL)), "vocab": VOCABULARY},
         work=work,
         prepare=prepare,
         check=anything,

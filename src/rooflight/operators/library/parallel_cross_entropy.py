@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import call, in_place, map_one, map_two, tensor
+from rooflight.operators.sizes import ADD, BATCH, LENGTH, MUL, TENSOR_PARALLEL, Axis
 from rooflight.operators.tensor_parallel import VOCABULARY, anything, padded_vocabulary
 from rooflight.operators.tensors import integers, random
 
@@ -15,7 +17,7 @@ LOGITS = "float32"
 
 
 def work(shape: Shape, dtype: str) -> Work:  # noqa: ARG001 - see LOGITS
-    """logits [b, l, V]: maximum, subtract, exponential, sum and divide in place, one look-up a token."""
+    """logits [b, l, V]: maximum, subtract, exponential, sum and divide in place, one lookup a token."""
     b, length, width = shape["b"], shape["l"], padded_vocabulary(shape["mp"])
     count = b * length
     x, row, column = tensor(LOGITS, b, length, width), tensor(LOGITS, b, length), tensor(LOGITS, b, length, 1)
@@ -86,8 +88,11 @@ register(
     Operator(
         name="parallel_cross_entropy_128",
         summary="vocabulary-parallel cross-entropy of [b, l, 50257 / mp padded], in float32",
-        parameters=("mp", "b", "l"),
-        family="loss",
+        sizes={
+            "mp": TENSOR_PARALLEL,
+            "b": replace(BATCH, collect=Axis(2, 4, 8, MUL)),
+            "l": replace(LENGTH, collect=Axis(1024, 256, 4096, ADD)),
+        },
         work=work,
         prepare=prepare,
         check=anything,

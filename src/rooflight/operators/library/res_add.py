@@ -7,6 +7,7 @@ from typing import Any
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import map_two, tensor
+from rooflight.operators.sizes import BATCH, HIDDEN, LENGTH
 from rooflight.operators.tensor_parallel import anything
 from rooflight.operators.tensors import random
 
@@ -28,8 +29,7 @@ register(
     Operator(
         name="res_add",
         summary="residual addition of [l, b, dim]",
-        parameters=("b", "l", "dim"),
-        family="pointwise",
+        sizes={"b": BATCH, "l": LENGTH, "dim": HIDDEN},
         work=work,
         prepare=prepare,
         check=anything,

@@ -7,6 +7,7 @@ from typing import Any
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import call, in_place, map_one, map_two, tensor
+from rooflight.operators.sizes import BATCH, HIDDEN, LENGTH
 from rooflight.operators.tensor_parallel import anything
 from rooflight.operators.tensors import differentiable, random
 from rooflight.records.signature import OpSignature
@@ -76,8 +77,7 @@ register(
     Operator(
         name="RMSlayernorm",
         summary="RMS norm of [l, b, dim] as GPT-NeoX's unfused Python; see rmsnorm for one kernel",
-        parameters=("b", "l", "dim"),
-        family="norm",
+        sizes={"b": BATCH, "l": LENGTH, "dim": HIDDEN},
         work=work,
         prepare=prepare,
         check=anything,

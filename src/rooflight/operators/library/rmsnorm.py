@@ -7,6 +7,7 @@ from typing import Any
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import call, tensor
+from rooflight.operators.sizes import HIDDEN_WIDTH, ROWS
 from rooflight.operators.tensor_parallel import anything
 from rooflight.operators.tensors import differentiable, random
 
@@ -41,10 +42,10 @@ register(
     Operator(
         name="rmsnorm",
         summary="RMS norm of [rows, dim] in one call",
-        parameters=("rows", "dim"),
-        family="norm",
+        sizes={"rows": ROWS, "dim": HIDDEN_WIDTH},
         work=work,
         prepare=prepare,
         check=anything,
+        smart_share=2,
     )
 )

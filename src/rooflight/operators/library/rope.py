@@ -7,6 +7,7 @@ from typing import Any
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import call, map_one, map_two, tensor
+from rooflight.operators.sizes import ATTENTION_BATCH, HEADS, HIDDEN, LENGTH, TENSOR_PARALLEL
 from rooflight.operators.tensor_parallel import heads
 from rooflight.operators.tensors import differentiable, random
 from rooflight.records.signature import OpSignature
@@ -75,8 +76,13 @@ register(
     Operator(
         name="RoPE",
         summary="rotary embedding of q and k [l, b, h / mp, dim / h], as GPT-NeoX writes it",
-        parameters=("mp", "b", "h", "l", "dim"),
-        family="pointwise",
+        sizes={
+            "mp": TENSOR_PARALLEL,
+            "b": ATTENTION_BATCH,
+            "h": HEADS,
+            "l": LENGTH,
+            "dim": HIDDEN,
+        },
         work=work,
         prepare=prepare,
         check=check,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from rooflight.operators.operator import STEP, Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import call, scalar, swapped, tensor
+from rooflight.operators.sizes import PRODUCT_COLUMNS, PRODUCT_DEPTH, PRODUCT_ROWS, Span
 from rooflight.operators.tensors import random
 
 NARROW = "float8_e4m3fn"
@@ -40,8 +42,7 @@ register(
     Operator(
         name="scaled_mm",
         summary="float8 [m, k] @ [k, n] to the precision asked for",
-        parameters=("m", "n", "k"),
-        family="gemm",
+        sizes={"m": replace(PRODUCT_ROWS, smart=Span(16, 16_384, 16)), "n": PRODUCT_COLUMNS, "k": PRODUCT_DEPTH},
         work=work,
         prepare=prepare,
         check=check,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from rooflight.operators.builders.causal_softmax import BACKWARD, FORWARD, triangular_softmax
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import call, tensor
+from rooflight.operators.sizes import ADD, BATCH, HEADS, LENGTH, MUL, TENSOR_PARALLEL, Axis
 from rooflight.operators.tensor_parallel import heads
 from rooflight.operators.tensors import differentiable, random
 
@@ -36,8 +38,12 @@ register(
     Operator(
         name="ScaledUpperTriangMaskedSoftmax",
         summary="fused causal softmax of [b h / mp, l, l]; Megatron's kernel where installed",
-        parameters=("mp", "b", "h", "l"),
-        family="softmax",
+        sizes={
+            "mp": replace(TENSOR_PARALLEL, collect=Axis(1, 2, 1, MUL)),
+            "b": BATCH,
+            "h": replace(HEADS, collect=Axis(2, 2, 64, ADD)),
+            "l": replace(LENGTH, collect=Axis(1024, 64, 2048, ADD)),
+        },
         work=work,
         prepare=prepare,
         check=heads,

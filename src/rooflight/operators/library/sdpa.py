@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
+from dataclasses import replace
 from typing import Any
 
 from rooflight.operators.builders.attention import Heads, attention_work, prepare_attention
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
+from rooflight.operators.sizes import ADD, BATCH, FLAG, HEADS, MUL, Axis, Size, Span
 from rooflight.operators.tensor_parallel import divides
 
 
@@ -33,16 +34,28 @@ def prepare(torch: Any, shape: Shape, dtype: str, device: str) -> Prepared:
     return prepare_attention(torch, sizes(shape), dtype, device, causal=bool(shape["causal"]))
 
 
+def causal_lengths(shape: dict[str, int]) -> dict[str, int]:
+    """A causal mask is for as many keys as queries."""
+    return {**shape, "kv": shape["q"]} if shape["causal"] else shape
+
+
 register(
     Operator(
         name="sdpa",
         summary="attention: q [b, h, q, d], k and v [b, kv_heads, kv, d], causal 0 or 1",
-        parameters=("b", "h", "kv_heads", "q", "kv", "d", "causal"),
-        family="attention",
+        sizes={
+            "b": replace(BATCH, collect=Axis(1, 4, 16, MUL)),
+            "h": replace(HEADS, collect=Axis(8, 2, 64, MUL)),
+            "kv_heads": Size(test=2, collect=Axis(8, 8, 8, ADD), smart=Span(choices=(1, 2, 4, 8, 12, 32))),
+            "q": Size(test=32, collect=Axis(1, 16, 4096, MUL), smart=Span(1, 8192)),
+            "kv": Size(test=64, collect=Axis(256, 4, 16_384, MUL), smart=Span(16, 16_384, 8)),
+            "d": Size(test=32, collect=Axis(64, 64, 128, ADD), smart=Span(choices=(32, 64, 128))),
+            "causal": FLAG,
+        },
         work=work,
         prepare=prepare,
         check=check,
-        defaults=MappingProxyType({"causal": 0}),
-        flags=("causal",),
+        tie=causal_lengths,
+        smart_share=6,
     )
 )

@@ -7,6 +7,7 @@ from typing import Any
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import call, map_one, tensor
+from rooflight.operators.sizes import BATCH, HEADS, LENGTH, TENSOR_PARALLEL
 from rooflight.operators.tensor_parallel import heads
 from rooflight.operators.tensors import differentiable, random
 
@@ -34,8 +35,12 @@ register(
     Operator(
         name="softmax",
         summary="softmax of [b, h / mp, l, l] over the last dimension",
-        parameters=("mp", "b", "h", "l"),
-        family="softmax",
+        sizes={
+            "mp": TENSOR_PARALLEL,
+            "b": BATCH,
+            "h": HEADS,
+            "l": LENGTH,
+        },
         work=work,
         prepare=prepare,
         check=heads,

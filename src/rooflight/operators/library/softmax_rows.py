@@ -1,4 +1,4 @@
-"""softmax_rows: softmax of each row; `softmax` has the page's parameters."""
+"""softmax_rows: softmax of each row; `softmax` has estimate-train-time's parameters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ register(
         "aten::_softmax_backward_data",
         lambda torch: partial(torch.softmax, dim=-1),
         kept="output",
-        family="softmax",
+        smart_share=2,
         dim=-1,
     )
 )

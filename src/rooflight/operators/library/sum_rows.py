@@ -7,6 +7,7 @@ from typing import Any
 from rooflight.operators.operator import STEP, Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import call, tensor
+from rooflight.operators.sizes import ROWS, WIDTH
 from rooflight.operators.tensor_parallel import anything
 from rooflight.operators.tensors import random
 
@@ -27,8 +28,7 @@ register(
     Operator(
         name="sum_rows",
         summary="the rows of [rows, width] added up",
-        parameters=("rows", "width"),
-        family="reduction",
+        sizes={"rows": ROWS, "width": WIDTH},
         work=work,
         prepare=prepare,
         check=anything,

@@ -7,6 +7,7 @@ from typing import Any
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import call, map_one, map_two, tensor
+from rooflight.operators.sizes import HIDDEN_WIDTH, ROWS
 from rooflight.operators.tensor_parallel import anything
 from rooflight.operators.tensors import differentiable, random
 
@@ -31,10 +32,10 @@ register(
     Operator(
         name="swiglu",
         summary="silu(gate) * up, both [rows, dim]",
-        parameters=("rows", "dim"),
-        family="pointwise",
+        sizes={"rows": ROWS, "dim": HIDDEN_WIDTH},
         work=work,
         prepare=prepare,
         check=anything,
+        smart_share=2,
     )
 )

@@ -1,4 +1,4 @@
-"""Look-ups in a table of vectors as the operators that are one share them."""
+"""Lookups of rows in a table, [rows, width], as `embedding` and `embedding_rows` run them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rooflight.operators.signatures import call, tensor
 from rooflight.operators.tensors import differentiable, integers, random
 
 
-def look_up_work(table: tuple[int, int], places: tuple[int, ...], dtype: str) -> Work:
+def lookup_work(table: tuple[int, int], places: tuple[int, ...], dtype: str) -> Work:
     """A table [rows, width] at so many places; the gradient writes the whole table."""
     weight, indices, out = tensor(dtype, *table), tensor("int64", *places), tensor(dtype, *places, table[1])
     return Work(
@@ -18,7 +18,7 @@ def look_up_work(table: tuple[int, int], places: tuple[int, ...], dtype: str) ->
     )
 
 
-def prepare_look_up(torch: Any, table: tuple[int, int], places: tuple[int, ...], dtype: str, device: str) -> Prepared:
+def prepare_lookup(torch: Any, table: tuple[int, int], places: tuple[int, ...], dtype: str, device: str) -> Prepared:
     """A table and random indices into it."""
     weight = random(torch, dtype, device, *table, grad=True)
     indices = integers(torch, device, table[0], *places)
