@@ -57,6 +57,7 @@ MailProg=/bin/true
 ReturnToService=2
 KillWait=5
 MaxArraySize=9
+GresTypes=gpu
 PartitionName=main Nodes=ALL Default=YES State=UP
 """
 
@@ -120,8 +121,11 @@ def _configure(folder: Path, nodes: Sequence[str]) -> None:
     lines = [CONF.format(folder=folder, host=host, user=getpass.getuser(), port=ports[0])]
     for node, port in zip(nodes, ports[1:], strict=True):
         (folder / f"spool.{node}").mkdir()
-        lines.append(f"NodeName={node} NodeAddr=127.0.0.1 NodeHostname={host} Port={port} CPUs={os.cpu_count()}\n")
+        lines.append(
+            f"NodeName={node} NodeAddr=127.0.0.1 NodeHostname={host} Port={port} CPUs={os.cpu_count()} Gres=gpu:1\n"
+        )
     (folder / "state").mkdir()
+    (folder / "gres.conf").write_text("Name=gpu File=/dev/zero\n")  # to SLURM a device file is a GPU
     (folder / "slurm.conf").write_text("".join(lines))
     key = folder / "munge.key"
     key.touch(mode=0o600)

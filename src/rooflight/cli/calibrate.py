@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 _BUSY = 0.05
 
 
+class Executor(StrEnum):
+    """Where to calibrate."""
+
+    local = "local"
+    slurm = "slurm"
+    ray = "ray"
+
+
 class Device(StrEnum):
     """What can be calibrated."""
 
@@ -37,14 +45,49 @@ def calibrate(
     quick: Annotated[
         bool, typer.Option("--quick", help="Two seconds, rough figures, nothing saved: to see that it works.")
     ] = False,
+    executor: Annotated[
+        Executor, typer.Option(help="This machine, or every node of a SLURM or Ray cluster.")
+    ] = Executor.local,
+    out: Annotated[
+        Path, typer.Option(help="slurm, ray: folder for a calibration file of each node; slurm: nodes share it.")
+    ] = Path("cluster_roofs"),
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="slurm: so many nodes, also if they are busy. [default: all idle ones]")
+    ] = None,
+    partition: Annotated[str | None, typer.Option(help="slurm: of this partition. [default: SLURM's]")] = None,
+    address: Annotated[str, typer.Option(help="ray: the cluster to join.")] = "auto",
+    markdown: Annotated[
+        str | None, typer.Option(metavar="PATH", help="slurm, ray: also write the report as Markdown; - for stdout.")
+    ] = None,
 ) -> None:
-    """Measure the roofs of this machine: peaks, bandwidths and launch latency.
+    """Measure the roofs of this machine, or of a cluster's nodes: peaks, bandwidths and launch latency.
 
     Takes about 20 seconds for a CPU, 40 for a GPU; let the machine rest meanwhile. Later runs use what is saved here.
     A roof is the best ever seen, so a second calibration raises roofs and lowers none; --force starts anew.
 
-    Example: rooflight calibrate --device cpu --json roofs.json
+    On a cluster, each node has a task for itself, and the report names the nodes that are slower than their like.
+
+    \b
+      rooflight calibrate --device cpu --json roofs.json
+      rooflight calibrate --executor slurm --partition gpu --device cuda
     """
+    if executor is not Executor.local:
+        from rooflight.cli.calibrate_cluster import ClusterRequest, calibrate_cluster
+
+        asked = ClusterRequest(
+            executor="slurm" if executor is Executor.slurm else "ray",
+            device=None if device is None else "cuda" if device is Device.cuda else "cpu",
+            address=address,
+            nodes=nodes,
+            partition=partition,
+            out=out,
+            quick=quick,
+            force=force,
+        )
+        calibrate_cluster(asked, json=json, markdown=markdown)
+        return
+    if markdown or nodes or partition:
+        raise ValueError("--markdown, --nodes and --partition are for --executor slurm or ray")
     from rooflight.devices import calibrations
     from rooflight.machine import calibration
 

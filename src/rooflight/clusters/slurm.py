@@ -8,11 +8,15 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 _PASSED_ON: Final = ("PYTHONPATH", "ROOFLIGHT_CACHE")
 _TIMEOUT_S: Final = 60.0
+_ACTIVE: Final = frozenset(
+    ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "RESIZING", "SIGNALING", "STAGE_OUT")
+)
 
 
 def program(name: str, otherwise: str = "run this on a machine of the cluster") -> str:
@@ -46,6 +50,49 @@ def submit(path: Path) -> int:
     except RuntimeError as error:
         raise RuntimeError(f"sbatch refused {path}: {str(error).removeprefix('sbatch: ')}") from None
     return int(answer.split(";")[0])  # a federation adds its cluster's name
+
+
+def state(job: int) -> tuple[str, str]:
+    """A job's state (``"PENDING"``, ``"RUNNING"``, ...), and why it waits; two empty texts once SLURM forgot it."""
+    try:
+        found = ask("squeue", "--noheader", "--states=all", f"--job={job}", "--format=%T|%r")
+    except RuntimeError as error:
+        if "Invalid job id" in str(error):
+            return "", ""
+        raise
+    now, _, reason = found.partition("|")
+    return now, reason
+
+
+def active(state: str) -> bool:
+    """Whether a job in this state has not ended yet."""
+    return state in _ACTIVE
+
+
+def cancel(job: int) -> None:
+    """End a job; one that has ended stays as it is."""
+    with suppress(RuntimeError):
+        ask("scancel", str(job))
+
+
+def nodes(partition: str | None = None) -> dict[str, int]:
+    """The idle nodes of a partition (None: the default one) and how many GPUs each has, as far as SLURM knows.
+
+    Raises ValueError for a partition that is not there, RuntimeError where the controller does not answer.
+    """
+    partition = partition or os.environ.get("SBATCH_PARTITION")
+    found, seen = {}, False
+    for line in ask("sinfo", "--noheader", "--Node", "--format=%N|%P|%T|%G").splitlines():
+        name, where, now, resources = line.split("|")
+        if where.rstrip("*") == partition or (partition is None and where.endswith("*")):
+            seen = True
+            if now == "idle":  # one that does not answer is idle*
+                found[name] = sum(int(count) for count in re.findall(r"\bgpu(?::[^:,()]+)?:(\d+)", resources))
+    if not seen:
+        raise ValueError(
+            f"no partition {partition}: sinfo lists them" if partition else "no default partition: name one"
+        )
+    return found
 
 
 def largest_array() -> int | None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from rooflight.clusters.ray import connect
 from rooflight.operators.operator import Shape
 from rooflight.records.sample_file import SUFFIX, Rows, read
 from rooflight.records.samples import Row, Status
@@ -84,12 +85,7 @@ def run(job: Job, sweep: Sweep, *, address: str, cold: bool, tell: Callable[[str
     A task has a GPU of its own where the cluster has any, else all the cores of a node. Raises ValueError where no
     cluster answers or ray is not installed.
     """
-    ray = _ray()
-    if not ray.is_initialized():
-        try:
-            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-        except ConnectionError as error:
-            raise ValueError(f"no Ray cluster at {address}: ray start --head on one machine first ({error})") from None
+    ray = connect(address)
     nodes = [node for node in ray.nodes() if node["Alive"]]
     kind = "cuda" if any(node["Resources"].get("GPU") for node in nodes) else "cpu"
     cores = min((int(node["Resources"].get("CPU", 1)) for node in nodes if node["Resources"].get("CPU")), default=1)
@@ -181,11 +177,3 @@ def _errand(job: Job, kind: str, cold: bool) -> dict[str, Any]:
         "cold": cold,
         "repeats": asdict(job.repeats),
     }
-
-
-def _ray() -> Any:
-    try:
-        import ray
-    except ModuleNotFoundError:
-        raise ValueError('ray is not installed: pip install "rooflight[ray]"') from None
-    return ray

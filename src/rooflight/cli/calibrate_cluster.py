@@ -1,0 +1,70 @@
+"""``rooflight calibrate --executor ray|slurm``: the roofs of every node of a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from rooflight.cli.progress import spinner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rooflight.clusters.roofs import NodeCalibration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterRequest:
+    """What to calibrate, on which cluster, and where its files go; None leaves a choice to what the cluster has."""
+
+    executor: Literal["ray", "slurm"]
+    device: Literal["cpu", "cuda"] | None
+    address: str
+    nodes: int | None
+    partition: str | None
+    out: Path
+    quick: bool
+    force: bool
+
+
+def calibrate_cluster(asked: ClusterRequest, *, json: str | None, markdown: str | None) -> None:
+    """Calibrate the nodes, keep what was found, and report it; after Ctrl-C, the nodes that had finished.
+
+    Raises RuntimeError where no node gave a result, KeyboardInterrupt after the report of an interrupted run.
+    """
+    from rooflight.clusters.keeping import collect, keep_best
+    from rooflight.clusters.roofs_report import report_of
+    from rooflight.reporting.output import check_writable, write_report
+
+    for path in (json, markdown):
+        check_writable(path)
+    asked.out.mkdir(parents=True, exist_ok=True)
+    with spinner() as progress:
+        results, notes = _start(asked, progress)
+        found = collect(results, asked.out)
+    calibrated = [each for each in found.measured if each.calibration is not None]
+    if asked.quick:
+        notes.append(
+            "Rough figures of two seconds, which no later analysis uses: leave out --quick before you call a node slow."
+        )
+    elif calibrated:
+        keep_best(calibrated, force=asked.force)
+    if found.measured:
+        title = f"Roofs of {len({each.node for each in calibrated})} nodes"
+        write_report(report_of(found, title=title, notes=notes), json=json, markdown=markdown)
+    if found.interrupted:
+        raise KeyboardInterrupt
+    if not calibrated:
+        raise RuntimeError(f"no node could be calibrated: {found.measured[0].reason}")
+
+
+def _start(asked: ClusterRequest, progress: Callable[[str], None]) -> tuple[Iterator[NodeCalibration], list[str]]:
+    if asked.executor == "ray":
+        from rooflight.clusters import calibrate_ray
+
+        return calibrate_ray.run(asked.device, address=asked.address, quick=asked.quick, tell=progress), []
+    from rooflight.clusters import calibrate_slurm
+
+    wanted = calibrate_slurm.allocation(asked.device, nodes=asked.nodes, partition=asked.partition)
+    return calibrate_slurm.run(wanted, shared=asked.out, quick=asked.quick, tell=progress), list(wanted.notes)

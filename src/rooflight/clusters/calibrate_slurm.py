@@ -1,0 +1,156 @@
+"""Calibrating the nodes of a SLURM cluster: one job, a task a node, results in a folder that the nodes share."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from rooflight.clusters import slurm
+from rooflight.clusters.node import read_new
+from rooflight.clusters.roofs import NodeCalibration
+
+_PERIOD_S: Final = 0.5
+_GRACE_S: Final = 5.0  # until a shared folder shows what a node wrote last
+_MINUTES: Final = 20  # a GPU takes 40 s, and a node has eight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """What to ask for: how many nodes, of which partition (empty: SLURM's default), and GPUs of each."""
+
+    nodes: int
+    partition: str
+    kind: Literal["cpu", "cuda"]
+    gpus: int = 0
+    notes: tuple[str, ...] = ()
+
+
+def allocation(kind: Literal["cpu", "cuda"] | None, *, nodes: int | None, partition: str | None) -> Allocation:
+    """All idle nodes of a partition, or ``nodes`` of them; ``kind`` None: those with GPUs where there are any.
+
+    Raises ValueError where no node is idle and no number was given, or none has a GPU though one was asked for.
+    """
+    idle = slurm.nodes(partition)
+    counts = {name: gpus for name, gpus in idle.items() if gpus}
+    if kind == "cuda" and not counts:
+        raise ValueError("no idle node has a GPU that SLURM knows of (its Gres): use --device cpu, or --partition")
+    kind = kind or ("cuda" if counts else "cpu")
+    usable = len(counts if kind == "cuda" else idle)
+    if not usable and nodes is None:
+        raise ValueError("no node is idle: pass --nodes N to wait for N of them, or another --partition")
+    least, most = min(counts.values(), default=0), max(counts.values(), default=0)
+    notes = (f"Nodes have {least} to {most} GPUs: {least} of each were calibrated.",) if least != most else ()
+    return Allocation(
+        nodes=nodes or usable,
+        partition=partition or "",
+        kind=kind,
+        gpus=least if kind == "cuda" else 0,
+        notes=notes if kind == "cuda" else (),
+    )
+
+
+def run(asked: Allocation, *, shared: Path, quick: bool, tell: Callable[[str], object]) -> Iterator[NodeCalibration]:
+    """Submit the job, and yield each result as it arrives, at the end the nodes that gave none.
+
+    ``shared`` is a folder that the nodes see too. Interrupted, the job is cancelled; what it had finished was yielded.
+    Raises ValueError where there is no sbatch, RuntimeError where it refuses or the job ends before it starts.
+    """
+    slurm.program("sbatch")
+    folder = Path(tempfile.mkdtemp(prefix=".calibrating-", dir=shared)).resolve()
+    try:
+        (folder / "job.sbatch").write_text(script(asked, folder, quick=quick), encoding="utf-8")
+        job = slurm.submit(folder / "job.sbatch")
+        try:
+            yield from _follow(job, folder, asked.nodes, tell)
+        except BaseException:
+            slurm.cancel(job)
+            raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def script(asked: Allocation, folder: Path, *, quick: bool) -> str:
+    """The job script: nodes for itself alone, and on each one task that sees all cores and GPUs."""
+    command = [
+        sys.executable,
+        "-m",
+        "rooflight.clusters.node",
+        asked.kind,
+        str(folder),
+        *(["--quick"] if quick else []),
+    ]
+    errors = shlex.quote(str(folder).replace("%", "%%")) + "/%t.err"
+    return "\n".join(
+        (
+            "#!/bin/bash",
+            f"#SBATCH --nodes={asked.nodes}",
+            "#SBATCH --ntasks-per-node=1",
+            "#SBATCH --exclusive",
+            "#SBATCH --mem=0",
+            *((f"#SBATCH --gres=gpu:{asked.gpus}",) if asked.gpus else ()),
+            *((f"#SBATCH --partition={asked.partition}",) if asked.partition else ()),
+            f"#SBATCH --time={_MINUTES}",
+            "#SBATCH --no-kill",  # a node that dies takes no other with it
+            "#SBATCH --job-name=rooflight_calibrate",
+            slurm.output(folder, "job.out"),
+            "",
+            *slurm.exports(),
+            f"scontrol show hostnames > {shlex.quote(str(folder / 'nodes'))}",
+            "srun --ntasks-per-node=1 --cpu-bind=none --kill-on-bad-exit=0 --wait=0 --output=none "
+            f"--error={errors} {shlex.join(command)}",
+            "",
+        )
+    )
+
+
+def _follow(job: int, folder: Path, count: int, tell: Callable[[str], object]) -> Iterator[NodeCalibration]:
+    known: set[Path] = set()
+    answered: set[str] = set()
+    ended_s: float | None = None
+    while True:
+        state, reason = slurm.state(job) if ended_s is None else ("ENDED", "")
+        for found in read_new(folder, known):
+            answered.add(found.node)
+            yield found
+        nodes = _lines(folder / "nodes")
+        if state == "PENDING":
+            tell(f"job {job} waits for {count} nodes ({reason})")
+        else:
+            tell(f"job {job}: {len(answered)} of {len(nodes) or count} nodes")
+        if not slurm.active(state):
+            ended_s = time.monotonic() if ended_s is None else ended_s
+            if answered.issuperset(nodes) or time.monotonic() - ended_s > _GRACE_S:
+                break
+        time.sleep(_PERIOD_S)
+    if not nodes:
+        said = _lines(folder / "job.out")
+        raise RuntimeError(f"job {job} ended before its nodes started: {said[-1] if said else 'was it cancelled?'}")
+    for number, node in enumerate(nodes):
+        if node not in answered:
+            yield NodeCalibration(node=node, reason=_reason(folder, number, node))
+
+
+def _reason(folder: Path, number: int, node: str) -> str:
+    """Why a node left nothing: its own last words, srun's about it, or that no word came through."""
+    if own := _lines(folder / f"{number}.err"):
+        return own[-1]
+    about = [line for line in _lines(folder / "job.out") if re.search(rf"\b{re.escape(node)}\b", line)]
+    if about:
+        return about[-1].removeprefix("srun: error: ")
+    return f"it left no result: does it see {folder.parent}?"
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return [line.strip() for line in text.splitlines() if line.strip()]

@@ -1,0 +1,113 @@
+"""``rooflight calibrate --executor slurm`` on a real scheduler with two nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rooflight.clusters import slurm as commands
+from rooflight.clusters.calibrate_slurm import allocation
+
+NODE_TWO = """
+import os
+if os.environ.get("SLURMD_NODENAME") == "two" and "SLURM_PROCID" in os.environ:
+    {what}
+"""
+
+
+def command(tmp_path: Path, *words: str) -> list[str]:
+    out = tmp_path / "the roofs"
+    return [sys.executable, "-m", "rooflight", "calibrate", "--executor", "slurm", "--quick", "--out", str(out), *words]
+
+
+def environment(tmp_path: Path, slurm, what: str) -> dict[str, str]:
+    """The cluster's, where Python on the second node does something else than it was told."""
+    (tmp_path / "sitecustomize.py").write_text(NODE_TWO.format(what=what))
+    path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
+    return {**slurm.env, "PYTHONPATH": path, "ROOFLIGHT_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+
+
+def test_a_node_that_fails_is_listed_and_the_other_one_reported(tmp_path, slurm):
+    env = environment(tmp_path, slurm, "os.write(2, b'the disk is broken\\n'); os._exit(3)")
+    words = ("--device", "cpu", "--json", "-")
+    done = subprocess.run(command(tmp_path, *words), env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["failed"] == [{"node": "two", "reason": "the disk is broken"}]
+    (one,) = report["nodes"]
+    assert one["node"] == "one"
+    assert {"matrix float32", "memory DRAM", "launch latency"} <= {roof["roof"] for roof in one["roofs"]}
+    assert sorted(path.name for path in (tmp_path / "the roofs").iterdir()) == ["one.json"]
+    assert not (tmp_path / "cache").exists()  # --quick
+
+
+@pytest.fixture
+def heard_ctrl_c():
+    """A process that is started hears Ctrl-C, also where the tests were started in the background, which does not."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard_ctrl_c")
+def test_ctrl_c_reports_what_is_finished_and_ends_the_job(tmp_path, slurm):
+    env = environment(tmp_path, slurm, "import time; time.sleep(600)")
+    process = subprocess.Popen(
+        command(tmp_path, "--device", "cpu", "--markdown", "-"),
+        env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "the roofs" / "one.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    said, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "| one | " in said
+    assert "Interrupted" in said
+    assert "nothing was left half-written" in errors
+    assert [path.name for path in (tmp_path / "the roofs").iterdir()] == ["one.json"]
+    states = slurm.run("squeue", "-h", "-t", "all", "--name", "rooflight_calibrate", "-o", "%i %T").splitlines()
+    assert max(states, key=lambda line: int(line.split()[0])).split()[1] in ("CANCELLED", "COMPLETING")
+
+
+def test_where_no_node_has_a_result_the_reason_is_the_error(tmp_path, slurm):
+    done = subprocess.run(
+        command(tmp_path, "--device", "cuda", "--nodes", "1"),
+        env=slurm.env, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "Not calibrated" in done.stdout
+    assert "no node could be calibrated: torch sees no CUDA device" in done.stderr
+
+
+def test_nodes_and_gpus_are_asked_for_as_they_are(monkeypatch, slurm):
+    monkeypatch.setenv("SLURM_CONF", slurm.env["SLURM_CONF"])
+    slurm.run("scontrol", "update", "NodeName=two", "State=DRAIN", "Reason=test")
+    try:
+        assert commands.nodes() == commands.nodes("main") == {"one": 1}
+        asked = allocation(None, nodes=None, partition=None)
+        assert (asked.nodes, asked.kind, asked.gpus) == (1, "cuda", 1)
+        assert allocation("cpu", nodes=7, partition="main").nodes == 7
+        slurm.run("scontrol", "update", "NodeName=one", "State=DRAIN", "Reason=test")
+        with pytest.raises(ValueError, match="no node is idle: pass --nodes N"):
+            allocation("cpu", nodes=None, partition=None)
+    finally:
+        slurm.run("scontrol", "update", "NodeName=one,two", "State=RESUME")
+    with pytest.raises(ValueError, match="no partition gpu: sinfo lists them"):
+        allocation(None, nodes=None, partition="gpu")
+    assert commands.state(999_999) == ("", "")
+
+
+def test_without_slurm_it_is_one_line(tmp_path):
+    done = subprocess.run(
+        command(tmp_path), env={**os.environ, "PATH": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr == "rooflight: there is no sinfo here: run this on a machine of the cluster\n"
