@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
+
 import pytest
 from slurm_cluster import slurm_cluster
 
 from rooflight.costs import registry
+
+
+def pytest_configure(config):
+    """No test sees the calibrations of whoever runs it: a device is then its datasheet, unless a test calibrates."""
+    config.empty_cache = tempfile.mkdtemp(prefix="rooflight-tests-")
+    os.environ["ROOFLIGHT_CACHE"] = config.empty_cache
+
+
+def pytest_unconfigure(config):
+    shutil.rmtree(config.empty_cache, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

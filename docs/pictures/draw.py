@@ -9,14 +9,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from rooflight.front import Wish, analyze_target
+from rooflight.front.targets import RunOptions, analyze_target
 from rooflight.reporting.console import print_report
 from rooflight.roofline.report import report_of
 
 
 def main(target: str, out: str) -> None:
     """Analyse a training step of ``target`` on this machine and draw the report."""
-    analysis, notes = analyze_target(target, Wish(mode="train"))
+    analysis, notes = analyze_target(target, RunOptions(mode="train"))
     console = Console(record=True, width=118, file=StringIO(), force_terminal=True)
     print_report(report_of(analysis, top=6, notes=notes), console)
     picture = console.export_svg(title=f"rooflight analyze {target} --mode train")

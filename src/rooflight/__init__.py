@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from rooflight.costs.cost import OpCost as OpCost
     from rooflight.costs.cost import Uncosted as Uncosted
     from rooflight.costs.registry import formula as formula
-    from rooflight.front import analyze as analyze
-    from rooflight.front import calibrate as calibrate
-    from rooflight.front import current_device as current_device
+    from rooflight.front.device import calibrate as calibrate
+    from rooflight.front.device import current_device as current_device
+    from rooflight.front.sessions import analyze as analyze
     from rooflight.records.archive import load as load
     from rooflight.records.session import Session as Session
     from rooflight.records.signature import OpSignature as OpSignature
@@ -34,9 +34,9 @@ _HOMES = {
     "OpSignature": "rooflight.records.signature",
     "Session": "rooflight.records.session",
     "Uncosted": "rooflight.costs.cost",
-    "analyze": "rooflight.front",
-    "calibrate": "rooflight.front",
-    "current_device": "rooflight.front",
+    "analyze": "rooflight.front.sessions",
+    "calibrate": "rooflight.front.device",
+    "current_device": "rooflight.front.device",
     "formula": "rooflight.costs.registry",
     "initialize_sol": "rooflight.tracking.loop",
     "load": "rooflight.records.archive",

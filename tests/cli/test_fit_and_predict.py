@@ -11,8 +11,10 @@ import pytest
 from gemm_table import SLOWDOWN, fit_models
 from measured_tables import A100_FILE, GRID, H100_FILE, VECTORS, write_table
 
-from rooflight.devices import MemoryLevel, Roofs, calibrations
+from rooflight.devices import MemoryLevel, Roofs
 from rooflight.devices.calibrations import Calibration
+from rooflight.machine import calibration
+from rooflight.machine.environment import fingerprint
 from rooflight.prediction.features import PRODUCT_KEY
 
 SHAPE = ("--m", "1024", "--n=1024", "--k", "1024", "--dtype", "fp16")
@@ -95,18 +97,19 @@ def test_what_lint_flags_is_left_out_unless_it_is_asked_for(told, tmp_path: Path
     assert (data["flagged"], data["models"][0]["rows"]) == (0, len(GRID))
 
 
-def test_this_cpu_is_predicted_by_its_calibration(told, refused, models: Path, tmp_path: Path, monkeypatch):
+def test_this_cpu_is_predicted_by_its_calibration_which_is_made_once(told, models: Path, tmp_path: Path, monkeypatch):
     monkeypatch.setenv("ROOFLIGHT_CACHE", str(tmp_path))
-    assert "run rooflight calibrate" in refused("predict", "gemm", *SHAPE, "--device", "cpu", "--models", models)
     roofs = Roofs(
         source="rooflight calibrate",
         matrix_flops_per_s={"float16": 1e12},
         memory=(MemoryLevel(name="DRAM", bytes_per_s=1e11),),
     )
-    calibrations.save(
-        Calibration(fingerprint="x", device_name="some CPU", kind="cpu", roofs=roofs, measured_at="2026-01-01")
+    measured = Calibration(
+        fingerprint=fingerprint("cpu"), device_name="some CPU", kind="cpu", roofs=roofs, measured_at="2026-01-01"
     )
-    for name in ("cpu", "some CPU"):
+    made = [measured]
+    monkeypatch.setattr(calibration, "calibrate", lambda *_, **__: made.pop())
+    for name in ("cpu", "some CPU", "cpu"):
         step = told("predict", "gemm", *SHAPE, "--device", name, "--models", models)["step"]
         assert step["bound_s"] == pytest.approx(2 * 1024**3 / 1e12)
 

@@ -148,15 +148,22 @@ def test_the_folder_follows_the_environment(monkeypatch, tmp_path):
     assert calibrations.folder() == Path("/home/ada/.cache/rooflight")
 
 
-def test_a_device_is_called_by_its_name_or_by_what_was_measured_here():
-    with pytest.raises(ValueError, match="no cpu was calibrated on this machine: run rooflight calibrate"):
-        calibrations.called("cpu")
-    calibrations.save(CPU)
+def test_a_user_without_a_home_has_no_calibrations(monkeypatch):
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("ROOFLIGHT_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    assert calibrations.load("anything") is None
+    assert calibrations.saved() == ()
+    with pytest.raises(OSError, match="set ROOFLIGHT_CACHE to a folder"):
+        calibrations.save(GPU)
+
+
+def test_a_file_that_changed_is_read_again():
     calibrations.save(GPU)
-    for name in ("cpu", "CPU", "amd epyc 7763"):
-        assert calibrations.called(name) == calibrations.device_of(CPU)
-    for name in ("cuda", calibrations.device_of(GPU).name):
-        assert calibrations.called(name) == calibrations.device_of(GPU)
-    assert calibrations.called("A100-SXM4-80GB") == devices.get("A100-SXM4-80GB")
-    with pytest.raises(ValueError, match="H300"):
-        calibrations.called("NVIDIA H300")
+    assert calibrations.load(GPU.fingerprint) is calibrations.load(GPU.fingerprint)
+    newer = replace(GPU, measured_at="2026-01-02T03:04:06+00:00")  # as long as before
+    calibrations.save(newer)
+    assert calibrations.load(GPU.fingerprint) == newer

@@ -11,6 +11,7 @@ from rooflight import devices
 from rooflight.cli.devices import app
 from rooflight.devices import MemoryLevel, Roofs, calibrations
 from rooflight.devices.calibrations import Calibration
+from rooflight.machine.environment import fingerprint
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +27,7 @@ def run(*arguments):
     return result.output
 
 
-def calibrate(device_name, kind, source="rooflight calibrate"):
+def calibrate(device_name, kind, source="rooflight calibrate", fingerprint="a machine"):
     roofs = Roofs(
         source=source,
         matrix_flops_per_s={"bfloat16": 700e12},
@@ -34,7 +35,7 @@ def calibrate(device_name, kind, source="rooflight calibrate"):
         launch_latency_s=4.2e-6,
     )
     calibrations.save(
-        Calibration(fingerprint=device_name, device_name=device_name, kind=kind, roofs=roofs, measured_at="2026-01-01")
+        Calibration(fingerprint=fingerprint, device_name=device_name, kind=kind, roofs=roofs, measured_at="2026-01-01")
     )
 
 
@@ -97,7 +98,7 @@ def test_show_puts_the_calibration_beside_the_datasheet():
 
 
 def test_a_calibrated_processor_is_listed_and_shown():
-    calibrate("AMD EPYC 7763", "cpu")
+    calibrate("AMD EPYC 7763", "cpu", fingerprint=fingerprint("cpu"))
     assert line(run(), "AMD EPYC 7763")[1] == "3100"
     for name in ("cpu", "amd epyc 7763"):
         assert line(run("show", name), "HBM bandwidth") == ["unknown", "3100", "GB/s"]

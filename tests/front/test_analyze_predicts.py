@@ -13,7 +13,7 @@ from sessions import Call, session_of
 import rooflight as rl
 from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
-from rooflight.front import Wish, analyze_ranks, predicted
+from rooflight.front.sessions import analyze_ranks, predicted
 from rooflight.prediction.predictor import Predictor
 from rooflight.records.estimate import Estimate, Source
 from rooflight.records.signature import OpSignature
@@ -129,7 +129,7 @@ def test_ranks_are_predicted_each(tmp_path: Path):
     for rank in range(2):
         session = session_of([Call(op=ADD)] * (rank + 1), environment={"rank": str(rank), "world_size": "2"})
         files.append(str(session.save(tmp_path / f"rank{rank}.session")))
-    ranked = analyze_ranks(files, Wish(), device="A100-SXM4-80GB", predictor=Predictor.empty())
+    ranked = analyze_ranks(files, "A100-SXM4-80GB", predictor=Predictor.empty())
     first, second = (time.predicted_s for time in ranked.times)
     assert second == pytest.approx(2 * first)
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
+from typing import NoReturn
+
 import pytest
 
 import rooflight as rl
 from rooflight.devices import calibrations
 from rooflight.devices.calibrations import Calibration
 from rooflight.devices.spec import MemoryLevel, Roofs
-from rooflight.machine import calibration
+from rooflight.front.device import CalibrationWarning, Progress, calibrate, current_device, find_device
+from rooflight.machine import calibration, environment, presence
+from rooflight.machine.environment import fingerprint
 
 
 def measured(peak: float, busy: str) -> Calibration:
@@ -37,26 +43,92 @@ def trials(tmp_path, monkeypatch):
     return queue
 
 
-def test_a_disturbed_calibration_is_measured_once_more_and_the_best_kept(trials, capsys):
+def told() -> tuple[list[str], Progress]:
+    """What progress said, and a progress that writes it down."""
+    texts: list[str] = []
+    return texts, texts.append
+
+
+def test_a_disturbed_calibration_is_measured_once_more_and_the_best_kept(trials):
     trials += [measured(140e9, "38 %"), measured(226e9, "0 %")]
-    assert rl.calibrate("cpu").matrix_peak("float32") == 226e9
+    texts, progress = told()
+    assert calibrate("cpu", progress=progress).matrix_peak("float32") == 226e9
     assert trials == []
-    assert "calibrating once more" in capsys.readouterr().err
+    assert texts == [
+        "calibrating this machine (about half a minute)",
+        "calibrating this machine once more: other programs are running",
+    ]
     assert calibrations.load("front-test").roofs.matrix_flops_per_s == {"float32": 226e9}
 
 
-def test_a_quiet_calibration_is_measured_once_and_lowers_no_saved_roof(trials, capsys):
+def test_a_machine_that_stays_busy_is_warned_of(trials):
+    trials += [measured(140e9, "38 %"), measured(150e9, "12 %")]
+    with pytest.warns(CalibrationWarning, match="these roofs may be low, as other programs are running"):
+        assert rl.calibrate("cpu").matrix_peak("float32") == 150e9
+    assert trials == []
+
+
+def test_a_quiet_calibration_is_measured_once_and_lowers_no_saved_roof(trials):
     calibrations.save(measured(230e9, "0 %"))
     trials += [measured(226e9, "2 %")]
-    assert rl.calibrate("cpu").matrix_peak("float32") == 230e9
-    assert capsys.readouterr().err == ""
+    assert rl.calibrate("cpu").matrix_peak("float32") == 230e9  # and nothing is warned of
 
 
-def test_roofs_that_cannot_be_kept_are_used_all_the_same(trials, capsys, monkeypatch):
+def test_roofs_that_cannot_be_kept_are_used_all_the_same(trials, monkeypatch):
     def refuse(_):
         raise PermissionError("read-only")
 
     monkeypatch.setattr(calibrations, "save", refuse)
     trials += [measured(226e9, "0 %")]
-    assert rl.calibrate("cpu").matrix_peak("float32") == 226e9
-    assert "set ROOFLIGHT_CACHE" in capsys.readouterr().err
+    with pytest.warns(CalibrationWarning, match=r"cannot be kept \(read-only\): set ROOFLIGHT_CACHE"):
+        assert rl.calibrate("cpu").matrix_peak("float32") == 226e9
+
+
+def test_a_home_that_is_a_file_is_as_good_as_read_only(trials, tmp_path, monkeypatch):
+    (tmp_path / "home").write_text("")
+    monkeypatch.setenv("ROOFLIGHT_CACHE", str(tmp_path / "home" / "cache"))
+    trials += [measured(226e9, "0 %")]
+    with pytest.warns(CalibrationWarning, match="set ROOFLIGHT_CACHE"):
+        assert rl.current_device("cpu").matrix_peak("float32") == 226e9
+
+
+def test_nothing_is_printed_and_the_log_says_what_takes_long(trials, capfd, caplog):
+    trials += [measured(226e9, "0 %")]
+    with caplog.at_level(logging.INFO, "rooflight"):
+        rl.current_device("cpu")
+    assert caplog.messages == ["rooflight: calibrating this machine (about half a minute)"]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_this_machine_is_calibrated_once(trials):
+    trials += [replace(measured(226e9, "0 %"), fingerprint=fingerprint("cpu"))]
+    texts, progress = told()
+    first = current_device("cpu", progress=progress)
+    assert current_device("cpu", progress=progress) == first == find_device("cpu", progress=progress)
+    assert len(texts) == 1
+
+
+def broken(*_: object, **__: object) -> NoReturn:
+    raise RuntimeError("nothing could be measured")
+
+
+def test_a_cpu_that_cannot_be_measured_has_no_roofs(trials, monkeypatch):
+    monkeypatch.setattr(calibration, "calibrate", broken)
+    with pytest.raises(RuntimeError, match="nothing could be measured"):
+        rl.current_device("cpu")
+
+
+def test_a_gpu_that_cannot_be_measured_has_its_datasheet(trials, monkeypatch):
+    monkeypatch.setattr(calibration, "calibrate", broken)
+    monkeypatch.setattr(presence, "cuda_name", lambda: "NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr(environment, "fingerprint", lambda _: "a GPU")
+    with pytest.warns(CalibrationWarning, match=r"not calibrated \(nothing could be measured\); .*: datasheet"):
+        found = rl.current_device()
+    assert found == rl.devices.get("H100-SXM5-80GB")
+
+
+def test_a_gpu_that_nobody_knows_is_not_measured(trials, monkeypatch):
+    monkeypatch.setattr(presence, "cuda_name", lambda: "NVIDIA H300")
+    monkeypatch.setattr(environment, "fingerprint", lambda _: "a GPU")
+    with pytest.raises(ValueError, match='unknown device "NVIDIA H300"'):
+        rl.current_device()

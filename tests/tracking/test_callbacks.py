@@ -317,7 +317,7 @@ def test_a_device_that_nobody_knows_is_refused_before_training():
 
 
 def test_a_machine_that_cannot_be_measured_stops_no_training(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("rooflight.tracking.loop.current_device", broken)
+    monkeypatch.setattr("rooflight.tracking.loop.find_device", broken)
     with caplog.at_level(logging.WARNING, "rooflight"):
         fit(tmp_path, lightning.SolCallback(interval=0))
     assert "rooflight: nothing is tracked: RuntimeError: no roof" in caplog.text

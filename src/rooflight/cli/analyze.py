@@ -60,7 +60,8 @@ def analyze(
       rooflight analyze gpt2 --mode train --device A100-SXM4-80GB --predict --models models
       rooflight analyze rank0.session rank1.session
     """
-    from rooflight.front import Wish, analyze_ranks, analyze_target, predicted
+    from rooflight.front.sessions import analyze_ranks, predicted
+    from rooflight.front.targets import RunOptions, analyze_target
     from rooflight.reporting.output import check_writable, write_report
     from rooflight.roofline.ranks_report import ranks_report
     from rooflight.roofline.report import report_of
@@ -76,15 +77,16 @@ def analyze(
     if len(target) > 1 and measure:
         raise ValueError("--measure: saved sessions cannot run again")
     predictor = _predictor(models) if predict or models is not None else None
-    wish = Wish(mode=mode, batch=batch, seq=seq, dtype=dtype, optimizer=optimizer, small=small)
+    options = RunOptions(mode=mode, batch=batch, seq=seq, dtype=dtype, optimizer=optimizer, small=small)
     # what the program prints must not end up in the middle of the JSON
     aside = redirect_stdout(sys.stderr) if "-" in (json, markdown) else nullcontext()
     with spinner() as progress, aside:
         if len(target) > 1:
+            options.refuse("the targets are saved sessions, what they ran is settled")
             progress("putting the ranks together")
-            report = ranks_report(analyze_ranks(target, wish, device=device, predictor=predictor), top=top)
+            report = ranks_report(analyze_ranks(target, device, predictor=predictor, progress=progress), top=top)
         else:
-            analysis, notes = analyze_target(target[0], wish, device=device, measured=measure, progress=progress)
+            analysis, notes = analyze_target(target[0], options, device=device, measured=measure, progress=progress)
             if save is not None:
                 progress(f"saving {save}")
                 analysis.session.save(save)

@@ -48,9 +48,11 @@ def devices(context: typer.Context, as_json: AsJson = False) -> None:
 @app.command()
 def show(name: Annotated[str, typer.Argument(help="A device, or a path to a TOML.")], as_json: AsJson = False) -> None:
     """Show every figure of one device: datasheet beside calibration, sources and doubts."""
-    from rooflight.devices.calibrations import called
+    from rooflight.cli.progress import spinner
+    from rooflight.front.device import find_device
 
-    spec = called(name)
+    with spinner() as progress:
+        spec = find_device(name, progress=progress)
     figures = tuple(_figures(spec))
     if as_json:
         _print_json(_identity(spec) | {"figures": [_figure_json(figure, spec) for figure in figures]})

@@ -11,7 +11,7 @@ import typer
 def predict(
     context: typer.Context,
     operator: Annotated[str, typer.Argument(help="An operator of rooflight sample --list.")],
-    device: Annotated[str, typer.Option(help="A device of rooflight devices; cpu: this one.")],
+    device: Annotated[str, typer.Option(help="A device of rooflight devices; cpu, cuda: this machine's.")],
     dtype: Annotated[str, typer.Option(help="bf16, fp16, fp32, ...")] = "bf16",
     models: Annotated[Path | None, typer.Option(help="Folder that rooflight fit wrote. [default: ours]")] = None,
     json: Annotated[str | None, typer.Option(help="Write JSON to this file, - for standard output.")] = None,
@@ -26,15 +26,17 @@ def predict(
       rooflight predict gemm --m 4096 --n 4096 --k 4096 --dtype fp32 --device cpu --models models
       rooflight predict flash_atten --mp 1 --b 4 --h 32 --l 2048 --dim 4096 --dtype fp16 --device A100-SXM4-80GB
     """
-    from rooflight.devices.calibrations import called
+    from rooflight.cli.progress import spinner
+    from rooflight.front.device import find_device
     from rooflight.prediction.predict_report import report_of
     from rooflight.prediction.predictor import Predictor
     from rooflight.reporting.output import check_writable, write_report
 
     check_writable(json)
     shape = _shape(context.args)
-    spec = called(device)
     predictor = Predictor.load(models) if models else Predictor()
+    with spinner() as progress:
+        spec = find_device(device, progress=progress)
     estimates = predictor.predict_shape(operator, shape, dtype, spec)
     write_report(report_of(operator, shape, dtype, spec, estimates), json=json)
 

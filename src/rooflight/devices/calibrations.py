@@ -6,13 +6,14 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from rooflight.devices.catalog import find_by_torch_name, get
+from rooflight.devices.catalog import find_by_torch_name
 from rooflight.devices.spec import DeviceSpec, Roofs
 from rooflight.records.files import write_whole
 
@@ -31,7 +32,10 @@ class Calibration:
 
 
 def save(calibration: Calibration) -> Path:
-    """Write a calibration, in the place of an earlier one of the same fingerprint. A reader never sees half a file."""
+    """Write a calibration, in the place of an earlier one of the same fingerprint. A reader never sees half a file.
+
+    Raises OSError where it cannot be kept.
+    """
     path = _path(calibration.fingerprint)
     path.parent.mkdir(parents=True, exist_ok=True)
     content = msgspec.json.format(msgspec.json.encode(calibration), indent=2)
@@ -41,7 +45,10 @@ def save(calibration: Calibration) -> Path:
 
 def load(fingerprint: str) -> Calibration | None:
     """The calibration with this fingerprint, None where there is none. Raises ValueError for a file that is broken."""
-    path = _path(fingerprint)
+    try:
+        path = _path(fingerprint)
+    except FileNotFoundError:
+        return None
     if not path.is_file():
         return None
     calibration = _read(path)
@@ -52,7 +59,10 @@ def load(fingerprint: str) -> Calibration | None:
 
 def saved() -> tuple[Calibration, ...]:
     """Every calibration on this machine, newest first. Raises ValueError for a file that is broken."""
-    calibrations = map(_read, folder().glob("calibration-*.json"))
+    try:
+        calibrations = [_read(path) for path in folder().glob("calibration-*.json")]
+    except FileNotFoundError:
+        return ()
     return tuple(sorted(calibrations, key=lambda calibration: calibration.measured_at, reverse=True))
 
 
@@ -73,29 +83,19 @@ def device_of(calibration: Calibration) -> DeviceSpec:
     )
 
 
-def called(name: str) -> DeviceSpec:
-    """The device called ``name``, with its newest calibration: one of the catalog, one that was only measured, or
-    "cpu" and "cuda" for what was measured here last. Raises ValueError for an unknown device, for "cpu" and "cuda"
-    where nothing was measured, and for a calibration file that is broken.
-    """
-    calibrated, wanted = [device_of(calibration) for calibration in saved()], name.lower()
-    for spec in calibrated:
-        if wanted == spec.kind or (spec.datasheet is None and wanted == spec.name.lower()):
-            return spec
-    if wanted in ("cpu", "cuda"):
-        raise ValueError(f"no {wanted} was calibrated on this machine: run rooflight calibrate, or name a device")
-    spec = get(name)
-    roofs = next((other.calibrated for other in calibrated if other.name == spec.name), None)
-    return spec if roofs is None else spec.with_calibration(roofs)
-
-
 def folder() -> Path:
-    """Where calibrations are kept: ROOFLIGHT_CACHE, otherwise ``rooflight`` in the user's cache folder."""
+    """Where calibrations are kept: ROOFLIGHT_CACHE, otherwise ``rooflight`` in the user's cache folder.
+
+    Raises FileNotFoundError for a user without a home, as in some containers.
+    """
     own = os.environ.get("ROOFLIGHT_CACHE")
     if own:
         return Path(own)
     users = os.environ.get("XDG_CACHE_HOME")
-    return (Path(users) if users else Path.home() / ".cache") / "rooflight"
+    try:
+        return (Path(users) if users else Path.home() / ".cache") / "rooflight"
+    except RuntimeError as error:
+        raise FileNotFoundError(f"{error}: set ROOFLIGHT_CACHE to a folder") from None
 
 
 def _path(fingerprint: str) -> Path:
@@ -106,6 +106,16 @@ def _path(fingerprint: str) -> Path:
 
 
 def _read(path: Path) -> Calibration:
+    """Each file is read once, until it changes: devices are asked for by name again and again."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise ValueError(_broken(path, error.strerror or "cannot be read")) from None
+    return _read_once(path, (found.st_mtime_ns, found.st_size, found.st_ino))
+
+
+@lru_cache(maxsize=64)
+def _read_once(path: Path, version: tuple[int, ...]) -> Calibration:  # noqa: ARG001
     try:
         return msgspec.json.decode(path.read_bytes(), type=Calibration)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Finds devices by name: the files in ``data``, and the user's own."""
+"""Finds datasheets by name: the files in ``data``, and the user's own."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ _SHIPPED: Final = Path(__file__).parent / "data"
 _VENDOR_WORDS: Final = ("nvidia", "tesla", "geforce", "amd", "instinct")
 
 
-def get(name: str) -> DeviceSpec:
-    """The device called ``name``: a catalog name, what its driver prints, a name's beginning, or a path to a TOML.
+def datasheet(name: str) -> DeviceSpec:
+    """The device called ``name``, as its datasheet has it: a catalog name, what its driver prints, a name's beginning,
+    or a path to a TOML.
 
     Capitals, blanks and hyphens do not matter. Raises ValueError where no device has the name or where several begin
     with it (``"h100"``); a device is never guessed.
@@ -37,7 +38,7 @@ def get(name: str) -> DeviceSpec:
 
 
 def find_by_torch_name(text: str) -> DeviceSpec | None:
-    """The device for which torch, nvidia-smi or rocm-smi prints ``text``; None where none is known.
+    """The datasheet of the device for which torch, nvidia-smi or rocm-smi prints ``text``; None where none is known.
 
     The whole name must agree: a "4090 Laptop GPU", an "A800" and a MIG slice are not the parts they resemble.
     """
@@ -60,10 +61,9 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(_files()))
 
 
-def all_devices() -> tuple[DeviceSpec, ...]:
-    """Every device, sorted by catalog name."""
-    files = _files()
-    return tuple(_load(files[stem]) for stem in sorted(files))
+def same_name(one: str, other: str) -> bool:
+    """Whether two names differ at most in capitals, blanks and marks."""
+    return _squeezed(one) == _squeezed(other)
 
 
 def _files() -> dict[str, Path]:

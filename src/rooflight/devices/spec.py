@@ -129,6 +129,15 @@ class DeviceSpec:
         )
 
     @property
+    def roofs_used(self) -> str:
+        """Where the roofs come from: ``"datasheet"``, or which calibration, or both."""
+        if self.calibrated is None:
+            return "datasheet"
+        if self.datasheet is None:
+            return self.calibrated.source
+        return f"datasheet, or {self.calibrated.source}: the higher of the two, figure by figure"
+
+    @property
     def matrix_clock_headroom(self) -> float | None:
         """Boost clock over the clock of the matrix peaks: what a kernel may honestly reach of them. None: not known."""
         if self.boost_clock_mhz is None:
@@ -156,6 +165,14 @@ class DeviceSpec:
     def launch_latency_s(self) -> float | None:
         """Seconds to launch one kernel: measured, never on datasheets."""
         return self.calibrated.launch_latency_s if self.calibrated else None
+
+
+def roofs_used_by(devices: Iterable[DeviceSpec]) -> str:
+    """``roofs_used`` of several devices: those of the datasheet together, those that were calibrated each by name."""
+    distinct = {device.name: device for device in devices}
+    calibrated = [f"{name}: {device.roofs_used}" for name, device in distinct.items() if device.calibrated is not None]
+    datasheets = ["datasheet"] if len(calibrated) < len(distinct) else []
+    return "; ".join(datasheets + calibrated)
 
 
 def _levels(roofs: Iterable[Roofs]) -> tuple[MemoryLevel, ...]:

@@ -8,6 +8,7 @@ from math import exp
 from pathlib import Path
 from typing import Final
 
+from rooflight.devices.spec import roofs_used_by
 from rooflight.prediction.lint import Finding, Rule
 from rooflight.prediction.measured_table import MeasuredTable
 from rooflight.prediction.predictor import Predictor
@@ -54,7 +55,12 @@ def report_of(
     return Report(
         title=f"Models in {folder}",
         schema=SCHEMA,
-        facts=(("tables", len(tables)), ("times", times), ("left out, flagged by lint", flagged)),
+        facts=(
+            ("tables", len(tables)),
+            ("times", times),
+            ("left out, flagged by lint", flagged),
+            ("roofs from", roofs_used_by(table.device for table in tables)),
+        ),
         tables=(
             Table(
                 title="By kind of work and device",

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rooflight.devices.spec import roofs_used_by
 from rooflight.prediction.lint import Finding, Rule
 from rooflight.prediction.measured_table import MeasuredTable
 from rooflight.records.quantity import Quantity
@@ -54,6 +55,7 @@ def report_of(
             ("Rows", rows),
             ("Rows flagged", total),
             ("Share flagged", Quantity(total / rows, "%")),
+            ("Roofs from", roofs_used_by(table.device for table in tables)),
         ),
         tables=(
             Table(

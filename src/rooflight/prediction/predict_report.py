@@ -27,6 +27,7 @@ def report_of(
     return Report(
         title=f"Predicted: {operator} {sizes} {dtype} on {device.name}",
         schema=SCHEMA,
+        facts=(("roofs from", device.roofs_used),),
         tables=(
             Table(
                 title="Time",

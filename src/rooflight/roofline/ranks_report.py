@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, replace
 from typing import Any
 
+from rooflight.devices.spec import roofs_used_by
 from rooflight.records.quantity import Quantity, percent
 from rooflight.records.report import Cell, Report, Table
 from rooflight.roofline.ranks import RankedAnalysis, RankTimes
@@ -67,8 +68,9 @@ def _facts(ranked: RankedAnalysis) -> Iterable[tuple[str, Cell]]:
     backends = {analysis.session.environment.get("backend", "") for analysis in ranked.analyses.values()} - {""}
     if backends:
         yield "backend", ", ".join(sorted(backends))
-    devices = {analysis.device.name for analysis in ranked.analyses.values()}
-    yield "devices", ", ".join(sorted(devices))
+    devices = [analysis.device for analysis in ranked.analyses.values()]
+    yield "devices", ", ".join(sorted({device.name for device in devices}))
+    yield "roofs from", roofs_used_by(devices)
 
 
 def _notes(ranked: RankedAnalysis) -> Iterable[str]:

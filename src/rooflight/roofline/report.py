@@ -148,6 +148,8 @@ def _facts(analysis: Analysis) -> Iterable[tuple[str, Cell]]:
     totals, coverage, device = analysis.totals, analysis.coverage, analysis.device
     yield "device", f"{device.name} ({_source(device)})"
     yield "roofs", _roofs(analysis)
+    if device.calibrated is not None:
+        yield "roofs from", device.roofs_used
     yield "operations", f"{totals.calls:,} calls of {len(analysis.operations):,} distinct signatures"
     yield "matrix FLOPs", Quantity(totals.matrix_flops, "FLOP")
     yield "vector FLOPs", Quantity(totals.vector_flops, "FLOP")
@@ -426,6 +428,7 @@ def _device_data(device: DeviceSpec) -> dict[str, Any]:
             for level in device.memory
         ],
         "link_bytes_per_s": device.link_bytes_per_s,
+        "roofs_used": device.roofs_used,
         "sources": [roofs.source for roofs in (device.datasheet, device.calibrated) if roofs],
     }
 

@@ -7,9 +7,8 @@ from weakref import ref
 
 from rooflight.capture.modules import Models, models_of
 from rooflight.capture.recorder import record
-from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
-from rooflight.front import current_device
+from rooflight.front.device import find_device
 from rooflight.records.report import Report
 from rooflight.roofline.analysis import Analysis, analyze
 from rooflight.tracking.report import report_of_analysis
@@ -24,7 +23,7 @@ class FunctionalPatcher:
     """
 
     def __init__(self, device: DeviceSpec | str | None = None) -> None:
-        self._device = get(device) if isinstance(device, str) else device
+        self._device = None if device is None else find_device(device)
         self._recording: record | None = None
         self._open = False
         self._error: Exception | None = None
@@ -34,7 +33,7 @@ class FunctionalPatcher:
         """Begin to capture, and forget what was captured before. Raises RuntimeError if it has begun."""
         if self._open:
             raise RuntimeError("patched already: unpatch() first")
-        self._device = self._device or current_device()
+        self._device = find_device(self._device)
         self._error = None
         me = ref(self)  # torch holds the recording: a patcher that is forgotten must not live on in it
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rooflight.capture.modules import Models, models_of
-from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
-from rooflight.front import current_device
+from rooflight.front.device import find_device
 from rooflight.records.report import Report
 from rooflight.roofline.analysis import Analysis, analyze
 from rooflight.tracking.observer import Step, StepObserver
@@ -33,7 +32,7 @@ class LayerSOLHooks:
 
     def __init__(self, model: Models, device: DeviceSpec | str | None = None) -> None:
         self._models = models_of(model)
-        self._device = get(device) if isinstance(device, str) else device
+        self._device = None if device is None else find_device(device)
         self._observer: StepObserver | None = None
         self._error: Exception | None = None
         self._last: Step | None = None
@@ -49,7 +48,7 @@ class LayerSOLHooks:
         """Put the hooks in place, and forget what was seen before. Raises RuntimeError if they are there already."""
         if self.attached:
             raise RuntimeError("the hooks are attached already: detach() first")
-        self._device = self._device or current_device()
+        self._device = find_device(self._device)
         self._last = self._analysis = self._error = None
         self._steps = 0
         self._observer = StepObserver(self._models, self._device, self._fail)

@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rooflight.capture.modules import Models, models_of
-from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
-from rooflight.front import current_device
+from rooflight.front.device import find_device
 from rooflight.records.report import Report
 from rooflight.reporting.writers import write_scalars, writers_in
 from rooflight.tracking.observer import Step, StepObserver
@@ -57,7 +56,7 @@ class Tracker:
     ) -> None:
         if interval < 0:
             raise ValueError(f"a report every {interval} iterations: give a number from 1 on, or 0 for never")
-        spec = get(device) if isinstance(device, str) else device or current_device()
+        spec = find_device(device, progress=lambda text: _log.warning("rooflight: %s", text))
         self.interval, self.top = interval, top
         self.last_step: Step | None = None
         self._writer: Any = None  # the one given last

@@ -7,8 +7,8 @@ import weakref
 from typing import Any
 
 from rooflight.capture.modules import Models
-from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
+from rooflight.front.device import find_device
 from rooflight.tracking.loop import DEFAULT_INTERVAL, Tracker
 
 _log = logging.getLogger("rooflight")
@@ -26,7 +26,7 @@ class TrainerWatch:
     ) -> None:
         if interval < 0:
             raise ValueError(f"a report every {interval} iterations: give a number from 1 on, or 0 for never")
-        self._device = get(device) if isinstance(device, str) else device
+        self._device = None if device is None else find_device(device)
         self._interval, self._top = interval, top
         self.tracker: Tracker | None = None
         self._left_behind: weakref.finalize[Any, TrainerWatch] | None = None

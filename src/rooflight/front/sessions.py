@@ -1,0 +1,116 @@
+"""From what was recorded to an analysis: a session, a recording that has just ended, or the sessions of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rooflight.devices.spec import DeviceSpec, Roofs
+from rooflight.front.device import Progress, find_device, log_progress
+from rooflight.records.archive import load
+from rooflight.records.estimate import Estimate
+from rooflight.records.session import Session
+from rooflight.roofline.analysis import Analysis
+from rooflight.roofline.analysis import analyze as analyze_for
+
+if TYPE_CHECKING:
+    from rooflight.capture.recorder import record
+    from rooflight.prediction.predictor import Predictor
+    from rooflight.roofline.ranks import RankedAnalysis
+
+
+def analyze(
+    session: Session | record,
+    device: DeviceSpec | str | None = None,
+    *,
+    target: str = "",
+    predictor: Predictor | None = None,
+    progress: Progress = log_progress,
+) -> Analysis:
+    """Cost a session, or a finished recording, and bound it for a device: a spec, a name (``"H100-SXM5-80GB"``), "cpu"
+    or "cuda" for what is here, or None for the one it was recorded on; ``rooflight.front.device`` says how each is
+    found, and with which roofs.
+
+    A CPU that is this machine's and was never calibrated is calibrated now. With a ``predictor``, times are predicted
+    too, as ``predicted`` does. Raises ValueError for an unknown device.
+    """
+    if not isinstance(session, Session):
+        session = session.session
+    analysis = analyze_for(session, find_device(device, session=session, progress=progress), target)
+    return analysis if predictor is None else predicted(analysis, predictor)
+
+
+def predicted(analysis: Analysis, predictor: Predictor) -> Analysis:
+    """The same analysis with predicted times beside the bounds; each distinct op is predicted once, on its own.
+
+    Raises ValueError for a model that turns out to be damaged when it is first needed.
+    """
+    session = analysis.session
+    counted = np.unique(session.columns.signature[session.counted]).tolist()
+    found = predictor.predict_many([(session.signatures[number],) for number in counted], _as_it_ran(analysis))
+    estimates: list[Estimate | None] = [None] * len(session.signatures)
+    for number, estimate in zip(counted, found, strict=True):
+        estimates[number] = estimate
+    return analyze_for(session, analysis.device, analysis.target, estimates)
+
+
+def analyze_file(path: str, device: str | None = None, *, progress: Progress = log_progress) -> Analysis:
+    """A saved session, analysed. Raises ValueError for a damaged file and an unknown device."""
+    session = load(path)
+    target = session.environment.get("target", Path(path).name)
+    return analyze(session, device, target=target, progress=progress)
+
+
+def analyze_ranks(
+    paths: Sequence[str],
+    device: str | None = None,
+    *,
+    predictor: Predictor | None = None,
+    progress: Progress = log_progress,
+) -> RankedAnalysis:
+    """The saved sessions of a run's ranks, analysed and put together, for a device or the ones they ran on.
+
+    Raises ValueError for a path that is no saved session, and for sessions that do not belong together.
+    """
+    from rooflight.roofline.ranks import merge
+
+    others = [path for path in paths if not is_session(path)]
+    if others:
+        raise ValueError(f"{others[0]} is no saved session: several targets are the sessions of a run, one a rank")
+    sessions = [load(path) for path in paths]
+    # found once: a device that is to be calibrated first is calibrated for all ranks
+    spec = None if device is None else find_device(device, progress=progress)
+    analyses = [
+        analyze(
+            session,
+            spec,
+            target=session.environment.get("target", "a step"),
+            predictor=predictor,
+            progress=progress,
+        )
+        for session in sessions
+    ]
+    return merge(analyses, [Path(path).name for path in paths])
+
+
+def is_session(path: str) -> bool:
+    """Whether a target names a saved session; one that is damaged is to be told so, not taken for a preset."""
+    file = Path(path)
+    return file.is_file() and file.suffix not in (".py", ".json")
+
+
+def _as_it_ran(analysis: Analysis) -> DeviceSpec:
+    """The device with the peak of float32 products that the run's settings allowed: a predictor knows no settings."""
+    device = analysis.device
+    peak = device.matrix_peak(analysis.float32_matrix)
+    if analysis.float32_matrix == "float32" or peak is None:
+        return device
+
+    def faster(roofs: Roofs | None) -> Roofs | None:
+        return roofs and replace(roofs, matrix_flops_per_s={**roofs.matrix_flops_per_s, "float32": peak})
+
+    return replace(device, datasheet=faster(device.datasheet), calibrated=faster(device.calibrated))
