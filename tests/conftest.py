@@ -23,10 +23,17 @@ def pytest_unconfigure(config):
 
 
 @pytest.fixture(scope="session")
-def slurm():
-    """A SLURM cluster of two nodes on this machine; a test that asks for it is skipped where SLURM is not installed."""
+def slurm_session():
+    """The cluster of all tests of this process."""
     with slurm_cluster() as cluster:
         yield cluster
+
+
+@pytest.fixture
+def slurm(slurm_session):
+    """A SLURM cluster of two idle nodes on this machine; a test that asks for it is skipped where there is no SLURM."""
+    slurm_session.wait_until_idle()
+    return slurm_session
 
 
 @pytest.fixture

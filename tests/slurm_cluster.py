@@ -24,7 +24,8 @@ import pytest
 
 DAEMONS = ("munged", "slurmctld", "slurmd", "setpriv")
 COMMANDS = ("sbatch", "squeue", "sinfo", "scancel", "scontrol")
-_READY_S = 30.0
+_READY_S = 60.0
+_ATTEMPTS = 3
 _END_S = 10.0
 
 CONF = """
@@ -87,6 +88,13 @@ class SlurmCluster:
             time.sleep(0.05)
         raise AssertionError(f"job {job} did not end in {seconds:g} s: {states}")
 
+    def wait_until_idle(self, seconds: float = 60.0) -> None:
+        """Return when no node has a job left: one that was cancelled takes a while to end."""
+        deadline = time.monotonic() + seconds
+        while _states(self) != ["idle"] * len(self.nodes):
+            assert time.monotonic() < deadline, f"nodes are {_states(self)} after {seconds:g} s"
+            time.sleep(0.05)
+
 
 def missing() -> tuple[str, ...]:
     """SLURM's programs that are not installed here."""
@@ -98,24 +106,32 @@ def slurm_cluster(nodes: Sequence[str] = ("one", "two")) -> Iterator[SlurmCluste
     """A cluster whose nodes are idle. Skips the test where SLURM is not installed."""
     if gone := missing():
         pytest.skip(f"slurm-wlm is not installed ({', '.join(gone)}): apt-get install slurm-wlm")
-    # not pytest's folder: the path of a socket has at most 107 characters
-    with tempfile.TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        _configure(folder, nodes)
-        env = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
-        cluster = SlurmCluster(folder=folder, nodes=tuple(nodes), env=env)
-        try:
-            _start(cluster)
-            yield cluster
-        finally:
-            _end(cluster)
+    with contextlib.ExitStack() as opened:
+        for attempt in range(1, _ATTEMPTS + 1):
+            with contextlib.ExitStack() as tried:
+                # not pytest's folder: the path of a socket has at most 107 characters
+                name = tried.enter_context(tempfile.TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True))
+                env = {**os.environ, "SLURM_CONF": f"{name}/slurm.conf"}
+                cluster = SlurmCluster(folder=Path(name), nodes=tuple(nodes), env=env)
+                tried.callback(_end, cluster)
+                try:
+                    _configure(cluster)
+                    _start(cluster)
+                except RuntimeError:  # somebody took a port between its choice and its use
+                    if attempt == _ATTEMPTS:
+                        raise
+                    continue
+                opened.push(tried.pop_all())
+                break
+        yield cluster
 
 
 def _program(name: str) -> str | None:
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 
 
-def _configure(folder: Path, nodes: Sequence[str]) -> None:
+def _configure(cluster: SlurmCluster) -> None:
+    folder, nodes = cluster.folder, cluster.nodes
     ports = _free_ports(1 + len(nodes))
     host = socket.gethostname().split(".")[0]
     lines = [CONF.format(folder=folder, host=host, user=getpass.getuser(), port=ports[0])]

@@ -91,13 +91,17 @@ def test_nodes_and_gpus_are_asked_for_as_they_are(monkeypatch, slurm):
     monkeypatch.setenv("SLURM_CONF", slurm.env["SLURM_CONF"])
     slurm.run("scontrol", "update", "NodeName=two", "State=DRAIN", "Reason=test")
     try:
-        assert commands.nodes() == commands.nodes("main") == {"one": 1}
+        one, two = commands.nodes()
+        assert (one.name, one.idle, one.gpus) == ("one", True, 1)
+        assert (two.name, two.idle, two.gpus) == ("two", False, 1)
+        assert commands.nodes("main") == (one, two)
         asked = allocation(None, nodes=None, partition=None)
         assert (asked.nodes, asked.kind, asked.gpus) == (1, "cuda", 1)
         assert allocation("cpu", nodes=7, partition="main").nodes == 7
         slurm.run("scontrol", "update", "NodeName=one", "State=DRAIN", "Reason=test")
         with pytest.raises(ValueError, match="no node is idle: pass --nodes N"):
             allocation("cpu", nodes=None, partition=None)
+        assert allocation("cuda", nodes=2, partition=None).nodes == 2  # to be waited for
     finally:
         slurm.run("scontrol", "update", "NodeName=one,two", "State=RESUME")
     with pytest.raises(ValueError, match="no partition gpu: sinfo lists them"):

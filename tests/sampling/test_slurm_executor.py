@@ -80,7 +80,7 @@ def test_a_job_of_parts_side_by_side_fails_where_one_of_them_does(tmp_path, good
 
 
 def test_what_no_node_could_run_is_refused_at_once(tmp_path):
-    words = ("--executor", "slurm", "--submit", "--parts", "2", "--out", str(tmp_path))
+    words = ("--cpu", "--executor", "slurm", "--submit", "--parts", "2", "--out", str(tmp_path))
     nowhere = {**os.environ, "PATH": str(tmp_path)}
     for arguments, message in (
         (("gemm", "--budget", "1s"), "there is no sbatch here: leave out --submit and copy the job script"),

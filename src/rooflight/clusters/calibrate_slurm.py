@@ -34,22 +34,23 @@ class Allocation:
 
 
 def allocation(kind: Literal["cpu", "cuda"] | None, *, nodes: int | None, partition: str | None) -> Allocation:
-    """All idle nodes of a partition, or ``nodes`` of them; ``kind`` None: those with GPUs where there are any.
+    """All idle nodes of a partition, or any ``nodes`` of it; ``kind`` None: those with GPUs where there are any.
 
     Raises ValueError where no node is idle and no number was given, or none has a GPU though one was asked for.
     """
-    idle = slurm.nodes(partition)
-    counts = {name: gpus for name, gpus in idle.items() if gpus}
-    if kind == "cuda" and not counts:
-        raise ValueError("no idle node has a GPU that SLURM knows of (its Gres): use --device cpu, or --partition")
-    kind = kind or ("cuda" if counts else "cpu")
-    usable = len(counts if kind == "cuda" else idle)
-    if not usable and nodes is None:
+    there = slurm.nodes(partition)
+    with_gpus = [node for node in there if node.gpus]
+    if kind == "cuda" and not with_gpus:
+        raise ValueError("no node has a GPU that SLURM knows of (Gres): use --device cpu, or another --partition")
+    kind = kind or ("cuda" if with_gpus else "cpu")
+    usable = with_gpus if kind == "cuda" else there
+    idle = sum(node.idle for node in usable)
+    if not idle and nodes is None:
         raise ValueError("no node is idle: pass --nodes N to wait for N of them, or another --partition")
-    least, most = min(counts.values(), default=0), max(counts.values(), default=0)
+    least, most = min(node.gpus for node in usable), max(node.gpus for node in usable)
     notes = (f"Nodes have {least} to {most} GPUs: {least} of each were calibrated.",) if least != most else ()
     return Allocation(
-        nodes=nodes or usable,
+        nodes=nodes or idle,
         partition=partition or "",
         kind=kind,
         gpus=least if kind == "cuda" else 0,

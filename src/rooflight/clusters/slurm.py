@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -75,24 +76,32 @@ def cancel(job: int) -> None:
         ask("scancel", str(job))
 
 
-def nodes(partition: str | None = None) -> dict[str, int]:
-    """The idle nodes of a partition (None: the default one) and how many GPUs each has, as far as SLURM knows.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmNode:
+    """A node: whether it is idle (and answers), and how many GPUs SLURM knows of."""
+
+    name: str
+    idle: bool
+    gpus: int
+
+
+def nodes(partition: str | None = None) -> tuple[SlurmNode, ...]:
+    """The nodes of a partition (None: the default one).
 
     Raises ValueError for a partition that is not there, RuntimeError where the controller does not answer.
     """
     partition = partition or os.environ.get("SBATCH_PARTITION")
-    found, seen = {}, False
+    found = []
     for line in ask("sinfo", "--noheader", "--Node", "--format=%N|%P|%T|%G").splitlines():
         name, where, now, resources = line.split("|")
         if where.rstrip("*") == partition or (partition is None and where.endswith("*")):
-            seen = True
-            if now == "idle":  # one that does not answer is idle*
-                found[name] = sum(int(count) for count in re.findall(r"\bgpu(?::[^:,()]+)?:(\d+)", resources))
-    if not seen:
+            gpus = sum(int(count) for count in re.findall(r"\bgpu(?::[^:,()]+)?:(\d+)", resources))
+            found.append(SlurmNode(name=name, idle=now == "idle", gpus=gpus))  # one that does not answer is "idle*"
+    if not found:
         raise ValueError(
             f"no partition {partition}: sinfo lists them" if partition else "no default partition: name one"
         )
-    return found
+    return tuple(found)
 
 
 def largest_array() -> int | None:
