@@ -265,6 +265,11 @@ def split_and_multiply() -> Case:
 
 
 @case
+def nonzeros_counted() -> Case:
+    return Case(lambda x: torch.count_nonzero(x.relu()), (normal(ROWS, WIDTH),))
+
+
+@case
 def rows_summed_twice() -> Case:
     def sums(x: Tensor) -> tuple[Tensor, Tensor]:
         total = x.cos().sum(-1)

@@ -79,6 +79,13 @@ def test_a_reduction_and_its_broadcast_are_one_kernel():
     assert moved(fusion_of((SUM, (0,), (1,)), (SUB_ROW, (0, 1), (2,)))) == [(B, B)]
 
 
+def test_counting_nonzeros_is_a_sum_and_finding_them_is_not():
+    counting = op("aten::count_nonzero", {"self": X}, [spec((), "int64")])
+    finding = op("aten::nonzero", {"self": X}, [spec((64, 2), "int64")])  # how many there are is data
+    assert moved(fusion_of((EXP, (0,), (1,)), (counting, (1,), (2,)))) == [(B, 8)]
+    assert members(fusion_of((EXP, (0,), (1,)), (finding, (1,), (2,)))) == [[0], [1]]
+
+
 def test_a_product_takes_the_chain_that_follows_into_its_epilogue():
     fusion = fusion_of((MM, (0, 1), (2,)), (EXP, (2,), (3,)), (ADD, (3, 4), (5,)))
     assert members(fusion) == [[0, 1, 2]]

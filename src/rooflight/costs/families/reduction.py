@@ -37,8 +37,7 @@ REDUCTIONS: dict[int, str] = {
 }
 
 for _flops, _ops in REDUCTIONS.items():
-    for _name in names(_ops):
-        formula(_name, fusable=_name != "aten::count_nonzero")(reducing(_flops))
+    formula(*names(_ops))(reducing(_flops))
 
 
 @formula("aten::value_selecting_reduction_backward", "aten::cummaxmin_backward")
