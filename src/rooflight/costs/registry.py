@@ -67,7 +67,8 @@ def formula(
 
     What else estimates and bounds of them go by:
 
-    - ``product``: [b, m, k] @ [b, k, n], whose sizes models see. One with a size of 1 is fusable like a pointwise op.
+    - ``product``: [b, m, k] @ [b, k, n], whose sizes models see. With a size of 1 it fuses like a pointwise op, if it
+      is ``fusable``.
     - ``convolution``: FFT may do with fewer multiplications than are counted, along the ``weight``'s last dimensions.
     - ``error_group``: errors of estimates of one group have one cause and add up; groups err independently.
 

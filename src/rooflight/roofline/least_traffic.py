@@ -1,0 +1,164 @@
+"""The least that must move between regions: a flow, which by duality is no more than any cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rooflight.roofline.regions import OpGraph, Region
+
+_DEEPEST = 200
+"""Ops that a flow follows upwards. What lies beyond counts as nothing, so that the bound stays one."""
+
+
+def regions_of(graph: OpGraph, results: Sequence[int]) -> tuple[Region, ...]:
+    """The regions of a graph, in the order in which they begin, with what they must read and write. ``results`` are the
+    values that must be there in the end.
+    """
+    return _Traffic(graph).regions(results)
+
+
+class _Traffic:
+    """What each region reads and writes, filled in region by region."""
+
+    def __init__(self, graph: OpGraph) -> None:
+        self._graph = graph
+        self._first_ops = graph.first_ops()
+        self._regions: dict[int, Region] = {}  # by first op
+        self._ops: dict[int, list[int]] = {}
+        for op, first in enumerate(self._first_ops):
+            self._ops.setdefault(first, []).append(op)
+        for first, ops in self._ops.items():
+            self._regions[first] = Region(records=[graph.records[op] for op in ops])
+        self._flow = _Flow(graph)
+
+    def regions(self, results: Iterable[int]) -> tuple[Region, ...]:
+        """The regions with their traffic."""
+        for value in self._written_whole(results):
+            self._flow.mark_written(value)
+            if self._graph.makers[value] >= 0:
+                self._write(value, self._graph.sizes[value])
+        for first, ops in self._ops.items():
+            self._supply(self._regions[first], *self._needs(first, ops))
+        return tuple(self._regions.values())
+
+    def _written_whole(self, results: Iterable[int]) -> set[int]:
+        """Results, and what ops read that cannot compute it again."""
+        graph = self._graph
+        written = set(results)
+        for op, fusion in enumerate(graph.fusions):
+            if not fusion.with_makers:
+                taken = zip(graph.inputs_of(op), fusion.read, strict=True)
+                written.update(value for value, size in taken if size or not fusion.known)
+        return written
+
+    def _needs(self, first: int, ops: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
+        """Bytes that a region needs of values of others: those its anchors take whole, and those of its chains."""
+        graph, makers, first_ops = self._graph, self._graph.makers, self._first_ops
+        whole: dict[int, int] = {}
+        needed: dict[int, int] = {}
+        for op in ops:
+            fusion, inputs = graph.fusions[op], graph.inputs_of(op)
+            needs = needed if fusion.with_makers else whole
+            sizes: Iterable[tuple[int, int]] = zip(inputs, fusion.read, strict=True)
+            for value, size in _summed(sizes) if fusion.aliased else sizes:
+                maker = makers[value]
+                if size and (maker < 0 or first_ops[maker] != first) and needs.get(value, 0) < size:
+                    needs[value] = size
+        return whole, needed
+
+    def _supply(self, region: Region, whole: dict[int, int], needed: dict[int, int]) -> None:
+        """Let the least move that gives a region what it needs.
+
+        What is given goes first, since it must be read as it is; it may then serve to compute the rest.
+        """
+        flow, storages = self._flow, self._graph.storages
+        flow.begin(whole)
+        for value, size in whole.items():
+            _add_to(region.reads, storages[value], size)
+        for value in flow.given_first([value for value in needed if value not in whole]):
+            size = needed[value]
+            sent = flow.send(value, size)
+            _add_to(region.reads, storages[value], min(size, sent))
+            if sent > size:
+                self._write(value, sent - size)
+
+    def _write(self, value: int, size: int) -> None:
+        region = self._regions[self._first_ops[self._graph.makers[value]]]
+        _add_to(region.writes, self._graph.storages[value], size)
+
+
+class _Flow:
+    """Bytes sent from what is *given* (there before the step, or made by ops that are no chain) through what chains
+    compute from it, to one region after another.
+
+    A value lets each region read its size once; to be written, it lets its size through once for all regions.
+    """
+
+    def __init__(self, graph: OpGraph) -> None:
+        self._graph = graph
+        chains = [fusion.is_chain for fusion in graph.fusions]
+        self._given = bytearray(
+            storage not in graph.inside if maker < 0 else not chains[maker]
+            for storage, maker in zip(graph.storages, graph.makers, strict=True)
+        )
+        self._unwritten = [size if maker >= 0 else 0 for maker, size in zip(graph.makers, graph.sizes, strict=True)]
+        self._unread: dict[int, int] = {}  # what the region in hand could still read of a value, its size if not here
+        self._dry: set[int] = set()  # values through which the region in hand gets no more
+
+    def mark_written(self, value: int) -> None:
+        """Note that a value is written anyway, so that no region pays for it."""
+        self._unwritten[value] = 0
+
+    def begin(self, read: Iterable[int]) -> None:
+        """Turn to the next region, which reads these values whole anyway."""
+        self._dry.clear()
+        self._unread = dict.fromkeys(read, 0)
+
+    def given_first(self, values: Sequence[int]) -> list[int]:
+        """The same values, those given first."""
+        given = self._given
+        return [value for value in values if given[value]] + [value for value in values if not given[value]]
+
+    def send(self, value: int, size: int) -> int:
+        """Bytes that must move for the region in hand to have ``size`` of a value: what exceeds ``size`` is written."""
+        self._unread[value] = size
+        return self._through(value, 2 * size, _DEEPEST)
+
+    def _through(self, value: int, wanted: int, depth: int) -> int:
+        """Send at most ``wanted`` bytes through a value."""
+        unread = self._unread.get(value)
+        if unread is None:
+            unread = self._graph.sizes[value]
+        unwritten = self._unwritten[value]
+        wanted = min(wanted, unread + unwritten)
+        if wanted <= 0:
+            return 0
+        sent = wanted if self._given[value] else self._into(value, wanted, depth)
+        self._unread[value] = unread - min(unread, sent)
+        if sent > unread:
+            self._unwritten[value] = unwritten - (sent - unread)
+        return sent
+
+    def _into(self, value: int, wanted: int, depth: int) -> int:
+        """The same, from what a value is computed from; first from what is given, the shorter way."""
+        if depth == 0 or value in self._dry or self._graph.makers[value] < 0:
+            return 0
+        sent = 0
+        for source in self.given_first(self._graph.sources_of(value)):
+            sent += self._through(source, wanted - sent, depth - 1)
+            if sent == wanted:
+                return sent
+        self._dry.add(value)
+        return sent
+
+
+def _summed(sizes: Iterable[tuple[int, int]]) -> Iterable[tuple[int, int]]:
+    merged: dict[int, int] = {}
+    for value, size in sizes:
+        merged[value] = merged.get(value, 0) + size
+    return merged.items()
+
+
+def _add_to(sizes: dict[int, int], storage: int, size: int) -> None:
+    if size:
+        sizes[storage] = sizes.get(storage, 0) + size

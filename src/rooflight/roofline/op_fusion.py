@@ -1,0 +1,131 @@
+"""How the calls of one signature fuse with others, and which bytes they move tensor by tensor."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rooflight.costs.cost import OpCost, Uncosted
+from rooflight.costs.registry import traits_of
+from rooflight.records.signature import OpSignature
+from rooflight.records.tensor import UNSHARED, TensorSpec, distinct_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpFusion:
+    """What calls of one signature move and how they fuse: with the ops that make their inputs, with those that read
+    their outputs.
+
+    ===========  ===========  ============
+    kind         with makers  with readers
+    ===========  ===========  ============
+    chain        True         True
+    chain's end  True         False         a scatter
+    anchor       False        True          a product: its inputs must be there
+    barrier      False        False
+    ===========  ===========  ============
+
+    ``read`` and ``written`` are bytes by place: one entry an input, one an output. ``known``: the op has a cost.
+    ``aliased``: some inputs share memory. ``feeds`` names the places of the inputs that an output depends on: one entry
+    for all outputs, or one for each.
+    """
+
+    with_makers: bool
+    with_readers: bool
+    known: bool = True
+    read: tuple[int, ...] = ()
+    written: tuple[int, ...] = ()
+    aliased: bool = False
+    feeds: tuple[tuple[int, ...], ...] = ((),)
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether it fuses with both: another kernel could then compute its outputs again."""
+        return self.with_makers and self.with_readers
+
+    def of_call(self, num_reads: int, num_writes: int) -> OpFusion:
+        """That of a call which touched so many storages although its signature has another number of tensors: their
+        bytes in even shares.
+        """
+        return replace(
+            self,
+            read=_even_shares(self.read, num_reads),
+            written=_even_shares(self.written, num_writes),
+            aliased=True,
+            feeds=(tuple(range(num_reads)),),
+        )
+
+
+def op_fusion_of(op: OpSignature, cost: OpCost | Uncosted) -> OpFusion | None:
+    """As the op's formula declares it; None for a view, which runs no kernel."""
+    if isinstance(cost, Uncosted):
+        return OpFusion(with_makers=False, with_readers=False, known=False)
+    traits = traits_of(op.name)
+    if traits.view:
+        return None
+    is_product = cost.matrix_flops > 0 and not (traits.product and _is_thin(op, cost))
+    is_chain = traits.fusable and not is_product
+    read = _shares(op.inputs, cost.bytes_read, op.outputs)
+    for place, name in enumerate(op.input_names if traits.mask_input else ()):
+        if name == traits.mask_input:
+            read[place] = min(read[place], op.inputs[place].numel)
+    return OpFusion(
+        with_makers=is_chain,
+        with_readers=traits.epilogue if is_product else is_chain and not traits.ends_chain,
+        read=tuple(read),
+        written=tuple(_shares(op.outputs, cost.bytes_written)),
+        aliased=any(tensor.storage != UNSHARED for tensor in op.inputs),
+        feeds=_feeds(op, read),
+    )
+
+
+def _is_thin(op: OpSignature, cost: OpCost) -> bool:
+    """A product with a dimension of 1 uses each element of its largest tensor once: a compiler may do without it."""
+    largest = max((tensor.numel for tensor in (*op.inputs, *op.outputs)), default=0)
+    return cost.matrix_flops <= 2 * largest
+
+
+def _feeds(op: OpSignature, read: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Each output depends on all that is read, those of ``_foreach_add([a, b], [c, d])`` on a and c, b and d."""
+    everything = tuple(place for place, size in enumerate(read) if size)
+    lists = Counter(op.input_names)
+    lanes = len(op.outputs)
+    if lanes < 2 or not traits_of(op.name).over_lists or lanes not in lists.values():
+        return (everything,)
+    feeds: list[list[int]] = [[] for _ in range(lanes)]
+    for place in everything:
+        name = op.input_names[place]
+        lane = place - op.input_names.index(name)
+        for feed in [feeds[lane]] if lists[name] == lanes else feeds:
+            feed.append(place)
+    return tuple(map(tuple, feeds))
+
+
+def _shares(tensors: Sequence[TensorSpec], total: int, mutated: Sequence[TensorSpec] = ()) -> list[int]:
+    """How many of an op's ``total`` bytes belong to each tensor, memory shared between them counted at the first.
+
+    An op that touches fewer bytes than its tensors have leaves one out (what ``copy_`` overwrites, what only lends its
+    shape) or touches part of the largest (a gather).
+    """
+    sizes: list[int] = []
+    aliases: dict[int, list[TensorSpec]] = {}
+    for tensor in tensors:
+        earlier = [] if tensor.storage == UNSHARED else aliases.setdefault(tensor.storage, [])
+        sizes.append(distinct_bytes([*earlier, tensor]) - distinct_bytes(earlier) if earlier else tensor.nbytes)
+        earlier.append(tensor)
+    overwritten = {tensor.storage for tensor in mutated} - {UNSHARED}
+    excess = sum(sizes) - total
+    while excess > 0:
+        ranks = [
+            (size == excess, tensor.storage in overwritten, size) for tensor, size in zip(tensors, sizes, strict=True)
+        ]
+        largest = ranks.index(max(ranks))
+        taken = min(excess, sizes[largest])
+        sizes[largest] -= taken
+        excess -= taken
+    return sizes
+
+
+def _even_shares(sizes: Sequence[int], count: int) -> tuple[int, ...]:
+    return tuple(sizes) if len(sizes) == count else (sum(sizes) // max(1, count),) * count

@@ -1,0 +1,183 @@
+"""Which ops one kernel could do together: a session's ops, the values between them, and regions of ops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rooflight.records.session import Session
+from rooflight.roofline.op_fusion import OpFusion
+
+
+@dataclass(slots=True)
+class Region:
+    """Ops that one kernel could do. Bytes are by storage."""
+
+    records: list[int] = field(default_factory=list)
+    reads: dict[int, int] = field(default_factory=dict)
+    writes: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes that must enter the kernel."""
+        return sum(self.reads.values())
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes that must leave the kernel."""
+        return sum(self.writes.values())
+
+
+class OpGraph:
+    """Ops, the values between them and which ops share a region, made in one pass through a session.
+
+    A value is what a storage holds from one write to the next. Ops and values are numbers into lists, for speed.
+    """
+
+    def __init__(self, session: Session, fusions: Sequence[OpFusion | None]) -> None:
+        """``fusions`` go with the session's signatures."""
+        self.records: list[int] = []  # by op, like what follows
+        self.fusions: list[OpFusion] = []
+        self.first_made: list[int] = []  # number of the op's first value
+        self._first_input = [0]
+        self._inputs: list[int] = []  # values, op by op and place by place
+        self._stages: list[int] = []
+        self._joined: list[int] = []  # an earlier op of the same region, or itself
+        self.storages: list[int] = []  # by value, like what follows
+        self.makers: list[int] = []  # op that wrote it, -1 if none of the step did
+        self.sizes: list[int] = []
+        self.is_read = bytearray()
+        self._value_stages: list[int] = []
+        self._readers: list[int] = []  # a fusable op that reads it, -1 if none does
+        self._later_readers: dict[tuple[int, int], int] = {}  # value, stage -> the same for further stages
+        self.held: dict[int, int] = {}  # storage -> the value it holds now
+        self.stood: dict[int, int] = {}  # storage -> the value it held before the step
+        self.inside = _made_inside(session)
+        for record, fusion, reads, writes in _calls(session, fusions):
+            self._add(record, fusion, reads, writes)
+
+    def inputs_of(self, op: int) -> list[int]:
+        """The values an op reads, by place."""
+        return self._inputs[self._first_input[op] : self._first_input[op + 1]]
+
+    def sources_of(self, value: int) -> list[int]:
+        """The values that one was computed from, by the op that made it."""
+        maker, inputs = self.makers[value], self._inputs
+        first, feeds = self._first_input[maker], self.fusions[maker].feeds
+        return [inputs[first + place] for place in feeds[value - self.first_made[maker] if len(feeds) > 1 else 0]]
+
+    def first_ops(self) -> list[int]:
+        """By op, the first one of its region."""
+        first: list[int] = []
+        for op, earlier in enumerate(self._joined):
+            first.append(op if earlier == op else first[earlier])
+        return first
+
+    def _add(self, record: int, fusion: OpFusion, reads: Sequence[int], writes: Sequence[int]) -> None:
+        """Add a call, and join it to the ops that it may share a kernel with."""
+        op, held = len(self.fusions), self.held
+        inputs = [held[storage] if storage in held else self._stand(storage) for storage in reads]
+        self.records.append(record)
+        self.fusions.append(fusion)
+        self._inputs += inputs
+        self._first_input.append(len(self._inputs))
+        stage = self._read(fusion, inputs)
+        self._stages.append(stage)
+        self._joined.append(op)
+        if fusion.with_makers:
+            self._join(op, self._neighbours(op, fusion, inputs))
+        self._write(op, fusion.written, writes, stage if fusion.is_chain else stage + 1)
+
+    def _read(self, fusion: OpFusion, inputs: Sequence[int]) -> int:
+        """Note what a call reads. Returns its stage."""
+        stages, makers, sizes, is_read = self._value_stages, self.makers, self.sizes, self.is_read
+        stage = 0
+        for value, size in zip(inputs, fusion.read, strict=True):
+            is_read[value] = True
+            if size or not fusion.known:
+                stage = max(stage, stages[value])
+                if makers[value] < 0 and sizes[value] < size:
+                    sizes[value] = size
+        return stage
+
+    def _neighbours(self, op: int, fusion: OpFusion, inputs: Sequence[int]) -> list[int]:
+        """Earlier ops that a fusable one shares a kernel with: of its stage, makers and readers of what it reads."""
+        stages, makers, readers, fusions = self._stages, self.makers, self._readers, self.fusions
+        stage = stages[op]
+        found: list[int] = []
+        for value, size in zip(inputs, fusion.read, strict=True):
+            if not size:
+                continue
+            maker, reader = makers[value], readers[value]
+            if maker >= 0 and self._value_stages[value] == stage and fusions[maker].with_readers:
+                found.append(maker)
+            if reader < 0:
+                readers[value] = op
+            elif stages[reader] == stage:
+                found.append(reader)
+            else:
+                found.append(self._later_readers.setdefault((value, stage), op))
+        return found
+
+    def _join(self, op: int, neighbours: Iterable[int]) -> None:
+        """Make one region of an op, which has none yet, and those of its neighbours."""
+        joined, first = self._joined, op
+        for neighbour in neighbours:
+            other = neighbour
+            while joined[other] != other:  # up to the first op of its region
+                joined[other] = other = joined[joined[other]]
+            if other != first:
+                joined[max(first, other)] = min(first, other)
+                first = min(first, other)
+
+    def _write(self, op: int, sizes: Sequence[int], writes: Sequence[int], stage: int) -> None:
+        first, count = len(self.makers), len(writes)
+        self.first_made.append(first)
+        self.storages += writes
+        self.sizes += sizes
+        self.makers += [op] * count
+        self._value_stages += [stage] * count
+        self._readers += [-1] * count
+        self.is_read += b"\x01" * count
+        if count:
+            self.is_read[first] = False  # what else an op returns and nobody reads, a compiler leaves out
+        self.held.update(zip(writes, range(first, first + count), strict=True))
+
+    def _stand(self, storage: int) -> int:
+        """What a storage held that no counted op wrote: it was there before, or a part of a composite made it."""
+        value = self.held[storage] = len(self.makers)
+        if storage not in self.inside:
+            self.stood[storage] = value
+        self.storages.append(storage)
+        self.makers.append(-1)
+        self.sizes.append(0)
+        self._value_stages.append(0)
+        self._readers.append(-1)
+        self.is_read.append(True)
+        return value
+
+
+def _made_inside(session: Session) -> frozenset[int]:
+    """Storages that parts of composites wrote."""
+    in_parts = np.repeat(~session.counted, np.diff(session.columns.written_offsets))
+    return frozenset(session.columns.written_ids[in_parts].tolist())
+
+
+def _calls(
+    session: Session, fusions: Sequence[OpFusion | None]
+) -> Iterator[tuple[int, OpFusion, list[int], list[int]]]:
+    """Record, fusion, storages read and written of each counted call that runs a kernel."""
+    columns = session.columns
+    signatures = columns.signature.tolist()
+    read_ids, read_offsets = columns.read_ids.tolist(), columns.read_offsets.tolist()
+    written_ids, written_offsets = columns.written_ids.tolist(), columns.written_offsets.tolist()
+    for record in session.counted.nonzero()[0].tolist():
+        fusion = fusions[signatures[record]]
+        if fusion is not None:
+            reads = read_ids[read_offsets[record] : read_offsets[record + 1]]
+            writes = written_ids[written_offsets[record] : written_offsets[record + 1]]
+            if len(reads) != len(fusion.read) or len(writes) != len(fusion.written):
+                fusion = fusion.of_call(len(reads), len(writes))
+            yield record, fusion, reads, writes
