@@ -65,7 +65,7 @@ def merged(folder: Path, name: str, world: int, *, untimed: int = 0) -> RankedAn
     assert ranked.missing == ()
     for one in ranks:
         check(one, untimed)
-    assert ranks_report(ranked).data["slowest_rank"] == ranked.slowest
+    assert ranks_report(ranked).data.slowest_rank == ranked.slowest
     return ranked
 
 
@@ -146,9 +146,7 @@ def test_the_slowed_rank_is_named(four: Path) -> None:
     assert ranked.slowest == ranked.least_exposed == SLOW
     report = ranks_report(ranked)
     assert report.conclusion.startswith(f"Rank {SLOW} is the slowest")
-    assert report.data["ranks"][SLOW]["exposed_s"] < min(
-        one["exposed_s"] for one in report.data["ranks"] if one["rank"] != SLOW
-    )
+    assert report.data.ranks[SLOW].exposed_s < min(one.exposed_s for one in report.data.ranks if one.rank != SLOW)
 
 
 def test_fsdp_and_tensor_parallel_each_have_their_group(four: Path) -> None:

@@ -254,8 +254,8 @@ def test_layers_of_a_compiled_model_are_those_it_was_compiled_from(in_place):
     assert groups["Linear"].matrix_flops == 6 * LINEAR
     assert groups["Tanh"].calls > 0
     # compiled, they run as one: it has the time of all, and the bounds of all
-    rows = {row["name"]: row for row in hooks.report().data["step"]["by_layer"]}
-    assert rows["Net"]["matrix_flops"] == 6 * LINEAR
-    assert rows["Net"]["measured_s"] > 0
+    rows = {row.name: row for row in hooks.report().data.step.by_layer}
+    assert rows["Net"].matrix_flops == 6 * LINEAR
+    assert rows["Net"].measured_s > 0
     assert counters["stats"]["unique_graphs"] == 1
     assert not counters["graph_break"]

@@ -17,7 +17,7 @@ from rooflight.front.sessions import analyze_ranks, predicted
 from rooflight.prediction.predictor import Predictor
 from rooflight.records.estimate import Estimate, Source
 from rooflight.records.signature import OpSignature
-from rooflight.roofline.report import data_of
+from rooflight.roofline.report import report_of
 from rooflight.workloads.steps import make_step
 
 KEYS = ("phase", "module", "layer", "function", "op", "direction")
@@ -151,9 +151,9 @@ def test_a_whole_model_is_predicted_part_by_part(name: str, mode: str, predictor
             assert sum(group.predicted.time_s for group in groups) == pytest.approx(whole.time_s)
             assert all(group.bound_s <= group.predicted.low_s * TOLERANCE for group in groups)
         assert sum(each.predicted.time_s for each in analysis.operations) == pytest.approx(whole.time_s)
-        data = data_of(analysis)
-        assert data["prediction"]["unpredicted_calls"] == 0
-        assert data["totals"]["predicted_s"] == whole.time_s
+        data = report_of(analysis).data
+        assert data.prediction.unpredicted_calls == 0
+        assert data.totals.predicted_s == whole.time_s
 
 
 def test_predicted_and_measured_stand_side_by_side_on_this_machine():

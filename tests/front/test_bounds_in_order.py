@@ -8,7 +8,8 @@ import pytest
 
 import rooflight as rl
 from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
-from rooflight.roofline.report import data_of
+from rooflight.reporting.json import render_json
+from rooflight.roofline.report import report_of
 from rooflight.workloads.presets import PRESETS
 from rooflight.workloads.steps import make_step
 
@@ -32,7 +33,7 @@ TOLERANCE = 1 + 1e-9  # sums of the same terms in another order
 
 
 def check(analysis: rl.Analysis) -> dict:
-    data = json.loads(json.dumps(data_of(analysis)))
+    data = json.loads(render_json(report_of(analysis)))
     totals, gaps = data["totals"], data["waterfall"]
     assert 0 < totals["program_bound_s"] <= totals["fused_bound_s"] * TOLERANCE
     assert totals["fused_bound_s"] <= totals["op_bound_s"] * TOLERANCE

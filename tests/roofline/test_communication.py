@@ -265,15 +265,15 @@ def test_the_waterfall_gives_exposed_communication_a_gap_of_its_own():
 def test_the_report_has_a_table_facts_and_data():
     session = timed([ADD, all_reduce(group_ranks=(0, 1, 2, 3))], [[2, 4]], [[0, 1]], wall=7)
     report = report_of(Analysis(session, H100))
-    (table,) = [table for table in report.tables if table.title == "Collectives"]
+    table = report.table("collectives")
     assert table.rows[0][:3] == ("all-reduce", "0, 1, 2, 3", 1)
     assert dict(report.facts)["communication"] == "4.00 s of collectives, 3.00 s of the step with nothing else running"
-    (entry,) = report.data["communication"]["collectives"]
-    assert entry["bus_bytes_per_s"] == 1500
-    assert entry["exposed_s"] + entry["overlapped_s"] == entry["measured_s"] == 4
+    (entry,) = report.data.communication.collectives
+    assert entry.bus_bytes_per_s == 1500
+    assert entry.exposed_s + entry.overlapped_s == entry.measured_s == 4
     assert "communication that nothing hides" in report.conclusion
     render_json(report)
     unmeasured = report_of(Analysis(session_of([Call(op=all_reduce())]), H100))
-    (table,) = [table for table in unmeasured.tables if table.title == "Collectives"]
-    assert table.columns[-2:] == ("ring", "tree")
-    assert not [t for t in report_of(Analysis(session_of([Call(op=ADD)]), H100)).tables if t.title == "Collectives"]
+    table = unmeasured.table("collectives")
+    assert table.names[-2:] == ("ring", "tree")
+    assert report_of(Analysis(session_of([Call(op=ADD)]), H100)).table("collectives") is None

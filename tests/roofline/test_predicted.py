@@ -23,7 +23,7 @@ from rooflight.reporting.markdown import render_markdown
 from rooflight.roofline.analysis import Analysis, analyze
 from rooflight.roofline.ranks import merge
 from rooflight.roofline.ranks_report import ranks_report
-from rooflight.roofline.report import data_of, report_of
+from rooflight.roofline.report import report_of
 
 H100 = get("H100-SXM5-80GB")
 X = spec((1_000_000,))
@@ -109,7 +109,7 @@ def test_views_take_no_time_and_what_has_no_cost_is_not_predicted():
     text = text_of(analysis)
     assert "1 ops have no cost and are not predicted: the predicted time is lower than the truth." in text
     assert "of the predicted time" not in text.replace("the predicted time is lower", "")
-    assert data_of(analysis)["prediction"]["unpredicted_calls"] == 1
+    assert report_of(analysis).data.prediction.unpredicted_calls == 1
 
 
 def test_only_views_are_predicted_to_be_nothing():
@@ -119,7 +119,7 @@ def test_only_views_are_predicted_to_be_nothing():
     assert analysis.by("op")[0].predicted.calls == 1
     nothing = predicted_of([Call(op=ODD)], {})
     assert nothing.totals.predicted is None
-    assert data_of(nothing)["prediction"]["predicted_s"] is None
+    assert report_of(nothing).data.prediction.predicted_s is None
 
 
 def test_work_that_nothing_bounds_is_not_predicted_and_said_to_be():
@@ -133,7 +133,7 @@ def test_a_costed_op_without_an_estimate_is_left_out_and_counted():
     analysis = predicted_of([Call(op=ADD), Call(op=MM)], {ADD: estimate(1e-3)})
     assert analysis.totals.predicted.bound_s == pytest.approx(ADD_BOUND_S)  # bound and time are of the same calls
     assert analysis.totals.predicted.efficiency == pytest.approx(ADD_BOUND_S / 1e-3)
-    assert data_of(analysis)["prediction"]["unpredicted_calls"] == 1
+    assert report_of(analysis).data.prediction.unpredicted_calls == 1
 
 
 def test_an_estimate_made_with_a_lower_bound_does_not_beat_this_one():
@@ -198,7 +198,7 @@ def test_the_error_is_of_the_calls_that_were_predicted_and_timed():
     assert "prediction error -8.3% (predicted 5.50 ms, measured 6.00 ms in ops)" in text
     assert "Error: predicted / measured − 1, of the calls that have both." in text
     assert "predicted error" in text  # the two columns
-    assert data_of(analysis)["by_op"][0]["prediction_error"] is not None
+    assert report_of(analysis).data.by_op[0].prediction_error is not None
 
 
 @pytest.mark.parametrize(("measured_s", "holds"), [(0.9e-3, False), (1.1e-3, True), (2.9e-3, True), (3.1e-3, False)])
@@ -254,13 +254,16 @@ def test_the_report_says_how_long_how_sure_and_why():
     assert "They are predicted to take 10.0 ms (90 %: 8.20 ms to 12.8 ms)." in text
     assert "Top operations by predicted time" in text
     assert "without overhead between them" in text
-    rows = {table.title: table for table in report_of(three_kinds()).tables}
-    phases = rows["By phase"]
-    shown = {row[0]: str(row[phases.columns.index("predicted")]) for row in phases.rows}
-    assert shown == {"load": "6.00 ms", "train": "4.00 ms"}
-    ops = rows["Top operations by predicted time"]
-    sources = {row[0]: row[ops.columns.index("source")] for row in ops.rows}
-    assert sources == {"add": "regressed", "mm": "regressed, extrapolated", "bmm": "typical"}
+    report = report_of(three_kinds())
+    phases = report.table("by_phase")
+    shown = dict(zip(phases.values("phase"), phases.values("predicted"), strict=True))
+    assert shown == pytest.approx({"load": 6e-3, "train": 4e-3})
+    ops = report.table("operations")
+    assert dict(zip(ops.values("op"), ops.values("source"), strict=True)) == {
+        "add": "regressed",
+        "mm": "regressed, extrapolated",
+        "bmm": "typical",
+    }
 
 
 def test_a_part_that_is_nothing_is_not_named():
@@ -305,16 +308,16 @@ def test_ranks_show_what_each_is_predicted_to_take():
 
     report = ranks_report(merge([rank(0, 3), rank(1, 5)]))
     table = report.tables[0]
-    assert [str(row[table.columns.index("predicted")]) for row in table.rows] == ["3.00 ms", "5.00 ms"]
-    assert [row["predicted_s"] for row in report.data["ranks"]] == pytest.approx([3e-3, 5e-3])
-    assert {spread["name"]: spread["spread_s"] for spread in report.data["spreads"]}["predicted"] == pytest.approx(2e-3)
-    assert report.data["slowest"]["prediction"]["predicted_s"] == pytest.approx(5e-3)
+    assert table.values("predicted") == pytest.approx((3e-3, 5e-3))
+    assert [row.predicted_s for row in report.data.ranks] == pytest.approx([3e-3, 5e-3])
+    assert {spread.name: spread.spread_s for spread in report.data.spreads}["predicted"] == pytest.approx(2e-3)
+    assert report.data.slowest.prediction.predicted_s == pytest.approx(5e-3)
     render_json(report)
     render_markdown(report)
     environment = {"rank": "0", "world_size": "1"}
     plain = ranks_report(merge([analyze(session_of([Call(op=ADD)], environment=environment), H100)]))
-    assert "predicted" not in plain.tables[0].columns
-    assert "predicted" not in {spread["name"] for spread in plain.data["spreads"]}
+    assert "predicted" not in plain.tables[0].names
+    assert "predicted" not in {spread.name for spread in plain.data.spreads}
 
 
 calls = st.builds(

@@ -52,9 +52,10 @@ def test_the_slowest_rank_is_the_one_that_others_wait_for():
         "Rank 1 is the slowest: it spends 1.00 s of a step in collectives alone, while rank 0, which waits for it, "
         "spends 4.00 s (3.00 s apart, 42.9% of a step)."
     )
-    assert [table.title for table in report.tables][:3] == ["Ranks", "Spread over ranks", "Rank 1: Waterfall"]
-    assert report.data["slowest_rank"] == 1
-    assert report.data["slowest"]["totals"]["measured_s"] == 7
+    assert [table.id for table in report.tables][:3] == ["ranks", "spread", "slowest_waterfall"]
+    assert report.table("slowest_waterfall").title == "Rank 1: Waterfall"
+    assert report.data.slowest_rank == 1
+    assert report.data.slowest.totals.measured_s == 7
     render_json(report)
     render_markdown(report)
 
@@ -67,7 +68,7 @@ def test_ranks_that_wait_alike_are_even():
 def test_a_rank_that_died_is_named_and_the_report_goes_on():
     report = ranks_report(merge([analysis(0, size=4, own=5), analysis(3, size=4, own=5)]))
     assert any(note.startswith("No session of ranks 1, 2: it may have died") for note in report.notes)
-    assert report.data["missing_ranks"] == [1, 2]
+    assert report.data.missing_ranks == (1, 2)
     assert dict(report.facts)["ranks"] == "2 of 4"
     assert ranks_report(merge([analysis(2, size=4)])).conclusion.startswith("Only rank 2 is known.")
 

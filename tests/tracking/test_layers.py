@@ -55,7 +55,7 @@ def test_a_training_pass_has_three_times_those_of_forward():
     assert hooks.analysis.totals.matrix_flops == 3 * linear_flops(8)
     report = hooks.report()
     assert "Model" in report.title
-    assert [table.title for table in report.tables][:3] == ["Waterfall", "By phase", "By layer type"]
+    assert [table.id for table in report.tables][:3] == ["waterfall", "by_phase", "by_layer"]
 
 
 def test_the_last_pass_that_is_known_is_reported():
@@ -69,7 +69,7 @@ def test_the_last_pass_that_is_known_is_reported():
     report = hooks.report()
     assert "iteration 3" in report.title
     assert hooks_of(model) == 0
-    assert report.data["step"]["measured_s"] > 0
+    assert report.data.step.measured_s > 0
 
 
 def test_the_report_can_be_read_while_the_pass_is_open():
@@ -237,13 +237,13 @@ def test_spans_and_structure_speak_of_the_same_modules():
     for _ in range(3):
         train(model)
         hooks.step()
-    data = hooks.report().data["step"]
+    data = hooks.report().data.step
     hooks.detach()
-    names = {row["name"] for row in data["by_module"]}
+    names = {row.name for row in data.by_module}
     assert {"head", "layers.0.up", "layers.1.norm", "embed"} <= names
-    linear = next(row for row in data["by_layer"] if row["name"] == "Linear")
-    assert linear["matrix_flops"] == 3 * linear_flops(8)
-    assert linear["measured_s"] > 0
+    linear = next(row for row in data.by_layer if row.name == "Linear")
+    assert linear.matrix_flops == 3 * linear_flops(8)
+    assert linear.measured_s > 0
 
 
 def test_a_compiled_model_has_the_work_of_the_one_it_wraps():
@@ -262,9 +262,9 @@ def test_a_compiled_model_has_the_work_of_the_one_it_wraps():
         eager.analysis.totals.matrix_flops,
         eager.analysis.totals.bytes_moved,
     )
-    rows = {row["name"]: row for row in hooks.report().data["step"]["by_layer"]}
-    assert rows["Model"]["matrix_flops"] == 3 * linear_flops(8)  # one row: its parts are compiled into one
-    assert rows["Model"]["measured_s"] > 0
+    rows = {row.name: row for row in hooks.report().data.step.by_layer}
+    assert rows["Model"].matrix_flops == 3 * linear_flops(8)  # one row: its parts are compiled into one
+    assert rows["Model"].measured_s > 0
     torch._dynamo.reset()
 
 

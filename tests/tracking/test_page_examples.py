@@ -117,16 +117,16 @@ def test_the_flow_of_megatron_rl(capsys):
     printed = capsys.readouterr().out
     assert printed.count("Speed of light") == 1
     assert report is not None
-    rows = {row["name"]: row for row in report.data["step"]["by_phase"]}
+    rows = {row.name: row for row in report.data.step.by_phase}
     phases = ["rl/compute-logprobs", "rl/kl-estimation", "rl/train/forward", "rl/train/grpo-loss"]
     assert set(phases) <= set(rows)
     # 2 * 8 * (2 * 256 + 80) a forward pass: two models, then one; kl and loss have no matrix
-    assert [rows[name]["matrix_flops"] for name in phases] == [2 * 9472, 0, 9472, 0]
-    assert rows["backward"]["matrix_flops"] == 2 * 9472
-    assert all(rows[name]["measured_s"] > 0 for name in phases)
+    assert [rows[name].matrix_flops for name in phases] == [2 * 9472, 0, 9472, 0]
+    assert rows["backward"].matrix_flops == 2 * 9472
+    assert all(rows[name].measured_s > 0 for name in phases)
     for title in ("By phase", "By layer type", "By function", "Top 10 modules"):
         assert title in printed
-    assert "policy.layers.0.up" in {row["name"] for row in report.data["step"]["by_module"]}
+    assert "policy.layers.0.up" in {row.name for row in report.data.step.by_module}
 
 
 def test_without_the_flag_the_same_loop_runs_untracked(capsys):

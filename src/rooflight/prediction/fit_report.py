@@ -12,12 +12,36 @@ from rooflight.devices.spec import roofs_used_by
 from rooflight.prediction.lint import Finding, Rule
 from rooflight.prediction.measured_table import MeasuredTable
 from rooflight.prediction.predictor import Predictor
-from rooflight.records.quantity import Quantity
-from rooflight.records.report import Cell, Report, Table
+from rooflight.records.document import Document, Fields
+from rooflight.records.report import Cell, Column, Report, Table
 
-SCHEMA = "rooflight.fit/1"
 _STALE: Final = 0.01
 """A share of times that beat a calibration, from which the calibration is at fault rather than the times."""
+
+
+class ModelData(Fields, frozen=True, kw_only=True):
+    """A model of one kind of work on one device. ``error`` is the mean absolute share of times held out; ``inside`` and
+    ``outside`` are 90 % of log(true / predicted), for shapes within and beyond those sampled.
+    """
+
+    key: str
+    device: str
+    rows: int
+    error: float
+    inside: tuple[float, float]
+    outside: tuple[float, float]
+
+
+class FitData(Document, frozen=True, kw_only=True, tag="rooflight.fit/1"):
+    """What was learned. ``unseen_device`` are 90 % of log(true / predicted) for devices without a model, by kind of
+    work; ``too_few`` counts times of what had too few to learn from; ``flagged`` those that lint took out.
+    """
+
+    models: tuple[ModelData, ...]
+    unseen_device: Mapping[str, tuple[float, float]]
+    too_few: Mapping[str, int]
+    times: int
+    flagged: int
 
 
 def report_of(
@@ -37,7 +61,7 @@ def report_of(
             model.key,
             expert.device,
             expert.rows,
-            Quantity(expert.error, "%"),
+            expert.error,
             _factors(expert.inside),
             _factors(expert.outside),
         )
@@ -54,7 +78,23 @@ def report_of(
         )
     return Report(
         title=f"Models in {folder}",
-        schema=SCHEMA,
+        data=FitData(
+            models=tuple(
+                ModelData(
+                    key=model.key,
+                    device=expert.device,
+                    rows=expert.rows,
+                    error=expert.error,
+                    inside=expert.inside,
+                    outside=expert.outside,
+                )
+                for model, expert in taught
+            ),
+            unseen_device={model.key: model.unseen for model in predictor.models.values()},
+            too_few=dict(few),
+            times=times,
+            flagged=flagged,
+        ),
         facts=(
             ("tables", len(tables)),
             ("times", times),
@@ -63,31 +103,22 @@ def report_of(
         ),
         tables=(
             Table(
+                id="models",
                 title="By kind of work and device",
-                columns=("kind", "device", "times", "error", "true / predicted, 90 %", "larger than shown"),
+                columns=(
+                    Column("kind"),
+                    Column("device"),
+                    Column("times"),
+                    Column("error", "%"),
+                    Column("true / predicted, 90 %"),
+                    Column("larger than shown"),
+                ),
                 rows=tuple(rows),
                 optional=("larger than shown",),
                 note="Error is the mean absolute percentage error of times held out.",
             ),
         ),
         notes=tuple(notes),
-        data={
-            "models": [
-                {
-                    "key": model.key,
-                    "device": expert.device,
-                    "rows": expert.rows,
-                    "error": expert.error,
-                    "inside": list(expert.inside),
-                    "outside": list(expert.outside),
-                }
-                for model, expert in taught
-            ],
-            "unseen_device": {model.key: list(model.unseen) for model in predictor.models.values()},
-            "too_few": dict(few),
-            "times": times,
-            "flagged": flagged,
-        },
     )
 
 

@@ -5,19 +5,49 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rooflight.devices.spec import roofs_used_by
 from rooflight.prediction.lint import Finding, Rule
-from rooflight.prediction.measured_table import MeasuredTable
+from rooflight.records.document import Document, Fields
 from rooflight.records.quantity import Quantity
-from rooflight.records.report import Report, Table
-
-SCHEMA = "rooflight.lint/1"
-
+from rooflight.records.report import Column, Report, Table
 
 _Key = tuple[Path, str, str]
 """Source, kernel and device: one table."""
+
+
+class TableData(Fields, frozen=True, kw_only=True):
+    """A table that was checked; ``known``: its operator is, so that its rows have bounds."""
+
+    file: str
+    kernel: str
+    device: str
+    operator: str
+    known: bool
+    rows: int
+    flagged: int
+    by_rule: Mapping[str, int]
+
+
+class FindingData(Fields, frozen=True, kw_only=True):
+    """What is wrong with a row, or (``line`` None) with a column; ``factor`` says how far off."""
+
+    file: str
+    kernel: str
+    device: str
+    line: int | None
+    direction: str
+    rule: str
+    evidence: str
+    factor: float
+
+
+class LintData(Document, frozen=True, kw_only=True, tag="rooflight.lint/1"):
+    """All tables, all findings, and the files that hold no samples."""
+
+    tables: tuple[TableData, ...]
+    findings: tuple[FindingData, ...]
+    skipped: tuple[str, ...]
 
 
 def report_of(
@@ -47,7 +77,7 @@ def report_of(
     total = sum(flagged.values())
     return Report(
         title=f"Lint of {root}",
-        schema=SCHEMA,
+        data=_data(root, tables, by_table, skipped),
         facts=(
             ("Files", len({table.source for table in tables})),
             ("Tables", len(tables)),
@@ -59,28 +89,35 @@ def report_of(
         ),
         tables=(
             Table(
+                id="tables",
                 title="Tables with findings",
-                columns=("Table", "Device", "Rows", "Flagged", "Share", "Findings"),
+                columns=(
+                    Column("Table"),
+                    Column("Device"),
+                    Column("Rows"),
+                    Column("Flagged"),
+                    Column("Share", "%"),
+                    Column("Findings"),
+                ),
                 rows=tuple(
                     (
                         table.label,
                         table.device.name,
                         len(table),
                         flagged[_key(table)],
-                        Quantity(flagged[_key(table)] / len(table), "%"),
+                        flagged[_key(table)] / len(table),
                         _counts(by_table[_key(table)]),
                     )
-                    for table in with_findings[:top]
+                    for table in with_findings
                 ),
+                top=top,
                 optional=("Share",),
-                left_out=max(0, len(with_findings) - top),
                 note="A row counts once however many findings it has; findings on a whole column flag no row.",
             ),
             _worst(findings, {_key(table): table.label for table in tables}, top),
         ),
         notes=tuple(notes),
         conclusion=_conclusion(total, sum(count > 0 for count in flagged.values()), len(findings)),
-        data=_data(root, tables, by_table, skipped),
     )
 
 
@@ -99,16 +136,17 @@ def _worst(findings: Sequence[Finding], labels: Mapping[_Key, str], top: int) ->
         ),
         key=lambda each: each[:2],
     )
-    chosen = sorted(ranked[:top], key=lambda each: (each[1], each[0]))
+    chosen = sorted(ranked[:top], key=lambda each: (each[1], each[0]))  # what is shown, rule by rule
     return Table(
+        id="findings",
         title="Worst findings of each rule",
-        columns=("Rule", "Table", "Device", "Line", "Evidence"),
+        columns=(Column("Rule"), Column("Table"), Column("Device"), Column("Line"), Column("Evidence")),
         rows=tuple(
             (f"{f.rule} ({f.direction})", labels[f.source, f.kernel, f.device], f.device, f.line, f.evidence)
-            for _, _, f in chosen
+            for _, _, f in (*chosen, *ranked[top:])
         ),
+        top=top,
         optional=("Device",),
-        left_out=len(findings) - len(chosen),
     )
 
 
@@ -129,38 +167,38 @@ def _counts(findings: Sequence[Finding]) -> str:
 
 
 def _data(
-    root: Path, tables: Sequence[MeasuredTable], by_table: dict[_Key, list[Finding]], skipped: Sequence[Path]
-) -> dict[str, Any]:
-    return {
-        "tables": [
-            {
-                "file": _name(table.source, root),
-                "kernel": table.kernel,
-                "device": table.device.name,
-                "operator": table.operator,
-                "known": table.known,
-                "rows": len(table),
-                "flagged": len(_rows(by_table[_key(table)])),
-                "by_rule": dict(Counter(str(finding.rule) for finding in by_table[_key(table)])),
-            }
+    root: Path, tables: Sequence[MeasuredTable], by_table: Mapping[_Key, list[Finding]], skipped: Sequence[Path]
+) -> LintData:
+    return LintData(
+        tables=tuple(
+            TableData(
+                file=_name(table.source, root),
+                kernel=table.kernel,
+                device=table.device.name,
+                operator=table.operator,
+                known=table.known,
+                rows=len(table),
+                flagged=len(_rows(by_table[_key(table)])),
+                by_rule=dict(Counter(str(finding.rule) for finding in by_table[_key(table)])),
+            )
             for table in tables
-        ],
-        "findings": [
-            {
-                "file": _name(table.source, root),
-                "kernel": table.kernel,
-                "device": table.device.name,
-                "line": finding.line,
-                "direction": finding.direction,
-                "rule": str(finding.rule),
-                "evidence": finding.evidence,
-                "factor": finding.factor,
-            }
+        ),
+        findings=tuple(
+            FindingData(
+                file=_name(table.source, root),
+                kernel=table.kernel,
+                device=table.device.name,
+                line=finding.line,
+                direction=finding.direction,
+                rule=str(finding.rule),
+                evidence=finding.evidence,
+                factor=float(finding.factor),
+            )
             for table in tables
             for finding in by_table[_key(table)]
-        ],
-        "skipped": [_name(path, root) for path in skipped],
-    }
+        ),
+        skipped=tuple(_name(path, root) for path in skipped),
+    )
 
 
 def _name(path: Path, root: Path) -> str:

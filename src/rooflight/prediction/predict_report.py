@@ -4,12 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rooflight.devices.spec import DeviceSpec
-from rooflight.records.estimate import Estimate, Source
-from rooflight.records.quantity import Quantity
-from rooflight.records.report import Report, Table
+from msgspec import UNSET, UnsetType
 
-SCHEMA = "rooflight.prediction/1"
+from rooflight.devices.spec import DeviceSpec
+from rooflight.records.document import Document, Fields
+from rooflight.records.estimate import Estimate, Source
+from rooflight.records.report import Column, Report, Table
+
+
+class EstimateData(Fields, frozen=True, kw_only=True):
+    """A predicted time with its interval (90 %) and bound, and what it rests on."""
+
+    time_s: float
+    low_s: float
+    high_s: float
+    bound_s: float
+    source: str
+    extrapolated: bool
+
+
+class PredictionDocument(Document, frozen=True, kw_only=True, tag="rooflight.prediction/1"):
+    """An operator's predicted times by direction: those that it has."""
+
+    fwd: EstimateData | UnsetType = UNSET
+    bwd: EstimateData | UnsetType = UNSET
+    step: EstimateData | UnsetType = UNSET
 
 
 def report_of(
@@ -26,20 +45,29 @@ def report_of(
         notes.append("Outside what was sampled (shape or device): the interval is wider, and less sure than it says.")
     return Report(
         title=f"Predicted: {operator} {sizes} {dtype} on {device.name}",
-        schema=SCHEMA,
+        data=PredictionDocument(**{direction: _data(estimate) for direction, estimate in estimates.items()}),
         facts=(("roofs from", device.roofs_used),),
         tables=(
             Table(
+                id="times",
                 title="Time",
-                columns=("direction", "time", "from", "to", "bound", "efficiency", "source"),
+                columns=(
+                    Column("direction"),
+                    Column("time", "s"),
+                    Column("from", "s"),
+                    Column("to", "s"),
+                    Column("bound", "s"),
+                    Column("efficiency", "%"),
+                    Column("source"),
+                ),
                 rows=tuple(
                     (
                         direction,
-                        Quantity(estimate.time_s, "s"),
-                        Quantity(estimate.low_s, "s"),
-                        Quantity(estimate.high_s, "s"),
-                        Quantity(estimate.bound_s, "s"),
-                        Quantity(estimate.bound_s / estimate.time_s, "%"),
+                        estimate.time_s,
+                        estimate.low_s,
+                        estimate.high_s,
+                        estimate.bound_s,
+                        estimate.bound_s / estimate.time_s,
                         estimate.source.value + (", extrapolated" if estimate.extrapolated else ""),
                     )
                     for direction, estimate in estimates.items()
@@ -48,15 +76,15 @@ def report_of(
             ),
         ),
         notes=tuple(notes),
-        data={
-            direction: {
-                "time_s": estimate.time_s,
-                "low_s": estimate.low_s,
-                "high_s": estimate.high_s,
-                "bound_s": estimate.bound_s,
-                "source": estimate.source.value,
-                "extrapolated": estimate.extrapolated,
-            }
-            for direction, estimate in estimates.items()
-        },
+    )
+
+
+def _data(estimate: Estimate) -> EstimateData:
+    return EstimateData(
+        time_s=estimate.time_s,
+        low_s=estimate.low_s,
+        high_s=estimate.high_s,
+        bound_s=estimate.bound_s,
+        source=estimate.source.value,
+        extrapolated=estimate.extrapolated,
     )

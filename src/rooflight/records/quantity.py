@@ -7,18 +7,25 @@ from math import isfinite
 
 _LARGE = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"), (1e-12, "p"))
+_SIZES = {"TFLOP/s": 1e12, "TOP/s": 1e12, "GB/s": 1e9, "µs": 1e-6, "GiB": 2**30, "MiB": 2**20}
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A value in an SI unit: ``"FLOP"``, ``"FLOP/s"``, ``"B"``, ``"B/s"``, ``"s"``, or ``"%"`` for a share of 1."""
+    """A value in an SI unit: ``"FLOP"``, ``"FLOP/s"``, ``"B"``, ``"B/s"``, ``"s"``, or ``"%"`` for a share of 1.
+
+    ``shown_in`` fixes the unit that people read (``"TFLOP/s"``, ``"GiB"``), and shows all digits of a datasheet.
+    """
 
     value: float
     unit: str
+    shown_in: str = ""
 
     def __str__(self) -> str:
         if not isfinite(self.value):
             return "unknown"
+        if self.shown_in:
+            return f"{in_unit(self.value, self.shown_in)} {self.shown_in}"
         if self.unit == "%":
             return percent(self.value)
         if self.value == 0:
@@ -27,6 +34,11 @@ class Quantity:
         table = _SMALL if self.unit == "s" else _LARGE
         factor, prefix = next(((f, p) for f, p in table if size >= f * 0.9995), table[-1])
         return f"{three_digits(self.value / factor)} {prefix}{self.unit}"
+
+
+def in_unit(value: float, unit: str) -> str:
+    """An SI value in a unit that people read, without the unit: 80 GiB of bytes as 80. Seven digits, no zeros added."""
+    return f"{value / _SIZES.get(unit, 1):.7g}"
 
 
 def three_digits(value: float) -> str:

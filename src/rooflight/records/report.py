@@ -2,45 +2,112 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import re
+from dataclasses import dataclass
+from typing import Final
 
+from rooflight.records.document import Document
 from rooflight.records.quantity import Quantity
+from rooflight.records.series import Series
 
-Cell = str | int | Quantity | None
-"""A table cell or fact; None is unknown or does not apply."""
+Cell = str | int | float | Quantity | None
+"""A table cell or fact; a number has the unit of its column, None is unknown or does not apply."""
+
+_SUFFIXES: Final = {
+    "": "",
+    "%": "",
+    "s": "s",
+    "B": "bytes",
+    "B/s": "bytes_per_s",
+    "FLOP": "flops",
+    "FLOP/s": "flops_per_s",
+}
+_ID: Final = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table: its name, and the SI unit of its numbers: ``"s"``, ``"B"``, ``"B/s"``, ``"FLOP"``,
+    ``"FLOP/s"``, ``"%"`` for a share of 1, or none.
+
+    ``shown_in`` fixes the unit that people read, such as ``"GiB"``: it stands in the heading, not in each cell.
+    """
+
+    name: str
+    unit: str = ""
+    shown_in: str = ""
+
+    @property
+    def key(self) -> str:
+        """The name that programs read, with the unit in it: ``measured_s``, ``matrix_flops``."""
+        words = "_".join(re.findall(r"[a-z0-9]+", self.name.lower()))
+        suffix = _SUFFIXES[self.unit]
+        return words if suffix in words.split("_") or not suffix else f"{words}_{suffix}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows under named columns. ``left_out`` counts rows that were cut, ``see`` says how to have them; ``note``
-    explains the columns; ``optional`` names the columns that a narrow terminal can do without, least important first.
+    """Rows under columns. ``id`` names the table for programs, in snake_case, whatever its title says.
+
+    ``rows`` are all there are; what people read has the first ``top`` (None: all) and counts the rest, and ``see`` says
+    how to have them. ``note`` explains the columns; ``optional`` names the columns that a narrow terminal can do
+    without, least important first; ``unknown`` stands for a cell that is None.
     """
 
+    id: str
     title: str
-    columns: tuple[str, ...]
+    columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    top: int | None = None
     optional: tuple[str, ...] = ()
-    left_out: int = 0
     see: str = "--top, or --json for all"
     note: str = ""
+    unknown: str = "–"
 
     def __post_init__(self) -> None:
+        assert _ID.fullmatch(self.id), self.id
         assert all(len(row) == len(self.columns) for row in self.rows)
+        assert len({column.key for column in self.columns}) == len(self.columns), self.columns
+
+    @property
+    def shown(self) -> tuple[tuple[Cell, ...], ...]:
+        """The rows that people read."""
+        return self.rows[: self.top]
+
+    @property
+    def left_out(self) -> int:
+        """How many rows those do not have."""
+        return len(self.rows) - len(self.shown)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(column.name for column in self.columns)
+
+    def values(self, name: str) -> tuple[Cell, ...]:
+        """The cells of the column called ``name``, of all rows. Raises ValueError where there is none."""
+        index = self.names.index(name)
+        return tuple(row[index] for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """A title, facts (name to value), tables, notes (caveats, one sentence each) and a closing sentence.
-
-    ``data`` is the machine-readable whole, under the name and version ``schema``.
+    """A title, facts (name to value), tables, series (pictures), notes (caveats, one sentence each) and a closing
+    sentence. ``data`` is the machine-readable whole.
     """
 
     title: str
-    schema: str
+    data: Document
     facts: tuple[tuple[str, Cell], ...] = ()
     tables: tuple[Table, ...] = ()
+    series: tuple[Series, ...] = ()
     notes: tuple[str, ...] = ()
     conclusion: str = ""
-    data: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for parts in (self.tables, self.series):
+            assert len({part.id for part in parts}) == len(parts), "ids are unique within a report"
+
+    def table(self, table_id: str) -> Table | None:
+        """The table with an id, None where the report has none."""
+        return next((table for table in self.tables if table.id == table_id), None)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rooflight.records.quantity import Quantity
-from rooflight.records.report import Cell, Report, Table
+from rooflight.records.report import Report, Table
+from rooflight.reporting.cells import cell_text, heading, numeric, texts
 
 _PIPE_WIDTH = 132
 _NAME_WIDTH = 28
@@ -54,35 +54,33 @@ def print_report(report: Report, console: Console | None = None) -> None:
     console.print()
 
 
-def cell_text(cell: Cell) -> str:
-    """A cell as text; unknown is a dash, never a zero."""
-    return "–" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell)
-
-
 def _rich_table(table: Table, width: int) -> RichTable:
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
 
+    rows, right = texts(table), numeric(table)
+    headings = [heading(column) for column in table.columns]
     lengths = [
-        max([len(name), *(len(cell_text(row[index])) for row in table.rows)])
-        for index, name in enumerate(table.columns)
+        max(len(text) for text in (*headings[index].split("\n"), *(row[index] for row in rows)))
+        for index in range(len(headings))
     ]
     shown = _columns_that_fit(table, lengths, width)
     first_width = width - sum(lengths[index] + _GAP for index in shown[1:])  # what the others leave of the line
     rich_table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for index in shown:
-        numeric = all(isinstance(row[index], int | Quantity | None) for row in table.rows)
         rich_table.add_column(
-            Text(table.columns[index]),
-            justify="right" if numeric else "left",
+            Text(headings[index]),
+            justify="right" if right[index] else "left",
             no_wrap=True,
             overflow="ellipsis",
-            min_width=lengths[index] if numeric else min(lengths[index], _NAME_WIDTH if index == 0 else _TEXT_WIDTH),
+            min_width=lengths[index]
+            if right[index]
+            else min(lengths[index], _NAME_WIDTH if index == 0 else _TEXT_WIDTH),
             max_width=max(_NAME_WIDTH, min(lengths[index], first_width)) if index == 0 else None,
         )
-    for row in table.rows:
-        rich_table.add_row(*(Text(cell_text(row[index])) for index in shown))
+    for row in rows:
+        rich_table.add_row(*(Text(row[index]) for index in shown))
     return rich_table
 
 
@@ -93,5 +91,5 @@ def _columns_that_fit(table: Table, lengths: list[int], width: int) -> list[int]
         least = [min(lengths[index], _NAME_WIDTH if index == 0 else lengths[index]) for index in shown]
         if sum(least) + _GAP * (len(shown) - 1) <= width:
             break
-        shown.remove(table.columns.index(name))
+        shown.remove(table.names.index(name))
     return shown

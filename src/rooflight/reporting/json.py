@@ -9,5 +9,4 @@ from rooflight.records.report import Report
 
 def render_json(report: Report) -> str:
     """The machine-readable whole of a report: its ``schema``, then its data. Unknown is null, never 0 or NaN."""
-    encoded = msgspec.json.encode({"schema": report.schema, **report.data})
-    return msgspec.json.format(encoded, indent=2).decode() + "\n"
+    return msgspec.json.format(msgspec.json.encode(report.data), indent=2).decode() + "\n"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from rooflight.records.quantity import Quantity
 from rooflight.records.report import Report, Table
-from rooflight.reporting.console import cell_text
+from rooflight.reporting.cells import cell_text, heading, numeric, texts
 
 _ESCAPES = str.maketrans({c: f"\\{c}" for c in "\\`*_|<>[]"} | {"\n": " ", "\r": " "})
 
@@ -27,12 +26,9 @@ def render_markdown(report: Report) -> str:
 
 
 def _table_lines(table: Table) -> list[str]:
-    numeric = [
-        all(isinstance(row[index], int | Quantity | None) for row in table.rows) for index in range(len(table.columns))
-    ]
-    rows = [table.columns, *table.rows]
-    body = ["| " + " | ".join(_escape(cell_text(cell)) for cell in row) + " |" for row in rows]
-    body.insert(1, "|" + "|".join("---:" if right else "---" for right in numeric) + "|")
+    rows = [tuple(heading(column) for column in table.columns), *texts(table)]
+    body = ["| " + " | ".join(map(_escape, row)) + " |" for row in rows]
+    body.insert(1, "|" + "|".join("---:" if right else "---" for right in numeric(table)) + "|")
     return body
 
 

@@ -2,25 +2,75 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from rooflight.records.document import Fields
 from rooflight.records.quantity import Quantity
-from rooflight.records.report import Cell, Table
+from rooflight.records.report import Cell, Column, Table
 from rooflight.roofline.communication import Collective, Communication
+
+
+class CollectiveData(Fields, frozen=True, kw_only=True):
+    """The collectives of one kind and group of ranks; figures are of all their calls."""
+
+    kind: str
+    group_size: int
+    group_ranks: tuple[int, ...] | None
+    group_description: str | None
+    calls: int
+    timed_calls: int
+    bytes_sent: int
+    payload_bytes: int
+    bound_s: float | None
+    ring_s: float | None
+    tree_s: float | None
+    measured_s: float | None
+    exposed_s: float | None
+    overlapped_s: float | None
+    algorithm_bytes_per_s: float | None
+    bus_bytes_per_s: float | None
+    efficiency: float | None
+
+
+class CommunicationData(Fields, frozen=True, kw_only=True):
+    """The collectives of a step."""
+
+    bytes_sent: int
+    measured_s: float | None
+    exposed_s: float | None
+    overlapped_s: float | None
+    exposed_step_s: float | None
+    untimed_calls: int
+    collectives: tuple[CollectiveData, ...]
+
+
+_MEASURED = (
+    Column("measured", "s"),
+    Column("exposed", "s"),
+    Column("overlapped", "s"),
+    Column("alg bw", "B/s"),
+    Column("bus bw", "B/s"),
+    Column("efficiency", "%"),
+)
+_UNMEASURED = (Column("ring", "s"), Column("tree", "s"))
 
 
 def collectives_table(communication: Communication, top: int) -> Table:
     """One row a kind of collective and group of ranks; without times where nothing was measured."""
     measured = communication.measured_s is not None
-    found = communication.collectives
-    columns = ["collective", "ranks", "calls", "payload", "sent", "bound"]
-    columns += ["measured", "exposed", "overlapped", "alg bw", "bus bw", "efficiency"] if measured else ["ring", "tree"]
     return Table(
+        id="collectives",
         title="Collectives",
-        columns=tuple(columns),
-        rows=tuple(_row(collective, measured) for collective in found[:top]),
+        columns=(
+            Column("collective"),
+            Column("ranks"),
+            Column("calls"),
+            Column("payload", "B"),
+            Column("sent", "B"),
+            Column("bound", "s"),
+            *(_MEASURED if measured else _UNMEASURED),
+        ),
+        rows=tuple(_row(collective, measured) for collective in communication.collectives),
+        top=top,
         optional=("calls", "overlapped", "alg bw"),
-        left_out=max(0, len(found) - top),
         note=(
             "Payload and bandwidths as nccl-tests counts them; exposed: no computing op of this rank ran meanwhile. "
             "The wait for slower ranks is part of a collective's time."
@@ -38,52 +88,51 @@ def exposure_text(communication: Communication) -> str | None:
     return f"{measured} of collectives, {exposed} of the step with nothing else running"
 
 
-def communication_data(communication: Communication) -> dict[str, Any]:
-    """The collectives in plain dicts and lists, SI units, None where unknown."""
-    return {
-        "bytes_sent": communication.bytes_sent,
-        "measured_s": communication.measured_s,
-        "exposed_s": communication.exposed_s,
-        "overlapped_s": communication.overlapped_s,
-        "exposed_step_s": communication.exposed_step_s,
-        "untimed_calls": communication.untimed_calls,
-        "collectives": [
-            {
-                "kind": collective.kind.value,
-                "group_size": collective.group.size,
-                "group_ranks": list(collective.group.ranks) or None,
-                "group_description": collective.group.description or None,
-                "calls": collective.calls,
-                "timed_calls": collective.timed_calls,
-                "bytes_sent": collective.bytes_sent,
-                "payload_bytes": collective.payload_bytes,
-                "bound_s": collective.bound_s,
-                "ring_s": collective.ring_s,
-                "tree_s": collective.tree_s,
-                "measured_s": collective.measured_s,
-                "exposed_s": collective.exposed_s,
-                "overlapped_s": collective.overlapped_s,
-                "algorithm_bytes_per_s": collective.algorithm_bytes_per_s,
-                "bus_bytes_per_s": collective.bus_bytes_per_s,
-                "efficiency": collective.efficiency,
-            }
-            for collective in communication.collectives
-        ],
-    }
+def communication_data(communication: Communication) -> CommunicationData:
+    """The collectives in SI units, None where unknown."""
+    return CommunicationData(
+        bytes_sent=communication.bytes_sent,
+        measured_s=communication.measured_s,
+        exposed_s=communication.exposed_s,
+        overlapped_s=communication.overlapped_s,
+        exposed_step_s=communication.exposed_step_s,
+        untimed_calls=communication.untimed_calls,
+        collectives=tuple(map(_collective_data, communication.collectives)),
+    )
+
+
+def _collective_data(collective: Collective) -> CollectiveData:
+    return CollectiveData(
+        kind=collective.kind.value,
+        group_size=collective.group.size,
+        group_ranks=tuple(collective.group.ranks) or None,
+        group_description=collective.group.description or None,
+        calls=collective.calls,
+        timed_calls=collective.timed_calls,
+        bytes_sent=collective.bytes_sent,
+        payload_bytes=collective.payload_bytes,
+        bound_s=collective.bound_s,
+        ring_s=collective.ring_s,
+        tree_s=collective.tree_s,
+        measured_s=collective.measured_s,
+        exposed_s=collective.exposed_s,
+        overlapped_s=collective.overlapped_s,
+        algorithm_bytes_per_s=collective.algorithm_bytes_per_s,
+        bus_bytes_per_s=collective.bus_bytes_per_s,
+        efficiency=collective.efficiency,
+    )
 
 
 def _row(collective: Collective, measured: bool) -> tuple[Cell, ...]:
-    row: list[Cell] = [collective.kind.value, collective.group.label, collective.calls]
-    row += [Quantity(collective.payload_bytes, "B"), Quantity(collective.bytes_sent, "B")]
-    row.append(_quantity(collective.bound_s, "s"))
+    row: tuple[Cell, ...] = (
+        collective.kind.value,
+        collective.group.label,
+        collective.calls,
+        collective.payload_bytes,
+        collective.bytes_sent,
+        collective.bound_s,
+    )
     if not measured:
-        return (*row, _quantity(collective.ring_s, "s"), _quantity(collective.tree_s, "s"))
+        return (*row, collective.ring_s, collective.tree_s)
     times = collective.measured_s, collective.exposed_s, collective.overlapped_s
-    speeds = collective.algorithm_bytes_per_s, collective.bus_bytes_per_s
-    row += [_quantity(seconds, "s") for seconds in times]
-    row += [_quantity(speed, "B/s") for speed in speeds]
-    return (*row, _quantity(collective.efficiency, "%"))
-
-
-def _quantity(value: float | None, unit: str) -> Quantity | None:
-    return None if value is None else Quantity(value, unit)
+    return (*row, *times, collective.algorithm_bytes_per_s, collective.bus_bytes_per_s, collective.efficiency)

@@ -2,18 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
+from rooflight.records.document import Fields
 from rooflight.records.quantity import Quantity
 from rooflight.records.record import StorageKind
-from rooflight.records.report import Table
+from rooflight.records.report import Column, Table
+from rooflight.records.series import Axis, Line, Mark, Series
 from rooflight.roofline.memory import Alive, MemoryUse
 from rooflight.roofline.op_names import plain_name
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _CHART_WIDTH: Final = 32
+_LEAST: Final = "Nobody watched when memory is freed: this is the least that the step needs."
 _UNWATCHED: Final = {StorageKind.INPUT: "stood before", StorageKind.TEMPORARY: "made and used up"}
+
+
+class KindBytes(Fields, frozen=True, kw_only=True):
+    """Bytes alive, by what they are for."""
+
+    input: int
+    parameter: int
+    gradient: int
+    optimizer_state: int
+    activation: int
+    temporary: int
+
+
+class MemoryPoint(KindBytes, frozen=True, kw_only=True):
+    """Bytes alive while a record ran: the fullest of its stretch of the step."""
+
+    record: int
+
+
+class AliveData(Fields, frozen=True, kw_only=True):
+    """Storages alive at the peak, of one kind, made by one op in one place."""
+
+    bytes: int
+    count: int
+    kind: str
+    op: str
+    module: str
+    layer: str
+    phase: str
+
+
+class MemoryData(Fields, frozen=True, kw_only=True):
+    """The memory of a step; ``device_bytes`` is what the device has."""
+
+    peak_bytes: int
+    standing_bytes: int
+    device_bytes: int | None
+    watched: bool
+    peak_record: int
+    by_kind: KindBytes
+    timeline: tuple[MemoryPoint, ...]
+    alive: tuple[AliveData, ...]
 
 
 def memory_fact(memory: MemoryUse) -> str:
@@ -30,66 +75,97 @@ def memory_tables(memory: MemoryUse, top: int) -> Iterable[Table]:
     rows = [
         (
             _label(kind, memory),
-            Quantity(memory.by_kind[kind], "B"),
-            Quantity(memory.by_kind[kind] / memory.peak_bytes, "%"),
+            memory.by_kind[kind],
+            memory.by_kind[kind] / memory.peak_bytes,
             sparkline(memory.profile(kind, _CHART_WIDTH), memory.peak_bytes),
         )
         for kind in kinds
     ]
     course = sparkline(memory.profile(None, _CHART_WIDTH), memory.peak_bytes)
-    rows.append(("all", Quantity(memory.peak_bytes, "B"), Quantity(1.0, "%"), course))
+    rows.append(("all", memory.peak_bytes, 1.0, course))
     yield Table(
+        id="memory_at_peak",
         title="Memory at the peak",
-        columns=("kind", "bytes", "share", "over the step"),
+        columns=(Column("kind"), Column("bytes", "B"), Column("share", "%"), Column("over the step")),
         rows=tuple(rows),
         optional=("over the step",),
-        note="" if memory.watched else "Nobody watched when memory is freed: this is the least that the step needs.",
+        note="" if memory.watched else _LEAST,
     )
     yield Table(
+        id="alive_at_peak",
         title="Alive at the peak",
-        columns=("kind", "bytes", "count", "made by", "where", "phase"),
+        columns=(
+            Column("kind"),
+            Column("bytes", "B"),
+            Column("count"),
+            Column("made by"),
+            Column("where"),
+            Column("phase"),
+        ),
         rows=tuple(
             (
                 _label(group.kind, memory),
-                Quantity(group.bytes, "B"),
+                group.bytes,
                 group.count,
                 plain_name(group.op),
                 _where(group),
                 group.phase or None,
             )
-            for group in memory.alive[:top]
+            for group in memory.alive
         ),
+        top=top,
         optional=("phase", "count"),
-        left_out=max(0, len(memory.alive) - top),
     )
 
 
-def memory_data(memory: MemoryUse, device_bytes: int | None) -> dict[str, Any]:
+def memory_series(memory: MemoryUse) -> Iterable[Series]:
+    """Bytes alive over the step, stacked by kind; nothing for a step without storages."""
+    points = memory.points()
+    kinds = [kind for kind in StorageKind if any(point.by_kind[kind] for point in points)]
+    if not kinds:
+        return
+    records = tuple(float(point.record) for point in points)
+    yield Series(
+        id="memory",
+        title="Memory over the step",
+        x=Axis(name="op, in the order recorded"),
+        y=Axis(name="alive", unit="B"),
+        lines=tuple(
+            Line(
+                name=_label(kind, memory),
+                x=records,
+                y=tuple(float(point.by_kind[kind]) for point in points),
+                mark=Mark.AREA,
+            )
+            for kind in kinds
+        ),
+        note="" if memory.watched else _LEAST,
+    )
+
+
+def memory_data(memory: MemoryUse, device_bytes: int | None) -> MemoryData:
     """The machine-readable whole, in bytes."""
-    return {
-        "peak_bytes": memory.peak_bytes,
-        "standing_bytes": memory.standing_bytes,
-        "device_bytes": device_bytes,
-        "watched": memory.watched,
-        "peak_record": memory.peak_record,
-        "by_kind": {_key(kind): size for kind, size in memory.by_kind.items()},
-        "timeline": [
-            {"record": point.record, **{_key(kind): size for kind, size in point.by_kind.items()}}
-            for point in memory.points()
-        ],
-        "alive": [
-            {
-                "bytes": group.bytes,
-                "count": group.count,
-                "kind": _key(group.kind),
-                "op": group.op,
-                "module": group.module,
-                "layer": group.layer,
-                "phase": group.phase,
-            }
+    return MemoryData(
+        peak_bytes=memory.peak_bytes,
+        standing_bytes=memory.standing_bytes,
+        device_bytes=device_bytes,
+        watched=memory.watched,
+        peak_record=memory.peak_record,
+        by_kind=KindBytes(**_by_key(memory.by_kind)),
+        timeline=tuple(MemoryPoint(record=point.record, **_by_key(point.by_kind)) for point in memory.points()),
+        alive=tuple(
+            AliveData(
+                bytes=group.bytes,
+                count=group.count,
+                kind=_key(group.kind),
+                op=group.op,
+                module=group.module,
+                layer=group.layer,
+                phase=group.phase,
+            )
             for group in memory.alive
-        ],
-    }
+        ),
+    )
 
 
 def sparkline(values: Sequence[int], most: int) -> str:
@@ -103,6 +179,10 @@ def sparkline(values: Sequence[int], most: int) -> str:
 
 def _label(kind: StorageKind, memory: MemoryUse) -> str:
     return kind.label if memory.watched else _UNWATCHED.get(kind, kind.label)
+
+
+def _by_key(by_kind: Mapping[StorageKind, int]) -> dict[str, int]:
+    return {_key(kind): size for kind, size in by_kind.items()}
 
 
 def _key(kind: StorageKind) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
+from rooflight.records.document import Fields
 from rooflight.records.estimate import Estimate, Source
 from rooflight.records.quantity import Quantity, percent
 from rooflight.records.report import Cell
@@ -14,6 +15,25 @@ from rooflight.roofline.predicted import Predicted
 
 _NAMED: Final = 4
 _REST: Final = 1e-9  # what is left of a difference that should be 0
+
+
+class PredictedFields(Fields, frozen=True, kw_only=True):
+    """A predicted time as it stands in every row: with its interval, op bound / predicted, predicted / measured - 1."""
+
+    predicted_s: float | None
+    predicted_low_s: float | None
+    predicted_high_s: float | None
+    predicted_efficiency: float | None
+    prediction_error: float | None
+
+
+class PredictionData(PredictedFields, frozen=True, kw_only=True):
+    """The prediction of the whole: what of it is extrapolated, or of ops that no model knows, and of how many calls."""
+
+    extrapolated_s: float | None
+    typical_s: float | None
+    calls: int
+    unpredicted_calls: int
 
 
 def predicted_facts(analysis: Analysis) -> Iterable[tuple[str, Cell]]:
@@ -95,22 +115,23 @@ def source_text(estimate: Estimate | None) -> str | None:
     return estimate.source.value + (", extrapolated" if extrapolated else "")
 
 
-def prediction_data(analysis: Analysis) -> dict[str, Any] | None:
-    """The prediction of the whole as plain values; None without a predictor."""
+def prediction_data(analysis: Analysis) -> PredictionData | None:
+    """The prediction of the whole; None without a predictor."""
     if not analysis.predicts:
         return None
     predicted = analysis.totals.predicted
-    return {
+    calls = predicted.calls if predicted else 0
+    return PredictionData(
         **row_data(predicted),
-        "extrapolated_s": predicted.extrapolated_s if predicted else None,
-        "typical_s": predicted.typical_s if predicted else None,
-        "calls": predicted.calls if predicted else 0,
-        "unpredicted_calls": analysis.totals.calls - (predicted.calls if predicted else 0),
-    }
+        extrapolated_s=predicted.extrapolated_s if predicted else None,
+        typical_s=predicted.typical_s if predicted else None,
+        calls=calls,
+        unpredicted_calls=analysis.totals.calls - calls,
+    )
 
 
 def row_data(predicted: Predicted | None) -> dict[str, float | None]:
-    """A predicted time as it stands in every row of the data; null where there is none."""
+    """The values of ``PredictedFields``; None where nothing is predicted."""
     return {
         "predicted_s": predicted.time_s if predicted else None,
         "predicted_low_s": predicted.low_s if predicted else None,

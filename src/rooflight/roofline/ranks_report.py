@@ -4,33 +4,80 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TypeVar
 
 from rooflight.devices.spec import roofs_used_by
+from rooflight.records.document import Document, Fields
 from rooflight.records.quantity import Quantity, percent
-from rooflight.records.report import Cell, Report, Table
+from rooflight.records.report import Cell, Column, Report, Table
+from rooflight.records.series import Series
 from rooflight.roofline.ranks import RankedAnalysis, RankTimes
 from rooflight.roofline.report import report_of
+from rooflight.roofline.report_data import AnalysisData, analysis_data
 
-SCHEMA = "rooflight.ranks/1"
 _EVEN = 0.05  # share of a step that the ranks' waiting may differ by for them to count as even
 _NAMED = 8
+
+
+class RankData(Fields, frozen=True, kw_only=True):
+    """A rank's step in seconds; ``own_s`` is the step without the time in collectives alone."""
+
+    rank: int
+    measured_s: float | None
+    computing_s: float | None
+    exposed_s: float | None
+    op_bound_s: float
+    bytes_sent: int
+    predicted_s: float | None
+    own_s: float | None
+
+
+class SpreadData(Fields, frozen=True, kw_only=True):
+    """How far ranks differ in one figure."""
+
+    name: str
+    lowest_s: float
+    median_s: float
+    highest_s: float
+    spread_s: float
+    share_of_median: float | None
+
+
+class RanksData(Document, frozen=True, kw_only=True, tag="rooflight.ranks/1"):
+    """The ranks of a run side by side, and the slowest in full."""
+
+    world_size: int
+    missing_ranks: tuple[int, ...]
+    slowest_rank: int
+    least_exposed_rank: int | None
+    ranks: tuple[RankData, ...]
+    spreads: tuple[SpreadData, ...]
+    slowest: AnalysisData
+    conclusion: str
 
 
 def ranks_report(ranked: RankedAnalysis, *, top: int = 10, notes: Iterable[str] = ()) -> Report:
     """The report of a run's ranks; ``top`` limits the rows of long tables. Raises ValueError for ``top`` < 1."""
     slowest = ranked.analyses[ranked.slowest]
     whole = report_of(slowest, top=top)
-    details = tuple(replace(table, title=f"Rank {ranked.slowest}: {table.title}") for table in whole.tables)
+    tables = tuple(_of_slowest(table, ranked) for table in whole.tables)
     return Report(
         title=f"{whole.title}, {ranked.world_size} ranks",
-        schema=SCHEMA,
+        data=_data(ranked, analysis_data(slowest, whole.conclusion)),
         facts=tuple(_facts(ranked)),
-        tables=(_ranks_table(ranked, top), _spread_table(ranked), *details),
+        tables=(_ranks_table(ranked, top), _spread_table(ranked), *tables),
+        series=tuple(_of_slowest(series, ranked) for series in whole.series),
         notes=(*notes, *_notes(ranked), *(f"Rank {ranked.slowest}: {note}" for note in whole.notes)),
         conclusion=f"{_verdict(ranked)} Rank {ranked.slowest}: {whole.conclusion}",
-        data=_data(ranked, whole),
     )
+
+
+_Part = TypeVar("_Part", Table, Series)
+
+
+def _of_slowest(part: _Part, ranked: RankedAnalysis) -> _Part:
+    """A table or picture of the slowest rank's report, under a name of its own."""
+    return replace(part, id=f"slowest_{part.id}", title=f"Rank {ranked.slowest}: {part.title}")
 
 
 def _verdict(ranked: RankedAnalysis) -> str:
@@ -88,53 +135,63 @@ def _notes(ranked: RankedAnalysis) -> Iterable[str]:
 def _ranks_table(ranked: RankedAnalysis, top: int) -> Table:
     slowest_first = sorted(ranked.times, key=lambda time: -time.slowness)
     shown = sorted(slowest_first[:top], key=lambda time: time.rank)
-    predicts = any(time.predicted_s is not None for time in shown)
-    predicted = ("predicted",) if predicts else ()
+    predicted = (Column("predicted", "s"),) if any(time.predicted_s is not None for time in shown) else ()
     return Table(
+        id="ranks",
         title="Ranks" if len(shown) == len(ranked.times) else "Slowest ranks",
-        columns=("rank", "measured step", "own time", "computing ops", "exposed comm.", "op bound", *predicted, "sent"),
-        rows=tuple(_row(time, predicts) for time in shown),
+        columns=(
+            Column("rank"),
+            Column("measured step", "s"),
+            Column("own time", "s"),
+            Column("computing ops", "s"),
+            Column("exposed comm.", "s"),
+            Column("op bound", "s"),
+            *predicted,
+            Column("sent", "B"),
+        ),
+        rows=tuple(_row(time, bool(predicted)) for time in (*shown, *slowest_first[top:])),
+        top=top,
         optional=("sent",),
-        left_out=len(ranked.times) - len(shown),
         note="Own time: the step without the time in collectives alone, which is mostly waiting for slower ranks.",
     )
 
 
 def _row(time: RankTimes, predicts: bool) -> tuple[Cell, ...]:
-    figures = [time.measured_s, time.own_s, time.computing_s, time.exposed_s, time.op_bound_s]
-    figures += [time.predicted_s] if predicts else []
-    seconds = [None if figure is None else Quantity(figure, "s") for figure in figures]
-    return (time.rank, *seconds, Quantity(time.bytes_sent, "B"))
+    predicted = (time.predicted_s,) if predicts else ()
+    times = time.measured_s, time.own_s, time.computing_s, time.exposed_s, time.op_bound_s
+    return (time.rank, *times, *predicted, time.bytes_sent)
 
 
 def _spread_table(ranked: RankedAnalysis) -> Table:
     return Table(
+        id="spread",
         title="Spread over ranks",
-        columns=("figure", "lowest", "median", "highest", "spread", "of median"),
+        columns=(
+            Column("figure"),
+            Column("lowest", "s"),
+            Column("median", "s"),
+            Column("highest", "s"),
+            Column("spread", "s"),
+            Column("of median", "%"),
+        ),
         rows=tuple(
-            (
-                spread.name,
-                Quantity(spread.lowest_s, "s"),
-                Quantity(spread.median_s, "s"),
-                Quantity(spread.highest_s, "s"),
-                Quantity(spread.seconds, "s"),
-                None if spread.share is None else Quantity(spread.share, "%"),
-            )
+            (spread.name, spread.lowest_s, spread.median_s, spread.highest_s, spread.seconds, spread.share)
             for spread in ranked.spreads
         ),
     )
 
 
-def _data(ranked: RankedAnalysis, whole: Report) -> dict[str, Any]:
-    return {
-        "world_size": ranked.world_size,
-        "missing_ranks": list(ranked.missing),
-        "slowest_rank": ranked.slowest,
-        "least_exposed_rank": ranked.least_exposed,
-        "ranks": [{**asdict(time), "own_s": time.own_s} for time in ranked.times],
-        "spreads": [
-            {**asdict(spread), "spread_s": spread.seconds, "share_of_median": spread.share} for spread in ranked.spreads
-        ],
-        "slowest": dict(whole.data),
-        "conclusion": _verdict(ranked),
-    }
+def _data(ranked: RankedAnalysis, slowest: AnalysisData) -> RanksData:
+    return RanksData(
+        world_size=ranked.world_size,
+        missing_ranks=tuple(ranked.missing),
+        slowest_rank=ranked.slowest,
+        least_exposed_rank=ranked.least_exposed,
+        ranks=tuple(RankData(**asdict(time), own_s=time.own_s) for time in ranked.times),
+        spreads=tuple(
+            SpreadData(**asdict(spread), spread_s=spread.seconds, share_of_median=spread.share)
+            for spread in ranked.spreads
+        ),
+        slowest=slowest,
+        conclusion=_verdict(ranked),
+    )

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from rooflight.costs.cost import Uncosted
 from rooflight.devices.spec import DeviceSpec
 from rooflight.records.quantity import Quantity, percent
-from rooflight.records.report import Cell, Report, Table
-from rooflight.records.signature import OpSignature
-from rooflight.roofline.analysis import Analysis, Group, Operation
+from rooflight.records.report import Cell, Report
+from rooflight.roofline.analysis import Analysis, Operation
 from rooflight.roofline.bound import Limiter
-from rooflight.roofline.communication_report import collectives_table, communication_data, exposure_text
-from rooflight.roofline.memory_report import memory_data, memory_fact, memory_tables
+from rooflight.roofline.communication_report import exposure_text
+from rooflight.roofline.memory_report import memory_fact
 from rooflight.roofline.op_names import plain_name
-from rooflight.roofline.predicted_report import (
-    columns_explained,
-    predicted_facts,
-    predicted_notes,
-    predicted_sentence,
-    prediction_data,
-    row_data,
-    source_text,
-)
+from rooflight.roofline.predicted_report import predicted_facts, predicted_notes, predicted_sentence
+from rooflight.roofline.report_data import analysis_data
+from rooflight.roofline.report_series import analysis_series
+from rooflight.roofline.report_tables import analysis_tables
 
-SCHEMA = "rooflight.analysis/1"
-_SHOWN_CONTRADICTIONS = 5
 _SCATTER = 1.5  # slowest step over fastest, from which on the median is doubtful
 
 
@@ -34,14 +25,15 @@ def report_of(analysis: Analysis, *, top: int = 10, notes: Iterable[str] = ()) -
     """The report of an analysis; ``top`` limits the rows of its long tables. Raises ValueError for ``top`` < 1."""
     if top < 1:
         raise ValueError(f"--top {top}: at least 1 row")
+    verdict = conclusion(analysis)
     return Report(
         title=f"Speed of light: {analysis.target or 'recorded session'} on {analysis.device.name}",
-        schema=SCHEMA,
+        data=analysis_data(analysis, verdict),
         facts=tuple(_facts(analysis)),
-        tables=tuple(_tables(analysis, top)),
+        tables=tuple(analysis_tables(analysis, top)),
+        series=tuple(analysis_series(analysis)),
         notes=(*notes, *analysis.session.notes, *_notes(analysis)),
-        conclusion=conclusion(analysis),
-        data=data_of(analysis),
+        conclusion=verdict,
     )
 
 
@@ -85,65 +77,6 @@ def _without_peaks(analysis: Analysis) -> str:
     return f" Arithmetic is not bounded: {analysis.device.name} has no known {missing[0]}; try another --dtype."
 
 
-def data_of(analysis: Analysis) -> dict[str, Any]:
-    """The machine-readable whole, plain lists and dicts in SI units."""
-    totals, coverage = analysis.totals, analysis.coverage
-    return {
-        "target": analysis.target,
-        "device": _device_data(analysis.device),
-        "environment": dict(analysis.session.environment),
-        "totals": {
-            "calls": totals.calls,
-            "matrix_flops": totals.matrix_flops,
-            "vector_flops": totals.vector_flops,
-            "bytes_moved": totals.bytes_moved,
-            "bytes_read": totals.bytes_read,
-            "bytes_written": totals.bytes_written,
-            "bytes_sent": totals.bytes_sent,
-            "op_bound_s": totals.op_bound_s,
-            "fused_bound_s": analysis.program.fused_bound_s,
-            "program_bound_s": analysis.program.program_bound_s,
-            "measured_s": totals.measured_s,
-            "ops_measured_s": totals.ops_measured_s,
-            **row_data(totals.predicted),
-        },
-        "prediction": prediction_data(analysis),
-        "coverage": {
-            "calls": coverage.calls,
-            "bytes": coverage.bytes,
-            "uncosted": [
-                {"name": op.name, "reason": op.reason, "calls": op.calls, "bytes": op.bytes} for op in coverage.uncosted
-            ],
-            "upper_calls": coverage.upper,
-        },
-        "waterfall": [
-            {"name": gap.name, "seconds": gap.seconds, "until_s": gap.until_s, "remedy": gap.remedy}
-            for gap in analysis.waterfall
-        ],
-        "memory": memory_data(analysis.memory, analysis.device.dram_capacity_bytes),
-        "communication": communication_data(analysis.communication),
-        "by_phase": [group_data(group) for group in analysis.by("phase")],
-        "by_module": [group_data(group) for group in analysis.by("module")],
-        "by_layer": [group_data(group) for group in analysis.by("layer")],
-        "by_op": [group_data(group) for group in analysis.by("op")],
-        "ops": [_operation_data(operation) for operation in analysis.operations],
-        "contradictions": [
-            {
-                "name": found.signature.name,
-                "shapes": [list(shape) for shape in found.signature.input_shapes],
-                "calls": found.calls,
-                "bound_s": found.bound_s,
-                "measured_s": found.measured_s,
-            }
-            for found in analysis.contradictions
-        ],
-        "wall_samples_s": (
-            [float(s) for s in analysis.session.measurement.wall_samples_s] if analysis.session.measurement else []
-        ),
-        "conclusion": conclusion(analysis),
-    }
-
-
 def _facts(analysis: Analysis) -> Iterable[tuple[str, Cell]]:
     totals, coverage, device = analysis.totals, analysis.coverage, analysis.device
     yield "device", f"{device.name} ({_source(device)})"
@@ -178,122 +111,6 @@ def _facts(analysis: Analysis) -> Iterable[tuple[str, Cell]]:
         yield "measured ops", f"{Quantity(totals.ops_measured_s, 's')} in sum ({measurement.clock})"
     if totals.measured_s:
         yield "efficiency", f"{percent(totals.op_bound_s / totals.measured_s)} (op bound / measured step)"
-
-
-def _tables(analysis: Analysis, top: int) -> Iterable[Table]:
-    yield _waterfall_table(analysis)
-    yield _group_table("By phase", "phase", analysis.by("phase"), analysis, top=max(top, 20))
-    yield _group_table("By layer type", "layer", analysis.by("layer"), analysis, top=top)
-    yield _group_table("By op", "op", analysis.by("op"), analysis, top=top)
-    yield _operation_table(analysis, top)
-    if analysis.communication.collectives:
-        yield collectives_table(analysis.communication, top)
-    yield from memory_tables(analysis.memory, top)
-    uncosted = analysis.coverage.uncosted
-    if uncosted:
-        yield Table(
-            title="Not costed",
-            columns=("op", "calls", "bytes of its tensors", "why"),
-            rows=tuple((plain_name(op.name), op.calls, Quantity(op.bytes, "B"), op.reason) for op in uncosted[:top]),
-            left_out=max(0, len(uncosted) - top),
-            note="These are missing from every total above. Give them a formula with @rooflight.formula.",
-        )
-    contradictions = analysis.contradictions
-    if contradictions:
-        yield Table(
-            title="Contradictions: measured faster than the bound",
-            columns=("op", "shapes", "calls", "bound", "fastest median"),
-            rows=tuple(
-                (
-                    plain_name(found.signature.name),
-                    shapes_text(found.signature),
-                    found.calls,
-                    Quantity(found.bound_s, "s"),
-                    Quantity(found.measured_s, "s"),
-                )
-                for found in contradictions[:_SHOWN_CONTRADICTIONS]
-            ),
-            left_out=max(0, len(contradictions) - _SHOWN_CONTRADICTIONS),
-            note="A cost, a roof or a clock is wrong: calibrate again on an idle machine, then report it.",
-        )
-
-
-def _waterfall_table(analysis: Analysis) -> Table:
-    gaps = analysis.waterfall
-    whole = gaps[-1].until_s
-    rows = [
-        (
-            gap.name,
-            Quantity(gap.seconds, "s"),
-            Quantity(gap.until_s, "s"),
-            Quantity(gap.seconds / whole, "%") if whole else None,
-            gap.remedy,
-        )
-        for gap in gaps
-    ]
-    return Table(
-        title="Waterfall", columns=("from light to clock", "time", "so far", "share", "remedy"), rows=tuple(rows)
-    )
-
-
-def _group_table(title: str, column: str, groups: tuple[Group, ...], analysis: Analysis, *, top: int) -> Table:
-    times = _time_columns(analysis)
-    rows: list[tuple[Cell, ...]] = []
-    for group in groups[:top]:
-        name = plain_name(group.name) if column == "op" else group.name
-        flops = Quantity(group.matrix_flops, "FLOP"), Quantity(group.vector_flops, "FLOP")
-        row: list[Cell] = [name, group.calls, *flops]
-        total = analysis.totals.op_bound_s
-        share = Quantity(group.bound_s / total, "%") if total else None
-        row += [Quantity(group.bytes_moved, "B"), Quantity(group.bound_s, "s"), share, group.limiter]
-        rows.append((*row, *_time_cells(group, times)))
-    return Table(
-        title=title,
-        columns=(column, "calls", "matrix", "vector", "bytes", "bound", "share", "limiter", *times),
-        rows=tuple(rows),
-        optional=("vector", "calls", "matrix", "bytes"),
-        left_out=max(0, len(groups) - top),
-        note=columns_explained(analysis) if column == "phase" else "",
-    )
-
-
-def _time_columns(analysis: Analysis) -> tuple[str, ...]:
-    measured, predicts = analysis.totals.ops_measured_s is not None, analysis.predicts
-    if measured:
-        return ("measured", "efficiency", "predicted", "error") if predicts else ("measured", "efficiency")
-    return ("predicted",) if predicts else ()
-
-
-def _time_cells(row: Group | Operation, columns: tuple[str, ...]) -> list[Cell]:
-    predicted = row.predicted
-    cells: dict[str, Cell] = {
-        "measured": _seconds(row.measured_s),
-        "efficiency": _share(row.efficiency),
-        "predicted": _seconds(predicted.time_s if predicted else None),
-        "error": _share(predicted.error if predicted else None),
-    }
-    return [cells[column] for column in columns]
-
-
-def _operation_table(analysis: Analysis, top: int) -> Table:
-    predicts, times = analysis.predicts, _time_columns(analysis)
-    rows: list[tuple[Cell, ...]] = []
-    for operation in analysis.operations[:top]:
-        limiter = operation.bound.limiter.value if operation.bound else "not costed"
-        if operation.bound and operation.bound.cache_resident:
-            limiter += " (fits cache)"
-        row: list[Cell] = [plain_name(operation.signature.name), shapes_text(operation.signature)]
-        row += [_modules_text(operation.modules), operation.calls, Quantity(operation.bound_s, "s")]
-        row += [*_time_cells(operation, times), limiter]
-        rows.append((*row, source_text(operation.estimate)) if predicts else tuple(row))
-    order = "measured time" if "measured" in times else "predicted time" if predicts else "bound"
-    return Table(
-        title=f"Top operations by {order}",
-        columns=("op", "shapes", "where", "calls", "bound", *times, "limiter", *(("source",) if predicts else ())),
-        rows=tuple(rows),
-        optional=("calls", "where", "shapes"),
-        left_out=max(0, len(analysis.operations) - top),
-    )
 
 
 def _notes(analysis: Analysis) -> Iterable[str]:
@@ -368,29 +185,8 @@ def _limiter_shares(operations: Iterable[Operation]) -> dict[Limiter, float]:
     return {limiter: value / total for limiter, value in seconds.items()}
 
 
-def shapes_text(op: OpSignature) -> str:
-    """Input shapes as ``4x6 6x5``, long lists cut."""
-    shapes = ["x".join(map(str, shape)) or "scalar" for shape in op.input_shapes]
-    more = f" +{len(shapes) - 3}" if len(shapes) > 3 else ""
-    return " ".join(shapes[:3]) + more
-
-
-def _modules_text(modules: tuple[str, ...]) -> str:
-    if len(modules) == 1:
-        return modules[0] or "–"
-    return f"{len(modules)} modules"
-
-
 def _times(factor: float) -> str:
     return f"{factor:.1f} times" if factor < 100 else f"{factor:,.0f} times"
-
-
-def _seconds(value: float | None) -> Quantity | None:
-    return None if value is None else Quantity(value, "s")
-
-
-def _share(value: float | None) -> Quantity | None:
-    return None if value is None else Quantity(value, "%")
 
 
 def _source(device: DeviceSpec) -> str:
@@ -415,70 +211,3 @@ def _roofs(analysis: Analysis) -> str:
     bandwidth = device.dram_bytes_per_s
     parts.append(f"memory {Quantity(bandwidth, 'B/s') if bandwidth else 'unknown'}")
     return ", ".join(parts)
-
-
-def _device_data(device: DeviceSpec) -> dict[str, Any]:
-    return {
-        "name": device.name,
-        "kind": device.kind,
-        "matrix_flops_per_s": _peaks(device, "matrix_flops_per_s"),
-        "vector_flops_per_s": _peaks(device, "vector_flops_per_s"),
-        "memory": [
-            {"name": level.name, "capacity_bytes": level.capacity_bytes, "bytes_per_s": level.bytes_per_s}
-            for level in device.memory
-        ],
-        "link_bytes_per_s": device.link_bytes_per_s,
-        "roofs_used": device.roofs_used,
-        "sources": [roofs.source for roofs in (device.datasheet, device.calibrated) if roofs],
-    }
-
-
-def _peaks(device: DeviceSpec, name: str) -> dict[str, float]:
-    peaks: dict[str, float] = {}
-    for roofs in (device.datasheet, device.calibrated):
-        for precision, rate in (getattr(roofs, name) if roofs else {}).items():
-            peaks[precision] = max(rate, peaks.get(precision, 0.0))
-    return peaks
-
-
-def group_data(group: Group) -> dict[str, Any]:
-    """A roll-up as plain values in SI units."""
-    return {
-        "name": group.name,
-        "calls": group.calls,
-        "matrix_flops": group.matrix_flops,
-        "vector_flops": group.vector_flops,
-        "bytes_moved": group.bytes_moved,
-        "bytes_sent": group.bytes_sent,
-        "op_bound_s": group.bound_s,
-        "limiter": group.limiter,
-        "measured_s": group.measured_s,
-        "efficiency": group.efficiency,
-        **row_data(group.predicted),
-    }
-
-
-def _operation_data(operation: Operation) -> dict[str, Any]:
-    cost = operation.cost
-    known = None if isinstance(cost, Uncosted) else cost
-    return {
-        "name": operation.signature.name,
-        "shapes": [list(shape) for shape in operation.signature.input_shapes],
-        "dtypes": [tensor.dtype for tensor in operation.signature.inputs],
-        "modules": list(operation.modules),
-        "calls": operation.calls,
-        "costed": known is not None,
-        "reason": cost.reason if isinstance(cost, Uncosted) else None,
-        "matrix_flops": known.matrix_flops * operation.calls if known else None,
-        "vector_flops": known.vector_flops * operation.calls if known else None,
-        "bytes_moved": known.bytes_moved * operation.calls if known else None,
-        "bytes_sent": known.bytes_sent * operation.calls if known else None,
-        "assumed": known.upper if known else None,
-        "op_bound_s": operation.bound_s if operation.bound else None,
-        "limiter": operation.bound.limiter.value if operation.bound else None,
-        "measured_s": operation.measured_s,
-        "efficiency": operation.efficiency,
-        **row_data(operation.predicted),
-        "prediction_source": operation.estimate.source.value if operation.estimate else None,
-        "extrapolated": operation.estimate.extrapolated if operation.estimate else None,
-    }

@@ -10,7 +10,7 @@ from rooflight.devices.spec import DeviceSpec
 from rooflight.front.device import find_device
 from rooflight.records.report import Report
 from rooflight.roofline.analysis import Analysis, analyze
-from rooflight.tracking.observer import Step, StepObserver
+from rooflight.tracking.observer import ObservedStep, StepObserver
 from rooflight.tracking.report import report_of_analysis, report_of_step
 
 
@@ -35,7 +35,7 @@ class LayerSOLHooks:
         self._device = None if device is None else find_device(device)
         self._observer: StepObserver | None = None
         self._error: Exception | None = None
-        self._last: Step | None = None
+        self._last: ObservedStep | None = None
         self._analysis: Analysis | None = None
         self._steps = 0
 
@@ -104,7 +104,7 @@ class LayerSOLHooks:
 
         print_report(self.report(top))
 
-    def _keep(self, steps: list[Step]) -> None:
+    def _keep(self, steps: list[ObservedStep]) -> None:
         for step in steps:
             if step.tells_more_than(self._last):
                 self._last = step

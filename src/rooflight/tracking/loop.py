@@ -16,7 +16,7 @@ from rooflight.devices.spec import DeviceSpec
 from rooflight.front.device import find_device
 from rooflight.records.report import Report
 from rooflight.reporting.writers import write_scalars, writers_in
-from rooflight.tracking.observer import Step, StepObserver
+from rooflight.tracking.observer import ObservedStep, StepObserver
 from rooflight.tracking.report import report_of_step
 from rooflight.tracking.scalars import scalars_of
 
@@ -58,7 +58,7 @@ class Tracker:
             raise ValueError(f"a report every {interval} iterations: give a number from 1 on, or 0 for never")
         spec = find_device(device, progress=lambda text: _log.warning("rooflight: %s", text))
         self.interval, self.top = interval, top
-        self.last_step: Step | None = None
+        self.last_step: ObservedStep | None = None
         self._writer: Any = None  # the one given last
         self._broken_writers: set[int] = set()
         self._failed = self._paused = False
@@ -127,13 +127,13 @@ class Tracker:
             self._fail(error)
         self._observer.stop()
 
-    def _take(self, steps: list[Step]) -> None:
+    def _take(self, steps: list[ObservedStep]) -> None:
         for step in steps:
             if step.tells_more_than(self.last_step):
                 self.last_step = step
             self._write(step, self._writer)
 
-    def _write(self, step: Step, writer: Any) -> None:
+    def _write(self, step: ObservedStep, writer: Any) -> None:
         writers = [one for one in writers_in(writer) if id(one) not in self._broken_writers]
         if not writers:
             return

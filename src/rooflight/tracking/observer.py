@@ -22,7 +22,7 @@ from rooflight.capture.spans import Place, Spans, SpanTimer
 from rooflight.devices.spec import DeviceSpec
 from rooflight.records.record import ModuleEntry, outside_modules, phase_name
 from rooflight.records.session import Session
-from rooflight.roofline.analysis import Analysis, Group, analyze
+from rooflight.roofline.analysis import Analysis, analyze
 
 _MOST_STRUCTURES: Final = 32
 _MOST_PENDING: Final = 8  # steps that the device may lag behind before their times are given up
@@ -41,7 +41,7 @@ class Structure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class ObservedStep:
     """One step of a loop. ``structure`` is None when no recorded step did the same; ``recorded`` says that this one was
     recorded, so that its spans hold what that costs.
 
@@ -56,7 +56,7 @@ class Step:
     recorded: bool
     seconds_by: Mapping[str, Mapping[str, float]]
 
-    def tells_more_than(self, other: Step | None) -> bool:
+    def tells_more_than(self, other: ObservedStep | None) -> bool:
         """Whether a report had better be of this step than of an earlier one: what it did is known, it did something,
         and it was not slowed by a recording if the other was not.
         """
@@ -130,7 +130,7 @@ class StepObserver:
         """What the open step has recorded until now, None if it is not being recorded."""
         return self._recording.so_far() if self._recording is not None else None
 
-    def finish(self, number: int) -> list[Step]:
+    def finish(self, number: int) -> list[ObservedStep]:
         """End the open step and leave torch as it was before ``start``; waits for the device. Does nothing if no step
         is open.
         """
@@ -144,13 +144,13 @@ class StepObserver:
         self.stop()
         return finished
 
-    def remaining(self) -> list[Step]:
+    def remaining(self) -> list[ObservedStep]:
         """Steps that ended before their times were known; waits for the device."""
         if self._pending and self.timer.on_cuda:
             torch.cuda.synchronize()
         return self._finished()
 
-    def end_step(self, number: int) -> list[Step]:
+    def end_step(self, number: int) -> list[ObservedStep]:
         """End the open step and begin the next. Returns the steps whose times are known by now, oldest first: on a CPU
         this one, on CUDA perhaps earlier ones.
         """
@@ -223,8 +223,8 @@ class StepObserver:
         while len(self._structures) > _MOST_STRUCTURES:
             self._structures.popitem(last=False)
 
-    def _finished(self) -> list[Step]:
-        steps: list[Step] = []
+    def _finished(self) -> list[ObservedStep]:
+        steps: list[ObservedStep] = []
         while self._pending:
             number, read, recorded = self._pending[0]
             spans = read()
@@ -236,7 +236,7 @@ class StepObserver:
                 self._structures.move_to_end(spans.events)
             seconds_by = {key: self._summed(spans, key) for key in self._names}
             steps.append(
-                Step(number=number, spans=spans, structure=structure, recorded=recorded, seconds_by=seconds_by)
+                ObservedStep(number=number, spans=spans, structure=structure, recorded=recorded, seconds_by=seconds_by)
             )
         return steps
 
@@ -290,8 +290,3 @@ def _classes(models: Mapping[str, nn.Module]) -> dict[str, str]:
         for path, module in root.named_modules(prefix=prefix, remove_duplicate=False):
             found.setdefault(path or type(root).__name__, type(uncompiled(module)).__name__)
     return found
-
-
-def groups_of(analysis: Analysis, key: str) -> dict[str, Group]:
-    """The roll-up of an analysis by name."""
-    return {group.name: group for group in analysis.by(key)}

@@ -4,27 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
+from rooflight.records.document import Fields
 from rooflight.records.quantity import Quantity
 from rooflight.records.report import Cell, Report, Table
 from rooflight.records.session import Measurement
-from rooflight.roofline.analysis import Analysis, Group
-from rooflight.roofline.report import data_of, group_data, report_of
-from rooflight.tracking.observer import Step
+from rooflight.roofline.analysis import Analysis
+from rooflight.roofline.report import report_of
+from rooflight.roofline.report_data import AnalysisData, analysis_data
+from rooflight.roofline.time_by_place import TimeByPlace, time_by_place
+from rooflight.roofline.time_by_place_report import SEE, PlaceData, modules_table, places_data, places_table
+from rooflight.tracking.observer import ObservedStep
 
-SCHEMA = "rooflight.step/1"
-_MORE_ROWS = 20
-_SEE = "a higher top shows them"
-_FIRST_PASS = "Times are those of a first pass, with all that libraries set up in it: warm up before for steady ones."
-_RECORDED_CLOCK = "spans of modules while they were recorded, which slows them: upper figures"
+_MORE_ROWS: Final = 20
+_FIRST_PASS: Final = (
+    "Times are those of a first pass, with all that libraries set up in it: warm up before for steady ones."
+)
+_RECORDED_CLOCK: Final = "spans of modules while they were recorded, which slows them: upper figures"
+_REPLACED: Final = ("by_phase", "by_layer", "by_op", "operations", "waterfall")
+"""Tables of an analysis that a step's report has its own of, or leaves out."""
 
-Times = Mapping[str, float] | None
-"""Seconds by name of row; None takes the times of single ops, where the analysis has them."""
+
+class StepTimes(Fields, frozen=True, kw_only=True):
+    """A step by its places. ``measured_s`` is None for one pass of which only the ops were timed, if at all."""
+
+    measured_s: float | None
+    clock: str
+    by_phase: tuple[PlaceData, ...]
+    by_layer: tuple[PlaceData, ...]
+    by_module: tuple[PlaceData, ...]
+    by_function: tuple[PlaceData, ...] = ()
 
 
-def report_of_step(step: Step, *, title: str = "", top: int = 10) -> Report:
+class StepData(AnalysisData, frozen=True, kw_only=True, tag="rooflight.step/1"):
+    """A step of a tracked loop: the analysis of what it did, and its times."""
+
+    step: StepTimes
+
+
+def report_of_step(step: ObservedStep, *, title: str = "", top: int = 10) -> Report:
     """The report of a step of a loop. Times are its spans, unless it was being recorded: then those of its ops, which
     are not known on CUDA.
 
@@ -32,19 +53,18 @@ def report_of_step(step: Step, *, title: str = "", top: int = 10) -> Report:
     """
     if step.structure is None:
         raise ValueError("the step's structure is not known: report one that is")
+    title = title or f"iteration {step.number}"
     if step.recorded and step.structure.analysis.session.measurement is not None:
-        report = report_of_analysis(step.structure.analysis, title=title or f"iteration {step.number}", top=top)
+        report = report_of_analysis(step.structure.analysis, title=title, top=top)
         return replace(report, notes=(*report.notes, *([_FIRST_PASS] if not step.number else [])))
     return _report(
-        step.structure.analysis,
+        _with_wall(step.structure.analysis, step.spans.wall_s),
         step.structure.timed,
-        title=title or f"iteration {step.number}",
+        title=title,
         top=top,
-        wall_s=step.spans.wall_s,
-        by_phase=step.seconds_by["phase"],
-        by_layer=step.seconds_by["layer"],
-        by_module=step.seconds_by["module"],
         clock=_RECORDED_CLOCK if step.recorded else "spans of modules, the gaps between their ops included",
+        seconds_by=step.seconds_by,
+        wall_s=step.spans.wall_s,
     )
 
 
@@ -63,42 +83,53 @@ def _report(
     title: str,
     top: int,
     clock: str,
+    seconds_by: Mapping[str, Mapping[str, float]] | None = None,
     wall_s: float | None = None,
-    by_phase: Times = None,
-    by_layer: Times = None,
-    by_module: Times = None,
 ) -> Report:
-    if wall_s is not None:
-        analysis = _with_wall(analysis, wall_s)
+    """``timed`` has the ops under the places that ``seconds_by`` times; None takes the times of single ops."""
     base = report_of(analysis, top=top)
-    classes = {module.path: module.class_name for module in timed.session.modules}
-    tables = [
-        _table("By phase", "phase", timed.by("phase"), by_phase, timed, top=max(top, _MORE_ROWS)),
-        _table("By layer type", "layer", timed.by("layer"), by_layer, timed, top=top),
-    ]
+    by = {
+        key: time_by_place(timed, key, seconds_by[key] if seconds_by else None, wall_s)
+        for key in ("phase", "layer", "module")
+    }
     if len(analysis.session.functions) > 1:
-        title_of = "By function" if by_layer is None else "By function (measured: ops of the iteration recorded)"
-        tables.append(_table(title_of, "function", analysis.by("function"), None, analysis, top=top))
-    tables.append(_module_table(timed, by_module, classes, top))
+        by["function"] = time_by_place(analysis, "function")
+    classes = {module.path: module.class_name for module in timed.session.modules}
     return Report(
         title=f"Speed of light: {title} on {analysis.device.name}",
-        schema=SCHEMA,
-        facts=tuple(_facts(analysis, base, clock, is_loop=wall_s is not None)),
-        tables=(*(table for table in base.tables if table.title == "Waterfall"), *tables, *_kept(base)),
-        notes=(*base.notes, *_contradictions(timed, by_layer)),
+        data=_data(analysis, base.conclusion, by, clock, wall_s),
+        facts=tuple(_facts(analysis, base, clock, is_loop=seconds_by is not None)),
+        tables=(
+            *_replaced_tables(base, by, classes, top, of_spans=seconds_by is not None),
+            *(replace(table, see=SEE) for table in base.tables if table.id not in _REPLACED),
+        ),
+        series=base.series,
+        notes=(*base.notes, *(_contradictions(by["layer"]) if seconds_by else ())),
         conclusion=base.conclusion,
-        data={
-            **data_of(analysis),
-            "step": {
-                "measured_s": wall_s,
-                "clock": clock,
-                "by_phase": _timed_data(timed.by("phase"), by_phase),
-                "by_layer": _timed_data(timed.by("layer"), by_layer),
-                "by_module": _timed_data(timed.by("module"), by_module),
-                "by_function": [group_data(group) for group in analysis.by("function")],
-            },
-        },
     )
+
+
+def _replaced_tables(
+    base: Report, by: Mapping[str, TimeByPlace], classes: Mapping[str, str], top: int, *, of_spans: bool
+) -> Iterable[Table]:
+    waterfall = base.table("waterfall")
+    assert waterfall is not None
+    yield waterfall
+    yield places_table(by["phase"], title="By phase", top=max(top, _MORE_ROWS))
+    yield places_table(by["layer"], title="By layer type", top=top)
+    if "function" in by:
+        title = "By function (measured: ops of the iteration recorded)" if of_spans else "By function"
+        yield places_table(by["function"], title=title, top=top)
+    modules = modules_table(by["module"], classes, title="", top=top)
+    yield replace(modules, title=f"Top {len(modules.shown)} modules by time")
+
+
+def _data(
+    analysis: Analysis, conclusion: str, by: Mapping[str, TimeByPlace], clock: str, wall_s: float | None
+) -> StepData:
+    whole = analysis_data(analysis, conclusion)
+    step = StepTimes(measured_s=wall_s, clock=clock, **{f"by_{key}": places_data(times) for key, times in by.items()})
+    return StepData(**{name: getattr(whole, name) for name in whole.__struct_fields__}, step=step)
 
 
 def _facts(analysis: Analysis, base: Report, clock: str, *, is_loop: bool) -> Iterable[tuple[str, Cell]]:
@@ -114,88 +145,13 @@ def _facts(analysis: Analysis, base: Report, clock: str, *, is_loop: bool) -> It
     yield "times", clock
 
 
-def _kept(base: Report) -> Iterable[Table]:
-    """The tables of an analysis that a step's report takes over as they are."""
-    ours = ("By phase", "By layer type", "By op", "By function", "Waterfall", "Top operations")
-    return (replace(table, see=_SEE) for table in base.tables if not table.title.startswith(ours))
-
-
-def _table(title: str, column: str, groups: tuple[Group, ...], times: Times, analysis: Analysis, *, top: int) -> Table:
-    total = sum(times.values()) if times is not None else analysis.totals.ops_measured_s
-    names = {group.name for group in groups}
-    found: list[tuple[str, Group | None]] = [(group.name, group) for group in groups]
-    # where time passed although the step recorded ran nothing there: the code of containers, loading data
-    found += [(name, None) for name in times or () if name not in names]
-    found.sort(key=lambda row: -(_seconds(row[0], row[1], times) or (row[1].bound_s if row[1] else 0.0)))
-    rows: list[tuple[Cell, ...]] = []
-    for name, group in found[:top]:
-        measured = _seconds(name, group, times)
-        work = (group.calls, Quantity(group.matrix_flops, "FLOP"), Quantity(group.bytes_moved, "B")) if group else ()
-        rows.append(
-            (
-                name,
-                *(work or (0, None, None)),
-                *_bound_cells(group, measured, times),
-                None if measured is None or not total else Quantity(measured / total, "%"),
-            )
+def _contradictions(times: TimeByPlace) -> Iterable[str]:
+    for place in times.faster_than_bound:
+        measured, bound = Quantity(place.measured_s or 0.0, "s"), Quantity(place.bound_s or 0.0, "s")
+        yield (
+            f"{place.name} took {measured}, less than its bound of {bound}: a cost, a roof or a clock is wrong, or the "
+            "step did other work than the one recorded."
         )
-    return Table(
-        title=title,
-        columns=(column, "calls", "matrix", "bytes", "estimated", "measured", "efficiency", "bound", "share"),
-        rows=tuple(rows),
-        optional=("matrix", "bytes", "calls"),
-        left_out=max(0, len(found) - top),
-        see=_SEE,
-    )
-
-
-def _module_table(analysis: Analysis, times: Times, classes: Mapping[str, str], top: int) -> Table:
-    groups = analysis.by("module")
-    ordered = sorted(groups, key=lambda group: -(_seconds(group.name, group, times) or group.bound_s))
-    return Table(
-        title=f"Top {min(top, len(ordered))} modules by time",
-        columns=("layer", "type", "estimated", "measured", "efficiency", "bound"),
-        rows=tuple(
-            (group.name, classes.get(group.name, ""), *_bound_cells(group, _seconds(group.name, group, times), times))
-            for group in ordered[:top]
-        ),
-        left_out=max(0, len(ordered) - top),
-        see=_SEE,
-        note="Estimated is the op bound. Each module's own code; what it calls has rows of its own.",
-    )
-
-
-def _bound_cells(group: Group | None, measured: float | None, times: Times) -> tuple[Cell, Cell, Cell, Cell]:
-    """Estimated, measured, efficiency and limiter of a row."""
-    if group is None:
-        return None, None if measured is None else Quantity(measured, "s"), None, None
-    efficiency = group.efficiency if times is None else group.bound_s / measured if measured else None
-    return (
-        Quantity(group.bound_s, "s"),
-        None if measured is None else Quantity(measured, "s"),
-        None if efficiency is None else Quantity(efficiency, "%"),
-        group.limiter,
-    )
-
-
-def _seconds(name: str, group: Group | None, times: Times) -> float | None:
-    if times is not None:
-        return times.get(name)
-    return group.measured_s if group else None
-
-
-def _timed_data(groups: tuple[Group, ...], times: Times) -> list[dict[str, object]]:
-    return [{**group_data(group), "measured_s": _seconds(group.name, group, times)} for group in groups]
-
-
-def _contradictions(analysis: Analysis, times: Times) -> Iterable[str]:
-    for group in analysis.by("layer"):
-        measured = _seconds(group.name, group, times)
-        if times is not None and measured is not None and 0 < measured < group.bound_s:
-            yield (
-                f"{group.name} took {Quantity(measured, 's')}, less than its bound of {Quantity(group.bound_s, 's')}: "
-                "a cost, a roof or a clock is wrong, or the step did other work than the one recorded."
-            )
 
 
 def _with_wall(analysis: Analysis, wall_s: float) -> Analysis:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from rooflight.tracking.observer import Step, groups_of
+from rooflight.roofline.time_by_place import time_by_place
+from rooflight.tracking.observer import ObservedStep
 
 
-def scalars_of(step: Step) -> dict[str, float]:
+def scalars_of(step: ObservedStep) -> dict[str, float]:
     """Name to value, SI units. Bounds and efficiencies are missing for a step whose structure is not known, and
     efficiencies for one that was being recorded, which takes longer than it would have.
 
@@ -31,14 +32,13 @@ def scalars_of(step: Step) -> dict[str, float]:
         if timed and wall_s:
             scalars["sol/efficiency"] = totals.op_bound_s / wall_s
             scalars["sol/matrix_flops_per_s"] = totals.matrix_flops / wall_s
-    for prefix, key in (
-        ("sol_phase", "phase"),
-        ("sol_layer", "layer"),
-    ):
-        groups = groups_of(structure.timed, key) if structure is not None else {}
-        for name, length in step.seconds_by[key].items():
-            scalars[f"{prefix}/{name}/seconds"] = length
-            group = groups.get(name)
-            if group is not None and timed and length:
-                scalars[f"{prefix}/{name}/efficiency"] = group.bound_s / length
+    for prefix, key in (("sol_phase", "phase"), ("sol_layer", "layer")):
+        scalars |= {f"{prefix}/{name}/seconds": length for name, length in step.seconds_by[key].items()}
+        if structure is not None and timed:
+            places = time_by_place(structure.timed, key, step.seconds_by[key]).places
+            scalars |= {
+                f"{prefix}/{place.name}/efficiency": place.efficiency
+                for place in places
+                if place.efficiency is not None
+            }
     return scalars

@@ -1,0 +1,103 @@
+"""Seconds by place beside bounds, as tables and as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rooflight.records.report import Column, Table
+from rooflight.roofline.predicted_report import PredictedFields, row_data
+from rooflight.roofline.time_by_place import PlaceTime, TimeByPlace
+
+_TIMES = (Column("estimated", "s"), Column("measured", "s"), Column("efficiency", "%"), Column("bound"))
+SEE = "a higher top shows them"
+"""How to have the rows that a table leaves out, where there is no command line."""
+
+
+class PlaceData(PredictedFields, frozen=True, kw_only=True):
+    """A place of a step, by its own code alone. What its ops must do is None where no op was recorded there."""
+
+    name: str
+    calls: int
+    matrix_flops: int | None
+    vector_flops: int | None
+    bytes_moved: int | None
+    bytes_sent: int | None
+    op_bound_s: float | None
+    limiter: str | None
+    measured_s: float | None
+    efficiency: float | None
+    share: float | None
+
+
+def places_table(times: TimeByPlace, *, title: str, top: int) -> Table:
+    """One row a place: work, bound ("estimated"), time, efficiency, limiter ("bound") and share of the whole."""
+    return Table(
+        id=f"by_{times.key}",
+        title=title,
+        columns=(
+            Column(times.key),
+            Column("calls"),
+            Column("matrix", "FLOP"),
+            Column("bytes", "B"),
+            *_TIMES,
+            Column("share", "%"),
+        ),
+        rows=tuple(
+            (
+                place.name,
+                place.calls,
+                place.group.matrix_flops if place.group else None,
+                place.group.bytes_moved if place.group else None,
+                *_times(place),
+                place.share,
+            )
+            for place in times.places
+        ),
+        top=top,
+        optional=("matrix", "bytes", "calls"),
+        see=SEE,
+    )
+
+
+def modules_table(times: TimeByPlace, classes: Mapping[str, str], *, title: str, top: int) -> Table:
+    """One row a module that ran ops, with its class by qualified name."""
+    return Table(
+        id=f"by_{times.key}",
+        title=title,
+        columns=(Column("layer"), Column("type"), *_TIMES),
+        rows=tuple(
+            (place.name, classes.get(place.name, ""), *_times(place))
+            for place in times.places
+            if place.group is not None
+        ),
+        top=top,
+        see=SEE,
+        note="Estimated is the op bound. Each module's own code; what it calls has rows of its own.",
+    )
+
+
+def places_data(times: TimeByPlace) -> tuple[PlaceData, ...]:
+    """All places, the longest first."""
+    return tuple(map(_place_data, times.places))
+
+
+def _times(place: PlaceTime) -> tuple[float | None, float | None, float | None, str | None]:
+    return place.bound_s, place.measured_s, place.efficiency, place.limiter
+
+
+def _place_data(place: PlaceTime) -> PlaceData:
+    group = place.group
+    return PlaceData(
+        name=place.name,
+        calls=place.calls,
+        matrix_flops=group.matrix_flops if group else None,
+        vector_flops=group.vector_flops if group else None,
+        bytes_moved=group.bytes_moved if group else None,
+        bytes_sent=group.bytes_sent if group else None,
+        op_bound_s=place.bound_s,
+        limiter=place.limiter,
+        measured_s=place.measured_s,
+        efficiency=place.efficiency,
+        share=place.share,
+        **row_data(group.predicted if group else None),
+    )
