@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rooflight.devices.spec import roofs_used_by
 from rooflight.prediction.lint import Finding, Rule
+from rooflight.prediction.measured_table import MeasuredTable
 from rooflight.records.document import Document, Fields
 from rooflight.records.quantity import Quantity
 from rooflight.records.report import Column, Report, Table
