@@ -3,19 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from rooflight.clusters.keeping import ClusterCalibration
 from rooflight.clusters.roofs import LATENCY, SLOW, SLOW_LATENCY, Comparison, Roof, compare, differences
 from rooflight.devices.spec import Roofs
 from rooflight.machine.calibration import busy_share
+from rooflight.records.document import Document, Fields
 from rooflight.records.quantity import Quantity
-from rooflight.records.report import Cell, Report, Table
+from rooflight.records.report import Cell, Column, Report, Table
 
-SCHEMA: Final = "rooflight.cluster_calibration/1"
 _BUSY: Final = 0.05
 _MOST_ROWS: Final = 40
 _MOST_NAMED: Final = 5
+
+
+class RoofData(Fields, frozen=True, kw_only=True):
+    """A roof of a node, in ``unit``. ``median`` is that of ``devices`` like it; ``below`` is the share it lacks."""
+
+    roof: str
+    value: float
+    unit: str
+    median: float
+    below: float
+    devices: int
+    slow: bool
+
+
+class NodeData(Fields, frozen=True, kw_only=True):
+    """A device of a node that was measured; ``gpu`` is its number, None for a CPU."""
+
+    node: str
+    gpu: int | None
+    device: str
+    fingerprint: str
+    measured_at: str
+    roofs: tuple[RoofData, ...]
+
+
+class FailedNode(Fields, frozen=True, kw_only=True):
+    """A node without a result."""
+
+    node: str
+    reason: str
+
+
+class ClusterData(Document, frozen=True, kw_only=True, tag="rooflight.cluster_calibration/1"):
+    """The roofs of a cluster's nodes."""
+
+    interrupted: bool
+    nodes: tuple[NodeData, ...]
+    failed: tuple[FailedNode, ...]
 
 
 def report_of(found: ClusterCalibration, *, title: str, notes: Sequence[str] = ()) -> Report:
@@ -26,30 +64,39 @@ def report_of(found: ClusterCalibration, *, title: str, notes: Sequence[str] = (
         tables.append(_slow(slow))
     if failed := [each for each in found.measured if each.calibration is None]:
         rows = tuple((each.name, each.reason) for each in failed)
-        tables.append(Table(title="Not calibrated", columns=("node", "reason"), rows=rows))
+        columns = (Column("node"), Column("reason"))
+        tables.append(Table(id="failed", title="Not calibrated", columns=columns, rows=rows))
     return Report(
         title=title,
-        schema=SCHEMA,
+        data=_data(found, compared),
         tables=tuple(tables),
         notes=(*notes, *_notes(found, compared)),
         conclusion=_conclusion(compared, slow),
-        data=_data(found, compared),
     )
 
 
 def _devices(compared: Sequence[Comparison]) -> Table:
     return Table(
+        id="roofs",
         title="Roofs",
         columns=(
-            "node", "device", "matrix peak", "of", "vector peak", "memory", "launch latency", "below median", "in",
+            Column("node"),
+            Column("device"),
+            Column("matrix peak", "FLOP/s"),
+            Column("of"),
+            Column("vector peak", "FLOP/s"),
+            Column("memory", "B/s"),
+            Column("launch latency", "s"),
+            Column("below median", "%"),
+            Column("in"),
         ),
-        rows=tuple(_device_row(each) for each in compared[:_MOST_ROWS]),
+        rows=tuple(map(_device_row, compared)),
+        top=_MOST_ROWS,
         optional=("launch latency", "vector peak", "of"),
-        left_out=max(0, len(compared) - _MOST_ROWS),
         see="--json has all",
         note="Matrix peak: of the fastest precision. Vector peak: float32. Memory: main memory. "
         "Below median: the roof furthest below the median of the nodes with the same device, and which it is.",
-    )  # fmt: skip
+    )
 
 
 def _device_row(each: Comparison) -> tuple[Cell, ...]:
@@ -60,12 +107,12 @@ def _device_row(each: Comparison) -> tuple[Cell, ...]:
     return (
         each.measured.name,
         each.calibration.device_name,
-        None if precision is None else Quantity(roofs.matrix_flops_per_s[precision], "FLOP/s"),
+        None if precision is None else roofs.matrix_flops_per_s[precision],
         precision,
-        _quantity(roofs.vector_flops_per_s.get("float32"), "FLOP/s"),
-        _quantity(memory, "B/s"),
-        _quantity(roofs.launch_latency_s, "s"),
-        None if worst is None else Quantity(max(0.0, worst.below), "%"),
+        roofs.vector_flops_per_s.get("float32"),
+        memory,
+        roofs.launch_latency_s,
+        None if worst is None else max(0.0, worst.below),
         worst.name if worst is not None and worst.below > 0 else None,
     )
 
@@ -73,20 +120,28 @@ def _device_row(each: Comparison) -> tuple[Cell, ...]:
 def _slow(slow: Sequence[Comparison]) -> Table:
     rows = [(each.measured.name, roof) for each in slow for roof in each.slow]
     return Table(
+        id="slow",
         title="Slow",
-        columns=("node", "roof", "measured", "median", "below", "of devices"),
+        columns=(
+            Column("node"),
+            Column("roof"),
+            Column("measured"),
+            Column("median"),
+            Column("below", "%"),
+            Column("of devices"),
+        ),
         rows=tuple(
             (
                 node,
                 roof.name,
                 Quantity(roof.value, _unit(roof)),
                 Quantity(roof.median, _unit(roof)),
-                Quantity(roof.below, "%"),
+                roof.below,
                 roof.count,
             )
-            for node, roof in rows[:_MOST_ROWS]
+            for node, roof in rows
         ),
-        left_out=max(0, len(rows) - _MOST_ROWS),
+        top=_MOST_ROWS,
         see="--json has all",
         note=f"Slow is more than {SLOW:.0%} below the median of the same device model; "
         f"in launch latency, {SLOW_LATENCY:.0%}.".replace("%", " %"),
@@ -121,35 +176,36 @@ def _conclusion(compared: Sequence[Comparison], slow: Sequence[Comparison]) -> s
     return f"No node is slow: every roof is within {SLOW * 100:.0f} % of its model's median, or above it."
 
 
-def _data(found: ClusterCalibration, compared: Sequence[Comparison]) -> dict[str, Any]:
-    return {
-        "interrupted": found.interrupted,
-        "nodes": [
-            {
-                "node": each.measured.node,
-                "gpu": each.measured.number if each.calibration.kind == "cuda" else None,
-                "device": each.calibration.device_name,
-                "fingerprint": each.calibration.fingerprint,
-                "measured_at": each.calibration.measured_at,
-                "roofs": [
-                    {
-                        "roof": roof.name,
-                        "value": roof.value,
-                        "unit": _unit(roof),
-                        "median": roof.median,
-                        "below": roof.below,
-                        "devices": roof.count,
-                        "slow": roof.slow,
-                    }
-                    for roof in each.roofs
-                ],
-            }
-            for each in compared
-        ],
-        "failed": [
-            {"node": each.node, "reason": each.reason} for each in found.measured if each.calibration is None
-        ],
-    }  # fmt: skip
+def _data(found: ClusterCalibration, compared: Sequence[Comparison]) -> ClusterData:
+    return ClusterData(
+        interrupted=found.interrupted,
+        nodes=tuple(map(_node_data, compared)),
+        failed=tuple(
+            FailedNode(node=each.node, reason=each.reason) for each in found.measured if each.calibration is None
+        ),
+    )
+
+
+def _node_data(each: Comparison) -> NodeData:
+    return NodeData(
+        node=each.measured.node,
+        gpu=each.measured.number if each.calibration.kind == "cuda" else None,
+        device=each.calibration.device_name,
+        fingerprint=each.calibration.fingerprint,
+        measured_at=each.calibration.measured_at,
+        roofs=tuple(
+            RoofData(
+                roof=roof.name,
+                value=roof.value,
+                unit=_unit(roof),
+                median=roof.median,
+                below=roof.below,
+                devices=roof.count,
+                slow=roof.slow,
+            )
+            for roof in each.roofs
+        ),
+    )
 
 
 def _fastest(roofs: Roofs) -> str | None:
@@ -159,10 +215,6 @@ def _fastest(roofs: Roofs) -> str | None:
 
 def _unit(roof: Roof) -> str:
     return "s" if roof.name == LATENCY else "B/s" if roof.name.startswith("memory") else "FLOP/s"
-
-
-def _quantity(value: float | None, unit: str) -> Quantity | None:
-    return None if value is None else Quantity(value, unit)
 
 
 def _named(names: Sequence[str]) -> str:
