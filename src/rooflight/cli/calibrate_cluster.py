@@ -49,7 +49,10 @@ def calibrate_cluster(asked: ClusterRequest, *, json: str | None, markdown: str 
             "Rough figures of two seconds, which no later analysis uses: leave out --quick before you call a node slow."
         )
     elif calibrated:
-        keep_best(calibrated, force=asked.force)
+        try:
+            keep_best(calibrated, force=asked.force)
+        except (OSError, ValueError) as error:  # the nodes' files are there, and the report is still worth having
+            notes.append(f"Not kept for later analyses ({error}): set ROOFLIGHT_CACHE to a folder that can be written.")
     if found.measured:
         title = f"Roofs of {len({each.node for each in calibrated})} nodes"
         write_report(report_of(found, title=title, notes=notes), json=json, markdown=markdown)

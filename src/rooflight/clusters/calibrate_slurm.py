@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
@@ -17,7 +17,8 @@ from rooflight.clusters import slurm
 from rooflight.clusters.node import read_new
 from rooflight.clusters.roofs import NodeCalibration
 
-_PERIOD_S: Final = 0.5
+_PERIODS_S: Final = (0.3, 5.0)  # between questions to the controller: the first, and the longest
+_SILENT_S: Final = 120.0  # a controller that is restarted answers again, and the nodes compute meanwhile
 _GRACE_S: Final = 5.0  # until a shared folder shows what a node wrote last
 _MINUTES: Final = 20  # a GPU takes 40 s, and a node has eight
 
@@ -113,30 +114,58 @@ def script(asked: Allocation, folder: Path, *, quick: bool) -> str:
 
 
 def _follow(job: int, folder: Path, count: int, tell: Callable[[str], object]) -> Iterator[NodeCalibration]:
+    """The results of a job until it has ended, then its nodes that gave none."""
     known: set[Path] = set()
     answered: set[str] = set()
-    ended_s: float | None = None
+    watch = _JobWatch(job)
+    period_s, longest_s = _PERIODS_S
     while True:
-        state, reason = slurm.state(job) if ended_s is None else ("ENDED", "")
+        watch.look()  # before the files: what a job left when it ended is there then
         for found in read_new(folder, known):
             answered.add(found.node)
             yield found
         nodes = _lines(folder / "nodes")
-        if state == "PENDING":
-            tell(f"job {job} waits for {count} nodes ({reason})")
+        if watch.waits_for:
+            tell(f"job {job} waits for {count} nodes ({watch.waits_for})")
         else:
             tell(f"job {job}: {len(answered)} of {len(nodes) or count} nodes")
-        if not slurm.active(state):
-            ended_s = time.monotonic() if ended_s is None else ended_s
-            if answered.issuperset(nodes) or time.monotonic() - ended_s > _GRACE_S:
+        if watch.ended_s is not None:
+            if answered.issuperset(nodes) or time.monotonic() - watch.ended_s > _GRACE_S:
                 break
-        time.sleep(_PERIOD_S)
+            period_s = _PERIODS_S[0]
+        time.sleep(period_s)
+        period_s = min(1.2 * period_s, longest_s)
     if not nodes:
         said = _lines(folder / "job.out")
         raise RuntimeError(f"job {job} ended before its nodes started: {said[-1] if said else 'was it cancelled?'}")
     for number, node in enumerate(nodes):
         if node not in answered:
             yield NodeCalibration(node=node, reason=_reason(folder, number, node))
+
+
+@dataclass(slots=True)
+class _JobWatch:
+    """A job as the controller tells of it; ``ended_s`` is when it was first known to have ended, on a steady clock."""
+
+    job: int
+    waits_for: str = ""
+    ended_s: float | None = None
+    _answered_s: float = field(default_factory=time.monotonic)
+
+    def look(self) -> None:
+        """Ask once more. Raises RuntimeError where the controller has been silent for too long."""
+        if self.ended_s is not None:
+            return
+        try:
+            state, reason = slurm.state(self.job)
+        except RuntimeError:
+            if time.monotonic() - self._answered_s > _SILENT_S:
+                raise
+            return
+        self._answered_s = time.monotonic()
+        self.waits_for = reason if state == "PENDING" else ""
+        if not slurm.active(state):
+            self.ended_s = self._answered_s
 
 
 def _reason(folder: Path, number: int, node: str) -> str:
