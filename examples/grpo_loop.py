@@ -18,8 +18,13 @@ import torch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
-from rooflight import initialize_sol, log_training_sol, sol_nvtx_range
-from rooflight.tracking.loop import add_sol_arguments, shutdown_sol
+from rooflight.tracking import (
+    add_sol_arguments,
+    initialize_sol,
+    log_training_sol,
+    shutdown_sol,
+    sol_nvtx_range,
+)
 
 VOCABULARY = 512
 CLIP = 0.2

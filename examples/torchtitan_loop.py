@@ -16,8 +16,13 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention, sil
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.checkpoint import checkpoint
 
-from rooflight import initialize_sol, log_training_sol, sol_nvtx_range
-from rooflight.tracking.loop import add_sol_arguments, shutdown_sol
+from rooflight.tracking import (
+    add_sol_arguments,
+    initialize_sol,
+    log_training_sol,
+    shutdown_sol,
+    sol_nvtx_range,
+)
 
 VOCABULARY = 512
 HEAD = 32

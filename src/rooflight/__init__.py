@@ -1,64 +1,74 @@
-"""Rooflight: how far a PyTorch program is from the speed of light, why, and what to do about it."""
+"""Rooflight: how far a PyTorch program is from the speed of light, why, and what to do about it.
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+What most programs need is here. Each study has a namespace of its own with the rest: ``rooflight.tracking`` for the
+speed of light inside a training loop. Its names can be imported from ``rooflight`` too.
+"""
+
+from typing import TYPE_CHECKING
+
+from rooflight.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from rooflight import devices as devices
+    from rooflight import tracking as tracking
     from rooflight.capture.measure import measure as measure
     from rooflight.capture.phases import phase as phase
-    from rooflight.capture.phases import sol_nvtx_range as sol_nvtx_range
     from rooflight.capture.recorder import record as record
     from rooflight.costs.cost import OpCost as OpCost
     from rooflight.costs.cost import Uncosted as Uncosted
     from rooflight.costs.registry import formula as formula
     from rooflight.front.device import calibrate as calibrate
     from rooflight.front.device import current_device as current_device
+    from rooflight.front.device import find_device as find_device
     from rooflight.front.sessions import analyze as analyze
+    from rooflight.prediction.predictor import Predictor as Predictor
     from rooflight.records.archive import load as load
     from rooflight.records.session import Session as Session
     from rooflight.records.signature import OpSignature as OpSignature
     from rooflight.roofline.analysis import Analysis as Analysis
-    from rooflight.tracking.functions import FunctionalPatcher as FunctionalPatcher
-    from rooflight.tracking.layers import LayerSOLHooks as LayerSOLHooks
-    from rooflight.tracking.layers import sol_profile as sol_profile
-    from rooflight.tracking.loop import initialize_sol as initialize_sol
-    from rooflight.tracking.loop import log_training_sol as log_training_sol
+    from rooflight.tracking import FunctionalPatcher as FunctionalPatcher
+    from rooflight.tracking import LayerSOLHooks as LayerSOLHooks
+    from rooflight.tracking import OpRecord as OpRecord
+    from rooflight.tracking import OpType as OpType
+    from rooflight.tracking import TensorShape as TensorShape
+    from rooflight.tracking import get_current_device_spec as get_current_device_spec
+    from rooflight.tracking import initialize_sol as initialize_sol
+    from rooflight.tracking import log_training_sol as log_training_sol
+    from rooflight.tracking import sol_nvtx_range as sol_nvtx_range
+    from rooflight.tracking import sol_profile as sol_profile
 
-# Imported when first used: a saved session is analysed without torch, and --help needs none of them.
 _HOMES = {
     "Analysis": "rooflight.roofline.analysis",
-    "FunctionalPatcher": "rooflight.tracking.functions",
-    "LayerSOLHooks": "rooflight.tracking.layers",
     "OpCost": "rooflight.costs.cost",
     "OpSignature": "rooflight.records.signature",
+    "Predictor": "rooflight.prediction.predictor",
     "Session": "rooflight.records.session",
     "Uncosted": "rooflight.costs.cost",
     "analyze": "rooflight.front.sessions",
     "calibrate": "rooflight.front.device",
     "current_device": "rooflight.front.device",
+    "find_device": "rooflight.front.device",
     "formula": "rooflight.costs.registry",
-    "initialize_sol": "rooflight.tracking.loop",
     "load": "rooflight.records.archive",
-    "log_training_sol": "rooflight.tracking.loop",
     "measure": "rooflight.capture.measure",
     "phase": "rooflight.capture.phases",
     "record": "rooflight.capture.recorder",
-    "sol_nvtx_range": "rooflight.capture.phases",
-    "sol_profile": "rooflight.tracking.layers",
 }
+_NAMESPACES = ("devices", "tracking")
 
-__all__ = [*_HOMES, "devices"]  # noqa: PLE0604 - names of the table above
+# Listed in rooflight.tracking, and importable from here as well: programs written for the SOL estimator do so.
+_OF_TRACKING = (
+    "FunctionalPatcher",
+    "LayerSOLHooks",
+    "OpRecord",
+    "OpType",
+    "TensorShape",
+    "get_current_device_spec",
+    "initialize_sol",
+    "log_training_sol",
+    "sol_nvtx_range",
+    "sol_profile",
+)
 
-
-def __getattr__(name: str) -> Any:
-    if name == "devices":
-        return import_module("rooflight.devices")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'rooflight' has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(_HOMES[name]), name)  # the next use does not come here
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__all__ = [*_HOMES, *_NAMESPACES]  # noqa: PLE0604 - names of the tables above
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES | dict.fromkeys(_OF_TRACKING, "rooflight.tracking"), _NAMESPACES)

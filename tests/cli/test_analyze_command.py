@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 import rooflight as rl
+from rooflight.cli.main import format_warning
 from rooflight.devices import calibrations
 from rooflight.devices.calibrations import Calibration
 from rooflight.devices.spec import MemoryLevel, Roofs
+from rooflight.front.device import CalibrationWarning
 from rooflight.machine.environment import fingerprint
 
 SMALL = ("gpt2", "--small", "--seq", "8", "--device", "H100-SXM5-80GB")
@@ -364,3 +366,31 @@ def test_version(run):
     code, out, _ = run("--version")
     assert code == 0
     assert out.startswith("rooflight ")
+
+
+def test_a_warning_of_ours_is_one_line_and_others_keep_their_place():
+    ours = format_warning(CalibrationWarning("roofs may be low"), CalibrationWarning, "train.py", 7)
+    assert ours == "rooflight: roofs may be low\n"
+    others = format_warning(UserWarning("of the user"), UserWarning, "train.py", 7)
+    assert others.startswith("train.py:7: UserWarning: of the user")
+
+
+def test_what_was_wrong_with_a_calibration_goes_to_standard_error(tmp_path):
+    program = (
+        "import sys; from rooflight.machine import calibration; from rooflight.devices import calibrations\n"
+        "from rooflight.machine.environment import fingerprint\n"
+        "kept = calibrations.saved()[0]\n"
+        "busy = {calibration.BUSY: '38 %'}\n"
+        "calibration.calibrate = lambda *_, **__: calibrations.Calibration(fingerprint='new', device_name='test CPU',\n"
+        "    kind='cpu', roofs=kept.roofs, measured_at='2026-02-01', environment=busy)\n"
+        "calibrations.load = lambda _: None\n"
+        "words = 'predict gemm --m 8 --n 8 --k 8 --device cpu --json -'\n"
+        "sys.argv = ['rooflight', *words.split()]\n"
+        "from rooflight.cli.main import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "step" in json.loads(done.stdout)
+    assert done.stderr == (
+        "rooflight: these roofs may be low, as other programs are running: run rooflight calibrate when it is quiet\n"
+    )

@@ -7,7 +7,6 @@ import signal
 import sys
 import traceback
 import warnings
-from typing import TextIO
 
 import typer
 
@@ -57,7 +56,7 @@ def _options(
 
 def main() -> None:
     """Run the command line. Exit code 0, 2 for the user's mistake, 1 for a run that failed, 130 for Ctrl-C."""
-    warnings.showwarning = _show_warning
+    warnings.formatwarning = format_warning
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or torch's profiler writes its own marks to standard error
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # schedulers stop a job with it: end as after Ctrl-C
     debug = "--debug" in sys.argv  # wherever it stands
@@ -91,22 +90,16 @@ def _fail(error: BaseException, code: int, *, debug: bool) -> None:
     sys.exit(code)
 
 
-_show_others = warnings.showwarning
+_format_others = warnings.formatwarning
 
 
-def _show_warning(  # the parameters of warnings.showwarning
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
+def format_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
     """Our own warnings in one line, without a place in the code; by name, since importing their class takes time."""
     if category.__module__.partition(".")[0] == "rooflight":
-        _tell(str(message))
-    else:
-        _show_others(message, category, filename, lineno, file, line)
+        return f"rooflight: {message}\n"
+    return _format_others(message, category, filename, lineno, line)
 
 
 def _tell(text: str) -> None:

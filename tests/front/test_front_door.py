@@ -1,0 +1,74 @@
+"""What ``rooflight`` and its namespaces offer, and what importing it costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+
+import pytest
+
+import rooflight as rl
+from rooflight.lazy_exports import lazy_exports
+
+ALWAYS = [
+    *("analyze", "calibrate", "current_device", "devices", "find_device", "formula", "load", "measure", "phase"),
+    *("record", "Analysis", "OpCost", "OpSignature", "Predictor", "Session", "Uncosted"),
+]
+OF_TRACKING = [
+    *("FunctionalPatcher", "LayerSOLHooks", "OpRecord", "OpType", "TensorShape", "get_current_device_spec"),
+    *("initialize_sol", "log_training_sol", "sol_nvtx_range", "sol_profile"),
+]
+
+
+def python(program: str) -> str:
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+
+
+def test_every_name_can_be_imported_from_rooflight():
+    for name in (*ALWAYS, *OF_TRACKING):
+        assert getattr(rl, name) is not None
+        assert name in dir(rl)
+
+
+def test_what_is_for_training_loops_lives_in_tracking():
+    assert set(OF_TRACKING) <= set(rl.tracking.__all__)
+    assert not set(OF_TRACKING) & set(rl.__all__)
+    for name in rl.tracking.__all__:
+        assert getattr(rl.tracking, name) is not None
+        assert getattr(rl, name, getattr(rl.tracking, name)) is getattr(rl.tracking, name)
+    with pytest.raises(AttributeError, match=r"module 'rooflight.tracking' has no attribute 'nothing'"):
+        rl.tracking.nothing  # noqa: B018
+
+
+def test_importing_it_imports_next_to_nothing():
+    program = (
+        "import sys; import rooflight; import rooflight.tracking\n"
+        "heavy = {'torch', 'numpy', 'msgspec', 'typer', 'rich'} & set(sys.modules)\n"
+        "from rooflight import OpRecord, Predictor, analyze, find_device, load\n"
+        "print(sorted(heavy), 'torch' in sys.modules)"
+    )
+    assert python(program) == "[] False\n"
+
+
+def test_a_namespace_is_there_without_being_imported():
+    assert python("import rooflight as rl; print(rl.tracking.__name__, rl.devices.__name__)") == (
+        "rooflight.tracking rooflight.devices\n"
+    )
+
+
+def test_a_name_is_looked_up_once(monkeypatch):
+    package, home = types.ModuleType("a_package"), types.ModuleType("a_home")
+    home.name = object()
+    monkeypatch.setitem(sys.modules, "a_package", package)
+    monkeypatch.setitem(sys.modules, "a_home", home)
+    find, listed = lazy_exports("a_package", {"name": "a_home"})
+    assert "name" in listed()
+    assert "name" not in vars(package)
+    assert find("name") is package.name is home.name
+
+
+def test_the_predictor_needs_no_arguments():
+    gemm = {"m": 1024, "n": 1024, "k": 1024}
+    estimates = rl.Predictor().predict_shape("gemm", gemm, "fp16", rl.devices.get("A100-SXM4-80GB"))
+    assert all(estimate.time_s >= estimate.bound_s > 0 for estimate in estimates.values())
