@@ -1,4 +1,4 @@
-"""Every preset at full size, without hardware: it runs, all of it is costed, and dense language models to the last FLOP."""
+"""Every preset at full size, without hardware: it runs, all of it is costed, dense models to the last FLOP."""
 
 from __future__ import annotations
 
