@@ -97,7 +97,7 @@ def test_an_array_runs_and_its_parts_merge(tmp_path, slurm):
     folder = tmp_path / "50 % of it"  # blanks, and what SLURM takes for a placeholder
     folder.mkdir()
     words = (
-        "gelu",
+        "copy",
         "--sweep",
         "test",
         "--cpu",
@@ -118,9 +118,9 @@ def test_an_array_runs_and_its_parts_merge(tmp_path, slurm):
     out = folder / "my rows"
     assert states == ["COMPLETED"] * 2, said(out, job)
     files = sorted(map(str, (out / "sampling_data").glob("*.csv")))
-    assert [re.search(r"_gelu_fp32_2_(\d)\.csv", file)[1] for file in files] == ["1", "2"]
+    assert [re.search(r"_copy_fp32_2_(\d)\.csv", file)[1] for file in files] == ["1", "2"]
     assert all(row["status"] == "ok" for row in rows(out))
-    assert all("gelu fp32:" in text for text in said(out, job))
+    assert all("copy fp32:" in text for text in said(out, job))
     # as the command said it
     _, merge = done.stdout.split("then:")
     merged = subprocess.run(
@@ -148,20 +148,13 @@ def test_a_job_that_fails_says_why_in_its_output(tmp_path, slurm):
 
 
 def test_a_cancelled_job_keeps_every_finished_row(tmp_path, slurm):
-    words = (
-        "copy",
-        "--budget",
-        "60s",
-        "--cpu",
-        "--threads",
-        "1",
-        "--executor",
-        "slurm",
-        "--submit",
-        "--out",
-        str(tmp_path),
+    config = tmp_path / "copy.yml"
+    config.write_text(
+        "{function_name: copy, columns_name: [elements, dur(us)], starts: [64], steps: [64], ends: [640000], "
+        "operators: [add]}"
     )
-    job = submitted(rooflight("sample", *words, env=slurm.env))
+    words = ("--cpu", "--threads", "1", "--executor", "slurm", "--submit", "--parts", "2", "--out", str(tmp_path))
+    job = submitted(rooflight("sample", "--config", str(config), *words, env=slurm.env))
     deadline = time.monotonic() + 40
     while len(rows(tmp_path)) < 3 and time.monotonic() < deadline:
         time.sleep(0.05)
