@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.devices import get
-from rooflight.prediction.fitting import halves_of
+from rooflight.prediction.fitting import unflagged
 from rooflight.prediction.lint import lint_table
 from rooflight.prediction.model import Expert, Model
 from rooflight.prediction.reading import find, read_file
@@ -99,10 +99,11 @@ def rows_in(path: Path) -> list[tuple[str, str, tuple[float, ...], float, str, s
     for table in read_file(path):
         bounds = row_bounds(table)
         flagged = {finding.place for finding in lint_table(table, bounds)}
-        for direction, facts, seconds in halves_of(table, flagged, bounds):
-            slowdown = max(0.0, float(np.log(seconds / facts.bound_s)))
-            row = facts.values, slowdown, table.operator, direction, path.parent.name
-            found.append((facts.key, table.device.name, *row))
+        for facts, seconds, directions in unflagged(table, flagged, bounds):
+            slowdown = np.maximum(0.0, np.log(seconds / facts.values[:, 0])).tolist()
+            for values, off, number in zip(facts.values.tolist(), slowdown, directions.tolist(), strict=True):
+                row = tuple(values), off, table.operator, table.directions[number], path.parent.name
+                found.append((facts.key, table.device.name, *row))
     return found
 
 

@@ -12,7 +12,11 @@ import numpy as np
 
 from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
-from rooflight.prediction.features import PRODUCT_KEY, Floats, names_of, steady_features
+from rooflight.prediction.facts import (
+    PRODUCT_KEY,
+    Floats,
+)
+from rooflight.prediction.features import names_of, steady_features
 from rooflight.prediction.model import Expert, Interval, Model
 from rooflight.prediction.products import product_facts
 from rooflight.prediction.teaching import Shown

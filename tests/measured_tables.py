@@ -10,7 +10,7 @@ import numpy as np
 
 from rooflight.operators import registry
 from rooflight.operators.operator import PAIR
-from rooflight.prediction.features import facts_of
+from rooflight.prediction.facts import facts_of
 from rooflight.prediction.reading import device_called
 
 A100_FILE, H100_FILE = "NVIDIAA100-SXM4-80GB", "NVIDIAH10080GBHBM3"

@@ -16,18 +16,16 @@ from rooflight.costs.cost import OpCost
 from rooflight.costs.registry import cost_of, formula
 from rooflight.devices import all_devices, get
 from rooflight.devices.spec import DeviceSpec
-from rooflight.prediction.features import (
+from rooflight.prediction.facts import (
     FACTS,
     PRODUCT_KEY,
     WorkKind,
     attention_sizes,
     facts_of,
-    features_of,
     kind_of,
-    names_of,
     product_sizes,
-    steady_features,
 )
+from rooflight.prediction.features import features_of, names_of, steady_features
 from rooflight.records.signature import OpSignature
 
 X = spec((8, 96))

@@ -11,7 +11,7 @@ import pytest
 from measured_tables import A100_FILE, GRID, H100_FILE, VECTORS, write_table
 
 from rooflight.prediction import fitting
-from rooflight.prediction.features import OTHERS_KEY, PRODUCT_KEY
+from rooflight.prediction.facts import OTHERS_KEY, PRODUCT_KEY
 from rooflight.prediction.fitting import Fit, fit, learn_all, read_for_fit, shown_by
 from rooflight.prediction.lint import lint
 from rooflight.prediction.reading import read

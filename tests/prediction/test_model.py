@@ -27,7 +27,13 @@ from hypothesis import strategies as st
 
 from rooflight.devices import all_devices, get
 from rooflight.devices.spec import DeviceSpec
-from rooflight.prediction.features import FACTS, PRODUCT_KEY, WorkKind, facts_of, features_of, names_of, steady_features
+from rooflight.prediction.facts import (
+    FACTS,
+    PRODUCT_KEY,
+    WorkKind,
+    facts_of,
+)
+from rooflight.prediction.features import features_of, names_of, steady_features
 from rooflight.prediction.model import Model, decode
 from rooflight.prediction.products import product_facts
 from rooflight.prediction.teaching import LEAST_ROWS, Shown, join, learn, teach

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from measured_tables import A100_FILE, GRID, H100_FILE, VECTORS, write_table
 
 from rooflight.operators import registry
-from rooflight.prediction.features import OTHERS_KEY, PRODUCT_KEY, names_of
+from rooflight.prediction.facts import OTHERS_KEY, PRODUCT_KEY
+from rooflight.prediction.features import names_of
 from rooflight.prediction.fitting import fit
 from rooflight.prediction.predictor import SUFFIX, Predictor
 from rooflight.prediction.reading import read

@@ -11,7 +11,12 @@ import numpy as np
 import pytest
 
 from rooflight.devices import get
-from rooflight.prediction.features import FACTS, PRODUCT_KEY, WorkKind, features_of
+from rooflight.prediction.facts import (
+    FACTS,
+    PRODUCT_KEY,
+    WorkKind,
+)
+from rooflight.prediction.features import features_of
 from rooflight.prediction.model import Model, decode
 from rooflight.prediction.products import product_facts
 from rooflight.prediction.smooth import MOST_ROWS, Smooth, smooth

@@ -12,7 +12,8 @@ class OpCost:
     ``matrix_flops`` run on the matrix unit at the peak of ``matrix_dtype``, ``vector_flops`` on the vector unit; one
     multiply-add is 2 FLOPs. A dtype left None is that of the op's first floating-point input. Bytes are the least
     that must move: distinct storage read once and written once; ``bytes_sent`` leave the device over a link. ``upper``
-    marks a count that data could only lower (unknown sequence lengths, routing); ``note`` says why.
+    marks a count that data could only lower (unknown sequence lengths, routing); ``note`` says why. Counts may be those
+    of many shapes (``costs.lanes``).
     """
 
     matrix_flops: int = 0
@@ -26,7 +27,14 @@ class OpCost:
     note: str = ""
 
     def __post_init__(self) -> None:
-        if min(self.matrix_flops, self.vector_flops, self.bytes_read, self.bytes_written, self.bytes_sent) < 0:
+        # one by one: which is the least may differ among the shapes of one cost, that none is negative does not
+        if (
+            self.matrix_flops < 0
+            or self.vector_flops < 0
+            or self.bytes_read < 0
+            or self.bytes_written < 0
+            or self.bytes_sent < 0
+        ):
             raise ValueError("FLOPs and bytes cannot be negative")
 
     @property

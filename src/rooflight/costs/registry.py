@@ -9,6 +9,7 @@ from importlib.metadata import entry_points
 from pkgutil import iter_modules
 
 from rooflight.costs.cost import OpCost, Uncosted
+from rooflight.costs.lanes import OneByOneError, is_lanes
 from rooflight.costs.traits import Traits
 from rooflight.records.dtypes import precision_of
 from rooflight.records.signature import OpSignature
@@ -124,10 +125,19 @@ def cost_of(op: OpSignature) -> OpCost | Uncosted:
     try:
         cost = function(op)
     except Exception as error:  # a formula may be the user's, and one odd call must not cost the whole report
+        _refuse_lanes(op)
         return Uncosted(f"formula failed: {type(error).__name__}: {error}")
     if not isinstance(cost, OpCost | Uncosted):
         return Uncosted(f"its formula gave {type(cost).__name__}, not OpCost")
     return cost if isinstance(cost, Uncosted) else _with_dtypes(cost, op)
+
+
+def _refuse_lanes(op: OpSignature) -> None:
+    """A formula that fails at many shapes at once may well read each of them."""
+    settings = (value for _, value in op.attributes)
+    sizes = (size for tensor in (*op.inputs, *op.outputs) for size in tensor.shape)
+    if any(map(is_lanes, (*sizes, *settings))):
+        raise OneByOneError(f"the formula of {op.name} takes no lanes")
 
 
 def _with_dtypes(cost: OpCost, op: OpSignature) -> OpCost:

@@ -115,5 +115,10 @@ class Operator:
                 return f"{name}={value}: 0 or 1"
         return self.check(shape)
 
+    def ops(self, shape: Shape, dtype: str, direction: str) -> tuple[OpSignature, ...]:
+        """The ops of one of the ``directions``, at a whole shape."""
+        work = self.work(shape, dtype)
+        return work.backward if direction == PAIR[1] else work.forward
+
     def _takes(self) -> str:
         return f"{len(self.parameters)} parameters ({', '.join(self.parameters)})"

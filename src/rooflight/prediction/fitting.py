@@ -9,7 +9,6 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from math import log
 from multiprocessing import get_context
 from pathlib import Path
 from threading import Thread
@@ -18,9 +17,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from rooflight.prediction.features import OTHERS_KEY, Facts, is_plain
+from rooflight.prediction.facts import OTHERS_KEY, FactRows, is_plain
 from rooflight.prediction.lint import Finding, Place, lint_table
-from rooflight.prediction.measured_table import MeasuredTable
+from rooflight.prediction.measured_table import Floats, Integers, Mask, MeasuredTable
 from rooflight.prediction.model import Expert, Model
 from rooflight.prediction.reading import read_file
 from rooflight.prediction.row_bounds import RowBounds, row_bounds
@@ -139,13 +138,40 @@ def shown_by(
     """The work of a table's rows and how long it took, by kind, without the flagged times. ``bounds``: the table's, if
     it is known already.
     """
-    values: dict[str, list[tuple[float, ...]]] = {}
-    slowdowns: dict[str, list[float]] = {}
-    for _, facts, seconds in halves_of(table, flagged, bounds):
-        values.setdefault(facts.key, []).append(facts.values)
-        slowdowns.setdefault(facts.key, []).append(max(0.0, log(seconds / facts.bound_s)))
-    for key, rows in values.items():
-        yield Shown(key=key, device=table.device, facts=np.array(rows), slowdown=np.array(slowdowns[key]))
+    for each, seconds, _ in unflagged(table, flagged, bounds):
+        slowdown = np.maximum(0.0, np.log(seconds / each.values[:, 0]))
+        yield Shown(key=each.key, device=table.device, facts=each.values, slowdown=slowdown)
+
+
+def unflagged(
+    table: MeasuredTable, flagged: Set[Place] = frozenset(), bounds: RowBounds | None = None
+) -> Iterator[tuple[FactRows, Floats, Integers]]:
+    """The facts of a table's rows by kind of work, row by row and direction by direction, with their seconds and the
+    numbers of their directions; without the flagged times. ``bounds``: the table's, if it is known already.
+    """
+    by_key: dict[str, list[tuple[FactRows, int]]] = {}
+    for number, found in enumerate((bounds or row_bounds(table)).facts):
+        for each in found:
+            by_key.setdefault(each.key, []).append((each, number))
+    kept = np.isfinite(table.seconds) & ~_flagged(table, flagged)
+    for key, parts in by_key.items():
+        rows = np.concatenate([each.rows for each, _ in parts])
+        directions = np.repeat([number for _, number in parts], [len(each.rows) for each, _ in parts])
+        values = np.concatenate([each.values for each, _ in parts])
+        order = np.lexsort((directions, rows))
+        order = order[kept[rows[order], directions[order]]]
+        if len(order):
+            rows, directions = rows[order], directions[order]
+            yield FactRows(key=key, rows=rows, values=values[order]), table.seconds[rows, directions], directions
+
+
+def _flagged(table: MeasuredTable, flagged: Set[Place]) -> Mask:
+    """Which times [rows, directions] of a table are among the flagged ones."""
+    lines: dict[str, set[int]] = {direction: set() for direction in table.directions}
+    for source, kernel, line, direction in flagged:
+        if (source, kernel) == (table.source, table.kernel) and line is not None:
+            lines[direction].add(line)
+    return np.stack([np.isin(table.lines, list(lines[direction])) for direction in table.directions], axis=1)
 
 
 def _read(job: tuple[Path, bool]) -> Read:
@@ -170,19 +196,6 @@ def _together(group: Sequence[Shown]) -> Shown:
         facts=np.concatenate([each.facts for each in group]),
         slowdown=np.concatenate([each.slowdown for each in group]),
     )
-
-
-def halves_of(
-    table: MeasuredTable, flagged: Set[Place] = frozenset(), bounds: RowBounds | None = None
-) -> Iterator[tuple[str, Facts, float]]:
-    """Each direction of each row of a table that is not flagged: its name, its facts, and the seconds it took.
-    ``bounds``: the table's, if it is known already.
-    """
-    for row, facts_of_row in enumerate((bounds or row_bounds(table)).facts):
-        place = table.source, table.kernel, int(table.lines[row])
-        for direction, facts, seconds in zip(table.directions, facts_of_row, table.seconds[row].tolist(), strict=True):
-            if facts is not None and np.isfinite(seconds) and (*place, direction) not in flagged:
-                yield direction, facts, seconds
 
 
 def _start_worker(parent: int) -> None:

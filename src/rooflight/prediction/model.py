@@ -13,7 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.devices.spec import DeviceSpec
-from rooflight.prediction.features import Floats, features_of, names_of, size_features, steady_features
+from rooflight.prediction.facts import (
+    Floats,
+)
+from rooflight.prediction.features import features_of, names_of, size_features, steady_features
 from rooflight.prediction.smooth import Smooth
 from rooflight.prediction.trees import Trees
 from rooflight.prediction.unseen import TRAITS, blended, traits_of

@@ -12,7 +12,7 @@ import numpy as np
 
 from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
-from rooflight.prediction.features import (
+from rooflight.prediction.facts import (
     ALL_REDUCE_KEY,
     OTHERS_KEY,
     PRODUCT_KEY,

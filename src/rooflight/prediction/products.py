@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from rooflight.devices.spec import DeviceSpec
-from rooflight.prediction.features import FACTS, PRODUCT_KEY, Floats, kind_of
+from rooflight.prediction.facts import FACTS, PRODUCT_KEY, Floats, kind_of
 from rooflight.records.dtypes import dtype_name, item_bytes
 
 _LARGEST: Final = 2.0**53  # from here on a float no longer tells integers apart

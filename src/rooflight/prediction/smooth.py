@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflight.prediction.features import Floats
+from rooflight.prediction.facts import Floats
 
 MOST_ROWS: Final = 1500
 _SETTLED: Final = 250

@@ -10,7 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.devices.spec import DeviceSpec
-from rooflight.prediction.features import OTHERS_KEY, Floats, features_of, steady_features
+from rooflight.prediction.facts import (
+    OTHERS_KEY,
+    Floats,
+)
+from rooflight.prediction.features import features_of, steady_features
 from rooflight.prediction.model import Expert, Interval, Learner, Model
 from rooflight.prediction.smooth import MOST_ROWS, smooth
 from rooflight.prediction.trees import WAYS, Way, answers_of_grown, grow, lone

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflight.prediction.features import Floats
+from rooflight.prediction.facts import Floats
 
 _FEW_ROWS: Final = 10_000
 _TREES, _FEWER_TREES = 180, 120

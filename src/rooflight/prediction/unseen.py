@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.devices.spec import DeviceSpec
-from rooflight.prediction.features import Floats, names_of
+from rooflight.prediction.facts import Floats
+from rooflight.prediction.features import names_of
 
 _SCALES: Final[Mapping[str, float]] = {"bandwidth": 1.0, "peak": 1.0, "unit": 0.7, "capability": 1.0}
 """How far apart, in each trait, devices are that count as different: a factor of e, or one compute capability."""

@@ -63,19 +63,20 @@ class TensorSpec:
 def distinct_bytes(tensors: Iterable[TensorSpec]) -> int:
     """Bytes that a set of tensors covers together, memory shared between them counted once."""
     total = 0
-    shared: dict[int, set[TensorSpec]] = {}
+    shared: dict[int, list[TensorSpec]] = {}
     for tensor in tensors:
         if tensor.storage == UNSHARED:
             total += tensor.nbytes
         else:
-            shared.setdefault(tensor.storage, set()).add(tensor)
-    return total + sum(_union_bytes(group) for group in shared.values())
+            shared.setdefault(tensor.storage, []).append(tensor)
+    return total + sum(group[0].nbytes if len(group) == 1 else _union_bytes(group) for group in shared.values())
 
 
-def _union_bytes(aliases: set[TensorSpec]) -> int:
+def _union_bytes(found: list[TensorSpec]) -> int:
     """Bytes of aliases of one storage: their sum, but no more than the span of memory they cover."""
-    if len(aliases) == 1:
-        return next(iter(aliases)).nbytes
+    if all(tensor == found[0] for tensor in found[1:]):
+        return found[0].nbytes
+    aliases = set(found)
     spans = sorted(
         (tensor.offset * tensor.item_bytes, (tensor.offset + tensor.extent) * tensor.item_bytes) for tensor in aliases
     )

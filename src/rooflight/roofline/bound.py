@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any, Final, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rooflight.costs.cost import OpCost
+from rooflight.costs.lanes import larger
 from rooflight.devices.spec import DeviceSpec, MemoryLevel
 from rooflight.records.dtypes import precision_of
+
+UNLISTED_CACHE_BYTES: Final = 64 * 2**20
+"""What a cache may hold on a part of which none is listed."""
+
+Floats = NDArray[np.float64]
 
 
 class Limiter(Enum):
@@ -36,7 +46,8 @@ class Bound:
     @property
     def time_s(self) -> float:
         """The largest of the three: they can overlap, none can be left out."""
-        return max(self.compute_s, self.memory_s, self.network_s)
+        slower_s: float = larger(larger(self.compute_s, self.memory_s), self.network_s)
+        return slower_s
 
     @property
     def limiter(self) -> Limiter:
@@ -48,35 +59,52 @@ class Bound:
         return Limiter.MEMORY if self.memory_s == self.time_s else Limiter.NETWORK
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitTimes:
+    """Least seconds of one op on each unit of a device but memory. ``unknown`` names the peaks that the spec lacks."""
+
+    matrix_s: float
+    vector_s: float
+    network_s: float
+    unknown: tuple[str, ...]
+
+
 def bound_of(cost: OpCost, device: DeviceSpec, float32_matrix: str = "float32") -> Bound:
     """The bound of one op: max(matrix FLOPs / peak, vector FLOPs / peak, bytes / bandwidth, bytes sent / link).
 
     ``float32_matrix`` is the precision that float32 matrix products run at in the session (``"tfloat32"`` where the
-    run allowed it). Roofline model: Williams, Waterman, Patterson, CACM 52(4), 2009.
+    run allowed it). The cost may be of many shapes at once (``costs.lanes``); so are the seconds then. Roofline model:
+    Williams, Waterman, Patterson, CACM 52(4), 2009.
     """
+    times = unit_times(cost, device, float32_matrix)
+    moved = cost.bytes_moved
+    unknown = times.unknown
+    if device.dram_bytes_per_s is None and moved:
+        unknown = (*unknown, "memory bandwidth")
+    return Bound(
+        compute_s=larger(times.matrix_s, times.vector_s),
+        memory_s=memory_time(cost.bytes_read, cost.bytes_written, device.memory),
+        network_s=times.network_s,
+        unknown=unknown,
+        cache_resident=fits_unknown_cache(moved, device.memory),
+    )
+
+
+def unit_times(cost: OpCost, device: DeviceSpec, float32_matrix: str = "float32") -> UnitTimes:
+    """Seconds that matrix unit, vector unit and links need for one op. Arguments as ``bound_of`` has them."""
     unknown: list[str] = []
-    compute_s = 0.0
+    matrix_s = vector_s = network_s = 0.0
     if cost.matrix_flops:
         precision = precision_of(cost.matrix_dtype or "") or cost.matrix_dtype or "unknown"
         if precision == "float32":
             precision = float32_matrix
-        compute_s = _over(cost.matrix_flops, device.matrix_peak(precision), f"{precision} matrix peak", unknown)
+        matrix_s = _over(cost.matrix_flops, device.matrix_peak(precision), f"{precision} matrix peak", unknown)
     if cost.vector_flops:
         precision = precision_of(cost.vector_dtype or "") or "float32"  # integers run on the same lanes
-        peak = device.vector_peak(precision)
-        compute_s = max(compute_s, _over(cost.vector_flops, peak, f"{precision} vector peak", unknown))
-    network_s = 0.0
+        vector_s = _over(cost.vector_flops, device.vector_peak(precision), f"{precision} vector peak", unknown)
     if cost.bytes_sent:
         network_s = _over(cost.bytes_sent, device.link_bytes_per_s, "link bandwidth", unknown)
-    if cost.bytes_moved and device.dram_bytes_per_s is None:
-        unknown.append("memory bandwidth")
-    return Bound(
-        compute_s=compute_s,
-        memory_s=memory_time(cost.bytes_read, cost.bytes_written, device.memory),
-        network_s=network_s,
-        unknown=tuple(unknown),
-        cache_resident=fits_unknown_cache(cost.bytes_moved, device.memory),
-    )
+    return UnitTimes(matrix_s=matrix_s, vector_s=vector_s, network_s=network_s, unknown=tuple(unknown))
 
 
 def float32_matrix_precision(environment: Mapping[str, str], device: DeviceSpec) -> str:
@@ -92,29 +120,48 @@ def float32_matrix_precision(environment: Mapping[str, str], device: DeviceSpec)
     return "tfloat32" if allowed and device.matrix_peak("tfloat32") else "float32"
 
 
-def memory_time(bytes_read: int, bytes_written: int, levels: tuple[MemoryLevel, ...]) -> float:
-    """Least time to move so many bytes through a hierarchy, nearest level first.
+@overload
+def memory_time(bytes_read: int, bytes_written: int, levels: Sequence[MemoryLevel]) -> float: ...
+
+
+@overload
+def memory_time(bytes_read: Floats, bytes_written: Floats, levels: Sequence[MemoryLevel]) -> Floats: ...
+
+
+def memory_time(bytes_read: Any, bytes_written: Any, levels: Sequence[MemoryLevel]) -> Any:
+    """Least time to move so many bytes through a hierarchy, nearest level first; of one op, or of arrays of them.
 
     Each level must supply what the nearer one cannot have held when the op started, and take what it cannot still hold
     when the op ends. Only levels of known bandwidth take part: on a datasheet, which tells none for caches, this is
     bytes / main memory bandwidth; on a calibrated machine it lets cached data come from the cache.
     """
-    slowest, held = 0.0, 0
+    return _through((level for level in levels if level.bytes_per_s is not None), bytes_read, bytes_written, held=0)
+
+
+def uncached_memory_time(bytes_read: int, bytes_written: int, levels: Sequence[MemoryLevel]) -> float:
+    """Least time to move what no cache can have held before nor hold after, those of unknown bandwidth included, nor
+    UNLISTED_CACHE_BYTES where no cache is listed. ``memory_time`` is no less.
+    """
+    listed = any(level.capacity_bytes for level in levels[:-1])
+    least_s: float = _through(levels, bytes_read, bytes_written, held=0 if listed else UNLISTED_CACHE_BYTES)
+    return least_s
+
+
+def _through(levels: Iterable[MemoryLevel], bytes_read: Any, bytes_written: Any, *, held: int) -> Any:
+    """``held``: bytes that may lie nearer than the nearest level."""
+    slowest_s: Any = 0.0
     for level in levels:
-        if level.bytes_per_s is None:
-            continue
-        crossing = max(0, bytes_read - held) + max(0, bytes_written - held)
-        slowest = max(slowest, crossing / level.bytes_per_s)
+        if level.bytes_per_s is not None:
+            crossing = larger(0, bytes_read - held) + larger(0, bytes_written - held)
+            slowest_s = larger(slowest_s, crossing / level.bytes_per_s)
         held = max(held, level.capacity_bytes or 0)
-    return slowest
+    return slowest_s
 
 
-def fits_unknown_cache(bytes_moved: int, levels: tuple[MemoryLevel, ...]) -> bool:
+def fits_unknown_cache(bytes_moved: int, levels: Sequence[MemoryLevel]) -> bool:
     """Whether so many bytes fit a cache for which the spec has a capacity but no bandwidth."""
-    return bytes_moved > 0 and any(
-        level.bytes_per_s is None and level.capacity_bytes is not None and bytes_moved <= level.capacity_bytes
-        for level in levels[:-1]
-    )
+    unknown = [level.capacity_bytes for level in levels[:-1] if level.bytes_per_s is None and level.capacity_bytes]
+    return bool(unknown) and (bytes_moved > 0) & (bytes_moved <= max(unknown))
 
 
 def _over(amount: int, rate: float | None, name: str, unknown: list[str]) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.devices.spec import DeviceSpec
 from rooflight.records.session import Float64, Session
-from rooflight.roofline.bound import Bound, bound_of, memory_time
+from rooflight.roofline.bound import Bound, memory_time, unit_times
 from rooflight.roofline.fusion import fuse
 
 
@@ -39,7 +39,7 @@ def program_bounds(
 ) -> ProgramBounds:
     """Fused and program bound of a session; ``costs`` and ``bounds`` go with its signatures."""
     fusion = fuse(session, costs)
-    units = np.array([_unit_times(cost, device, float32_matrix) for cost in costs]).reshape(-1, len(_UNITS))
+    units = _unit_times(costs, device, float32_matrix)
     alone = np.array([bound.time_s if bound else 0.0 for bound in bounds])
     sizes = [len(region.records) for region in fusion.regions]
     records = np.array([record for region in fusion.regions for record in region.records], dtype=np.int64)
@@ -49,8 +49,10 @@ def program_bounds(
     def by_region(seconds: Float64) -> Float64:
         return np.asarray(np.bincount(label, seconds[signature], len(sizes)), dtype=np.float64)
 
-    work = [by_region(units[:, unit]) for unit in range(len(_UNITS))]
-    moved = np.array([memory_time(region.bytes_read, region.bytes_written, device.memory) for region in fusion.regions])
+    work = [by_region(seconds) for seconds in units]
+    read = np.array([region.bytes_read for region in fusion.regions], dtype=np.float64)
+    written = np.array([region.bytes_written for region in fusion.regions], dtype=np.float64)
+    moved = memory_time(read, written, device.memory)
     # what is small enough to come from a cache op by op may not be when merged
     fused_s = float(np.minimum(np.max([*work, moved], axis=0), by_region(alone)).sum())
     compulsory_s = memory_time(fusion.bytes_in, fusion.bytes_out, device.memory)
@@ -63,14 +65,8 @@ def program_bounds(
     )
 
 
-_UNITS = ("matrix", "vector", "network")
-
-
-def _unit_times(cost: OpCost | Uncosted, device: DeviceSpec, float32_matrix: str) -> tuple[float, ...]:
-    """Seconds that each unit needs for an op: one op after the other, the units side by side."""
-    if isinstance(cost, Uncosted):
-        return (0.0,) * len(_UNITS)
-    matrix = bound_of(OpCost(matrix_flops=cost.matrix_flops, matrix_dtype=cost.matrix_dtype), device, float32_matrix)
-    vector = bound_of(OpCost(vector_flops=cost.vector_flops, vector_dtype=cost.vector_dtype), device)
-    network = bound_of(OpCost(bytes_sent=cost.bytes_sent), device)
-    return matrix.compute_s, vector.compute_s, network.network_s
+def _unit_times(costs: Sequence[OpCost | Uncosted], device: DeviceSpec, float32_matrix: str) -> Float64:
+    """Seconds [units, ops] of matrix unit, vector unit and links: one op after the other, the units side by side."""
+    known = (unit_times(OpCost() if isinstance(cost, Uncosted) else cost, device, float32_matrix) for cost in costs)
+    seconds = [(each.matrix_s, each.vector_s, each.network_s) for each in known]
+    return np.array(seconds, dtype=np.float64).reshape(-1, 3).T

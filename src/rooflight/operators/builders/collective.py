@@ -37,8 +37,9 @@ def several(shape: Shape) -> str | None:
 def shares(shape: Shape) -> str | None:
     """Why the elements cannot be dealt to the ranks."""
     ranks = num_ranks(shape)
-    odd = f"elements={shape['elements']} is not a multiple of {ranks} ranks"
-    return several(shape) or (odd if shape["elements"] % ranks else None)
+    if alone := several(shape):
+        return alone
+    return f"elements={shape['elements']} is not a multiple of {ranks} ranks" if shape["elements"] % ranks else None
 
 
 def group(torch: Any, shape: Shape) -> Any:

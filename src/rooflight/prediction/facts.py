@@ -1,0 +1,275 @@
+"""What is read off pieces of work before anything is learned of them: bounds on a device, sizes of their main ops.
+
+Of one piece of work, or of one at many shapes (``costs.lanes``): its numbers are lanes then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rooflight.costs.cost import OpCost, Uncosted
+from rooflight.costs.lanes import array_of, real
+from rooflight.costs.registry import cost_of, traits_of
+from rooflight.devices.spec import DeviceSpec
+from rooflight.network import collectives
+from rooflight.network.groups import RankGroup
+from rooflight.records.signature import OpSignature
+from rooflight.records.tensor import UNSHARED, TensorSpec
+from rooflight.roofline.bound import Bound, bound_of
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+PRODUCT_KEY: Final = "gemm"
+"""The key that all products of matrices share."""
+OTHERS_KEY: Final = "other ops"
+"""The key of what is learned from all ops but products, attention and collectives, for ops that nobody measured."""
+ALL_REDUCE_KEY: Final = collectives.CollectiveKind.ALL_REDUCE.value
+_NO_ATTENTION: Final = "rows of "
+"""What the key begins with of work that is called attention without being known as such: most of it is another op."""
+_NETWORK: Final = "c10d"
+"""What the names of collectives have in common: ``c10d::allreduce_``, ``_c10d_functional::all_reduce``."""
+_COLLECTIVES: Final = frozenset(kind.value for kind in collectives.CollectiveKind)
+_NEGLIGIBLE: Final = 0.01
+
+
+class WorkKind(Enum):
+    """Which facts and features there are of a piece of work."""
+
+    PRODUCT = "product"
+    ATTENTION = "attention"
+    NETWORK = "network"
+    ROWS = "rows"
+
+
+_COMMON: Final = ("bound_s", "compute_s", "memory_s", "bytes", "matrix", "vector", "ops", "products", "item")
+FACTS: Final[Mapping[WorkKind, tuple[str, ...]]] = {
+    # b, m, n and k of the largest product and of the next; whether the largest has its operands transposed
+    WorkKind.PRODUCT: (*_COMMON, "b", "m", "n", "k", "other b", "other m", "other n", "left", "right"),
+    WorkKind.ATTENTION: (*_COMMON, "heads", "queries", "keys", "width", "group", "causal"),
+    # bytes that a rank sends; ranks that take part, and the nodes they are on
+    WorkKind.NETWORK: (*_COMMON, "sent", "ranks", "nodes"),
+    # sizes of the largest tensor, or of a list; bytes written to memory that no input has; tensors in all
+    WorkKind.ROWS: (*_COMMON, "rows", "width", "fresh", "tensors"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """``values`` go with ``FACTS[kind_of(key)]``; the first of them is the bound. ``key`` names the kind of work."""
+
+    key: str
+    values: tuple[float, ...]
+
+    @property
+    def bound_s(self) -> float:
+        """Least time of the work."""
+        return self.values[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FactRows:
+    """Facts of the works of one kind among many: ``rows`` are their places there, ``values`` [rows, facts]."""
+
+    key: str
+    rows: Integers
+    values: Floats
+
+
+def kind_of(key: str) -> WorkKind:
+    """Which facts and features go with a key."""
+    if key == PRODUCT_KEY:
+        return WorkKind.PRODUCT
+    if key in _COLLECTIVES:
+        return WorkKind.NETWORK
+    return WorkKind.ATTENTION if "attention" in key and not key.startswith(_NO_ATTENTION) else WorkKind.ROWS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costed:
+    """An op with its cost, and its bound on a device."""
+
+    op: OpSignature
+    cost: OpCost
+    bound: Bound
+
+
+def facts_of(ops: Iterable[OpSignature], device: DeviceSpec) -> Facts | None:
+    """Facts of ops that run one after the other as one piece of work; None if one has no cost, or nothing to do."""
+    return facts_from(bounded(ops, device))
+
+
+def bounded(ops: Iterable[OpSignature], device: DeviceSpec) -> tuple[Costed | Uncosted, ...]:
+    """Ops with their costs and bounds; why not, of an op without a cost."""
+    costs = ((op, cost_of(op)) for op in ops)
+    return tuple(
+        cost if isinstance(cost, Uncosted) else Costed(op=op, cost=cost, bound=bound_of(cost, device))
+        for op, cost in costs
+    )
+
+
+def facts_from(work: Sequence[Costed | Uncosted]) -> Facts | None:
+    """``facts_of`` ops whose bounds are known already.
+
+    Products share a key, attention has one for each direction, collectives one for each kind ("all-reduce"), anything
+    else one for each sequence of op names.
+    """
+    known = [each for each in work if isinstance(each, Costed)]
+    if not known or len(known) < len(work):
+        return None
+    common = _common(known)
+    if common[0] <= 0:
+        return None
+    main = max(known, key=lambda each: each.bound.time_s)
+    found = _product(known, main) or _attention(main) or _collective(known) or _rows(known, main, common[0])
+    key, values = found
+    return Facts(key=key, values=tuple(map(real, (*common, *values))))
+
+
+def gathered(found: Iterable[tuple[Integers, Facts | None]]) -> tuple[FactRows, ...]:
+    """Facts of many pieces of work by key, from which works they are of, and facts that may hold lanes for these."""
+    by_key: dict[str, list[tuple[Integers, Floats]]] = {}
+    for rows, facts in found:
+        if facts is not None:
+            values = np.stack([array_of(value, len(rows)) for value in facts.values], axis=1)
+            by_key.setdefault(facts.key, []).append((rows, values))
+    joined = {key: [np.concatenate(arrays) for arrays in zip(*parts, strict=True)] for key, parts in by_key.items()}
+    return tuple(FactRows(key=key, rows=rows, values=values) for key, (rows, values) in joined.items())
+
+
+_Found = tuple[str, tuple[float, ...]]
+"""A key, and the values of the facts that come after the common ones."""
+
+
+def _product(work: Sequence[Costed], main: Costed) -> _Found | None:
+    """Sizes of the largest product, if that is the main op, and of the next."""
+    sizes = product_sizes(main.op) if main.cost.matrix_flops else None
+    if sizes is None:
+        return None
+    other, longest_s = sizes, -1.0
+    for each in work:
+        if each is not main and each.cost.matrix_flops and each.bound.time_s > longest_s:
+            found = product_sizes(each.op)
+            if found is not None:
+                other, longest_s = found, each.bound.time_s
+    return PRODUCT_KEY, (*sizes, *other[:3], *_transposed(main.op))
+
+
+def _attention(main: Costed) -> _Found | None:
+    if not main.cost.matrix_flops or "attention" not in main.op.name:
+        return None
+    sizes = attention_sizes(main.op)
+    return None if sizes is None else (main.op.name, sizes)
+
+
+def _collective(work: Sequence[Costed]) -> _Found | None:
+    """A collective on its own, if it sends anything."""
+    kind = collectives.kind_of(work[0].op.name)
+    sent = work[0].cost.bytes_sent
+    if kind is None or len(work) > 1 or not sent:
+        return None
+    group = RankGroup.of(work[0].op).taking_part(kind)
+    return kind.value, (sent, group.size, group.nodes)
+
+
+def _rows(work: Sequence[Costed], main: Costed, bound_s: float) -> _Found:
+    """What takes next to nothing, as counting a step does, makes no other kind of work of it."""
+    names = "+".join(dict.fromkeys(each.op.name for each in work if each.bound.time_s >= _NEGLIGIBLE * bound_s))
+    key = _NO_ATTENTION + names if "attention" in names else names
+    fresh = sum(_fresh_bytes(each.op) for each in work)
+    return key, (*_rows_and_width(main.op), fresh, sum(len(each.op.inputs) + len(each.op.outputs) for each in work))
+
+
+def is_plain(key: str, facts: Floats) -> bool:
+    """Whether rows of facts [rows, facts] are of ops without matrix products, which have much in common, other than
+    with those that wait for a network.
+    """
+    return kind_of(key) is WorkKind.ROWS and _NETWORK not in key and not facts[:, _COMMON.index("matrix")].any()
+
+
+def product_sizes(op: OpSignature) -> tuple[int, int, int, int] | None:
+    """(batch, m, n, k) of [b, m, k] @ [b, k, n]; None for what is no such product."""
+    if not traits_of(op.name).product:
+        return None
+    left = _left(op)
+    if left is None or not op.outputs:
+        return None
+    *outer, m, k = left.shape
+    batch = prod(outer)
+    elements = op.outputs[0].numel
+    if not batch * m * k or not elements:
+        return None
+    return batch, m, elements // (batch * m), k
+
+
+def attention_sizes(op: OpSignature) -> tuple[int, int, int, int, int, bool] | None:
+    """(batch x heads, queries, keys, width, heads a key-value head, causal); None for what is no attention."""
+    query, key = op.input("query"), op.input("key")
+    if query is None or key is None or len(query.shape) < 3:
+        return None
+    *outer, queries, width = query.shape
+    kv_heads = key.shape[-3] if len(key.shape) > 3 else 1
+    heads = query.shape[-3] if len(query.shape) > 3 else 1
+    return (
+        prod(outer),
+        queries,
+        key.shape[-2],
+        width,
+        max(1, heads // max(1, kv_heads)),
+        bool(op.attribute("is_causal")),
+    )
+
+
+def _left(op: OpSignature) -> TensorSpec | None:
+    """A product's left operand, None where there are no two matrices."""
+    if sum(len(tensor.shape) > 1 for tensor in op.inputs) < 2:
+        return None
+    given = (op.input(name) for name in ("mat1", "batch1", "self", "input"))
+    return next((tensor for tensor in given if tensor is not None and len(tensor.shape) > 1), None)
+
+
+def _transposed(op: OpSignature) -> tuple[float, float]:
+    """Whether a product's left and right operands lie transposed in memory."""
+    right = op.input("mat2") or op.input("batch2") or op.input("weight")
+    return _is_transposed(_left(op)), _is_transposed(right)
+
+
+def _is_transposed(tensor: TensorSpec | None) -> float:
+    return float(tensor is not None and bool(tensor.strides) and tensor.strides is not None and tensor.strides[-1] > 1)
+
+
+def _common(work: Sequence[Costed]) -> tuple[float, ...]:
+    return (
+        sum(each.bound.time_s for each in work),
+        sum(each.bound.compute_s for each in work),
+        sum(each.bound.memory_s for each in work),
+        sum(each.cost.bytes_moved for each in work),
+        sum(each.cost.matrix_flops for each in work),
+        sum(each.cost.vector_flops for each in work),
+        len(work),
+        sum(each.cost.matrix_flops > 0 for each in work),
+        max((tensor.item_bytes for each in work for tensor in each.op.inputs), default=1),
+    )
+
+
+def _rows_and_width(op: OpSignature) -> tuple[float, float]:
+    """Rows and width of the largest tensor; of lists of tensors how many they are, and how long on average."""
+    if traits_of(op.name).over_lists:
+        listed = op.named("self") or op.outputs
+        return len(listed), sum(tensor.numel for tensor in listed) / max(1, len(listed))
+    largest = max((*op.inputs, *op.outputs), key=lambda tensor: tensor.numel, default=None)
+    width = largest.shape[-1] if largest is not None and largest.shape else 1
+    return largest.numel // max(1, width) if largest is not None else 1, width
+
+
+def _fresh_bytes(op: OpSignature) -> int:
+    """Bytes of the outputs in memory that no input has: on a CPU, fresh memory costs more than its traffic."""
+    held = {tensor.storage for tensor in op.inputs} - {UNSHARED}
+    return sum(tensor.numel * tensor.item_bytes for tensor in op.outputs if tensor.storage not in held)
