@@ -149,7 +149,7 @@ def uncached_memory_time(bytes_read: int, bytes_written: int, levels: Sequence[M
 
 def _through(levels: Iterable[MemoryLevel], bytes_read: Any, bytes_written: Any, *, held: int) -> Any:
     """``held``: bytes that may lie nearer than the nearest level."""
-    slowest_s: Any = 0.0
+    slowest_s: Any = 0.0 * bytes_read
     for level in levels:
         if level.bytes_per_s is not None:
             crossing = larger(0, bytes_read - held) + larger(0, bytes_written - held)
