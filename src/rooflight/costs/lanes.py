@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NoReturn, TypeVar, cast
 
 import numpy as np
@@ -52,7 +52,6 @@ class Lanes:
     """
 
     __slots__ = ("limit", "values")
-    __array_ufunc__ = None  # an array beside lanes leaves the operation to them
 
     def __init__(self, values: NDArray[Any], limit: int | None = None) -> None:
         if limit is None and values.dtype != np.float64:
@@ -108,6 +107,8 @@ class Lanes:
     def __array__(self, *_: object, **__: object) -> NoReturn:
         raise OneByOneError("numpy's functions take no lanes")
 
+    __array_ufunc__ = __array__
+
     def __getattr__(self, name: str) -> NoReturn:
         if hasattr(int, name) or hasattr(float, name):
             raise OneByOneError(f"lanes have no {name}")
@@ -127,11 +128,11 @@ class Lanes:
     def __rsub__(self, other: Any) -> Lanes:
         return _linear(operator.sub, other, self)
 
-    def __mul__(self, other: Any) -> Lanes:
-        return _product(self, other)
+    def __mul__(self, other: Any) -> Any:
+        return NotImplemented if isinstance(other, Sequence) else _product(self, other)  # repeated: see __index__
 
-    def __rmul__(self, other: Any) -> Lanes:
-        return _product(other, self)
+    def __rmul__(self, other: Any) -> Any:
+        return NotImplemented if isinstance(other, Sequence) else _product(other, self)
 
     def __floordiv__(self, other: Any) -> Lanes:
         return _divided(operator.floordiv, self, other)
@@ -278,7 +279,9 @@ def over_lanes(
         rows, splits = waiting.pop()
         if len(rows) >= FEWEST_LANES and splits < _MOST_SPLITS:
             try:
-                yield rows, run({name: _lanes(values[rows]) for name, values in columns.items()})
+                with np.errstate(all="ignore"):  # as Python, which overflows to infinity in silence
+                    result = run({name: _lanes(values[rows]) for name, values in columns.items()})
+                yield rows, result
                 continue
             except Disagreement as found:
                 order = np.argsort(found.parts, kind="stable")

@@ -15,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.costs.cost import OpCost, Uncosted
-from rooflight.costs.lanes import array_of, real
+from rooflight.costs.lanes import array_of, is_lanes, real
 from rooflight.costs.registry import cost_of, traits_of
 from rooflight.devices.spec import DeviceSpec
 from rooflight.network import collectives
 from rooflight.network.groups import RankGroup
+from rooflight.operators.many import Columns, over_shapes
+from rooflight.operators.operator import Operator
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec
 from rooflight.roofline.bound import Bound, bound_of
@@ -133,12 +135,24 @@ def facts_from(work: Sequence[Costed | Uncosted]) -> Facts | None:
     return Facts(key=key, values=tuple(map(real, (*common, *values))))
 
 
+def facts_of_shapes(
+    operator: Operator, shapes: Columns, dtype: str, direction: str, device: DeviceSpec
+) -> tuple[FactRows, ...]:
+    """Facts of one direction of an operator at many shapes, all of which it takes, by kind of work; of no shape at
+    which there is nothing to do, or an op has no cost.
+    """
+    found = over_shapes(operator, shapes, dtype, direction, lambda _, ops: facts_of(ops, device))
+    return gathered(found)
+
+
 def gathered(found: Iterable[tuple[Integers, Facts | None]]) -> tuple[FactRows, ...]:
     """Facts of many pieces of work by key, from which works they are of, and facts that may hold lanes for these."""
     by_key: dict[str, list[tuple[Integers, Floats]]] = {}
     for rows, facts in found:
         if facts is not None:
-            values = np.stack([array_of(value, len(rows)) for value in facts.values], axis=1)
+            alone = len(rows) == 1 and not any(map(is_lanes, facts.values))
+            columns = [array_of(value, len(rows)) for value in facts.values] if not alone else []
+            values = np.array([facts.values]) if alone else np.stack(columns, axis=1)
             by_key.setdefault(facts.key, []).append((rows, values))
     joined = {key: [np.concatenate(arrays) for arrays in zip(*parts, strict=True)] for key, parts in by_key.items()}
     return tuple(FactRows(key=key, rows=rows, values=values) for key, (rows, values) in joined.items())

@@ -9,23 +9,28 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
+from rooflight.operators.many import accepted
+from rooflight.operators.operator import Operator
 from rooflight.prediction.facts import (
     ALL_REDUCE_KEY,
     OTHERS_KEY,
     PRODUCT_KEY,
     Facts,
     Floats,
+    Integers,
     WorkKind,
     facts_of,
+    facts_of_shapes,
     is_plain,
     kind_of,
 )
 from rooflight.prediction.model import Answer, Mask, Model, decode
 from rooflight.prediction.products import product_facts
-from rooflight.records.dtypes import dtype_name
+from rooflight.records.dtypes import tensor_dtype
 from rooflight.records.estimate import Estimate, Source
 from rooflight.records.files import write_whole
 from rooflight.records.signature import OpSignature
@@ -190,18 +195,39 @@ class Predictor:
         an unknown operator or device, and for a shape that cannot be.
         """
         from rooflight.operators import registry
-        from rooflight.operators.operator import PAIR
 
         operator = registry.find(function)
         whole = operator.shape(shape)
         refused = operator.refusal(whole)
         if refused is not None:
             raise ValueError(f"{function}: {refused}")
-        work = operator.work(whole, dtype_name(precision))
-        halves = (work.forward, work.backward) if operator.directions == PAIR else (work.forward,)
+        dtype = tensor_dtype(precision)
         return {
-            direction: self.predict(half, device) for direction, half in zip(operator.directions, halves, strict=True)
+            direction: self.predict(operator.ops(whole, dtype, direction), device) for direction in operator.directions
         }
+
+    def predict_shapes(
+        self, function: str, shapes: Mapping[str, ArrayLike], precision: str, device: DeviceSpec | str
+    ) -> dict[str, Batch]:
+        """``predict_shape`` of many shapes at once, by direction: an array of integers for each parameter, or one
+        integer for all shapes. NaN and extrapolated at shapes that cannot be, and where there is nothing to do.
+
+        Raises ValueError for an unknown operator, parameter, dtype or device, for a parameter that is missing, and for
+        what are not integers.
+        """
+        from rooflight.operators import registry
+
+        operator, spec = registry.find(function), get(device) if isinstance(device, str) else device
+        dtype = tensor_dtype(precision)
+        columns = _columns(operator, shapes)
+        taken = accepted(operator, columns)
+        count, columns = len(next(iter(columns.values()))), {name: each[taken] for name, each in columns.items()}
+        batches = {}
+        for direction in operator.directions:
+            found = facts_of_shapes(operator, columns, dtype, direction, spec)
+            parts = [(taken[each.rows], self._batch(each.key, each.values, spec)) for each in found]
+            batches[direction] = _scattered(count, parts)
+        return batches
 
     def predict_operator(
         self,
@@ -274,7 +300,7 @@ def _learned(folder: Path | str, function: str, gpu_name: str, precision: str) -
     from rooflight.prediction.fitting import learn_all, read_for_fit
     from rooflight.prediction.reading import device_called, find
 
-    device, dtype = device_called(gpu_name, Path(folder)), dtype_name(precision)
+    device, dtype = device_called(gpu_name, Path(folder)), tensor_dtype(precision)
     paths = [path for path in find(folder)[0] if f"_{function}_" in path.name]  # of others, too, whose names end so
     files = [
         file
@@ -295,6 +321,31 @@ def _files_in(folder: Path) -> list[Path]:
     if not files:
         raise ValueError(f"{folder} holds no models: make some with rooflight fit DATA --out {folder}")
     return files
+
+
+def _columns(operator: Operator, shapes: Mapping[str, ArrayLike]) -> dict[str, Integers]:
+    """Whole shapes, defaults filled in, an array of integers for each parameter."""
+    given = {name: np.atleast_1d(np.asarray(values)) for name, values in shapes.items()}
+    if odd := [name for name, values in given.items() if values.dtype.kind not in "iu" and values.size]:
+        raise ValueError(f"{operator.name}: {', '.join(odd)} must be integers")
+    whole = {
+        name: given.get(name, np.array([value])) for name, value in operator.shape(dict.fromkeys(given, 1)).items()
+    }
+    return {
+        name: np.asarray(values, dtype=np.int64)
+        for name, values in zip(whole, np.broadcast_arrays(*whole.values()), strict=True)
+    }
+
+
+def _scattered(count: int, parts: Iterable[tuple[Integers, Batch]]) -> Batch:
+    """Estimates of some of ``count`` pieces of work, in their places among all."""
+    numbers = {name: np.full(count, np.nan) for name in ("time_s", "low_s", "high_s", "bound_s")}
+    extrapolated = np.ones(count, dtype=bool)
+    for rows, batch in parts:
+        for name, values in numbers.items():
+            values[rows] = getattr(batch, name)
+        extrapolated[rows] = batch.extrapolated
+    return Batch(**numbers, extrapolated=extrapolated)
 
 
 def _file_name(key: str) -> str:

@@ -7,8 +7,9 @@ from typing import Final
 import numpy as np
 
 from rooflight.devices.spec import DeviceSpec
-from rooflight.prediction.facts import FACTS, PRODUCT_KEY, Floats, kind_of
-from rooflight.records.dtypes import dtype_name, item_bytes
+from rooflight.operators import registry
+from rooflight.prediction.facts import FACTS, Floats, WorkKind, facts_of_shapes
+from rooflight.records.dtypes import tensor_dtype
 
 _LARGEST: Final = 2.0**53  # from here on a float no longer tells integers apart
 
@@ -23,47 +24,12 @@ def product_facts(
     sizes = np.broadcast_arrays(*(np.atleast_1d(np.asarray(each, dtype=np.float64)) for each in (batch, m, n, k)))
     if not all(((each >= 1) & (each < _LARGEST) & (each == np.floor(each))).all() for each in sizes):
         raise ValueError("sizes of products must be positive integers")
-    b, rows, columns, depth = sizes
-    name = dtype_name(dtype)
-    peak = device.matrix_peak(name)
-    if peak is None or device.dram_bytes_per_s is None:
+    name = tensor_dtype(dtype)
+    if device.matrix_peak(name) is None or device.dram_bytes_per_s is None:
         raise ValueError(f"{device.name} has no known {name} matrix peak or memory bandwidth")
-    item = float(item_bytes(name))
-    # a multiply-add of complex numbers is four real ones
-    flops = (8.0 if name.startswith("complex") else 2.0) * b * rows * columns * depth
-    read, written = item * b * depth * (rows + columns), item * b * rows * columns
-    compute_s, memory_s = flops / peak, _memory_s(read, written, device)
-    one, zero = np.ones(len(b)), np.zeros(len(b))
-    fact = {
-        "bound_s": np.maximum(compute_s, memory_s),
-        "compute_s": compute_s,
-        "memory_s": memory_s,
-        "bytes": read + written,
-        "matrix": flops,
-        "vector": zero,
-        "ops": one,
-        "products": one,
-        "item": item * one,
-        "b": b,
-        "m": rows,
-        "n": columns,
-        "k": depth,
-        "other b": b,
-        "other m": rows,
-        "other n": columns,
-        "left": zero,
-        "right": zero,
-    }
-    return np.stack([fact[name] for name in FACTS[kind_of(PRODUCT_KEY)]], axis=1)
-
-
-def _memory_s(read: Floats, written: Floats, device: DeviceSpec) -> Floats:
-    """``roofline.bound.memory_time`` of arrays."""
-    slowest, held = np.zeros(len(read)), 0
-    for level in device.memory:
-        if level.bytes_per_s is None:
-            continue
-        crossing = np.maximum(0.0, read - held) + np.maximum(0.0, written - held)
-        slowest = np.maximum(slowest, crossing / level.bytes_per_s)
-        held = max(held, level.capacity_bytes or 0)
-    return slowest
+    columns = {size: each.astype(np.int64) for size, each in zip("bmnk", sizes, strict=True)}
+    operator = registry.find("batched_mm")
+    facts = np.zeros((len(sizes[0]), len(FACTS[WorkKind.PRODUCT])))
+    for found in facts_of_shapes(operator, columns, name, operator.directions[0], device):
+        facts[found.rows] = found.values
+    return facts

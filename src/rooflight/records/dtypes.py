@@ -67,6 +67,13 @@ PRECISIONS: Final[tuple[str, ...]] = (
 )
 
 
+_STORED_AS: Final[dict[str, str]] = {
+    "tfloat32": "fp32, whose products devices may be set to do in tf32",
+    "float8": "fp8 or a full torch name",
+    "float4": "fp4 or a full torch name",
+}
+
+
 def dtype_name(text: str) -> str:
     """The full name of a dtype given as ``bf16``, ``torch.bfloat16`` or ``bfloat16``.
 
@@ -77,6 +84,17 @@ def dtype_name(text: str) -> str:
     if name not in ITEM_BYTES and name not in PRECISIONS:
         known = ", ".join(sorted(_SHORT_NAMES))
         raise ValueError(f'unknown dtype "{text}": use one of {known} or a full torch name')
+    return name
+
+
+def tensor_dtype(text: str) -> str:
+    """The full name of a dtype that tensors can have, given as ``dtype_name`` takes it.
+
+    Raises ValueError when no such dtype is known, and for the name of a precision that arithmetic on another dtype has.
+    """
+    name = dtype_name(text)
+    if name not in ITEM_BYTES:
+        raise ValueError(f"{text} is a precision of arithmetic, no dtype of tensors: give {_STORED_AS[name]}")
     return name
 
 

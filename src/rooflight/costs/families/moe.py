@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from math import trunc
 
 from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
@@ -34,7 +35,7 @@ def active_experts(num_experts: int, num_rows: int) -> float:
 def _active_bytes(experts: TensorSpec, num_rows: int) -> int:
     """Bytes of the active experts among [G, ...]."""
     num_experts = experts.shape[0]
-    return int(experts.nbytes * active_experts(num_experts, num_rows) / max(1, num_experts))
+    return trunc(experts.nbytes * active_experts(num_experts, num_rows) / max(1, num_experts))
 
 
 @formula("aten::_grouped_mm", "aten::_scaled_grouped_mm", "aten::_scaled_grouped_mm_v2")
