@@ -175,3 +175,15 @@ def test_a_named_device_is_here_if_the_machine_says_so(monkeypatch):
     assert place_of(get(H100)) is None
     assert place_of(DeviceSpec(name=cpu_model(), vendor="", architecture="", kind="cpu")) == "cpu"
     assert place_of(CPU) is None
+
+
+def test_a_named_device_that_is_here_is_timed(told, monkeypatch):
+    monkeypatch.setattr(presence, "cuda_name", lambda: None)
+    calibrations.save(
+        Calibration(
+            fingerprint="named", device_name=cpu_model(), kind="cpu", roofs=CPU.calibrated, measured_at="2026-02-01"
+        )
+    )
+    step = ("analyze", "gpt2", "--small", "--seq", 8, "--json", "-")
+    assert told(*step, "--device", cpu_model())["totals"]["measured_s"] > 0
+    assert told(*step, "--device", H100)["totals"]["measured_s"] is None

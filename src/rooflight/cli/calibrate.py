@@ -111,6 +111,7 @@ def _with_progress(device: Device | None, quick: bool) -> Calibration:
     from rich.progress import Progress as Bars
 
     from rooflight.machine import calibration
+    from rooflight.machine.presence import kind_here
 
     columns = (TextColumn("{task.description:<20}"), BarColumn(), TimeElapsedColumn())
     # drawn only when told: a drawing thread would take time from the CPU under test
@@ -122,7 +123,7 @@ def _with_progress(device: Device | None, quick: bool) -> Calibration:
             bars.update(task, description=name, completed=fraction, refresh=True)
 
         progress: Progress = show
-        kind = calibration.default_kind() if device is None else ("cuda" if device is Device.cuda else "cpu")
+        kind = kind_here() if device is None else ("cuda" if device is Device.cuda else "cpu")
         return calibration.calibrate(kind, progress, quick=quick)
 
 
@@ -162,12 +163,14 @@ def _rows(measured: Calibration) -> Iterator[tuple[str, str, str]]:
 def _write_json(measured: Calibration, target: str) -> None:
     import msgspec
 
+    from rooflight.records.files import write_whole
+
     text = msgspec.json.format(msgspec.json.encode(measured), indent=2).decode()
     if target == "-":
         typer.echo(text)
         return
     try:
-        Path(target).write_text(text + "\n", encoding="utf-8")
+        write_whole(Path(target), text + "\n")
     except OSError as error:
         raise ValueError(f"cannot write {target}: {error.strerror}") from None
 

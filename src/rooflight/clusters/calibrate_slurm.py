@@ -16,6 +16,7 @@ from typing import Final, Literal
 from rooflight.clusters import slurm
 from rooflight.clusters.node import read_new
 from rooflight.clusters.roofs import NodeCalibration
+from rooflight.records.files import write_whole
 
 _PERIODS_S: Final = (0.3, 5.0)  # between questions to the controller: the first, and the longest
 _SILENT_S: Final = 120.0  # a controller that is restarted answers again, and the nodes compute meanwhile
@@ -68,7 +69,7 @@ def run(asked: Allocation, *, shared: Path, quick: bool, tell: Callable[[str], o
     slurm.program("sbatch")
     folder = Path(tempfile.mkdtemp(prefix=".calibrating-", dir=shared)).resolve()
     try:
-        (folder / "job.sbatch").write_text(script(asked, folder, quick=quick), encoding="utf-8")
+        write_whole(folder / "job.sbatch", script(asked, folder, quick=quick))
         job = slurm.submit(folder / "job.sbatch")
         try:
             yield from _follow(job, folder, asked.nodes, tell)

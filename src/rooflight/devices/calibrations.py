@@ -17,6 +17,9 @@ from rooflight.devices.catalog import find_by_torch_name
 from rooflight.devices.spec import DeviceSpec, Roofs
 from rooflight.records.files import write_whole
 
+DeviceKind = Literal["cpu", "cuda"]
+"""What can be at hand and measured."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
@@ -24,7 +27,7 @@ class Calibration:
 
     fingerprint: str
     device_name: str
-    kind: Literal["cpu", "cuda"]
+    kind: DeviceKind
     roofs: Roofs
     measured_at: str  # ISO 8601
     environment: Mapping[str, str] = field(default_factory=dict)

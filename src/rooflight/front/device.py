@@ -18,7 +18,7 @@ from rooflight.devices.spec import DeviceSpec
 from rooflight.records.session import Session
 
 if TYPE_CHECKING:
-    from rooflight.machine.calibration import DeviceKind
+    from rooflight.devices.calibrations import DeviceKind
 
 Progress = Callable[[str], None]
 
@@ -66,7 +66,7 @@ def current_device(kind: str | None = None, *, progress: Progress = log_progress
     not know, or that is not there, RuntimeError for a CPU that cannot be calibrated.
     """
     from rooflight.machine.environment import fingerprint
-    from rooflight.machine.presence import cuda_name
+    from rooflight.machine.presence import cuda_name, kind_here
 
     kind = kind or kind_here()
     kept = calibrations.load(fingerprint(kind))
@@ -91,6 +91,7 @@ def calibrate(kind: str | None = None, *, progress: Progress = log_progress) -> 
     Raises ValueError for a device that is not there or unknown, RuntimeError where nothing could be measured.
     """
     from rooflight.machine import calibration
+    from rooflight.machine.presence import kind_here
 
     place = _checked(kind or kind_here())
     progress("calibrating this machine (about half a minute)")
@@ -106,13 +107,6 @@ def calibrate(kind: str | None = None, *, progress: Progress = log_progress) -> 
     except OSError as error:  # a read-only home is no reason to stop
         _warn(f"this calibration cannot be kept ({error}): set ROOFLIGHT_CACHE to a folder that can be written")
     return calibrations.device_of(measured)
-
-
-def kind_here() -> str:
-    """ "cuda" where torch sees a GPU, else "cpu"."""
-    from rooflight.machine.presence import cuda_name
-
-    return "cuda" if cuda_name() else "cpu"
 
 
 def place_of(device: DeviceSpec) -> str | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rooflight.devices.finding import HERE
 from rooflight.devices.spec import DeviceSpec
-from rooflight.front.device import Progress, find_device, kind_here, log_progress, place_of
+from rooflight.front.device import Progress, find_device, log_progress, place_of
 from rooflight.front.sessions import analyze, analyze_file, is_session
 from rooflight.records.quantity import Quantity
 from rooflight.records.session import Session
@@ -61,6 +61,7 @@ def analyze_target(
     if is_session(target):
         options.refuse(f"{target} is a saved session, what it ran is settled")
         return analyze_file(target, device, progress=progress), []
+    from rooflight.machine.presence import kind_here
     from rooflight.workloads.targets import UserFunction, find_target
 
     kind = find_target(target)

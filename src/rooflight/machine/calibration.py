@@ -8,17 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
 
 from rooflight.devices import calibrations
-from rooflight.devices.calibrations import Calibration
+from rooflight.devices.calibrations import Calibration, DeviceKind
 from rooflight.devices.spec import MemoryLevel, Roofs
 from rooflight.machine import cpu, cuda, environment
 from rooflight.machine.caches import data_caches, memory_bytes
 from rooflight.machine.clocks import Clock, CudaEvents, SteadyClock
+from rooflight.machine.presence import kind_here
 from rooflight.machine.probes import Figure, Probe, Progress, search
-
-DeviceKind = Literal["cpu", "cuda"]
 
 # Keys of a calibration's environment, beside those of environment.describe()
 VERDICT = "calibration: "  # then a probe's name: the figure, and the pattern that reached it
@@ -43,7 +41,7 @@ def calibrate(
     """
     import torch
 
-    kind = device or default_kind()
+    kind = device or kind_here()
     fingerprint = environment.fingerprint(kind)  # refuses an unknown or absent device
     random_devices = [torch.cuda.current_device()] if kind == "cuda" else []
     with torch.no_grad(), cuda.matmul_precision("highest"), torch.random.fork_rng(random_devices):
@@ -103,13 +101,6 @@ def best_known(measured: Calibration) -> Calibration:
 def busy_share(measured: Calibration) -> float:
     """The share of the CPU, of 1, that other programs took while a calibration ran."""
     return int(measured.environment.get(BUSY, "0 %").removesuffix("%")) / 100
-
-
-def default_kind() -> DeviceKind:
-    """ "cuda" where torch sees a device, otherwise "cpu"."""
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _search(

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rooflight.machine.caches import memory_bytes
+
+if TYPE_CHECKING:
+    from rooflight.devices.calibrations import DeviceKind
 
 
 def cuda_name() -> str | None:
@@ -14,6 +18,11 @@ def cuda_name() -> str | None:
     except ImportError:
         return None
     return str(torch.cuda.get_device_name()) if torch.cuda.is_available() else None
+
+
+def kind_here() -> DeviceKind:
+    """ "cuda" where torch sees a GPU, else "cpu"."""
+    return "cuda" if cuda_name() else "cpu"
 
 
 def free_memory_bytes(kind: str) -> int | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from rooflight.clusters import slurm
+from rooflight.records.files import write_whole
 from rooflight.sampling.job import DATA, LOG
 
 PARTS: Final = 4
@@ -132,5 +133,5 @@ def submit(script: Script, path: Path) -> str:
 def _write(script: Script, path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     script.log.mkdir(parents=True, exist_ok=True)  # SLURM makes no folder for a job's output
-    path.write_text(text, encoding="utf-8")
+    write_whole(path, text)
     return path
