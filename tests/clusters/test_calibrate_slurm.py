@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from rooflight.clusters import calibrate_slurm
 from rooflight.clusters import slurm as commands
 from rooflight.clusters.calibrate_slurm import allocation
 
@@ -115,3 +116,25 @@ def test_without_slurm_it_is_one_line(tmp_path):
     )
     assert done.returncode == 2
     assert done.stderr == "rooflight: there is no sinfo here: run this on a machine of the cluster\n"
+
+
+def test_a_controller_that_is_silent_for_a_while_ends_nothing(monkeypatch):
+    answers = iter([("PENDING", "Resources"), None, ("RUNNING", "None"), ("COMPLETED", "None"), None])
+
+    def state(job: int) -> tuple[str, str]:
+        if (answer := next(answers)) is None:
+            raise RuntimeError("squeue: Unable to contact slurm controller")
+        return answer
+
+    monkeypatch.setattr(commands, "state", state)
+    watch = calibrate_slurm._JobWatch(7)
+    seen = []
+    for _ in range(5):
+        watch.look()
+        seen.append((watch.waits_for, watch.ended_s is not None))
+    waiting = ("Resources", False)
+    assert seen == [waiting, waiting, ("", False), ("", True), ("", True)]
+    monkeypatch.setattr(calibrate_slurm, "_SILENT_S", 0.0)
+    answers = iter([None])
+    with pytest.raises(RuntimeError, match="Unable to contact slurm controller"):
+        calibrate_slurm._JobWatch(7).look()
