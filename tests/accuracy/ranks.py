@@ -1,16 +1,13 @@
-"""One rank of the distributed accuracy tests: ``python ranks.py RANK RANKS FILE`` prints a JSON line of what it sent.
-
-Not a test itself: ``test_collectives.py`` starts one process a rank. They meet at a file, so no port is needed.
-"""
+"""The ranks of the distributed accuracy tests: each writes what it sent as JSON. Started by ``forked_ranks``."""
 
 from __future__ import annotations
 
 import json
-import sys
-import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import forked_ranks
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
@@ -106,11 +103,7 @@ def sent_by(run: Callable[[], Any]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    rank, ranks, meeting = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=ranks)
+def tell(rank: int, ranks: int, folder: Path) -> None:
     results: dict[str, Any] = {}
     for name, run in collectives(ranks).items():
         try:
@@ -122,10 +115,8 @@ def main() -> None:
         results["fully_sharded"] = sent_by(fully_sharded())
     except RuntimeError as error:
         results["fully_sharded"] = {"error": str(error)}
-    dist.barrier()
-    print(json.dumps(results))
-    dist.destroy_process_group()
+    (folder / f"{ranks}.{rank}.json").write_text(json.dumps(results))
 
 
 if __name__ == "__main__":
-    main()
+    forked_ranks.main(tell)

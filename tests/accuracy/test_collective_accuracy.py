@@ -3,42 +3,28 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import forked_ranks
 import pytest
 
-RANKS = Path(__file__).with_name("ranks.py")
-SECONDS = 120
+WORLDS = (2, 3)
 
 
-@pytest.fixture(scope="module", params=[2, 3])
-def sent(request, tmp_path_factory) -> tuple[int, list[dict[str, Any]]]:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Where the ranks of all worlds left what they found."""
+    folder = tmp_path_factory.mktemp("ranks")
+    forked_ranks.start(Path(__file__).with_name("ranks.py"), folder, WORLDS)
+    return folder
+
+
+@pytest.fixture(params=WORLDS)
+def sent(request, folder) -> tuple[int, list[dict[str, Any]]]:
     """How many ranks there were, and what each told."""
     ranks = request.param
-    meeting = tmp_path_factory.mktemp("ranks") / "meeting"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(RANKS), str(rank), str(ranks), str(meeting)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
-    told = []
-    try:
-        for process in processes:
-            output, errors = process.communicate(timeout=SECONDS)
-            assert process.returncode == 0, errors
-            told.append(json.loads(output.splitlines()[-1]))
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    return ranks, told
+    return ranks, [json.loads((folder / f"{ranks}.{rank}.json").read_text()) for rank in range(ranks)]
 
 
 EXPECTED = {

@@ -1,20 +1,13 @@
-"""One of two processes: runs distributed programs under a recording and prints what was recorded as JSON.
-
-python distributed_worker.py RANK WORLD_SIZE STORE_FILE
-"""
+"""Runs distributed programs under a recording and writes what was recorded as JSON. Started by ``forked_ranks``."""
 
 from __future__ import annotations
 
 import json
-import sys
-import warnings
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
+import forked_ranks
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
@@ -90,13 +83,7 @@ def collectives() -> None:
 ALONE: list[Any] = []
 
 
-def main() -> None:
-    rank, world, store = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=timedelta(seconds=60)
-    )
+def find(rank: int, world: int, folder: Path) -> None:
     ALONE.extend(dist.new_group([number]) for number in range(world))
     mesh = init_device_mesh("cpu", (world,))
     found: dict[str, Any] = {}
@@ -128,10 +115,8 @@ def main() -> None:
     with rl.record():
         recorded = (left @ right).full_tensor()
     assert torch.equal(recorded, torch.full((8, 8), 8.0))
-    dist.barrier()
-    dist.destroy_process_group()
-    print("FOUND " + json.dumps(found))
+    (folder / f"{rank}.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main()
+    forked_ranks.main(find)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import forked_ranks
 import numpy as np
 import pytest
 from builders import op, spec
@@ -23,39 +22,14 @@ from rooflight.roofline.communication import Collective
 from rooflight.roofline.ranks import RankedAnalysis, merge
 from rooflight.roofline.ranks_report import ranks_report
 
-WORKER = Path(__file__).with_name("collective_worker.py")
 SLOW = 2
 
 
-def start(folder: Path, world: int) -> None:
-    command = [sys.executable, str(WORKER)]
-    workers = [
-        subprocess.Popen(
-            [*command, str(rank), str(world), str(folder / "store"), str(folder), str(SLOW)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world)
-    ]
-    for worker in workers:
-        _, err = worker.communicate(timeout=120)
-        assert worker.returncode == 0, err[-3000:]
-
-
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sessions of two processes."""
-    folder = tmp_path_factory.mktemp("two")
-    start(folder, 2)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sessions of four processes."""
-    folder = tmp_path_factory.mktemp("four")
-    start(folder, 4)
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sessions of two processes, and of four."""
+    folder = tmp_path_factory.mktemp("ranks")
+    forked_ranks.start(Path(__file__).with_name("collective_worker.py"), folder, [2, 4])
     return folder
 
 
@@ -92,8 +66,8 @@ def by_kind(analysis: Analysis) -> dict[CollectiveKind, Collective]:
 # -- real processes --------------------------------------------------------------------------------------------------
 
 
-def test_blocking_collectives_send_what_they_must_and_hide_behind_nothing(two: Path) -> None:
-    for analysis in merged(two, "blocking", 2).analyses.values():
+def test_blocking_collectives_send_what_they_must_and_hide_behind_nothing(folder: Path) -> None:
+    for analysis in merged(folder, "blocking", 2).analyses.values():
         found = by_kind(analysis)
         assert {kind: one.bytes_sent for kind, one in found.items()} == {
             CollectiveKind.ALL_REDUCE: 4000,  # 2 * 4000 B * 1 / 2
@@ -109,8 +83,8 @@ def test_blocking_collectives_send_what_they_must_and_hide_behind_nothing(two: P
         assert found[CollectiveKind.ALL_TO_ALL].exposed_s > 0.8 * found[CollectiveKind.ALL_TO_ALL].measured_s
 
 
-def test_an_all_reduce_hides_behind_products(two: Path) -> None:
-    for analysis in merged(two, "overlapping", 2).analyses.values():
+def test_an_all_reduce_hides_behind_products(folder: Path) -> None:
+    for analysis in merged(folder, "overlapping", 2).analyses.values():
         found = by_kind(analysis)
         assert found[CollectiveKind.ALL_REDUCE].overlapped_s > 0.05 * found[CollectiveKind.ALL_REDUCE].measured_s
         assert found[CollectiveKind.ALL_REDUCE].measured_s > 1e-4  # 4 MB: not the microseconds it takes to queue them
@@ -121,17 +95,17 @@ def test_an_all_reduce_hides_behind_products(two: Path) -> None:
         assert (analysis.session.measurement.op_samples_s[:, waits] == 0).all()
 
 
-def test_ddp_reduces_its_gradients(two: Path) -> None:
-    for analysis in merged(two, "ddp", 2).analyses.values():
+def test_ddp_reduces_its_gradients(folder: Path) -> None:
+    for analysis in merged(folder, "ddp", 2).analyses.values():
         (reduced,) = analysis.communication.collectives
         # 64 * 256 + 256 + 256 * 64 + 64 gradients
         assert reduced.payload_bytes == reduced.bytes_sent == 4 * 33088
         assert reduced.kind is CollectiveKind.ALL_REDUCE
 
 
-def test_groups_of_the_same_size_are_told_apart(four: Path) -> None:
+def test_groups_of_the_same_size_are_told_apart(folder: Path) -> None:
     # of two groups' work that starts at once it may be unclear which thread did which
-    for rank, analysis in merged(four, "groups", 4, untimed=2).analyses.items():
+    for rank, analysis in merged(folder, "groups", 4, untimed=2).analyses.items():
         first = (rank % 2, rank % 2 + 2)
         second = (rank // 2 * 2, rank // 2 * 2 + 1)
         found = {one.group.ranks: one for one in analysis.communication.collectives}
@@ -141,16 +115,16 @@ def test_groups_of_the_same_size_are_told_apart(four: Path) -> None:
         assert (found[first].group.description, found[second].group.description) == ("mesh_dp", "mesh_tp")
 
 
-def test_the_slowed_rank_is_named(four: Path) -> None:
-    ranked = merged(four, "slowed", 4)
+def test_the_slowed_rank_is_named(folder: Path) -> None:
+    ranked = merged(folder, "slowed", 4)
     assert ranked.slowest == ranked.least_exposed == SLOW
     report = ranks_report(ranked)
     assert report.conclusion.startswith(f"Rank {SLOW} is the slowest")
     assert report.data.ranks[SLOW].exposed_s < min(one.exposed_s for one in report.data.ranks if one.rank != SLOW)
 
 
-def test_fsdp_and_tensor_parallel_each_have_their_group(four: Path) -> None:
-    for analysis in merged(four, "both", 4).analyses.values():
+def test_fsdp_and_tensor_parallel_each_have_their_group(folder: Path) -> None:
+    for analysis in merged(folder, "both", 4).analyses.values():
         found = {(one.kind, one.group.description): one for one in analysis.communication.collectives}
         # the row-parallel output, 32 * 64 elements
         assert found[CollectiveKind.ALL_REDUCE, "mesh_tp"].payload_bytes == 4 * 32 * 64

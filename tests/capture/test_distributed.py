@@ -3,38 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import forked_ranks
 import pytest
-
-WORKER = Path(__file__).with_name("distributed_worker.py")
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of the two processes recorded, by program."""
-    store = tmp_path_factory.mktemp("store") / "store"
-    workers = [
-        subprocess.Popen(
-            [sys.executable, str(WORKER), str(rank), "2", str(store)],
-            env={**os.environ, "LOCAL_WORLD_SIZE": "1"},  # as torchrun says it on two nodes of one rank each
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    results = []
-    for worker in workers:
-        out, err = worker.communicate(timeout=120)
-        assert worker.returncode == 0, err[-3000:]
-        (line,) = [line for line in out.splitlines() if line.startswith("FOUND ")]
-        results.append(json.loads(line.removeprefix("FOUND ")))
-    return results
+    folder = tmp_path_factory.mktemp("ranks")
+    # as torchrun says it on two nodes of one rank each
+    forked_ranks.start(Path(__file__).with_name("distributed_worker.py"), folder, [2], LOCAL_WORLD_SIZE="1")
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 
 def test_collectives_are_seen_with_the_size_of_their_group(found: list[dict[str, Any]]) -> None:

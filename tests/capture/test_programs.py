@@ -88,7 +88,7 @@ programs = given(seed=st.integers(0, 2**31), length=st.integers(1, 14))
 quiet = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=quiet)
+@settings(max_examples=80, deadline=None, suppress_health_check=quiet)
 @programs
 def test_random_programs(seed: int, length: int) -> None:
     check(seed, length)
