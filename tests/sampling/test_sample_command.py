@@ -52,7 +52,7 @@ def sampled(tmp_path_factory) -> Path:
     return out
 
 
-def test_rows_csv_and_log_are_where_the_page_has_them(sampled):
+def test_rows_csv_and_log_are_where_estimate_train_time_has_them(sampled):
     (rows,) = (sampled / "sampling_data").glob("*_gemm_fp32_1_1.jsonl")
     header, *lines = [json.loads(line) for line in rows.read_text().splitlines()]
     assert header["timing"]["cache"] == "cold"
@@ -79,7 +79,7 @@ def test_parts_and_merge(tmp_path):
     assert "2 rows of 2 files" in rooflight("merge", *files).stdout
 
 
-def test_the_page_s_file_runs(tmp_path):
+def test_an_estimate_train_time_file_runs(tmp_path):
     config = tmp_path / "gelu.yml"
     config.write_text(
         """{"module_name": "target_functions", "kernel_name": "gelu", "function_name": "gelu",
@@ -203,7 +203,7 @@ def test_collectives_under_torchrun(tmp_path):
     assert table.read_text().splitlines()[1].startswith("4096,1,2,")
 
 
-def test_the_log_has_the_page_s_lines(tmp_path):
+def test_the_log_has_estimate_train_time_s_lines(tmp_path):
     now = [1_705_314_645.0]
     told = []
     log = Progress(tmp_path / "log.txt", "flash_atten_fp16", 1000, tell=told.append, now=lambda: now[0])
@@ -222,7 +222,7 @@ def test_the_log_has_the_page_s_lines(tmp_path):
     )
 
 
-OWN = """
+USER_OPERATOR = """
 from rooflight.operators.operator import STEP, Operator, Prepared, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import map_one, tensor
@@ -247,9 +247,9 @@ register(
 """
 
 
-def test_an_operator_of_one_s_own_is_one_file(tmp_path):
+def test_a_user_s_operator_is_one_file(tmp_path):
     file = tmp_path / "my_ops.py"
-    file.write_text(OWN)
+    file.write_text(USER_OPERATOR)
     common = ("--cpu", "--out", str(tmp_path), "--threads", "1")
     assert "my_tanh fp32: 2 ok (2 new)" in rooflight("sample", f"{file}:my_tanh", "--sweep", "test", *common).stdout
     assert "my_tanh fp32: 7 ok (5 new)" in rooflight("sample", str(file), "--sweep", "collect", *common).stdout

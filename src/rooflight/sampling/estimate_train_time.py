@@ -1,4 +1,4 @@
-"""The page's YAML: one operator's sweep, read as it stands."""
+"""estimate-train-time's YAML: one operator's sweep, read as it stands."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _MOST_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """A sweep as a file of the page describes it.
+    """A sweep as a file of estimate-train-time describes it.
 
-    ``kernel`` names the data files; ``columns`` the page's name of each parameter, in its order; ``shapes`` are what
+    ``kernel`` names the data files; ``columns`` the file's name of each parameter, in its order; ``shapes`` are what
     ``get_one``, ``get_profiler`` and ``run_function`` run, ``warmup_shape`` what runs before anything is timed.
     """
 
@@ -44,7 +44,7 @@ class Config:
 
 
 def load(path: Path) -> Config:
-    """Read a file of the page. Raises ValueError, one line, for what it cannot mean."""
+    """Read such a file. Raises ValueError, one line, for what it cannot mean."""
     import yaml
 
     try:

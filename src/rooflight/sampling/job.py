@@ -29,8 +29,8 @@ Tell = Callable[[str], object]
 class Job:
     """What to sample and where to keep it.
 
-    ``kernel`` names the files, ``columns`` pair their names with parameters; empty ones are the operator's own.
-    ``dtype`` is torch's name. ``out`` holds the page's folders ``sampling_data`` and ``sampling_log``. ``timing`` goes
+    ``kernel`` names the files, ``columns`` pair their names with parameters; empty ones are the operator's.
+    ``dtype`` is torch's name. ``out`` holds the folders ``sampling_data`` and ``sampling_log``. ``timing`` goes
     into the header with the environment.
     """
 
@@ -52,11 +52,11 @@ class Job:
 
     @property
     def precision(self) -> str:
-        """The page's name of the dtype."""
+        """estimate-train-time's name of the dtype."""
         return short_precision(self.dtype)
 
     def base(self, device: str) -> str:
-        """The page's file name without an ending."""
+        """estimate-train-time's file name without an ending."""
         return f"{device}_{self.name}_{self.precision}_{self.parts}_{self.part}"
 
     def header(self, device: str, environment: Mapping[str, str], calibration: Mapping[str, str]) -> Header:

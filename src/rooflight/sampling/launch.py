@@ -69,7 +69,7 @@ class SamplingRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A job, its sweep, and the page's run mode."""
+    """A job, its sweep, and estimate-train-time's run mode."""
 
     job: Job
     sweep: Sweep

@@ -1,4 +1,4 @@
-"""The page's run modes beside sampling: a profiler's trace of one shape, and one shape run once."""
+"""estimate-train-time's run modes beside sampling: a profiler's trace of one shape, and one shape run once."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Sampler:
     """Times operators on one device: ``"cpu"``, or ``"cuda:1"`` and the like.
 
     ``cold`` samples start with caches that hold something else. ``meet`` is called before each sample, such as a
-    barrier of ranks. ``clock`` replaces the device's own, for tests.
+    barrier of ranks. ``clock`` replaces the device's, for tests.
     """
 
     def __init__(

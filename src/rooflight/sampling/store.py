@@ -42,7 +42,7 @@ class Store:
         self._write(row)
 
     def write_csv(self) -> Path:
-        """Write the page's CSV beside the file, in the place of an earlier one. Returns its path."""
+        """Write estimate-train-time's CSV beside the file, in the place of an earlier one. Returns its path."""
         path = self.path.with_suffix(".csv")
         write_whole(path, "".join(csv_lines(self.header, self.rows)))
         return path
@@ -90,7 +90,7 @@ class Store:
 
 
 def csv_lines(header: Header, rows: Rows) -> Iterator[str]:
-    """The page's CSV: its columns, one line for each row that is ok, times in microseconds."""
+    """estimate-train-time's CSV: its columns, one line for each row that is ok, times in microseconds."""
     yield ",".join((*(name for name, _ in header.columns), *TIMES[header.directions])) + "\n"
     for key, row in rows.items():
         if row.status is Status.OK:
