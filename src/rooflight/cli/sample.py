@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rooflight.cli.arguments import arguments_of
 from rooflight.cli.progress import spinner
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class SweepName(StrEnum):
 
 
 def sample(
+    context: typer.Context,
     operators: Annotated[
         list[str] | None,
         typer.Argument(
@@ -81,7 +83,8 @@ def sample(
       rooflight sample --sweep collect gemm --executor slurm
       torchrun --nproc-per-node 4 -m rooflight sample all_reduce --sweep test
     """
-    from rooflight.sampling.launch import SamplingRequest, seconds
+    from rooflight.sampling.executors.local import run_on_all, visible_gpus
+    from rooflight.sampling.launch import SamplingRequest, seconds, spread_over_gpus
 
     if list_:
         _print_operators()
@@ -107,26 +110,30 @@ def sample(
     if config is not None and (names or sweep is not None):
         raise ValueError("--config names its operator and sweep: leave out OPERATOR and --sweep")
     if executor is Executor.slurm:
-        _slurm(request, submit, yes)
+        _slurm(request, submit, yes, _arguments_of_part(context))
         return
     if submit:
         raise ValueError("--submit is for --executor slurm")
     with spinner() as progress:
+        if executor is Executor.local and spread_over_gpus(request):
+            run_on_all(
+                _arguments_of_part(context), gpus=visible_gpus(), parts=request.parts, part=request.part, tell=progress
+            )
+            return
         for outcome, job in _run(request, executor, address, progress, yes):
             _tell(outcome, job)
+
+
+def _arguments_of_part(context: typer.Context) -> list[str]:
+    """What a process is started with that runs a part of this command here; its part and device come after it."""
+    return arguments_of(context, executor=Executor.local, submit=False, parts=1, part=1, device_num=None)
 
 
 def _run(
     request: SamplingRequest, executor: Executor, address: str, progress: Callable[[str], None], yes: bool
 ) -> Iterator[tuple[Outcome, Job]]:
     from rooflight.sampling import launch
-    from rooflight.sampling.executors import local
 
-    if executor is Executor.local and launch.spread_over_gpus(request):
-        local.run_on_all(
-            request.arguments(), gpus=local.visible_gpus(), parts=request.parts, part=request.part, tell=progress
-        )
-        return
     tasks = launch.tasks(request)
     for task in tasks:
         _ask(task, yes)
@@ -155,7 +162,7 @@ def _ask(task: Task, yes: bool) -> None:
         raise typer.Abort
 
 
-def _slurm(request: SamplingRequest, submit: bool, yes: bool) -> None:
+def _slurm(request: SamplingRequest, submit: bool, yes: bool, arguments: list[str]) -> None:
     """Write the job script, or submit an array. What no node could run is refused here, not hours later in a log."""
     from rooflight.sampling import launch
     from rooflight.sampling.executors import slurm
@@ -165,9 +172,8 @@ def _slurm(request: SamplingRequest, submit: bool, yes: bool) -> None:
         if task.job.operator.ranks:
             raise ValueError(f"{task.job.name} needs several ranks: srun torchrun -m rooflight sample {task.job.name}")
         _ask(task, yes)
-    arguments = replace(request, parts=1, part=1, device_num=None).arguments()
     script = slurm.Script(
-        arguments=[*arguments, "--yes"],  # it was asked here, and nobody can be asked there
+        arguments=arguments if yes else [*arguments, "--yes"],  # it was asked here, and nobody can be asked there
         out=request.out,
         folder=Path.cwd(),
         parts=parts,

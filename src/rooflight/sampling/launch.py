@@ -54,18 +54,6 @@ class SamplingRequest:
         """torch's name of the precision. Raises ValueError for an unknown one."""
         return dtype_name(self.precision or ("bf16" if self.kind == "cuda" else "fp32"))
 
-    def arguments(self) -> list[str]:
-        """The command line of this request, without what says which part and device."""
-        words = [*self.operators, "--out", str(self.out), "--time-box", f"{self.box_s:g}"]
-        if self.config is not None:
-            words += ["--config", str(self.config)]
-        else:
-            words += ["--sweep", self.sweep, "--budget", f"{self.budget_s:g}s"]
-        words += ["--precision", self.precision] if self.precision else []
-        words += ["--threads", str(self.threads)] if self.threads else []
-        words += ["--cpu"] if self.cpu else []
-        return words + ([] if self.cold else ["--warm-cache"])
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
