@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import typer
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflight.cli.arguments import arguments_of
@@ -35,6 +35,7 @@ def parsed(words: list[str]) -> typer.Context:
     return SAMPLE.make_context("sample", list(words))
 
 
+@settings(deadline=None, max_examples=50)
 @given(operators=st.lists(TEXT), options=OPTIONS)
 def test_a_request_survives_the_way_to_a_command_line_and_back(operators, options):
     words = [word for name, value in options.items() for word in ([name] if value is None else [name, value])]
@@ -42,6 +43,7 @@ def test_a_request_survives_the_way_to_a_command_line_and_back(operators, option
     assert parsed(arguments_of(context)).params == context.params
 
 
+@settings(deadline=None, max_examples=50)
 @given(options=OPTIONS, parts=st.integers(1, 99))
 def test_what_is_changed_is_all_that_differs(options, parts):
     words = [word for name, value in options.items() for word in ([name] if value is None else [name, value])]
@@ -55,7 +57,7 @@ def test_what_is_changed_is_all_that_differs(options, parts):
 
 def test_every_option_is_tried():
     known = {name for parameter in SAMPLE.params for name in parameter.opts if name.startswith("--")}
-    assert known - set(VALUES) == {"--list", "--config_path", "--device-num"}
+    assert known - set(VALUES) == {"--list", "--write-config", "--config_path", "--device-num"}
 
 
 def test_defaults_are_left_out():

@@ -53,7 +53,7 @@ def test_estimate_train_time_s_file_is_read_as_it_stands(tmp_path):
     assert config.grid[0] == {"mp": 1, "b": 4, "h": 16, "l": 1024, "dim": 2048}
     assert config.grid[1] == {"mp": 1, "b": 4, "h": 16, "l": 1024, "dim": 2560}
     assert config.grid[config.grid.size - 1] == {"mp": 16, "b": 8, "h": 80, "l": 5120, "dim": 8192}
-    assert config.warmups == 5
+    assert (config.wait, config.warmup) == (2, 3)
     assert config.active == 10
     assert config.run == "get_all"
 

@@ -79,6 +79,9 @@ class Store:
         before, now = found.timing.get("cache"), self.header.timing.get("cache")
         if before != now:
             raise ValueError(f"{self.path} holds samples of a {before} cache, not a {now} one: choose another --out")
+        before, now = found.timing.get("targets"), self.header.timing.get("targets")
+        if before != now:
+            raise ValueError(f"{self.path} holds times of events {before}, not {now}: choose another --out")
         self.header = found
         for row in rows:
             self.rows.add(row)
