@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from rooflight.capture.groups import rank_group
-from rooflight.capture.plans import Kind, Plan, attribute_value, known_int
+from rooflight.capture.schemas import ArgumentKind, OpSchema, attribute_value, known_int
 from rooflight.records.signature import AttributeValue, OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec
 
+_SEQUENCES: Final = (list, tuple)
 
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Every tensor in a value, lists and tuples opened, in order."""
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Every tensor in a value, lists, tuples and dicts opened, in order."""
     if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from tensors_in(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors_in(item)
+        return [value]
+    found: list[torch.Tensor] = []
+    for item in value if isinstance(value, _SEQUENCES) else value.values() if isinstance(value, dict) else ():
+        if isinstance(item, torch.Tensor):
+            found.append(item)
+        else:
+            found += tensors_in(item)
+    return found
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
@@ -81,33 +84,36 @@ def _spec(shape: Sequence[int], dtype: str, strides: Sequence[int] | None, stora
     )
 
 
-def signature_of(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OpSignature:
+def signature_of(schema: OpSchema, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OpSignature:
     """The signature of one call."""
     names: list[str] = []
     inputs: list[torch.Tensor] = []
     attributes: list[tuple[str, AttributeValue]] = []
-    values = plan.positional(args, kwargs) if plan.names else (args, kwargs)
+    values = schema.positional(args, kwargs) if schema.names else (args, kwargs)
     for name, kind, value in zip(
-        plan.names or ("args", "kwargs"), plan.kinds or (Kind.TENSORS, Kind.TENSORS), values, strict=True
+        schema.names or ("args", "kwargs"),
+        schema.kinds or (ArgumentKind.TENSORS, ArgumentKind.TENSORS),
+        values,
+        strict=True,
     ):
-        if kind in (Kind.TENSOR, Kind.TENSORS):
+        if kind in (ArgumentKind.TENSOR, ArgumentKind.TENSORS):
             found = list(tensors_in(value))
             inputs += found
             names += [name] * len(found)
-        elif plan.is_view:
+        elif schema.is_view:
             continue
-        elif kind is Kind.GROUP:
+        elif kind is ArgumentKind.GROUP:
             group = rank_group(value)
             if group is not None:  # what the caller passed under the same name is kept below
                 attributes += [
-                    entry for entry in group.attributes if entry[0] != "group_size" or "group_size" not in plan.names
+                    entry for entry in group.attributes if entry[0] != "group_size" or "group_size" not in schema.names
                 ]
-        elif kind is Kind.ATTRIBUTE:
+        elif kind is ArgumentKind.ATTRIBUTE:
             attributes.append((name, attribute_value(value)))
-    outputs = _outputs(plan, values, out)
+    outputs = _outputs(schema, values, out)
     specs = _specs([*inputs, *outputs])
     return OpSignature(
-        name=plan.name,
+        name=schema.name,
         inputs=specs[: len(inputs)],
         outputs=specs[len(inputs) :],
         input_names=tuple(names),
@@ -115,11 +121,11 @@ def signature_of(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], out:
     )
 
 
-def _outputs(plan: Plan, values: Sequence[Any], out: Any) -> list[torch.Tensor]:
+def _outputs(schema: OpSchema, values: Sequence[Any], out: Any) -> list[torch.Tensor]:
     """Tensors returned, then those mutated that were not returned."""
     outputs = list(tensors_in(out))
     seen = {id(tensor) for tensor in outputs}
-    for index in plan.mutated:
+    for index in schema.mutated:
         outputs += [tensor for tensor in tensors_in(values[index]) if id(tensor) not in seen]
     return outputs
 

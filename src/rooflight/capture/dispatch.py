@@ -8,24 +8,26 @@ from contextlib import contextmanager
 from functools import cache
 from threading import get_ident
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch._C import _current_autograd_node, _current_graph_task_id
 from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
 from torch._C._autograd import _get_sequence_nr
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 
 from rooflight.capture.closures import with_closure_inside
-from rooflight.capture.composites import NO_SEQUENCE, Composites, decomposed, open_sources
+from rooflight.capture.composites import NO_SEQUENCE, Composites, decomposed
 from rooflight.capture.describe import tensors_in
 from rooflight.capture.kernels import COMPOSITES
-from rooflight.capture.plans import plan_of
+from rooflight.capture.mode_stack import ModeStack
 from rooflight.capture.readers import Reader, reader_of
+from rooflight.capture.schemas import schema_of
 from rooflight.capture.tape import Tape
 from rooflight.records.record import Direction
 
+_STACK: Final = ModeStack(push=_push_mode, pop=_pop_mode, modes=_get_current_dispatch_mode_stack)
 _NO_MODULE = -2
 _BACKWARD = int(Direction.BACKWARD)
 _PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor})
@@ -84,9 +86,10 @@ class DispatchSource(TorchDispatchMode):
         self.parameter_modules: dict[int, int] = {}  # id of a parameter -> number of the module that owns it
         self._ops: dict[int, tuple[Callable[..., Any], Reader]] = {}
         self._specials: dict[Any, Handler] = {}
-        self._scalar_reader = reader_of(plan_of(torch.ops.aten._local_scalar_dense.default), tape)
+        self._scalar_reader = reader_of(schema_of(torch.ops.aten._local_scalar_dense.default), tape)
         self._context = 0
         self._place_contexts: dict[tuple[int, int], int] = {}  # of this phase and direction, by module and function
+        self._backward_contexts: dict[tuple[int, int], int] = {}
         self._backward_sequence = -1  # autograd node of the last op, for which the context is known
         self._backward_context = 0
         # The n-th autograd node a thread makes carries n; these two say which module and function ran when.
@@ -96,20 +99,15 @@ class DispatchSource(TorchDispatchMode):
 
     def __enter__(self) -> DispatchSource:
         # torch's own __enter__ also sets process-wide flags, which threads that overlap leave wrong behind them
-        _push_mode(self)
+        _STACK.push(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        above = []
-        while (mode := _pop_mode()) is not self:  # a recording begun later may end later too
-            above.append(mode)
-        for mode in reversed(above):
-            _push_mode(mode)
+        _STACK.take_off(self)
 
     def leave(self) -> None:
-        """Stop seeing ops, however often this mode is on the stack: an interrupt may have left it there twice."""
-        while self in open_sources():
-            self.__exit__()
+        """Stop seeing ops, however often this mode is on the stack."""
+        _STACK.clear_of(self)
 
     def __torch_dispatch__(
         self, func: Any, types: tuple[type, ...], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -125,30 +123,38 @@ class DispatchSource(TorchDispatchMode):
             if special is not None:
                 return special(func, args, kwargs or {})
             run = getattr(func, "_op", func)  # what OpOverload.__call__ calls, without its Python frame
-            known = self._ops[id(func)] = run, reader_of(plan_of(func), self.tape)
-        run, reader = known
+            known = self._ops[id(func)] = run, reader_of(schema_of(func), self.tape)
+        run, read = known
         if self.timed:
-            return self._run_timed(func, run, reader, args, kwargs)
+            return self._run_timed(func, run, read, args, kwargs)
         out = run(*args, **kwargs) if kwargs else run(*args)
-        self._note(func, reader, args, kwargs, out)
+        self._note(func, read, args, kwargs, out)
         return out
 
     def _run_timed(
-        self, func: Any, run: Handler, reader: Reader, args: tuple[Any, ...], kwargs: dict[str, Any] | None
+        self, func: Any, run: Handler, read: Reader, args: tuple[Any, ...], kwargs: dict[str, Any] | None
     ) -> Any:
         tape = self.tape
         start_ns = perf_counter_ns()
         out = run(*args, **kwargs) if kwargs else run(*args)
         end_ns = perf_counter_ns()
         before = len(tape)
-        self._note(func, reader, args, kwargs, out)
+        self._note(func, read, args, kwargs, out)
         if len(tape) > before:
             tape.add_time(len(tape) - 1, start_ns, end_ns)
         return out
 
-    def _note(self, func: Any, reader: Reader, args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any) -> None:
+    def _note(self, func: Any, read: Reader, args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any) -> None:
         try:
-            self._append(func, reader, args, kwargs, out)
+            composites = self.composites
+            if _current_graph_task_id() == -1:
+                if composites.active:
+                    composites.before_forward_op()
+                read(args, kwargs, out, self._context)
+            else:
+                read(args, kwargs, out, self._context_of_backward())
+                if composites.active:
+                    composites.after_op(func)
         except Exception as error:
             self.fail(error)
 
@@ -159,24 +165,12 @@ class DispatchSource(TorchDispatchMode):
         self._blind = True  # torch holds this mode ready for after the op, so it cannot be taken out here
         self._on_error(error)
 
-    def _append(
-        self, func: Any, reader: Reader, args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any
-    ) -> None:
-        composites = self.composites
-        if _current_graph_task_id() == -1:
-            if composites.active:
-                composites.before_forward_op()
-            reader(args, kwargs, out, self._context)
-        else:
-            reader(args, kwargs, out, self._context_of_backward())
-            if composites.active:
-                composites.after_op(func)
-
     # -- where in the program we are ---------------------------------------------------------------------------------
 
     def update_context(self) -> None:
         """Take note that phase or optimizer state changed."""
         self._place_contexts.clear()
+        self._backward_contexts.clear()
         self._context = self.tape.context(self.module, self.phase, self._direction(), self.function)
         self._backward_sequence = -1
 
@@ -206,15 +200,14 @@ class DispatchSource(TorchDispatchMode):
     def enter_module(self, module: int) -> None:
         """The module of this number starts, or goes on when one that it called returns."""
         self.module = module
-        self._move()
+        self._move((module, self.function))
 
     def set_function(self, function: int) -> None:
         """The torch function of this number starts; 0 when it returns."""
         self.function = function
-        self._move()
+        self._move((self.module, function))
 
-    def _move(self) -> None:
-        place = self.module, self.function
+    def _move(self, place: tuple[int, int]) -> None:
         self._backward_sequence = -1  # a node that recomputes a module has it call others
         if get_ident() == self.thread:
             # from the autograd node made next on, nodes belong to this place
@@ -227,9 +220,9 @@ class DispatchSource(TorchDispatchMode):
         self._context = context
 
     def _context_of_backward(self) -> int:
-        node = _current_autograd_node()
+        node: Any = _current_autograd_node()
         if node is None:
-            return self.tape.context(self.module, self.phase, _BACKWARD, self.function)
+            return self._backward_context_of(self.module, self.function)
         sequence = node._sequence_nr()
         if self.composites.active:
             self.composites.before_backward_op(sequence)
@@ -239,14 +232,20 @@ class DispatchSource(TorchDispatchMode):
             return self._context
         module, function = self.module, self.function  # not 0 inside backward: checkpointing recomputes a module
         if not module:
-            if sequence == NO_SEQUENCE:
-                module = self.parameter_modules.get(id(getattr(node, "variable", None)), 0)
-                return self.tape.context(module, self.phase, _BACKWARD, function)
+            if sequence == NO_SEQUENCE:  # a gradient is added to that of a parameter
+                return self._backward_context_of(self.parameter_modules.get(id(node.variable), 0), function)
             module, made_by = self._mark_places[bisect_right(self._mark_sequences, sequence) - 1]
             function = function or made_by
         self._backward_sequence = sequence
-        self._backward_context = self.tape.context(module, self.phase, _BACKWARD, function)
+        self._backward_context = self._backward_context_of(module, function)
         return self._backward_context
+
+    def _backward_context_of(self, module: int, function: int) -> int:
+        context = self._backward_contexts.get((module, function))
+        if context is None:
+            context = self.tape.context(module, self.phase, _BACKWARD, function)
+            self._backward_contexts[module, function] = context
+        return context
 
     # -- ops that are not taken as they come -------------------------------------------------------------------------
 
@@ -274,7 +273,7 @@ class DispatchSource(TorchDispatchMode):
         if any(tensor.is_nested for tensor in tensors_in((args, kwargs))):  # these have kernels of their own
             out = func(*args, **kwargs)
             context = self._context if _current_graph_task_id() == -1 else self._context_of_backward()
-            reader_of(plan_of(func), self.tape)(args, kwargs, out, context)
+            reader_of(schema_of(func), self.tape)(args, kwargs, out, context)
             return out
         with self:
             return decomposed(func, args, kwargs)

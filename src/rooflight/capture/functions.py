@@ -8,10 +8,13 @@ import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
 from rooflight.capture.dispatch import DispatchSource
+from rooflight.capture.mode_stack import ModeStack
 
 # What they run belongs to the functions of the forward pass.
 _ENGINES: Final = frozenset({torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad})
 _KEPT_UNDERSCORES: Final = 4  # of a dunder
+
+_STACK: Final = ModeStack(push=_push_mode, pop=_pop_mode, modes=_get_current_function_mode_stack)
 
 
 class FunctionSource(TorchFunctionMode):
@@ -27,30 +30,25 @@ class FunctionSource(TorchFunctionMode):
         self._numbers: dict[Any, int] = {}
 
     def __enter__(self) -> FunctionSource:
-        _push_mode(self)
+        _STACK.push(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        above = []
-        while (mode := _pop_mode()) is not self:  # a recording begun later may end later too
-            above.append(mode)
-        for mode in reversed(above):
-            _push_mode(mode)
+        _STACK.take_off(self)
 
     def leave(self) -> None:
         """Stop seeing functions, however often this mode is on the stack."""
-        while self in _get_current_function_mode_stack():
-            self.__exit__()
+        _STACK.clear_of(self)
 
     def set_recomputing(self, *, recomputing: bool) -> None:
         """A checkpoint begins or ends to run a module again. The backward pass is a function too: inside, torch lets
         no mode see any.
         """
-        on_stack = self in _get_current_function_mode_stack()
+        on_stack = self in _STACK.modes()
         if recomputing and not on_stack:
-            _push_mode(self)
+            _STACK.push(self)
         elif on_stack and not recomputing:
-            self.__exit__()
+            _STACK.take_off(self)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -16,7 +16,7 @@ import torch
 from torch._C import _storage_id  # type: ignore[attr-defined]
 
 from rooflight.capture.describe import signature_of, spec_of
-from rooflight.capture.plans import known_int, plan_of
+from rooflight.capture.schemas import known_int, schema_of
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 
@@ -60,7 +60,7 @@ class Composite:
 
     def arguments(self, args: Arguments, kwargs: dict[str, Any]) -> Arguments:
         """All arguments in schema order, defaults filled in."""
-        return plan_of(self.op).positional(args, kwargs)
+        return schema_of(self.op).positional(args, kwargs)
 
 
 def _look(args: Arguments) -> list[Any]:
@@ -79,7 +79,7 @@ def _look(args: Arguments) -> list[Any]:
 
 def attention_signature(args: Arguments, out: torch.Tensor) -> OpSignature:
     """An SDPA call: its result, and the log-sum-exp that training has to keep."""
-    op = signature_of(plan_of(SDPA), args, {}, out)
+    op = signature_of(schema_of(SDPA), args, {}, out)
     if not out.requires_grad:
         return op
     logsumexp = TensorSpec(tuple(known_int(size) for size in out.shape[:-1]), "float32")

@@ -22,7 +22,7 @@ from torch.optim import optimizer as torch_optimizer
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from rooflight.capture.describe import storage_of, tensors_in
-from rooflight.capture.plans import known_int
+from rooflight.capture.schemas import known_int
 from rooflight.capture.tape import Tape
 from rooflight.records.record import Direction, StorageKind
 from rooflight.records.session import KEPT, STOOD, Int8, Int32, Lifetimes, Session

@@ -71,63 +71,72 @@ class ModuleTracker:
                 hooks.pop(number, None)
 
     def _name_tree(self, root: nn.Module, prefix: str) -> None:
-        root_name = type(root).__name__
+        """What ``root.named_modules(prefix=prefix)`` names, in that order, in half the time."""
+        numbers, seen = self._numbers, set[int]()
         self._kept.append(root)
-        for path, module in root.named_modules(prefix=prefix):
-            if id(module) in self._numbers:
+        to_name = [(prefix, root)]
+        while to_name:
+            path, module = to_name.pop()
+            if id(module) in seen:
                 continue
-            number = self._source.tape.module(path or root_name, type(module).__name__)
-            self._numbers[id(module)] = number
-            self._paths[number], self._prefixes[number] = path or root_name, f"{path}." if path else ""
-            for parameter in module._parameters.values():
-                if parameter is not None:
-                    self._source.parameter_modules[id(parameter)] = number
+            seen.add(id(module))
+            if id(module) not in numbers:
+                self._name(path, path or type(root).__name__, module)
+            if module._modules:
+                inside = f"{path}." if path else ""
+                children = [(inside + key, child) for key, child in module._modules.items() if child is not None]
+                to_name += reversed(children)
+
+    def _name(self, prefix: str, path: str, module: nn.Module) -> None:
+        number = self._numbers[id(module)] = self._source.tape.module(path, type(module).__name__)
+        self._paths[number], self._prefixes[number] = path, f"{prefix}." if prefix else ""
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                self._source.parameter_modules[id(parameter)] = number
 
     def _here(self) -> bool:
         """Whether the caller's thread, not the source's own, is one where torch runs a backward pass of it."""
         return self._source in open_sources()
 
     def _enter(self, module: nn.Module, _args: Any) -> None:
+        source, stack = self._source, self._stack
         try:
-            self._entered(module)
+            if get_ident() != source.thread and not self._here():
+                return
+            number = self._numbers.get(id(module))
+            if number is None:
+                self._forget_interrupted()
+                number = self._name_unknown(module)
+            elif stack and (stack[-1][1], number) not in self._calls:
+                self._check_call(stack[-1][1], number)
+            if self._functions is not None and not stack and _current_graph_task_id() != -1:
+                self._functions.set_recomputing(recomputing=True)
+            stack.append((module, number))
+            source.enter_module(number)
         except Exception as error:
-            self._source.fail(error)
+            source.fail(error)
 
     def _leave(self, module: nn.Module, _args: Any, _output: Any) -> None:
-        try:
-            self._left(module)
-        except Exception as error:
-            self._source.fail(error)
-
-    def _entered(self, module: nn.Module) -> None:
-        source = self._source
-        if get_ident() != source.thread and not self._here():
-            return
-        number = self._numbers.get(id(module))
-        if number is None:
-            self._forget_interrupted()
-            number = self._name_unknown(module)
-        elif self._stack and (self._stack[-1][1], number) not in self._calls:
-            self._check_call(self._stack[-1][1], number)
-        if self._functions is not None and not self._stack and _current_graph_task_id() != -1:
-            self._functions.set_recomputing(recomputing=True)
-        self._stack.append((module, number))
-        source.enter_module(number)
-
-    def _left(self, module: nn.Module) -> None:
         source, stack = self._source, self._stack
-        if get_ident() != source.thread and not self._here():
-            return
-        if stack and stack[-1][0] is module:
-            stack.pop()
-        else:
-            for depth in range(len(stack) - 1, -1, -1):
-                if stack[depth][0] is module:
-                    del stack[depth:]  # with those above it that an interrupt left there
-                    break
-        source.enter_module(stack[-1][1] if stack else 0)
-        if self._functions is not None and not stack and _current_graph_task_id() != -1:
-            self._functions.set_recomputing(recomputing=False)
+        try:
+            if get_ident() != source.thread and not self._here():
+                return
+            if stack and stack[-1][0] is module:
+                stack.pop()
+            else:
+                self._end_call(module)
+            source.enter_module(stack[-1][1] if stack else 0)
+            if self._functions is not None and not stack and _current_graph_task_id() != -1:
+                self._functions.set_recomputing(recomputing=False)
+        except Exception as error:
+            source.fail(error)
+
+    def _end_call(self, module: nn.Module) -> None:
+        """Drop the innermost call of a module, if it is known, with the calls above it that an interrupt left there."""
+        for depth in range(len(self._stack) - 1, -1, -1):
+            if self._stack[depth][0] is module:
+                del self._stack[depth:]
+                return
 
     def _check_call(self, caller: int, number: int) -> None:
         """A module calls another for the first time: one inside it, or else the caller may have been interrupted."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from rooflight.capture.plans import known_int
+from rooflight.capture.schemas import known_int
 from rooflight.network.collectives import kind_of
 from rooflight.records.record import Direction, ModuleEntry
 from rooflight.records.session import NO_PARENT, Columns, Int32, Int64, Measurement, Session

@@ -1,4 +1,4 @@
-"""How to read the arguments of an op, worked out once from its schema."""
+"""What the arguments of an op are, worked out once from its schema."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from rooflight.records.signature import AttributeValue
 
 
-class Kind(IntEnum):
+class ArgumentKind(IntEnum):
     """What an argument is to a signature."""
 
     TENSOR = 0
@@ -34,7 +34,7 @@ _numbers = count()
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class OpSchema:
     """Arguments of one op in schema order, and which of them it mutates.
 
     ``is_view``: the outputs alias an input and nothing is written, so strides, storages and settings do not matter.
@@ -43,7 +43,7 @@ class Plan:
 
     name: str
     names: tuple[str, ...]
-    kinds: tuple[Kind, ...]
+    kinds: tuple[ArgumentKind, ...]
     defaults: tuple[Any, ...]
     mutated: tuple[int, ...]
     is_view: bool
@@ -59,15 +59,15 @@ class Plan:
 
 
 @cache
-def plan_of(func: Any) -> Plan:
-    """The plan of an OpOverload. A higher-order operator has no schema: all its tensors count, nothing else."""
+def schema_of(func: Any) -> OpSchema:
+    """The schema of an OpOverload. A higher-order operator has no schema: all its tensors count, nothing else."""
     schema = getattr(func, "_schema", None)
     if schema is None:
-        return Plan(f"higher_order::{func.name()}", (), (), (), (), is_view=False, returns_new=True)
+        return OpSchema(f"higher_order::{func.name()}", (), (), (), (), is_view=False, returns_new=True)
     arguments = schema.arguments
     writes = [bool(a.alias_info and a.alias_info.is_write) for a in arguments]
     aliases = [r.alias_info is not None for r in schema.returns]
-    return Plan(
+    return OpSchema(
         name=schema.name,
         names=tuple(a.name for a in arguments),
         kinds=tuple(_kind(a) for a in arguments),
@@ -78,18 +78,18 @@ def plan_of(func: Any) -> Plan:
     )
 
 
-def _kind(argument: Any) -> Kind:
+def _kind(argument: Any) -> ArgumentKind:
     text = str(argument.type)
     text = text.removeprefix("Optional[").removesuffix("]") if text.startswith("Optional[") else text
     if text in _TENSOR_LISTS:
-        return Kind.TENSORS
+        return ArgumentKind.TENSORS
     if text == "Tensor":
-        return Kind.TENSOR
+        return ArgumentKind.TENSOR
     if text.endswith("c10d.ProcessGroup") or argument.name == "group_name":
-        return Kind.GROUP
+        return ArgumentKind.GROUP
     if text in _ATTRIBUTES and not any(layout in str(argument.real_type) for layout in _LAYOUT_TYPES):
-        return Kind.ATTRIBUTE
-    return Kind.IGNORED
+        return ArgumentKind.ATTRIBUTE
+    return ArgumentKind.IGNORED
 
 
 def attribute_value(value: Any) -> AttributeValue:
