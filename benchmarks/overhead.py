@@ -124,7 +124,8 @@ def report(title: str, ops: int, seconds: Mapping[str, list[float]], entering: l
             middle, least = median(taken) - median(plain), min(taken) - min(plain)
             added[name] = middle, least
             print(f"  {name:40} {middle / ops * 1e6:6.2f} {least / ops * 1e6:6.2f}")
-    print(f"  {'of record, entering and leaving':40} {median(entering) / ops * 1e6:6.2f} {min(entering) / ops * 1e6:6.2f}")
+    middle, least = median(entering), min(entering)
+    print(f"  {'of record, entering and leaving':40} {middle / ops * 1e6:6.2f} {least / ops * 1e6:6.2f}")
     ratios = [theirs / ours for theirs, ours in zip(added["FlopCounterMode"], added["rooflight.record"], strict=True)]
     print(f"  {'FlopCounterMode over record':40} {ratios[0]:5.2f}x {ratios[1]:5.2f}x")
 

@@ -28,7 +28,7 @@ _THREADS: Final = 2
 """That torch gives each gloo group (ProcessGroupGloo's options). With more, no way to deal them out would be found."""
 
 _MOST_TRIES: Final = 20_000
-_MOST_WAYS: Final = 64
+_MOST_ASSIGNMENTS: Final = 64
 
 _SPAN_NAMES: Final = {
     CollectiveKind.ALL_REDUCE: "gloo:all_reduce",
@@ -43,7 +43,8 @@ _SPAN_NAMES: Final = {
 }
 
 Interval = tuple[int, int]
-_Way = Mapping[int, Hashable]
+_Assignment = Mapping[int, Hashable]
+"""Which group each thread serves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepCollectives:
     """The collectives that a step queued, and all spans that began before the next step did."""
 
     launches: Sequence[Launch]
@@ -76,15 +77,15 @@ def worker_threads(events: Sequence[Event]) -> set[int]:
     return {event.thread for event in events if event.name.startswith(SPAN) and event.name not in _CALLERS}
 
 
-def join_spans(steps: Sequence[Step]) -> list[dict[int, Interval]]:
+def join_spans(steps: Sequence[StepCollectives]) -> list[dict[int, Interval]]:
     """For each step, by record, from when to when (ns) its collective ran; records of which that is not certain are
     left out.
     """
     queues = [_Queues(step) for step in steps]
-    ways = _ways(queues)
+    assignments = _Search(queues).assignments()
     found: list[dict[int, Interval]] = []
     for step, queue in zip(steps, queues, strict=True):
-        told = [queue.intervals(way) for way in ways]
+        told = [queue.intervals(assignment) for assignment in assignments]
         agreed = told[0].items() if told else ()
         found.append({record: when for record, when in agreed if all(one.get(record) == when for one in told)})
         found[-1] |= _calls(step)
@@ -94,7 +95,7 @@ def join_spans(steps: Sequence[Step]) -> list[dict[int, Interval]]:
 class _Queues:
     """Of one step, by name of span: the spans, and who queued them."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: StepCollectives) -> None:
         names = {span.name for span in step.spans}
         queued: dict[str, list[tuple[Launch, int]]] = defaultdict(list)
         for launch in sorted(step.launches, key=lambda launch: launch.start_ns):
@@ -117,73 +118,84 @@ class _Queues:
                 counts[name, launch.group] += count
         return counts
 
-    def pairs(self, way: _Way) -> Iterator[tuple[Launch, list[Event]]]:
-        """Each collective with its spans, if each thread serves the group that ``way`` says."""
+    def pairs(self, assignment: _Assignment) -> Iterator[tuple[Launch, list[Event]]]:
+        """Each collective with its spans, if each thread serves the group that ``assignment`` says."""
         for name, entries in self.queued.items():
             waiting: dict[Hashable, list[Event]] = defaultdict(list)
             for span in reversed(self.spans[name]):
-                waiting[way[span.thread]].append(span)
+                waiting[assignment[span.thread]].append(span)
             for launch, count in entries:
                 yield launch, [waiting[launch.group].pop() for _ in range(count)]
 
-    def intervals(self, way: _Way) -> dict[int, Interval]:
+    def intervals(self, assignment: _Assignment) -> dict[int, Interval]:
         return {
             launch.record: (min(span.start_ns for span in spans), max(span.end_ns for span in spans))
-            for launch, spans in self.pairs(way)
+            for launch, spans in self.pairs(assignment)
             if spans
         }
 
-    def allows(self, way: _Way) -> bool:
+    def allows(self, assignment: _Assignment) -> bool:
         """Whether no work begins before it was queued."""
-        return all(span.start_ns >= launch.start_ns for launch, spans in self.pairs(way) for span in spans)
+        return all(span.start_ns >= launch.start_ns for launch, spans in self.pairs(assignment) for span in spans)
 
 
-def _ways(queues: Sequence[_Queues]) -> list[_Way]:
-    """The ways to deal out threads to groups that all steps allow; none where there are too many to look at."""
-    by_thread: dict[int, Counter[tuple[int, str]]] = defaultdict(Counter)
-    left: dict[tuple[int, str, Hashable], int] = {}
-    for number, queue in enumerate(queues):
-        left |= {(number, name, group): count for (name, group), count in queue.left().items()}
-        for name in queue.names:
-            for span in queue.spans[name]:
-                by_thread[span.thread][number, name] += 1
-    groups = list(dict.fromkeys(group for *_, group in left))
-    # the busiest first: they fit the fewest groups
-    threads = sorted(by_thread, key=lambda thread: -sum(by_thread[thread].values()))
-    ways: list[_Way] = []
-    way: dict[int, Hashable] = {}
-    tries = 0
+class _Search:
+    """Looks for the assignments of threads to groups that all steps allow, thread by thread, depth first."""
 
-    def deal(position: int) -> bool:
-        nonlocal tries
-        tries += 1
-        if tries > _MOST_TRIES or len(ways) > _MOST_WAYS:
+    def __init__(self, queues: Sequence[_Queues]) -> None:
+        self._queues = queues
+        self._spans: dict[int, Counter[tuple[int, str]]] = defaultdict(Counter)  # of each thread, by step and name
+        self._left: dict[tuple[int, str, Hashable], int] = {}  # that each group still must have, by step and name
+        for number, queue in enumerate(queues):
+            self._left |= {(number, name, group): count for (name, group), count in queue.left().items()}
+            for name in queue.names:
+                for span in queue.spans[name]:
+                    self._spans[span.thread][number, name] += 1
+        self._groups = list(dict.fromkeys(group for *_, group in self._left))
+        # the busiest first: they fit the fewest groups
+        self._threads = sorted(self._spans, key=lambda thread: -sum(self._spans[thread].values()))
+        self._assigned: dict[int, Hashable] = {}
+        self._found: list[_Assignment] = []
+        self._tries = 0
+
+    def assignments(self) -> list[_Assignment]:
+        """All of them; none where there are too many to look at."""
+        return self._found if self._assign(0) else []
+
+    def _assign(self, position: int) -> bool:
+        """Try all groups for the threads from ``position`` on. False when that would take too long."""
+        self._tries += 1
+        if self._tries > _MOST_TRIES or len(self._found) > _MOST_ASSIGNMENTS:
             return False
-        if position == len(threads):
-            if all(queue.allows(way) for queue in queues):
-                ways.append(dict(way))
+        if position == len(self._threads):
+            if all(queue.allows(self._assigned) for queue in self._queues):
+                self._found.append(dict(self._assigned))
             return True
-        thread = threads[position]
-        for group in groups:
-            taken = by_thread[thread]
-            full = sum(other == group for other in way.values()) == _THREADS
-            if full or any(left.get((*key, group), 0) < count for key, count in taken.items()):
+        thread = self._threads[position]
+        for group in self._groups:
+            if not self._fits(thread, group):
                 continue
-            way[thread] = group
-            for key, count in taken.items():
-                left[*key, group] -= count
-            goes_on = deal(position + 1)
-            del way[thread]
-            for key, count in taken.items():
-                left[*key, group] += count
-            if not goes_on:
+            self._assigned[thread] = group
+            self._count(thread, group, -1)
+            in_time = self._assign(position + 1)
+            self._count(thread, group, 1)
+            del self._assigned[thread]
+            if not in_time:
                 return False
         return True
 
-    return ways if deal(0) else []
+    def _fits(self, thread: int, group: Hashable) -> bool:
+        """Whether the group has room for one thread more, and lacks all the spans of this one."""
+        if sum(other == group for other in self._assigned.values()) == _THREADS:
+            return False
+        return all(self._left.get((*key, group), 0) >= count for key, count in self._spans[thread].items())
+
+    def _count(self, thread: int, group: Hashable, sign: int) -> None:
+        for key, count in self._spans[thread].items():
+            self._left[*key, group] += sign * count
 
 
-def _calls(step: Step) -> dict[int, Interval]:
+def _calls(step: StepCollectives) -> dict[int, Interval]:
     """Sends and receives: their span begins inside the op, on its own thread."""
     by_thread: dict[int, list[Event]] = defaultdict(list)
     for span in sorted(step.spans, key=lambda span: span.start_ns):

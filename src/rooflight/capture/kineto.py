@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflight.capture.collective_spans import SPAN, Interval, Launch, Step, join_spans, worker_threads
+from rooflight.capture.collective_spans import SPAN, Interval, Launch, StepCollectives, join_spans, worker_threads
 from rooflight.capture.events import Event
 from rooflight.network.collectives import kind_of, waits
 from rooflight.records.session import Float64, Session
@@ -66,47 +66,72 @@ def op_times(session: Session, events: Sequence[Event], *, device: bool) -> OpTi
     A collective's time is that of NCCL's kernel or of the span that gloo's thread writes, for its op only queues it;
     waiting for one is no work, and takes 0 s.
     """
-    signature = session.columns.signature
-    names = [_base(session.signatures[index].name) for index in signature]
-    works = works_on_memory(session)
-    is_parent = np.zeros(len(session), dtype=bool)
-    children = np.flatnonzero(~session.counted)
-    is_parent[session.columns.parent[children]] = True
-    working = children[works[children]]
-    leaves = np.flatnonzero(~is_parent)
-    leaf_names = [names[index] for index in leaves]
-    views = set(leaf_names) - {names[index] for index in np.flatnonzero(~is_parent & works)}
-    marks = _steps(events)
+    leaves, marks, workers = _leaves_of(session), _steps(events), worker_threads(events)
     seconds, starts = (np.full((len(marks), len(session)), np.nan) for _ in range(2))
-    workers = worker_threads(events)
-    steps, kernels = [], []
+    collectives: list[StepCollectives] = []
+    kernels: list[dict[int, Interval]] = []
     for row, (start, end) in enumerate(marks):
         inside = [e for e in events if (start <= e.start_ns < end and e.thread not in workers) or e.on_device]
-        found = _outermost(inside, set(leaf_names), device=device)
-        launches, on_device = [], {}
-        for leaf, other in _join(leaf_names, [one.name for one in found], views):
-            record, one = int(leaves[leaf]), found[other]
-            op = session.signatures[signature[record]]
-            if kind_of(op.name) is not None:
-                event = one.event
-                launches.append(Launch(record, op, event.start_ns, event.end_ns, event.thread))
-                if (when := one.collective) is not None:
-                    on_device[record] = when
-            else:
-                seconds[row, record], starts[row, record] = _seconds(one, start, device=device, idle=waits(op.name))
+        launches: list[Launch] = []
+        on_device: dict[int, Interval] = {}
+        for record, found in leaves.pairs(_outermost(inside, set(leaves.names), device=device)):
+            op = session.signatures[session.columns.signature[record]]
+            if kind_of(op.name) is None:
+                seconds[row, record], starts[row, record] = _seconds(found, start, device=device, idle=waits(op.name))
+                continue
+            launches.append(Launch(record, op, found.event.start_ns, found.event.end_ns, found.event.thread))
+            if (when := found.collective) is not None:
+                on_device[record] = when
         until = marks[row + 1][0] if row + 1 < len(marks) else np.inf
         spans = [e for e in events if start <= e.start_ns < until and e.name.startswith(SPAN) and not e.on_device]
-        steps.append(Step(launches, spans))
+        collectives.append(StepCollectives(launches, spans))
         kernels.append(on_device)
-    for row, (on_host, on_device) in enumerate(zip(join_spans(steps), kernels, strict=True)):
+    for row, (on_host, on_device) in enumerate(zip(join_spans(collectives), kernels, strict=True)):
         for record, (start, end) in {**on_host, **on_device}.items():
             seconds[row, record] = (end - start) * 1e-9
             starts[row, record] = (start - marks[row][0]) * 1e-9
-    seconds[:, is_parent] = 0.0
-    for row in range(len(marks)):
-        np.add.at(seconds[row], session.columns.parent[working], seconds[row, working])
-        np.fmin.at(starts[row], session.columns.parent[working], starts[row, working])
+    _sum_children(session, seconds, starts)
     return OpTimes(seconds, starts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaves:
+    """The records that no other record is part of, by name, and which names are only views."""
+
+    records: Sequence[int]
+    names: Sequence[str]
+    views: Set[str]
+
+    def pairs(self, found: Sequence[_Found]) -> Iterator[tuple[int, _Found]]:
+        """Each record with the op that Kineto saw of it."""
+        for leaf, other in _join(self.names, [one.name for one in found], self.views):
+            yield self.records[leaf], found[other]
+
+
+def _leaves_of(session: Session) -> _Leaves:
+    names = [_base(session.signatures[index].name) for index in session.columns.signature]
+    is_parent = _is_parent(session)
+    leaves = [int(record) for record in np.flatnonzero(~is_parent)]
+    working = {names[record] for record in np.flatnonzero(~is_parent & works_on_memory(session))}
+    leaf_names = [names[record] for record in leaves]
+    return _Leaves(leaves, leaf_names, set(leaf_names) - working)
+
+
+def _is_parent(session: Session) -> NDArray[np.bool_]:
+    """Which records others are part of."""
+    is_parent = np.zeros(len(session), dtype=bool)
+    is_parent[session.columns.parent[~session.counted]] = True
+    return is_parent
+
+
+def _sum_children(session: Session, seconds: Float64, starts: Float64) -> None:
+    """Give each record with children the sum of their times and the start of the first of them. Views take none."""
+    children = np.flatnonzero(~session.counted & works_on_memory(session))
+    parents = session.columns.parent[children]
+    seconds[:, _is_parent(session)] = 0.0
+    for row in range(len(seconds)):
+        np.add.at(seconds[row], parents, seconds[row, children])
+        np.fmin.at(starts[row], parents, starts[row, children])
 
 
 def _seconds(one: _Found, begin_ns: int, *, device: bool, idle: bool) -> tuple[float, float]:

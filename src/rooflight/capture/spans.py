@@ -131,7 +131,7 @@ class SpanTimer:
         self._marks.start(self._stride)
         for number, (_, module, is_root) in enumerate(self._modules):
             # prepended: torch calls leave even if a hook before enter raised
-            enter, leave = self._forward_hooks(number)
+            enter, leave = self._enter_hook(number), self._leave_hook(number)
             if module._compiled_call_impl is not None:
                 self._handles.append(_CompiledCall(module, enter, leave))
                 continue
@@ -192,11 +192,11 @@ class SpanTimer:
 
     # -- hooks: every module call pays for them, so they are closures over all they need ------------------------------
 
-    def _forward_hooks(self, number: int) -> tuple[Callable[..., None], Callable[..., None]]:
+    def _enter_hook(self, number: int) -> Callable[..., None]:
+        """What runs before each call of a module: its time begins, and what was made for it before is the caller's."""
         forward = _FIRST_MODULE + 2 * number
         stack, thread, mark = self._stack, self._thread, self._marks.mark
         on_cuda, stride, backward_hooks, newest = self.on_cuda, self._stride, self._backward_hooks, self._newest
-        begin_backward = backward_hooks[forward + 1]
 
         def enter(module: nn.Module, args: Any, kwargs: Any = None) -> None:
             if is_compiling():
@@ -207,11 +207,7 @@ class SpanTimer:
                     return
                 caller = mark(self._base + forward) % stride
                 if not stack:
-                    if self._in_backward and _current_graph_task_id() == -1:  # it raised
-                        self._in_backward = False
-                        caller = self._before_backward
-                    if not self._in_backward:
-                        self._note((number, module.training, torch.is_grad_enabled(), look_of((args, kwargs))))
+                    caller = self._begin_call((number, module.training), (args, kwargs), caller)
                 if args and isinstance(given := args[0], _Tensor):
                     # what the caller computed since the last mark is the caller's in the backward pass too
                     node = given.grad_fn
@@ -221,6 +217,17 @@ class SpanTimer:
                 stack.append(caller)
             except Exception as error:
                 self._on_error(error)
+
+        return enter
+
+    def _leave_hook(self, number: int) -> Callable[..., None]:
+        """What runs after each call of a module: its caller's time goes on, and its backward pass can be seen."""
+        stack, thread, mark = self._stack, self._thread, self._marks.mark
+        on_cuda, newest, begin_backward = (
+            self.on_cuda,
+            self._newest,
+            self._backward_hooks[_FIRST_MODULE + 2 * number + 1],
+        )
 
         def leave(_module: nn.Module, _args: Any, output: Any) -> None:
             if is_compiling():
@@ -238,7 +245,16 @@ class SpanTimer:
             except Exception as error:
                 self._on_error(error)
 
-        return enter, leave
+        return leave
+
+    def _begin_call(self, module: tuple[int, bool], given: Any, caller: int) -> int:
+        """The program calls a module, by number and mode. Returns the place that it does so from."""
+        if self._in_backward and _current_graph_task_id() == -1:  # it raised
+            self._in_backward = False
+            caller = self._before_backward
+        if not self._in_backward:
+            self._note((*module, torch.is_grad_enabled(), look_of(given)))
+        return caller
 
     def _backward_hook(self, place: int) -> Callable[[Any], None]:
         """What runs right before the node that begins the backward pass of a module's call."""

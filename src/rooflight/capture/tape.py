@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, starmap
 
 import numpy as np
 
@@ -149,11 +150,12 @@ class Tape:
         """The columns so far as an immutable session."""
         self.mend()
         count = len(self.signatures)
-        contexts = np.array(list(self._contexts), dtype=np.int32)[np.array(self.contexts, dtype=np.int32)]
+        table = np.fromiter(chain.from_iterable(self._contexts), dtype=np.int32).reshape(-1, 4)
+        contexts = table[np.array(self.contexts, dtype=np.int32)]
         numbers = np.array(self.signatures, dtype=np.int32)
         touched = np.array(self.touched, dtype=np.int32)
-        table = np.array([(reads, writes) for _, reads, writes in self._signatures], dtype=np.int64).reshape(-1, 2)
-        reads, writes = table[numbers].T
+        counts = np.array([(reads, writes) for _, reads, writes in self._signatures], dtype=np.int64).reshape(-1, 2)
+        reads, writes = counts[numbers].T
         is_read = np.repeat(np.tile([True, False], count), np.stack([reads, writes], axis=1).ravel())
         distinct: dict[OpSignature, int] = {}
         unique = np.array(
@@ -163,7 +165,7 @@ class Tape:
         parent[list(self._parents)] = list(self._parents.values())
         return Session(
             signatures=tuple(distinct),
-            modules=tuple(ModuleEntry(path, class_name) for path, class_name in self._modules),
+            modules=tuple(starmap(ModuleEntry, self._modules)),
             phases=tuple(self._phases),
             functions=tuple(self._functions),
             columns=Columns(
