@@ -8,6 +8,7 @@ import textwrap
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import rooflight as rl
@@ -17,6 +18,7 @@ from rooflight.devices.calibrations import Calibration
 from rooflight.devices.spec import MemoryLevel, Roofs
 from rooflight.front.device import CalibrationWarning
 from rooflight.machine.environment import fingerprint
+from rooflight.roofline.report_data import AnalysisDocument
 
 SMALL = ("gpt2", "--small", "--seq", "8", "--device", "H100-SXM5-80GB")
 
@@ -68,6 +70,7 @@ def test_json_alone_goes_to_standard_output(run):
     code, out, _ = run("analyze", *SMALL, "--json", "-")
     data = json.loads(out)
     assert code == 0
+    msgspec.json.decode(out, type=AnalysisDocument)  # no field too many
     assert data["schema"] == "rooflight.analysis/1"
     assert data["target"].startswith("gpt2")
     assert data["coverage"]["calls"] == 1.0

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
+import msgspec
 import pytest
 from gemm_table import SLOWDOWN, fit_models
 from measured_tables import A100_FILE, GRID, H100_FILE, VECTORS, write_table
 
+from rooflight.cli.schemas import documents
 from rooflight.devices import MemoryLevel, Roofs
 from rooflight.devices.calibrations import Calibration
 from rooflight.machine import calibration
@@ -28,6 +30,7 @@ def told(run):
     def data(*words: str | Path) -> Any:
         code, out, err = run(*words, "--json", "-")
         assert code == 0, err
+        msgspec.json.decode(out, type=Union[documents()])  # noqa: UP007 - made of a tuple
         return json.loads(out)
 
     return data

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rooflight.cli.output_options import CsvFolder, HtmlFile, JsonFile, MarkdownFile
 from rooflight.cli.progress import spinner
 
 if TYPE_CHECKING:
@@ -39,8 +40,10 @@ def analyze(
     ] = None,
     top: Annotated[int, typer.Option(help="Rows of the long tables.")] = 10,
     save: Annotated[Path | None, typer.Option(help="Keep the session in this file.")] = None,
-    json: Annotated[str | None, typer.Option(help="Write JSON to this file, - for standard output.")] = None,
-    markdown: Annotated[str | None, typer.Option(help="Write Markdown to this file, - for standard output.")] = None,
+    json: JsonFile = None,
+    markdown: MarkdownFile = None,
+    csv: CsvFolder = None,
+    html: HtmlFile = None,
 ) -> None:
     """Record every operation of a step of TARGET, bound it for a device, measure it, and say how far it is from
     the speed of light.
@@ -62,14 +65,12 @@ def analyze(
     """
     from rooflight.front.sessions import analyze_ranks, predicted
     from rooflight.front.targets import RunOptions, analyze_target
-    from rooflight.reporting.output import check_writable, write_report
+    from rooflight.reporting.output import Outputs, check_writable
     from rooflight.roofline.ranks_report import ranks_report
     from rooflight.roofline.report import report_of
 
-    if json == markdown == "-":
-        raise ValueError("--json - and --markdown -: only one can have standard output")
-    for path in (save, json, markdown):
-        check_writable(path)
+    outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html)
+    check_writable(save)
     if top < 1:
         raise ValueError(f"--top {top}: ask for at least 1 row")
     if len(target) > 1 and save is not None:
@@ -78,8 +79,8 @@ def analyze(
         raise ValueError("--measure: saved sessions cannot run again")
     predictor = _predictor(models) if predict or models is not None else None
     options = RunOptions(mode=mode, batch=batch, seq=seq, dtype=dtype, optimizer=optimizer, small=small)
-    # what the program prints must not end up in the middle of the JSON
-    aside = redirect_stdout(sys.stderr) if "-" in (json, markdown) else nullcontext()
+    # what the program prints must not end up in the middle of what another program reads
+    aside = redirect_stdout(sys.stderr) if outputs.to_stdout else nullcontext()
     with spinner() as progress, aside:
         if len(target) > 1:
             options.refuse("the targets are saved sessions, what they ran is settled")
@@ -95,7 +96,7 @@ def analyze(
                 analysis = predicted(analysis, predictor)
             progress("writing the report")
             report = report_of(analysis, top=top, notes=notes)
-    write_report(report, json=json, markdown=markdown)
+    outputs.write(report)
 
 
 def _predictor(models: Path | None) -> Predictor:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from rooflight.cli.output_options import CsvFolder, HtmlFile, JsonFile, MarkdownFile
 
+if TYPE_CHECKING:
     from rooflight.devices.calibrations import Calibration
     from rooflight.machine.probes import Progress
 
@@ -36,9 +36,6 @@ def calibrate(
     device: Annotated[
         Device | None, typer.Option(help="What to measure. Default: cuda where there is one, otherwise cpu.")
     ] = None,
-    json: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Also write the roofs and raw samples as JSON; - for stdout.")
-    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace the saved roofs, also where they are higher.")
     ] = False,
@@ -56,9 +53,10 @@ def calibrate(
     ] = None,
     partition: Annotated[str | None, typer.Option(help="slurm: of this partition. [default: SLURM's]")] = None,
     address: Annotated[str, typer.Option(help="ray: the cluster to join.")] = "auto",
-    markdown: Annotated[
-        str | None, typer.Option(metavar="PATH", help="slurm, ray: also write the report as Markdown; - for stdout.")
-    ] = None,
+    json: JsonFile = None,
+    markdown: MarkdownFile = None,
+    csv: CsvFolder = None,
+    html: HtmlFile = None,
 ) -> None:
     """Measure the roofs of this machine, or of a cluster's nodes: peaks, bandwidths and launch latency.
 
@@ -71,6 +69,9 @@ def calibrate(
       rooflight calibrate --device cpu --json roofs.json
       rooflight calibrate --executor slurm --partition gpu --device cuda
     """
+    from rooflight.reporting.output import Outputs
+
+    outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html)
     if executor is not Executor.local:
         from rooflight.cli.calibrate_cluster import ClusterRequest, calibrate_cluster
 
@@ -84,23 +85,20 @@ def calibrate(
             quick=quick,
             force=force,
         )
-        calibrate_cluster(asked, json=json, markdown=markdown)
+        calibrate_cluster(asked, outputs)
         return
-    if markdown or nodes or partition:
-        raise ValueError("--markdown, --nodes and --partition are for --executor slurm or ray")
+    if nodes or partition:
+        raise ValueError("--nodes and --partition are for --executor slurm or ray")
     from rooflight.devices import calibrations
     from rooflight.machine import calibration
+    from rooflight.machine.calibration_report import report_of
 
     measured = _with_progress(device, quick)
     saved_at: Path | None = None
     if not quick:
         measured = measured if force else calibration.best_known(measured)
         saved_at = calibrations.save(measured)
-    if json != "-":
-        _print_table(measured)
-        typer.echo(f"saved: {saved_at}" if saved_at else "nothing saved: --quick gives rough figures")
-    if json is not None:
-        _write_json(measured, json)
+    outputs.write(report_of(measured, saved_at))
     if warning := _busy_warning(measured):
         typer.echo(warning, err=True)
 
@@ -125,54 +123,6 @@ def _with_progress(device: Device | None, quick: bool) -> Calibration:
         progress: Progress = show
         kind = kind_here() if device is None else ("cuda" if device is Device.cuda else "cpu")
         return calibration.calibrate(kind, progress, quick=quick)
-
-
-def _print_table(measured: Calibration) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"Roofs of {measured.device_name}", title_justify="left")
-    table.add_column("figure")
-    table.add_column("roof", justify="right")
-    table.add_column("measured", overflow="fold")
-    for row in _rows(measured):
-        table.add_row(*row)
-    Console().print(table)
-
-
-def _rows(measured: Calibration) -> Iterator[tuple[str, str, str]]:
-    """Every probe with the roof it led to; a roof can be higher than its own trial, which the last column tells."""
-    from rooflight.machine.calibration import VERDICT
-    from rooflight.records.quantity import Quantity
-
-    roofs = measured.roofs
-    values = {f"matrix {name}": str(Quantity(peak, "FLOP/s")) for name, peak in roofs.matrix_flops_per_s.items()}
-    values |= {f"vector {name}": str(Quantity(peak, "FLOP/s")) for name, peak in roofs.vector_flops_per_s.items()}
-    known = (level for level in roofs.memory if level.bytes_per_s is not None)
-    values |= {f"memory {level.name}": str(Quantity(level.bytes_per_s or 0.0, "B/s")) for level in known}
-    texts = measured.environment.items()
-    verdicts = {key.removeprefix(VERDICT): text for key, text in texts if key.startswith(VERDICT)}
-    for name in dict.fromkeys([*verdicts, *values]):
-        if not name.startswith("launch"):
-            yield name, values.get(name, "unknown"), verdicts.get(name, "")
-    trials = "; ".join(f"{name}: {text}" for name, text in verdicts.items() if name.startswith("launch"))
-    latency_s = roofs.launch_latency_s
-    yield "launch latency", str(Quantity(latency_s, "s")) if latency_s else "unknown", trials
-
-
-def _write_json(measured: Calibration, target: str) -> None:
-    import msgspec
-
-    from rooflight.records.files import write_whole
-
-    text = msgspec.json.format(msgspec.json.encode(measured), indent=2).decode()
-    if target == "-":
-        typer.echo(text)
-        return
-    try:
-        write_whole(Path(target), text + "\n")
-    except OSError as error:
-        raise ValueError(f"cannot write {target}: {error.strerror}") from None
 
 
 def _busy_warning(measured: Calibration) -> str:

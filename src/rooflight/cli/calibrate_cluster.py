@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rooflight.clusters.roofs import NodeCalibration
+    from rooflight.reporting.output import Outputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,17 +29,14 @@ class ClusterRequest:
     force: bool
 
 
-def calibrate_cluster(asked: ClusterRequest, *, json: str | None, markdown: str | None) -> None:
+def calibrate_cluster(asked: ClusterRequest, outputs: Outputs) -> None:
     """Calibrate the nodes, keep what was found, and report it; after Ctrl-C, the nodes that had finished.
 
     Raises RuntimeError where no node gave a result, KeyboardInterrupt after the report of an interrupted run.
     """
     from rooflight.clusters.keeping import collect, keep_best
     from rooflight.clusters.roofs_report import report_of
-    from rooflight.reporting.output import check_writable, write_report
 
-    for path in (json, markdown):
-        check_writable(path)
     asked.out.mkdir(parents=True, exist_ok=True)
     with spinner() as progress:
         results, notes = _start(asked, progress)
@@ -55,7 +53,7 @@ def calibrate_cluster(asked: ClusterRequest, *, json: str | None, markdown: str 
             notes.append(f"Not kept for later analyses ({error}): set ROOFLIGHT_CACHE to a folder that can be written.")
     if found.measured:
         title = f"Roofs of {len({each.node for each in calibrated})} nodes"
-        write_report(report_of(found, title=title, notes=notes), json=json, markdown=markdown)
+        outputs.write(report_of(found, title=title, notes=notes))
     if found.interrupted:
         raise KeyboardInterrupt
     if not calibrated:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from rooflight.cli.output_options import CsvFolder, HtmlFile, JsonFile, MarkdownFile
 from rooflight.cli.progress import spinner
 
 
@@ -17,8 +18,10 @@ def fit(
     trees_only: Annotated[
         bool, typer.Option("--trees-only", help="Keep no sampled shapes in models of few rows, as is right to share.")
     ] = False,
-    json: Annotated[str | None, typer.Option(help="Write JSON to this file, - for standard output.")] = None,
-    markdown: Annotated[str | None, typer.Option(help="Write Markdown to this file, - for standard output.")] = None,
+    json: JsonFile = None,
+    markdown: MarkdownFile = None,
+    csv: CsvFolder = None,
+    html: HtmlFile = None,
 ) -> None:
     """Learn from samples how much longer than their bounds ops take, for rooflight predict.
 
@@ -33,12 +36,9 @@ def fit(
     from rooflight.prediction.fitting import learn_all, read_for_fit
     from rooflight.prediction.predictor import Predictor
     from rooflight.prediction.reading import find
-    from rooflight.reporting.output import check_writable, write_report
+    from rooflight.reporting.output import Outputs
 
-    if json == markdown == "-":
-        raise ValueError("--json - and --markdown -: only one can have standard output")
-    for target in (json, markdown):
-        check_writable(target)
+    outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html)
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out} is a file: name a folder for the models")
     with spinner() as progress:
@@ -55,4 +55,4 @@ def fit(
         tables = [table for file in files for table in file.tables]
         findings = [finding for file in files for finding in file.findings]
         report = report_of(predictor, tables, findings, learned.few, out)
-    write_report(report, json=json, markdown=markdown)
+    outputs.write(report)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from rooflight.cli.output_options import CsvFolder, HtmlFile, JsonFile, MarkdownFile
 from rooflight.cli.progress import spinner
 
 FOUND = 1
@@ -15,8 +16,10 @@ FOUND = 1
 def lint(
     data: Annotated[Path, typer.Argument(help="A .csv, .csv.gz or .jsonl file of samples, or a folder of them.")],
     top: Annotated[int, typer.Option(help="Rows of the long tables.")] = 10,
-    json: Annotated[str | None, typer.Option(help="Write JSON to this file, - for standard output.")] = None,
-    markdown: Annotated[str | None, typer.Option(help="Write Markdown to this file, - for standard output.")] = None,
+    json: JsonFile = None,
+    markdown: MarkdownFile = None,
+    csv: CsvFolder = None,
+    html: HtmlFile = None,
 ) -> None:
     """Check every row of measured tables against the roofline and against its neighbours.
 
@@ -30,12 +33,9 @@ def lint(
     from rooflight.prediction.lint_report import report_of
     from rooflight.prediction.measured_table import MeasuredTable
     from rooflight.prediction.reading import find, read_file
-    from rooflight.reporting.output import check_writable, write_report
+    from rooflight.reporting.output import Outputs
 
-    if json == markdown == "-":
-        raise ValueError("--json - and --markdown -: only one can have standard output")
-    for target in (json, markdown):
-        check_writable(target)
+    outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html)
     if top < 1:
         raise ValueError(f"--top {top}: ask for at least 1 row")
     with spinner() as progress:
@@ -49,6 +49,6 @@ def lint(
             progress(f"checking {table.label} of {table.device.name}")
             findings += linting.lint_table(table)
         report = report_of(data, tables, findings, skipped=skipped, top=top)
-    write_report(report, json=json, markdown=markdown)
+    outputs.write(report)
     if findings:
         raise typer.Exit(FOUND)

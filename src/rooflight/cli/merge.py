@@ -7,12 +7,18 @@ from typing import Annotated
 
 import typer
 
+from rooflight.cli.output_options import CsvFolder, HtmlFile, JsonFile, MarkdownFile
+
 
 def merge(
     files: Annotated[list[Path], typer.Argument(help="CSV or jsonl files of one operator, precision and device.")],
     out: Annotated[
         Path | None, typer.Option(help="Where to write. [default: GPU_operator_precision.csv beside the first]")
     ] = None,
+    json: JsonFile = None,
+    markdown: MarkdownFile = None,
+    csv: CsvFolder = None,
+    html: HtmlFile = None,
 ) -> None:
     """Put the parts of a sweep together: doubles dropped, sorted by shape, the files themselves untouched.
 
@@ -20,9 +26,9 @@ def merge(
       rooflight merge sampling_data/NVIDIAA100*_flash_atten_fp16_*.csv
       rooflight merge part1.jsonl part2.jsonl --out merged.csv
     """
+    from rooflight.reporting.output import Outputs
     from rooflight.sampling.merge import merge as merge_files
+    from rooflight.sampling.merge_report import report_of
 
-    merged = merge_files(files, out)
-    more = f", {merged.duplicates} doubles dropped" if merged.duplicates else ""
-    more += f", {merged.repeated} measured again" if merged.repeated else ""
-    typer.echo(f"{merged.path}: {merged.rows} rows of {len(files)} files{more}")
+    outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html)
+    outputs.write(report_of(merge_files(files, out), len(files)))

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from rooflight.cli.output_options import CsvFolder, HtmlFile, JsonFile, MarkdownFile
+
 
 def predict(
     context: typer.Context,
@@ -14,7 +16,10 @@ def predict(
     device: Annotated[str, typer.Option(help="A device of rooflight devices; cpu, cuda: this machine's.")],
     dtype: Annotated[str, typer.Option(help="bf16, fp16, fp32, ...")] = "bf16",
     models: Annotated[Path | None, typer.Option(help="Folder that rooflight fit wrote. [default: ours]")] = None,
-    json: Annotated[str | None, typer.Option(help="Write JSON to this file, - for standard output.")] = None,
+    json: JsonFile = None,
+    markdown: MarkdownFile = None,
+    csv: CsvFolder = None,
+    html: HtmlFile = None,
 ) -> None:
     """Predict the time of an operator at a shape, from the models that come with Rooflight or those of rooflight fit.
 
@@ -30,15 +35,15 @@ def predict(
     from rooflight.front.device import find_device
     from rooflight.prediction.predict_report import report_of
     from rooflight.prediction.predictor import Predictor
-    from rooflight.reporting.output import check_writable, write_report
+    from rooflight.reporting.output import Outputs
 
-    check_writable(json)
+    outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html)
     shape = _shape(context.args)
     predictor = Predictor.load(models) if models else Predictor()
     with spinner() as progress:
         spec = find_device(device, progress=progress)
     estimates = predictor.predict_shape(operator, shape, dtype, spec)
-    write_report(report_of(operator, shape, dtype, spec, estimates), json=json)
+    outputs.write(report_of(operator, shape, dtype, spec, estimates))
 
 
 def _shape(words: list[str]) -> dict[str, int]:

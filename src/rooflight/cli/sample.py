@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rooflight.cli.arguments import arguments_of
+from rooflight.cli.output_options import CsvFolder, HtmlFile, JsonFile, MarkdownFile
 from rooflight.cli.progress import spinner
 
 if TYPE_CHECKING:
-    from rooflight.sampling.request import SamplingRequest
-    from rooflight.sampling.tasks import Task
+    from rooflight.reporting.output import Outputs
+    from rooflight.sampling.job import Job, Outcome
+    from rooflight.sampling.launch import SamplingRequest, Task
 
 
 class Executor(StrEnum):
@@ -36,7 +37,6 @@ class SweepName(StrEnum):
 
 
 def sample(
-    context: typer.Context,
     operators: Annotated[
         list[str] | None,
         typer.Argument(
@@ -50,10 +50,6 @@ def sample(
         Path | None, typer.Option("--config", "--config_path", help="A sweep's YAML, as estimate-train-time has it.")
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="Show the operators and their parameters.")] = False,
-    write_config: Annotated[
-        bool,
-        typer.Option("--write-config", help="Write such files of OPERATOR, or of all: collect/, test/, profilers/."),
-    ] = False,
     sweep: Annotated[
         SweepName | None,
         typer.Option(help="test: seconds; collect: the full grids; smart: as much as a budget buys. [default: smart]"),
@@ -73,6 +69,10 @@ def sample(
     warm_cache: Annotated[bool, typer.Option("--warm-cache", help="Leave the caches as the last run did.")] = False,
     cpu: Annotated[bool, typer.Option("--cpu", help="The CPU, also where there is a GPU.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before sweeps of millions of shapes.")] = False,
+    json: JsonFile = None,
+    markdown: MarkdownFile = None,
+    csv: CsvFolder = None,
+    html: HtmlFile = None,
 ) -> None:
     """Time operators over sweeps of shapes: raw samples, forward and backward apart, from cold caches.
 
@@ -83,21 +83,18 @@ def sample(
       rooflight sample --list
       rooflight sample gemm sdpa --budget 5m
       rooflight sample flash_atten --precision bf16 --sweep collect --parts 4 --part 1
-      rooflight sample --write-config flash_atten
       rooflight sample --config collect/flash_atten.yml --precision fp16
       rooflight sample --sweep collect gemm --executor slurm
       torchrun --nproc-per-node 4 -m rooflight sample all_reduce --sweep test
     """
-    from rooflight.sampling.executors.local import run_on_all, visible_gpus
-    from rooflight.sampling.launch import spread_over_gpus
-    from rooflight.sampling.request import SamplingRequest, seconds
+    from rooflight.reporting.output import Outputs
+    from rooflight.sampling.launch import SamplingRequest, seconds
 
     if list_:
-        _print_operators()
+        _list_operators(Outputs(json=json, markdown=markdown, csv=csv, html=html))
         return
-    if write_config:
-        _write_configs(operators or [], out)
-        return
+    if any((json, markdown, csv, html)):
+        raise ValueError("--json, --markdown, --csv and --html are for --list: samples are kept in sampling_data")
     names = list(operators or [])
     if names and names[0] in SweepName.__members__ and sweep is None:
         sweep = SweepName(names.pop(0))  # `rooflight sample smart`
@@ -119,33 +116,27 @@ def sample(
     if config is not None and (names or sweep is not None):
         raise ValueError("--config names its operator and sweep: leave out OPERATOR and --sweep")
     if executor is Executor.slurm:
-        _slurm(request, submit, yes, _arguments_of_part(context))
+        _slurm(request, submit, yes)
         return
     if submit:
         raise ValueError("--submit is for --executor slurm")
     with spinner() as progress:
-        if executor is Executor.local and spread_over_gpus(request):
-            run_on_all(
-                _arguments_of_part(context), gpus=visible_gpus(), parts=request.parts, part=request.part, tell=progress
-            )
-            return
-        for line in _run(request, executor, address, progress, yes):
-            typer.echo(line)
-
-
-def _arguments_of_part(context: typer.Context) -> list[str]:
-    """What a process is started with that runs a part of this command here; its part and device come after it."""
-    return arguments_of(context, executor=Executor.local, submit=False, parts=1, part=1, device_num=None)
+        for outcome, job in _run(request, executor, address, progress, yes):
+            _tell(outcome, job)
 
 
 def _run(
     request: SamplingRequest, executor: Executor, address: str, progress: Callable[[str], None], yes: bool
-) -> Iterator[str]:
-    """Run what was asked for; yields a line for each thing that was done or written."""
+) -> Iterator[tuple[Outcome, Job]]:
     from rooflight.sampling import launch
-    from rooflight.sampling.tasks import tasks as tasks_of
+    from rooflight.sampling.executors import local
 
-    tasks = tasks_of(request)
+    if executor is Executor.local and launch.spread_over_gpus(request):
+        local.run_on_all(
+            request.arguments(), gpus=local.visible_gpus(), parts=request.parts, part=request.part, tell=progress
+        )
+        return
+    tasks = launch.tasks(request)
     for task in tasks:
         _ask(task, yes)
     for task in tasks:
@@ -153,12 +144,10 @@ def _run(
         if executor is Executor.ray:
             from rooflight.sampling.executors import ray
 
-            if task.events is not None or task.run in ("get_profiler", "run_function"):
-                raise ValueError(f"{request.config}: a cluster of Ray samples operators only: use --executor local")
             for outcome in ray.run(task.job, task.sweep, address=address, cold=request.cold, tell=progress):
-                yield outcome.line(task.job)
-        else:
-            yield from launch.run(task, request, progress)
+                yield outcome, task.job
+        elif (kept := launch.run(task, request, progress)) is not None:
+            yield kept, task.job
 
 
 def _ask(task: Task, yes: bool) -> None:
@@ -175,18 +164,19 @@ def _ask(task: Task, yes: bool) -> None:
         raise typer.Abort
 
 
-def _slurm(request: SamplingRequest, submit: bool, yes: bool, arguments: list[str]) -> None:
+def _slurm(request: SamplingRequest, submit: bool, yes: bool) -> None:
     """Write the job script, or submit an array. What no node could run is refused here, not hours later in a log."""
+    from rooflight.sampling import launch
     from rooflight.sampling.executors import slurm
-    from rooflight.sampling.tasks import tasks
 
     parts = request.parts if request.parts > 1 else slurm.PARTS
-    for task in tasks(replace(request, parts=parts, part=1)):
+    for task in launch.tasks(replace(request, parts=parts, part=1)):
         if task.job.operator.ranks:
             raise ValueError(f"{task.job.name} needs several ranks: srun torchrun -m rooflight sample {task.job.name}")
         _ask(task, yes)
+    arguments = replace(request, parts=1, part=1, device_num=None).arguments()
     script = slurm.Script(
-        arguments=arguments if yes else [*arguments, "--yes"],  # it was asked here, and nobody can be asked there
+        arguments=[*arguments, "--yes"],  # it was asked here, and nobody can be asked there
         out=request.out,
         folder=Path.cwd(),
         parts=parts,
@@ -200,31 +190,13 @@ def _slurm(request: SamplingRequest, submit: bool, yes: bool, arguments: list[st
         typer.echo(f"{slurm.write(script, path)}: submit it with sbatch, then rooflight merge")
 
 
-def _write_configs(names: list[str], out: Path) -> None:
+def _tell(outcome: Outcome, job: Job) -> None:
+    counts = ", ".join(f"{count} {status}" for status, count in outcome.statuses.items()) or "no shapes"
+    typer.echo(f"{job.name} {job.precision}: {counts} ({outcome.added} new) -> {outcome.csv}")
+
+
+def _list_operators(outputs: Outputs) -> None:
     from rooflight.operators import registry
-    from rooflight.operators.user_file import operators_of
-    from rooflight.sampling.config_files import FOLDERS, write
+    from rooflight.operators.operators_report import report_of
 
-    found = [operator for name in dict.fromkeys(names) for operator in operators_of(name)]
-    paths = write(found or registry.every(), out)
-    folders = ", ".join(str(out / folder) for folder in FOLDERS)
-    typer.echo(f"{len(paths)} files in {folders}: rooflight sample --config {paths[0]}")
-
-
-def _print_operators() -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    from rooflight.operators import registry
-
-    table = Table(title="Operators", title_justify="left")
-    for column in ("operator", "parameters", "what it runs"):
-        table.add_column(column, overflow="fold")
-    for name in registry.names():
-        operator = registry.find(name)
-        given = (
-            f"{each}={operator.defaults[each]}" if each in operator.defaults else each for each in operator.parameters
-        )
-        table.add_row(name, ", ".join(given), escape(operator.summary))
-    Console().print(table)
+    outputs.write(report_of(map(registry.find, registry.names())))

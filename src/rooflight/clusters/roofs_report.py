@@ -48,7 +48,7 @@ class FailedNode(Fields, frozen=True, kw_only=True):
     reason: str
 
 
-class ClusterData(Document, frozen=True, kw_only=True, tag="rooflight.cluster_calibration/1"):
+class ClusterDocument(Document, frozen=True, kw_only=True, tag="rooflight.cluster_calibration/1"):
     """The roofs of a cluster's nodes."""
 
     interrupted: bool
@@ -176,8 +176,8 @@ def _conclusion(compared: Sequence[Comparison], slow: Sequence[Comparison]) -> s
     return f"No node is slow: every roof is within {SLOW * 100:.0f} % of its model's median, or above it."
 
 
-def _data(found: ClusterCalibration, compared: Sequence[Comparison]) -> ClusterData:
-    return ClusterData(
+def _data(found: ClusterCalibration, compared: Sequence[Comparison]) -> ClusterDocument:
+    return ClusterDocument(
         interrupted=found.interrupted,
         nodes=tuple(map(_node_data, compared)),
         failed=tuple(

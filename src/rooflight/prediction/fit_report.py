@@ -32,7 +32,7 @@ class ModelData(Fields, frozen=True, kw_only=True):
     outside: tuple[float, float]
 
 
-class FitData(Document, frozen=True, kw_only=True, tag="rooflight.fit/1"):
+class FitDocument(Document, frozen=True, kw_only=True, tag="rooflight.fit/1"):
     """What was learned. ``unseen_device`` are 90 % of log(true / predicted) for devices without a model, by kind of
     work; ``too_few`` counts times of what had too few to learn from; ``flagged`` those that lint took out.
     """
@@ -78,7 +78,7 @@ def report_of(
         )
     return Report(
         title=f"Models in {folder}",
-        data=FitData(
+        data=FitDocument(
             models=tuple(
                 ModelData(
                     key=model.key,

@@ -43,7 +43,7 @@ class FindingData(Fields, frozen=True, kw_only=True):
     factor: float
 
 
-class LintData(Document, frozen=True, kw_only=True, tag="rooflight.lint/1"):
+class LintDocument(Document, frozen=True, kw_only=True, tag="rooflight.lint/1"):
     """All tables, all findings, and the files that hold no samples."""
 
     tables: tuple[TableData, ...]
@@ -169,8 +169,8 @@ def _counts(findings: Sequence[Finding]) -> str:
 
 def _data(
     root: Path, tables: Sequence[MeasuredTable], by_table: Mapping[_Key, list[Finding]], skipped: Sequence[Path]
-) -> LintData:
-    return LintData(
+) -> LintDocument:
+    return LintDocument(
         tables=tuple(
             TableData(
                 file=_name(table.source, root),

@@ -36,9 +36,9 @@ class Quantity:
         return f"{three_digits(self.value / factor)} {prefix}{self.unit}"
 
 
-def in_unit(value: float, unit: str) -> str:
-    """An SI value in a unit that people read, without the unit: 80 GiB of bytes as 80. Seven digits, no zeros added."""
-    return f"{value / _SIZES.get(unit, 1):.7g}"
+def in_unit(value: float, unit: str, digits: int = 7) -> str:
+    """An SI value in a unit that people read, without the unit: 80 GiB of bytes as 80. No zeros are added."""
+    return f"{value / _SIZES.get(unit, 1):.{digits}g}"
 
 
 def three_digits(value: float) -> str:

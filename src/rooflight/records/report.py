@@ -31,11 +31,13 @@ class Column:
     ``"FLOP/s"``, ``"%"`` for a share of 1, or none.
 
     ``shown_in`` fixes the unit that people read, such as ``"GiB"``: it stands in the heading, not in each cell.
+    ``wraps``: a long text goes on in the next line on a terminal, where it is otherwise cut.
     """
 
     name: str
     unit: str = ""
     shown_in: str = ""
+    wraps: bool = False
 
     @property
     def key(self) -> str:

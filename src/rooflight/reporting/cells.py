@@ -13,7 +13,7 @@ def cell_text(cell: Cell, column: Column | None = None, unknown: str = "–") ->
     if isinstance(cell, str | Quantity):
         return str(cell)
     if column is not None and column.shown_in:
-        return in_unit(cell, column.shown_in)
+        return in_unit(cell, column.shown_in, digits=5)
     if column is not None and column.unit:
         return str(Quantity(cell, column.unit))
     return f"{cell:,}" if isinstance(cell, int) else three_digits(cell)

@@ -72,8 +72,8 @@ def _rich_table(table: Table, width: int) -> RichTable:
         rich_table.add_column(
             Text(headings[index]),
             justify="right" if right[index] else "left",
-            no_wrap=True,
-            overflow="ellipsis",
+            no_wrap=not table.columns[index].wraps,
+            overflow="fold" if table.columns[index].wraps else "ellipsis",
             min_width=lengths[index]
             if right[index]
             else min(lengths[index], _NAME_WIDTH if index == 0 else _TEXT_WIDTH),

@@ -189,5 +189,5 @@ def _key(kind: StorageKind) -> str:
     return kind.name.lower()
 
 
-def _where(group: Alive) -> str:
-    return f"{group.module} ({group.layer})" if group.layer and group.module else group.module or group.layer or "–"
+def _where(group: Alive) -> str | None:
+    return f"{group.module} ({group.layer})" if group.layer and group.module else group.module or group.layer or None

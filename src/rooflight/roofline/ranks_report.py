@@ -13,7 +13,7 @@ from rooflight.records.report import Cell, Column, Report, Table
 from rooflight.records.series import Series
 from rooflight.roofline.ranks import RankedAnalysis, RankTimes
 from rooflight.roofline.report import report_of
-from rooflight.roofline.report_data import AnalysisData, analysis_data
+from rooflight.roofline.report_data import AnalysisDocument, analysis_data
 
 _EVEN = 0.05  # share of a step that the ranks' waiting may differ by for them to count as even
 _NAMED = 8
@@ -43,7 +43,7 @@ class SpreadData(Fields, frozen=True, kw_only=True):
     share_of_median: float | None
 
 
-class RanksData(Document, frozen=True, kw_only=True, tag="rooflight.ranks/1"):
+class RanksDocument(Document, frozen=True, kw_only=True, tag="rooflight.ranks/1"):
     """The ranks of a run side by side, and the slowest in full."""
 
     world_size: int
@@ -52,7 +52,7 @@ class RanksData(Document, frozen=True, kw_only=True, tag="rooflight.ranks/1"):
     least_exposed_rank: int | None
     ranks: tuple[RankData, ...]
     spreads: tuple[SpreadData, ...]
-    slowest: AnalysisData
+    slowest: AnalysisDocument
     conclusion: str
 
 
@@ -181,8 +181,8 @@ def _spread_table(ranked: RankedAnalysis) -> Table:
     )
 
 
-def _data(ranked: RankedAnalysis, slowest: AnalysisData) -> RanksData:
-    return RanksData(
+def _data(ranked: RankedAnalysis, slowest: AnalysisDocument) -> RanksDocument:
+    return RanksDocument(
         world_size=ranked.world_size,
         missing_ranks=tuple(ranked.missing),
         slowest_rank=ranked.slowest,

@@ -126,7 +126,7 @@ class ContradictionData(Fields, frozen=True, kw_only=True):
     measured_s: float
 
 
-class AnalysisData(Document, frozen=True, kw_only=True, tag="rooflight.analysis/1"):
+class AnalysisDocument(Document, frozen=True, kw_only=True, tag="rooflight.analysis/1"):
     """What a program must do, how fast a device could do it, and how fast it ran: SI units, None where unknown."""
 
     target: str
@@ -148,10 +148,10 @@ class AnalysisData(Document, frozen=True, kw_only=True, tag="rooflight.analysis/
     conclusion: str
 
 
-def analysis_data(analysis: Analysis, conclusion: str) -> AnalysisData:
+def analysis_data(analysis: Analysis, conclusion: str) -> AnalysisDocument:
     """The machine-readable whole of an analysis."""
     measurement = analysis.session.measurement
-    return AnalysisData(
+    return AnalysisDocument(
         target=analysis.target,
         device=_device_data(analysis.device),
         environment=dict(analysis.session.environment),

@@ -30,8 +30,8 @@ class _Point:
 def analysis_series(analysis: Analysis) -> Iterable[Series]:
     """The pictures that the analysis has figures for."""
     yield from _roofline(analysis)
-    yield _waterfall(analysis)
     yield from memory_series(analysis.memory)
+    yield _waterfall(analysis)
 
 
 def _roofline(analysis: Analysis) -> Iterable[Series]:

@@ -196,7 +196,7 @@ def _limiter_text(operation: Operation) -> str:
     return operation.bound.limiter.value + (" (fits cache)" if operation.bound.cache_resident else "")
 
 
-def _modules_text(modules: tuple[str, ...]) -> str:
+def _modules_text(modules: tuple[str, ...]) -> str | None:
     if len(modules) == 1:
-        return modules[0] or "–"
+        return modules[0] or None
     return f"{len(modules)} modules"

@@ -14,7 +14,7 @@ from rooflight.records.report import Cell, Report, Table
 from rooflight.records.session import Measurement
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.report import report_of
-from rooflight.roofline.report_data import AnalysisData, analysis_data
+from rooflight.roofline.report_data import AnalysisDocument, analysis_data
 from rooflight.roofline.time_by_place import TimeByPlace, time_by_place
 from rooflight.roofline.time_by_place_report import SEE, PlaceData, modules_table, places_data, places_table
 from rooflight.tracking.observer import ObservedStep
@@ -39,7 +39,7 @@ class StepTimes(Fields, frozen=True, kw_only=True):
     by_function: tuple[PlaceData, ...] = ()
 
 
-class StepData(AnalysisData, frozen=True, kw_only=True, tag="rooflight.step/1"):
+class StepDocument(AnalysisDocument, frozen=True, kw_only=True, tag="rooflight.step/1"):
     """A step of a tracked loop: the analysis of what it did, and its times."""
 
     step: StepTimes
@@ -126,10 +126,10 @@ def _replaced_tables(
 
 def _data(
     analysis: Analysis, conclusion: str, by: Mapping[str, TimeByPlace], clock: str, wall_s: float | None
-) -> StepData:
+) -> StepDocument:
     whole = analysis_data(analysis, conclusion)
     step = StepTimes(measured_s=wall_s, clock=clock, **{f"by_{key}": places_data(times) for key, times in by.items()})
-    return StepData(**{name: getattr(whole, name) for name in whole.__struct_fields__}, step=step)
+    return StepDocument(**{name: getattr(whole, name) for name in whole.__struct_fields__}, step=step)
 
 
 def _facts(analysis: Analysis, base: Report, clock: str, *, is_loop: bool) -> Iterable[tuple[str, Cell]]:

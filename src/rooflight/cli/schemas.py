@@ -1,0 +1,55 @@
+"""The JSON Schema of everything that ``--json`` writes: ``python -m rooflight.cli.schemas > docs/schemas.json``."""
+
+from __future__ import annotations
+
+import sys
+
+from rooflight.records.document import Document
+
+
+def documents() -> tuple[type[Document], ...]:
+    """Every kind of document that a verb or ``rooflight.tracking`` writes."""
+    from rooflight.clusters.roofs_report import ClusterDocument
+    from rooflight.devices.devices_report import DeviceDocument, DevicesDocument
+    from rooflight.machine.calibration_report import CalibrationDocument
+    from rooflight.operators.operators_report import OperatorsDocument
+    from rooflight.prediction.fit_report import FitDocument
+    from rooflight.prediction.lint_report import LintDocument
+    from rooflight.prediction.predict_report import PredictionDocument
+    from rooflight.roofline.ranks_report import RanksDocument
+    from rooflight.roofline.report_data import AnalysisDocument
+    from rooflight.sampling.merge_report import MergeDocument
+    from rooflight.tracking.report import StepDocument
+
+    return (
+        AnalysisDocument,
+        RanksDocument,
+        StepDocument,
+        CalibrationDocument,
+        ClusterDocument,
+        DevicesDocument,
+        DeviceDocument,
+        OperatorsDocument,
+        MergeDocument,
+        LintDocument,
+        FitDocument,
+        PredictionDocument,
+    )
+
+
+def schemas_text() -> str:
+    """All schemas in one file: one definition a document and a part, one of the documents at the top."""
+    import msgspec
+
+    found, parts = msgspec.json.schema_components(documents(), ref_template="#/$defs/{name}")
+    whole = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "What rooflight --json writes",
+        "anyOf": list(found),
+        "$defs": parts,
+    }
+    return msgspec.json.format(msgspec.json.encode(whole, order="deterministic"), indent=1).decode() + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(schemas_text())

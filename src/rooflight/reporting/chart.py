@@ -1,0 +1,183 @@
+"""A series as an inline SVG picture: no script, no library, no network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+from xml.etree.ElementTree import Element
+
+from rooflight.records.quantity import Quantity
+from rooflight.records.series import Axis, Line, Mark, Series
+from rooflight.reporting.axis_scale import AxisScale, scale_of
+from rooflight.reporting.markup import element
+
+_WIDTH: Final = 640
+_HEIGHT: Final = 380
+_LEFT: Final = 104
+_RIGHT: Final = 36
+_TOP: Final = 14
+_BOTTOM: Final = 50
+_BAR_HEIGHT: Final = 30
+_BAR_LABELS: Final = 270  # of the width, for the names of categories
+_COLOURS: Final = 8  # classes c0 to c7 of the style sheet
+_LETTER: Final = 6.6  # width of a letter in pixels, about
+
+
+def chart_of(series: Series) -> Element:
+    """The picture, and under it the names of its lines where there are several."""
+    bars = [line for line in series.lines if line.mark is Mark.BARS]
+    picture = _bars(series, bars) if bars else _plot(series)
+    legend = [] if len(series.lines) < 2 else [_legend(series.lines)]
+    return element("div", picture, *legend, class_="chart")
+
+
+def _legend(lines: Sequence[Line]) -> Element:
+    entries = [
+        element("li", element("span", class_=f"swatch c{number % _COLOURS}"), line.name)
+        for number, line in enumerate(lines)
+    ]
+    return element("ul", *entries, class_="legend")
+
+
+def _svg(height: float, title: str, parts: Iterable[Element]) -> Element:
+    return element("svg", element("title", title), *parts, viewBox=f"0 0 {_WIDTH} {height:g}", role="img")
+
+
+def _plot(series: Series) -> Element:
+    """Lines, stacked areas and points over two axes."""
+    bottom = _HEIGHT - _BOTTOM
+    tops = _stacked(series.lines)
+    x = scale_of(_numbers(series.lines), _LEFT, _WIDTH - _RIGHT, logarithmic=series.x.logarithmic)
+    y = scale_of((top for line in tops for top in line), bottom, _TOP, logarithmic=series.y.logarithmic)
+    parts = [*_axis_y(series.y, y), *_axis_x(series.x, x, bottom)]
+    floor: Sequence[float] = (0.0,) * max((len(line.x) for line in series.lines), default=0)
+    for number, (line, top) in enumerate(zip(series.lines, tops, strict=True)):
+        parts += _marks(line, top, floor, series=series, scales=(x, y), colour=f"c{number % _COLOURS}")
+        floor = top if line.mark is Mark.AREA else floor
+    return _svg(_HEIGHT, series.title, parts)
+
+
+def _marks(
+    line: Line,
+    top: Sequence[float],
+    floor: Sequence[float],
+    *,
+    series: Series,
+    scales: tuple[AxisScale, AxisScale],
+    colour: str,
+) -> Iterable[Element]:
+    """A line, an area down to ``floor``, or points: without the values that a logarithmic axis cannot show."""
+    x, y = scales
+    shown = [
+        (place, x.at(across), y.at(up))
+        for place, (across, up) in enumerate(zip(_numbers([line]), top, strict=True))
+        if (not x.logarithmic or across > 0) and (not y.logarithmic or up > 0)
+    ]
+    corners = [(across, up) for _, across, up in shown]
+    if line.mark is Mark.POINTS:
+        for place, across, up in shown:
+            title = element("title", _point_text(line, place, series))
+            yield element("circle", title, cx=across, cy=up, r=4, class_=f"point {colour}")
+    elif line.mark is Mark.AREA:
+        corners += [(across, y.at(floor[place])) for place, across, _ in reversed(shown)]
+        yield element("polygon", element("title", line.name), points=_path(corners), class_=f"area {colour}")
+    else:
+        yield element("polyline", element("title", line.name), points=_path(corners), class_=f"line {colour}")
+
+
+def _stacked(lines: Sequence[Line]) -> list[tuple[float, ...]]:
+    """The upper ends of each line's values: areas stand on the areas before them."""
+    found: list[tuple[float, ...]] = []
+    below: tuple[float, ...] = ()
+    for line in lines:
+        top = line.y
+        if line.mark is Mark.AREA:
+            top = below = tuple(one + other for one, other in zip(line.y, below, strict=True)) if below else line.y
+        found.append(top)
+    return found
+
+
+def _numbers(lines: Iterable[Line]) -> list[float]:
+    return [float(value) for line in lines for value in line.x]
+
+
+def _point_text(line: Line, place: int, series: Series) -> str:
+    figures = f"{Quantity(float(line.x[place]), series.x.unit)}, {Quantity(line.y[place], series.y.unit)}"
+    return f"{line.labels[place]}: {figures}" if line.labels else figures
+
+
+def _axis_y(axis: Axis, scale: AxisScale) -> Iterable[Element]:
+    for value in scale.ticks:
+        up = scale.at(value)
+        yield element("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=up, y2=up, class_="grid")
+        yield element("text", _tick(value, axis), x=_LEFT - 8, y=up + 4, text_anchor="end")
+    middle = (_HEIGHT - _BOTTOM + _TOP) / 2
+    yield element("text", axis.name, x=14, y=middle, text_anchor="middle", transform=f"rotate(-90 14 {middle:g})")
+
+
+def _axis_x(axis: Axis, scale: AxisScale, bottom: float) -> Iterable[Element]:
+    for value in scale.ticks:
+        across = scale.at(value)
+        yield element("line", x1=across, x2=across, y1=_TOP, y2=bottom, class_="grid")
+        yield element("text", _tick(value, axis), x=across, y=bottom + 18, text_anchor="middle")
+    yield element("text", axis.name, x=(_LEFT + _WIDTH - _RIGHT) / 2, y=bottom + 40, text_anchor="middle")
+
+
+def _tick(value: float, axis: Axis) -> str:
+    if not axis.unit or (0 < value < 1 and axis.unit != "s"):  # such units have no names for a thousandth
+        return f"{value:,.6g} {axis.unit}".rstrip()
+    return str(Quantity(value, axis.unit)).replace(".00 ", " ").replace(".0 ", " ")
+
+
+def _bars(series: Series, lines: Sequence[Line]) -> Element:
+    """Horizontal bars, since the names of categories are long; of several lines, side by side."""
+    categories = list(dict.fromkeys(str(name) for line in lines for name in line.x))
+    ends = [end for line in lines for base, length in _spans(line) for end in (base, base + length)]
+    x = scale_of(ends, _BAR_LABELS, _WIDTH - _RIGHT - 60)  # the last figure stands beyond its bar
+    bottom = _TOP + _BAR_HEIGHT * len(categories)
+    parts = list(_axis_x(series.y, x, bottom))
+    for row, category in enumerate(categories):
+        up = _TOP + _BAR_HEIGHT * (row + 0.5) + 4
+        parts.append(element("text", _cut(category), x=_BAR_LABELS - 10, y=up, text_anchor="end"))
+    thickness = (_BAR_HEIGHT - 8) / len(lines)
+    for number, line in enumerate(lines):
+        for place, span in enumerate(_spans(line)):
+            top = _TOP + _BAR_HEIGHT * categories.index(str(line.x[place])) + 4 + number * thickness
+            colour = f"c{(place if len(lines) == 1 else number) % _COLOURS}"
+            ends = sorted((x.at(span[0]), x.at(sum(span))))
+            parts += _bar(line, place, series.y, ends=ends, top=top, height=thickness, colour=colour)
+    if len(lines) == 1 and lines[0].base:
+        parts += _steps(lines[0], x)
+    return _svg(bottom + _BOTTOM, series.title, parts)
+
+
+def _bar(
+    line: Line, place: int, axis: Axis, *, ends: Sequence[float], top: float, height: float, colour: str
+) -> Iterable[Element]:
+    left, right = ends
+    figure = str(Quantity(line.y[place], axis.unit))
+    explained = f" ({line.labels[place]})" if line.labels and line.labels[place] else ""
+    title = element("title", f"{line.x[place]}: {figure}{explained}")
+    size = {"x": left, "y": top, "width": max(1.0, right - left), "height": height - 1}
+    yield element("rect", title, class_=f"bar {colour}", **size)
+    yield element("text", figure, x=right + 6, y=top + height / 2 + 4, class_="figure")
+
+
+def _steps(line: Line, x: AxisScale) -> Iterable[Element]:
+    """Where each bar of a waterfall ends and the next begins."""
+    for row, (base, _) in enumerate(_spans(line)[1:]):
+        middle = _TOP + _BAR_HEIGHT * (row + 0.5)
+        yield element("line", x1=x.at(base), x2=x.at(base), y1=middle, y2=middle + _BAR_HEIGHT, class_="step")
+
+
+def _spans(line: Line) -> list[tuple[float, float]]:
+    return list(zip(line.base or (0.0,) * len(line.y), line.y, strict=True))
+
+
+def _cut(name: str) -> str:
+    most = int((_BAR_LABELS - 20) / _LETTER)
+    return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def _path(corners: Iterable[tuple[float, float]]) -> str:
+    return " ".join(f"{across:.1f},{up:.1f}" for across, up in corners)

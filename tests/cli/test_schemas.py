@@ -1,0 +1,114 @@
+"""Each document that ``--json`` writes decodes strictly into its schema, and the published schemas are theirs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Union
+
+import msgspec
+import pytest
+from builders import op, spec
+from sessions import Call, session_of
+
+from rooflight.cli.schemas import documents, schemas_text
+from rooflight.clusters.keeping import ClusterCalibration
+from rooflight.clusters.roofs import NodeCalibration
+from rooflight.clusters.roofs_report import report_of as cluster_report
+from rooflight.devices import all_devices, get
+from rooflight.devices.calibrations import Calibration
+from rooflight.devices.devices_report import device_report, list_report
+from rooflight.devices.spec import MemoryLevel, Roofs
+from rooflight.machine.calibration_report import report_of as calibration_report
+from rooflight.operators import registry
+from rooflight.operators.operators_report import report_of as operators_report
+from rooflight.prediction.fit_report import report_of as fit_report
+from rooflight.prediction.lint import Finding, Rule
+from rooflight.prediction.lint_report import report_of as lint_report
+from rooflight.prediction.predict_report import report_of as predict_report
+from rooflight.prediction.predictor import Predictor
+from rooflight.prediction.reading import read
+from rooflight.records.estimate import Estimate, Source
+from rooflight.records.report import Report
+from rooflight.reporting.json import render_json
+from rooflight.roofline.analysis import analyze
+from rooflight.roofline.ranks import merge
+from rooflight.roofline.ranks_report import ranks_report
+from rooflight.roofline.report import report_of
+from rooflight.sampling.merge import Merged
+from rooflight.sampling.merge_report import report_of as merge_report
+from rooflight.tracking.report import report_of_analysis
+
+H100 = get("H100-SXM5-80GB")
+BIG = spec((1024, 1024), "bfloat16")
+MM = op("aten::mm", {"self": BIG, "mat2": BIG}, [BIG])
+ODD = op("nobody::knows", {"x": BIG}, [BIG])
+ESTIMATE = Estimate(time_s=2e-3, low_s=1e-3, high_s=3e-3, bound_s=1e-4, source=Source.REGRESSED, extrapolated=False)
+ROOFS = Roofs(
+    source="a test", matrix_flops_per_s={"float32": 1e12}, memory=(MemoryLevel(name="DRAM", bytes_per_s=1e11),)
+)
+CPU = Calibration(fingerprint="x", device_name="a CPU", kind="cpu", roofs=ROOFS, measured_at="2026-01-01")
+
+
+def analysis(*, measured: bool = True, rank: int = 0):
+    calls = [Call(op=MM, layer="Linear", function="matmul", reads=(0,), writes=(1,)), Call(op=ODD, writes=(2,))]
+    times = {"times": [[2e-3, 1e-3]], "walls": [4e-3]} if measured else {}
+    environment = {"rank": str(rank), "world_size": "2"}
+    session = session_of(calls, **times, storage_bytes=[1 << 21] * 3, environment=environment)
+    return analyze(session, H100, "a test", [ESTIMATE, None] if measured else None)
+
+
+def reports(folder: Path) -> dict[str, Report]:
+    from measured_tables import write_table
+
+    (table,) = read(write_table(folder))
+    finding = Finding(source=table.source, kernel="gemm", device=table.device.name, row=3, line=5, direction="step",
+                      rule=Rule.OUTLIER, evidence="", factor=2.0)  # fmt: skip
+    nodes = (NodeCalibration(node="a", calibration=CPU), NodeCalibration(node="b", reason="it is off"))
+    return {
+        "analysis": report_of(analysis()),
+        "unmeasured": report_of(analysis(measured=False)),
+        "nothing": report_of(analyze(session_of([]), H100)),
+        "ranks": ranks_report(merge([analysis(rank=0), analysis(rank=1)])),
+        "step": report_of_analysis(analysis(), title="a step"),
+        "calibration": calibration_report(CPU, None),
+        "cluster": cluster_report(ClusterCalibration(measured=nodes), title="Nodes"),
+        "devices": list_report(all_devices()),
+        "device": device_report(H100.with_calibration(ROOFS)),
+        "operators": operators_report(map(registry.find, registry.names())),
+        "merge": merge_report(Merged(path=folder / "x.csv", rows=3, duplicates=1, repeated=0), 2),
+        "lint": lint_report(folder, [table], [finding], skipped=[folder / "notes.csv"]),
+        "fit": fit_report(Predictor(), [table], [finding], {"gemm": 3}, folder),
+        "prediction": predict_report("gemm", {"m": 4}, "bf16", H100, {"fwd": ESTIMATE, "bwd": ESTIMATE}),
+    }
+
+
+@pytest.fixture(scope="module")
+def every_report(tmp_path_factory) -> dict[str, Report]:
+    return reports(tmp_path_factory.mktemp("data"))
+
+
+def test_every_document_decodes_strictly_into_what_it_was(every_report):
+    anything = Union[documents()]  # noqa: UP007 - made of a tuple
+    for name, report in every_report.items():
+        decoded = msgspec.json.decode(render_json(report), type=anything)
+        assert type(decoded) is type(report.data), name
+        assert decoded == report.data, name
+    assert {type(report.data) for report in every_report.values()} == set(documents())
+
+
+def test_a_field_that_the_schema_does_not_have_is_refused(every_report):
+    for report in every_report.values():
+        more = msgspec.json.decode(render_json(report)) | {"more": 1}
+        with pytest.raises(msgspec.ValidationError, match="unknown field"):
+            msgspec.json.decode(msgspec.json.encode(more), type=type(report.data))
+
+
+def test_every_schema_has_a_name_and_a_version_of_its_own():
+    names = [document.schema() for document in documents()]
+    assert len(set(names)) == len(names)
+    assert all(name.startswith("rooflight.") and name.rpartition("/")[2].isdigit() for name in names)
+
+
+def test_the_published_schemas_are_those_of_the_code():
+    published = (Path(__file__).parents[2] / "docs" / "schemas.json").read_text()
+    assert published == schemas_text(), "run: python -m rooflight.cli.schemas > docs/schemas.json"
