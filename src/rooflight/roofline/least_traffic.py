@@ -9,6 +9,9 @@ from rooflight.roofline.regions import OpGraph, Region
 _DEEPEST = 200
 """Ops that a flow follows upwards. What lies beyond counts as nothing, so that the bound stays one."""
 
+_NOWHERE = -1
+"""In place of the region that made a value: none did."""
+
 
 def regions_of(graph: OpGraph, results: Sequence[int]) -> tuple[Region, ...]:
     """The regions of a graph, in the order in which they begin, with what they must read and write. ``results`` are the
@@ -22,10 +25,11 @@ class _Traffic:
 
     def __init__(self, graph: OpGraph) -> None:
         self._graph = graph
-        self._first_ops = graph.first_ops()
+        first_ops = graph.first_ops()
+        self._homes = [first_ops[maker] if maker >= 0 else _NOWHERE for maker in graph.makers]  # by value
         self._regions: dict[int, Region] = {}  # by first op
         self._ops: dict[int, list[int]] = {}
-        for op, first in enumerate(self._first_ops):
+        for op, first in enumerate(first_ops):
             self._ops.setdefault(first, []).append(op)
         for first, ops in self._ops.items():
             self._regions[first] = Region(records=[graph.records[op] for op in ops])
@@ -35,7 +39,7 @@ class _Traffic:
         """The regions with their traffic."""
         for value in self._written_whole(results):
             self._flow.mark_written(value)
-            if self._graph.makers[value] >= 0:
+            if self._homes[value] != _NOWHERE:
                 self._write(value, self._graph.sizes[value])
         for first, ops in self._ops.items():
             self._supply(self._regions[first], *self._needs(first, ops))
@@ -53,7 +57,7 @@ class _Traffic:
 
     def _needs(self, first: int, ops: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
         """Bytes that a region needs of values of others: those its anchors take whole, and those of its chains."""
-        graph, makers, first_ops = self._graph, self._graph.makers, self._first_ops
+        graph, homes = self._graph, self._homes
         whole: dict[int, int] = {}
         needed: dict[int, int] = {}
         for op in ops:
@@ -61,8 +65,7 @@ class _Traffic:
             needs = needed if fusion.with_makers else whole
             sizes: Iterable[tuple[int, int]] = zip(inputs, fusion.read, strict=True)
             for value, size in _summed(sizes) if fusion.aliased else sizes:
-                maker = makers[value]
-                if size and (maker < 0 or first_ops[maker] != first) and needs.get(value, 0) < size:
+                if size and homes[value] != first and needs.get(value, 0) < size:
                     needs[value] = size
         return whole, needed
 
@@ -83,8 +86,7 @@ class _Traffic:
                 self._write(value, sent - size)
 
     def _write(self, value: int, size: int) -> None:
-        region = self._regions[self._first_ops[self._graph.makers[value]]]
-        _add_to(region.writes, self._graph.storages[value], size)
+        _add_to(self._regions[self._homes[value]].writes, self._graph.storages[value], size)
 
 
 class _Flow:
@@ -95,10 +97,10 @@ class _Flow:
     """
 
     def __init__(self, graph: OpGraph) -> None:
-        self._graph = graph
+        self._graph, self._sizes = graph, graph.sizes
         chains = [fusion.is_chain for fusion in graph.fusions]
-        self._given = bytearray(
-            storage not in graph.inside if maker < 0 else not chains[maker]
+        self._computed = bytearray(  # 1 of what is not given
+            storage in graph.inside if maker < 0 else chains[maker]
             for storage, maker in zip(graph.storages, graph.makers, strict=True)
         )
         self._unwritten = [size if maker >= 0 else 0 for maker, size in zip(graph.makers, graph.sizes, strict=True)]
@@ -116,8 +118,7 @@ class _Flow:
 
     def given_first(self, values: Sequence[int]) -> list[int]:
         """The same values, those given first."""
-        given = self._given
-        return [value for value in values if given[value]] + [value for value in values if not given[value]]
+        return sorted(values, key=self._computed.__getitem__)
 
     def send(self, value: int, size: int) -> int:
         """Bytes that must move for the region in hand to have ``size`` of a value: what exceeds ``size`` is written."""
@@ -126,17 +127,17 @@ class _Flow:
 
     def _through(self, value: int, wanted: int, depth: int) -> int:
         """Send at most ``wanted`` bytes through a value."""
-        unread = self._unread.get(value)
-        if unread is None:
-            unread = self._graph.sizes[value]
+        unread = self._unread.get(value, self._sizes[value])
         unwritten = self._unwritten[value]
         wanted = min(wanted, unread + unwritten)
         if wanted <= 0:
             return 0
-        sent = wanted if self._given[value] else self._into(value, wanted, depth)
-        self._unread[value] = unread - min(unread, sent)
+        sent = self._into(value, wanted, depth) if self._computed[value] else wanted
         if sent > unread:
             self._unwritten[value] = unwritten - (sent - unread)
+            self._unread[value] = 0
+        else:
+            self._unread[value] = unread - sent
         return sent
 
     def _into(self, value: int, wanted: int, depth: int) -> int:

@@ -143,7 +143,8 @@ class OpGraph:
         self.is_read += b"\x01" * count
         if count:
             self.is_read[first] = False  # what else an op returns and nobody reads, a compiler leaves out
-        self.held.update(zip(writes, range(first, first + count), strict=True))
+        for place, storage in enumerate(writes):
+            self.held[storage] = first + place
 
     def _stand(self, storage: int) -> int:
         """What a storage held that no counted op wrote: it was there before, or a part of a composite made it."""
