@@ -9,7 +9,6 @@ from importlib.metadata import entry_points
 from pkgutil import iter_modules
 
 from rooflight.costs.cost import OpCost, Uncosted
-from rooflight.costs.lanes import OneByOneError, is_lanes
 from rooflight.costs.traits import Traits
 from rooflight.records.dtypes import precision_of
 from rooflight.records.signature import OpSignature
@@ -134,6 +133,8 @@ def cost_of(op: OpSignature) -> OpCost | Uncosted:
 
 def _refuse_lanes(op: OpSignature) -> None:
     """A formula that fails at many shapes at once may well read each of them."""
+    from rooflight.costs.lanes import OneByOneError, is_lanes  # needs numpy, which formulas do not
+
     settings = (value for _, value in op.attributes)
     sizes = (size for tensor in (*op.inputs, *op.outputs) for size in tensor.shape)
     if any(map(is_lanes, (*sizes, *settings))):

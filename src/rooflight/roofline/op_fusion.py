@@ -90,14 +90,14 @@ def _feeds(op: OpSignature, read: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """Each output depends on all that is read, those of ``_foreach_add([a, b], [c, d])`` on a and c, b and d."""
     everything = tuple(place for place, size in enumerate(read) if size)
     lists = Counter(op.input_names)
-    lanes = len(op.outputs)
-    if lanes < 2 or not traits_of(op.name).over_lists or lanes not in lists.values():
+    entries = len(op.outputs)
+    if entries < 2 or not traits_of(op.name).over_lists or entries not in lists.values():
         return (everything,)
-    feeds: list[list[int]] = [[] for _ in range(lanes)]
+    feeds: list[list[int]] = [[] for _ in range(entries)]
     for place in everything:
         name = op.input_names[place]
-        lane = place - op.input_names.index(name)
-        for feed in [feeds[lane]] if lists[name] == lanes else feeds:
+        entry = place - op.input_names.index(name)
+        for feed in [feeds[entry]] if lists[name] == entries else feeds:
             feed.append(place)
     return tuple(map(tuple, feeds))
 
