@@ -15,7 +15,7 @@ from pathlib import Path
 from rooflight.operators import registry
 from rooflight.sampling.grids import Shapes
 from rooflight.sampling.job import Job, run
-from rooflight.sampling.runner import Repeats, Sampler, flush_caches, pin
+from rooflight.sampling.runner import Repeats, Sampler, flush_caches, pinned
 from rooflight.sampling.sweeps import PointSweep
 
 SMALL = {
@@ -32,7 +32,11 @@ SMALL = {
 
 
 def main() -> None:
-    threads = pin(int(sys.argv[1]) if len(sys.argv) > 1 else None)
+    with pinned(int(sys.argv[1]) if len(sys.argv) > 1 else None) as threads:
+        sample(threads)
+
+
+def sample(threads: int) -> None:
     flush = flush_caches()
     began = time.perf_counter()
     for _ in range(20):

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 from slurm_cluster import slurm_cluster
 
+from rooflight.cli.main import main
 from rooflight.costs import registry
 
 
@@ -41,3 +45,22 @@ def restored_formulas(monkeypatch):
     """What the test registers is forgotten after it."""
     registry.registered()  # loads our own, so that they are among what stays
     monkeypatch.setattr(registry, "_formulas", dict(registry._formulas))
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """The command in this process: a function of its words that returns its exit code, standard output and error."""
+
+    def rooflight(*words: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["rooflight", *map(str, words)])
+        code, before = 0, signal.getsignal(signal.SIGTERM)
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return rooflight

@@ -1,4 +1,4 @@
-"""The page's YAML as it stands, and one clear line for what it cannot mean."""
+"""estimate-train-time's YAML as it stands, and one clear line for what it cannot mean."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def load(tmp_path, text=TEXT, **changes):
     return estimate_train_time.load(path)
 
 
-def test_the_page_s_file_is_read_as_it_stands(tmp_path):
+def test_estimate_train_time_s_file_is_read_as_it_stands(tmp_path):
     config = load(tmp_path)
     assert config.operator.name == config.kernel == "flash_atten"
     assert config.grid.size == 5 * 2 * 9 * 9 * 13  # mp 1..16, b 4, 8, h 16..80, l 1024..5120, dim 2048..8192
     assert config.grid[0] == {"mp": 1, "b": 4, "h": 16, "l": 1024, "dim": 2048}
     assert config.grid[1] == {"mp": 1, "b": 4, "h": 16, "l": 1024, "dim": 2560}
     assert config.grid[config.grid.size - 1] == {"mp": 16, "b": 8, "h": 80, "l": 5120, "dim": 8192}
-    assert config.warmups == 5
+    assert (config.wait, config.warmup) == (2, 3)
     assert config.active == 10
     assert config.run == "get_all"
 

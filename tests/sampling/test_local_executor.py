@@ -54,7 +54,7 @@ def test_a_gpu_that_fails_is_named(processes):
         local.run_on_all(["gemm"], gpus=2, parts=1, part=1, tell=lambda _: None)
 
 
-def test_files_bear_the_page_s_device_names(monkeypatch):
+def test_files_bear_estimate_train_time_s_device_names(monkeypatch):
     monkeypatch.setattr(facts, "_cuda_name", lambda number: "NVIDIA A100-SXM4-80GB")
     assert facts.device_label("cuda") == "NVIDIAA100-SXM4-80GB"
     monkeypatch.setattr(facts, "cpu_model", lambda: "Some CPU @ 2.0GHz (family 1, model_2)")

@@ -1,4 +1,4 @@
-"""Merging parts: as the page does it, and refusing what must not be merged."""
+"""Merging parts: as estimate-train-time does it, and refusing what must not be merged."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_the_flush_is_larger_than_the_last_cache():
     assert flush_caches().__self__.nbytes >= 2 * last
 
 
-def test_the_page_s_statistic():
+def test_estimate_train_time_s_statistic():
     assert middle_s([9, 1, 2, 3, 4, 5, 6, 7, 8, 100]) == 5  # sorted, the 3rd to 7th: 3, 4, 5, 6, 7
     assert middle_s([3.0, 1.0]) == 2.0
 

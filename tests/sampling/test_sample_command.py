@@ -10,50 +10,55 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
+from rooflight.operators import registry
 from rooflight.sampling.log import Progress, line_of
 
-PATH = Path(sys.executable).parent
+ROOFLIGHT = (sys.executable, "-m", "rooflight")
 LINE = re.compile(
     r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\]Kernel: gemm_fp32 \| Progress: 4/4=100\.00% \| Speed: \d+\.\d\ds/sample \| "
     r"Remaining: 0d0h0m0s"
 )
 
 
-def rooflight(*arguments: str, check: bool = True, env: dict[str, str] | None = None):
-    done = subprocess.run(
-        [sys.executable, "-m", "rooflight", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, **(env or {})},
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
-    assert not check or done.returncode == 0, done.stderr
-    return done
+@pytest.fixture
+def rooflight(run):
+    """A command that succeeds; its standard output."""
+
+    def succeed(*words) -> str:
+        code, out, err = run(*words)
+        assert code == 0, err
+        return out
+
+    return succeed
 
 
-def refused(*arguments: str, code: int = 2) -> str:
-    done = rooflight(*arguments, check=False)
-    assert done.returncode == code, done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-    return done.stderr
+@pytest.fixture
+def refused(run):
+    """A command that is the user's mistake; the one line that says so."""
+
+    def refuse(*words) -> str:
+        code, _, err = run(*words)
+        assert code == 2, err
+        assert len(err.strip().splitlines()) == 1, err
+        return err
+
+    return refuse
 
 
-@pytest.fixture(scope="module")
-def sampled(tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("sampled")
-    done = rooflight("sample", "gemm", "--sweep", "test", "--cpu", "--threads", "1", "--out", str(out))
-    assert "gemm fp32: 4 ok (4 new)" in done.stdout
-    return out
+@pytest.fixture
+def restored_operators(monkeypatch):
+    """What the test registers is forgotten after it."""
+    registry.names()  # loads our own, so that they are among what stays
+    monkeypatch.setattr(registry, "_operators", dict(registry._operators))
 
 
-def test_rows_csv_and_log_are_where_the_page_has_them(sampled):
-    (rows,) = (sampled / "sampling_data").glob("*_gemm_fp32_1_1.jsonl")
+def test_rows_csv_and_log_are_where_estimate_train_time_has_them(rooflight, tmp_path):
+    words = ("--cpu", "--threads", "1", "--out", tmp_path)
+    assert "gemm fp32: 4 ok (4 new)" in rooflight("sample", "gemm", "--sweep", "test", *words)
+    (rows,) = (tmp_path / "sampling_data").glob("*_gemm_fp32_1_1.jsonl")
     header, *lines = [json.loads(line) for line in rows.read_text().splitlines()]
     assert header["timing"]["cache"] == "cold"
     assert header["environment"]["torch"]
@@ -62,24 +67,30 @@ def test_rows_csv_and_log_are_where_the_page_has_them(sampled):
     table = rows.with_suffix(".csv").read_text().splitlines()
     assert table[0] == "m,n,k,transpose_a,transpose_b,dur(us)"
     assert len(table) == 5
-    (log,) = (sampled / "sampling_log").glob("*_gemm_fp32_1_1.txt")
+    (log,) = (tmp_path / "sampling_log").glob("*_gemm_fp32_1_1.txt")
     assert LINE.fullmatch(log.read_text().splitlines()[-1])
 
-
-def test_the_same_command_again_adds_nothing(sampled):
-    done = rooflight("sample", "test", "gemm", "--cpu", "--threads", "1", "--out", str(sampled))
-    assert "gemm fp32: 4 ok (0 new)" in done.stdout
+    # the same command again adds nothing
+    assert "gemm fp32: 4 ok (0 new)" in rooflight("sample", "test", "gemm", *words)
 
 
-def test_parts_and_merge(tmp_path):
+def test_threads_and_cores_are_afterwards_as_before(rooflight, tmp_path):
+    import torch
+
+    before = torch.get_num_threads(), os.sched_getaffinity(0)
+    rooflight("sample", "copy", "--sweep", "test", "--cpu", "--threads", "1", "--out", tmp_path)
+    assert (torch.get_num_threads(), os.sched_getaffinity(0)) == before
+
+
+def test_parts_and_merge(rooflight, tmp_path):
     for part in ("1", "2"):
-        rooflight("sample", "copy", "--sweep", "test", "--cpu", "--parts", "2", "--part", part, "--out", str(tmp_path))
-    files = sorted(map(str, (tmp_path / "sampling_data").glob("*.csv")))
+        rooflight("sample", "copy", "--sweep", "test", "--cpu", "--parts", "2", "--part", part, "--out", tmp_path)
+    files = sorted((tmp_path / "sampling_data").glob("*.csv"))
     assert len(files) == 2
-    assert "2 rows of 2 files" in rooflight("merge", *files).stdout
+    assert "2 rows of 2 files" in rooflight("merge", *files)
 
 
-def test_the_page_s_file_runs(tmp_path):
+def test_an_estimate_train_time_file_runs(rooflight, tmp_path):
     config = tmp_path / "gelu.yml"
     config.write_text(
         """{"module_name": "target_functions", "kernel_name": "gelu", "function_name": "gelu",
@@ -88,18 +99,26 @@ def test_the_page_s_file_runs(tmp_path):
         "operators": ['mul', 'mul', 'add', 'add'], "warmup_shapes": [1, 1, 16, 64], "wait": 1, "warmup": 1,
         "active": 8, "shapes": [1, 1, 16, 64], "run": "get_all"}"""
     )
-    arguments = ("--config_path", str(config), "--precision", "fp32", "--device_num", "0", "--cpu")
-    assert "gelu fp32: 6 ok (6 new)" in rooflight("sample", *arguments, "--out", str(tmp_path)).stdout
+    arguments = ("--config_path", config, "--precision", "fp32", "--device_num", "0", "--cpu", "--threads", "1")
+    assert "gelu fp32: 6 ok (6 new)" in rooflight("sample", *arguments, "--out", tmp_path)
     text = config.read_text()
-    for run, left in (("get_profiler", "gelu_fp32_trace.json"), ("run_function", None), ("get_one", "csv")):
+    for run, left in (
+        ("get_profiler", "gelu_fp32_1_1_16_64.pt.trace.json"),
+        ("run_function", None),
+        ("get_one", "csv"),
+    ):
         config.write_text(text.replace("get_all", run))
         out = tmp_path / run
-        rooflight("sample", *arguments, "--out", str(out))
-        found = [path.name for path in out.rglob("*.*") if path.is_file()]
-        assert (left is None and not found) or any(name.endswith(str(left)) for name in found)
+        said = rooflight("sample", *arguments, "--out", out)
+        found = [path for path in out.rglob("*.*") if path.is_file()]
+        assert (left is None and not found) or any(path.name.endswith(str(left)) for path in found)
+        if run == "get_profiler":
+            assert said.startswith(f"gelu fp32: 8 runs of mp=1, b=1, l=16, dim=64 -> {found[0]} (")
+        if run == "run_function":
+            assert said == "gelu fp32: ran mp=1, b=1, l=16, dim=64 once on cpu; nothing was written\n"
 
 
-def test_refusals_are_one_line(tmp_path):
+def test_refusals_are_one_line(refused, tmp_path):
     assert 'unknown operator "flash_attn": did you mean flash_atten' in refused("sample", "flash_attn")
     assert "--part 5 of --parts 4" in refused("sample", "gemm", "--parts", "4", "--part", "5", "--cpu")
     assert "is no time: write 90s, 5m or 2h" in refused("sample", "gemm", "--budget", "soon")
@@ -119,12 +138,13 @@ def test_refusals_are_one_line(tmp_path):
     assert "leave out OPERATOR and --sweep" in refused("sample", "gemm", "--config", str(config), "--cpu")
 
 
-def test_list_and_help_have_what_one_needs():
-    listed = rooflight("sample", "--list", env={"COLUMNS": "200"}).stdout
+def test_list_and_help_have_what_one_needs(rooflight, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    listed = rooflight("sample", "--list")
     assert "ScaledUpperTriangMaskedSoftmax" in listed
     assert "[b, h / mp, l, l]" in listed
-    assert "rooflight sample gemm sdpa --budget 5m" in rooflight("sample", "--help").stdout
-    assert "rooflight merge part1.jsonl" in rooflight("merge", "--help").stdout
+    assert "rooflight sample gemm sdpa --budget 5m" in rooflight("sample", "--help")
+    assert "rooflight merge part1.jsonl" in rooflight("merge", "--help")
 
 
 @pytest.fixture
@@ -137,19 +157,8 @@ def heard_ctrl_c():
 
 @pytest.mark.usefixtures("heard_ctrl_c")
 def test_ctrl_c_keeps_every_finished_row(tmp_path):
-    arguments = [
-        sys.executable,
-        "-m",
-        "rooflight",
-        "sample",
-        "gemm",
-        "--budget",
-        "60s",
-        "--cpu",
-        "--out",
-        str(tmp_path),
-    ]
-    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    words = ("sample", "gemm", "--budget", "60s", "--cpu", "--warm-cache", "--out", str(tmp_path))
+    process = subprocess.Popen([*ROOFLIGHT, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         found = list((tmp_path / "sampling_data").glob("*.jsonl"))
@@ -168,21 +177,10 @@ def test_collectives_under_torchrun(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
+    words = ("sample", "all_reduce", "p2p", "--sweep", "test", "--cpu", "--warm-cache", "--out", str(tmp_path))
     ranks = [
         subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "rooflight",
-                "sample",
-                "all_reduce",
-                "p2p",
-                "--sweep",
-                "test",
-                "--cpu",
-                "--out",
-                str(tmp_path),
-            ],
+            [*ROOFLIGHT, *words],
             env={
                 **os.environ,
                 **{"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": str(rank)},
@@ -203,7 +201,7 @@ def test_collectives_under_torchrun(tmp_path):
     assert table.read_text().splitlines()[1].startswith("4096,1,2,")
 
 
-def test_the_log_has_the_page_s_lines(tmp_path):
+def test_the_log_has_estimate_train_time_s_lines(tmp_path):
     now = [1_705_314_645.0]
     told = []
     log = Progress(tmp_path / "log.txt", "flash_atten_fp16", 1000, tell=told.append, now=lambda: now[0])
@@ -222,7 +220,7 @@ def test_the_log_has_the_page_s_lines(tmp_path):
     )
 
 
-OWN = """
+USER_OPERATOR = """
 from rooflight.operators.operator import STEP, Operator, Prepared, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import map_one, tensor
@@ -247,13 +245,15 @@ register(
 """
 
 
-def test_an_operator_of_one_s_own_is_one_file(tmp_path):
+@pytest.mark.usefixtures("restored_operators")
+def test_a_user_s_operator_is_one_file(rooflight, refused, tmp_path):
     file = tmp_path / "my_ops.py"
-    file.write_text(OWN)
-    common = ("--cpu", "--out", str(tmp_path), "--threads", "1")
-    assert "my_tanh fp32: 2 ok (2 new)" in rooflight("sample", f"{file}:my_tanh", "--sweep", "test", *common).stdout
-    assert "my_tanh fp32: 7 ok (5 new)" in rooflight("sample", str(file), "--sweep", "collect", *common).stdout
+    file.write_text(USER_OPERATOR)
+    common = ("--cpu", "--out", tmp_path, "--threads", "1")
+    assert "my_tanh fp32: 2 ok (2 new)" in rooflight("sample", f"{file}:my_tanh", "--sweep", "test", *common)
+    assert "my_tanh fp32: 7 ok (5 new)" in rooflight("sample", str(file), "--sweep", "collect", *common)
     assert "registers my_tanh, not my_sin" in refused("sample", f"{file}:my_sin")
-    file.write_text("1 / 0")
-    assert "my_ops.py raised ZeroDivisionError: division by zero" in refused("sample", str(file))
+    broken = tmp_path / "broken.py"
+    broken.write_text("1 / 0")
+    assert "broken.py raised ZeroDivisionError: division by zero" in refused("sample", broken)
     assert "no such file" in refused("sample", "gone.py:op")

@@ -9,7 +9,7 @@ from rooflight.operators.sizes import ADD, MUL, Axis, Span
 from rooflight.records.sample_file import Rows
 from rooflight.records.samples import Row, Status
 from rooflight.sampling.grids import Grid, full_grid, small_shapes
-from rooflight.sampling.launch import seconds
+from rooflight.sampling.request import seconds
 from rooflight.sampling.smart_sweep import SmartSweep
 from rooflight.sampling.sweeps import PointSweep
 

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rooflight.cli.arguments import arguments_of
 from rooflight.cli.output_options import CsvFolder, HtmlFile, JsonFile, MarkdownFile
 from rooflight.cli.progress import spinner
 
 if TYPE_CHECKING:
     from rooflight.reporting.output import Outputs
-    from rooflight.sampling.job import Job, Outcome
-    from rooflight.sampling.launch import SamplingRequest, Task
+    from rooflight.sampling.request import SamplingRequest
+    from rooflight.sampling.tasks import Task
 
 
 class Executor(StrEnum):
@@ -37,6 +38,7 @@ class SweepName(StrEnum):
 
 
 def sample(
+    context: typer.Context,
     operators: Annotated[
         list[str] | None,
         typer.Argument(
@@ -50,6 +52,10 @@ def sample(
         Path | None, typer.Option("--config", "--config_path", help="A sweep's YAML, as estimate-train-time has it.")
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="Show the operators and their parameters.")] = False,
+    write_config: Annotated[
+        bool,
+        typer.Option("--write-config", help="Write such files of OPERATOR, or of all: collect/, test/, profilers/."),
+    ] = False,
     sweep: Annotated[
         SweepName | None,
         typer.Option(help="test: seconds; collect: the full grids; smart: as much as a budget buys. [default: smart]"),
@@ -83,18 +89,24 @@ def sample(
       rooflight sample --list
       rooflight sample gemm sdpa --budget 5m
       rooflight sample flash_atten --precision bf16 --sweep collect --parts 4 --part 1
+      rooflight sample --write-config flash_atten
       rooflight sample --config collect/flash_atten.yml --precision fp16
       rooflight sample --sweep collect gemm --executor slurm
       torchrun --nproc-per-node 4 -m rooflight sample all_reduce --sweep test
     """
     from rooflight.reporting.output import Outputs
-    from rooflight.sampling.launch import SamplingRequest, seconds
+    from rooflight.sampling.executors.local import run_on_all, visible_gpus
+    from rooflight.sampling.launch import spread_over_gpus
+    from rooflight.sampling.request import SamplingRequest, seconds
 
     if list_:
         _list_operators(Outputs(json=json, markdown=markdown, csv=csv, html=html))
         return
     if any((json, markdown, csv, html)):
         raise ValueError("--json, --markdown, --csv and --html are for --list: samples are kept in sampling_data")
+    if write_config:
+        _write_configs(operators or [], out)
+        return
     names = list(operators or [])
     if names and names[0] in SweepName.__members__ and sweep is None:
         sweep = SweepName(names.pop(0))  # `rooflight sample smart`
@@ -116,27 +128,33 @@ def sample(
     if config is not None and (names or sweep is not None):
         raise ValueError("--config names its operator and sweep: leave out OPERATOR and --sweep")
     if executor is Executor.slurm:
-        _slurm(request, submit, yes)
+        _slurm(request, submit, yes, _arguments_of_part(context))
         return
     if submit:
         raise ValueError("--submit is for --executor slurm")
     with spinner() as progress:
-        for outcome, job in _run(request, executor, address, progress, yes):
-            _tell(outcome, job)
+        if executor is Executor.local and spread_over_gpus(request):
+            run_on_all(
+                _arguments_of_part(context), gpus=visible_gpus(), parts=request.parts, part=request.part, tell=progress
+            )
+            return
+        for line in _run(request, executor, address, progress, yes):
+            typer.echo(line)
+
+
+def _arguments_of_part(context: typer.Context) -> list[str]:
+    """What a process is started with that runs a part of this command here; its part and device come after it."""
+    return arguments_of(context, executor=Executor.local, submit=False, parts=1, part=1, device_num=None)
 
 
 def _run(
     request: SamplingRequest, executor: Executor, address: str, progress: Callable[[str], None], yes: bool
-) -> Iterator[tuple[Outcome, Job]]:
+) -> Iterator[str]:
+    """Run what was asked for; yields a line for each thing that was done or written."""
     from rooflight.sampling import launch
-    from rooflight.sampling.executors import local
+    from rooflight.sampling.tasks import tasks as tasks_of
 
-    if executor is Executor.local and launch.spread_over_gpus(request):
-        local.run_on_all(
-            request.arguments(), gpus=local.visible_gpus(), parts=request.parts, part=request.part, tell=progress
-        )
-        return
-    tasks = launch.tasks(request)
+    tasks = tasks_of(request)
     for task in tasks:
         _ask(task, yes)
     for task in tasks:
@@ -144,10 +162,12 @@ def _run(
         if executor is Executor.ray:
             from rooflight.sampling.executors import ray
 
+            if task.events is not None or task.run in ("get_profiler", "run_function"):
+                raise ValueError(f"{request.config}: a cluster of Ray samples operators only: use --executor local")
             for outcome in ray.run(task.job, task.sweep, address=address, cold=request.cold, tell=progress):
-                yield outcome, task.job
-        elif (kept := launch.run(task, request, progress)) is not None:
-            yield kept, task.job
+                yield outcome.line(task.job)
+        else:
+            yield from launch.run(task, request, progress)
 
 
 def _ask(task: Task, yes: bool) -> None:
@@ -164,19 +184,18 @@ def _ask(task: Task, yes: bool) -> None:
         raise typer.Abort
 
 
-def _slurm(request: SamplingRequest, submit: bool, yes: bool) -> None:
+def _slurm(request: SamplingRequest, submit: bool, yes: bool, arguments: list[str]) -> None:
     """Write the job script, or submit an array. What no node could run is refused here, not hours later in a log."""
-    from rooflight.sampling import launch
     from rooflight.sampling.executors import slurm
+    from rooflight.sampling.tasks import tasks
 
     parts = request.parts if request.parts > 1 else slurm.PARTS
-    for task in launch.tasks(replace(request, parts=parts, part=1)):
+    for task in tasks(replace(request, parts=parts, part=1)):
         if task.job.operator.ranks:
             raise ValueError(f"{task.job.name} needs several ranks: srun torchrun -m rooflight sample {task.job.name}")
         _ask(task, yes)
-    arguments = replace(request, parts=1, part=1, device_num=None).arguments()
     script = slurm.Script(
-        arguments=[*arguments, "--yes"],  # it was asked here, and nobody can be asked there
+        arguments=arguments if yes else [*arguments, "--yes"],  # it was asked here, and nobody can be asked there
         out=request.out,
         folder=Path.cwd(),
         parts=parts,
@@ -190,9 +209,15 @@ def _slurm(request: SamplingRequest, submit: bool, yes: bool) -> None:
         typer.echo(f"{slurm.write(script, path)}: submit it with sbatch, then rooflight merge")
 
 
-def _tell(outcome: Outcome, job: Job) -> None:
-    counts = ", ".join(f"{count} {status}" for status, count in outcome.statuses.items()) or "no shapes"
-    typer.echo(f"{job.name} {job.precision}: {counts} ({outcome.added} new) -> {outcome.csv}")
+def _write_configs(names: list[str], out: Path) -> None:
+    from rooflight.operators import registry
+    from rooflight.operators.user_file import operators_of
+    from rooflight.sampling.config_files import FOLDERS, write
+
+    found = [operator for name in dict.fromkeys(names) for operator in operators_of(name)]
+    paths = write(found or registry.every(), out)
+    folders = ", ".join(str(out / folder) for folder in FOLDERS)
+    typer.echo(f"{len(paths)} files in {folders}: rooflight sample --config {paths[0]}")
 
 
 def _list_operators(outputs: Outputs) -> None:

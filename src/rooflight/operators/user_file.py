@@ -5,11 +5,15 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
+from types import ModuleType
 
 from rooflight.operators import registry
 from rooflight.operators.operator import Operator
 
 _SUFFIX = ".py"
+
+_registered: dict[Path, tuple[Operator, ...]] = {}
+"""What running each file added: a file is run once, however often it is named."""
 
 
 def operators_of(text: str) -> tuple[Operator, ...]:
@@ -21,7 +25,7 @@ def operators_of(text: str) -> tuple[Operator, ...]:
     file = head if separator and head.endswith(_SUFFIX) else text
     if not file.endswith(_SUFFIX):
         return (registry.find(text),)
-    registered = _registered(Path(file))
+    registered = _operators_in(Path(file))
     if not registered:
         raise ValueError(f"{file} registers no operator: call rooflight.operators.registry.register in it")
     if file == text:
@@ -32,22 +36,34 @@ def operators_of(text: str) -> tuple[Operator, ...]:
     return tuple(found)
 
 
-def _registered(path: Path) -> tuple[Operator, ...]:
-    """What running the file adds. A file is run once, however often it is named."""
-    module = f"_rooflight_operators_{path.resolve()}"
-    before = set(registry.names())
-    if module in sys.modules:
-        return tuple(vars(sys.modules[module])["_rooflight_registered"])
-    spec = importlib.util.spec_from_file_location(module, path)
+def load_module(path: Path) -> ModuleType:
+    """Run a user's file, once, as ``python file.py`` would: what lies beside it can be imported.
+
+    Raises ValueError for a file that is not there or cannot be run.
+    """
+    name = f"_rooflight_user_{path.resolve()}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise ValueError(f"cannot read {path}: no such file")
     made = importlib.util.module_from_spec(spec)
-    sys.modules[module] = made
+    sys.modules[name] = made
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)  # last: a file beside it takes no library's place
     try:
         spec.loader.exec_module(made)
     except Exception as error:
-        del sys.modules[module]
+        del sys.modules[name]
         raise ValueError(f"{path} raised {type(error).__name__}: {error}") from error
-    added = tuple(registry.find(name) for name in registry.names() if name not in before)
-    vars(made)["_rooflight_registered"] = added
-    return added
+    return made
+
+
+def _operators_in(path: Path) -> tuple[Operator, ...]:
+    key = path.resolve()
+    if key not in _registered:
+        before = set(registry.names())
+        load_module(path)
+        _registered[key] = tuple(operator for operator in registry.every() if operator.name not in before)
+    return _registered[key]

@@ -41,7 +41,7 @@ class Row:
 class Header:
     """What all rows of a file share.
 
-    ``columns`` pair the page's names with the operator's parameters; ``timing`` says how samples were taken, such as
+    ``columns`` pair a CSV's names with the operator's parameters; ``timing`` says how samples were taken, such as
     ``{"cache": "cold", "threads": "2"}``; ``environment`` and ``calibration`` tell of the machine.
     """
 
@@ -73,7 +73,7 @@ def undisturbed_s(samples_s: Sequence[float]) -> float:
 
 
 def middle_s(samples_s: Sequence[float]) -> float:
-    """The page's statistic, in seconds: the mean of the 3rd to 7th smallest; of fewer than 3 samples the median."""
+    """estimate-train-time's statistic, in s: mean of the 3rd to 7th smallest; of fewer than 3 samples the median."""
     if len(samples_s) < _FEW:
         return median(samples_s)
     kept = sorted(samples_s)[_FIRST:_LAST]

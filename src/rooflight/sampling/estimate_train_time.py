@@ -1,4 +1,4 @@
-"""The page's YAML: one operator's sweep, read as it stands."""
+"""estimate-train-time's YAML: one operator's sweep, read as it stands."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from rooflight.operators import registry
 from rooflight.operators.estimate_train_time import OPERATORS, PARAMETERS, TIMES
 from rooflight.operators.operator import Operator
 from rooflight.operators.sizes import Axis
+from rooflight.sampling.event_times import Target
 from rooflight.sampling.grids import Grid
+from rooflight.sampling.user_function import function_operator, module_file
 
 RUNS = ("get_all", "get_one", "get_profiler", "run_function")
 KEYS = (
@@ -26,17 +30,23 @@ _MOST_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """A sweep as a file of the page describes it.
+    """A sweep as a file of estimate-train-time describes it.
 
-    ``kernel`` names the data files; ``columns`` the page's name of each parameter, in its order; ``shapes`` are what
-    ``get_one``, ``get_profiler`` and ``run_function`` run, ``warmup_shape`` what runs before anything is timed.
+    ``kernel`` names the data files; ``columns`` the file's name of each parameter, in its order; ``shapes`` are what
+    ``get_one``, ``get_profiler`` and ``run_function`` run, ``warmup_shape`` what runs before anything is timed,
+    ``wait`` and ``warmup`` how often. ``targets`` are the profiler's events that each direction of a user's function
+    consists of; the directions of our operators are timed apart, so theirs are only read. ``is_function``:
+    ``operator`` calls the user's function.
     """
 
     operator: Operator
+    is_function: bool
+    targets: tuple[Target, ...]
     kernel: str
     columns: tuple[tuple[str, str], ...]
     grid: Grid
-    warmups: int
+    wait: int
+    warmup: int
     active: int
     warmup_shape: Mapping[str, int] | None
     shapes: tuple[Mapping[str, int], ...]
@@ -44,7 +54,7 @@ class Config:
 
 
 def load(path: Path) -> Config:
-    """Read a file of the page. Raises ValueError, one line, for what it cannot mean."""
+    """Read such a file. Raises ValueError, one line, for what it cannot mean."""
     import yaml
 
     try:
@@ -59,20 +69,23 @@ def load(path: Path) -> Config:
     if not isinstance(content, dict):
         raise ValueError(f"{path} has no keys: a sweep is a mapping")
     try:
-        return parse(content)
+        return parse(content, path.parent)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
 
-def parse(content: Mapping[str, Any]) -> Config:
-    """A sweep from the file's mapping. Raises ValueError for unknown keys and for values that do not fit together."""
+def parse(content: Mapping[str, Any], folder: Path) -> Config:
+    """A sweep from the mapping of a file in ``folder``. A module of the user's there, if it is named, is run.
+
+    Raises ValueError for unknown keys and for values that do not fit together.
+    """
     if unknown := [str(key) for key in content if key not in KEYS]:
         raise ValueError(f"unknown key {', '.join(unknown)}: the keys are {', '.join(KEYS)}")
     if missing := [key for key in _NEEDED if key not in content]:
         raise ValueError(f"no {', '.join(missing)}")
-    function = _text(content, "function_name")
-    operator = registry.find(OPERATORS.get(function, function))
-    columns = _columns(content, operator)
+    file = module_file(str(content.get("module_name") or ""), folder)
+    operator = _known(content, folder) if file is None else _user_function(content, file)
+    columns = _columns(content, operator, PARAMETERS if file is None else {})
     run = str(content.get("run", "get_all"))
     if run not in RUNS:
         raise ValueError(f'run "{run}": use {", ".join(RUNS)}')
@@ -83,10 +96,13 @@ def parse(content: Mapping[str, Any]) -> Config:
     grid = _grid(content, operator, swept, count)
     return Config(
         operator=operator,
+        is_function=file is not None,
+        targets=_targets(content.get("targets")),
         kernel=str(content.get("kernel_name", operator.name)),
         columns=columns,
         grid=grid,
-        warmups=_integer(content, "wait", 2) + _integer(content, "warmup", 2),
+        wait=_integer(content, "wait", 2),
+        warmup=_integer(content, "warmup", 2),
         active=_active(content),
         warmup_shape=next(iter(_shapes(content, "warmup_shapes", grid, swept, count)), None),
         shapes=_shapes(content, "shapes", grid, swept, count),
@@ -99,14 +115,48 @@ def columns_of(operator: Operator) -> tuple[tuple[str, str], ...]:
     return tuple((name, name) for name in operator.parameters)
 
 
-def _columns(content: Mapping[str, Any], operator: Operator) -> tuple[tuple[str, str], ...]:
+def _known(content: Mapping[str, Any], folder: Path) -> Operator:
+    """The registered operator that a file names."""
+    function = _text(content, "function_name")
+    try:
+        return registry.find(OPERATORS.get(function, function))
+    except ValueError as error:
+        module = content.get("module_name")
+        raise ValueError(f"{error}; nor is there a {module}.py in {folder}" if module else str(error)) from None
+
+
+def _user_function(content: Mapping[str, Any], file: Path) -> Operator:
+    """The function of the user's file that a file names; its columns say how often it is timed."""
+    names = _names(content)
+    for directions, times in TIMES.items():
+        if tuple(names[-len(times) :]) == times:
+            return function_operator(file, _text(content, "function_name"), names[: -len(times)], directions)
+    raise ValueError(f"columns_name must end in {' or '.join(', '.join(times) for times in TIMES.values())}")
+
+
+def _names(content: Mapping[str, Any]) -> list[str]:
     names = content["columns_name"]
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError("columns_name must be a list of names")
+    return names
+
+
+def _targets(given: object) -> tuple[Target, ...]:
+    """A path of names for each time; a list in a path is several names at once."""
+    if given is None:
+        return ()
+    try:
+        return msgspec.convert(given, tuple[Target, ...])
+    except msgspec.ValidationError:
+        raise ValueError("targets must be a list of lists of names, one for each time") from None
+
+
+def _columns(content: Mapping[str, Any], operator: Operator, renamed: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    names = _names(content)
     wanted = TIMES[operator.directions]
     if tuple(names[-len(wanted) :]) != wanted:
         raise ValueError(f"columns_name must end in {', '.join(wanted)}, which {operator.name} has")
-    columns = tuple((str(name), str(PARAMETERS.get(name, name))) for name in names[: -len(wanted)])
+    columns = tuple((str(name), str(renamed.get(name, name))) for name in names[: -len(wanted)])
     if unknown := [name for name, parameter in columns if parameter not in operator.parameters]:
         raise ValueError(f"{operator.name} has no parameter {', '.join(unknown)}: {', '.join(operator.parameters)}")
     return columns

@@ -17,7 +17,7 @@ _CLOCKS: Final = "clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.limit"
 
 
 def device_label(kind: str, number: int = 0) -> str:
-    """The device's name in a file's name, as the page writes it: no blanks, and no ``_``, which parts such names."""
+    """The device's name in a file's name, as estimate-train-time has it: no blanks, and no ``_``."""
     name = (_cuda_name(number) if kind == "cuda" else None) or cpu_model()
     return re.sub(r"[^A-Za-z0-9.-]+", "-", name.replace(" ", "")).strip("-")
 

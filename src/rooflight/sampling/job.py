@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from rooflight.operators.estimate_train_time import short_precision
 from rooflight.operators.operator import Operator, Shape
@@ -15,11 +16,11 @@ from rooflight.records.samples import Header, Row
 from rooflight.sampling import facts
 from rooflight.sampling.estimate_train_time import columns_of
 from rooflight.sampling.log import Progress
-from rooflight.sampling.runner import Repeats, Sampler
+from rooflight.sampling.runner import Repeats
 from rooflight.sampling.store import Store
 from rooflight.sampling.sweeps import Sweep
 
-DATA, LOG = "sampling_data", "sampling_log"
+DATA, LOG, TRACES = "sampling_data", "sampling_log", "sampling_traces"
 _CSV_PERIOD_S = 30.0
 
 Tell = Callable[[str], object]
@@ -29,8 +30,8 @@ Tell = Callable[[str], object]
 class Job:
     """What to sample and where to keep it.
 
-    ``kernel`` names the files, ``columns`` pair their names with parameters; empty ones are the operator's own.
-    ``dtype`` is torch's name. ``out`` holds the page's folders ``sampling_data`` and ``sampling_log``. ``timing`` goes
+    ``kernel`` names the files, ``columns`` pair their names with parameters; empty ones are the operator's.
+    ``dtype`` is torch's name. ``out`` holds the folders ``sampling_data`` and ``sampling_log``. ``timing`` goes
     into the header with the environment.
     """
 
@@ -52,11 +53,11 @@ class Job:
 
     @property
     def precision(self) -> str:
-        """The page's name of the dtype."""
+        """estimate-train-time's name of the dtype."""
         return short_precision(self.dtype)
 
     def base(self, device: str) -> str:
-        """The page's file name without an ending."""
+        """estimate-train-time's file name without an ending."""
         return f"{device}_{self.name}_{self.precision}_{self.parts}_{self.part}"
 
     def header(self, device: str, environment: Mapping[str, str], calibration: Mapping[str, str]) -> Header:
@@ -96,6 +97,25 @@ class Outcome:
     statuses: Mapping[str, int]
     added: int
 
+    def line(self, job: Job) -> str:
+        """What became of the job, for the user."""
+        counts = ", ".join(f"{count} {status}" for status, count in self.statuses.items()) or "no shapes"
+        return f"{job.name} {job.precision}: {counts} ({self.added} new) -> {self.csv}"
+
+
+class ShapeSampler(Protocol):
+    """Makes rows on one device."""
+
+    @property
+    def kind(self) -> str:
+        """ "cpu" or "cuda"."""
+
+    def warm_up(self, operator: Operator, shape: Shape) -> None:
+        """Run a shape without keeping anything of it."""
+
+    def row(self, operator: Operator, shape: Shape) -> Row:
+        """Sample a shape. What a shape can do wrong is the row's status."""
+
 
 class Keeper:
     """Appends rows to a store, keeps the log, and writes the CSV now and then and at the end, come what may."""
@@ -124,7 +144,7 @@ class Keeper:
         return Outcome(csv=self._store.write_csv(), statuses=statuses, added=self._added)
 
 
-def run(job: Job, sweep: Sweep, sampler: Sampler, *, number: int = 0, tell: Tell = lambda _: None) -> Outcome:
+def run(job: Job, sweep: Sweep, sampler: ShapeSampler, *, number: int = 0, tell: Tell = lambda _: None) -> Outcome:
     """Sample what the sweep asks for and the file does not have. Interrupted, it keeps every row that was finished."""
     with job.store(sampler.kind, number) as store:
         keeper = Keeper(job, sweep, store, tell)

@@ -1,4 +1,4 @@
-"""The page's progress log: a line now and then with how far a sweep is, how fast, and what is left."""
+"""The progress log, in estimate-train-time's form: how far a sweep is, how fast, and what is left."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PERIOD_S = 1.0
 
 
 class Progress:
-    """Lines of the page's form in a file, and the same to ``tell``; at most one a second, and a last one.
+    """Lines of estimate-train-time's form in a file, and the same to ``tell``; at most one a second, and a last one.
 
     ``total`` is how many shapes the whole sweep has, None where a budget ends it.
     """
@@ -55,7 +55,7 @@ class Progress:
 
 
 def line_of(now_s: float, kernel: str, done: int, total: int | None, each_s: float, left_s: float) -> str:
-    """A line of the page's log."""
+    """A line of the log."""
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now_s))
     part = f"{done}/{total}={100 * done / total:.2f}%" if total else f"{done}"
     minutes, seconds = divmod(max(0, round(left_s)), 60)

@@ -1,32 +1,58 @@
-"""The page's run modes beside sampling: a profiler's trace of one shape, and one shape run once."""
+"""estimate-train-time's run modes beside sampling: a profiler's trace of one shape, and one shape run once."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from rooflight.operators.operator import Operator, Prepared, Shape
+from rooflight.sampling import facts
+from rooflight.sampling.job import TRACES, Job
+
+Tell = Callable[[str], object]
 
 
-def run_once(operator: Operator, shape: Shape, dtype: str, device: str) -> None:
-    """Run forward and backward once. Raises ValueError for a shape that cannot be."""
-    _once(_prepared(operator, shape, dtype, device))
+def run_once(job: Job, shape: Shape, device: str, *, tell: Tell) -> str:
+    """Run forward and backward once. Returns what was run. Raises ValueError for a shape that cannot be."""
+    tell(f"{job.name}: {_text(shape)}")
+    _once(_prepared(job.operator, shape, job.dtype, device))
+    return f"{job.name} {job.precision}: ran {_text(shape)} once on {device}; nothing was written"
 
 
-def trace(operator: Operator, shape: Shape, dtype: str, device: str, *, warmups: int, active: int, path: Path) -> Path:
-    """Write a Chrome trace of ``active`` runs after ``warmups``. Raises ValueError for a shape that cannot be."""
+def trace(job: Job, shape: Shape, device: str, *, tell: Tell) -> str:
+    """Write a Chrome trace of as many runs as the job takes samples, after its warm-ups. Returns what was written.
+
+    Raises ValueError for a shape that cannot be.
+    """
+    warmups, active = job.repeats.warmups, job.repeats.least
+    tell(f"{job.name}: {_text(shape)}, {warmups} runs to warm up, {active} profiled")
+    prepared = _prepared(job.operator, shape, job.dtype, device)
+    kind, _, number = device.partition(":")
+    sizes = "_".join(str(value) for value in shape.values())
+    name = f"{facts.device_label(kind, int(number or 0))}_{job.name}_{job.precision}_{sizes}.pt.trace.json"
+    path = job.out / TRACES / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for _ in range(warmups):
+        _once(prepared)
+    with profiler(device, warmup=1, active=active) as profiled:
+        for _ in range(1 + active):
+            _once(prepared)
+            profiled.step()
+    profiled.export_chrome_trace(str(path))
+    return f"{job.name} {job.precision}: {active} runs of {_text(shape)} -> {path} (Perfetto or TensorBoard shows it)"
+
+
+def profiler(device: str, *, warmup: int, active: int) -> Any:
+    """torch's profiler over ``active`` steps after ``warmup`` (at least 1), with Python's frames, as a context."""
     from torch.profiler import ProfilerActivity, profile, schedule
 
-    prepared = _prepared(operator, shape, dtype, device)
-    activities = [ProfilerActivity.CPU]
-    if device.startswith("cuda"):
-        activities.append(ProfilerActivity.CUDA)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with profile(activities=activities, schedule=schedule(wait=0, warmup=warmups, active=active, repeat=1)) as profiler:
-        for _ in range(warmups + active):
-            _once(prepared)
-            profiler.step()
-    profiler.export_chrome_trace(str(path))
-    return path
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.startswith("cuda") else [])]
+    steps = schedule(wait=0, warmup=warmup, active=active, repeat=1)
+    return profile(activities=activities, schedule=steps, with_stack=True)
+
+
+def _text(shape: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in shape.items())
 
 
 def _prepared(operator: Operator, shape: Shape, dtype: str, device: str) -> Prepared:

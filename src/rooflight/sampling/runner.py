@@ -65,7 +65,7 @@ class Sampler:
     """Times operators on one device: ``"cpu"``, or ``"cuda:1"`` and the like.
 
     ``cold`` samples start with caches that hold something else. ``meet`` is called before each sample, such as a
-    barrier of ranks. ``clock`` replaces the device's own, for tests.
+    barrier of ranks. ``clock`` replaces the device's, for tests.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Sampler:
         clock: Clock | None = None,
     ) -> None:
         self.device, self.dtype, self.repeats, self.cold, self._meet = device, dtype, repeats, cold, meet
-        self.kind = "cuda" if device.startswith("cuda") else "cpu"
+        self.kind: str = "cuda" if device.startswith("cuda") else "cpu"
         self._clock = clock or self._device_clock()
 
     def row(self, operator: Operator, shape: Shape) -> Row:
@@ -121,7 +121,8 @@ class Sampler:
         except RefusedError as error:
             return Status.UNSUPPORTED, {}, str(error)
         except Exception as error:  # what a kernel refuses shows only when it runs
-            return self._failure(torch, error)
+            status, note = failure_of(error, self.kind)
+            return status, {}, note
         if any(len(taken) < _FEWEST for taken in samples.values()):
             return Status.TIME_BOX, samples, f"{_FEWEST} samples take more than {self.repeats.box_s:g} s"
         return Status.OK, samples, ""
@@ -184,18 +185,25 @@ class Sampler:
             return ""
         return f"needs about {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free"
 
-    def _failure(self, torch: Any, error: Exception) -> tuple[Status, dict[str, tuple[float, ...]], str]:
-        note = " ".join(str(error).split())[:_NOTE_LENGTH] or type(error).__name__
-        if isinstance(error, getattr(torch, "AcceleratorError", ())):
-            raise RuntimeError(f"the device failed and needs a new process: {note}") from error
-        text = str(error).lower()
-        if isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in text for words in _NO_MEMORY):
-            error.__traceback__ = None  # it holds the tensors that did not fit
-            if self.kind == "cuda":
-                torch.cuda.empty_cache()
-            return Status.OUT_OF_MEMORY, {}, note
-        unsupported = isinstance(error, NotImplementedError) or any(words in text for words in _CANNOT)
-        return (Status.UNSUPPORTED if unsupported else Status.FAILED), {}, note
+
+def failure_of(error: Exception, kind: str) -> tuple[Status, str]:
+    """The status and note of a shape whose run raised on a device of a kind, "cpu" or "cuda".
+
+    Raises RuntimeError where the device itself failed: this process can use it no more.
+    """
+    import torch
+
+    note = " ".join(str(error).split())[:_NOTE_LENGTH] or type(error).__name__
+    if isinstance(error, getattr(torch, "AcceleratorError", ())):
+        raise RuntimeError(f"the device failed and needs a new process: {note}") from error
+    text = str(error).lower()
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in text for words in _NO_MEMORY):
+        error.__traceback__ = None  # it holds the tensors that did not fit
+        if kind == "cuda":
+            torch.cuda.empty_cache()
+        return Status.OUT_OF_MEMORY, note
+    unsupported = isinstance(error, NotImplementedError) or any(words in text for words in _CANNOT)
+    return (Status.UNSUPPORTED if unsupported else Status.FAILED), note
 
 
 def needed_bytes(work: Work) -> int:
@@ -218,21 +226,27 @@ def flush_caches() -> Run:
     return torch.zeros(2 * last // 4).sum
 
 
-def pin(threads: int | None) -> int:
-    """Keep this process on as many cores as it has threads, so that the system moves none. Returns the threads.
+@contextmanager
+def pinned(threads: int | None) -> Iterator[int]:
+    """Keep this process on as many cores as it has threads, so that the system moves none. Yields the threads.
 
-    Raises ValueError for more threads than there are cores.
+    Raises ValueError for more threads than there are cores. Afterwards threads and cores are as before.
     """
     import torch
 
-    cores = usable_cores()
-    count = threads or min(torch.get_num_threads(), len(cores))
+    cores, before = usable_cores(), torch.get_num_threads()
+    count = threads or min(before, len(cores))
     if not 1 <= count <= len(cores):
         raise ValueError(f"--threads {count}: this process may use 1 to {len(cores)} cores")
     torch.set_num_threads(count)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores[:count])
-    return count
+    try:
+        yield count
+    finally:
+        torch.set_num_threads(before)
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, cores)
 
 
 def _directions(operator: Operator, prepared: Prepared) -> Iterator[tuple[str, Run]]:

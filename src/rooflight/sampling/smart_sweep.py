@@ -35,7 +35,7 @@ _TRIES = 4000
 _RUNS_A_BUDGET = 100
 _COMPUTING_RUNS_A_BUDGET = 500
 """Arithmetic has ever other kernels for other sizes, so many small shapes tell more than a few large ones; traffic in
-memory is alike from some size on, and the largest tell at which speed."""
+memory has one speed from some size on, which the largest show."""
 _RATES: Final[Mapping[str, tuple[float, float]]] = {"cpu": (1e11, 1e10), "cuda": (2e14, 1.5e12)}
 """Rough FLOP/s and bytes/s: only to keep a single run far below the budget."""
 
@@ -43,7 +43,7 @@ _RATES: Final[Mapping[str, tuple[float, float]]] = {"cpu": (1e11, 1e10), "cuda":
 class SmartSweep:
     """Shapes of one operator until ``budget_s`` seconds are spent on rows, those of earlier runs included.
 
-    ``kind`` is "cpu" or "cuda". Parts follow sequences of their own. Raises ValueError for a budget that is not
+    ``kind`` is "cpu" or "cuda". Each part follows another sequence. Raises ValueError for a budget that is not
     positive and for a part that is not among the parts.
     """
 

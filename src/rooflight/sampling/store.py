@@ -42,7 +42,7 @@ class Store:
         self._write(row)
 
     def write_csv(self) -> Path:
-        """Write the page's CSV beside the file, in the place of an earlier one. Returns its path."""
+        """Write estimate-train-time's CSV beside the file, in the place of an earlier one. Returns its path."""
         path = self.path.with_suffix(".csv")
         write_whole(path, "".join(csv_lines(self.header, self.rows)))
         return path
@@ -79,6 +79,9 @@ class Store:
         before, now = found.timing.get("cache"), self.header.timing.get("cache")
         if before != now:
             raise ValueError(f"{self.path} holds samples of a {before} cache, not a {now} one: choose another --out")
+        before, now = found.timing.get("targets"), self.header.timing.get("targets")
+        if before != now:
+            raise ValueError(f"{self.path} holds times of events {before}, not {now}: choose another --out")
         self.header = found
         for row in rows:
             self.rows.add(row)
@@ -90,7 +93,7 @@ class Store:
 
 
 def csv_lines(header: Header, rows: Rows) -> Iterator[str]:
-    """The page's CSV: its columns, one line for each row that is ok, times in microseconds."""
+    """estimate-train-time's CSV: its columns, one line for each row that is ok, times in microseconds."""
     yield ",".join((*(name for name, _ in header.columns), *TIMES[header.directions])) + "\n"
     for key, row in rows.items():
         if row.status is Status.OK:

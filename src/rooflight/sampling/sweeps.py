@@ -40,7 +40,7 @@ class Sweep(Protocol):
 
 
 class PointSweep:
-    """All shapes of a grid, or every ``parts``-th of them from number ``part`` on, so that parts take alike long.
+    """All shapes of a grid, or every ``parts``-th of them from number ``part`` on, so that parts take equally long.
 
     Raises ValueError for a grid of no shapes and for a part that is not among the parts.
     """

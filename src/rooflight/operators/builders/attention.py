@@ -1,4 +1,4 @@
-"""Scaled dot-product attention as the operators that are one share it: torch's op, or flash-attn's where installed."""
+"""Scaled dot-product attention, as `flash_atten` and `sdpa` run it: torch's op, or flash-attn's where installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Megatron's fused causal softmax as one op: its own kernel where that is installed, torch's masked softmax elsewhere.
+"""Megatron's fused causal softmax as one op: its kernel where that is installed, torch's masked softmax elsewhere.
 
 The op's formula stands in ``costs.families.softmax``. It is registered with torch when first used.
 """
@@ -20,7 +20,7 @@ _SQUARE_MASK = 0
 @cache
 def triangular_softmax(torch: Any) -> Any:
     """The op, [batch, l, l] to [batch, l, l], with its gradient."""
-    # a mask is as old as its length: making one would take as long as the op on few heads
+    # a mask is kept for each length: a new one would take as long as the op on few heads
     masks: dict[tuple[int, Any], Any] = {}
     extension: Any = import_module(EXTENSION) if find_spec(EXTENSION) else None
 

@@ -1,4 +1,4 @@
-"""Collectives as the operators that are one share them: sizes, topology, and what each rank does under torchrun."""
+"""Builder of collectives: elements and topology, and what each rank runs under torchrun."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def group_attributes(shape: Shape) -> dict[str, AttributeValue]:
 
 
 def several(shape: Shape) -> str | None:
-    """A collective needs somebody to talk to."""
+    """Why there is no group to communicate with; None for two ranks or more."""
     return None if num_ranks(shape) > 1 else "a collective needs at least 2 ranks (nodes x gpus_per_node)"
 
 

@@ -1,4 +1,4 @@
-"""LayerNorm over the last dimension as the operators that are one share it."""
+"""LayerNorm over the last dimension, as `layernorm` and `layernorm_rows` run it."""
 
 from __future__ import annotations
 

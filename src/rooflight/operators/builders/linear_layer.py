@@ -1,4 +1,4 @@
-"""A linear layer, [rows, inputs] @ [outputs, inputs]^T, as the operators that are one share it."""
+"""A linear layer, [rows, inputs] @ [outputs, inputs]^T, and the builder of those whose sizes follow from a model's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The optimizer's step over one pipeline stage of GPT-NeoX: which parameters it has, and how they are stepped."""
+"""Builder of the optimizer's step over one pipeline stage of GPT-NeoX: its parameters, and how they are stepped."""
 
 from __future__ import annotations
 

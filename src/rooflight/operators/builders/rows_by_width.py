@@ -1,4 +1,4 @@
-"""Operators from [rows, width] to the same as the operators that are one share them: elementwise, and softmaxes."""
+"""Builder of operators from [rows, width] to [rows, width]: elementwise ones and softmaxes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators over lists of tensors share: torch's ``_foreach_*``, of which unfused optimizers are made."""
+"""Builder of operators over lists of tensors: torch's ``_foreach_*``, of which unfused optimizers are made."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class _Fleet:
 def run(job: Job, sweep: Sweep, *, address: str, cold: bool, tell: Callable[[str], object]) -> tuple[Outcome, ...]:
     """Sample a sweep on the cluster at ``address`` (``"auto"``: the one this machine belongs to).
 
-    A task has a GPU of its own where the cluster has any, else all the cores of a node. Raises ValueError where no
+    A task has one GPU to itself where the cluster has any, else all the cores of a node. Raises ValueError where no
     cluster answers or ray is not installed.
     """
     ray = connect(address)
@@ -110,7 +110,7 @@ def sample(errand: Mapping[str, Any]) -> dict[str, Any]:
 
     operator = registry.find(errand["operator"])
     kind = errand["kind"]
-    device = "cuda:0" if kind == "cuda" else "cpu"  # Ray shows a task only its own GPU
+    device = "cuda:0" if kind == "cuda" else "cpu"  # Ray shows a task its GPU alone
     sampler = Sampler(device, errand["dtype"], Repeats(**errand["repeats"]), cold=errand["cold"])
     return {
         "device": facts.device_label(kind),

@@ -22,7 +22,7 @@ _MEMORY: Final = "#SBATCH --mem=0"  # all of the node's: a share of it by cores 
 class Script:
     """A job script. ``arguments`` follow ``rooflight sample``; ``parts`` is one a GPU, or one a node on CPUs.
 
-    ``out`` is the folder of the rows, where the jobs' own output goes too, and ``folder`` is where the command was
+    ``out`` is the folder of the rows, where the jobs' output goes too, and ``folder`` is where the command was
     given: paths in ``arguments`` may be relative to it. ``threads`` None takes all cores of a node.
     """
 
@@ -37,7 +37,7 @@ class Script:
 
     @property
     def log(self) -> Path:
-        """The folder of the jobs' own output."""
+        """The folder of the jobs' output."""
         return self.folder / self.out / LOG
 
     def node(self) -> str:
