@@ -4,11 +4,11 @@
 
 *splits*, of estimate-train-time's tables: *random*, 15 % of the rows of the operators named; *largest*, the largest
 fifth of them by bound, while nothing of that kind of work that is as large is shown. *network*: the same of
-collectives, those that the shipped models learn from; and how much slower Perlmutter's all-gathers are than its
-all-reduces that send as much. *neusight* and *vidur*: a GPU left
-out of training altogether; on NeuSight's test rows of it (training: train and test rows of the others) and on all
-Vidur rows of it. At most 6,000 rows a kind of work and GPU are shown where a GPU is left out. Rows that rooflight lint
-flags are neither learned from nor scored. Mean absolute percentage errors.
+collectives (largest by bytes sent), those that the shipped models learn from; and how much slower Perlmutter's
+all-gathers are than its all-reduces that send as much. *neusight* and *vidur*: a GPU left out of training altogether;
+on NeuSight's test rows of it (training: train and test rows of the others) and on all Vidur rows of it. At most 6,000
+rows a kind of work and GPU are shown where a GPU is left out. Rows that rooflight lint flags are neither learned from
+nor scored. Mean absolute percentage errors.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.devices import get
+from rooflight.prediction.facts import FACTS, WorkKind
 from rooflight.prediction.fitting import unflagged
 from rooflight.prediction.lint import lint_table
 from rooflight.prediction.model import Expert, Model
@@ -34,6 +35,7 @@ from rooflight.prediction.reading import find, read_file
 from rooflight.prediction.row_bounds import row_bounds
 from rooflight.prediction.teaching import Shown, join, teach
 
+SENT = FACTS[WorkKind.NETWORK].index("sent")
 A100, GH200 = "A100-SXM4-80GB", "GH200-96GB"
 LINEAR = ("linear1", "linear3", "linear4")
 CASES = (
@@ -135,14 +137,16 @@ def splits(root: Path) -> None:
         )
 
 
-def held_out(rows: Rows, mine: NDArray[np.bool_], split: str) -> tuple[list[float], list[bool]]:
-    """What is missed of some of ``mine``, when the other rows are shown."""
+def held_out(rows: Rows, mine: NDArray[np.bool_], split: str, size: int = 0) -> tuple[list[float], list[bool]]:
+    """What is missed of some of ``mine``, when the other rows are shown. ``size``: the place of the fact that tells
+    which are largest.
+    """
     if split == "random":
         test = mine & (np.random.default_rng(0).random(len(mine)) < 0.15)
         train = ~test
     else:
-        limit = np.quantile(rows.facts[mine, 0], 0.8)
-        test, train = mine & (rows.facts[:, 0] > limit), rows.facts[:, 0] <= limit
+        limit = np.quantile(rows.facts[mine, size], 0.8)
+        test, train = mine & (rows.facts[:, size] > limit), rows.facts[:, size] <= limit
     shown = rows.shown(train)
     return score(join([teach(shown)], [shown]), rows, test)
 
@@ -160,7 +164,7 @@ def network(root: Path) -> None:
     for key, device in sorted(data):
         rows = data[key, device]
         for split in ("random", "largest"):
-            errors, holds = held_out(rows, np.ones(len(rows.slowdown), dtype=bool), split)
+            errors, holds = held_out(rows, np.ones(len(rows.slowdown), dtype=bool), split, size=SENT)
             print(
                 f"{key:12} {device:16} {split:8} {len(errors):5} {100 * np.mean(errors):6.2f}%  "
                 f"{100 * np.mean(holds):.0f} %",
@@ -173,12 +177,17 @@ def network(root: Path) -> None:
         for name, key in (("allgather", "all-gather"), ("allreduce", "all-reduce"))
     )
     for ranks, nodes in np.unique(gathers.facts[:, -2:], axis=0):
-        here = [rows.slowdown[(rows.facts[:, -2:] == (ranks, nodes)).all(axis=1)] for rows in (gathers, reduces)]
+        here = [by_sent(rows)[(rows.facts[:, -2:] == (ranks, nodes)).all(axis=1)] for rows in (gathers, reduces)]
         ratios = [np.exp(np.quantile(here[0], at) - np.quantile(here[1], at)) for at in (0.1, 0.5)]
         print(
             f"Perlmutter, {ranks:.0f} ranks on {nodes:.0f} nodes: all-gather / all-reduce {ratios[1]:.2f}, "
             f"of their fast ends {ratios[0]:.2f}"
         )
+
+
+def by_sent(rows: Rows) -> NDArray[np.float64]:
+    """log(seconds / byte sent)."""
+    return np.asarray(rows.slowdown + np.log(rows.facts[:, 0] / rows.facts[:, SENT]))
 
 
 def experts_of(data: dict[tuple[str, str], Rows]) -> Iterator[tuple[str, list[tuple[Expert, Shown, Rows]]]]:

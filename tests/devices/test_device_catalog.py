@@ -9,6 +9,7 @@ import pytest
 
 from rooflight import devices
 from rooflight.devices import catalog
+from rooflight.devices.spec import Network
 
 PRINTED_NAMES = {
     "NVIDIA H100 80GB HBM3": "H100-SXM5-80GB",
@@ -263,3 +264,16 @@ def test_the_example_in_the_documentation_is_valid(tmp_path):
     path = tmp_path / "abacus-3000.toml"
     path.write_text(example)
     assert devices.get(str(path)).matrix_peak("bf16") == 400e12
+
+
+def test_a_file_tells_of_links_and_of_the_network(tmp_path):
+    path = tmp_path / "abacus.toml"
+    links = '[[links]]\nname = "Rope"\nper_direction_gb_per_s = 400\njoins = 72\n'
+    network = '[network]\nname = "InfiniBand NDR"\nper_direction_gb_per_s = 50\nadds = true\n'
+    path.write_text(f"{MINIMAL}\n{links}\n{network}")
+    spec = devices.get(str(path))
+    assert spec.network == Network(name="InfiniBand NDR", bytes_per_s=50e9, adds=True)
+    assert spec.interconnect.link_ranks == 72
+    path.write_text(f'{MINIMAL}\n[network]\nname = "InfiniBand NDR"\n')
+    with pytest.raises(ValueError, match="per_direction_gb_per_s"):
+        devices.get(str(path))

@@ -3,6 +3,7 @@
 import pytest
 
 from rooflight.devices import DeviceSpec, Link, MemoryLevel, Roofs
+from rooflight.devices.spec import Network
 
 DATASHEET = Roofs(
     source="datasheet",
@@ -137,3 +138,19 @@ def test_a_figure_is_positive_or_absent(figure):
 def test_peaks_have_known_precisions():
     with pytest.raises(ValueError, match='unknown vector precision "bf16": use one of float64'):
         Roofs(source="", vector_flops_per_s={"bf16": 1.0})
+
+
+def test_between_nodes_a_gpu_has_the_fastest_port_unless_told_otherwise():
+    gpu = device(links=(Link(name="Rope", bytes_per_s=400e9),))
+    assert (gpu.interconnect.link_bytes_per_s, gpu.interconnect.network_bytes_per_s) == (400e9, 100e9)
+    assert not gpu.interconnect.network_known
+    told = gpu.with_network(Network(name="Twine", bytes_per_s=25e9)).interconnect
+    assert (told.network_bytes_per_s, told.network_source, told.network_known) == (25e9, "Twine", True)
+    assert not told.network_adds
+    cpu = DeviceSpec(name="C1", vendor="Acme", architecture="Anvil", kind="cpu")
+    assert cpu.interconnect.network_bytes_per_s is None
+
+
+def test_a_link_may_join_nodes():
+    rack = device(links=(Link(name="Rope", bytes_per_s=400e9, joins=72), Link(name="PCIe", bytes_per_s=50e9)))
+    assert rack.interconnect.link_ranks == 72

@@ -111,6 +111,16 @@ def test_a_collective_that_was_not_measured_takes_what_an_all_reduce_of_as_many_
     assert estimate.high_s == pytest.approx(max(3, 1.5 * known.high_s / known.time_s) * estimate.bound_s)
 
 
+def test_a_collective_that_was_not_measured_takes_what_an_all_reduce_does_between_nodes_too():
+    reduces = model(expert(A100, log(1.5), log(1.5), key="all-reduce"), key="all-reduce")
+    # 8 nodes of 1: an all-reduce of S and an all-gather of S / 4 a rank send 7 / 4 S
+    (known,) = Predictor.of([reduces]).predict_shape("all_reduce", [1 << 24, 8, 1], "fp16", A100).values()
+    (estimate,) = Predictor.of([reduces]).predict_shape("all_gather", [1 << 22, 8, 1], "fp16", A100).values()
+    assert estimate.source is Source.SIMILAR
+    assert estimate.time_s == pytest.approx(max(known.time_s, estimate.bound_s))
+    assert estimate.low_s >= estimate.bound_s > known.bound_s  # no switch adds for an all-gather
+
+
 def test_a_device_never_shown_is_answered_by_those_that_know_so_many_ranks_and_nodes():
     key = "all-reduce"
     ranks_a_node = names_of(key).index("log ranks a node")

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import log2
 
 import numpy as np
 import pytest
@@ -12,8 +11,11 @@ from sessions import Call, session_of
 
 from rooflight.costs.registry import cost_of
 from rooflight.devices import get
-from rooflight.network.collectives import _KINDS, CollectiveKind, bus_factor, kind_of, payload_bytes, ring_s, tree_s
+from rooflight.devices.spec import Network
+from rooflight.network.algorithms import ring_s, tree_s
+from rooflight.network.collectives import _KINDS, CollectiveKind, bus_factor, kind_of, payload_bytes
 from rooflight.network.groups import RankGroup
+from rooflight.network.topology import Interconnect, Topology
 from rooflight.records.session import Measurement, Session
 from rooflight.reporting.json import render_json
 from rooflight.roofline.analysis import Analysis
@@ -47,9 +49,10 @@ def timed(calls: list, seconds: list, starts: list, wall: float = 1.0) -> Sessio
     return session.with_measurement(measurement)
 
 
-def found(session: Session, link: float | None = LINK) -> Communication:
+def found(session: Session, link: float | None = LINK, network: float | None = None) -> Communication:
     analysis = Analysis(session, H100)
-    return communication_of(session, analysis._costs, analysis._bounds, link)
+    interconnect = Interconnect(link_bytes_per_s=link, network_bytes_per_s=network, network_source="by hand")
+    return communication_of(session, analysis._costs, analysis._bounds, interconnect)
 
 
 # -- sizes and bounds ------------------------------------------------------------------------------------------------
@@ -65,38 +68,29 @@ def test_an_all_reduce_by_hand():
     assert reduced.measured_s is reduced.exposed_s is reduced.bus_bytes_per_s is reduced.efficiency is None
 
 
+def joined(ranks: int, latency_s: float = 0.0) -> Topology:
+    interconnect = Interconnect(link_bytes_per_s=LINK, link_latency_s=latency_s)
+    return Topology(nodes=1, ranks_per_node=ranks, interconnect=interconnect)
+
+
 def test_latency_is_paid_by_hop():
     # 2 * 7 hops, 2 * 7 / 8 of 8 MB over 1 GB/s
-    assert ring_s(CollectiveKind.ALL_REDUCE, 8, 8e6, LINK, 1e-6) == pytest.approx(14e-6 + 14e-3)
-    assert ring_s(CollectiveKind.ALL_GATHER, 8, 8e6, LINK, 1e-6) == pytest.approx(7e-6 + 7e-3)
-    assert ring_s(CollectiveKind.SEND, 8, 8e6, LINK, 1e-6) == pytest.approx(1e-6 + 8e-3)
-    assert tree_s(CollectiveKind.ALL_REDUCE, 8, 8e6, LINK, 1e-6) == pytest.approx(2 * (3e-6 + 8e-3))
-    assert tree_s(CollectiveKind.BROADCAST, 8, 8e6, LINK, 1e-6) == pytest.approx(3e-6 + 8e-3)
-    assert tree_s(CollectiveKind.ALL_GATHER, 8, 8e6, LINK) is None
-    assert (
-        ring_s(CollectiveKind.ALL_REDUCE, 1, 8e6, LINK, 1.0)
-        == tree_s(CollectiveKind.ALL_REDUCE, 1, 8e6, LINK, 1.0)
-        == 0
-    )
+    assert ring_s(CollectiveKind.ALL_REDUCE, 8e6, joined(8, 1e-6)) == pytest.approx(14e-6 + 14e-3)
+    assert ring_s(CollectiveKind.ALL_GATHER, 8e6, joined(8, 1e-6)) == pytest.approx(7e-6 + 7e-3)
+    assert ring_s(CollectiveKind.SEND, 8e6, joined(8, 1e-6)) == pytest.approx(1e-6 + 8e-3)
+    assert tree_s(CollectiveKind.ALL_REDUCE, 8e6, joined(8, 1e-6)) == pytest.approx(2 * (3e-6 + 8e-3))
+    assert tree_s(CollectiveKind.BROADCAST, 8e6, joined(8, 1e-6)) == pytest.approx(3e-6 + 8e-3)
+    assert tree_s(CollectiveKind.ALL_GATHER, 8e6, joined(8)) is None
+    alone = joined(1, 1.0)
+    assert ring_s(CollectiveKind.ALL_REDUCE, 8e6, alone) == tree_s(CollectiveKind.ALL_REDUCE, 8e6, alone) == 0
 
 
 @given(KINDS, RANKS, SIZES, st.floats(0, 1e-3))
 def test_the_bytes_of_the_bound_are_no_more_than_any_algorithm_needs(kind, ranks, size, latency):
     bound = bus_factor(kind, ranks) * size / LINK
-    assert bound <= ring_s(kind, ranks, size, LINK, latency) * (1 + 1e-12)
-    tree = tree_s(kind, ranks, size, LINK, latency)
+    assert bound <= ring_s(kind, size, joined(ranks, latency)) * (1 + 1e-12)
+    tree = tree_s(kind, size, joined(ranks, latency))
     assert tree is None or bound <= tree * (1 + 1e-12)
-
-
-@given(RANKS, SIZES)
-def test_trees_beat_rings_by_latency_and_lose_by_bytes(ranks, size):
-    slow = (
-        ring_s(CollectiveKind.ALL_REDUCE, ranks, 0, LINK, 1e-6),
-        tree_s(CollectiveKind.ALL_REDUCE, ranks, 0, LINK, 1e-6),
-    )
-    assert slow[1] == pytest.approx(2e-6 * log2(ranks))
-    assert slow[1] <= slow[0] * (1 + 1e-12)
-    assert tree_s(CollectiveKind.ALL_REDUCE, ranks, size, LINK) >= ring_s(CollectiveKind.ALL_REDUCE, ranks, size, LINK)
 
 
 WHOLE, PART = spec((400,)), spec((100,))
@@ -159,6 +153,34 @@ def test_without_a_known_link_there_is_no_bound_and_without_collectives_nothing(
     unknown = op("c10d::allreduce_", {"tensors": [spec((4,))]})
     (collective,) = found(session_of([Call(op=unknown)])).collectives
     assert (collective.group.size, collective.bound_s, collective.bytes_sent) == (0, None, 0)
+
+
+def test_between_nodes_ports_bound_what_links_do_not():
+    # 2 nodes of 4: 2 * 1 / 2 * 4000 B / 4 ports of 0.1 GB/s = 10 µs; a ring 2 * 7 / 8 * 4000 B over 0.4 GB/s
+    session = session_of([Call(op=all_reduce(ranks=8, group_nodes=2))])
+    (reduced,) = found(session, network=0.1e9).collectives
+    assert reduced.bound_s == pytest.approx(10e-6)
+    assert reduced.ring_s == pytest.approx(17.5e-6)
+    assert reduced.hierarchical_s == pytest.approx(2 * 3 / 4 * 4e-6 + 10e-6)
+    (unknown,) = found(session).collectives
+    assert unknown.bound_s is unknown.ring_s is unknown.tree_s is unknown.hierarchical_s is None
+
+
+def test_a_report_says_which_network_its_bounds_are_of():
+    inside, between = (session_of([Call(op=all_reduce(ranks=8, **nodes))]) for nodes in ({}, {"group_nodes": 2}))
+    known = H100.with_network(Network(name="InfiniBand NDR", bytes_per_s=50e9))
+
+    def note(session, device):
+        return report_of(Analysis(session, device)).table("collectives").note
+
+    assert "Between nodes" not in note(inside, H100)
+    assert "at most 100 GB/s, the fastest port there is, 800 Gbit/s" in note(between, H100)
+    assert note(between, known).endswith("Between nodes a rank sends 50.0 GB/s: InfiniBand NDR.")
+    network = report_of(Analysis(between, known)).data.communication.network
+    assert (network.bytes_per_s, network.source, network.known) == (50e9, "InfiniBand NDR", True)
+    assert report_of(Analysis(inside, known)).data.communication.network is None
+    # one element reduced among 2 nodes of 4: S / 4 ports where switches may add, 2 * 1 / 2 * S / 4 where they do not
+    assert Analysis(between, H100).totals.op_bound_s < Analysis(between, known).totals.op_bound_s
 
 
 def test_a_collective_that_another_record_stands_for_is_not_counted():

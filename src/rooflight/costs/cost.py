@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rooflight.network.traffic import Traffic
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpCost:
@@ -11,9 +13,10 @@ class OpCost:
 
     ``matrix_flops`` run on the matrix unit at the peak of ``matrix_dtype``, ``vector_flops`` on the vector unit; one
     multiply-add is 2 FLOPs. A dtype left None is that of the op's first floating-point input. Bytes are the least
-    that must move: distinct storage read once and written once; ``bytes_sent`` leave the device over a link. ``upper``
-    marks a count that data could only lower (unknown sequence lengths, routing); ``note`` says why. Counts may be those
-    of many shapes (``costs.lanes``).
+    that must move: distinct storage read once and written once; ``bytes_sent`` leave the device over a link. Of a
+    collective, ``traffic`` tells among whom, which its bound needs where they are on several nodes. ``upper`` marks a
+    count that data could only lower (unknown sequence lengths, routing); ``note`` says why. Counts may be those of many
+    shapes (``costs.lanes``).
     """
 
     matrix_flops: int = 0
@@ -23,6 +26,7 @@ class OpCost:
     bytes_read: int = 0
     bytes_written: int = 0
     bytes_sent: int = 0
+    traffic: Traffic | None = None
     upper: bool = False
     note: str = ""
 

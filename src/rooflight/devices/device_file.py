@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from rooflight.devices.spec import DeviceSpec, Link, MemoryLevel, Roofs
+from rooflight.devices.spec import DeviceSpec, Link, MemoryLevel, Network, Roofs
 from rooflight.records.dtypes import PRECISIONS
 
 GIB: Final = 2**30
@@ -32,6 +32,13 @@ class _Memory(_Table, frozen=True):
 class _Link(_Table, frozen=True):
     name: str
     per_direction_gb_per_s: Positive | None = None
+    joins: Annotated[int, msgspec.Meta(gt=0)] | None = None
+
+
+class _Network(_Table, frozen=True):
+    name: str
+    per_direction_gb_per_s: Positive
+    adds: bool = False
 
 
 class _Peaks(_Table, frozen=True):
@@ -67,6 +74,7 @@ class _Device(_Table, frozen=True):
     matrix_tflops: _Peaks = _Peaks()  # dense
     vector_tflops: _Peaks = _Peaks()
     links: tuple[_Link, ...] = ()
+    network: _Network | None = None
 
 
 def read_device(path: Path) -> DeviceSpec:
@@ -98,7 +106,11 @@ def _spec(device: _Device) -> DeviceSpec:
             vector_flops_per_s=_peaks(device.vector_tflops),
             memory=(*caches, main),
         ),
-        links=tuple(Link(name=link.name, bytes_per_s=_si(link.per_direction_gb_per_s, GIGA)) for link in device.links),
+        links=tuple(
+            Link(name=link.name, bytes_per_s=_si(link.per_direction_gb_per_s, GIGA), joins=link.joins or 0)
+            for link in device.links
+        ),
+        network=None if device.network is None else _network(device.network),
         memory_type=device.memory.type,
         unit_count=device.unit_count,
         boost_clock_mhz=device.boost_clock_mhz,
@@ -112,6 +124,10 @@ def _spec(device: _Device) -> DeviceSpec:
         compute_capability=device.compute_capability,
         form_factor=device.form_factor,
     )
+
+
+def _network(network: _Network) -> Network:
+    return Network(name=network.name, bytes_per_s=network.per_direction_gb_per_s * GIGA, adds=network.adds)
 
 
 def _peaks(tflops: _Peaks) -> dict[str, float]:

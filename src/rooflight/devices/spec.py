@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 
+from rooflight.network.topology import Interconnect
 from rooflight.records.dtypes import PRECISIONS, dtype_name, precision_of
 
 # Products in these formats need no matrix unit: the vector units do them where no matrix rate is listed.
@@ -27,10 +28,27 @@ class MemoryLevel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A connection to other devices. ``bytes_per_s`` is per direction: half of what datasheets print."""
+    """A connection to other devices of a node. ``bytes_per_s`` is per direction: half of what datasheets print.
+    ``joins``: how many devices it joins where these may be on several nodes, as in a rack.
+    """
 
     name: str
     bytes_per_s: float | None = None
+    joins: int = 0
+
+    def __post_init__(self) -> None:
+        _refuse_unless_positive(f"{self.name} bandwidth", self.bytes_per_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """What joins a device to other nodes. ``bytes_per_s`` is its share of its node's ports, per direction; ``adds``:
+    its switches add what passes them (SHARP), so that an all-reduce sends each byte once.
+    """
+
+    name: str
+    bytes_per_s: float
+    adds: bool = False
 
     def __post_init__(self) -> None:
         _refuse_unless_positive(f"{self.name} bandwidth", self.bytes_per_s)
@@ -75,6 +93,7 @@ class DeviceSpec:
     datasheet: Roofs | None = None
     calibrated: Roofs | None = None
     links: tuple[Link, ...] = ()
+    network: Network | None = None  # of the cluster it is in; no datasheet tells it
     memory_type: str = ""
     unit_count: int | None = None  # streaming multiprocessors, compute units, cores
     boost_clock_mhz: float | None = None
@@ -102,6 +121,10 @@ class DeviceSpec:
     def with_calibration(self, roofs: Roofs) -> DeviceSpec:
         """This device with ``roofs`` as its calibrated figures."""
         return replace(self, calibrated=roofs)
+
+    def with_network(self, network: Network) -> DeviceSpec:
+        """This device in a cluster of which the network is known."""
+        return replace(self, network=network)
 
     def matrix_peak(self, precision: str) -> float | None:
         """Dense matrix FLOP/s for a precision or dtype (``"bf16"``, ``"tf32"``), None where unknown.
@@ -160,6 +183,24 @@ class DeviceSpec:
         """Bandwidth of the fastest link per direction. None where one is unknown, as that may be the fastest."""
         speeds = [link.bytes_per_s for link in self.links]
         return None if None in speeds else _highest(speeds)
+
+    @property
+    def interconnect(self) -> Interconnect:
+        """How fast it reaches other devices. Between nodes of a GPU whose network nobody told: the fastest port there
+        is; of other kinds of device, whose nodes have ports of every kind, unknown.
+        """
+        link, joins = self.link_bytes_per_s, max((link.joins for link in self.links), default=0)
+        if self.network is not None:
+            return Interconnect(
+                link_bytes_per_s=link,
+                link_ranks=joins,
+                network_bytes_per_s=self.network.bytes_per_s,
+                network_source=self.network.name,
+                network_adds=self.network.adds,
+            )
+        if self.kind == "cuda":
+            return Interconnect.at_best(link, link_ranks=joins)
+        return Interconnect(link_bytes_per_s=link, link_ranks=joins)
 
     @property
     def launch_latency_s(self) -> float | None:

@@ -1,28 +1,24 @@
-"""Collectives: what kind an op is, what it works on, and how fast the common algorithms are over a link.
+"""Collectives: what kind an op is, what it works on, and what a rank sends.
 
 Sizes follow nccl-tests (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md): of n ranks, S is what an all-reduce, reduce
 or broadcast works on, what an all-gather or gather has gathered in the end, what a reduce-scatter, all-to-all or
 scatter starts from. Algorithm bandwidth is S / t. Bus bandwidth is that times ``bus_factor``: what a link carries, so
 that it can be held against the link's speed whatever n is.
-
-Times of the algorithms, latency α a hop and B bytes/s a link and direction (Thakur, Rabenseifner, Gropp, "Optimization
-of collective communication operations in MPICH", 2005; Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth
-broadcast, reduction and scan", 2009):
-
-    ring  all-reduce 2(n−1)α + 2(n−1)/n·S/B; all-gather, reduce-scatter, all-to-all, gather, scatter
-          (n−1)α + (n−1)/n·S/B; broadcast, reduce (n−1)α + S/B; send, receive α + S/B
-    tree  all-reduce 2·log2(n)α + 2S/B; broadcast, reduce log2(n)α + S/B; none for the others
-
-The bound is bytes sent / B, as everywhere in Rooflight: the ring without its latency, which no tree undercuts.
 """
 
 from __future__ import annotations
 
 from enum import Enum
-from math import log2
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec, distinct_bytes
+
+Number = float | NDArray[np.floating[Any]] | NDArray[np.integer[Any]]
+"""One figure, or an array of them: of as many groups, or as many payloads."""
 
 
 class CollectiveKind(Enum):
@@ -72,8 +68,7 @@ _SHARED_OUT = (
     CollectiveKind.GATHER,
     CollectiveKind.SCATTER,
 )
-_FROM_ONE_OR_TO_ONE = (CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
-
+_SENDS_NOTHING = (CollectiveKind.RECEIVE, CollectiveKind.BARRIER)
 
 _DESTINATIONS = ("output_tensors", "output_tensor", "output_lists", "outputs", "output", "out")
 _SOURCES = ("tensors", "input_tensors", "input_tensor", "input_list", "inputs", "input", "tensor")
@@ -82,6 +77,11 @@ _SOURCES = ("tensors", "input_tensors", "input_tensor", "input_list", "inputs", 
 def kind_of(name: str) -> CollectiveKind | None:
     """The kind of collective that an op is, by its name; None for all other ops."""
     return _KINDS.get(name)
+
+
+def ops_of(kind: CollectiveKind) -> tuple[str, ...]:
+    """The names of the ops of a kind."""
+    return tuple(_OPS[kind].split())
 
 
 def waits(name: str) -> bool:
@@ -107,28 +107,39 @@ def payload_bytes(op: OpSignature, ranks: int) -> int:
     return distinct_bytes(destination if kind in _FROM_DESTINATION else source)
 
 
-def bus_factor(kind: CollectiveKind, ranks: int) -> float:
+def bus_factor(kind: CollectiveKind, ranks: Number) -> Number:
     """Bus over algorithm bandwidth, as nccl-tests has it: 2(n−1)/n, (n−1)/n or 1."""
     if kind is CollectiveKind.ALL_REDUCE:
         return 2 * (ranks - 1) / ranks
     return (ranks - 1) / ranks if kind in _SHARED_OUT else 1.0
 
 
-def ring_s(kind: CollectiveKind, ranks: int, payload: float, bytes_per_s: float, latency_s: float = 0.0) -> float:
-    """Seconds of a ring (of a pairwise exchange for all-to-all) over ``payload`` bytes. Formulas and source: above."""
-    if ranks < 2:
-        return 0.0
-    hops = 1 if kind in (CollectiveKind.SEND, CollectiveKind.RECEIVE) else ranks - 1
-    if kind is CollectiveKind.ALL_REDUCE:
-        hops *= 2
-    return hops * latency_s + bus_factor(kind, ranks) * payload / bytes_per_s
+def sent_share(kind: CollectiveKind, ranks: Number) -> Number:
+    """What one rank sends over its links, one direction, as a share of S: the least of all algorithms in which only
+    ranks add and copy. Of n ≥ 2 ranks
+
+        all-reduce 2(n−1)/n; all-gather, reduce-scatter, all-to-all (n−1)/n; broadcast, reduce, send 1;
+        gather, scatter 1/n, the rank's own part; receive, barrier 0
+
+    and of one rank 0. Lower bound of all-reduce: Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters
+    of workstations", 2009.
+    """
+    share: Number = _parts_sent(kind, ranks) / ranks
+    return share
 
 
-def tree_s(
-    kind: CollectiveKind, ranks: int, payload: float, bytes_per_s: float, latency_s: float = 0.0
-) -> float | None:
-    """Seconds of a double binary tree over ``payload`` bytes; None for kinds without one. Formulas, source: above."""
-    trips = 2 if kind is CollectiveKind.ALL_REDUCE else 1
-    if kind is not CollectiveKind.ALL_REDUCE and kind not in _FROM_ONE_OR_TO_ONE:
-        return None
-    return trips * (log2(ranks) * latency_s + payload / bytes_per_s) if ranks > 1 else 0.0
+def bytes_sent(kind: CollectiveKind, payload_bytes: int, ranks: int) -> int:
+    """``sent_share`` of a payload, rounded down to whole bytes."""
+    sent: int = payload_bytes * _parts_sent(kind, ranks) // ranks
+    return sent
+
+
+def _parts_sent(kind: CollectiveKind, ranks: Any) -> Any:
+    """How many of the n parts of S a rank sends."""
+    if kind in _SENDS_NOTHING:
+        return 0
+    if kind in _PARTS:
+        return ranks > 1
+    if kind in _SHARED_OUT:
+        return ranks - 1
+    return 2 * (ranks - 1) if kind is CollectiveKind.ALL_REDUCE else ranks * (ranks > 1)

@@ -6,7 +6,7 @@ Of one piece of work, or of one at many shapes (``costs.lanes``): its numbers ar
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import prod
 from typing import Final
@@ -19,7 +19,9 @@ from rooflight.costs.lanes import array_of, is_lanes, real
 from rooflight.costs.registry import cost_of, traits_of
 from rooflight.devices.spec import DeviceSpec
 from rooflight.network import collectives
+from rooflight.network.algorithms import least_s
 from rooflight.network.groups import RankGroup
+from rooflight.network.topology import Topology
 from rooflight.operators.many import Columns, over_shapes
 from rooflight.operators.operator import Operator
 from rooflight.records.signature import OpSignature
@@ -109,12 +111,27 @@ def facts_of(ops: Iterable[OpSignature], device: DeviceSpec) -> Facts | None:
 
 
 def bounded(ops: Iterable[OpSignature], device: DeviceSpec) -> tuple[Costed | Uncosted, ...]:
-    """Ops with their costs and bounds; why not, of an op without a cost."""
+    """Ops with their costs and bounds; why not, of an op without a cost. A send counts as one between nodes where its
+    group is on several: that is what models are taught, and what is asked of them.
+    """
     costs = ((op, cost_of(op)) for op in ops)
     return tuple(
-        cost if isinstance(cost, Uncosted) else Costed(op=op, cost=cost, bound=bound_of(cost, device))
+        cost if isinstance(cost, Uncosted) else Costed(op=op, cost=cost, bound=bound_of(_between_ends(cost), device))
         for op, cost in costs
     )
+
+
+def _between_ends(cost: OpCost) -> OpCost:
+    return cost if cost.traffic is None else replace(cost, traffic=cost.traffic.between_ends)
+
+
+def as_all_reduce(facts: Floats, device: DeviceSpec) -> Floats:
+    """Facts [works, facts] of collectives with the bound of an all-reduce that sends as many bytes among as many."""
+    sent, ranks, nodes = facts[:, -3:].T
+    topology = Topology(nodes=nodes, ranks_per_node=ranks / nodes, interconnect=device.interconnect)
+    payload = sent / collectives.bus_factor(collectives.CollectiveKind.ALL_REDUCE, np.maximum(ranks, 2))
+    network_s = np.asarray(least_s(collectives.CollectiveKind.ALL_REDUCE, payload, topology))
+    return np.column_stack([np.maximum(network_s, facts[:, 1:3].max(axis=1)), facts[:, 1:]])
 
 
 def facts_from(work: Sequence[Costed | Uncosted]) -> Facts | None:

@@ -29,7 +29,7 @@ def features_of(key: str, facts: Floats, device: DeviceSpec) -> Floats:
     kind = kind_of(key)
     fact = dict(zip(FACTS[kind], facts.T, strict=True))
     if kind is WorkKind.NETWORK:
-        return np.stack([_log(fact["bound_s"]), *_network(fact)], axis=1)
+        return np.stack(_network(fact, device.link_bytes_per_s or 1.0), axis=1)
     units = float(device.unit_count or 1)
     ridge = np.log(np.maximum(fact["compute_s"], _LEAST) / np.maximum(fact["memory_s"], _LEAST))
     columns = [
@@ -65,7 +65,7 @@ def names_of(key: str) -> tuple[str, ...]:
             shape = ("log heads", "log queries", "log keys", "log width", "group", "causal", "padded")
             return (*common, *shape, "log waves", "filled")
         case WorkKind.NETWORK:
-            return ("log bound", "log sent", "log ranks", "log nodes", "log ranks a node")
+            return ("log link", "log sent", "log ranks", "log nodes", "log ranks a node")
         case WorkKind.ROWS:
             rows = ("log rows", "log width", "align width", "log rows a unit", "log bytes over cache")
             return (*common, *rows, "log fresh", "fresh share", "log tensors")
@@ -109,10 +109,12 @@ def _attention(fact: Mapping[str, Floats], units: float) -> list[Floats]:
     return [*sizes, _log(waves), _filled(waves)]
 
 
-def _network(fact: Mapping[str, Floats]) -> list[Floats]:
-    """Bytes and who takes part: a link does not care what the bytes mean."""
-    ranks, nodes = _log(fact["ranks"]), _log(fact["nodes"])
-    return [_log(fact["sent"]), ranks, nodes, ranks - nodes]
+def _network(fact: Mapping[str, Floats], link_bytes_per_s: float) -> list[Floats]:
+    """Bytes, seconds they take over a link, and who takes part: a link does not care what the bytes mean. The bound is
+    none of them: it jumps between one node and two, so that it would not tell which work is larger.
+    """
+    ranks, nodes, sent = _log(fact["ranks"]), _log(fact["nodes"]), _log(fact["sent"])
+    return [sent - np.log(link_bytes_per_s), sent, ranks, nodes, ranks - nodes]
 
 
 def _row(fact: Mapping[str, Floats], units: float, cache_bytes: float) -> list[Floats]:

@@ -23,6 +23,7 @@ from rooflight.prediction.facts import (
     Floats,
     Integers,
     WorkKind,
+    as_all_reduce,
     facts_of,
     facts_of_shapes,
     is_plain,
@@ -276,20 +277,22 @@ class Predictor:
     def _batch(self, key: str, facts: Floats, device: DeviceSpec) -> Batch:
         model, source = self._model_for(key, facts)
         bound_s = facts[:, 0]
+        similar = source is Source.SIMILAR and kind_of(key) is WorkKind.NETWORK
+        base_s = as_all_reduce(facts, device)[:, 0] if similar else bound_s
         if model is None:
             typical = np.full(len(facts), TYPICAL_SLOWDOWN)
             unknown = np.zeros(len(facts), dtype=bool)
             low, high = np.maximum(0.0, typical - TYPICAL_SPREAD), typical + TYPICAL_SPREAD
             answer = Answer(slowdown=typical, low=low, high=high, known=unknown)
         else:
-            answer = model.answer(facts, device)
-            if source is Source.SIMILAR and kind_of(key) is WorkKind.NETWORK:
+            answer = model.answer(as_all_reduce(facts, device) if similar else facts, device)
+            if similar:
                 low = np.minimum(answer.low, np.maximum(0.0, answer.slowdown - NETWORK_SPREAD))
                 answer = replace(answer, low=low, high=np.maximum(answer.high, answer.slowdown + NETWORK_SPREAD))
         return Batch(
-            time_s=bound_s * np.exp(answer.slowdown),
-            low_s=bound_s * np.exp(answer.low),
-            high_s=bound_s * np.exp(answer.high),
+            time_s=np.maximum(bound_s, base_s * np.exp(answer.slowdown)),
+            low_s=np.maximum(bound_s, base_s * np.exp(answer.low)),
+            high_s=np.maximum(bound_s, base_s * np.exp(answer.high)),
             bound_s=bound_s,
             extrapolated=~answer.known | (source is not Source.REGRESSED),
         )

@@ -19,12 +19,9 @@ from rooflight.operators.many import accepted, over_shapes
 from rooflight.operators.operator import Shape
 from rooflight.prediction.facts import Costed, FactRows, Facts, bounded, facts_from, gathered
 from rooflight.prediction.measured_table import Floats, Integers, MeasuredTable
-from rooflight.records.dtypes import item_bytes
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.bound import uncached_memory_time
 
-NETWORK_BYTES_PER_S: Final = 100e9
-"""What a GPU can send to another node: one port of 800 Gbit/s, the fastest there is."""
 UNLISTED_HEADROOM: Final = 1.1
 """How far a part may clock above its matrix peaks' clock where it tells only that it does."""
 
@@ -40,7 +37,7 @@ class RowBounds:
     ``bound_s`` [rows, directions] sums ``bound_of`` over the ops of a direction. ``floor_s`` is what nothing at all
     can beat: without what an op may find or leave in a cache of unknown bandwidth, with clocks as high as the part
     goes, and convolutions with FEWEST_PRODUCTS. ``operand_bytes`` is the most that one op reads, or writes: it must be
-    in memory at once. Collectives are bound by the links of their node, or between nodes by NETWORK_BYTES_PER_S.
+    in memory at once. Collectives are bound as ``network.algorithms`` has it, in switches that add.
     ``facts`` [directions] are what models are taught, by kind of work: of no row of which nothing is known.
     """
 
@@ -84,12 +81,12 @@ def _expanded(found: Iterable[FactRows], places: Integers) -> tuple[FactRows, ..
 
 
 def _bounds_of_ops(
-    table: MeasuredTable, shape: Shape, ops: Sequence[OpSignature]
+    table: MeasuredTable, _: Shape, ops: Sequence[OpSignature]
 ) -> tuple[tuple[float, float, float], Facts | None]:
     """Bound, floor and bytes of operands as ``RowBounds`` has them, and facts, of one direction of a row."""
     work = bounded(ops, table.device)
     if registry.find(table.operator).ranks:
-        least_s = _collective_s(table.operator, shape, table)
+        least_s = _collective_s(work, table.device)
         return (least_s, least_s, 0.0), facts_from(work)
     return _sums(work, table.device), facts_from(work)
 
@@ -123,25 +120,8 @@ def _headroom(device: DeviceSpec) -> float:
     return known or (UNLISTED_HEADROOM if device.matrix_peak_clock_mhz else 1.0)
 
 
-def _collective_s(name: str, shape: Shape, table: MeasuredTable) -> float:
-    """Least time of a collective, whatever the algorithm: what must leave a rank, and what must leave its node.
-
-    A node's ranks share its ports, one a rank. An all-reduce sends each element at least once, in switches that add.
-    """
-    nodes, ranks_per_node = shape["nodes"], shape["gpus_per_node"]
-    ranks = nodes * ranks_per_node
-    size = shape["elements"] * item_bytes(table.dtype)
-    if ranks < 2:
-        return 0.0
-    rank_bytes, port_bytes = {
-        "all_reduce": (size, size / ranks_per_node),
-        "all_gather": (size, (nodes - 1) * size),
-        "reduce_scatter": (size * (ranks - 1) / ranks, size * (nodes - 1) / nodes / ranks_per_node),
-        "all_to_all": (size * (ranks - 1) / ranks, size * (nodes - 1) / nodes),
-        "p2p": (size, size),
-    }.get(name, (0, 0))
-    link = table.device.link_bytes_per_s
-    if nodes > 1:
-        return port_bytes / NETWORK_BYTES_PER_S
-    received = (ranks - 1) * size if name == "all_gather" else rank_bytes
-    return received / link if link else 0.0
+def _collective_s(work: Iterable[Costed | Uncosted], device: DeviceSpec) -> float:
+    """Least time of a collective, whatever the algorithm, in switches that add."""
+    traffics = [each.cost.traffic for each in work if isinstance(each, Costed)]
+    interconnect = device.interconnect.where_switches_add
+    return sum(traffic.between_ends.least_s(interconnect) for traffic in traffics if traffic)

@@ -116,7 +116,7 @@ def _for_larger(key: str, values: Floats, slowdown: Floats, way: Way | None) -> 
 
 
 def _largest(values: Floats) -> NDArray[np.bool_]:
-    """Which rows of features [rows, features] are the largest fifth by bound."""
+    """Which rows of features [rows, features] are the largest fifth by bound, of collectives by bytes sent."""
     return np.asarray(values[:, 0] >= np.quantile(values[:, 0], 1 - _LARGEST_SHARE))
 
 

@@ -285,7 +285,7 @@ class Analysis:
     @cached_property
     def communication(self) -> Communication:
         """The collectives: bytes, bounds, bandwidths, and how much of them no computing op hid."""
-        return communication_of(self.session, self._costs, self._bounds, self.device.link_bytes_per_s)
+        return communication_of(self.session, self._costs, self._bounds, self.device.interconnect)
 
     @property
     def busy_s(self) -> float | None:

@@ -70,7 +70,7 @@ class UnitTimes:
 
 
 def bound_of(cost: OpCost, device: DeviceSpec, float32_matrix: str = "float32") -> Bound:
-    """The bound of one op: max(matrix FLOPs / peak, vector FLOPs / peak, bytes / bandwidth, bytes sent / link).
+    """The bound of one op: max(matrix FLOPs / peak, vector FLOPs / peak, bytes / bandwidth, seconds to send).
 
     ``float32_matrix`` is the precision that float32 matrix products run at in the session (``"tfloat32"`` where the
     run allowed it). The cost may be of many shapes at once (``costs.lanes``); so are the seconds then. Roofline model:
@@ -93,7 +93,7 @@ def bound_of(cost: OpCost, device: DeviceSpec, float32_matrix: str = "float32") 
 def unit_times(cost: OpCost, device: DeviceSpec, float32_matrix: str = "float32") -> UnitTimes:
     """Seconds that matrix unit, vector unit and links need for one op. Arguments as ``bound_of`` has them."""
     unknown: list[str] = []
-    matrix_s = vector_s = network_s = 0.0
+    matrix_s = vector_s = 0.0
     if cost.matrix_flops:
         precision = precision_of(cost.matrix_dtype or "") or cost.matrix_dtype or "unknown"
         if precision == "float32":
@@ -102,9 +102,18 @@ def unit_times(cost: OpCost, device: DeviceSpec, float32_matrix: str = "float32"
     if cost.vector_flops:
         precision = precision_of(cost.vector_dtype or "") or "float32"  # integers run on the same lanes
         vector_s = _over(cost.vector_flops, device.vector_peak(precision), f"{precision} vector peak", unknown)
-    if cost.bytes_sent:
-        network_s = _over(cost.bytes_sent, device.link_bytes_per_s, "link bandwidth", unknown)
+    network_s = _network_time(cost, device, unknown)
     return UnitTimes(matrix_s=matrix_s, vector_s=vector_s, network_s=network_s, unknown=tuple(unknown))
+
+
+def _network_time(cost: OpCost, device: DeviceSpec, unknown: list[str]) -> float:
+    """Over the fastest link; between nodes, as ``network.algorithms`` bounds it."""
+    traffic = cost.traffic
+    if traffic is None or traffic.group.nodes == 1:
+        return _over(cost.bytes_sent, device.link_bytes_per_s, "link bandwidth", unknown) if cost.bytes_sent else 0.0
+    interconnect = device.interconnect
+    unknown += traffic.unknown_speeds(interconnect)
+    return traffic.least_s(interconnect)
 
 
 def float32_matrix_precision(environment: Mapping[str, str], device: DeviceSpec) -> str:

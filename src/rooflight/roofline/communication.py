@@ -1,19 +1,21 @@
 """Communication: how fast links let a session's collectives be, how fast they were, how much of them nothing hid.
 
-Formulas and conventions: ``rooflight.network.collectives``.
+Formulas and conventions: ``rooflight.network``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.costs.cost import OpCost, Uncosted
-from rooflight.network.collectives import CollectiveKind, bus_factor, kind_of, payload_bytes, ring_s, tree_s, waits
+from rooflight.network.algorithms import hierarchical_s, least_s, ring_s, tree_s
+from rooflight.network.collectives import CollectiveKind, Number, bus_factor, kind_of, payload_bytes, waits
 from rooflight.network.groups import RankGroup
+from rooflight.network.topology import Interconnect
 from rooflight.records.session import NO_PARENT, Float64, Int64, Session
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.bound import Bound
@@ -24,8 +26,8 @@ from rooflight.roofline.intervals import Intervals
 class Collective:
     """All calls of one kind of collective in one group of ranks.
 
-    ``bytes_sent`` is per rank and direction, ``payload_bytes`` the sum of S, ``bound_s``, ``ring_s`` and
-    ``tree_s`` sums over all calls, None where the link's speed is unknown or nothing is known to go faster.
+    ``bytes_sent`` is per rank and direction, ``payload_bytes`` the sum of S, ``bound_s``, ``ring_s``, ``tree_s`` and
+    ``hierarchical_s`` sums over all calls, None where a speed is unknown or the kind has no such algorithm.
     ``measured_s`` sums the ``timed_calls`` and ends with the data, the wait for slower ranks included; of it,
     ``exposed_s`` passed while no computing op of this rank ran, ``overlapped_s`` is the rest.
     """
@@ -38,6 +40,7 @@ class Collective:
     bound_s: float | None
     ring_s: float | None
     tree_s: float | None
+    hierarchical_s: float | None
     timed_calls: int = 0
     timed_payload_bytes: int = 0
     timed_bound_s: float | None = None
@@ -54,7 +57,7 @@ class Collective:
     def bus_bytes_per_s(self) -> float | None:
         """Algorithm bandwidth × bus factor: what to hold against the speed of a link."""
         speed = self.algorithm_bytes_per_s
-        return None if speed is None else speed * bus_factor(self.kind, self.group.size)
+        return None if speed is None else speed * float(bus_factor(self.kind, self.group.size))
 
     @property
     def efficiency(self) -> float | None:
@@ -69,9 +72,11 @@ class Communication:
     ``measured_s``, ``exposed_s`` and ``overlapped_s`` are sums over the collectives; of two at a time both count.
     ``exposed_step_s`` is the part of the step during which some collective and no computing op ran, each moment once.
     ``op_bound_s`` sums the op bounds of the timed calls. None: nothing was timed, or it is not known when ops began.
+    ``interconnect`` is what the bounds are of; None without collectives.
     """
 
     collectives: tuple[Collective, ...] = ()
+    interconnect: Interconnect | None = None
     measured_s: float | None = None
     exposed_s: float | None = None
     overlapped_s: float | None = None
@@ -84,41 +89,41 @@ class Communication:
         """What this rank sent, one direction."""
         return sum(collective.bytes_sent for collective in self.collectives)
 
+    @property
+    def between_nodes(self) -> bool:
+        """Whether some group is known to be on several nodes, so that the network bounds it."""
+        return any(collective.group.nodes > 1 for collective in self.collectives)
+
 
 def communication_of(
     session: Session,
     costs: Sequence[OpCost | Uncosted],
     bounds: Sequence[Bound | None],
-    link_bytes_per_s: float | None,
-    link_latency_s: float = 0.0,
+    interconnect: Interconnect,
 ) -> Communication:
-    """What a session's collectives send, need and took. ``costs`` and ``bounds`` go with its signatures; the speed of
-    the link is per direction, None where it is unknown.
-    """
+    """What a session's collectives send, need and took. ``costs`` and ``bounds`` go with its signatures."""
     is_collective = np.array([kind_of(op.name) is not None for op in session.signatures], dtype=bool)
     signature = session.columns.signature
     records = np.flatnonzero(session.counted & is_collective[signature]) if len(is_collective) else np.empty(0, int)
     if not len(records):
         return Communication()
+    called = signature[records]
+    calls = {int(n): _Call.of(session.signatures[n], costs[n], interconnect) for n in np.unique(called)}
     times = _times(session, records)
     rows: dict[tuple[CollectiveKind, RankGroup], list[int]] = {}
-    keys: dict[int, tuple[CollectiveKind, RankGroup]] = {}
-    for position, number in enumerate(signature[records].tolist()):
-        key = keys.get(number) or keys.setdefault(number, _key(session.signatures[number]))
-        rows.setdefault(key, []).append(position)
+    for position, number in enumerate(called.tolist()):
+        rows.setdefault((calls[number].kind, calls[number].group), []).append(position)
     collectives = [
-        _collective(
-            key, signature[records[where]], session.signatures, costs, _Times.of(times, where),
-            link_bytes_per_s, link_latency_s,
-        )
-        for key, where in rows.items()
-    ]  # fmt: skip
+        _collective([calls[number] for number in called[where].tolist()], _Times.of(times, where))
+        for where in rows.values()
+    ]
     timed = np.isfinite(times.measured_s)
-    op_bounds = [bounds[number] for number in signature[records[timed]].tolist()]
+    op_bounds = [bounds[number] for number in called[timed].tolist()]
     return Communication(
         collectives=tuple(
             sorted(collectives, key=lambda c: (-(c.measured_s or 0.0), -(c.bound_s or 0.0), c.kind.value))
         ),
+        interconnect=interconnect,
         measured_s=_total(times.measured_s, timed),
         exposed_s=_total(times.exposed_s, timed),
         overlapped_s=_total(times.measured_s - times.exposed_s, timed),
@@ -128,10 +133,39 @@ def communication_of(
     )
 
 
-def _key(op: OpSignature) -> tuple[CollectiveKind, RankGroup]:
-    kind = kind_of(op.name)
-    assert kind is not None
-    return kind, replace(RankGroup.of(op), name="")  # groups of the same ranks share a row, whatever torch calls them
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """One call of a signature; seconds are None where a speed is unknown or there is no such algorithm."""
+
+    kind: CollectiveKind
+    group: RankGroup
+    payload_bytes: int
+    bytes_sent: int
+    bound_s: float | None
+    ring_s: float | None
+    tree_s: float | None
+    hierarchical_s: float | None
+
+    @staticmethod
+    def of(op: OpSignature, cost: OpCost | Uncosted, interconnect: Interconnect) -> _Call:
+        kind, group = kind_of(op.name), RankGroup.of(op)
+        assert kind is not None
+        payload = payload_bytes(op, max(1, group.size))
+        topology = interconnect.joining(group)
+        ring, tree, hierarchical = (
+            _known(algorithm(kind, payload, topology)) if group.size else None
+            for algorithm in (ring_s, tree_s, hierarchical_s)
+        )
+        return _Call(
+            kind=kind,
+            group=replace(group, name=""),  # groups of the same ranks share a row, whatever torch calls them
+            payload_bytes=payload,
+            bytes_sent=cost.bytes_sent if isinstance(cost, OpCost) else 0,
+            bound_s=None if ring is None else _known(least_s(kind, payload, topology)),
+            ring_s=ring,
+            tree_s=tree,
+            hierarchical_s=hierarchical,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,54 +216,38 @@ def _computing(session: Session) -> NDArray[np.bool_]:
     return np.asarray(found, dtype=bool)
 
 
-def _collective(
-    key: tuple[CollectiveKind, RankGroup],
-    numbers: NDArray[np.int32],
-    signatures: Sequence[OpSignature],
-    costs: Sequence[OpCost | Uncosted],
-    times: _Times,
-    link: float | None,
-    latency_s: float,
-) -> Collective:
-    kind, group = key
+def _collective(calls: Sequence[_Call], times: _Times) -> Collective:
+    """Calls of one kind in one group, with their times."""
     timed = np.isfinite(times.measured_s)
-    calls = _counted(numbers)
-    timed_calls = _counted(numbers[timed])
-    payloads = {number: payload_bytes(signatures[number], max(1, group.size)) for number in calls}
-    sent = {number: cost.bytes_sent if isinstance(cost := costs[number], OpCost) else 0 for number in calls}
-    known = link is not None and group.size > 0
-    trees = [tree_s(kind, group.size, payloads[n], link, latency_s) for n in calls] if link and known else []
-    exposed_s = _total(times.exposed_s, timed)
-    measured_s = _total(times.measured_s, timed)
+    timed_calls = [call for call, known in zip(calls, timed, strict=True) if known]
+    exposed_s, measured_s = _total(times.exposed_s, timed), _total(times.measured_s, timed)
     return Collective(
-        kind=kind,
-        group=group,
-        calls=len(numbers),
-        bytes_sent=sum(sent[n] * count for n, count in calls.items()),
-        payload_bytes=sum(payloads[n] * count for n, count in calls.items()),
-        bound_s=sum(sent[n] * count for n, count in calls.items()) / link if link and known else None,
-        ring_s=(
-            sum(ring_s(kind, group.size, payloads[n], link, latency_s) * count for n, count in calls.items())
-            if link and known
-            else None
-        ),
-        tree_s=(
-            sum(tree * count for tree, count in zip(trees, calls.values(), strict=True) if tree is not None)
-            if trees and None not in trees
-            else None
-        ),
-        timed_calls=int(timed.sum()),
-        timed_payload_bytes=sum(payloads[n] * count for n, count in timed_calls.items()),
-        timed_bound_s=sum(sent[n] * count for n, count in timed_calls.items()) / link if link and known else None,
+        kind=calls[0].kind,
+        group=calls[0].group,
+        calls=len(calls),
+        bytes_sent=sum(call.bytes_sent for call in calls),
+        payload_bytes=sum(call.payload_bytes for call in calls),
+        bound_s=_sum([call.bound_s for call in calls]),
+        ring_s=_sum([call.ring_s for call in calls]),
+        tree_s=_sum([call.tree_s for call in calls]),
+        hierarchical_s=_sum([call.hierarchical_s for call in calls]),
+        timed_calls=len(timed_calls),
+        timed_payload_bytes=sum(call.payload_bytes for call in timed_calls),
+        timed_bound_s=_sum([call.bound_s for call in timed_calls]),
         measured_s=measured_s,
         exposed_s=exposed_s,
         overlapped_s=None if exposed_s is None or measured_s is None else measured_s - exposed_s,
     )
 
 
-def _counted(numbers: NDArray[np.int32]) -> Mapping[int, int]:
-    found, counts = np.unique(numbers, return_counts=True)
-    return dict(zip(found.tolist(), counts.tolist(), strict=True))
+def _sum(seconds: Sequence[float | None]) -> float | None:
+    """The sum; None where one of them is not known."""
+    known = [each for each in seconds if each is not None]
+    return sum(known) if len(known) == len(seconds) else None
+
+
+def _known(seconds: Number | None) -> float | None:
+    return float(seconds) if seconds is not None and np.isfinite(seconds) else None
 
 
 def _total(seconds: Float64, timed: NDArray[np.bool_]) -> float | None:

@@ -13,6 +13,7 @@ class CollectiveData(Fields, frozen=True, kw_only=True):
 
     kind: str
     group_size: int
+    group_nodes: int
     group_ranks: tuple[int, ...] | None
     group_description: str | None
     calls: int
@@ -22,12 +23,23 @@ class CollectiveData(Fields, frozen=True, kw_only=True):
     bound_s: float | None
     ring_s: float | None
     tree_s: float | None
+    hierarchical_s: float | None
     measured_s: float | None
     exposed_s: float | None
     overlapped_s: float | None
     algorithm_bytes_per_s: float | None
     bus_bytes_per_s: float | None
     efficiency: float | None
+
+
+class NetworkData(Fields, frozen=True, kw_only=True):
+    """What the bounds between nodes are of; ``known`` is false of the fastest port there is, of which they are where
+    nobody told of the cluster's network.
+    """
+
+    bytes_per_s: float | None
+    source: str
+    known: bool
 
 
 class CommunicationData(Fields, frozen=True, kw_only=True):
@@ -39,9 +51,15 @@ class CommunicationData(Fields, frozen=True, kw_only=True):
     overlapped_s: float | None
     exposed_step_s: float | None
     untimed_calls: int
+    network: NetworkData | None
     collectives: tuple[CollectiveData, ...]
 
 
+_MEASURED_NOTE = (
+    "Payload and bandwidths as nccl-tests counts them; exposed: no computing op of this rank ran meanwhile. "
+    "The wait for slower ranks is part of a collective's time."
+)
+_NOTE = "Payload as nccl-tests counts it; ring and tree without latency."
 _MEASURED = (
     Column("measured", "s"),
     Column("exposed", "s"),
@@ -71,12 +89,23 @@ def collectives_table(communication: Communication, top: int) -> Table:
         rows=tuple(_row(collective, measured) for collective in communication.collectives),
         top=top,
         optional=("calls", "overlapped", "alg bw"),
-        note=(
-            "Payload and bandwidths as nccl-tests counts them; exposed: no computing op of this rank ran meanwhile. "
-            "The wait for slower ranks is part of a collective's time."
-            if measured
-            else "Payload as nccl-tests counts it; ring and tree without latency."
-        ),
+        note=(_MEASURED_NOTE if measured else _NOTE) + network_text(communication),
+    )
+
+
+def network_text(communication: Communication) -> str:
+    """Which network the bounds between nodes are of, as a sentence to add; empty where nothing goes between nodes."""
+    joins = communication.interconnect
+    if joins is None or not communication.between_nodes:
+        return ""
+    if joins.network_bytes_per_s is None:
+        return " What goes between nodes has no bound: the device's file tells of no network."
+    speed = Quantity(joins.network_bytes_per_s, "B/s")
+    if joins.network_known:
+        return f" Between nodes a rank sends {speed}: {joins.network_source}."
+    return (
+        f" Between nodes a rank sends at most {speed}, {joins.network_source}: "
+        "a [network] in the device's file tells what this cluster has."
     )
 
 
@@ -97,14 +126,23 @@ def communication_data(communication: Communication) -> CommunicationData:
         overlapped_s=communication.overlapped_s,
         exposed_step_s=communication.exposed_step_s,
         untimed_calls=communication.untimed_calls,
+        network=_network_data(communication),
         collectives=tuple(map(_collective_data, communication.collectives)),
     )
+
+
+def _network_data(communication: Communication) -> NetworkData | None:
+    joins = communication.interconnect
+    if joins is None or not communication.between_nodes:
+        return None
+    return NetworkData(bytes_per_s=joins.network_bytes_per_s, source=joins.network_source, known=joins.network_known)
 
 
 def _collective_data(collective: Collective) -> CollectiveData:
     return CollectiveData(
         kind=collective.kind.value,
         group_size=collective.group.size,
+        group_nodes=collective.group.nodes,
         group_ranks=tuple(collective.group.ranks) or None,
         group_description=collective.group.description or None,
         calls=collective.calls,
@@ -114,6 +152,7 @@ def _collective_data(collective: Collective) -> CollectiveData:
         bound_s=collective.bound_s,
         ring_s=collective.ring_s,
         tree_s=collective.tree_s,
+        hierarchical_s=collective.hierarchical_s,
         measured_s=collective.measured_s,
         exposed_s=collective.exposed_s,
         overlapped_s=collective.overlapped_s,
