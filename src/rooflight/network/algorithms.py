@@ -27,10 +27,15 @@ once: S instead of 2(n−1)/n·S, and S instead of 2(N−1)/N·S out of a node.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from rooflight.network.collectives import CollectiveKind, Number, bus_factor, sent_share
+from rooflight.network.collectives import CollectiveKind, bus_factor, sent_share
 from rooflight.network.topology import Topology
+
+if TYPE_CHECKING:
+    from rooflight.network.collectives import Number
 
 _ONE_TO_ONE = (CollectiveKind.SEND, CollectiveKind.RECEIVE)
 _ROOTED = (CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
@@ -44,8 +49,8 @@ def ring_s(kind: CollectiveKind, payload: Number, topology: Topology) -> Number:
     if kind is CollectiveKind.ALL_TO_ALL:
         moving = _pairwise_s(payload, topology)
     else:
-        moving = bus_factor(kind, ranks) * payload / topology.bytes_per_s
-    return _of_several(topology, steps * topology.latency_s + moving)
+        moving = bus_factor(kind, ranks) * payload / _carried_bytes_per_s(topology)
+    return _of_several(topology, steps * _hop_s(topology) + moving)
 
 
 def tree_s(kind: CollectiveKind, payload: Number, topology: Topology) -> Number | None:
@@ -57,7 +62,7 @@ def tree_s(kind: CollectiveKind, payload: Number, topology: Topology) -> Number 
         np.log2(topology.nodes) * joins.network_latency_s + np.log2(topology.ranks_per_node) * joins.link_latency_s
     )
     trips = 2 if kind is CollectiveKind.ALL_REDUCE else 1
-    return _of_several(topology, trips * (climb_s + payload / topology.bytes_per_s))
+    return _of_several(topology, trips * (climb_s + payload / _carried_bytes_per_s(topology)))
 
 
 def hierarchical_s(kind: CollectiveKind, payload: Number, topology: Topology) -> Number | None:
@@ -113,6 +118,23 @@ def port_share(kind: CollectiveKind, topology: Topology) -> Number:
     if kind is CollectiveKind.ALL_REDUCE and not topology.interconnect.network_adds:
         return 2 * (nodes - 1) / nodes / here
     return several / here
+
+
+def _carried_bytes_per_s(topology: Topology) -> Number:
+    """R: what a ring or tree through all ranks carries at one of them, one direction. Between nodes it is no more than
+    the ports of a node together, as NCCL runs a ring through each ("multi-rail").
+    """
+    link, network = _speed(topology.interconnect.link_bytes_per_s), _speed(topology.interconnect.network_bytes_per_s)
+    ports = topology.ranks_per_node * network
+    # a lone rank of its node reaches the port even where nobody knows its link
+    between = np.where(topology.ranks_per_node > 1, np.minimum(link, ports), np.fmin(link, ports))
+    return np.where(topology.nodes > 1, between, link)
+
+
+def _hop_s(topology: Topology) -> Number:
+    """Latency of a step that all ranks take at once: that of its slowest hop."""
+    joins = topology.interconnect
+    return np.where(topology.nodes > 1, joins.network_latency_s, joins.link_latency_s)
 
 
 def _least_share(kind: CollectiveKind, ranks: Number, *, adds: bool) -> Number:

@@ -9,16 +9,17 @@ that it can be held against the link's speed whatever n is.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec, distinct_bytes
 
-Number = float | NDArray[np.floating[Any]] | NDArray[np.integer[Any]]
-"""One figure, or an array of them: of as many groups, or as many payloads."""
+if TYPE_CHECKING:  # formulas cost a session where there is no numpy
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Number = float | NDArray[np.floating[Any]] | NDArray[np.integer[Any]]
+    """One figure, or an array of them: of as many groups, or as many payloads."""
 
 
 class CollectiveKind(Enum):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
-from rooflight.network.collectives import Number
 from rooflight.network.groups import RankGroup
+
+if TYPE_CHECKING:
+    from rooflight.network.collectives import Number
 
 FASTEST_PORT_BYTES_PER_S: Final = 100e9
 """What a GPU can send to other nodes at most: a port of 800 Gbit/s, one direction, as in ConnectX-8 and Quantum-X800
@@ -85,25 +85,3 @@ class Topology:
     def ranks(self) -> Number:
         """Ranks in all."""
         return self.nodes * self.ranks_per_node
-
-    @property
-    def bytes_per_s(self) -> Number:
-        """What a ring or tree through all ranks carries, at one rank, in one direction: within a node the link, between
-        nodes no more than the ports of a node together, as NCCL runs a ring through each. NaN where that is unknown.
-
-        Source: "multi-rail" rings, NCCL's documentation of topologies (``src/graph/search.cc``).
-        """
-        link, network = _known(self.interconnect.link_bytes_per_s), _known(self.interconnect.network_bytes_per_s)
-        ports = self.ranks_per_node * network
-        # a lone rank of its node reaches the port even where nobody knows its link
-        between = np.where(self.ranks_per_node > 1, np.minimum(link, ports), np.fmin(link, ports))
-        return np.where(self.nodes > 1, between, link)
-
-    @property
-    def latency_s(self) -> Number:
-        """Seconds of a step that all ranks take at once: the slowest hop."""
-        return np.where(self.nodes > 1, self.interconnect.network_latency_s, self.interconnect.link_latency_s)
-
-
-def _known(speed: float | None) -> float:
-    return np.nan if speed is None else speed

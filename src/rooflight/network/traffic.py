@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from rooflight.network import collectives
-from rooflight.network.algorithms import least_s
 from rooflight.network.collectives import CollectiveKind
 from rooflight.network.groups import RankGroup
 from rooflight.network.topology import Interconnect
@@ -31,6 +30,8 @@ class Traffic:
 
     def least_s(self, interconnect: Interconnect) -> float:
         """The bound of the call: nothing beats it. A speed that it needs and nobody knows bounds nothing: 0 s."""
+        from rooflight.network.algorithms import least_s  # needs numpy, which formulas do without
+
         return self.payload_bytes * float(least_s(self.kind, 1.0, interconnect.joining(self.group)))
 
     def unknown_speeds(self, interconnect: Interconnect) -> tuple[str, ...]:

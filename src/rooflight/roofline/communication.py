@@ -7,19 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.network.algorithms import hierarchical_s, least_s, ring_s, tree_s
-from rooflight.network.collectives import CollectiveKind, Number, bus_factor, kind_of, payload_bytes, waits
+from rooflight.network.collectives import CollectiveKind, bus_factor, kind_of, payload_bytes, waits
 from rooflight.network.groups import RankGroup
 from rooflight.network.topology import Interconnect
 from rooflight.records.session import NO_PARENT, Float64, Int64, Session
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.bound import Bound
 from rooflight.roofline.intervals import Intervals
+
+if TYPE_CHECKING:
+    from rooflight.network.collectives import Number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
