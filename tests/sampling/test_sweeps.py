@@ -9,9 +9,10 @@ from rooflight.operators.sizes import ADD, MUL, Axis, Span
 from rooflight.records.sample_file import Rows
 from rooflight.records.samples import Row, Status
 from rooflight.sampling.grids import Grid, full_grid, small_shapes
-from rooflight.sampling.request import seconds
+from rooflight.sampling.request import SamplingRequest, seconds
 from rooflight.sampling.smart_sweep import SmartSweep
 from rooflight.sampling.sweeps import PointSweep
+from rooflight.sampling.tasks import tasks
 
 COPY = registry.find("copy")
 ONE_PROCESS = [operator for operator in registry.every() if not operator.ranks]
@@ -160,3 +161,13 @@ def test_every_operator_has_its_sweeps(operator):
     shape = SmartSweep(operator, "bfloat16", budget_s=100.0, kind="cuda").next(Rows(operator.parameters))
     assert shape is not None
     assert operator.refusal(shape) is None
+
+
+def test_operators_share_the_budget_of_a_smart_sweep_that_names_none():
+    found = tasks(SamplingRequest(sweep="smart", budget_s=100.0, cpu=True))
+    shares = {task.job.operator.name: task.sweep.budget_s for task in found}
+    declared = {operator.name: operator.smart_share for operator in registry.every() if operator.smart_share}
+    assert shares == pytest.approx({name: 100 * share / sum(declared.values()) for name, share in declared.items()})
+    assert list(shares)[0] == "gemm"
+    named = tasks(SamplingRequest(operators=("gemm", "copy"), sweep="smart", budget_s=100.0, cpu=True))
+    assert [task.sweep.budget_s for task in named] == [50.0, 50.0]

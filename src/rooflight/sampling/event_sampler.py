@@ -12,7 +12,7 @@ from rooflight.operators.operator import Operator, Shape
 from rooflight.records.samples import Row, Status
 from rooflight.sampling.event_times import NoSuchEventError, Target, Trace, read, times_s
 from rooflight.sampling.profiling import profiler
-from rooflight.sampling.runner import failure_of
+from rooflight.sampling.runner import FEWEST, failure_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,11 @@ class EventSampler:
         except Exception as error:  # what a kernel refuses shows only when it runs
             status, note = failure_of(error, self.kind)
             return status, {}, note
-        return Status.OK, dict(zip(operator.directions, found, strict=True)), ""
+        samples = dict(zip(operator.directions, found, strict=True))
+        least = min(len(times) for times in found)
+        if least < FEWEST:
+            return Status.FAILED, samples, f"{least} of {self._timing.active} calls have all events of the targets"
+        return Status.OK, samples, ""
 
     def _trace(self, operator: Operator, shape: Shape) -> Trace:
         import torch

@@ -22,7 +22,8 @@ from rooflight.records.tensor import UNSHARED
 
 Run = Callable[[], object]
 
-_FEWEST = 3
+FEWEST = 3
+"""Samples of a direction below which a row is not ok."""
 _LONG = 0.1
 _MEMORY_SHARE = 0.9
 _SHORT_S = 200e-6
@@ -123,8 +124,8 @@ class Sampler:
         except Exception as error:  # what a kernel refuses shows only when it runs
             status, note = failure_of(error, self.kind)
             return status, {}, note
-        if any(len(taken) < _FEWEST for taken in samples.values()):
-            return Status.TIME_BOX, samples, f"{_FEWEST} samples take more than {self.repeats.box_s:g} s"
+        if any(len(taken) < FEWEST for taken in samples.values()):
+            return Status.TIME_BOX, samples, f"{FEWEST} samples take more than {self.repeats.box_s:g} s"
         return Status.OK, samples, ""
 
     def _samples(self, run: Run, *, ranks: bool) -> tuple[float, ...]:

@@ -47,7 +47,9 @@ def tasks(request: SamplingRequest) -> tuple[Task, ...]:
         return (_configured(request, estimate_train_time.load(request.config)),)
     found = [operator for word in dict.fromkeys(request.operators) for operator in operators_of(word)]
     if request.sweep == "smart":
-        return _smart(request, found or [operator for operator in registry.every() if operator.smart_share])
+        # the largest shares first: who interrupts a sweep has the most of what it is for
+        shared = sorted(registry.every(), key=lambda operator: -operator.smart_share)
+        return _smart(request, found or [operator for operator in shared if operator.smart_share])
     points = small_shapes if request.sweep == "test" else full_grid
     return tuple(
         Task(
