@@ -51,6 +51,13 @@ def test_what_would_execute_is_seen(tmp_path, code, found):
     assert executing(path) == found
 
 
+def test_only_the_console_draws_tables_and_only_reports_reach_standard_output():
+    drawing = [path for path in SOURCES if "rich.table" in path.read_text()]
+    assert [path.name for path in drawing] == ["console.py"]
+    outside = [path for path in SOURCES if "reporting" not in path.parts]
+    assert [path for path in outside if "render_json" in path.read_text() or "write_report" in path.read_text()] == []
+
+
 def test_the_front_door_is_small_and_every_name_opens():
     import rooflight
 

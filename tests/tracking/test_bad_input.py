@@ -66,7 +66,7 @@ SEAMS: dict[str, tuple[Any, str]] = {
     "marks": (HostMarks, "cut"),
     "the look of a call": (spans, "look_of"),
     "a hook in backward": (spans, "_call_before"),
-    "reading an op": (DispatchSource, "_append"),
+    "reading an op": (DispatchSource, "_note"),
     "entering a module": (ModuleTracker, "_entered"),
     "leaving a module": (ModuleTracker, "_left"),
     "the name of a function": (functions, "function_name"),

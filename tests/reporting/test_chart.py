@@ -1,0 +1,62 @@
+"""Pictures: values land where the axes say, areas stack, bars of a waterfall begin where the last one ended."""
+
+from __future__ import annotations
+
+from xml.etree.ElementTree import Element
+
+import pytest
+
+from rooflight.records.series import Axis, Line, Mark, Series
+from rooflight.reporting.chart import chart_of
+
+
+def chart(*lines: Line, **axes: Axis) -> Element:
+    both = {"x": Axis(name="x"), "y": Axis(name="y", unit="s")} | axes
+    return chart_of(Series(id="it", title="It", lines=lines, **both))
+
+
+def corners(polygon: Element) -> list[tuple[float, float]]:
+    return [tuple(map(float, pair.split(","))) for pair in polygon.get("points", "").split()]
+
+
+def test_areas_stand_on_each_other():
+    picture = chart(
+        Line(name="a", x=(0.0, 1.0), y=(2.0, 2.0), mark=Mark.AREA),
+        Line(name="b", x=(0.0, 1.0), y=(1.0, 3.0), mark=Mark.AREA),
+    )
+    below, above = map(corners, picture.iter("polygon"))
+    assert above[2:] == below[1::-1]  # the lower edge, from right to left, is the upper edge of the one below
+    assert below[0][1] == below[1][1]
+    assert above[1][1] < above[0][1]  # 5 is higher up than 3
+
+
+def test_bars_of_a_waterfall_begin_where_the_last_one_ended():
+    picture = chart(Line(name="t", x=("a", "b", "c"), y=(2.0, 3.0, -1.0), base=(0.0, 2.0, 5.0), mark=Mark.BARS))
+    bars = [(float(bar.get("x", 0)), float(bar.get("width", 0))) for bar in picture.iter("rect")]
+    (one, first), (two, second), (three, third) = bars
+    assert two == pytest.approx(one + first, abs=0.01)
+    assert second == pytest.approx(first * 3 / 2, rel=0.01)
+    assert three + third == pytest.approx(two + second, abs=0.01)  # it goes back from 5 to 4
+    assert {text.text for text in picture.iter("text")} >= {"a", "b", "c", "2.00 s", "-1.00 s"}
+
+
+def test_a_logarithmic_axis_leaves_out_what_it_cannot_show():
+    points = Line(name="ops", x=(0.0, 1.0, 10.0), y=(1.0, 10.0, 0.0), mark=Mark.POINTS, labels=("no", "mm", "no"))
+    axis = Axis(name="speed", unit="FLOP/s", logarithmic=True)
+    (circle,) = chart(points, x=Axis(name="x", unit="FLOP/B", logarithmic=True), y=axis).iter("circle")
+    (title,) = circle.iter("title")
+    assert title.text == "mm: 1.00 FLOP/B, 10.0 FLOP/s"
+
+
+def test_several_lines_have_a_legend_and_one_has_none():
+    line = Line(name="only", x=(0.0, 1.0), y=(1.0, 2.0))
+    assert not list(chart(line).iter("li"))
+    assert [item[0].tail for item in chart(line, Line(name="other", x=(0.0,), y=(1.0,))).iter("li")] == [
+        "only",
+        "other",
+    ]
+
+
+def test_nothing_to_draw_is_no_mistake():
+    assert list(chart().iter("svg"))
+    assert list(chart(Line(name="empty", x=(), y=(), mark=Mark.BARS)).iter("svg"))
