@@ -339,3 +339,16 @@ def test_a_python_level_subclass_is_recorded_as_a_tensor() -> None:
 def test_parameters_and_buffers_are_tensors() -> None:
     names, _ = recorded(lambda: nn.Parameter(torch.ones(3)) + nn.Buffer(torch.ones(3)))
     assert names[-1] == "add"
+
+
+def test_views_that_give_several_tensors_tell_their_layouts() -> None:
+    x = torch.ones(4, 6)
+    with rl.record() as recording:
+        for _ in range(2):
+            x.split([2, 4], dim=1)
+        x.split([3, 3], dim=1)
+    first, again, other = [op.signature for op in recording.session.records]
+    assert first.input_shapes == ((4, 6),)
+    assert [(tensor.shape, tensor.strides) for tensor in first.outputs] == [((4, 2), (6, 1)), ((4, 4), (6, 1))]
+    assert again == first
+    assert [tensor.shape for tensor in other.outputs] == [(4, 3), (4, 3)]
