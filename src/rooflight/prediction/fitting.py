@@ -13,7 +13,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from threading import Thread
 from time import sleep
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from rooflight.prediction.model import Expert, Model
 from rooflight.prediction.reading import read_file
 from rooflight.prediction.row_bounds import RowBounds, row_bounds
 from rooflight.prediction.teaching import LEAST_ROWS, Shown, join, teach, teach_others
+
+Item = TypeVar("Item")
 
 _MANY_ROWS: Final = 20_000
 """Times from which several processes are worth their start."""
@@ -91,36 +93,47 @@ def learn_all(
     """Models of all kinds of which some device has enough rows. ``processes`` as ``read_for_fit`` has it,
     ``trees_only`` as ``teach``.
     """
-    groups: dict[tuple[str, str], list[Shown]] = {}
-    for each in shown:
-        groups.setdefault((each.key, each.device.name), []).append(each)
-    whole = {place: _together(group) for place, group in groups.items()}
-    few = {
-        f"{key} on {device}": len(each.facts) for (key, device), each in whole.items() if len(each.facts) < LEAST_ROWS
-    }
-    enough = sorted(
-        (each for each in whole.values() if len(each.facts) >= LEAST_ROWS), key=lambda each: -len(each.facts)
-    )
-    others: dict[str, list[Shown]] = {}
-    for each in enough:
-        if is_plain(each.key, each.facts):
-            others.setdefault(each.device.name, []).append(each)
-    experts: dict[str, list[tuple[Expert, Shown]]] = {}
+    whole = [_together(group) for group in _grouped(shown, lambda each: (each.key, each.device.name)).values()]
+    few = {f"{each.key} on {each.device.name}": len(each.facts) for each in whole if len(each.facts) < LEAST_ROWS}
+    enough = [each for each in whole if len(each.facts) >= LEAST_ROWS]
+    enough.sort(key=lambda each: -len(each.facts))  # what takes longest begins first
     with _workers(sum(len(each.facts) for each in enough), processes) as run:
-        for number, (each, expert) in enumerate(
-            zip(enough, run(partial(teach, trees_only=trees_only), enough), strict=True)
-        ):
-            experts.setdefault(each.key, []).append((expert, each))
-            progress(f"learned {number + 1} of {len(enough)}: {each.key} on {each.device.name}, {expert.rows} times")
+        taught = []
+        for each, expert in zip(enough, run(partial(teach, trees_only=trees_only), enough), strict=True):
+            taught.append((expert, each))
+            done = f"learned {len(taught)} of {len(enough)}"
+            progress(f"{done}: {each.key} on {each.device.name}, {expert.rows} times")
         progress("learning what ops and devices have in common")
-        pairs = [sorted(experts[key], key=lambda pair: pair[0].device) for key in sorted(experts)]
-        jobs: list[Callable[[], Any]] = [partial(teach_others, each, trees_only=trees_only) for each in others.values()]
-        jobs += [partial(join, [expert for expert, _ in pair], [each for _, each in pair]) for pair in pairs]
-        found = list(run(_call, jobs))
-    general, models = found[: len(others)], found[len(others) :]
-    if general:
-        models.insert(0, Model(key=OTHERS_KEY, experts=tuple(general), unseen=_of_others(general)))
-    return Fit(models=tuple(models), few=few)
+        models = _models(taught, run, trees_only=trees_only)
+    return Fit(models=models, few=few)
+
+
+def _models(
+    taught: Sequence[tuple[Expert, Shown]], run: Callable[..., Iterable[Any]], *, trees_only: bool
+) -> tuple[Model, ...]:
+    """A model of each kind of work from its devices' experts; before them one of other ops, where any could be."""
+    plain = _grouped((each for _, each in taught if is_plain(each.key, each.facts)), lambda each: each.device.name)
+    kinds = _grouped(taught, lambda pair: pair[1].key)
+    jobs: list[Callable[[], Any]] = [partial(teach_others, each, trees_only=trees_only) for each in plain.values()]
+    jobs += [partial(_joined, kinds[key]) for key in sorted(kinds)]
+    found = list(run(_call, jobs))
+    others, models = found[: len(plain)], found[len(plain) :]
+    if others:
+        models.insert(0, Model(key=OTHERS_KEY, experts=tuple(others), unseen=_of_others(others)))
+    return tuple(models)
+
+
+def _joined(taught: Sequence[tuple[Expert, Shown]]) -> Model:
+    """A model of one kind of work, its devices in alphabetical order."""
+    ordered = sorted(taught, key=lambda pair: pair[0].device)
+    return join([expert for expert, _ in ordered], [each for _, each in ordered])
+
+
+def _grouped(items: Iterable[Item], key: Callable[[Item], Any]) -> dict[Any, list[Item]]:
+    groups: dict[Any, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def _call(job: Callable[[], Any]) -> Any:
