@@ -1,25 +1,46 @@
-"""How fast predictions come: `rooflight predict` from a cold start, and many products at once, warm.
+"""How fast predictions come: `rooflight predict` from a cold start, many shapes at once, and the bounds of tables.
 
-    python benchmarks/prediction_speed.py
+    ROOFLIGHT_DATA=data python benchmarks/prediction_speed.py
 
-Cold: the least and the median of nine runs of the command, in a process of its own each, by the wall clock. Warm:
-200,000 distinct products on a device whose expert was shown such work, by `Predictor.predict_products`, features and
-intervals included; least and median of five, by the wall clock, as LightGBM uses every core.
+Cold: the least and the median of nine runs of the command, in a process of its own each, by the wall clock. Products:
+200,000 distinct ones on a device whose expert was shown such work, by `Predictor.predict_products`, features and
+intervals included; least and median of five, by the wall clock, as LightGBM uses every core. Operators: for each one
+100,000 shapes, all their directions, by CPU time: the least of three of what costs, bounds and facts take, and of whole
+predictions; beside them what 200 of these shapes take one by one. Tables: CPU seconds to bound and to lint all rows
+of estimate-train-time's files, where ROOFLIGHT_DATA has them.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
+from rooflight.devices import get
+from rooflight.operators import registry
+from rooflight.operators.many import accepted
+from rooflight.operators.operator import Operator
+from rooflight.prediction.facts import facts_of, facts_of_shapes
+from rooflight.prediction.lint import lint_table
 from rooflight.prediction.predictor import Predictor
+from rooflight.prediction.reading import find, read_file
+from rooflight.prediction.row_bounds import row_bounds
 
 COMMAND = "predict gemm --m 4096 --n 4096 --k 4096 --dtype fp16 --device A100-SXM4-80GB --json -"
+DEVICE = "A100-SXM4-80GB"
 COUNT = 200_000
+SHAPES = 100_000
+ALONE = 200
+FEW = {"encoders": 32, "tensors": 64, "parts": 16, "mp": 8, "nodes": 8, "gpus_per_node": 8, "kernel": 7, "stride": 2}
+"""The most of a parameter that stays small; others go to 8,192."""
+POWERS = ("mp", "h", "kv_heads", "groups", "moe_num_experts", "top_k", "nodes", "gpus_per_node")
 
 
 def cold() -> list[float]:
@@ -37,11 +58,77 @@ def warm() -> list[float]:
     seconds = []
     for _ in range(6):
         start = time.perf_counter()
-        batch = predictor.predict_products(*sizes, "fp16", "A100-SXM4-80GB")
+        batch = predictor.predict_products(*sizes, "fp16", DEVICE)
         seconds.append(time.perf_counter() - start)
         assert (batch.low_s >= batch.bound_s).all()
         assert (batch.time_s <= batch.high_s).all()
     return seconds[1:]  # the first builds LightGBM's form of the trees
+
+
+def shapes_of(operator: Operator) -> dict[str, NDArray[np.int64]]:
+    """SHAPES shapes that an operator takes."""
+    rng = np.random.default_rng(0)
+
+    def values(name: str) -> NDArray[np.int64]:
+        if name in operator.flags:
+            return rng.integers(0, 2, 4 * SHAPES)
+        if name in POWERS:
+            return np.asarray(2 ** rng.integers(0, 4, 4 * SHAPES))
+        return rng.integers(1, FEW[name] + 1, 4 * SHAPES) if name in FEW else 64 * rng.integers(1, 128, 4 * SHAPES)
+
+    columns = {name: values(name) for name in operator.parameters}
+    if "kv" in columns:
+        columns["kv"] = np.where(columns["causal"] == 1, columns["q"], columns["kv"])
+    taken = accepted(operator, columns)[:SHAPES]
+    return {name: each[taken] for name, each in columns.items()}
+
+
+def operators() -> None:
+    predictor, device = Predictor(), get(DEVICE)
+    print(f"\n{'operator':32} {'shapes':>7} {'facts':>7} {'one by one':>11} {'predictions':>12}   seconds for 100,000")
+    for name in registry.names():
+        operator = registry.find(name)
+        columns = shapes_of(operator)
+        count = len(next(iter(columns.values())))
+        per_100k = 100_000 / count
+
+        def facts(operator: Operator = operator, columns: dict[str, NDArray[np.int64]] = columns) -> None:
+            for direction in operator.directions:
+                facts_of_shapes(operator, columns, "float16", direction, device)
+
+        def alone(operator: Operator = operator, columns: dict[str, NDArray[np.int64]] = columns) -> None:
+            for row in range(ALONE):
+                shape = {name: int(values[row]) for name, values in columns.items()}
+                for direction in operator.directions:
+                    facts_of(operator.ops(shape, "float16", direction), device)
+
+        def predictions(name: str = name, columns: dict[str, NDArray[np.int64]] = columns) -> None:
+            predictor.predict_shapes(name, columns, "fp16", DEVICE)
+
+        each = least(facts) * per_100k, least(alone) * 100_000 / ALONE, least(predictions) * per_100k
+        print(f"{name:32} {count:7,} {each[0]:7.2f} {each[1]:11.1f} {each[2]:12.2f}", flush=True)
+
+
+def least(run: Callable[[], None]) -> float:
+    """CPU seconds of the fastest of three runs."""
+    seconds = []
+    for _ in range(3):
+        start = time.process_time()
+        run()
+        seconds.append(time.process_time() - start)
+    return min(seconds)
+
+
+def tables(root: Path) -> None:
+    read = [table for path in find(root)[0] for table in read_file(path)]
+    rows = sum(map(len, read))
+    start = time.process_time()
+    bounds = [row_bounds(table) for table in read]
+    bounded = time.process_time()
+    findings = sum(len(lint_table(table, each)) for table, each in zip(read, bounds, strict=True))
+    done = time.process_time()
+    seconds = f"bounds {bounded - start:.1f} s, rules {done - bounded:.1f} s"
+    print(f"\n{rows:,} rows of {len(read)} tables: {seconds}, {findings:,} findings")
 
 
 def main() -> None:
@@ -49,6 +136,10 @@ def main() -> None:
     print(f"rooflight predict, cold: least {min(seconds):.2f} s, median {statistics.median(seconds):.2f} s")
     rates = [COUNT / each for each in warm()]
     print(f"predict_products, warm: most {max(rates):,.0f} a second, median {statistics.median(rates):,.0f} a second")
+    operators()
+    data = os.environ.get("ROOFLIGHT_DATA")
+    if data:
+        tables(Path(data) / "estimate-train-time")
 
 
 if __name__ == "__main__":
