@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from rooflight.devices.calibrations import Calibration
     from rooflight.machine.probes import Progress
 
-_BUSY = 0.05
-
 
 class Executor(StrEnum):
     """Where to calibrate."""
@@ -126,10 +124,10 @@ def _with_progress(device: Device | None, quick: bool) -> Calibration:
 
 
 def _busy_warning(measured: Calibration) -> str:
-    from rooflight.machine.calibration import busy_share
+    from rooflight.machine.calibration import BUSY_SHARE, busy_share
 
     share = busy_share(measured)
-    if share < _BUSY:
+    if share < BUSY_SHARE:
         return ""
     taken = f"{share * 100:.0f} %"
     return f"warning: other programs took {taken} of the CPU, so these roofs may be low: run again on an idle machine"

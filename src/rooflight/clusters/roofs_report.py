@@ -8,12 +8,11 @@ from typing import Final
 from rooflight.clusters.keeping import ClusterCalibration
 from rooflight.clusters.roofs import LATENCY, SLOW, SLOW_LATENCY, Comparison, Roof, compare, differences
 from rooflight.devices.spec import Roofs
-from rooflight.machine.calibration import busy_share
+from rooflight.machine.calibration import BUSY_SHARE, busy_share
 from rooflight.records.document import Document, Fields
 from rooflight.records.quantity import Quantity
 from rooflight.records.report import Cell, Column, Report, Table
 
-_BUSY: Final = 0.05
 _MOST_ROWS: Final = 40
 _MOST_NAMED: Final = 5
 
@@ -153,7 +152,7 @@ def _notes(found: ClusterCalibration, compared: Sequence[Comparison]) -> tuple[s
     if found.interrupted:
         notes.append("Interrupted: nodes that had not finished are missing.")
     for each in compared:
-        if (share := busy_share(each.calibration)) >= _BUSY:
+        if (share := busy_share(each.calibration)) >= BUSY_SHARE:
             notes.append(
                 f"{each.measured.name}: other programs took {share * 100:.0f} % of the CPU, so its roofs may be low."
             )

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 
-_BUSY = 0.1  # share of the CPU taken by others, from which on a calibration is doubted
-
 
 class CalibrationWarning(UserWarning):
     """The roofs in use are not what was asked for: too low perhaps, not kept, or the datasheet's."""
@@ -96,10 +94,10 @@ def calibrate(kind: str | None = None, *, progress: Progress = log_progress) -> 
     place = _checked(kind or kind_here())
     progress("calibrating this machine (about half a minute)")
     measured = calibration.calibrate(place)
-    if calibration.busy_share(measured) >= _BUSY:  # too low a roof is a bound that real ops beat
+    if calibration.busy_share(measured) >= calibration.BUSY_SHARE:  # too low a roof is a bound that real ops beat
         progress("calibrating this machine once more: other programs are running")
         measured = calibration.raised(calibration.calibrate(place), measured)
-        if calibration.busy_share(measured) >= _BUSY:
+        if calibration.busy_share(measured) >= calibration.BUSY_SHARE:
             _warn("these roofs may be low, as other programs are running: run rooflight calibrate when it is quiet")
     measured = calibration.best_known(measured)
     try:

@@ -22,6 +22,8 @@ from rooflight.machine.probes import Figure, Probe, Progress, search
 VERDICT = "calibration: "  # then a probe's name: the figure, and the pattern that reached it
 SAMPLES = "samples: "  # then a probe's name: what the figure was computed from
 BUSY = "busy with other programs"  # a share of the CPU, as "12 %"
+BUSY_SHARE = 0.05
+"""Share of the CPU taken by others from which on the roofs measured beside them are doubted."""
 _BUDGET_S: dict[DeviceKind, float] = {"cpu": 16.0, "cuda": 30.0}
 _QUICK_BUDGET_S = 1.0
 
