@@ -129,6 +129,7 @@ def test_one_time_needs_one_target(sample, tmp_path):
         ({"function_name": "CALLS"}, "my_functions.py has no function CALLS"),
         ({"module_name": "gone.py"}, "module_name gone.py: there is no "),
         ({"module_name": "gone"}, 'unknown operator "my_custom_op"'),
+        ({"module_name": ".."}, 'unknown operator "my_custom_op"'),
         ({"columns_name": ["mp", "b", "l", "dim"]}, "columns_name must end in F_dur(us), B_dur(us) or dur(us)"),
     ],
 )

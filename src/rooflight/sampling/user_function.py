@@ -29,7 +29,8 @@ def module_file(name: str, folder: Path) -> Path | None:
         if not path.is_file():
             raise ValueError(f"module_name {name}: there is no {path}")
         return path
-    path = folder.joinpath(*name.split(".")).with_suffix(_SUFFIX) if name else folder
+    parts = name.split(".")
+    path = folder.joinpath(*parts).with_suffix(_SUFFIX) if all(part.isidentifier() for part in parts) else folder
     return path if path.is_file() else None
 
 

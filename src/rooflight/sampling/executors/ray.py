@@ -29,7 +29,7 @@ _LOST: Final = "its node died more often than it was tried again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Errand:
+class TaskInput:
     """What a task needs: plain data, since it travels to another machine."""
 
     operator: str
@@ -41,7 +41,7 @@ class Errand:
 
 
 @dataclass(slots=True)
-class _Fleet:
+class _RunningSweep:
     """The stores by device, and which shapes are under way."""
 
     job: Job
@@ -94,38 +94,38 @@ def run(job: Job, sweep: Sweep, *, address: str, cold: bool, tell: Callable[[str
     slots = max(1, sum(int(node["Resources"].get("GPU" if kind == "cuda" else "CPU", 0)) for node in nodes))
     slots = slots if kind == "cuda" else max(1, slots // cores)
     with ExitStack() as opened:
-        fleet = _Fleet(job, sweep, tell, Rows(tuple(job.header("", {}, {}).parameters)), opened)
-        _take_up(fleet)
+        running = _RunningSweep(job, sweep, tell, Rows(tuple(job.header("", {}, {}).parameters)), opened)
+        _take_up(running)
         tell(f"{slots} tasks at a time on {len(nodes)} nodes")
         try:
-            _drive(ray, task, fleet, Errand(**_errand(job, kind, cold), shapes=()), slots)
+            _drive(ray, task, running, TaskInput(**_task_input(job, kind, cold), shapes=()), slots)
         finally:
-            outcomes = tuple(keeper.end() for keeper in fleet.keepers.values())
+            outcomes = tuple(keeper.end() for keeper in running.keepers.values())
     return outcomes
 
 
-def sample(errand: Mapping[str, Any]) -> dict[str, Any]:
+def sample(given: Mapping[str, Any]) -> dict[str, Any]:
     """The task: rows of a few shapes, as JSON lines, with the facts of the device that made them."""
     from rooflight.operators import registry
 
-    operator = registry.find(errand["operator"])
-    kind = errand["kind"]
+    operator = registry.find(given["operator"])
+    kind = given["kind"]
     device = "cuda:0" if kind == "cuda" else "cpu"  # Ray shows a task its GPU alone
-    sampler = Sampler(device, errand["dtype"], Repeats(**errand["repeats"]), cold=errand["cold"])
+    sampler = Sampler(device, given["dtype"], Repeats(**given["repeats"]), cold=given["cold"])
     return {
         "device": facts.device_label(kind),
         "environment": facts.environment_of(kind),
         "calibration": facts.calibration_of(kind),
-        "rows": [msgspec.json.encode(sampler.row(operator, shape)) for shape in errand["shapes"]],
+        "rows": [msgspec.json.encode(sampler.row(operator, shape)) for shape in given["shapes"]],
     }
 
 
-def _drive(ray: Any, task: Any, fleet: _Fleet, errand: Errand, slots: int) -> None:
+def _drive(ray: Any, task: Any, running: _RunningSweep, given: TaskInput, slots: int) -> None:
     """Keep every slot busy until the sweep has no more shapes and every task has answered."""
     under_way: dict[Any, tuple[Shape, ...]] = {}
     while True:
-        while len(under_way) < 2 * slots and (shapes := _chunk(fleet, slots)):
-            sent = {**asdict(errand), "shapes": [dict(shape) for shape in shapes]}
+        while len(under_way) < 2 * slots and (shapes := _chunk(running, slots)):
+            sent = {**asdict(given), "shapes": [dict(shape) for shape in shapes]}
             under_way[task.remote(sent)] = shapes
         if not under_way:
             return
@@ -136,40 +136,40 @@ def _drive(ray: Any, task: Any, fleet: _Fleet, errand: Errand, slots: int) -> No
         except ray.exceptions.RayTaskError as error:
             raise RuntimeError(f"a task failed: {str(error.cause).splitlines()[0]}") from None
         except ray.exceptions.RayError as error:
-            fleet.lose(shapes, f"{_LOST}: {type(error).__name__}")
+            running.lose(shapes, f"{_LOST}: {type(error).__name__}")
             continue
-        fleet.keep(answer, shapes)
+        running.keep(answer, shapes)
 
 
-def _chunk(fleet: _Fleet, slots: int) -> tuple[Shape, ...]:
+def _chunk(running: _RunningSweep, slots: int) -> tuple[Shape, ...]:
     """A few shapes for one task; fewer where little is left, so that all slots end at about the same time."""
-    total = fleet.sweep.total
-    left = CHUNK if total is None else max(1, (total - len(fleet.every)) // (2 * slots))
+    total = running.sweep.total
+    left = CHUNK if total is None else max(1, (total - len(running.every)) // (2 * slots))
     shapes: list[Shape] = []
     while len(shapes) < min(CHUNK, left):
-        shape = fleet.sweep.next(fleet.every, fleet.taken)
+        shape = running.sweep.next(running.every, running.taken)
         if shape is None:
             break
-        fleet.taken.add(fleet.every.key(shape))
+        running.taken.add(running.every.key(shape))
         shapes.append(shape)
     return tuple(shapes)
 
 
-def _take_up(fleet: _Fleet) -> None:
+def _take_up(running: _RunningSweep) -> None:
     """Rows of an earlier run, whichever devices made them."""
-    for path in sorted((fleet.job.out / DATA).glob(f"*_{fleet.job.base('')[1:]}{SUFFIX}")):
+    for path in sorted((running.job.out / DATA).glob(f"*_{running.job.base('')[1:]}{SUFFIX}")):
         header, rows = read(path)
-        fleet.keeper_of(header.device, header.environment, header.calibration)
+        running.keeper_of(header.device, header.environment, header.calibration)
         for key, row in rows.items():
-            if key not in fleet.every:
-                fleet.every.add(row)
+            if key not in running.every:
+                running.every.add(row)
 
 
 def _store(job: Job, device: str, header: Any) -> Store:
     return Store(job.out / DATA / (job.base(device) + SUFFIX), header)
 
 
-def _errand(job: Job, kind: str, cold: bool) -> dict[str, Any]:
+def _task_input(job: Job, kind: str, cold: bool) -> dict[str, Any]:
     return {
         "operator": job.operator.name,
         "dtype": job.dtype,
