@@ -1,14 +1,26 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
 import pytest
 from builders import spec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflight.costs.cost import OpCost
+from rooflight.costs.lanes import FEWEST_LANES, array_of, over_lanes
 from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec, Link, MemoryLevel, Roofs
-from rooflight.roofline.bound import Limiter, bound_of, fits_unknown_cache, float32_matrix_precision, memory_time
+from rooflight.roofline.bound import (
+    Bound,
+    Limiter,
+    bound_of,
+    fits_unknown_cache,
+    float32_matrix_precision,
+    memory_time,
+    uncached_memory_time,
+)
 
 H100 = get("H100-SXM5-80GB")
 CPU = DeviceSpec(
@@ -132,3 +144,41 @@ def test_a_link_of_unknown_speed_is_named():
 def test_integer_arithmetic_runs_on_the_vector_lanes():
     assert spec((4,), "int64").nbytes == 32
     assert bound_of(OpCost(vector_flops=50, vector_dtype="int64"), CPU).compute_s == pytest.approx(1e-9)
+
+
+amounts = st.integers(0, 1 << 62) | st.integers(0, 30_000)
+work = st.fixed_dictionaries(dict.fromkeys(("matrix_flops", "vector_flops", "bytes_read", "bytes_written"), amounts))
+
+
+@given(st.lists(work, min_size=2, max_size=8), st.sampled_from([H100, CPU]), st.sampled_from(["float32", "float64"]))
+def test_a_bound_of_many_shapes_is_that_of_each(works: list[dict[str, int]], device: DeviceSpec, dtype: str):
+    def bound(counts: Mapping[str, int]) -> Bound:
+        return bound_of(OpCost(matrix_dtype=dtype, vector_dtype=dtype, **counts), device)
+
+    repeated = [each for each in works for _ in range(FEWEST_LANES)]
+    columns = {name: np.array([each[name] for each in repeated]) for name in works[0]}
+    for rows, found in over_lanes(bound, columns):
+        for field in ("compute_s", "memory_s", "network_s", "time_s", "cache_resident"):
+            told = array_of(getattr(found, field), len(rows)).tolist()
+            assert told == [getattr(bound(repeated[row]), field) for row in rows.tolist()]
+        assert all(bound(repeated[row]).unknown == found.unknown for row in rows.tolist())
+
+
+@given(st.lists(st.tuples(amounts, amounts), min_size=1, max_size=8), st.sampled_from([H100.memory, CPU.memory, ()]))
+def test_times_of_arrays_are_those_of_their_numbers(moved: list[tuple[int, int]], levels: tuple[MemoryLevel, ...]):
+    read, written = np.array(moved, dtype=np.float64).T
+    assert memory_time(read, written, levels) == pytest.approx(
+        [memory_time(*each, levels) for each in moved], rel=1e-12
+    )
+
+
+@given(amounts, amounts, st.sampled_from([H100.memory, CPU.memory]))
+def test_what_caches_may_have_held_only_takes_time_away(read: int, written: int, levels: tuple[MemoryLevel, ...]):
+    assert uncached_memory_time(read, written, levels) <= memory_time(read, written, levels)
+
+
+def test_caches_that_nobody_lists_may_hold_64_mib():
+    level = (MemoryLevel(name="DRAM", bytes_per_s=1e9),)
+    assert uncached_memory_time(64 << 20, 64 << 20, level) == 0
+    # 36 MiB beyond either of them: 72 MiB over 1e9 B/s
+    assert uncached_memory_time(100 << 20, 100 << 20, level) == pytest.approx((72 << 20) / 1e9)

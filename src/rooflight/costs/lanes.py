@@ -20,6 +20,7 @@ Result = TypeVar("Result")
 Rows = NDArray[np.int64]
 
 _INT64: Final = 1 << 63
+_PLAIN: Final = (int, float)
 _EXACT: Final = 1 << 53
 """Integers up to here are floats too."""
 FEWEST_LANES: Final = 8
@@ -241,12 +242,16 @@ Operation = Callable[[Any, Any], Any]
 
 def larger(one: Any, other: Any) -> Any:
     """The larger of two numbers; lane by lane of lanes or arrays, which ``max`` would part."""
-    return _chosen(np.maximum, max, one, other)
+    if type(one) in _PLAIN and type(other) in _PLAIN:
+        return other if other > one else one
+    return _chosen(np.maximum, one, other)
 
 
 def smaller(one: Any, other: Any) -> Any:
     """The smaller of two numbers; lane by lane of lanes or arrays, which ``min`` would part."""
-    return _chosen(np.minimum, min, one, other)
+    if type(one) in _PLAIN and type(other) in _PLAIN:
+        return other if other < one else one
+    return _chosen(np.minimum, one, other)
 
 
 def is_lanes(number: object) -> bool:
@@ -410,11 +415,9 @@ def _compared(operation: Operation, one: Any, other: Any) -> Any:
     return Lanes(np.asarray(operation(left.values, right.values), dtype=bool), 1)
 
 
-def _chosen(over: Any, plain: Any, one: Any, other: Any) -> Any:
+def _chosen(over: Any, one: Any, other: Any) -> Any:
     if type(one) is not Lanes and type(other) is not Lanes:
-        if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-            return over(one, other)
-        return plain(one, other)
+        return over(one, other)
     left, right = _pair(one, other)
     if _is_float(left, right):
         return Lanes(over(_floats(left), _floats(right)))

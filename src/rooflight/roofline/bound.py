@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, overload
+from typing import Any, Final, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,8 +59,7 @@ class Bound:
         return Limiter.MEMORY if self.memory_s == self.time_s else Limiter.NETWORK
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnitTimes:
+class UnitTimes(NamedTuple):
     """Least seconds of one op on each unit of a device but memory. ``unknown`` names the peaks that the spec lacks."""
 
     matrix_s: float
