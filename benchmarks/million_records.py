@@ -1,4 +1,4 @@
-"""Save, load and analyse a session of a million records: seconds and peak memory of each.
+"""Save, load and analyse a session of a million records, then with the fused and program bound: seconds, peak memory.
 
     .venv/bin/python benchmarks/million_records.py [RECORDS]
 
@@ -30,18 +30,24 @@ def main() -> int:
             ("repeat and save", ("save", small, large, records)),
             ("load and analyse", ("load", large)),
         ):
-            output = subprocess.run(
-                [sys.executable, __file__, *map(str, arguments)], check=True, capture_output=True, text=True
-            ).stdout.splitlines()
-            seconds, rss = (float(word) for word in output[-1].split())
-            print(f"{name}: {seconds:.2f} s, peak {rss / 1e9:.2f} GB")
-            print(*(f"  {line}" for line in output[:-1]), sep="\n")
+            seconds, rss = run(name, *arguments)
             total, peak = total + seconds, max(peak, rss)
         print(f"file: {large.stat().st_size / 1e6:.1f} MB")
         passed = total <= LIMIT_S and peak <= LIMIT_BYTES
         verdict = "ok" if passed else "TOO MUCH"
         print(f"all: {total:.2f} s of {LIMIT_S:.0f}, {peak / 1e9:.2f} GB of {LIMIT_BYTES / 1e9:.0f}: {verdict}")
+        run("load, and bound fused regions and the program", "bound", large)
     return not passed
+
+
+def run(name: str, *arguments: object) -> tuple[float, float]:
+    """Seconds and peak bytes of a stage in a process of its own."""
+    command = [sys.executable, __file__, *map(str, arguments)]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    seconds, rss = (float(word) for word in output[-1].split())
+    print(f"{name}: {seconds:.2f} s, peak {rss / 1e9:.2f} GB")
+    print(*(f"  {line}" for line in output[:-1]), sep="\n")
+    return seconds, rss
 
 
 def record(path: Path) -> None:
@@ -90,6 +96,15 @@ def repeat_and_save(small: Path, large: Path, records: int) -> None:
     finish(start)
 
 
+def load_and_bound(path: Path) -> None:
+    import rooflight as rl
+
+    start = time.perf_counter()
+    program = rl.analyze(rl.load(path), "H100-SXM5-80GB").program
+    print(f"{program.regions} regions")
+    finish(start)
+
+
 def load_and_analyse(path: Path) -> None:
     import rooflight as rl
 
@@ -119,5 +134,7 @@ if __name__ == "__main__":
         repeat_and_save(Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
     elif sys.argv[1:2] == ["load"]:
         load_and_analyse(Path(sys.argv[2]))
+    elif sys.argv[1:2] == ["bound"]:
+        load_and_bound(Path(sys.argv[2]))
     else:
         raise SystemExit(main())
