@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
-from math import isnan
+from math import isnan, isqrt
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ from test_products import CPU
 
 from rooflight.costs.cost import OpCost
 from rooflight.costs.lanes import array_of
-from rooflight.costs.registry import cost_of
+from rooflight.costs.registry import cost_of, formula
 from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
 from rooflight.operators import registry
 from rooflight.operators.many import accepted, over_shapes
-from rooflight.operators.operator import Operator
+from rooflight.operators.operator import Operator, Work
+from rooflight.operators.signatures import call, tensor
 from rooflight.prediction.facts import Facts, facts_of, facts_of_shapes
 from rooflight.prediction.measured_table import MeasuredTable
 from rooflight.prediction.predictor import Predictor
@@ -228,3 +230,38 @@ def test_shapes_that_cannot_be_have_no_numbers():
 def test_what_makes_no_sense_is_refused(name: str, shapes: Any, dtype: str, said: str):
     with pytest.raises(ValueError, match=said):
         Predictor.empty().predict_shapes(name, shapes, dtype, A100)
+
+
+@pytest.mark.usefixtures("restored_formulas")
+def test_formulas_that_lanes_cannot_run_cost_each_shape_alone():
+    tables = {1: 2, 7: 5}
+
+    @formula("mylib::odd")
+    def odd(op: OpSignature) -> OpCost:
+        size = op.inputs[0].shape[0]
+        if type(size) is not int:
+            raise TypeError("an int is needed")  # as a library in C may say
+        return OpCost(vector_flops=int(size**0.5) + tables.get(size, 0))
+
+    @formula("mylib::root")
+    def root(op: OpSignature) -> OpCost:
+        size = op.inputs[0].shape[0]
+        return OpCost(vector_flops=isqrt(size) + tables.get(size, 0) + len(str(size)))
+
+    copy = registry.find("copy")
+    for name in ("mylib::odd", "mylib::root"):
+
+        def work(shape: Any, dtype: str, name: str = name) -> Work:
+            return Work(forward=(call(name, {"self": tensor(dtype, shape["elements"])}),))
+
+        operator = replace(copy, name="odd", work=work)
+        columns = {"elements": np.arange(1, 500)}
+        flops = np.zeros(499)
+        for rows, cost in over_shapes(operator, columns, "float16", "step", lambda _, ops: cost_of(ops[0])):
+            assert isinstance(cost, OpCost)
+            flops[rows] = array_of(cost.vector_flops, len(rows))
+        for size in range(1, 500):
+            (op,) = operator.ops({"elements": size}, "float16", "step")
+            cost = cost_of(op)
+            assert isinstance(cost, OpCost)
+            assert flops[size - 1] == cost.vector_flops
