@@ -20,6 +20,7 @@ from rooflight.reporting.chart import chart_of
 from rooflight.reporting.markup import element, html_text
 
 _MOST_ROWS = 1000
+_CUT = 40  # characters of a name that are surely shown
 
 
 def render_html(report: Report) -> str:
@@ -96,5 +97,5 @@ def _cell(cell: Cell, column: Column, kind: str, unknown: str) -> Element:
     if cell is None:
         return element("td", text, class_=kind, data_unknown="")
     if isinstance(cell, str):
-        return element("td", text, class_=kind, title=text)
+        return element("td", text, class_=kind, **({"title": text} if len(text) > _CUT else {}))
     return element("td", text, class_=kind, data_value=repr(cell.value if isinstance(cell, Quantity) else cell))
