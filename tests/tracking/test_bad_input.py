@@ -15,10 +15,9 @@ from torch_state import torch_state
 from tracked import CPU, Model, loss_of, one_thread, tokens
 
 import rooflight as rl
-from rooflight.capture import functions, recorder, spans
+from rooflight.capture import dispatch, functions, recorder, spans
 from rooflight.capture.dispatch import DispatchSource
 from rooflight.capture.marks import HostMarks
-from rooflight.capture.modules import ModuleTracker
 from rooflight.reporting import console
 from rooflight.roofline import analysis
 from rooflight.tracking import loop, observer
@@ -66,9 +65,8 @@ SEAMS: dict[str, tuple[Any, str]] = {
     "marks": (HostMarks, "cut"),
     "the look of a call": (spans, "look_of"),
     "a hook in backward": (spans, "_call_before"),
-    "reading an op": (DispatchSource, "_note"),
-    "entering a module": (ModuleTracker, "_entered"),
-    "leaving a module": (ModuleTracker, "_left"),
+    "reading an op": (dispatch, "_current_graph_task_id"),
+    "entering or leaving a module": (DispatchSource, "enter_module"),
     "the name of a function": (functions, "function_name"),
     "beginning a recording": (recorder.record, "__enter__"),
     "ending a recording": (recorder.record, "__exit__"),

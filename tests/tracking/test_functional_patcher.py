@@ -12,7 +12,7 @@ from torch_state import torch_state
 from tracked import CPU, Model, loss_of, tokens
 
 from rooflight import FunctionalPatcher, sol_profile
-from rooflight.capture.dispatch import DispatchSource
+from rooflight.capture import dispatch
 
 
 @pytest.fixture(autouse=True)
@@ -194,7 +194,7 @@ def test_a_patcher_that_is_forgotten_takes_itself_out():
 
 def test_an_error_of_our_own_reaches_whoever_asks_and_not_the_program(monkeypatch):
     before = torch_state()
-    monkeypatch.setattr(DispatchSource, "_append", lambda *_: 1 / 0)
+    monkeypatch.setattr(dispatch, "_current_graph_task_id", lambda: 1 / 0)
     patcher = FunctionalPatcher(CPU).patch()
     assert torch.ones(2, 2).neg().tolist() == [[-1.0, -1.0], [-1.0, -1.0]]
     with pytest.raises(RuntimeError, match="took itself out: division by zero"):

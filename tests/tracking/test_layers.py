@@ -15,7 +15,7 @@ from tracked import CPU, Model, loss_of, tokens
 
 import rooflight as rl
 from rooflight import LayerSOLHooks, sol_profile
-from rooflight.capture.dispatch import DispatchSource
+from rooflight.capture import dispatch
 
 
 @pytest.fixture(autouse=True)
@@ -203,7 +203,7 @@ def test_an_error_of_our_own_does_not_reach_the_program_and_is_told_with_the_rep
     model = Model()
     expected = model(tokens())
     if where == "op":
-        monkeypatch.setattr(DispatchSource, "_append", fail)
+        monkeypatch.setattr(dispatch, "_current_graph_task_id", fail)
     elif where == "hook":
         monkeypatch.setattr("rooflight.capture.spans.look_of", fail)
     else:
