@@ -393,7 +393,7 @@ def test_the_pages_call_learns_from_that_operator_on_that_device_alone(tmp_path:
     assert learned.models[PRODUCT_KEY].rows == len(GRID)
 
 
-def test_the_pages_call_is_not_taken_in_by_names_that_end_alike(tmp_path: Path):
+def test_estimate_train_times_call_is_not_taken_in_by_names_that_end_alike(tmp_path: Path):
     """log_softmax_rows ends as softmax_rows does, and was measured instead."""
     write_table(tmp_path, "log_softmax_rows", VECTORS)
     with pytest.raises(ValueError, match="no samples of softmax_rows"):

@@ -18,7 +18,7 @@ from rooflight.prediction.features import features_of, steady_features
 from rooflight.prediction.model import Expert, Interval, Learner, Model
 from rooflight.prediction.smooth import MOST_ROWS, smooth
 from rooflight.prediction.trees import WAYS, Way, answers_of_grown, grow, lone
-from rooflight.prediction.unseen import alike, blended, computing, fewer_watts, traits_of
+from rooflight.prediction.unseen import blended, computing, fewer_watts, likeness, traits_of
 
 LEAST_ROWS: Final = 12
 """Measurements of which an expert can be made: fewer say little of how wrong it is."""
@@ -237,7 +237,7 @@ def _power(asked: Sequence[_Asked], experts: Sequence[Expert]) -> float:
                 continue
             missed = each.slowdown[rows] - each.answers[expert.device][rows]
             slopes.append(float(np.median(missed / share[rows])) / fewer)
-            weights.append(abs(fewer) * alike(expert.traits, each.traits))
+            weights.append(abs(fewer) * likeness(expert.traits, each.traits))
     if not slopes:
         return 0.0
     order = np.argsort(slopes)

@@ -56,7 +56,7 @@ def blended(
     hungry = power * computing(key, values)
     weights, answered = [], []
     for expert, answer in zip(experts, answers, strict=True):
-        weights.append(alike(traits, expert.traits) * np.where(_knows(key, expert, values), 1.0, 1e-6))
+        weights.append(likeness(traits, expert.traits) * np.where(_knows(key, expert, values), 1.0, 1e-6))
         answered.append(np.maximum(0.0, answer + hungry * fewer_watts(expert.traits, traits)))
     return np.asarray((np.stack(weights) * np.stack(answered)).sum(axis=0) / np.sum(weights, axis=0))
 
@@ -112,7 +112,7 @@ def traits_of(device: DeviceSpec) -> dict[str, float]:
     return traits
 
 
-def alike(one: Mapping[str, float], other: Mapping[str, float]) -> float:
+def likeness(one: Mapping[str, float], other: Mapping[str, float]) -> float:
     """1 for devices that are the same in all traits that both have, near 0 for very different ones."""
     apart = [(one[name] - other[name]) / scale for name, scale in _SCALES.items() if name in one and name in other]
     return float(np.exp(-sum(min(distance**2, 9.0) for distance in apart)))

@@ -1,4 +1,6 @@
-"""Measured tables from files, one file here a format. A format is known by its columns, the page's by its name."""
+"""Measured tables from files, one file here a format. A format is known by its columns, estimate-train-time's by the
+file's name.
+"""
 
 from rooflight.prediction.reading.device_names import device_called
 from rooflight.prediction.reading.files import find, read, read_file

@@ -19,12 +19,12 @@ from rooflight.prediction.reading.table_of_columns import operator_called, preci
 _PRECISION: Final = r"(?:b?fp?|tf|b?float|int)\d\w*?"
 _NAME: Final = re.compile(rf"(?P<device>[^_]+)_(?P<kernel>.+?)_(?P<precision>{_PRECISION})(?:_\d+_\d+)?")
 _TIMES: Final = {("F_dur(us)", "B_dur(us)"): PAIR, ("dur(us)",): STEP, ("dur",): STEP}
-_SETTINGS: Final = ("GPU", "Function")  # a file of the page that holds models' settings, not times
+_SETTINGS: Final = ("GPU", "Function")  # a file that holds models' settings, not times
 _MICRO: Final = 1e-6
 
 
 def recognised(path: Path, columns: Sequence[str]) -> bool:  # noqa: ARG001 - the name tells what the columns do not
-    """Whether a file is named as the page names tables."""
+    """Whether a file is named as estimate-train-time names tables."""
     return _NAME.fullmatch(bare_name(path)) is not None
 
 
@@ -70,7 +70,7 @@ def bare_name(path: Path) -> str:
 
 
 def label_of(path: Path) -> str:
-    """The name of a file of the page or the sampler without the device that it begins with."""
+    """The name of a file of estimate-train-time or the sampler without the device that it begins with."""
     return bare_name(path).partition("_")[2]
 
 

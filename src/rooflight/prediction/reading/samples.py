@@ -1,4 +1,4 @@
-"""The sampler's own files: rows that are ok, each with the page's statistic of its samples."""
+"""The sampler's own files: rows that are ok, each with estimate-train-time's statistic of its samples."""
 
 from __future__ import annotations
 
