@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 from pathlib import Path
 
@@ -77,3 +78,13 @@ def test_documents_are_finished_and_their_links_lead_somewhere(path):
     assert "TODO" not in text
     for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", text):
         assert (path.parent / link).exists(), link
+
+
+def test_the_picture_of_the_house_is_of_this_code():
+    spec = importlib.util.spec_from_file_location("house", ROOT / "docs" / "pictures" / "house.py")
+    house = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(house)
+    assert house.PICTURE.read_text() == house.drawn(), "python docs/pictures/house.py draws it anew"
+    place = {room: number for number, floor in enumerate(house.floors()) for room in floor}
+    for room, floor in place.items():
+        assert all(place[other] > floor for other in house.imports(room) if other in place), room

@@ -1,1 +1,1 @@
-"""Sources that write records: what runs inside `record`, and the second pass that times it."""
+"""Records from a live program: what runs inside ``record``, and the second pass that times it."""

@@ -1,1 +1,1 @@
-"""Operators that one can sample and predict by name: their shapes and work. Names no library: torch is handed in."""
+"""Operators that one can sample and predict by name: their sizes and their work. torch is handed in."""

@@ -1,1 +1,1 @@
-"""Times of operators that were not measured: measured tables, what is wrong with them, and what is learned."""
+"""Times of work that was not measured: measured tables, what is wrong with them, what is learned from them."""

@@ -1,1 +1,1 @@
-"""Nouns: what was observed. This room imports no other."""
+"""Nouns: what was observed, estimated and reported. This room imports no other."""

@@ -1,1 +1,1 @@
-"""Report to console, Markdown and JSON. The formats know reports, never the studies that made them."""
+"""A report on the console, as Markdown, JSON, CSV or HTML. Formats know reports, not the studies that make them."""

@@ -1,1 +1,1 @@
-"""Bounds: per operation and for the whole program, and their roll-ups."""
+"""Bounds: of one op or of arrays of them, of fused regions and of the whole program; their roll-ups and reports."""

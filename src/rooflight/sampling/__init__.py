@@ -1,1 +1,1 @@
-"""Sampling: operators timed over sweeps of shapes, rows kept so that nothing is lost and nothing is sampled twice."""
+"""Operators timed over sweeps of shapes: runner, store, executors. Nothing is lost, nothing is sampled twice."""

@@ -1,1 +1,1 @@
-"""What a target is, made runnable: a zero-argument step and its model, from a preset, a config.json or a function."""
+"""Things to run: a preset, a config.json or a function, made a zero-argument step and its model."""

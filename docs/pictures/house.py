@@ -1,0 +1,90 @@
+"""Draws docs/pictures/house.svg from the code: rooms from the top down, and which rooms each one imports.
+
+Rooms and floors are those of the contract in pyproject.toml, what a room holds is the first sentence of its docstring,
+and a dot is an import that some file of the room has. `python docs/pictures/house.py` draws it anew.
+"""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from html import escape
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "rooflight"
+PICTURE = Path(__file__).with_name("house.svg")
+
+ROW, CELL, TOP, TEXT_WIDTH, NAME_WIDTH, MARGIN = 30, 30, 118, 620, 110, 16
+INK, FAINT, DOT = "#1b1f24", "#d0d7de", "#0969da"
+
+
+def floors() -> list[list[str]]:
+    """The rooms of each floor that are built, from the top, as the first import contract has them."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+    return [
+        [room.strip().removeprefix("rooflight.") for room in layer.split("|") if "(" not in room] for layer in layers
+    ]
+
+
+def files_of(room: str) -> list[Path]:
+    """The Python files of a room: a folder, or one file."""
+    folder = SOURCE / room
+    return sorted(folder.rglob("*.py")) if folder.is_dir() else [folder.with_suffix(".py")]
+
+
+def holds(room: str) -> str:
+    """The first sentence of a room's docstring."""
+    folder = SOURCE / room
+    file = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+    text = " ".join((ast.get_docstring(ast.parse(file.read_text())) or "").split())
+    return text.partition(". ")[0].removesuffix(".").replace("`", "")
+
+
+def imports(room: str) -> set[str]:
+    """The other rooms that a room imports, inside functions too."""
+    found: set[str] = set()
+    for file in files_of(room):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
+            else:
+                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            found |= {name.split(".")[1] for name in names if name.startswith("rooflight.")}
+    return found - {room}
+
+
+def drawn() -> str:
+    """The picture as SVG."""
+    rooms = [room for floor in floors() for room in floor]
+    place = {room: number for number, room in enumerate(rooms)}
+    left = MARGIN + NAME_WIDTH + TEXT_WIDTH
+    width, height = left + CELL * len(rooms) + MARGIN, TOP + ROW * len(rooms) + MARGIN
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        'font-family="system-ui, sans-serif" font-size="13">',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+        f'<text x="{MARGIN}" y="{TOP - 14}" fill="{INK}" font-weight="bold">room, and what it holds</text>',
+        f'<text x="{left + MARGIN}" y="22" fill="{INK}" font-weight="bold">● imports the room above the column</text>',
+    ]
+    y = TOP
+    for floor in floors():
+        parts.append(f'<line x1="{MARGIN}" y1="{y}" x2="{width - MARGIN}" y2="{y}" stroke="{FAINT}"/>')
+        for room in floor:
+            middle, x = y + ROW / 2 + 4.5, left + CELL * (place[room] + 0.5)
+            parts.append(f'<text x="{MARGIN}" y="{middle}" fill="{INK}" font-weight="bold">{room}</text>')
+            parts.append(f'<text x="{MARGIN + NAME_WIDTH}" y="{middle}" fill="{INK}">{escape(holds(room))}</text>')
+            parts.append(
+                f'<text transform="translate({x + 4.5} {TOP - 8}) rotate(-60)" fill="{INK}">{room}</text>'
+                f'<rect x="{x - 5}" y="{middle - 9.5}" width="10" height="10" fill="{FAINT}"/>'
+            )
+            for other in sorted(imports(room) & set(rooms), key=rooms.index):
+                over = left + CELL * (place[other] + 0.5)
+                parts.append(f'<circle cx="{over}" cy="{middle - 4.5}" r="5" fill="{DOT}"/>')
+            y += ROW
+    return "\n".join([*parts, "</svg>", ""])
+
+
+if __name__ == "__main__":
+    PICTURE.write_text(drawn())
