@@ -78,7 +78,7 @@ def test_every_verb_finds_the_same_roofs(told, name):
     shape = ("--m", 4096, "--n", 4096, "--k", 4096)
     predicted = told("predict", "gemm", *shape, "--device", name, "--json", "-")
     assert predicted["step"]["bound_s"] == pytest.approx(FLOPS / PEAK)
-    shown = told("devices", "show", name, "--json")["figures"]
+    shown = told("devices", "show", name, "--json", "-")["figures"]
     assert next(figure for figure in shown if figure["figure"] == "matrix bfloat16")["calibrated"] == PEAK
 
 
@@ -130,7 +130,7 @@ def test_what_is_here_is_the_same_for_all(told, monkeypatch):
     for words in ((), ("--device", "cpu")):
         analysed = told("analyze", "gpt2", "--small", "--seq", 8, "--no-measure", "--json", "-", *words)["device"]
         assert (analysed["name"], analysed["roofs_used"]) == (here.name, "by hand")
-    shown = told("devices", "show", "cpu", "--json")
+    shown = told("devices", "show", "cpu", "--json", "-")
     assert shown["name"] == here.name
 
 
