@@ -21,7 +21,7 @@ from rooflight.prediction.model import Expert, Interval, Model
 from rooflight.prediction.products import product_facts
 from rooflight.prediction.teaching import Shown
 from rooflight.prediction.trees import Trees
-from rooflight.prediction.unseen import traits_of
+from rooflight.prediction.unseen_device import device_traits
 
 A100 = get("A100-SXM4-80GB")
 H100 = get("H100-SXM5-80GB")
@@ -67,7 +67,7 @@ def expert(device: DeviceSpec, slowdown: float, beyond: float, *, key: str = PRO
     return Expert(
         **{
             "device": device.name,
-            "traits": traits_of(device),
+            "traits": device_traits(device),
             "rows": 100,
             # log bound: up to e^-9 s; with 2 % of the range on top, which counts as shown, e^-7 s
             "low": np.array([-109.0, *[-100.0] * (count - 1)]),

@@ -28,7 +28,7 @@ def write_table(
     device: str = A100_FILE,
     precision: str = "fp16",
 ) -> Path:
-    """A file of the page: times that are ``slowdown`` times their bounds, give or take ``noise``."""
+    """A file of estimate-train-time: times that are ``slowdown`` times their bounds, give or take ``noise``."""
     found = registry.find(operator)
     times = ["F_dur(us)", "B_dur(us)"] if found.directions == PAIR else ["dur(us)"]
     rows = [tuple(values) for values in shapes]

@@ -77,11 +77,11 @@ def test_json_alone_goes_to_standard_output(run):
 
 
 def test_files_are_written_and_a_saved_session_says_the_same(run, tmp_path):
-    session, first, second, page = (tmp_path / name for name in ("run.session", "1.json", "2.json", "page.md"))
-    code, out, _ = run("analyze", *SMALL, "--save", str(session), "--json", str(first), "--markdown", str(page))
+    session, first, second, markdown = (tmp_path / name for name in ("run.session", "1.json", "2.json", "report.md"))
+    code, out, _ = run("analyze", *SMALL, "--save", str(session), "--json", str(first), "--markdown", str(markdown))
     assert code == 0
     assert "By op" in out
-    assert page.read_text().startswith("# Speed of light: gpt2")
+    assert markdown.read_text().startswith("# Speed of light: gpt2")
     code, _, err = run("analyze", str(session), "--device", "H100-SXM5-80GB", "--json", str(second))
     assert code == 0, err
     one, two = (json.loads(path.read_text()) for path in (first, second))
@@ -90,7 +90,7 @@ def test_files_are_written_and_a_saved_session_says_the_same(run, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == [
         "1.json",
         "2.json",
-        "page.md",
+        "report.md",
         "run.session",
     ]
 

@@ -40,7 +40,7 @@ def test_a_saved_session_is_predicted_from_models(run, session, models):
 
 
 def test_naming_models_is_asking_for_predictions(run, session, models, tmp_path):
-    page = tmp_path / "page.md"
+    markdown = tmp_path / "report.md"
     code, out, err = run("analyze", session, *DEVICE, "--models", models, "--json", "-")
     assert code == 0, err
     data = json.loads(out)
@@ -50,9 +50,9 @@ def test_naming_models_is_asking_for_predictions(run, session, models, tmp_path)
     assert data["totals"]["predicted_s"] == pytest.approx(total)
     low, high = data["totals"]["predicted_low_s"], data["totals"]["predicted_high_s"]
     assert data["totals"]["op_bound_s"] <= low <= total <= high
-    code, _, _ = run("analyze", session, *DEVICE, "--models", models, "--markdown", str(page))
+    code, _, _ = run("analyze", session, *DEVICE, "--models", models, "--markdown", str(markdown))
     assert code == 0
-    assert "| predicted |" in page.read_text()
+    assert "| predicted |" in markdown.read_text()
 
 
 def test_without_being_asked_nothing_is_predicted(run, session):

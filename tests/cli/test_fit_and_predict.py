@@ -82,10 +82,10 @@ def test_several_files_and_folders_are_learned_together_each_once(run, told, tmp
     data = told("fit", a, tmp_path / "b", b, here, tmp_path / "c", "--out", models)
     assert [(model["device"], model["rows"]) for model in data["models"]] == [("A100-SXM4-80GB", len(GRID))]
     assert data["too_few"] == {f"{PRODUCT_KEY} on H100-SXM5-80GB": 10}
-    page = tmp_path / "page.md"
-    code, out, err = run("fit", tmp_path, "--out", models, "--markdown", page)
+    markdown = tmp_path / "report.md"
+    code, out, err = run("fit", tmp_path, "--out", models, "--markdown", markdown)
     assert code == 0, err
-    for text in (out, page.read_text()):
+    for text in (out, markdown.read_text()):
         assert f"{PRODUCT_KEY} on H100-SXM5-80GB: 10 times are too few to learn from." in " ".join(text.split())
 
 

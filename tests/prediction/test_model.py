@@ -37,7 +37,7 @@ from rooflight.prediction.features import features_of, names_of, steady_features
 from rooflight.prediction.model import Model, decode
 from rooflight.prediction.products import product_facts
 from rooflight.prediction.teaching import LEAST_ROWS, Shown, join, learn, teach
-from rooflight.prediction.unseen import traits_of
+from rooflight.prediction.unseen_device import device_traits
 
 LARGE = products(20, seed=3, largest=1 << 17)  # bounds up to seconds, while experts by hand saw a millisecond
 BLANK = DeviceSpec(name="blank", vendor="", architecture="", kind="other", datasheet=replace(A100.datasheet, memory=()))
@@ -197,7 +197,7 @@ def test_a_device_like_one_that_was_shown_gets_its_answer():
 
 
 def test_a_device_between_two_is_answered_in_between():
-    low, high = traits_of(A100), traits_of(H100)
+    low, high = device_traits(A100), device_traits(H100)
     both = model(expert(A100, 0.5, 0.5), expert(H100, 1.5, 1.5))
     values = features_of(PRODUCT_KEY, products(3), A100)
 
@@ -217,7 +217,7 @@ def test_a_device_between_two_is_answered_in_between():
 def test_a_blend_lies_between_its_experts_however_unlike_the_device(traits: list[float], one: float, other: float):
     both = model(expert(A100, one, one), expert(H100, other, other))
     values = features_of(PRODUCT_KEY, products(3), A100)
-    found = both.blend(values, dict(zip(traits_of(A100), traits, strict=True)))
+    found = both.blend(values, dict(zip(device_traits(A100), traits, strict=True)))
     low, high = sorted((np.float32(one), np.float32(other)))
     assert ((found >= low - 1e-6) & (found <= high + 1e-6)).all()
 
@@ -269,7 +269,7 @@ def test_what_fewer_watts_cost_is_learned_from_devices_that_were_shown(effect: f
 def test_every_device_has_an_answer(device: DeviceSpec, learned: Model):
     answer = learned.answer(LARGE, device)
     assert np.isfinite([answer.slowdown, answer.low, answer.high]).all()
-    assert np.isfinite(list(traits_of(device).values())).all()
+    assert np.isfinite(list(device_traits(device).values())).all()
 
 
 def test_devices_predicted_from_one_another_tell_how_far_off_that_is():

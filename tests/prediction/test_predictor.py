@@ -1,4 +1,4 @@
-"""Predictions: of ops, of shapes, of products by the thousand, and as estimate-train-time's page calls them."""
+"""Predictions: of ops, of shapes, of products by the thousand, and as estimate-train-time calls them."""
 
 from __future__ import annotations
 
@@ -317,7 +317,7 @@ def test_lightgbm_is_not_imported_before_it_is_worth_it(predictor: Predictor, tm
     assert float(done.stdout) == pytest.approx(predictor.predict(SMALL, A100).time_s)
 
 
-class Page:
+class EstimateTrainTimeCall:
     """estimate-train-time's call, with what its example says."""
 
     def __init__(self, folder: Path) -> None:
@@ -337,17 +337,17 @@ class Page:
         return self.predictor.predict_operator(**{**arguments, **changes})
 
 
-def test_the_pages_call_learns_on_first_need(tmp_path: Path):
+def test_estimate_train_times_call_learns_on_first_need(tmp_path: Path):
     write_table(tmp_path)
-    page = Page(tmp_path)
-    first = page.microseconds()
+    call = EstimateTrainTimeCall(tmp_path)
+    first = call.microseconds()
     assert first == pytest.approx(2 * 2 * 1024**3 / 312e12 * 1e6, rel=0.02)  # twice the bound
-    ((key, learned),) = page.predictor.operator_dict.items()
+    ((key, learned),) = call.predictor.operator_dict.items()
     assert key == (A100_FILE, "gemm", "fp16")
-    assert page.microseconds() == first
-    assert list(page.predictor.operator_dict.values()) == [learned]
+    assert call.microseconds() == first
+    assert list(call.predictor.operator_dict.values()) == [learned]
     mine: dict = {}
-    assert page.microseconds(model_dict=mine) == first
+    assert call.microseconds(model_dict=mine) == first
     assert len(mine) == 1
 
 
@@ -367,29 +367,29 @@ def test_the_pages_call_learns_on_first_need(tmp_path: Path):
         ({"data_folder": "/nowhere/at/all"}, "there is no /nowhere/at/all"),
     ],
 )
-def test_the_pages_call_refuses_in_one_line(changes: dict, said: str, tmp_path: Path):
+def test_estimate_train_times_call_refuses_in_one_line(changes: dict, said: str, tmp_path: Path):
     write_table(tmp_path)
     with pytest.raises(ValueError, match=said) as caught:
-        Page(tmp_path).microseconds(**changes)
+        EstimateTrainTimeCall(tmp_path).microseconds(**changes)
     assert "\n" not in str(caught.value)
 
 
-def test_the_pages_call_goes_by_what_its_arguments_mean(tmp_path: Path):
+def test_estimate_train_times_call_goes_by_what_its_arguments_mean(tmp_path: Path):
     """Precisions have several names."""
     write_table(tmp_path)
-    page = Page(tmp_path)
-    assert page.microseconds(precision="float16") == page.microseconds()
+    call = EstimateTrainTimeCall(tmp_path)
+    assert call.microseconds(precision="float16") == call.microseconds()
 
 
-def test_the_pages_call_learns_from_that_operator_on_that_device_alone(tmp_path: Path):
+def test_estimate_train_times_call_learns_from_that_operator_on_that_device_alone(tmp_path: Path):
     write_table(tmp_path)
     write_table(tmp_path, slowdown=5.0, device=H100_FILE)
     write_table(tmp_path, slowdown=9.0, precision="fp32")
     products = [(2, m, n, k) for m, n, k in GRID]
     write_table(tmp_path, "batched_mm", products, slowdown=7.0)  # products as well
-    page = Page(tmp_path)
-    assert page.microseconds() == pytest.approx(2 * 2 * 1024**3 / 312e12 * 1e6, rel=0.02)
-    (learned,) = page.predictor.operator_dict.values()
+    call = EstimateTrainTimeCall(tmp_path)
+    assert call.microseconds() == pytest.approx(2 * 2 * 1024**3 / 312e12 * 1e6, rel=0.02)
+    (learned,) = call.predictor.operator_dict.values()
     assert learned.models[PRODUCT_KEY].rows == len(GRID)
 
 
@@ -397,16 +397,16 @@ def test_estimate_train_times_call_is_not_taken_in_by_names_that_end_alike(tmp_p
     """log_softmax_rows ends as softmax_rows does, and was measured instead."""
     write_table(tmp_path, "log_softmax_rows", VECTORS)
     with pytest.raises(ValueError, match="no samples of softmax_rows"):
-        Page(tmp_path).microseconds(function="softmax_rows", shape=[4096, 1024], propagation="fwd")
+        EstimateTrainTimeCall(tmp_path).microseconds(function="softmax_rows", shape=[4096, 1024], propagation="fwd")
 
 
-def test_the_pages_call_does_not_guess_from_too_few_samples(tmp_path: Path):
+def test_estimate_train_times_call_does_not_guess_from_too_few_samples(tmp_path: Path):
     write_table(tmp_path, shapes=GRID[: LEAST_ROWS - 1])
     with pytest.raises(ValueError, match="too few"):
-        Page(tmp_path).microseconds()
+        EstimateTrainTimeCall(tmp_path).microseconds()
 
 
-def test_the_pages_call_without_data_asks_the_models_that_there_are():
+def test_estimate_train_times_call_without_data_uses_the_models_that_there_are():
     def call(predictor: Predictor) -> float:
         return predictor.predict_operator(
             gpu_name=A100_FILE, function="gemm", precision="fp16", propagation="step", shape=[512, 512, 512]
@@ -416,11 +416,11 @@ def test_the_pages_call_without_data_asks_the_models_that_there_are():
     assert BY_HAND.operator_dict == {}
 
 
-def test_the_pages_call_has_both_directions(tmp_path: Path):
+def test_estimate_train_times_call_has_both_directions(tmp_path: Path):
     write_table(tmp_path, "gelu_rows", VECTORS, slowdown=3.0)
-    page = Page(tmp_path)
+    call = EstimateTrainTimeCall(tmp_path)
     times = [
-        page.microseconds(function="gelu_rows", shape=[4096, 4096], propagation=direction)
+        call.microseconds(function="gelu_rows", shape=[4096, 4096], propagation=direction)
         for direction in ("fwd", "bwd")
     ]
     # a tensor read and one written, two read and one written; 4096^2 numbers of 2 bytes at 2039 GB/s

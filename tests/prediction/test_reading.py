@@ -1,4 +1,4 @@
-"""Measured tables of the page and the sampler: what is read, in which units, and what is refused with which line."""
+"""Measured tables of estimate-train-time and the sampler: what is read, in which units, and what is refused."""
 
 import gzip
 from pathlib import Path

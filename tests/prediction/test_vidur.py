@@ -100,14 +100,14 @@ def test_gpus_of_vidur_are_those_with_the_most_memory_and_the_highest_peaks_of_t
     # bound must hold for any part of that name and memory: that of the fastest does.
     for folder, name in vidur.DEVICES.items():
         chosen = devices.get(name)
-        alike = [
+        candidates = [
             each
             for each in devices.all_devices()
             if each.name.lower().split("-")[0] == folder and each.dram_capacity_bytes == chosen.dram_capacity_bytes
         ]
-        assert chosen in alike
-        assert all((each.dram_bytes_per_s or 0) <= (chosen.dram_bytes_per_s or 0) for each in alike)
-        assert all((each.matrix_peak("fp16") or 0) <= (chosen.matrix_peak("fp16") or 0) for each in alike)
+        assert chosen in candidates
+        assert all((each.dram_bytes_per_s or 0) <= (chosen.dram_bytes_per_s or 0) for each in candidates)
+        assert all((each.matrix_peak("fp16") or 0) <= (chosen.matrix_peak("fp16") or 0) for each in candidates)
     assert vidur.DEVICES == {"a100": "A100-SXM4-80GB", "h100": "H100-SXM5-80GB", "a40": "A40"}
 
 

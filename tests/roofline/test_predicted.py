@@ -292,9 +292,9 @@ def test_json_and_markdown_have_the_same_figures():
         "aten::mm": ("regressed", True),
         "aten::bmm": ("typical", True),
     }
-    page = render_markdown(report_of(analysis))
-    assert "- **predicted**: 10.0 ms (90 %: 8.20 ms to 12.8 ms)" in page
-    assert "| predicted |" in page
+    markdown = render_markdown(report_of(analysis))
+    assert "- **predicted**: 10.0 ms (90 %: 8.20 ms to 12.8 ms)" in markdown
+    assert "| predicted |" in markdown
 
 
 def test_a_narrow_terminal_still_shows_the_predicted_time():

@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 from rooflight.operators import registry
-from rooflight.operators.sizes import ADD, Axis
+from rooflight.operators.sizes import ADD, Progression
 from rooflight.records.samples import Row, Status
-from rooflight.sampling import facts
+from rooflight.sampling import provenance
 from rooflight.sampling.grids import Grid
 from rooflight.sampling.job import Job, run
 from rooflight.sampling.sweeps import PointSweep
@@ -35,12 +35,12 @@ class InstantSampler:
 
 def sweep(folder: Path, shapes: int) -> None:
     operator = registry.find("copy")
-    grid = Grid(operator=operator, axes=(("elements", Axis(1, 1, shapes, ADD)),))
+    grid = Grid(operator=operator, axes=(("elements", Progression(1, 1, shapes, ADD)),))
     run(Job(operator=operator, dtype="float32", out=folder), PointSweep(grid), InstantSampler())  # type: ignore[arg-type]
 
 
 def main(folder: Path, kills: int, shapes: int) -> None:
-    facts.environment_of("cpu")  # imports torch once, not in every child
+    provenance.environment_of("cpu")  # imports torch once, not in every child
     random.seed(0)
     hits = 0
     for _ in range(kills):

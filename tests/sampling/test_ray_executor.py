@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rooflight.operators import registry
-from rooflight.operators.sizes import ADD, Axis
+from rooflight.operators.sizes import ADD, Progression
 from rooflight.sampling.executors import ray as executor
 from rooflight.sampling.grids import Grid
 from rooflight.sampling.job import DATA, Job
@@ -27,7 +27,7 @@ def job(folder: Path) -> Job:
 
 
 def sweep(size: int) -> PointSweep:
-    return PointSweep(Grid(operator=registry.find("copy"), axes=(("elements", Axis(64, 64, 64 * size, ADD)),)))
+    return PointSweep(Grid(operator=registry.find("copy"), axes=(("elements", Progression(64, 64, 64 * size, ADD)),)))
 
 
 def rows(folder: Path) -> list[int]:

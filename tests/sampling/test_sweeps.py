@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rooflight.operators import registry
-from rooflight.operators.sizes import ADD, MUL, Axis, Span
+from rooflight.operators.sizes import ADD, MUL, Progression, Span
 from rooflight.records.sample_file import Rows
 from rooflight.records.samples import Row, Status
 from rooflight.sampling.grids import Grid, full_grid, small_shapes
@@ -19,7 +19,7 @@ ONE_PROCESS = [operator for operator in registry.every() if not operator.ranks]
 
 
 def grid(end: int, start: int = 1) -> Grid:
-    return Grid(operator=COPY, axes=(("elements", Axis(start, 1, end, ADD)),))
+    return Grid(operator=COPY, axes=(("elements", Progression(start, 1, end, ADD)),))
 
 
 def drain(sweep, rows, spend_s=0.0, time_s=lambda shape: 1e-6):
@@ -34,13 +34,13 @@ def drain(sweep, rows, spend_s=0.0, time_s=lambda shape: 1e-6):
 @pytest.mark.parametrize(
     ("axis", "values"),
     [
-        (Axis(1, 2, 16, MUL), [1, 2, 4, 8, 16]),
-        (Axis(4, 2, 15, MUL), [4, 8]),
-        (Axis(16, 8, 40, ADD), [16, 24, 32, 40]),
-        (Axis(16, 8, 39, ADD), [16, 24, 32]),
-        (Axis(2, 2, 2, MUL), [2]),
-        (Axis(0, 1, 1, ADD), [0, 1]),
-        (Axis(8, 2, 4, MUL), []),
+        (Progression(1, 2, 16, MUL), [1, 2, 4, 8, 16]),
+        (Progression(4, 2, 15, MUL), [4, 8]),
+        (Progression(16, 8, 40, ADD), [16, 24, 32, 40]),
+        (Progression(16, 8, 39, ADD), [16, 24, 32]),
+        (Progression(2, 2, 2, MUL), [2]),
+        (Progression(0, 1, 1, ADD), [0, 1]),
+        (Progression(8, 2, 4, MUL), []),
     ],
 )
 def test_axes_include_their_ends(axis, values):
@@ -64,7 +64,7 @@ def test_shapes_with_a_row_are_passed_over():
 
 def test_a_billion_shapes_are_counted_not_made():
     operator = registry.find("gemm")
-    axis = Axis(1, 1, 10**7, ADD)
+    axis = Progression(1, 1, 10**7, ADD)
     huge = Grid(operator=operator, axes=(("m", axis), ("n", axis), ("k", axis)))
     assert PointSweep(huge).total == 10**21
     assert PointSweep(huge).next(Rows(operator.parameters)) == operator.shape([1, 1, 1])

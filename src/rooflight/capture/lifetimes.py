@@ -284,14 +284,14 @@ def _add_in_place(session: Session, made: Int32, freed: Int32, with_grad: Flags)
 def _optimizer_state(session: Session, made: Int32, freed: Int32) -> Flags:
     """Made by an optimizer's step and kept, or there before and touched by nothing else."""
     columns, storages = session.columns, len(made)
-    touched: dict[bool, Any] = {own: np.zeros(storages, dtype=np.bool_) for own in (True, False)}
+    touched: dict[bool, Any] = {is_optimizer: np.zeros(storages, dtype=np.bool_) for is_optimizer in (True, False)}
     for ids, offsets in (
         (columns.read_ids, columns.read_offsets),
         (columns.written_ids, columns.written_offsets),
     ):
         by_optimizer = columns.direction[owners(offsets)] == Direction.OPTIMIZER
-        for own, mask in touched.items():
-            mask[ids[by_optimizer == own]] = True
+        for is_optimizer, mask in touched.items():
+            mask[ids[by_optimizer == is_optimizer]] = True
     only = touched[True] & ~touched[False]
     return np.asarray(only & ((made == STOOD) | (freed == KEPT)))
 

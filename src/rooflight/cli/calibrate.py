@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rooflight.cli.choices import DeviceChoice, Executor
 from rooflight.cli.output_options import CsvFolder, HtmlFile, JsonFile, MarkdownFile
 
 if TYPE_CHECKING:
@@ -15,24 +15,9 @@ if TYPE_CHECKING:
     from rooflight.machine.probes import Progress
 
 
-class Executor(StrEnum):
-    """Where to calibrate."""
-
-    local = "local"
-    slurm = "slurm"
-    ray = "ray"
-
-
-class Device(StrEnum):
-    """What can be calibrated."""
-
-    cpu = "cpu"
-    cuda = "cuda"
-
-
 def calibrate(
     device: Annotated[
-        Device | None, typer.Option(help="What to measure. Default: cuda where there is one, otherwise cpu.")
+        DeviceChoice | None, typer.Option(help="What to measure. Default: cuda where there is one, otherwise cpu.")
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace the saved roofs, also where they are higher.")
@@ -75,7 +60,7 @@ def calibrate(
 
         asked = ClusterRequest(
             executor="slurm" if executor is Executor.slurm else "ray",
-            device=None if device is None else "cuda" if device is Device.cuda else "cpu",
+            device=None if device is None else device.kind,
             address=address,
             nodes=nodes,
             partition=partition,
@@ -101,7 +86,7 @@ def calibrate(
         typer.echo(warning, err=True)
 
 
-def _with_progress(device: Device | None, quick: bool) -> Calibration:
+def _with_progress(device: DeviceChoice | None, quick: bool) -> Calibration:
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
@@ -119,7 +104,7 @@ def _with_progress(device: Device | None, quick: bool) -> Calibration:
             bars.update(task, description=name, completed=fraction, refresh=True)
 
         progress: Progress = show
-        kind = kind_here() if device is None else ("cuda" if device is Device.cuda else "cpu")
+        kind = kind_here() if device is None else device.kind
         return calibration.calibrate(kind, progress, quick=quick)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rooflight.cli.arguments import arguments_of
+from rooflight.cli.choices import Executor
 from rooflight.cli.output_options import CsvFolder, HtmlFile, JsonFile, MarkdownFile
 from rooflight.cli.progress import spinner
 
@@ -19,14 +20,6 @@ if TYPE_CHECKING:
     from rooflight.reporting.output import Outputs
     from rooflight.sampling.request import SamplingRequest
     from rooflight.sampling.tasks import Task
-
-
-class Executor(StrEnum):
-    """Where a sweep runs."""
-
-    local = "local"
-    slurm = "slurm"
-    ray = "ray"
 
 
 class SweepName(StrEnum):

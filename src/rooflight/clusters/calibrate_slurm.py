@@ -171,8 +171,8 @@ class _JobWatch:
 
 def _reason(folder: Path, number: int, node: str) -> str:
     """Why a node left nothing: its own last words, srun's about it, or that no word came through."""
-    if own := _lines(folder / f"{number}.err"):
-        return own[-1]
+    if lines := _lines(folder / f"{number}.err"):
+        return lines[-1]
     about = [line for line in _lines(folder / "job.out") if re.search(rf"\b{re.escape(node)}\b", line)]
     if about:
         return about[-1].removeprefix("srun: error: ")

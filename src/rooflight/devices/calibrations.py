@@ -91,9 +91,9 @@ def folder() -> Path:
 
     Raises FileNotFoundError for a user without a home, as in some containers.
     """
-    own = os.environ.get("ROOFLIGHT_CACHE")
-    if own:
-        return Path(own)
+    chosen = os.environ.get("ROOFLIGHT_CACHE")
+    if chosen:
+        return Path(chosen)
     users = os.environ.get("XDG_CACHE_HOME")
     try:
         return (Path(users) if users else Path.home() / ".cache") / "rooflight"

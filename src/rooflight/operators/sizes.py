@@ -11,7 +11,7 @@ MUL, ADD = "mul", "add"
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class Progression:
     """Values of one parameter from ``start`` to ``end``, ``end`` included, each ``step`` times or plus the last.
 
     Raises ValueError for steps that lead nowhere.
@@ -85,24 +85,24 @@ class Size:
     """
 
     test: int = 64
-    collect: Axis = Axis(64, 2, 4096, MUL)
+    collect: Progression = Progression(64, 2, 4096, MUL)
     smart: Span = Span(16, 4096)
     default: int | None = None
     flag: bool = False
 
 
-FLAG: Final = Size(test=0, collect=Axis(0, 1, 1, ADD), smart=Span(choices=(0, 1)), default=0, flag=True)
+FLAG: Final = Size(test=0, collect=Progression(0, 1, 1, ADD), smart=Span(choices=(0, 1)), default=0, flag=True)
 """0 or 1, unless given 0."""
-ELEMENTS: Final = Size(test=4096, collect=Axis(1 << 10, 2, 1 << 28, MUL), smart=Span(256, 1 << 28, 16))
+ELEMENTS: Final = Size(test=4096, collect=Progression(1 << 10, 2, 1 << 28, MUL), smart=Span(256, 1 << 28, 16))
 """Elements of one flat tensor."""
 
-ROWS: Final = Size(test=64, collect=Axis(256, 2, 16_384, MUL), smart=Span(1, 32_768))
+ROWS: Final = Size(test=64, collect=Progression(256, 2, 16_384, MUL), smart=Span(1, 32_768))
 """Tokens of a batch, as the rows of a matrix."""
-WIDTH: Final = Size(test=16, collect=Axis(1024, 1024, 16_384, ADD), smart=Span(16, 16_384))
+WIDTH: Final = Size(test=16, collect=Progression(1024, 1024, 16_384, ADD), smart=Span(16, 16_384))
 """Elements of a row."""
 HIDDEN_WIDTH: Final = Size(test=128, collect=WIDTH.collect, smart=Span(128, 8192, 64))
 """Elements of a row that is a token's hidden state."""
-VOCABULARY: Final = Size(test=1000, collect=Axis(32_000, 16_000, 128_000, ADD), smart=Span(1000, 131_072))
+VOCABULARY: Final = Size(test=1000, collect=Progression(32_000, 16_000, 128_000, ADD), smart=Span(1000, 131_072))
 """Tokens that a model knows."""
 
 PRODUCT_ROWS: Final = Size(test=64, collect=ROWS.collect, smart=Span(1, 16_384))
@@ -113,17 +113,17 @@ PRODUCT_DEPTH: Final = Size(test=64, collect=ROWS.collect, smart=Span(128, 16_38
 """k of [m, k] @ [k, n]."""
 
 # What follows has the axes that estimate-train-time sweeps a transformer's layer with.
-TENSOR_PARALLEL: Final = Size(test=1, collect=Axis(1, 2, 16, MUL), smart=Span(choices=(1, 2, 4, 8)))
+TENSOR_PARALLEL: Final = Size(test=1, collect=Progression(1, 2, 16, MUL), smart=Span(choices=(1, 2, 4, 8)))
 """Ranks that share a layer."""
-BATCH: Final = Size(test=1, collect=Axis(2, 2, 8, MUL), smart=Span(choices=(1, 2, 4, 8, 16)))
+BATCH: Final = Size(test=1, collect=Progression(2, 2, 8, MUL), smart=Span(choices=(1, 2, 4, 8, 16)))
 """Sequences of a micro-batch."""
-ATTENTION_BATCH: Final = Size(test=1, collect=Axis(4, 2, 8, MUL), smart=BATCH.smart)
+ATTENTION_BATCH: Final = Size(test=1, collect=Progression(4, 2, 8, MUL), smart=BATCH.smart)
 """Sequences of a micro-batch, in the operators of attention."""
-HEADS: Final = Size(test=4, collect=Axis(16, 8, 80, ADD), smart=Span(choices=(4, 8, 12, 16, 32)))
+HEADS: Final = Size(test=4, collect=Progression(16, 8, 80, ADD), smart=Span(choices=(4, 8, 12, 16, 32)))
 """Attention heads of all ranks."""
-LENGTH: Final = Size(test=64, collect=Axis(1024, 512, 5120, ADD), smart=Span(16, 8192, 16))
+LENGTH: Final = Size(test=64, collect=Progression(1024, 512, 5120, ADD), smart=Span(16, 8192, 16))
 """Tokens of a sequence."""
-HIDDEN: Final = Size(test=128, collect=Axis(2048, 512, 8192, ADD), smart=Span(128, 8192, 64))
+HIDDEN: Final = Size(test=128, collect=Progression(2048, 512, 8192, ADD), smart=Span(128, 8192, 64))
 """Elements of a hidden state, of all ranks."""
-ENCODERS: Final = Size(test=1, collect=Axis(4, 1, 12, ADD), smart=Span(1, 12))
+ENCODERS: Final = Size(test=1, collect=Progression(4, 1, 12, ADD), smart=Span(1, 12))
 """Layers of a pipeline stage."""

@@ -19,7 +19,7 @@ from rooflight.prediction.facts import (
 from rooflight.prediction.features import features_of, names_of, size_features, steady_features
 from rooflight.prediction.smooth import Smooth
 from rooflight.prediction.trees import Trees
-from rooflight.prediction.unseen import TRAITS, blended, traits_of
+from rooflight.prediction.unseen_device import DEVICE_TRAITS, blended, device_traits
 
 SCHEMA: Final = "rooflight.model/3"
 _SLACK: Final = 0.02  # of a feature's range: what lies no further outside counts as shown
@@ -164,15 +164,15 @@ class Model:
         devices the more they weigh.
         """
         values = features_of(self.key, facts, device)
-        own = next((expert for expert in self.experts if expert.device == device.name), None)
-        if own is None:
-            slowdown = self.blend(values, traits_of(device))
+        expert = next((each for each in self.experts if each.device == device.name), None)
+        if expert is None:
+            slowdown = self.blend(values, device_traits(device))
             known = np.zeros(len(values), dtype=bool)
             low, high = (np.full(len(values), end) for end in self.unseen)
         else:
-            slowdown, known = own.predict(self.key, values), own.knows(self.key, values)
-            low = np.where(known, own.inside[0], own.outside[0])
-            high = np.where(known, own.inside[1], own.outside[1])
+            slowdown, known = expert.predict(self.key, values), expert.knows(self.key, values)
+            low = np.where(known, expert.inside[0], expert.outside[0])
+            high = np.where(known, expert.inside[1], expert.outside[1])
         return Answer(slowdown=slowdown, low=np.maximum(0.0, slowdown + low), high=slowdown + high, known=known)
 
     def blend(self, values: Floats, traits: Mapping[str, float]) -> Floats:
@@ -258,7 +258,7 @@ def _expert(key: str, number: int, about: _About, arrays: Mapping[str, NDArray[A
     figures = [*about.low, *about.high, about.rows, about.error, *about.traits.values()]
     backward = any(low > high for low, high in zip(about.low, about.high, strict=True))
     _refuse_backward(key, about.inside, about.outside)
-    if backward or about.rows < 1 or not set(about.traits) <= set(TRAITS) or not all(map(_plausible, figures)):
+    if backward or about.rows < 1 or not set(about.traits) <= set(DEVICE_TRAITS) or not all(map(_plausible, figures)):
         raise ValueError(f"the model of {key} holds impossible numbers: fit it again")
     return Expert(
         device=about.device,

@@ -136,8 +136,8 @@ class Predictor:
 
     def left_by_others(self, folder: Path | str) -> int:
         """How many models in a folder are of kinds of work that this predictor does not have."""
-        own = set(self._files) | {_file_name(key) for key in self._models}
-        return sum(path.name.removesuffix(SUFFIX) not in own for path in Path(folder).glob(f"*{SUFFIX}"))
+        names = set(self._files) | {_file_name(key) for key in self._models}
+        return sum(path.name.removesuffix(SUFFIX) not in names for path in Path(folder).glob(f"*{SUFFIX}"))
 
     def predict(self, ops: OpSignature | Sequence[OpSignature], device: DeviceSpec | str) -> Estimate:
         """Seconds that an op, or ops run one after the other, take on a device. Raises ValueError for an unknown
@@ -239,7 +239,7 @@ class Predictor:
         propagation: str,
         shape: Sequence[int],
         model_dict: MutableMapping[Any, Predictor] | None = None,
-        config_folder: Path | str | None = None,  # noqa: ARG002 - the page's models had settings, ours need none
+        config_folder: Path | str | None = None,  # noqa: ARG002 - estimate-train-time's models have settings, these need none
         data_folder: Path | str | None = None,
     ) -> float:
         """Microseconds of an operator on ``gpu_name``, as estimate-train-time's ``Predictor`` has it.
@@ -265,9 +265,9 @@ class Predictor:
 
     def _model_for(self, key: str, facts: Floats) -> tuple[Model | None, Source]:
         """The model of a kind of work; where there is none, that of other ops, and for collectives of all-reduce."""
-        own = self.model(key)
-        if own is not None:
-            return own, Source.REGRESSED
+        learned = self.model(key)
+        if learned is not None:
+            return learned, Source.REGRESSED
         if kind_of(key) is WorkKind.NETWORK:
             general = self.model(ALL_REDUCE_KEY)
         else:

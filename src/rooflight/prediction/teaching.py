@@ -18,7 +18,7 @@ from rooflight.prediction.features import features_of, steady_features
 from rooflight.prediction.model import Expert, Interval, Learner, Model
 from rooflight.prediction.smooth import MOST_ROWS, smooth
 from rooflight.prediction.trees import WAYS, Way, answers_of_grown, grow, lone
-from rooflight.prediction.unseen import blended, computing, fewer_watts, likeness, traits_of
+from rooflight.prediction.unseen_device import blended, computing, device_traits, fewer_watts, likeness
 
 LEAST_ROWS: Final = 12
 """Measurements of which an expert can be made: fewer say little of how wrong it is."""
@@ -77,7 +77,7 @@ def _expert(
     """What ``way`` learns from all rows, with what it missed of those held out."""
     return Expert(
         device=shown.device.name,
-        traits=traits_of(shown.device),
+        traits=device_traits(shown.device),
         rows=len(values),
         low=values.min(axis=0),
         high=values.max(axis=0),
@@ -216,7 +216,7 @@ class _Asked:
         return cls(
             key=shown.key,
             device=name,
-            traits=traits_of(shown.device),
+            traits=device_traits(shown.device),
             values=values,
             slowdown=shown.slowdown[some],
             answers={each.device: each.predict(shown.key, values) for each in experts if each.device != name},

@@ -199,11 +199,11 @@ def _times(session: Session, records: Int64 | NDArray[np.intp]) -> _Times:
     steps = []
     for starts, seconds in zip(measurement.op_starts_s, measurement.op_samples_s, strict=True):
         busy = Intervals.union(starts[computing], seconds[computing])
-        own, took = starts[records], seconds[records]
-        exposed += took - busy.overlap(own, took)
+        began, took = starts[records], seconds[records]
+        exposed += took - busy.overlap(began, took)
         lasted += took
-        known = np.isfinite(own) & np.isfinite(took)
-        together = Intervals.union(own[known], took[known])
+        known = np.isfinite(began) & np.isfinite(took)
+        together = Intervals.union(began[known], took[known])
         steps.append(float((together.lengths - busy.overlap(together.starts, together.lengths)).sum()))
     with np.errstate(invalid="ignore", divide="ignore"):
         share = np.where(lasted > 0, exposed / lasted, np.where(lasted == 0, 0.0, np.nan))

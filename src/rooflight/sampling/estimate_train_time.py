@@ -12,7 +12,7 @@ import msgspec
 from rooflight.operators import registry
 from rooflight.operators.estimate_train_time import OPERATORS, PARAMETERS, TIMES
 from rooflight.operators.operator import Operator
-from rooflight.operators.sizes import Axis
+from rooflight.operators.sizes import Progression
 from rooflight.sampling.event_times import Target
 from rooflight.sampling.grids import Grid
 from rooflight.sampling.user_function import function_operator, module_file
@@ -173,7 +173,7 @@ def _grid(content: Mapping[str, Any], operator: Operator, names: Sequence[str], 
     for place, name in enumerate(names[:count]):
         try:
             start, step, end = (lists[key][place] for key in ("starts", "steps", "ends"))
-            axes.append((name, Axis(start, step, end, operators[place])))
+            axes.append((name, Progression(start, step, end, operators[place])))
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
     # a file may have more columns than it sweeps: the rest stand still at their start

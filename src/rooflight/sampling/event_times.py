@@ -20,7 +20,7 @@ import msgspec
 
 Target = tuple[str | tuple[str, ...], ...]
 """Names, each within the one before."""
-Group = tuple["Event", ...]
+Group = tuple["HostEvent", ...]
 """Events that are timed together."""
 
 _HOST: Final = frozenset({"cpu_op", "user_annotation", "python_function"})
@@ -35,7 +35,7 @@ class NoSuchEventError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class HostEvent:
     """Something that ran on a thread of the host, in microseconds."""
 
     start_us: float
@@ -48,15 +48,15 @@ class Event:
 class Trace:
     """A trace's events by start, its steps, when each launch was made, and what each one ran on the device."""
 
-    steps: tuple[Event, ...]
-    events: tuple[Event, ...]
+    steps: tuple[HostEvent, ...]
+    events: tuple[HostEvent, ...]
     launches: tuple[tuple[float, int], ...]
     device: Mapping[int, tuple[float, float]]
 
 
 def read(path: Path) -> Trace:
     """A Chrome trace as torch's profiler writes it."""
-    events: list[Event] = []
+    events: list[HostEvent] = []
     launches: list[tuple[float, int]] = []
     device: dict[int, tuple[float, float]] = {}
     for each in msgspec.json.decode(path.read_bytes())["traceEvents"]:
@@ -66,7 +66,7 @@ def read(path: Path) -> Trace:
         start, end = each["ts"], each["ts"] + each["dur"]
         correlation = each.get("args", {}).get("correlation")
         if category in _HOST:
-            events.append(Event(start, end, each["name"], each.get("tid")))
+            events.append(HostEvent(start, end, each["name"], each.get("tid")))
         elif category in _LAUNCH and correlation is not None:
             launches.append((start, correlation))
         elif category in _DEVICE and correlation is not None:
@@ -101,7 +101,7 @@ def times_s(trace: Trace, target: Target) -> tuple[float, ...]:
 
 
 def _within(
-    events: Sequence[Event], groups: Iterable[Group], name: str | tuple[str, ...], exact: Collection[str]
+    events: Sequence[HostEvent], groups: Iterable[Group], name: str | tuple[str, ...], exact: Collection[str]
 ) -> Iterable[Group]:
     """The groups of the events of a name inside groups: each event by itself, those of a list of names together."""
     for group in groups:
@@ -112,7 +112,7 @@ def _within(
             yield together
 
 
-def _outermost(events: Iterable[Event], names: tuple[str, ...], exact: Collection[str]) -> Iterable[Event]:
+def _outermost(events: Iterable[HostEvent], names: tuple[str, ...], exact: Collection[str]) -> Iterable[HostEvent]:
     """Events of any of the names that lie within no other such event of their thread."""
     ends: defaultdict[object, float] = defaultdict(float)
     for event in events:
@@ -122,7 +122,7 @@ def _outermost(events: Iterable[Event], names: tuple[str, ...], exact: Collectio
             yield event
 
 
-def _starting_in(events: Sequence[Event], outer: Event) -> Sequence[Event]:
+def _starting_in(events: Sequence[HostEvent], outer: HostEvent) -> Sequence[HostEvent]:
     """Events of all threads that start while another runs: a backward pass may run on another thread."""
     first = bisect_left(events, outer.start_us, key=lambda event: event.start_us)
     last = bisect_left(events, outer.end_us, key=lambda event: event.start_us)
@@ -141,7 +141,7 @@ def _time_us(trace: Trace, group: Group) -> float:
     return max(end for _, end in spans) - min(start for start, _ in spans) if spans else 0.0
 
 
-def _launched_in(launches: Sequence[tuple[float, Any]], event: Event) -> Sequence[tuple[float, int]]:
+def _launched_in(launches: Sequence[tuple[float, Any]], event: HostEvent) -> Sequence[tuple[float, int]]:
     first = bisect_left(launches, event.start_us, key=lambda launch: launch[0])
     last = bisect_left(launches, event.end_us, key=lambda launch: launch[0])
     return launches[first:last]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from rooflight.operators.operator import Operator, Shape
-from rooflight.operators.sizes import Axis
+from rooflight.operators.sizes import Progression
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +16,7 @@ class Grid:
     """Every combination of the axes' values, the last axis fastest. Shapes are made when asked for."""
 
     operator: Operator
-    axes: tuple[tuple[str, Axis], ...]
+    axes: tuple[tuple[str, Progression], ...]
     fixed: tuple[tuple[str, int], ...] = ()
 
     @property

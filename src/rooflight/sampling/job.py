@@ -13,7 +13,7 @@ from rooflight.operators.estimate_train_time import short_precision
 from rooflight.operators.operator import Operator, Shape
 from rooflight.records.sample_file import SUFFIX
 from rooflight.records.samples import Header, Row
-from rooflight.sampling import facts
+from rooflight.sampling import provenance
 from rooflight.sampling.estimate_train_time import columns_of
 from rooflight.sampling.log import Progress
 from rooflight.sampling.runner import Repeats
@@ -78,8 +78,8 @@ class Job:
 
     def store(self, kind: str, number: int = 0) -> Store:
         """The job's file for this machine's device, with the rows that are there. Raises ValueError as Store does."""
-        device = facts.device_label(kind, number)
-        header = self.header(device, facts.environment_of(kind), facts.calibration_of(kind))
+        device = provenance.device_label(kind, number)
+        header = self.header(device, provenance.environment_of(kind), provenance.calibration_of(kind))
         return Store(self.out / DATA / (self.base(device) + SUFFIX), header)
 
     def log(self, device: str, total: int | None, tell: Tell) -> Progress:

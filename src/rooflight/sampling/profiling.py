@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rooflight.operators.operator import Operator, Prepared, Shape
-from rooflight.sampling import facts
+from rooflight.sampling import provenance
 from rooflight.sampling.job import TRACES, Job
 
 Tell = Callable[[str], object]
@@ -29,7 +29,7 @@ def trace(job: Job, shape: Shape, device: str, *, tell: Tell) -> str:
     prepared = _prepared(job.operator, shape, job.dtype, device)
     kind, _, number = device.partition(":")
     sizes = "_".join(str(value) for value in shape.values())
-    name = f"{facts.device_label(kind, int(number or 0))}_{job.name}_{job.precision}_{sizes}.pt.trace.json"
+    name = f"{provenance.device_label(kind, int(number or 0))}_{job.name}_{job.precision}_{sizes}.pt.trace.json"
     path = job.out / TRACES / name
     path.parent.mkdir(parents=True, exist_ok=True)
     for _ in range(warmups):

@@ -13,7 +13,7 @@ from rooflight.operators.tensors import differentiable, random
 BACKWARD = "rooflight::scaled_dot_product_attention_backward"
 
 
-class Heads(NamedTuple):
+class AttentionSizes(NamedTuple):
     """Batch entries, heads of queries and of keys and values, their lengths, and the size of a head."""
 
     batch: int
@@ -24,7 +24,7 @@ class Heads(NamedTuple):
     width: int
 
 
-def attention_work(sizes: Heads, dtype: str, *, causal: bool = False) -> Work:
+def attention_work(sizes: AttentionSizes, dtype: str, *, causal: bool = False) -> Work:
     """One call of SDPA, which keeps a log-sum-exp a query for its backward."""
     query = tensor(dtype, sizes.batch, sizes.heads, sizes.queries, sizes.width)
     key = tensor(dtype, sizes.batch, sizes.kv_heads, sizes.keys, sizes.width)
@@ -44,7 +44,7 @@ def attention_work(sizes: Heads, dtype: str, *, causal: bool = False) -> Work:
     )
 
 
-def prepare_attention(torch: Any, sizes: Heads, dtype: str, device: str, *, causal: bool = False) -> Prepared:
+def prepare_attention(torch: Any, sizes: AttentionSizes, dtype: str, device: str, *, causal: bool = False) -> Prepared:
     """Queries, keys and values in memory as flash-attn has them, [b, length, heads, width]."""
     query = random(torch, dtype, device, sizes.batch, sizes.queries, sizes.heads, sizes.width, grad=True)
     key, value = (

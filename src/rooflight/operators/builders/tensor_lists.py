@@ -8,14 +8,14 @@ from typing import Any
 from rooflight.operators.operator import STEP, Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import call, tensor
-from rooflight.operators.sizes import MUL, Axis, Size, Span
+from rooflight.operators.sizes import MUL, Progression, Size, Span
 from rooflight.operators.tensor_parallel import at_most
 from rooflight.operators.tensors import random
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 
-LIST_ELEMENTS = Size(test=4096, collect=Axis(1 << 10, 4, 1 << 26, MUL), smart=Span(64, 1 << 24))
-LIST_TENSORS = Size(test=1, collect=Axis(1, 4, 64, MUL), smart=Span(choices=(1, 4, 16, 64, 150)), default=1)
+LIST_ELEMENTS = Size(test=4096, collect=Progression(1 << 10, 4, 1 << 26, MUL), smart=Span(64, 1 << 24))
+LIST_TENSORS = Size(test=1, collect=Progression(1, 4, 64, MUL), smart=Span(choices=(1, 4, 16, 64, 150)), default=1)
 MOST_TENSORS = 10_000
 """Nine times what a model of 405 billion parameters has."""
 

@@ -7,7 +7,7 @@ from typing import Any
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import bmm, swapped, tensor
-from rooflight.operators.sizes import MUL, Axis, Size, Span
+from rooflight.operators.sizes import MUL, Progression, Size, Span
 from rooflight.operators.tensor_parallel import anything
 from rooflight.operators.tensors import differentiable, random
 
@@ -31,10 +31,10 @@ register(
         name="batched_mm",
         summary="[b, m, k] @ [b, k, n]",
         sizes={
-            "b": Size(test=1, collect=Axis(1, 4, 256, MUL), smart=Span(1, 512)),
-            "m": Size(test=64, collect=Axis(64, 2, 4096, MUL), smart=Span(1, 4096)),
-            "n": Size(test=64, collect=Axis(64, 2, 4096, MUL), smart=Span(16, 4096, 8)),
-            "k": Size(test=64, collect=Axis(64, 2, 4096, MUL), smart=Span(16, 4096, 8)),
+            "b": Size(test=1, collect=Progression(1, 4, 256, MUL), smart=Span(1, 512)),
+            "m": Size(test=64, collect=Progression(64, 2, 4096, MUL), smart=Span(1, 4096)),
+            "n": Size(test=64, collect=Progression(64, 2, 4096, MUL), smart=Span(16, 4096, 8)),
+            "k": Size(test=64, collect=Progression(64, 2, 4096, MUL), smart=Span(16, 4096, 8)),
         },
         work=work,
         prepare=prepare,

@@ -7,7 +7,7 @@ from typing import Any
 from rooflight.operators.operator import STEP, Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import call, tensor
-from rooflight.operators.sizes import ADD, ROWS, WIDTH, Axis, Size, Span
+from rooflight.operators.sizes import ADD, ROWS, WIDTH, Progression, Size, Span
 from rooflight.operators.tensor_parallel import at_most
 from rooflight.operators.tensors import random
 
@@ -32,7 +32,7 @@ register(
         sizes={
             "rows": ROWS,
             "width": WIDTH,
-            "parts": Size(test=2, collect=Axis(2, 1, 3, ADD), smart=Span(choices=(2, 3)), default=2),
+            "parts": Size(test=2, collect=Progression(2, 1, 3, ADD), smart=Span(choices=(2, 3)), default=2),
         },
         work=work,
         prepare=prepare,

@@ -8,13 +8,13 @@ from typing import Any
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import call, tensor
-from rooflight.operators.sizes import ADD, BATCH, MUL, Axis, Size, Span
+from rooflight.operators.sizes import ADD, BATCH, MUL, Progression, Size, Span
 from rooflight.operators.tensor_parallel import divides
 from rooflight.operators.tensors import differentiable, random
 from rooflight.records.signature import AttributeValue
 
 CHANNELS = Span(choices=(3, 16, 32, 64, 128, 256, 512))
-SIDE = Size(test=16, collect=Axis(14, 2, 112, MUL), smart=Span(7, 224))
+SIDE = Size(test=16, collect=Progression(14, 2, 112, MUL), smart=Span(7, 224))
 
 
 def check(shape: Shape) -> str | None:
@@ -75,15 +75,15 @@ register(
         name="conv2d",
         summary="convolution of [b, c_in, height, width] to c_out channels by kernel x kernel",
         sizes={
-            "b": replace(BATCH, collect=Axis(1, 4, 64, MUL)),
-            "c_in": Size(test=8, collect=Axis(64, 2, 512, MUL), smart=CHANNELS),
+            "b": replace(BATCH, collect=Progression(1, 4, 64, MUL)),
+            "c_in": Size(test=8, collect=Progression(64, 2, 512, MUL), smart=CHANNELS),
             "height": SIDE,
             "width": SIDE,
-            "c_out": Size(test=16, collect=Axis(64, 2, 512, MUL), smart=CHANNELS),
-            "kernel": Size(test=3, collect=Axis(1, 2, 3, ADD), smart=Span(choices=(1, 3, 5, 7))),
-            "stride": Size(test=1, collect=Axis(1, 1, 2, ADD), smart=Span(choices=(1, 2)), default=1),
-            "padding": Size(test=0, collect=Axis(0, 1, 1, ADD), smart=Span(choices=(0,)), default=0),
-            "groups": Size(test=1, collect=Axis(1, 1, 1, ADD), smart=Span(choices=(1,)), default=1),
+            "c_out": Size(test=16, collect=Progression(64, 2, 512, MUL), smart=CHANNELS),
+            "kernel": Size(test=3, collect=Progression(1, 2, 3, ADD), smart=Span(choices=(1, 3, 5, 7))),
+            "stride": Size(test=1, collect=Progression(1, 1, 2, ADD), smart=Span(choices=(1, 2)), default=1),
+            "padding": Size(test=0, collect=Progression(0, 1, 1, ADD), smart=Span(choices=(0,)), default=0),
+            "groups": Size(test=1, collect=Progression(1, 1, 1, ADD), smart=Span(choices=(1,)), default=1),
         },
         work=work,
         prepare=prepare,

@@ -8,7 +8,7 @@ from typing import Any
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import call, map_one, scalar, tensor
-from rooflight.operators.sizes import MUL, ROWS, VOCABULARY, Axis
+from rooflight.operators.sizes import MUL, ROWS, VOCABULARY, Progression
 from rooflight.operators.tensor_parallel import anything
 from rooflight.operators.tensors import differentiable, integers, random
 
@@ -44,7 +44,7 @@ register(
     Operator(
         name="cross_entropy",
         summary="mean cross-entropy of logits [rows, vocab]",
-        sizes={"rows": replace(ROWS, collect=Axis(256, 2, 8192, MUL)), "vocab": VOCABULARY},
+        sizes={"rows": replace(ROWS, collect=Progression(256, 2, 8192, MUL)), "vocab": VOCABULARY},
         work=work,
         prepare=prepare,
         check=anything,

@@ -8,7 +8,7 @@ from typing import Any
 from rooflight.operators.builders.table_lookup import lookup_work, prepare_lookup
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
-from rooflight.operators.sizes import ADD, ROWS, VOCABULARY, WIDTH, Axis
+from rooflight.operators.sizes import ADD, ROWS, VOCABULARY, WIDTH, Progression
 from rooflight.operators.tensor_parallel import anything
 
 
@@ -26,7 +26,7 @@ register(
     Operator(
         name="embedding_rows",
         summary="lookups [vocab, width] at [rows]",
-        sizes={"rows": ROWS, "vocab": VOCABULARY, "width": replace(WIDTH, collect=Axis(1024, 1024, 8192, ADD))},
+        sizes={"rows": ROWS, "vocab": VOCABULARY, "width": replace(WIDTH, collect=Progression(1024, 1024, 8192, ADD))},
         work=work,
         prepare=prepare,
         check=anything,

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooflight.operators.builders.attention import Heads, attention_work, prepare_attention
+from rooflight.operators.builders.attention import AttentionSizes, attention_work, prepare_attention
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.sizes import ATTENTION_BATCH, HEADS, HIDDEN, LENGTH, TENSOR_PARALLEL
 from rooflight.operators.tensor_parallel import heads
 
 
-def sizes(shape: Shape) -> Heads:
+def sizes(shape: Shape) -> AttentionSizes:
     """q, k, v [b, l, h / mp, dim / h]."""
     parts, length = shape["h"] // shape["mp"], shape["l"]
-    return Heads(shape["b"], parts, parts, length, length, shape["dim"] // shape["h"])
+    return AttentionSizes(shape["b"], parts, parts, length, length, shape["dim"] // shape["h"])
 
 
 def work(shape: Shape, dtype: str) -> Work:

@@ -8,7 +8,7 @@ from typing import Any
 from rooflight.operators.operator import Operator, Prepared, RefusedError, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import call, swapped, tensor
-from rooflight.operators.sizes import MUL, PRODUCT_COLUMNS, PRODUCT_DEPTH, Axis, Size, Span
+from rooflight.operators.sizes import MUL, PRODUCT_COLUMNS, PRODUCT_DEPTH, Progression, Size, Span
 from rooflight.operators.tensor_parallel import divides
 from rooflight.operators.tensors import differentiable, random
 
@@ -58,10 +58,10 @@ register(
         name="grouped_mm",
         summary="a [rows, k] @ b [groups, k, n], rows dealt evenly to groups",
         sizes={
-            "rows": Size(test=64, collect=Axis(1024, 2, 16_384, MUL), smart=Span(64, 32_768, 64)),
-            "n": replace(PRODUCT_COLUMNS, collect=Axis(1024, 2, 8192, MUL)),
-            "k": replace(PRODUCT_DEPTH, collect=Axis(1024, 2, 8192, MUL)),
-            "groups": Size(test=1, collect=Axis(4, 2, 64, MUL), smart=Span(choices=(4, 8, 16, 64))),
+            "rows": Size(test=64, collect=Progression(1024, 2, 16_384, MUL), smart=Span(64, 32_768, 64)),
+            "n": replace(PRODUCT_COLUMNS, collect=Progression(1024, 2, 8192, MUL)),
+            "k": replace(PRODUCT_DEPTH, collect=Progression(1024, 2, 8192, MUL)),
+            "groups": Size(test=1, collect=Progression(4, 2, 64, MUL), smart=Span(choices=(4, 8, 16, 64))),
         },
         work=work,
         prepare=prepare,

@@ -8,7 +8,7 @@ from typing import Any
 from rooflight.operators.builders.linear_layer import Layer, linear_work, prepare_linear
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
-from rooflight.operators.sizes import FLAG, MUL, PRODUCT_COLUMNS, PRODUCT_DEPTH, ROWS, Axis, Size
+from rooflight.operators.sizes import FLAG, MUL, PRODUCT_COLUMNS, PRODUCT_DEPTH, ROWS, Progression, Size
 from rooflight.operators.tensor_parallel import anything
 
 
@@ -32,8 +32,8 @@ register(
         summary="linear layer: [rows, inputs] @ [outputs, inputs]^T, plus a bias unless bias is 0",
         sizes={
             "rows": ROWS,
-            "inputs": Size(test=64, collect=Axis(512, 2, 16_384, MUL), smart=PRODUCT_DEPTH.smart),
-            "outputs": Size(test=64, collect=Axis(512, 2, 16_384, MUL), smart=PRODUCT_COLUMNS.smart),
+            "inputs": Size(test=64, collect=Progression(512, 2, 16_384, MUL), smart=PRODUCT_DEPTH.smart),
+            "outputs": Size(test=64, collect=Progression(512, 2, 16_384, MUL), smart=PRODUCT_COLUMNS.smart),
             "bias": replace(FLAG, test=1, default=1),
         },
         work=work,

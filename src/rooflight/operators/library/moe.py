@@ -8,7 +8,17 @@ from typing import Any, NamedTuple
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import bmm, call, map_one, map_two, swapped, tensor
-from rooflight.operators.sizes import ADD, ATTENTION_BATCH, HIDDEN, LENGTH, MUL, TENSOR_PARALLEL, Axis, Size, Span
+from rooflight.operators.sizes import (
+    ADD,
+    ATTENTION_BATCH,
+    HIDDEN,
+    LENGTH,
+    MUL,
+    TENSOR_PARALLEL,
+    Progression,
+    Size,
+    Span,
+)
 from rooflight.operators.tensor_parallel import divides
 from rooflight.operators.tensors import differentiable, random
 
@@ -91,13 +101,13 @@ register(
         name="moe",
         summary="experts' MLPs of dim x intermediate_size / mp under balanced routing of b l tokens to top_k",
         sizes={
-            "mp": replace(TENSOR_PARALLEL, collect=Axis(1, 2, 8, MUL)),
+            "mp": replace(TENSOR_PARALLEL, collect=Progression(1, 2, 8, MUL)),
             "b": ATTENTION_BATCH,
-            "l": replace(LENGTH, collect=Axis(1024, 1024, 4096, ADD)),
-            "dim": replace(HIDDEN, collect=Axis(2048, 2048, 8192, ADD)),
-            "moe_num_experts": Size(test=4, collect=Axis(8, 2, 64, MUL), smart=Span(choices=(4, 8, 16, 64))),
-            "intermediate_size": Size(test=64, collect=Axis(2048, 2, 16_384, MUL), smart=Span(128, 16_384, 64)),
-            "top_k": Size(test=2, collect=Axis(1, 2, 8, MUL), smart=Span(choices=(1, 2, 4, 8))),
+            "l": replace(LENGTH, collect=Progression(1024, 1024, 4096, ADD)),
+            "dim": replace(HIDDEN, collect=Progression(2048, 2048, 8192, ADD)),
+            "moe_num_experts": Size(test=4, collect=Progression(8, 2, 64, MUL), smart=Span(choices=(4, 8, 16, 64))),
+            "intermediate_size": Size(test=64, collect=Progression(2048, 2, 16_384, MUL), smart=Span(128, 16_384, 64)),
+            "top_k": Size(test=2, collect=Progression(1, 2, 8, MUL), smart=Span(choices=(1, 2, 4, 8))),
         },
         work=work,
         prepare=prepare,

@@ -8,7 +8,7 @@ from typing import Any
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import call, in_place, map_one, map_two, tensor
-from rooflight.operators.sizes import ADD, BATCH, LENGTH, MUL, TENSOR_PARALLEL, Axis
+from rooflight.operators.sizes import ADD, BATCH, LENGTH, MUL, TENSOR_PARALLEL, Progression
 from rooflight.operators.tensor_parallel import VOCABULARY, anything, padded_vocabulary
 from rooflight.operators.tensors import integers, random
 
@@ -90,8 +90,8 @@ register(
         summary="vocabulary-parallel cross-entropy of [b, l, 50257 / mp padded], in float32",
         sizes={
             "mp": TENSOR_PARALLEL,
-            "b": replace(BATCH, collect=Axis(2, 4, 8, MUL)),
-            "l": replace(LENGTH, collect=Axis(1024, 256, 4096, ADD)),
+            "b": replace(BATCH, collect=Progression(2, 4, 8, MUL)),
+            "l": replace(LENGTH, collect=Progression(1024, 256, 4096, ADD)),
         },
         work=work,
         prepare=prepare,

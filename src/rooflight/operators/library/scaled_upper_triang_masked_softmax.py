@@ -9,7 +9,7 @@ from rooflight.operators.builders.causal_softmax import BACKWARD, FORWARD, trian
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
 from rooflight.operators.signatures import call, tensor
-from rooflight.operators.sizes import ADD, BATCH, HEADS, LENGTH, MUL, TENSOR_PARALLEL, Axis
+from rooflight.operators.sizes import ADD, BATCH, HEADS, LENGTH, MUL, TENSOR_PARALLEL, Progression
 from rooflight.operators.tensor_parallel import heads
 from rooflight.operators.tensors import differentiable, random
 
@@ -39,10 +39,10 @@ register(
         name="ScaledUpperTriangMaskedSoftmax",
         summary="fused causal softmax of [b h / mp, l, l]; Megatron's kernel where installed",
         sizes={
-            "mp": replace(TENSOR_PARALLEL, collect=Axis(1, 2, 1, MUL)),
+            "mp": replace(TENSOR_PARALLEL, collect=Progression(1, 2, 1, MUL)),
             "b": BATCH,
-            "h": replace(HEADS, collect=Axis(2, 2, 64, ADD)),
-            "l": replace(LENGTH, collect=Axis(1024, 64, 2048, ADD)),
+            "h": replace(HEADS, collect=Progression(2, 2, 64, ADD)),
+            "l": replace(LENGTH, collect=Progression(1024, 64, 2048, ADD)),
         },
         work=work,
         prepare=prepare,

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from rooflight.operators.builders.attention import Heads, attention_work, prepare_attention
+from rooflight.operators.builders.attention import AttentionSizes, attention_work, prepare_attention
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.registry import register
-from rooflight.operators.sizes import ADD, BATCH, FLAG, HEADS, MUL, Axis, Size, Span
+from rooflight.operators.sizes import ADD, BATCH, FLAG, HEADS, MUL, Progression, Size, Span
 from rooflight.operators.tensor_parallel import divides
 
 
-def sizes(shape: Shape) -> Heads:
+def sizes(shape: Shape) -> AttentionSizes:
     """q [b, h, q, d], k and v [b, kv_heads, kv, d]."""
-    return Heads(*(shape[name] for name in ("b", "h", "kv_heads", "q", "kv", "d")))
+    return AttentionSizes(*(shape[name] for name in ("b", "h", "kv_heads", "q", "kv", "d")))
 
 
 def check(shape: Shape) -> str | None:
@@ -44,12 +44,12 @@ register(
         name="sdpa",
         summary="attention: q [b, h, q, d], k and v [b, kv_heads, kv, d], causal 0 or 1",
         sizes={
-            "b": replace(BATCH, collect=Axis(1, 4, 16, MUL)),
-            "h": replace(HEADS, collect=Axis(8, 2, 64, MUL)),
-            "kv_heads": Size(test=2, collect=Axis(8, 8, 8, ADD), smart=Span(choices=(1, 2, 4, 8, 12, 32))),
-            "q": Size(test=32, collect=Axis(1, 16, 4096, MUL), smart=Span(1, 8192)),
-            "kv": Size(test=64, collect=Axis(256, 4, 16_384, MUL), smart=Span(16, 16_384, 8)),
-            "d": Size(test=32, collect=Axis(64, 64, 128, ADD), smart=Span(choices=(32, 64, 128))),
+            "b": replace(BATCH, collect=Progression(1, 4, 16, MUL)),
+            "h": replace(HEADS, collect=Progression(8, 2, 64, MUL)),
+            "kv_heads": Size(test=2, collect=Progression(8, 8, 8, ADD), smart=Span(choices=(1, 2, 4, 8, 12, 32))),
+            "q": Size(test=32, collect=Progression(1, 16, 4096, MUL), smart=Span(1, 8192)),
+            "kv": Size(test=64, collect=Progression(256, 4, 16_384, MUL), smart=Span(16, 16_384, 8)),
+            "d": Size(test=32, collect=Progression(64, 64, 128, ADD), smart=Span(choices=(32, 64, 128))),
             "causal": FLAG,
         },
         work=work,

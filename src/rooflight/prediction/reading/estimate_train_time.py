@@ -1,4 +1,4 @@
-"""The CSV files of estimate-train-time's page, and those that the sampler writes beside its own."""
+"""The CSV files of estimate-train-time, and those that the sampler writes beside its JSON lines."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from rooflight.clusters.ray import connect
 from rooflight.operators.operator import Shape
 from rooflight.records.sample_file import SUFFIX, Rows, read
 from rooflight.records.samples import Row, Status
-from rooflight.sampling import facts
+from rooflight.sampling import provenance
 from rooflight.sampling.job import DATA, Job, Keeper, Outcome
 from rooflight.sampling.runner import Repeats, Sampler
 from rooflight.sampling.store import Store
@@ -113,9 +113,9 @@ def sample(given: Mapping[str, Any]) -> dict[str, Any]:
     device = "cuda:0" if kind == "cuda" else "cpu"  # Ray shows a task its GPU alone
     sampler = Sampler(device, given["dtype"], Repeats(**given["repeats"]), cold=given["cold"])
     return {
-        "device": facts.device_label(kind),
-        "environment": facts.environment_of(kind),
-        "calibration": facts.calibration_of(kind),
+        "device": provenance.device_label(kind),
+        "environment": provenance.environment_of(kind),
+        "calibration": provenance.calibration_of(kind),
         "rows": [msgspec.json.encode(sampler.row(operator, shape)) for shape in given["shapes"]],
     }
 

@@ -18,7 +18,7 @@ _SCALES: Final[Mapping[str, float]] = {"bandwidth": 1.0, "peak": 1.0, "unit": 0.
 
 _TELLING: Final = ("log item", "log ranks a node", "log nodes")
 """Features of which an expert says nothing outside of what it was shown."""
-TRAITS: Final = (*_SCALES, "watts")
+DEVICE_TRAITS: Final = (*_SCALES, "watts")
 """All that is kept of a device."""
 
 
@@ -27,7 +27,7 @@ class Known(Protocol):
 
     @property
     def traits(self) -> Mapping[str, float]:
-        """As ``traits_of`` has them."""
+        """As ``device_traits`` has them."""
         ...
 
     @property
@@ -93,7 +93,7 @@ def _place(key: str, name: str) -> int | None:
     return names.index(name) if name in names else None
 
 
-def traits_of(device: DeviceSpec) -> dict[str, float]:
+def device_traits(device: DeviceSpec) -> dict[str, float]:
     """What makes devices alike, each as a logarithm: bandwidth, vector peak, the peak of a unit; and the capability.
     Beside them the watts for each FLOP/s, of which parts that have too few clock down.
     """

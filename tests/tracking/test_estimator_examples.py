@@ -1,4 +1,4 @@
-"""The usage of the page that issue 3 quotes, as it stands there, but for the lines that import."""
+"""The usage examples of the SOL estimator, as its users write them, but for the lines that import."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rooflight.tracking.loop import add_sol_arguments, shutdown_sol
 
 @pytest.fixture(autouse=True)
 def _calibrated(tmp_path, monkeypatch) -> Iterator[None]:
-    """The page names no device, so this machine's is asked for, which must not be measured for half a minute."""
+    """The examples name no device, so they take the one at hand, which must not be measured for half a minute."""
     before = torch_state()
     with one_thread():
         calibrate_by_hand(tmp_path, monkeypatch)
