@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from rooflight.operators.operator import Operator, Shape
 from rooflight.records.samples import Row, Status
 from rooflight.sampling.event_times import NoSuchEventError, Target, Trace, read, times_s
 from rooflight.sampling.profiling import profiler
-from rooflight.sampling.runner import FEWEST, failure_of
+from rooflight.sampling.runner import FEWEST, Sampled, failure_of, row_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,18 +50,9 @@ class EventSampler:
 
     def row(self, operator: Operator, shape: Shape) -> Row:
         """Sample a shape. Never raises for what a shape can do wrong: that is the row's status."""
-        began_s = time.perf_counter()
-        status, samples, note = self._outcome(operator, shape)
-        return Row(
-            shape=dict(shape),
-            status=status,
-            samples_s=samples,
-            spent_s=round(time.perf_counter() - began_s, 6),
-            when=datetime.now(UTC).isoformat(timespec="milliseconds"),
-            note=note,
-        )
+        return row_of(shape, lambda: self._outcome(operator, shape))
 
-    def _outcome(self, operator: Operator, shape: Shape) -> tuple[Status, dict[str, tuple[float, ...]], str]:
+    def _outcome(self, operator: Operator, shape: Shape) -> Sampled:
         if why := operator.refusal(shape):
             return Status.REFUSED, {}, why
         try:

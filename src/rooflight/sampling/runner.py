@@ -21,6 +21,8 @@ from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED
 
 Run = Callable[[], object]
+Sampled = tuple[Status, dict[str, tuple[float, ...]], str]
+"""Status, seconds by direction, and why the status is not ok."""
 
 FEWEST = 3
 """Samples of a direction below which a row is not ok."""
@@ -85,25 +87,14 @@ class Sampler:
 
     def row(self, operator: Operator, shape: Shape) -> Row:
         """Sample a shape. Never raises for what a shape can do wrong: that is the row's status."""
-        began_s = time.perf_counter()
-        status, samples, note = self._outcome(operator, shape)
-        return Row(
-            shape=dict(shape),
-            status=status,
-            samples_s=samples,
-            spent_s=round(time.perf_counter() - began_s, 6),
-            when=datetime.now(UTC).isoformat(timespec="milliseconds"),
-            note=note,
-        )
+        return row_of(shape, lambda: self._outcome(operator, shape))
 
     def warm_up(self, operator: Operator, shape: Shape) -> None:
         """Run a shape once without timing it; one that cannot run is left alone."""
         if operator.refusal(shape) is None and not self._too_large(operator.work(shape, self.dtype)):
             self._outcome(operator, shape, warm_up=True)
 
-    def _outcome(
-        self, operator: Operator, shape: Shape, *, warm_up: bool = False
-    ) -> tuple[Status, dict[str, tuple[float, ...]], str]:
+    def _outcome(self, operator: Operator, shape: Shape, *, warm_up: bool = False) -> Sampled:
         import torch
 
         if why := operator.refusal(shape):
@@ -205,6 +196,20 @@ def failure_of(error: Exception, kind: str) -> tuple[Status, str]:
         return Status.OUT_OF_MEMORY, note
     unsupported = isinstance(error, NotImplementedError) or any(words in text for words in _CANNOT)
     return (Status.UNSUPPORTED if unsupported else Status.FAILED), note
+
+
+def row_of(shape: Shape, sample: Callable[[], Sampled]) -> Row:
+    """The row of a shape, and what sampling it took."""
+    began_s = time.perf_counter()
+    status, samples_s, note = sample()
+    return Row(
+        shape=dict(shape),
+        status=status,
+        samples_s=samples_s,
+        spent_s=round(time.perf_counter() - began_s, 6),
+        when=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        note=note,
+    )
 
 
 def needed_bytes(work: Work) -> int:
