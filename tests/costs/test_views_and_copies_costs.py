@@ -6,17 +6,24 @@ from hypothesis import strategies as st
 from rooflight.costs.families.allocation import FILLS, UNINITIALIZED
 from rooflight.costs.families.views import QUESTIONS, VIEWS
 
-
-@pytest.mark.parametrize("name", [*VIEWS.split(), *QUESTIONS.split(), *UNINITIALIZED.split()])
-def test_metadata_moves_nothing(name):
-    c = cost(f"aten::{name}", {"self": spec((4, 6), storage=0)}, [spec((6, 4), strides=(1, 6), storage=0)])
-    assert c.bytes_moved == c.vector_flops == c.matrix_flops == 0
+SIZES = st.tuples(st.integers(0, 9), st.integers(0, 9))
 
 
-@pytest.mark.parametrize("name", FILLS.split())
-def test_fills_write_and_read_nothing(name):
-    c = cost(f"aten::{name}", {"self": spec((4, 6))}, [spec((4, 6))])
-    assert (c.bytes_read, c.bytes_written) == (0, 96)
+@given(SIZES)
+def test_metadata_moves_nothing(sizes):
+    rows, width = sizes
+    x, turned = spec((rows, width), storage=0), spec((width, rows), strides=(1, width), storage=0)
+    for name in (*VIEWS.split(), *QUESTIONS.split(), *UNINITIALIZED.split()):
+        c = cost(f"aten::{name}", {"self": x}, [turned])
+        assert c.bytes_moved == c.vector_flops == c.matrix_flops == 0, name
+
+
+@given(SIZES)
+def test_fills_write_and_read_nothing(sizes):
+    x = spec(sizes)
+    for name in FILLS.split():
+        c = cost(f"aten::{name}", {"self": x}, [x])
+        assert (c.bytes_read, c.bytes_written) == (0, 4 * x.numel), name
 
 
 @pytest.mark.parametrize("name", ["zero_", "fill_", "normal_", "uniform_", "exponential_", "bernoulli_", "random_"])

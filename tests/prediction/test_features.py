@@ -62,16 +62,16 @@ def facts(ops: tuple[OpSignature, ...], device: DeviceSpec = A100) -> dict[str, 
 
 
 @pytest.mark.parametrize("ops", WORKS.values(), ids=WORKS)
-@pytest.mark.parametrize("device", [*all_devices(), NOWHERE], ids=lambda device: device.name)
-def test_every_device_has_features_of_every_kind(ops: tuple[OpSignature, ...], device: DeviceSpec):
-    found = facts_of(ops, device)
-    if found is None:  # nothing is known that bounds such work there
-        assert device.dram_bytes_per_s is None
-        return
-    assert found.bound_s == found.values[0] > 0
-    values = features_of(found.key, np.array([found.values] * 2), device)
-    assert values.shape == (2, len(names_of(found.key)))
-    assert np.isfinite(values).all()
+def test_every_device_has_features_of_every_kind(ops: tuple[OpSignature, ...]):
+    for device in (*all_devices(), NOWHERE):
+        found = facts_of(ops, device)
+        if found is None:  # nothing is known that bounds such work there
+            assert device.dram_bytes_per_s is None
+            continue
+        assert found.bound_s == found.values[0] > 0
+        values = features_of(found.key, np.array([found.values] * 2), device)
+        assert values.shape == (2, len(names_of(found.key)))
+        assert np.isfinite(values).all()
 
 
 def test_the_key_tells_the_kind():

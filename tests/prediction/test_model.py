@@ -265,11 +265,11 @@ def test_what_fewer_watts_cost_is_learned_from_devices_that_were_shown(effect: f
     assert learn(slow).power == pytest.approx(min(max(all_arithmetic, 0.0), 1.0) * pairs / (pairs + 4), abs=0.02)
 
 
-@pytest.mark.parametrize("device", [*all_devices(), BLANK], ids=lambda device: device.name)
-def test_every_device_has_an_answer(device: DeviceSpec, learned: Model):
-    answer = learned.answer(LARGE, device)
-    assert np.isfinite([answer.slowdown, answer.low, answer.high]).all()
-    assert np.isfinite(list(device_traits(device).values())).all()
+def test_every_device_has_an_answer(learned: Model):
+    for device in (*all_devices(), BLANK):
+        answer = learned.answer(LARGE, device)
+        assert np.isfinite([answer.slowdown, answer.low, answer.high]).all(), device.name
+        assert np.isfinite(list(device_traits(device).values())).all(), device.name
 
 
 def test_devices_predicted_from_one_another_tell_how_far_off_that_is():
