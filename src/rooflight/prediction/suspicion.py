@@ -33,8 +33,8 @@ SLOW_MODE, MODE_SHARE = 2.0, 0.02
 AROUND: Final = 51
 """Rows of about the same size that tell how long the fast ones take."""
 FAST_SHARE: Final = 0.2
-ALIKE, ALIKE_SHARE = 0.01, 0.1
-"""Two columns look copied where ALIKE_SHARE of their rows agree within ALIKE."""
+COPIED, COPIED_SHARE = 0.01, 0.1
+"""Two columns look copied where COPIED_SHARE of their rows agree within COPIED."""
 _SIGMA: Final = 1.4826  # median absolute deviation to standard deviation, of a normal distribution
 _FEW: Final = 10
 
@@ -165,8 +165,8 @@ def copied(seconds: Floats) -> float:
     """The share of rows in which two directions agree, 0 where they are too few to suspect a copy."""
     if seconds.shape[1] < 2 or len(seconds) < _FEW:
         return 0.0
-    share = float(np.mean(np.abs(seconds[:, 1] / seconds[:, 0] - 1) < ALIKE))
-    return share if share >= ALIKE_SHARE else 0.0
+    share = float(np.mean(np.abs(seconds[:, 1] / seconds[:, 0] - 1) < COPIED))
+    return share if share >= COPIED_SHARE else 0.0
 
 
 def _outlying(off: Floats) -> float:
