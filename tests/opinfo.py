@@ -69,7 +69,11 @@ def opinfos() -> list[Any]:
         sys.modules["expecttest"] = stub
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        from torch.testing._internal import common_utils
         from torch.testing._internal.common_methods_invocations import op_db
+        from torch.testing._internal.opinfo import core
+    # it looks for a unittest.TestCase on the stack, through the source of every frame: seconds where much is imported
+    common_utils.extract_test_fn = core.extract_test_fn = lambda: None
 
     return [
         info
