@@ -97,7 +97,7 @@ class Composites:
     def note_meta(self, op: OpSignature, inputs: list[Any], outputs: list[Any], *, backward: bool) -> None:
         """Write the record of one half of an SDPA call on the meta device."""
         source = self._source
-        context = source._context_of_backward() if backward else source._context
+        context = source.context_now() if backward else source._context
         self._append(op, inputs, outputs, context)
 
     def before_forward_op(self) -> None:
@@ -256,9 +256,12 @@ def _call_on_meta(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return apply(query, key, value, mask, *ATTENTION.describe(given, probe))
 
 
+_ROUTES: Final = tuple(
+    (composite.op._schema.name, key, partial(_route, composite)) for composite in COMPOSITES for key in _AUTOGRAD_KEYS
+)
 _lock = Lock()
 _routed: set[DispatchSource] = set()
-_library: torch.library.Library | None = None
+_library: Any = None  # what torch.library.Library wraps, whose own bookkeeping takes as long again
 
 
 def install_route(source: DispatchSource) -> None:
@@ -267,10 +270,9 @@ def install_route(source: DispatchSource) -> None:
     with _lock:
         _routed.add(source)
         if _library is None:
-            _library = torch.library.Library("aten", "IMPL")
-            for composite in COMPOSITES:
-                for key in _AUTOGRAD_KEYS:
-                    _library.impl(composite.op._schema.name, partial(_route, composite), key)
+            _library = torch._C._dispatch_library("IMPL", "aten", "", __file__, 0)
+            for name, key, route in _ROUTES:
+                _library.impl(name, key, route, False)
 
 
 def remove_route(source: DispatchSource) -> None:
@@ -279,5 +281,5 @@ def remove_route(source: DispatchSource) -> None:
     with _lock:
         _routed.discard(source)
         if not _routed and _library is not None:
-            _library._destroy()
+            _library.reset()
             _library = None

@@ -29,7 +29,7 @@ from rooflight.records.record import Direction
 
 _STACK: Final = ModeStack(push=_push_mode, pop=_pop_mode, modes=_get_current_dispatch_mode_stack)
 _NO_MODULE = -2
-_BACKWARD = int(Direction.BACKWARD)
+_FORWARD, _BACKWARD, _OPTIMIZER = map(int, Direction)  # plain ints hash faster
 _PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor})
 _BY_OP = {composite.op: composite for composite in COMPOSITES}
 _DEVICE_KEYS = ("CPU", "CUDA", "XPU", "Meta", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
@@ -84,9 +84,9 @@ class DispatchSource(TorchDispatchMode):
         self._steps: list[tuple[int, int]] = []  # of each open Optimizer.step: module and graph task it was called in
         self._marks: list[bool] = []  # the profiler's open marks: whether each is that of an Optimizer.step
         self.parameter_modules: dict[int, int] = {}  # id of a parameter -> number of the module that owns it
-        self._ops: dict[int, tuple[Callable[..., Any], Reader]] = {}
-        self._specials: dict[Any, Handler] = {}
-        self._scalar_reader = reader_of(schema_of(torch.ops.aten._local_scalar_dense.default), tape)
+        # By id of an op, which lives as long as torch: what runs and what notes it, or else its handler and None. As a
+        # key the op itself would hash in Python.
+        self._ops: dict[int, tuple[Handler, Reader | None]] = {}
         self._context = 0
         self._place_contexts: dict[tuple[int, int], int] = {}  # of this phase and direction, by module and function
         self._backward_contexts: dict[tuple[int, int], int] = {}
@@ -96,6 +96,7 @@ class DispatchSource(TorchDispatchMode):
         self._mark_sequences = [0]
         self._mark_places = [(0, 0)]
         self._foreign: dict[type, bool] = {}
+        self._scalar_reader: Reader | None = None
 
     def __enter__(self) -> DispatchSource:
         # torch's own __enter__ also sets process-wide flags, which threads that overlap leave wrong behind them
@@ -117,46 +118,43 @@ class DispatchSource(TorchDispatchMode):
         for kind in types:
             if kind not in _PLAIN_TENSORS and self._is_foreign(kind):
                 return NotImplemented
-        known = self._ops.get(id(func))  # an OpOverload hashes in Python, and lives as long as torch
-        if known is None:
-            special = self._specials.get(func) or self._special_for(func)
-            if special is not None:
-                return special(func, args, kwargs or {})
-            run = getattr(func, "_op", func)  # what OpOverload.__call__ calls, without its Python frame
-            known = self._ops[id(func)] = run, reader_of(schema_of(func), self.tape)
-        run, read = known
-        if self.timed:
-            return self._run_timed(func, run, read, args, kwargs)
+        run, read = self._ops.get(id(func)) or self._meet(func)
+        if read is None:
+            return run(func, args, kwargs or {})
+        timed, composites = self.timed, self.composites
+        start_ns = perf_counter_ns() if timed else 0
         out = run(*args, **kwargs) if kwargs else run(*args)
-        self._note(func, read, args, kwargs, out)
-        return out
-
-    def _run_timed(
-        self, func: Any, run: Handler, read: Reader, args: tuple[Any, ...], kwargs: dict[str, Any] | None
-    ) -> Any:
-        tape = self.tape
-        start_ns = perf_counter_ns()
-        out = run(*args, **kwargs) if kwargs else run(*args)
-        end_ns = perf_counter_ns()
-        before = len(tape)
-        self._note(func, read, args, kwargs, out)
-        if len(tape) > before:
-            tape.add_time(len(tape) - 1, start_ns, end_ns)
-        return out
-
-    def _note(self, func: Any, read: Reader, args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any) -> None:
+        end_ns = perf_counter_ns() if timed else 0
+        before = len(self.tape) if timed else 0
         try:
-            composites = self.composites
             if _current_graph_task_id() == -1:
                 if composites.active:
                     composites.before_forward_op()
                 read(args, kwargs, out, self._context)
             else:
-                read(args, kwargs, out, self._context_of_backward())
+                node: Any = _current_autograd_node()
+                if node is None or composites.active or node._sequence_nr() != self._backward_sequence:
+                    read(args, kwargs, out, self._context_of_backward(node))
+                else:
+                    read(args, kwargs, out, self._backward_context)
                 if composites.active:
                     composites.after_op(func)
+            if timed and len(self.tape) > before:
+                self.tape.add_time(len(self.tape) - 1, start_ns, end_ns)
         except Exception as error:
             self.fail(error)
+        return out
+
+    def _meet(self, func: Any) -> tuple[Handler, Reader | None]:
+        """An op runs for the first time in this recording."""
+        handler = _special_handler(func)
+        if handler is not None:
+            known: tuple[Handler, Reader | None] = getattr(self, handler), None
+        else:
+            run = getattr(func, "_op", func)  # what OpOverload.__call__ calls, without its Python frame
+            known = run, reader_of(schema_of(func), self.tape)
+        self._ops[id(func)] = known
+        return known
 
     def fail(self, error: Exception) -> None:
         """An error of the recorder itself: the program's, unless somebody else takes it."""
@@ -174,9 +172,9 @@ class DispatchSource(TorchDispatchMode):
         self._context = self.tape.context(self.module, self.phase, self._direction(), self.function)
         self._backward_sequence = -1
 
-    def _direction(self) -> Direction:
+    def _direction(self) -> int:
         # a module that runs inside Optimizer.step runs forward, for the closure that some optimizers are given
-        return Direction.OPTIMIZER if self._steps and self._steps[-1][0] == self.module else Direction.FORWARD
+        return _OPTIMIZER if self._steps and self._steps[-1][0] == self.module else _FORWARD
 
     def set_phase(self, name: str) -> None:
         """The phase of this name starts, or goes on when one inside it ends."""
@@ -197,17 +195,9 @@ class DispatchSource(TorchDispatchMode):
             self._steps.pop()
             self.update_context()
 
-    def enter_module(self, module: int) -> None:
-        """The module of this number starts, or goes on when one that it called returns."""
-        self.module = module
-        self._move((module, self.function))
-
-    def set_function(self, function: int) -> None:
-        """The torch function of this number starts; 0 when it returns."""
-        self.function = function
-        self._move((self.module, function))
-
-    def _move(self, place: tuple[int, int]) -> None:
+    def move(self, module: int, function: int) -> None:
+        """The module and torch function of these numbers start, or go on when one that they called returns; 0: none."""
+        self.module, self.function = place = module, function
         self._backward_sequence = -1  # a node that recomputes a module has it call others
         if get_ident() == self.thread:
             # from the autograd node made next on, nodes belong to this place
@@ -215,12 +205,11 @@ class DispatchSource(TorchDispatchMode):
             self._mark_places.append(place)
         context = self._place_contexts.get(place)
         if context is None:
-            context = self.tape.context(self.module, self.phase, self._direction(), self.function)
+            context = self.tape.context(module, self.phase, self._direction(), function)
             self._place_contexts[place] = context
         self._context = context
 
-    def _context_of_backward(self) -> int:
-        node: Any = _current_autograd_node()
+    def _context_of_backward(self, node: Any) -> int:
         if node is None:
             return self._backward_context_of(self.module, self.function)
         sequence = node._sequence_nr()
@@ -249,31 +238,20 @@ class DispatchSource(TorchDispatchMode):
 
     # -- ops that are not taken as they come -------------------------------------------------------------------------
 
-    def _special_for(self, func: Any) -> Handler | None:
-        """The handler of an op that is not simply run and noted, None for all others."""
-        handler: Handler | None = None
-        if func in _BY_OP:
-            handler = self._run_composite
-        elif func is torch.ops.aten._local_scalar_dense.default:
-            handler = self._read_scalar
-        elif isinstance(func, torch._ops.OpOverload) and func.namespace == "profiler":
-            handler = self._run_mark
-        elif isinstance(func, torch._ops.OpOverload) and _is_question(func._schema.name):
-            handler = _run
-        elif isinstance(func, torch._ops.OpOverload) and _is_composite(func):
-            handler = self._run_decomposed
-        elif isinstance(func, torch._ops.HigherOrderOperator) and not func.name().startswith("flex_attention"):
-            handler = self._run_control_flow
-        if handler is not None:
-            self._specials[func] = handler
-        return handler
+    def context_now(self) -> int:
+        """Where in the program the op that runs belongs."""
+        in_backward = _current_graph_task_id() != -1
+        return self._context_of_backward(_current_autograd_node()) if in_backward else self._context
+
+    def _run_unseen(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an op without taking note of it."""
+        return func(*args, **kwargs)
 
     def _run_decomposed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A composite arrives whole under inference_mode; with autograd its parts do, so take the parts here too."""
         if any(tensor.is_nested for tensor in tensors_in((args, kwargs))):  # these have kernels of their own
             out = func(*args, **kwargs)
-            context = self._context if _current_graph_task_id() == -1 else self._context_of_backward()
-            reader_of(schema_of(func), self.tape)(args, kwargs, out, context)
+            reader_of(schema_of(func), self.tape)(args, kwargs, out, self.context_now())
             return out
         with self:
             return decomposed(func, args, kwargs)
@@ -315,8 +293,9 @@ class DispatchSource(TorchDispatchMode):
             out = func(*args, **kwargs)
         else:
             out = True if tensor.dtype is torch.bool else 1.0 if tensor.dtype.is_floating_point else 1
-        in_backward = _current_graph_task_id() != -1
-        self._scalar_reader(args, kwargs, out, self._context_of_backward() if in_backward else self._context)
+        if self._scalar_reader is None:
+            self._scalar_reader = reader_of(schema_of(func), self.tape)
+        self._scalar_reader(args, kwargs, out, self.context_now())
         return out
 
     def _is_foreign(self, kind: type) -> bool:
@@ -330,9 +309,20 @@ class DispatchSource(TorchDispatchMode):
         return known
 
 
-def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an op without taking note of it."""
-    return func(*args, **kwargs)
+@cache
+def _special_handler(func: Any) -> str | None:
+    """The method for an op that is not simply run and noted, None for all others."""
+    if func in _BY_OP:
+        return "_run_composite"
+    if func is torch.ops.aten._local_scalar_dense.default:
+        return "_read_scalar"
+    if isinstance(func, torch._ops.HigherOrderOperator):
+        return None if func.name().startswith("flex_attention") else "_run_control_flow"
+    if not isinstance(func, torch._ops.OpOverload):
+        return None
+    if func.namespace == "profiler":
+        return "_run_mark"
+    return "_run_unseen" if _is_question(func._schema.name) else "_run_decomposed" if _is_composite(func) else None
 
 
 def _is_question(name: str) -> bool:
@@ -340,7 +330,6 @@ def _is_question(name: str) -> bool:
     return name.startswith(("prim::", "aten::sym_")) or name in _QUESTIONS
 
 
-@cache
 def _is_composite(func: torch._ops.OpOverload) -> bool:
     """Whether autograd would split an op into others, having no kernel of a device to call."""
     name = func.name()

@@ -61,13 +61,13 @@ class FunctionSource(TorchFunctionMode):
             number = self._numbers.get(func)
             if number is None:
                 number = self._numbers[func] = source.tape.function(function_name(func))
-            source.set_function(number)
+            source.move(source.module, number)
         except Exception as error:
             source.fail(error)
         try:
             return func(*args, **(kwargs or {}))
         finally:
-            source.set_function(outer)
+            source.move(source.module, outer)
 
 
 def function_name(func: Any) -> str:

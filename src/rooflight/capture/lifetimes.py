@@ -175,9 +175,8 @@ class WatchedTape(Tape):
         return number
 
     def _add(self, number: int) -> int:
-        missing = number + 1 - len(self._made)  # more than one where an interrupt came between
-        self._made.extend([len(self)] * missing)
-        self._freed.extend([KEPT] * missing)
+        for column, value in ((self._made, len(self)), (self._freed, KEPT)):
+            column.extend([value] * (number + 1 - len(column)))  # more than one where an interrupt came between
         return number
 
     def _settle(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -109,9 +110,9 @@ def _reader(schema: OpSchema, tape: Tape) -> Reader:
             for tensor in tensors:
                 if isinstance(tensor, _Tensor):
                     key += tensor.shape, tensor.dtype, tensor.is_contiguous() or tensor.stride()
-                    storage = storage_ids.get(_storage_id(tensor))
+                    storage = storage_ids.get(address := _storage_id(tensor))
                     if storage is None:
-                        storage = new_storage(_storage_id(tensor), tensor.untyped_storage().nbytes(), tensor)
+                        storage = new_storage(address, tensor.untyped_storage().nbytes(), tensor)
                     touched.append(storage)
                 else:
                     key.append(None)
@@ -125,10 +126,10 @@ def _reader(schema: OpSchema, tape: Tape) -> Reader:
             else:
                 for tensor in (out,) if isinstance(out, _Tensor) else tensors_in(out):
                     key += tensor.shape, tensor.dtype, tensor.is_contiguous() or tensor.stride()
-                    storage = storage_ids.get(_storage_id(tensor))
+                    storage = storage_ids.get(address := _storage_id(tensor))
                     if storage is None or storage not in touched:
                         # not an alias of an input, so it was just allocated, whatever lived at its address before
-                        storage = new_storage(_storage_id(tensor), tensor.nbytes, tensor)
+                        storage = new_storage(address, tensor.nbytes, tensor)
                     touched.append(storage)
             whole = tuple(key)
             signature = keys.get(whole)
@@ -149,6 +150,7 @@ def _reader(schema: OpSchema, tape: Tape) -> Reader:
     return read
 
 
+@cache
 def _leading_tensors(schema: OpSchema) -> tuple[int, int]:
     """How many single tensors an op takes before its other arguments, and how many arguments a call may pass at most
     for these to be all that its signature needs.
@@ -158,6 +160,7 @@ def _leading_tensors(schema: OpSchema) -> tuple[int, int]:
     return leading, len(kinds) if all(kind is _IGNORED for kind in kinds[leading:]) else leading
 
 
+@cache
 def _sorter(schema: OpSchema) -> _Sorter:
     """Parts the arguments of a call into tensors, with what was given in place of one, and settings, hashable."""
     kinds, names = schema.kinds, schema.names

@@ -115,7 +115,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
             if isinstance(self._tape, WatchedTape):
                 self._watch = self._tape
                 self._watch.install(self._tracker.roots)
-            source.enter_module(0)
+            source.move(0, 0)
             source.__enter__()
             if self._functions is not None:
                 self._functions.__enter__()

@@ -33,12 +33,13 @@ _LAYOUT_TYPES: Final = ("Layout", "MemoryFormat")
 _numbers = count()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class OpSchema:
     """Arguments of one op in schema order, and which of them it mutates.
 
     ``is_view``: the outputs alias an input and nothing is written, so strides, storages and settings do not matter.
     ``returns_new``: some output is not one of the arguments it mutates.
+    Each op has one schema, equal to itself alone.
     """
 
     name: str

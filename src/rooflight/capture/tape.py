@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain, starmap
 
 import numpy as np
@@ -59,7 +60,7 @@ class Tape:
         self.timed = array("i")  # records that were timed while they ran, and from when to when
         self.starts_ns = array("q")
         self.ends_ns = array("q")
-        self.context(self.module("", ""), self.phase(""), Direction.FORWARD, self.function(""))
+        self.context(self.module("", ""), self.phase(""), int(Direction.FORWARD), self.function(""))
 
     def __len__(self) -> int:
         return len(self.signatures)
@@ -150,34 +151,34 @@ class Tape:
         """The columns so far as an immutable session."""
         self.mend()
         count = len(self.signatures)
-        table = np.fromiter(chain.from_iterable(self._contexts), dtype=np.int32).reshape(-1, 4)
-        contexts = table[np.array(self.contexts, dtype=np.int32)]
+        table = np.fromiter(chain.from_iterable(self._contexts), dtype=np.int32).reshape(-1, 4).T
+        contexts = np.array(self.contexts, dtype=np.int32)
         numbers = np.array(self.signatures, dtype=np.int32)
         touched = np.array(self.touched, dtype=np.int32)
-        counts = np.array([(reads, writes) for _, reads, writes in self._signatures], dtype=np.int64).reshape(-1, 2)
-        reads, writes = counts[numbers].T
-        is_read = np.repeat(np.tile([True, False], count), np.stack([reads, writes], axis=1).ravel())
-        distinct: dict[OpSignature, int] = {}
-        unique = np.array(
-            [distinct.setdefault(op, len(distinct)) for _, op in self._signatures.values()], dtype=np.int32
-        )
+        per_signature = chain.from_iterable([(reads, writes) for _, reads, writes in self._signatures])
+        counts = np.fromiter(per_signature, dtype=np.int64).reshape(-1, 2)[numbers]
+        reads_first = np.zeros((count, 2), dtype=np.bool_)
+        reads_first[:, 0] = True
+        is_read = np.repeat(reads_first.ravel(), counts.ravel())
+        distinct, unique = self._distinct_signatures()
         parent = np.full(count, NO_PARENT, dtype=np.int32)
-        parent[list(self._parents)] = list(self._parents.values())
+        if self._parents:
+            parent[list(self._parents)] = list(self._parents.values())
         return Session(
             signatures=tuple(distinct),
-            modules=tuple(starmap(ModuleEntry, self._modules)),
+            modules=tuple(starmap(_module_entry, self._modules)),
             phases=tuple(self._phases),
             functions=tuple(self._functions),
             columns=Columns(
                 signature=unique[numbers],
-                module=contexts[:, 0].copy(),
-                phase=contexts[:, 1].copy(),
-                function=contexts[:, 3].copy(),
-                direction=contexts[:, 2].astype(np.int8),
+                module=table[0][contexts],
+                phase=table[1][contexts],
+                function=table[3][contexts],
+                direction=table[2].astype(np.int8)[contexts],
                 parent=parent,
-                read_offsets=_offsets(reads),
+                read_offsets=_offsets(counts[:, 0]),
                 read_ids=touched[is_read],
-                written_offsets=_offsets(writes),
+                written_offsets=_offsets(counts[:, 1]),
                 written_ids=touched[~is_read],
             ),
             storage_bytes=np.array(self.storage_bytes, dtype=np.int64),
@@ -185,6 +186,18 @@ class Tape:
             notes=tuple(notes),
             measurement=self._measurement(parent) if self.timed else None,
         )
+
+    def _distinct_signatures(self) -> tuple[dict[OpSignature, int], Int32]:
+        """The signatures of the session with their numbers there, and the number there of each of the tape's."""
+        by_id: dict[int, int] = {}
+        distinct: dict[OpSignature, int] = {}
+        unique: list[int] = []
+        for _, op in self._signatures.values():
+            number = by_id.get(id(op))
+            if number is None:
+                number = by_id[id(op)] = distinct.setdefault(op, len(distinct))
+            unique.append(number)
+        return distinct, np.array(unique, dtype=np.int32)
 
     def _measurement(self, parent: Int32) -> Measurement:
         """The times taken while recording: one row. A record that accounts for others takes the sum of theirs.
@@ -210,6 +223,11 @@ class Tape:
             op_starts_s=begins[None],
             clock="ops, while they were recorded",
         )
+
+
+@lru_cache(maxsize=1 << 14)
+def _module_entry(path: str, class_name: str) -> ModuleEntry:
+    return ModuleEntry(path, class_name)  # the next recording of a model has the same
 
 
 def _offsets(counts: Int64) -> Int64:

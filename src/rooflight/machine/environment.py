@@ -23,11 +23,18 @@ def describe(kind: str | None = None) -> dict[str, str]:
     """
     kind = kind or ("cuda" if _cuda_in_use() else "cpu")
     threads = torch_threads() or len(usable_cores())
+    facts = {"device_kind": kind, "fingerprint": fingerprint(kind), **_machine_facts(len(usable_cores()), threads)}
+    facts |= _torch_facts()
+    if kind == "cuda":
+        facts |= _gpu_facts()
+    return facts
+
+
+@functools.cache
+def _machine_facts(cores: int, threads: int) -> dict[str, str]:
     facts = {
-        "device_kind": kind,
-        "fingerprint": fingerprint(kind),
         "cpu": cpu_model(),
-        "cores_usable": str(len(usable_cores())),
+        "cores_usable": str(cores),
         "os": f"{platform.system()} {platform.release()}",
         "architecture": platform.machine(),
         "python": platform.python_version(),
@@ -37,9 +44,6 @@ def describe(kind: str | None = None) -> dict[str, str]:
     for cache in data_caches():
         capacity, count = cache.capacity_bytes(threads), min(cache.instance_count, threads)
         facts[f"{cache.name}_cache"] = f"{_size(capacity)} ({count} x {_size(cache.instance_bytes)})"
-    facts |= _torch_facts()
-    if kind == "cuda":
-        facts |= _gpu_facts()
     return facts
 
 
@@ -49,18 +53,26 @@ def fingerprint(kind: str) -> str:
     The CPU's is made of model, usable cores, torch threads and cache sizes; the GPU's of name, driver and CUDA version.
     """
     if kind == "cpu":
-        caches = ",".join(f"{cache.name}:{cache.instance_bytes}x{cache.instance_count}" for cache in data_caches())
-        facts = [cpu_model(), str(len(usable_cores())), str(torch_threads() or len(usable_cores())), caches]
-    elif kind == "cuda":
-        name = cuda_name()
-        if name is None:
-            raise ValueError("torch sees no CUDA device: use cpu")
-        import torch
-
-        facts = [name, driver_version() or "", str(torch.version.cuda or torch.version.hip)]
-    else:
+        cores = len(usable_cores())
+        return _cpu_fingerprint(cores, torch_threads() or cores)
+    if kind != "cuda":
         raise ValueError(f'unknown kind of device "{kind}": use cpu or cuda')
-    return hashlib.sha256("\n".join([kind, *facts]).encode()).hexdigest()[:12]
+    name = cuda_name()
+    if name is None:
+        raise ValueError("torch sees no CUDA device: use cpu")
+    import torch
+
+    return _hash(kind, name, driver_version() or "", str(torch.version.cuda or torch.version.hip))
+
+
+@functools.cache
+def _cpu_fingerprint(cores: int, threads: int) -> str:
+    caches = ",".join(f"{cache.name}:{cache.instance_bytes}x{cache.instance_count}" for cache in data_caches())
+    return _hash("cpu", cpu_model(), str(cores), str(threads), caches)
+
+
+def _hash(*facts: str) -> str:
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:12]
 
 
 @functools.cache
