@@ -122,7 +122,7 @@ def test_unknown_operators_are_named(run, tmp_path: Path):
     (tmp_path / f"{A100_FILE}_nobody_knows_fp16.csv").write_text("width,dur(us)\n8,1\n")
     code, out, err = run("fit", tmp_path, "--out", tmp_path / "models")
     assert code == 0, err
-    assert "Passed over, as no such operator is registered: nobody_knows." in " ".join(out.split())
+    assert "Skipped, because no such operator is registered: nobody_knows." in " ".join(out.split())
     assert "aten::relu" in out
 
 
@@ -176,7 +176,7 @@ def test_fit_refuses_in_one_line_and_writes_no_models(refused, tmp_path: Path):
 
 
 def test_a_prediction_says_what_it_rests_on(run, models):
-    for device, said in (("A100-SXM4-80GB", "regressed"), ("B200-SXM", "Outside what was sampled")):
+    for device, said in (("A100-SXM4-80GB", "regressed"), ("B200-SXM", "lie outside of the samples")):
         code, out, err = run("predict", "gemm", *SHAPE, "--device", device, "--models", models)
         assert code == 0, err
         assert said in " ".join(out.split())

@@ -48,7 +48,7 @@ def test_what_a_signature_does_not_tell_is_not_known(attributes):
 
 
 def test_a_group_without_nodes_cannot_be():
-    with pytest.raises(ValueError, match="8 ranks on 0 nodes"):
+    with pytest.raises(ValueError, match="8 ranks cannot be on 0 nodes"):
         RankGroup(size=8, nodes=0)
 
 

@@ -248,7 +248,7 @@ def test_the_command(tmp_path):
     assert "faster than light" in shown.stdout
     fine = runner.invoke(app, ["lint", str(write(tmp_path, bad=False))])
     assert fine.exit_code == 0
-    assert "Nothing is wrong" in fine.stdout
+    assert "No row was found to be wrong" in fine.stdout
 
 
 def test_the_commands_mistakes(tmp_path):

@@ -99,7 +99,7 @@ def test_plain_and_gzipped_files_of_a_folder(tmp_path):
     [
         ("B,H", "", "has columns but no rows"),
         ("B", ROW.replace(",168", ""), "line 1: no column H, which add needs"),
-        ("B,B", ROW, "line 1: a column stands there twice"),
+        ("B,B", ROW, "line 1: a column is there twice"),
         ("B,H", ROW + ROW.replace(",168", ""), "line 3: 6 values for 7 columns"),
         ("B,H", ROW.replace("0.5", "nan"), "line 2: Latency is nan, which is no time"),
         ("B,H", ROW.replace("0.5", "-0.5"), "line 2: Latency is -0.5, which is no time"),
@@ -145,7 +145,7 @@ def test_truncated_files(tmp_path):
     with pytest.raises(ValueError, match="cannot read"):
         read_file(path)
     path.write_bytes(b"")
-    with pytest.raises(ValueError, match="does not tell what it holds"):
+    with pytest.raises(ValueError, match="has an unknown format"):
         read_file(path)
 
 

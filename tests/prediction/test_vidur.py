@@ -133,7 +133,7 @@ def test_corrupt_files(tmp_path, old, new, complaint):
 
 
 def test_files_that_tell_too_little(tmp_path):
-    with pytest.raises(ValueError, match=r"does not tell its GPU: .*one of a100, h100, a40"):
+    with pytest.raises(ValueError, match=r"does not name its GPU: .*one of a100, h100, a40"):
         read_file(write(tmp_path, text_of({}), place="somewhere"))
     with pytest.raises(ValueError, match="has columns but no rows"):
         read_file(write(tmp_path, text_of()))
@@ -182,7 +182,7 @@ def test_collectives(tmp_path):
 def test_corrupt_collectives(tmp_path, row, complaint):
     with pytest.raises(ValueError, match=complaint):
         read_file(network(tmp_path, NETWORK + row + "\n"))
-    with pytest.raises(ValueError, match="does not tell its node"):
+    with pytest.raises(ValueError, match="does not name its node"):
         read_file(network(tmp_path, NETWORK + "0,0.04,0,2,2048,all_reduce,1,8\n", place="elsewhere"))
 
 

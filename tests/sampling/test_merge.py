@@ -86,7 +86,7 @@ def test_columns_must_be_there(tmp_path):
 def test_other_files_and_no_files(tmp_path):
     notes = tmp_path / "notes.csv"
     notes.write_text("hello\n")
-    with pytest.raises(ValueError, match=r"notes\.csv does not tell its device: name it GPU_operator_precision\.csv"):
+    with pytest.raises(ValueError, match=r"notes\.csv does not name its device: name it GPU_operator_precision\.csv"):
         merge([notes])
     with pytest.raises(ValueError, match=r"cannot read .*gone_gemm_fp16\.csv: No such file"):
         merge([tmp_path / "gone_gemm_fp16.csv"])

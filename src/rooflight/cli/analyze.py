@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 def analyze(
     target: Annotated[
         list[str],
-        typer.Argument(help="Preset, config.json, train.py:function, or a saved session; or one session a rank."),
+        typer.Argument(help="Preset, config.json, train.py:function, or a saved session; or one session per rank."),
     ],
     mode: Annotated[str | None, typer.Option(help="forward, train, prefill or decode. [default: forward]")] = None,
-    batch: Annotated[int | None, typer.Option(help="Sequences or images a step. [default: the preset's]")] = None,
-    seq: Annotated[int | None, typer.Option(help="Tokens a sequence. [default: the preset's]")] = None,
+    batch: Annotated[int | None, typer.Option(help="Sequences or images per step. [default: the preset's]")] = None,
+    seq: Annotated[int | None, typer.Option(help="Tokens per sequence. [default: the preset's]")] = None,
     dtype: Annotated[str | None, typer.Option(help="fp32, bf16, fp16. [default: bf16; fp32 on a CPU]")] = None,
     optimizer: Annotated[str | None, typer.Option(help="adamw, adamw-fused, sgd or none. [default: adamw]")] = None,
     device: Annotated[
@@ -31,12 +31,15 @@ def analyze(
     ] = None,
     measure: Annotated[
         bool | None,
-        typer.Option("--measure/--no-measure", help="Run and time it too. [default: if the device is here]"),
+        typer.Option(
+            "--measure/--no-measure", help="Run and time the step too. [default: if the device is in this machine]"
+        ),
     ] = None,
     small: Annotated[bool, typer.Option("--small", help="The preset's architecture in a size for a laptop.")] = False,
-    predict: Annotated[bool, typer.Option("--predict", help="Predict its time too, on any device.")] = False,
+    predict: Annotated[bool, typer.Option("--predict", help="Predict the step's time too, for any device.")] = False,
     models: Annotated[
-        Path | None, typer.Option(help="Predict from the models that rooflight fit wrote here. [default: ours]")
+        Path | None,
+        typer.Option(help="Predict, with the models that rooflight fit wrote to this folder. [default: shipped]"),
     ] = None,
     top: Annotated[int, typer.Option(help="Rows of the long tables.")] = 10,
     save: Annotated[Path | None, typer.Option(help="Keep the session in this file.")] = None,
@@ -50,10 +53,10 @@ def analyze(
 
     TARGET is a preset (gpt2, llama-3.1-8b, ...), a transformers config.json, a function of your own
     (path/to/train.py:make_step, which returns a zero-argument step and optionally the model), or a saved session.
-    Several saved sessions are the ranks of one run: the report names the slowest and tells how far they differ.
+    Several saved sessions are the ranks of one run: the report names the slowest and by how much they differ.
 
-    --predict adds how long it would take, with an interval, beside how long it takes at least: learned from
-    measurements of such operations, never faster than the bound.
+    --predict adds the predicted time of the step, with an interval, beside its bound: learned from measurements of
+    such operations, never below the bound.
 
     \b
       rooflight analyze gpt2

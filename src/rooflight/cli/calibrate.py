@@ -19,11 +19,9 @@ def calibrate(
     device: Annotated[
         DeviceChoice | None, typer.Option(help="What to measure. Default: cuda where there is one, otherwise cpu.")
     ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace the saved roofs, also where they are higher.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the saved roofs even where they are higher.")] = False,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Two seconds, rough figures, nothing saved: to see that it works.")
+        bool, typer.Option("--quick", help="Rough figures in two seconds, not saved: a trial run.")
     ] = False,
     executor: Annotated[
         Executor, typer.Option(help="This machine, or every node of a SLURM or Ray cluster.")
@@ -32,9 +30,9 @@ def calibrate(
         Path, typer.Option(help="slurm, ray: folder for a calibration file of each node; slurm: nodes share it.")
     ] = Path("cluster_roofs"),
     nodes: Annotated[
-        int | None, typer.Option(min=1, help="slurm: so many nodes, also if they are busy. [default: all idle ones]")
+        int | None, typer.Option(min=1, help="slurm: this many nodes, after waiting for them. [default: all idle ones]")
     ] = None,
-    partition: Annotated[str | None, typer.Option(help="slurm: of this partition. [default: SLURM's]")] = None,
+    partition: Annotated[str | None, typer.Option(help="slurm: nodes of this partition. [default: SLURM's]")] = None,
     address: Annotated[str, typer.Option(help="ray: the cluster to join.")] = "auto",
     json: JsonFile = None,
     markdown: MarkdownFile = None,
@@ -43,10 +41,10 @@ def calibrate(
 ) -> None:
     """Measure the roofs of this machine, or of a cluster's nodes: peaks, bandwidths and launch latency.
 
-    Takes about 20 seconds for a CPU, 40 for a GPU; let the machine rest meanwhile. Later runs use what is saved here.
+    Takes about 20 seconds for a CPU, 40 for a GPU; run nothing else meanwhile. The roofs are saved for later runs.
     A roof is the best ever seen, so a second calibration raises roofs and lowers none; --force starts anew.
 
-    On a cluster, each node has a task for itself, and the report names the nodes that are slower than their like.
+    On a cluster, each node has a task for itself, and the report names the slow ones among equal nodes.
 
     \b
       rooflight calibrate --device cpu --json roofs.json
@@ -55,6 +53,8 @@ def calibrate(
     from rooflight.reporting.output import Outputs
 
     outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html)
+    if (nodes or partition) and executor is not Executor.slurm:
+        raise ValueError("--nodes and --partition are for --executor slurm")
     if executor is not Executor.local:
         from rooflight.cli.calibrate_cluster import ClusterRequest, calibrate_cluster
 
@@ -70,8 +70,6 @@ def calibrate(
         )
         calibrate_cluster(asked, outputs)
         return
-    if nodes or partition:
-        raise ValueError("--nodes and --partition are for --executor slurm or ray")
     from rooflight.devices import calibrations
     from rooflight.machine import calibration
     from rooflight.machine.calibration_report import report_of

@@ -8,7 +8,7 @@ import typer
 
 from rooflight.cli.output_options import CsvFolder, HtmlFile, JsonFile, MarkdownFile
 
-app = typer.Typer(help="List the devices known and show every figure of one, with its source.")
+app = typer.Typer(help="List the known devices, or show every figure of one, with its source.")
 
 
 @app.callback(invoke_without_command=True)
@@ -19,7 +19,7 @@ def devices(
     csv: CsvFolder = None,
     html: HtmlFile = None,
 ) -> None:
-    """List the devices known."""
+    """List the known devices."""
     if context.invoked_subcommand is not None:
         return
     from rooflight.devices import all_devices

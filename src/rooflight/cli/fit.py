@@ -16,7 +16,7 @@ def fit(
     out: Annotated[Path, typer.Option(help="Folder for the models.")] = Path("models"),
     keep_flagged: Annotated[bool, typer.Option("--keep-flagged", help="Learn from rows that lint flags too.")] = False,
     trees_only: Annotated[
-        bool, typer.Option("--trees-only", help="Keep no sampled shapes in models of few rows, as is right to share.")
+        bool, typer.Option("--trees-only", help="Keep no sampled shapes in the models, so that you can share them.")
     ] = False,
     json: JsonFile = None,
     markdown: MarkdownFile = None,
@@ -25,12 +25,12 @@ def fit(
 ) -> None:
     """Learn from samples how much longer than their bounds ops take, for rooflight predict.
 
-    Times that rooflight lint flags are left out. Models are arrays and JSON, one file a kind of work; their
-    errors are of rows held out.
+    Times that rooflight lint flags are left out. Models are arrays and JSON, one file per kind of work; the
+    errors reported are those of held-out rows.
 
     \b
       rooflight fit sampling_data --out models
-      rooflight predict gemm --m 4096 --n 4096 --k 4096 --models models
+      rooflight predict gemm --m 4096 --n 4096 --k 4096 --device cpu --models models
     """
     from rooflight.prediction.fit_report import report_of
     from rooflight.prediction.fitting import learn_all, read_for_fit

@@ -20,7 +20,7 @@ def merge(
     csv: CsvFolder = None,
     html: HtmlFile = None,
 ) -> None:
-    """Put the parts of a sweep together: doubles dropped, sorted by shape, the files themselves untouched.
+    """Put the parts of a sweep together: duplicate rows dropped, sorted by shape. The files themselves do not change.
 
     \b
       rooflight merge sampling_data/NVIDIAA100*_flash_atten_fp16_*.csv

@@ -13,9 +13,13 @@ from rooflight.cli.output_options import CsvFolder, HtmlFile, JsonFile, Markdown
 def predict(
     context: typer.Context,
     operator: Annotated[str, typer.Argument(help="An operator of rooflight sample --list.")],
-    device: Annotated[str, typer.Option(help="A device of rooflight devices; cpu, cuda: this machine's.")],
+    device: Annotated[
+        str, typer.Option(help="Predict for this device (see: rooflight devices); cpu, cuda: this machine's.")
+    ],
     dtype: Annotated[str, typer.Option(help="bf16, fp16, fp32, ...")] = "bf16",
-    models: Annotated[Path | None, typer.Option(help="Folder that rooflight fit wrote. [default: ours]")] = None,
+    models: Annotated[
+        Path | None, typer.Option(help="Folder that rooflight fit wrote. [default: the shipped models]")
+    ] = None,
     json: JsonFile = None,
     markdown: MarkdownFile = None,
     csv: CsvFolder = None,
@@ -23,8 +27,8 @@ def predict(
 ) -> None:
     """Predict the time of an operator at a shape, from the models that come with Rooflight or those of rooflight fit.
 
-    A prediction never beats the bound. Its interval holds nine times in ten for shapes and devices like those
-    sampled; outside of them it is wider, and says so.
+    A prediction never beats the bound. Nine in ten times lie in its interval for shapes and devices like those
+    sampled; for others the interval is wider, and the source says extrapolated.
 
     \b
       rooflight predict gemm --m 4096 --n 4096 --k 4096 --dtype bf16 --device H100-SXM5-80GB

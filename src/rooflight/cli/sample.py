@@ -35,38 +35,40 @@ def sample(
     operators: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[OPERATOR]...", help="Operators, or my_ops.py:my_op. [default: those that smart is for, or all]"
+            metavar="[OPERATOR]...",
+            help="Operators, or my_ops.py:my_op. [default: 24 common ones for smart, otherwise all]",
         ),
     ] = None,
     precision: Annotated[
         str | None, typer.Option(help="fp16, bf16 or fp32. [default: bf16; fp32 on a CPU]", show_default=False)
     ] = None,
     config: Annotated[
-        Path | None, typer.Option("--config", "--config_path", help="A sweep's YAML, as estimate-train-time has it.")
+        Path | None,
+        typer.Option("--config", "--config_path", help="A sweep's YAML file, in estimate-train-time's form."),
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="Show the operators and their parameters.")] = False,
     write_config: Annotated[
         bool,
-        typer.Option("--write-config", help="Write such files of OPERATOR, or of all: collect/, test/, profilers/."),
+        typer.Option("--write-config", help="Write such files for OPERATOR, or for all: collect/, test/, profilers/."),
     ] = False,
     sweep: Annotated[
         SweepName | None,
-        typer.Option(help="test: seconds; collect: the full grids; smart: as much as a budget buys. [default: smart]"),
+        typer.Option(help="test: seconds; collect: the full grids; smart: until the budget is spent. [default: smart]"),
     ] = None,
     budget: Annotated[str, typer.Option(help="Time that smart may take: 90s, 5m, 2h.")] = "1m",
-    parts: Annotated[int, typer.Option(help="Cut the sweep into so many parts.")] = 1,
-    part: Annotated[int, typer.Option(help="Sample this one, from 1.")] = 1,
+    parts: Annotated[int, typer.Option(help="Divide the sweep into this many parts.")] = 1,
+    part: Annotated[int, typer.Option(help="Sample this part, counted from 1.")] = 1,
     device_num: Annotated[
         int | None, typer.Option("--device-num", "--device_num", help="This GPU only. [default: every visible one]")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for sampling_data and sampling_log.")] = Path(),
     executor: Annotated[Executor, typer.Option(help="Where to run.")] = Executor.local,
-    submit: Annotated[bool, typer.Option("--submit", help="slurm: submit an array too.")] = False,
+    submit: Annotated[bool, typer.Option("--submit", help="slurm: submit the parts as a job array.")] = False,
     address: Annotated[str, typer.Option(help="ray: the cluster to join.")] = "auto",
-    threads: Annotated[int | None, typer.Option(help="Threads on a CPU, as many cores. [default: torch's]")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads (and cores) on a CPU. [default: torch's]")] = None,
     time_box: Annotated[float, typer.Option(help="Seconds that one direction of one shape may take.")] = 5.0,
     warm_cache: Annotated[bool, typer.Option("--warm-cache", help="Leave the caches as the last run did.")] = False,
-    cpu: Annotated[bool, typer.Option("--cpu", help="The CPU, also where there is a GPU.")] = False,
+    cpu: Annotated[bool, typer.Option("--cpu", help="Sample on the CPU even where there is a GPU.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before sweeps of millions of shapes.")] = False,
     json: JsonFile = None,
     markdown: MarkdownFile = None,
@@ -75,8 +77,8 @@ def sample(
 ) -> None:
     """Time operators over sweeps of shapes: raw samples, forward and backward apart, from cold caches.
 
-    Rows are appended one by one to sampling_data/*.jsonl, with a CSV beside it. Whatever stops a sweep, the same
-    command goes on where it ended. A shape that cannot run is a row with a status.
+    Rows are appended one by one to sampling_data/*.jsonl, with a CSV beside it. If a sweep is stopped, the same
+    command continues it. A shape that cannot run is a row with a status.
 
     \b
       rooflight sample --list

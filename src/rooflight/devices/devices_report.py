@@ -1,4 +1,4 @@
-"""The devices known, and every figure of one, as reports: what ``rooflight devices`` shows."""
+"""The known devices, and every figure of one, as reports: what ``rooflight devices`` shows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class DeviceSummary(Fields, frozen=True, kw_only=True):
 
 
 class DevicesDocument(Document, frozen=True, kw_only=True, tag="rooflight.devices/1"):
-    """The devices known."""
+    """The known devices."""
 
     devices: tuple[DeviceSummary, ...]
 

@@ -26,7 +26,7 @@ class RankGroup:
 
     def __post_init__(self) -> None:
         if self.size < 0 or self.nodes < 1:
-            raise ValueError(f"a group of {self.size} ranks on {self.nodes} nodes cannot be")
+            raise ValueError(f"a group of {self.size} ranks cannot be on {self.nodes} nodes")
 
     @staticmethod
     def of(op: OpSignature) -> RankGroup:

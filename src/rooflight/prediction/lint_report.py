@@ -69,7 +69,7 @@ def report_of(
     rows = sum(map(len, tables))
     flagged = {_key(table): len(_rows(by_table[_key(table)])) for table in tables}
     with_findings = sorted((table for table in tables if by_table[_key(table)]), key=lambda each: -flagged[_key(each)])
-    notes = [f"Not checked: {len(skipped)} CSV files that are of no format known."] if skipped else []
+    notes = [f"Not checked: {len(skipped)} CSV files of an unknown format."] if skipped else []
     unknown = Counter(table.kernel for table in tables if not table.known)
     notes += [
         f'No operator "{kernel}" is known, so its rows have no bound: {count} {"table" if count == 1 else "tables"}.'
@@ -153,8 +153,8 @@ def _worst(findings: Sequence[Finding], labels: Mapping[_Key, str], top: int) ->
 
 def _conclusion(flagged: int, tables: int, findings: int) -> str:
     if not findings:
-        return "Nothing is wrong with these rows as far as can be told."
-    return f"Not to be learned from: {flagged} rows in {tables} of the tables."
+        return "No row was found to be wrong."
+    return f"Leave {flagged} rows out of training, in {tables} of the tables."
 
 
 def _rows(findings: Sequence[Finding]) -> set[int]:

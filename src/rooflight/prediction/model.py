@@ -234,10 +234,10 @@ def _unpacked(content: bytes) -> dict[str, NDArray[Any]]:
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         members = archive.infolist()
         if sum(member.file_size for member in members) > _MOST_BYTES:
-            raise ValueError("it would take more room than any model")
+            raise ValueError("it is larger than any model")
         # others unpack whatever they hold before anyone can stop them
         if any(member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for member in members):
-            raise ValueError("it is packed in another way")
+            raise ValueError("its compression is unknown")
         return {member.filename.removesuffix(".npy"): _row_of_numbers(archive.read(member)) for member in members}
 
 
@@ -247,7 +247,7 @@ def _row_of_numbers(data: bytes) -> NDArray[Any]:
         raise ValueError("an array of another format")
     shape, _, dtype = np.lib.format.read_array_header_1_0(file)
     if dtype.kind not in "iuf" or len(shape) != 1 or shape[0] * dtype.itemsize != len(data) - file.tell():
-        raise ValueError("an array that is not what it says")
+        raise ValueError("an array whose header does not fit its data")
     return np.frombuffer(data, dtype, offset=file.tell())
 
 

@@ -38,11 +38,11 @@ def report_of(
     sizes = " ".join(f"{name}={value}" for name, value in shape.items())
     notes = []
     if any(estimate.source is Source.TYPICAL for estimate in estimates.values()):
-        notes.append("No model knows this kind of work: half the speed of light, within a factor of four. Sample it.")
+        notes.append("No model knows this kind of work: the estimate is half the speed of light, within a factor of 4.")
     elif any(estimate.source is Source.SIMILAR for estimate in estimates.values()):
-        notes.append("Nothing like this was measured: the estimate is that of other work as large. Sample it.")
+        notes.append("This kind of work was not measured: the estimate is that of other work of this size.")
     elif any(estimate.extrapolated for estimate in estimates.values()):
-        notes.append("Outside what was sampled (shape or device): the interval is wider, and less sure than it says.")
+        notes.append("Shape or device lie outside of the samples: the interval is wider, and less certain than 90 %.")
     return Report(
         title=f"Predicted: {operator} {sizes} {dtype} on {device.name}",
         data=PredictionDocument(**{direction: _data(estimate) for direction, estimate in estimates.items()}),
@@ -72,7 +72,7 @@ def report_of(
                     )
                     for direction, estimate in estimates.items()
                 ),
-                note="From, to: 90 % of such times lie between.",
+                note="90 % of such times lie between from and to.",
             ),
         ),
         notes=tuple(notes),

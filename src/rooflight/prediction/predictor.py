@@ -312,7 +312,7 @@ def _learned(folder: Path | str, function: str, gpu_name: str, precision: str) -
     ]
     shown = [each for file in files for each in file.shown if each.device.name == device.name]
     if not shown:
-        raise ValueError(f"{folder} has no samples of {function} in {precision} on {gpu_name}: rooflight sample them")
+        raise ValueError(f"{folder} has no samples of {function} in {precision} on {gpu_name}: run rooflight sample")
     models = learn_all(shown).models
     if not models:
         raise ValueError(f"{folder} has too few samples of {function} in {precision} on {gpu_name}: sample more")

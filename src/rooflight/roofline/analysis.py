@@ -441,7 +441,7 @@ def analyze(
     spec = get(device) if isinstance(device, str) else device
     elsewhere = _measured_elsewhere(session, spec)
     if elsewhere:
-        note = f"Measured on {elsewhere}, which says nothing about {spec.name}: those times are left out."
+        note = f"Measured on {elsewhere}, not on {spec.name}: those times are left out."
         session = replace(session, measurement=None, notes=(*session.notes, note))
     return Analysis(session, spec, target, estimates)
 

@@ -33,8 +33,8 @@ class CollectiveData(Fields, frozen=True, kw_only=True):
 
 
 class NetworkData(Fields, frozen=True, kw_only=True):
-    """What the bounds between nodes are of; ``known`` is false of the fastest port there is, of which they are where
-    nobody told of the cluster's network.
+    """The network that bounds between nodes assume. Where the device's file has no [network], it is the fastest port
+    there is, and ``known`` is false.
     """
 
     bytes_per_s: float | None
@@ -99,13 +99,13 @@ def network_text(communication: Communication) -> str:
     if joins is None or not communication.between_nodes:
         return ""
     if joins.network_bytes_per_s is None:
-        return " What goes between nodes has no bound: the device's file tells of no network."
+        return " Collectives between nodes have no bound: the device's file has no [network]."
     speed = Quantity(joins.network_bytes_per_s, "B/s")
     if joins.network_known:
         return f" Between nodes a rank sends {speed}: {joins.network_source}."
     return (
         f" Between nodes a rank sends at most {speed}, {joins.network_source}: "
-        "a [network] in the device's file tells what this cluster has."
+        "write this cluster's figure as [network] into the device's file."
     )
 
 

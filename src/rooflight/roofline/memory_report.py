@@ -15,7 +15,7 @@ from rooflight.roofline.op_names import plain_name
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _CHART_WIDTH: Final = 32
-_LEAST: Final = "Nobody watched when memory is freed: this is the least that the step needs."
+_LEAST: Final = "It was not recorded when memory is freed: this is the least that the step needs."
 _UNWATCHED: Final = {StorageKind.INPUT: "stood before", StorageKind.TEMPORARY: "made and used up"}
 
 

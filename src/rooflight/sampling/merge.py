@@ -97,7 +97,7 @@ def _sample_file(path: Path) -> SampleFile:
 def _subject(path: Path) -> tuple[str, str, str]:
     found = _NAME.fullmatch(path.stem)
     if found is None:
-        raise ValueError(f"{path.name} does not tell its device: name it GPU_operator_precision.csv")
+        raise ValueError(f"{path.name} does not name its device: name it GPU_operator_precision.csv")
     return found["device"], found["kernel"], found["precision"]
 
 

@@ -34,7 +34,7 @@ def linear_work(layer: Layer, dtype: str, *, bias: bool) -> Work:
 
 
 def prepare_linear(torch: Any, layer: Layer, dtype: str, device: str, *, bias: bool) -> Prepared:
-    """x, weight and perhaps a bias, all of which want gradients."""
+    """x, weight and perhaps a bias, all of which require gradients."""
     rows, inputs, outputs = layer
     x = random(torch, dtype, device, rows, inputs, grad=True)
     leaves = [x, random(torch, dtype, device, outputs, inputs, grad=True)]

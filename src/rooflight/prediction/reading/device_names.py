@@ -25,6 +25,6 @@ def device_of_folder(path: Path, devices: Mapping[str, str], what: str) -> Devic
     folder = next((name for name in reversed(path.absolute().parent.parts) if name in devices), None)
     if folder is None:
         raise ValueError(
-            f"{path} does not tell its {what}: keep it in the folder that Vidur has it in, one of {', '.join(devices)}"
+            f"{path} does not name its {what}: keep it in the folder that Vidur has it in, one of {', '.join(devices)}"
         )
     return get(devices[folder])

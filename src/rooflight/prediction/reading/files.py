@@ -60,7 +60,7 @@ def read_file(path: Path) -> tuple[MeasuredTable, ...]:
     """The tables of one file. Raises ValueError as ``read`` does."""
     known = _format(path)
     if known is None:
-        raise ValueError(f"{path.name} does not tell what it holds: {_FORMS}")
+        raise ValueError(f"{path.name} has an unknown format: {_FORMS}")
     return known.read(path)
 
 

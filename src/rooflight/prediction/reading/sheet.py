@@ -67,7 +67,7 @@ def sheet_of(path: Path, wanted: Iterable[str] | None = None) -> Sheet:
         if columns is None:
             raise ValueError(f"{path}, line 1: no columns")
         if len(set(columns)) < len(columns):
-            raise ValueError(f"{path}, line 1: a column stands there twice: {', '.join(columns)}")
+            raise ValueError(f"{path}, line 1: a column is there twice: {', '.join(columns)}")
         chosen = tuple(columns if wanted is None else wanted)
         if missing := [name for name in chosen if name not in columns]:
             raise ValueError(f"{path}, line 1: no column {', '.join(missing)}")
