@@ -1,7 +1,7 @@
 """When a collective really ran on the host: spans that gloo's own threads write, joined to the ops that queued them.
 
 The op (``c10d::allreduce_``) only puts work on its process group's queue. A thread of that group takes it off, writes a
-span ``gloo:all_reduce`` and works, in the order of the queue. What Kineto does not tell is which thread serves which
+span ``gloo:all_reduce`` and works, in the order of the queue. Kineto does not say which thread serves which
 group. That is worked out: a thread serves one group all along, each group has two of them at most and must have as many
 spans of a name as it queued, and no work can begin before it was queued. Where more than one way to deal out the
 threads is left, only the times on which all of them agree are kept.
@@ -59,7 +59,7 @@ class Launch:
 
     @property
     def group(self) -> Hashable:
-        """What tells its process group from others."""
+        """What distinguishes its process group from others."""
         group = RankGroup.of(self.op)
         return group.name or group.ranks or group.size
 
@@ -105,7 +105,7 @@ class _Queues:
         spans: dict[str, list[Event]] = defaultdict(list)
         for span in sorted(step.spans, key=lambda span: span.start_ns):
             spans[span.name].append(span)
-        # a name of which there are more or fewer spans than were queued tells nothing
+        # a name with more or fewer spans than were queued is of no use
         self.names = [name for name in queued if sum(count for _, count in queued[name]) == len(spans[name])]
         self.spans = {name: spans[name] for name in self.names}
         self.queued = {name: queued[name] for name in self.names}

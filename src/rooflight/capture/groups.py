@@ -19,7 +19,7 @@ _known: WeakKeyDictionary[Any, RankGroup] = WeakKeyDictionary()
 
 
 def rank_group(group: Any) -> RankGroup | None:
-    """The ranks of a group given as torch passes it to an op, by object or name; None when they cannot be told."""
+    """The ranks of a group given as torch passes it to an op, by object or name; None where they are unknown."""
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
 

@@ -32,7 +32,7 @@ _described: dict[tuple[Any, ...], tuple[OpSignature, OpSignature]] = {}
 class Composite:
     """A composite op accounted as one.
 
-    ``applies`` tells which calls are (arguments in schema order), ``forward`` describes a call with its result, and
+    ``applies`` says which calls are (arguments in schema order), ``forward`` describes a call with its result, and
     ``backward`` its backward, from the forward and the arguments.
     """
 
@@ -87,7 +87,7 @@ def attention_signature(args: Arguments, out: torch.Tensor) -> OpSignature:
 
 
 def attention_backward(forward: OpSignature, args: Arguments) -> OpSignature:
-    """The backward of an SDPA call: gradients for those of query, key and value that want one."""
+    """The backward of an SDPA call: gradients for those of query, key and value that require one."""
     out, *logsumexp = forward.outputs
     return OpSignature(
         name=ATTENTION_BACKWARD,

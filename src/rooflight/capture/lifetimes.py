@@ -1,4 +1,4 @@
-"""WatchedTape: a tape that also sees when each storage is freed, and tells what it was for.
+"""WatchedTape: a tape that also sees when each storage is freed, and notes what it was for.
 
 A weak reference to the storage object, which torch keeps for as long as the memory is there, whoever holds it: a
 variable, a view or the autograd graph. Nothing is kept alive, and a recording that does not ask pays nothing.

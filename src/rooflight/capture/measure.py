@@ -68,7 +68,7 @@ def measure(
 def joined_share(session: Session, samples: np.ndarray[Any, Any]) -> float:
     """Share of the counted records that work on memory which found a time in every sample.
 
-    Collectives do not count: whether their time can be told depends on the backend, not on what ran.
+    Collectives do not count: whether their time can be found depends on the backend, not on what ran.
     """
     elsewhere = np.array([kind_of(op.name) is not None for op in session.signatures], dtype=bool)
     working = session.counted & works_on_memory(session) & ~elsewhere[session.columns.signature]

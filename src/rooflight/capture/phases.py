@@ -108,6 +108,6 @@ def subscribe(listener: Callable[[str], None]) -> None:
 
 
 def unsubscribe(listener: Callable[[str], None]) -> None:
-    """Stop telling ``listener``, if it is told."""
+    """Stop calling ``listener``, if it is subscribed."""
     if listener in _state.listeners:
         _state.listeners.remove(listener)

@@ -57,7 +57,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spans:
-    """Seconds by place, between two cuts. ``events`` tells what ran: calls with the shapes they were given, backward
+    """Seconds by place, between two cuts. ``events`` says what ran: calls with the shapes they were given, backward
     passes, optimizer steps, phases; two steps with the same events did the same.
     """
 

@@ -42,7 +42,7 @@ def calibrate(
     """Measure the roofs of this machine, or of a cluster's nodes: peaks, bandwidths and launch latency.
 
     Takes about 20 seconds for a CPU, 40 for a GPU; run nothing else meanwhile. The roofs are saved for later runs.
-    A roof is the best ever seen, so a second calibration raises roofs and lowers none; --force starts anew.
+    A roof is the best ever seen, so a second calibration raises roofs and lowers none; --force discards the saved ones.
 
     On a cluster, each node has a task for itself, and the report names the slow ones among equal nodes.
 
@@ -93,7 +93,7 @@ def _with_progress(device: DeviceChoice | None, quick: bool) -> Calibration:
     from rooflight.machine.presence import kind_here
 
     columns = (TextColumn("{task.description:<20}"), BarColumn(), TimeElapsedColumn())
-    # drawn only when told: a drawing thread would take time from the CPU under test
+    # drawn only on refresh: a drawing thread would take time from the CPU under test
     with Bars(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bars:
         task = bars.add_task("warming up", total=1.0)
         bars.refresh()

@@ -145,7 +145,7 @@ def _arguments_of_part(context: typer.Context) -> list[str]:
 def _run(
     request: SamplingRequest, executor: Executor, address: str, progress: Callable[[str], None], yes: bool
 ) -> Iterator[str]:
-    """Run what was asked for; yields a line for each thing that was done or written."""
+    """Run the request; yields a line for each thing that was done or written."""
     from rooflight.sampling import launch
     from rooflight.sampling.tasks import tasks as tasks_of
 
@@ -166,7 +166,7 @@ def _run(
 
 
 def _ask(task: Task, yes: bool) -> None:
-    """A sweep beyond any patience is somebody's slip more often than not."""
+    """A very large sweep is more often a mistake than intended: ask first."""
     from rooflight.sampling.sweeps import MANY
 
     total = task.sweep.total
@@ -190,7 +190,7 @@ def _slurm(request: SamplingRequest, submit: bool, yes: bool, arguments: list[st
             raise ValueError(f"{task.job.name} needs several ranks: srun torchrun -m rooflight sample {task.job.name}")
         _ask(task, yes)
     script = slurm.Script(
-        arguments=arguments if yes else [*arguments, "--yes"],  # it was asked here, and nobody can be asked there
+        arguments=arguments if yes else [*arguments, "--yes"],  # the user was asked here, and cannot be asked there
         out=request.out,
         folder=Path.cwd(),
         parts=parts,

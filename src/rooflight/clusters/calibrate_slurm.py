@@ -146,7 +146,7 @@ def _follow(job: int, folder: Path, count: int, tell: Callable[[str], object]) -
 
 @dataclass(slots=True)
 class _JobWatch:
-    """A job as the controller tells of it; ``ended_s`` is when it was first known to have ended, on a steady clock."""
+    """A job as the controller reports it; ``ended_s`` is when it was first known to have ended, on a steady clock."""
 
     job: int
     waits_for: str = ""

@@ -66,7 +66,7 @@ def _use_gpu(number: int) -> None:
 
 
 def main() -> None:
-    """Calibrate this node. SLURM tells its name and its number."""
+    """Calibrate this node; SLURM gives its name and number."""
     parser = argparse.ArgumentParser(prog="rooflight.clusters.node")
     parser.add_argument("kind", choices=("cpu", "cuda"))
     parser.add_argument("folder", type=Path)

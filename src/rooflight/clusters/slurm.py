@@ -1,4 +1,4 @@
-"""SLURM as its own commands tell it: job scripts handed in, followed and cancelled. No library, no configuration."""
+"""SLURM by its commands: job scripts are submitted, followed and cancelled. No library, no configuration."""
 
 from __future__ import annotations
 

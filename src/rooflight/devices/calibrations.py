@@ -102,14 +102,14 @@ def folder() -> Path:
 
 
 def _path(fingerprint: str) -> Path:
-    # The digest tells fingerprints apart; the readable part is for whoever looks into the folder.
+    # The digest distinguishes fingerprints; the readable part is for people who look into the folder.
     readable = re.sub(r"[^A-Za-z0-9]+", "-", fingerprint)[:48].strip("-")
     digest = sha256(fingerprint.encode()).hexdigest()[:12]
     return folder() / f"calibration-{readable}-{digest}.json"
 
 
 def _read(path: Path) -> Calibration:
-    """Each file is read once, until it changes: devices are asked for by name again and again."""
+    """Each file is read once, until it changes: devices are found by name again and again."""
     try:
         found = path.stat()
     except OSError as error:

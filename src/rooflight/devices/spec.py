@@ -93,7 +93,7 @@ class DeviceSpec:
     datasheet: Roofs | None = None
     calibrated: Roofs | None = None
     links: tuple[Link, ...] = ()
-    network: Network | None = None  # of the cluster it is in; no datasheet tells it
+    network: Network | None = None  # of the cluster it is in; no datasheet has it
     memory_type: str = ""
     unit_count: int | None = None  # streaming multiprocessors, compute units, cores
     boost_clock_mhz: float | None = None
@@ -113,7 +113,7 @@ class DeviceSpec:
     _roofs: tuple[Roofs, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # settled once: a table of a million rows asks for them a million times
+        # computed once: a table of a million rows needs them a million times
         roofs = tuple(each for each in (self.datasheet, self.calibrated) if each is not None)
         object.__setattr__(self, "_roofs", roofs)
         object.__setattr__(self, "memory", _levels(roofs))
@@ -186,7 +186,7 @@ class DeviceSpec:
 
     @property
     def interconnect(self) -> Interconnect:
-        """How fast it reaches other devices. Between nodes of a GPU whose network nobody told: the fastest port there
+        """How fast it reaches other devices. Between nodes of a GPU whose network is unknown: the fastest port there
         is; of other kinds of device, whose nodes have ports of every kind, unknown.
         """
         link, joins = self.link_bytes_per_s, max((link.joins for link in self.links), default=0)

@@ -1,6 +1,6 @@
 """The one way to a device, for every verb and for Python: a spec, a name, the CPU or GPU at hand, or that of a session.
 
-Nothing is printed. What takes long is told to ``progress``, which the command line shows and Python logs (logger
+Nothing is printed. What takes long is announced to ``progress``, which the command line shows and Python logs (logger
 ``rooflight``, level INFO); what a user should know afterwards is a CalibrationWarning.
 """
 
@@ -24,11 +24,11 @@ Progress = Callable[[str], None]
 
 
 class CalibrationWarning(UserWarning):
-    """The roofs in use are not what was asked for: too low perhaps, not kept, or the datasheet's."""
+    """The roofs in use may be too low, could not be kept, or are only the datasheet's."""
 
 
 def log_progress(text: str) -> None:
-    """What Python does with progress: a line of the log, which nobody sees who did not ask for it."""
+    """Log the text at level INFO, which is hidden unless logging is set up to show it."""
     logging.getLogger("rooflight").info("rooflight: %s", text)
 
 
@@ -57,7 +57,7 @@ def find_device(
 
 
 def current_device(kind: str | None = None, *, progress: Progress = log_progress) -> DeviceSpec:
-    """The device torch would use here, with its roofs: the GPU, else the CPU; "cpu" or "cuda" asks for one of the two.
+    """The device torch would use here, with its roofs: the GPU, else the CPU; "cpu" or "cuda" names one of the two.
 
     Calibrated now (about 20 s for a CPU, 40 s for a GPU, once a machine) if it never was. Where a GPU cannot be
     calibrated its datasheet serves, and a CalibrationWarning says so. Raises ValueError for a GPU that the catalog does

@@ -98,7 +98,7 @@ def analyze_ranks(
 
 
 def is_session(path: str) -> bool:
-    """Whether a target names a saved session; one that is damaged is to be told so, not taken for a preset."""
+    """Whether a target names a saved session; a damaged one must be reported as damaged, not taken for a preset."""
     file = Path(path)
     return file.is_file() and file.suffix not in (".py", ".json")
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rooflight.workloads.steps import Step
 
 Observed = tuple[Session, str, list[str]]
-"""What a step did, its description, and notes on what was not done as asked."""
+"""What a step did, its description, and notes on options that had no effect."""
 
 _ROOM = 1.2  # kernels take workspaces that no op shows, torch itself some, and allocators round up
 
@@ -36,7 +36,7 @@ class RunOptions:
 
     @property
     def given(self) -> list[str]:
-        """The options that were asked for, as they are typed."""
+        """The options that were given, as they are typed."""
         return [f"--{option.name}" for option in fields(self) if getattr(self, option.name) not in (None, False)]
 
     def refuse(self, why: str) -> None:
@@ -53,7 +53,7 @@ def analyze_target(
     measured: bool | None = None,
     progress: Progress = log_progress,
 ) -> tuple[Analysis, list[str]]:
-    """What ``rooflight analyze`` does up to the report: the analysis, and notes on what was not done as asked.
+    """What ``rooflight analyze`` does up to the report: the analysis, and notes on options that had no effect.
 
     A device other than this machine's is bounded without hardware, on the meta device. Raises ValueError for the
     user's mistakes, RunFailed for a step that breaks.
@@ -98,7 +98,7 @@ def _observe_function(target: str, options: RunOptions, measured: bool, progress
 def _observe_here(
     target: str, options: RunOptions, here: DeviceSpec, place: str, measured: bool, progress: Progress
 ) -> Observed:
-    """Record without hardware first: that tells whether the step fits before any memory is taken."""
+    """Record without hardware first, to know whether the step fits before any memory is taken."""
     from rooflight.machine.presence import free_memory_bytes
 
     dtype = options.dtype or ("float32" if place == "cpu" else None)

@@ -37,7 +37,7 @@ def usable_cores() -> tuple[int, ...]:
 
 @functools.cache
 def data_caches(cores: tuple[int, ...] | None = None, *, root: Path = _CPUS) -> tuple[Cache, ...]:
-    """Data and unified caches from the nearest level outwards; empty where the system does not tell (not Linux)."""
+    """Data and unified caches from the nearest level outwards; empty where the system lists none (not Linux)."""
     instances: dict[int, dict[str, int]] = {}
     for core in usable_cores() if cores is None else cores:
         for index in sorted((root / f"cpu{core}" / "cache").glob("index*")):
@@ -58,7 +58,7 @@ def data_caches(cores: tuple[int, ...] | None = None, *, root: Path = _CPUS) -> 
 
 @functools.cache
 def memory_bytes() -> int | None:
-    """Main memory this process can use; None where the system does not tell."""
+    """Main memory this process can use; None where the system does not say."""
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):

@@ -213,7 +213,7 @@ class _Bystander:
         self._start = _cpu_time()
 
     def others(self) -> float | None:
-        """The share since the start, 0 to 1; None where the system does not tell."""
+        """The share since the start, 0 to 1; None where the system does not say."""
         end = _cpu_time()
         if self._start is None or end is None or end.wall_s <= self._start.wall_s:
             return None

@@ -1,4 +1,4 @@
-"""What a measurement ran on: facts that explain a number, none that tell who or where you are."""
+"""What a measurement ran on: facts that explain a number, without names of users, hosts or folders."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def kind_here() -> DeviceKind:
 
 
 def free_memory_bytes(kind: str) -> int | None:
-    """Memory that a new process could take on ``"cpu"`` or ``"cuda"``; None where nobody tells."""
+    """Memory that a new process could take on ``"cpu"`` or ``"cuda"``; None where it is unknown."""
     if kind == "cuda":
         import torch
 

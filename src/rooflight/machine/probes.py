@@ -91,7 +91,7 @@ def search(
 
     Coming back later matters more than staying longer: a neighbour that slows the machine for a second would
     otherwise spoil one figure. A trial that fails leaves its error, and does not stop the others. Calls expected to
-    take over ``longest_call_s``, and trials for which no time is left, are skipped once another one has told the speed.
+    take over ``longest_call_s``, and trials for which no time is left, are skipped once another has given the speed.
     """
     contests = [[_Standing(trial=trial) for trial in probe.trials] for probe in probes]
     start_ns = clock.now_ns()

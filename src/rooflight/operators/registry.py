@@ -1,4 +1,4 @@
-"""Which operators there are, by name. Their files are imported when first asked for."""
+"""Which operators there are, by name. Their files are imported when first needed."""
 
 from __future__ import annotations
 

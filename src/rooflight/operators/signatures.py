@@ -12,7 +12,7 @@ Argument = TensorSpec | Sequence[TensorSpec] | None
 
 
 def tensor(dtype: str, *shape: int, strides: Sequence[int] | None = None) -> TensorSpec:
-    """A tensor that shares its memory with no other; contiguous unless told otherwise."""
+    """A tensor that shares its memory with no other; contiguous unless strides are given."""
     return TensorSpec(tuple(shape), dtype, None if strides is None else tuple(strides))
 
 

@@ -31,7 +31,7 @@ _MANY_ROWS: Final = 20_000
 """Times from which several processes are worth their start."""
 
 _THREADS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-"""What tells libraries of linear algebra how many threads to use: one a worker, or they fight for the cores."""
+"""Variables that set the threads of libraries of linear algebra: one per worker, or they compete for the cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

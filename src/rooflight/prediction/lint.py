@@ -40,7 +40,7 @@ class Rule(StrEnum):
 class Finding:
     """What is wrong with one row's time in one direction; with all of a column where ``row`` and ``line`` are None.
 
-    ``source``, ``kernel`` and ``device`` are those of its table. ``factor`` tells how far off it is: 2 is twice, or
+    ``source``, ``kernel`` and ``device`` are those of its table. ``factor`` says how far off it is: 2 is twice, or
     half, what it may be.
     """
 
@@ -87,7 +87,7 @@ def lint_table(table: MeasuredTable, bounds: RowBounds | None = None) -> tuple[F
     table's, if it is known already.
     """
     bounds = bounds or row_bounds(table)
-    # over another network the same work takes another time: topologies do not tell of each other
+    # over another network the same work takes another time: rows of one topology say nothing of another
     launch = registry.find(table.operator).launch_parameters if table.known else ()
     lines = tuple(each for each in lines_of(table) if each.parameter not in launch)
     found = [
@@ -103,7 +103,7 @@ def lint_table(table: MeasuredTable, bounds: RowBounds | None = None) -> tuple[F
 def _suspects(
     table: MeasuredTable, direction: int, bounds: RowBounds, lines: tuple[Lines, ...]
 ) -> Iterator[tuple[Rule, Suspicion]]:
-    """Rules in order: rows that break physics have no say when neighbours judge each other."""
+    """Rules in order: rows that break physics are not used as neighbours of others."""
     time = table.seconds[:, direction]
     bound, floor = bounds.bound_s[:, direction], bounds.floor_s[:, direction]
     beaten = suspicion.faster_than_light(time, floor)

@@ -22,7 +22,7 @@ from rooflight.prediction.trees import Trees
 from rooflight.prediction.unseen_device import DEVICE_TRAITS, blended, device_traits
 
 SCHEMA: Final = "rooflight.model/3"
-_SLACK: Final = 0.02  # of a feature's range: what lies no further outside counts as shown
+_SLACK: Final = 0.02  # of a feature's range: what lies no further outside counts as inside
 _MOST_BYTES: Final = 1 << 28
 _MOST_FIGURE: Final = 1e9  # in what is said of an expert
 _MOST_LOG: Final = 250.0  # of an answer, and of an interval around it: e^500 times a bound is still a number
@@ -75,9 +75,9 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class Expert:
     """What the measurements of one device taught.
 
-    ``low`` and ``high`` [features] are the ranges it was shown. ``inside`` and ``outside`` are the 5 % and 95 %
-    quantiles of log(true / predicted) of held-out work like that, and of work larger than any shown. ``error`` is the
-    mean absolute percentage error, held out, as a fraction. ``beyond`` is for work larger than any shown and sees
+    ``low`` and ``high`` [features] are the ranges of the rows that it learned from. ``inside`` and ``outside`` are the
+    5 % and 95 % quantiles of log(true / predicted) of held-out work like those rows, and of larger work. ``error`` is
+    the mean absolute percentage error, held out, as a fraction. ``beyond`` is for larger work and sees
     ``steady_features`` only; None where ``main`` does better at that too.
     """
 
@@ -104,7 +104,7 @@ class Expert:
         return np.maximum(0.0, answer)
 
     def knows(self, key: str, values: Floats) -> Mask:
-        """Which rows of features are like those that it was shown, by their sizes."""
+        """Which rows of features are like those that it learned from, by their sizes."""
         sizes = list(size_features(key))
         low, high = (self.low - self._slack)[sizes], (self.high + self._slack)[sizes]
         return np.asarray(((values[:, sizes] >= low) & (values[:, sizes] <= high)).all(axis=1))
@@ -144,7 +144,7 @@ class Model:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The devices that it was shown."""
+        """The devices that it learned from."""
         return tuple(expert.device for expert in self.experts)
 
     @property
@@ -160,8 +160,8 @@ class Model:
     def answer(self, facts: Floats, device: DeviceSpec) -> Answer:
         """What to expect of rows of facts [rows, facts] on a device.
 
-        On one that was never shown, the experts of those that were are averaged in the logarithm, the more alike the
-        devices the more they weigh.
+        On a device without an expert, all experts are averaged in the logarithm; those of similar devices weigh
+        more.
         """
         values = features_of(self.key, facts, device)
         expert = next((each for each in self.experts if each.device == device.name), None)

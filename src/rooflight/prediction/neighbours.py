@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rooflight.prediction.measured_table import Floats, Integers, MeasuredTable
 
 REACH = 2
-"""How many rows to each side of a row, along each parameter, have a say."""
+"""How many rows to each side of a row, along each parameter, are its neighbours."""
 APART = log(16)
 """Neighbours further apart say nothing of what lies between: where work begins to outweigh a launch, efficiency takes
 a bend, and a straight line over a bend halfway is off by a quarter of its length, here a factor of 2."""
@@ -26,7 +26,7 @@ class Lines:
     """Rows along one parameter, all others equal.
 
     ``near`` [rows, 2 × REACH] are numbers of rows: the next smaller ones, nearest first, then the next larger ones;
-    -1 where there is none. ``position`` [rows] is the logarithm of the parameter. ``line`` [rows] tells lines apart.
+    -1 where there is none. ``position`` [rows] is the logarithm of the parameter. ``line`` [rows] numbers the lines.
     """
 
     parameter: str
@@ -53,8 +53,8 @@ def expected(lines: tuple[Lines, ...], values: Floats) -> tuple[Floats, Integers
     """What its neighbours make of each row's value, and along how many parameters they do.
 
     Along a parameter: the median over the straight lines through one neighbour on each side; through the two of one
-    side where the other has none. Over the parameters: the median. nan where no neighbours tell. Neighbours whose
-    value is nan have no say.
+    side where the other has none. Over the parameters: the median. nan where there are no neighbours. Neighbours whose
+    value is nan are left out.
     """
     each = np.stack([_along_one(line, values) for line in lines]) if lines else np.full((1, len(values)), np.nan)
     counts = np.isfinite(each).sum(axis=0)

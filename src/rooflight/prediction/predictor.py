@@ -244,9 +244,9 @@ class Predictor:
     ) -> float:
         """Microseconds of an operator on ``gpu_name``, as estimate-train-time's ``Predictor`` has it.
 
-        ``propagation`` is "fwd", "bwd" or, for what goes one way, "step". With ``data_folder``, the model is learned
-        from the operator's samples there when it is first needed, without those that lint flags, and kept in
-        ``model_dict``; without, this predictor's models serve. Raises ValueError for an unknown operator, device or
+        ``propagation`` is "fwd", "bwd" or, for operators without a backward, "step". With ``data_folder``, the model is
+        learned from the operator's samples there when it is first needed, without those that lint flags, and kept in
+        ``model_dict``; without it, this predictor's models answer. Raises ValueError for an unknown operator, device or
         direction, for a shape that cannot be, and for a folder with no or too few samples of the operator.
         """
         from rooflight.prediction.reading import device_called

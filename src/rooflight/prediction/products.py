@@ -11,7 +11,7 @@ from rooflight.operators import registry
 from rooflight.prediction.facts import FACTS, Floats, WorkKind, facts_of_shapes
 from rooflight.records.dtypes import tensor_dtype
 
-_LARGEST: Final = 2.0**53  # from here on a float no longer tells integers apart
+_LARGEST: Final = 2.0**53  # from here on a float no longer distinguishes integers
 
 
 def product_facts(

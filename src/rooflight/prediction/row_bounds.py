@@ -1,4 +1,4 @@
-"""The least time that each row of a table can have taken, and the facts of its work: all that costing it tells."""
+"""The least time that each row of a table can have taken, and the facts of its work."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rooflight.records.signature import OpSignature
 from rooflight.roofline.bound import uncached_memory_time
 
 UNLISTED_HEADROOM: Final = 1.1
-"""How far a part may clock above its matrix peaks' clock where it tells only that it does."""
+"""How far a part may clock above its matrix peaks' clock where its file says only that it does."""
 
 FEWEST_PRODUCTS: Final = 1.5
 """Multiplications for each number of a convolution's result and each of its input channels where FFT does it over a
@@ -38,7 +38,7 @@ class RowBounds:
     can beat: without what an op may find or leave in a cache of unknown bandwidth, with clocks as high as the part
     goes, and convolutions with FEWEST_PRODUCTS. ``operand_bytes`` is the most that one op reads, or writes: it must be
     in memory at once. Collectives are bound as ``network.algorithms`` has it, in switches that add.
-    ``facts`` [directions] are what models are taught, by kind of work: of no row of which nothing is known.
+    ``facts`` [directions] are what models learn from, by kind of work; rows without a known cost have none.
     """
 
     bound_s: Floats
@@ -48,7 +48,7 @@ class RowBounds:
 
 
 def row_bounds(table: MeasuredTable) -> RowBounds:
-    """The bounds of a table's rows. A shape that stands there twice is costed once."""
+    """The bounds of a table's rows. A shape that is there twice is costed once."""
     shapes, places = np.unique(table.shapes, axis=0, return_inverse=True)
     places = places.reshape(-1)
     least = np.zeros((3, len(shapes), len(table.directions)))

@@ -13,13 +13,13 @@ from rooflight.prediction.neighbours import REACH, Lines, expected
 SLACK: Final = 1.05
 """A row is faster than light where the floor is more than this times its time."""
 OUTLIER: Final = 2.0
-"""A row is an outlier where it is this many times off what its neighbours say, and
-OUTLIER_SIGMAS times off what they usually are in its table."""
+"""A row is an outlier where it is this many times off its neighbours' estimate, and
+OUTLIER_SIGMAS standard deviations of its table off."""
 OUTLIER_SIGMAS: Final = 8.0
 SLOW: Final = 10.0
 """A row is too slow at this many times what rows of about its work suggest."""
 BESIDE: Final = 25
-"""Rows with less work, and as many with more, that tell what a row's work suggests."""
+"""Rows with less work, and as many with more, from which a row's time is estimated."""
 STILL, GROWN = 1.25, 4.0
 """A line is constant where times differ by less than STILL while the work differs by more than GROWN."""
 BACKWARD: Final = 4.0
@@ -31,7 +31,7 @@ ALONE: Final = 3.0
 SLOW_MODE, MODE_SHARE = 2.0, 0.02
 """A second mode: rows that take SLOW_MODE times as long as the fast ones of their size, and are MODE_SHARE of all."""
 AROUND: Final = 51
-"""Rows of about the same size that tell how long the fast ones take."""
+"""Rows of about the same size among which the fast ones are found."""
 FAST_SHARE: Final = 0.2
 COPIED, COPIED_SHARE = 0.01, 0.1
 """Two columns look copied where COPIED_SHARE of their rows agree within COPIED."""
@@ -58,7 +58,7 @@ def faster_than_light(time_s: Floats, floor_s: Floats) -> Suspicion:
 def too_slow(time_s: Floats, bound_s: Floats, floor_s: Floats, group: Integers) -> Suspicion:
     """Rows that took many times what their work suggests: no more than the rows with more work took, nor more than
     at the efficiency of those with less. Rows below their floor count as if they took that long. Only rows of one
-    group tell of each other.
+    group are compared.
     """
     most = np.full(len(time_s), np.nan)
     for number in range(group.max(initial=-1) + 1):
@@ -100,9 +100,9 @@ def fast_backward(seconds: Floats, bound_s: Floats) -> Suspicion:
 
 
 def outliers(time_s: Floats, bound_s: Floats, left_out: Mask, lines: tuple[Lines, ...]) -> Suspicion:
-    """Rows whose efficiency is far from what its neighbours say; those left out are not judged and have no say.
+    """Rows whose efficiency is far from their neighbours' estimate; those left out are neither judged nor used.
 
-    Judged twice: a first time to find rows that should have no say about others, a second time without those.
+    Judged twice: a first time to find rows that should not be used as neighbours, a second time without those.
     """
     values = np.where(left_out, np.nan, np.log(time_s / np.where(bound_s > 0, bound_s, 1)))
     off, suspects = np.full(len(time_s), np.nan), left_out

@@ -21,7 +21,7 @@ from rooflight.prediction.trees import WAYS, Way, answers_of_grown, grow, lone
 from rooflight.prediction.unseen_device import blended, computing, device_traits, fewer_watts, likeness
 
 LEAST_ROWS: Final = 12
-"""Measurements of which an expert can be made: fewer say little of how wrong it is."""
+"""Least number of measurements for an expert: fewer say little of its error."""
 FOLDS: Final = 3
 UNSEEN: Final = (-0.7, 0.7)
 """A factor of two: what to expect of a new device when only one was ever seen."""
@@ -57,7 +57,7 @@ def learn(shown: Sequence[Shown]) -> Model:
 
 def teach(shown: Shown, *, trees_only: bool = False) -> Expert:
     """What the rows of one device teach. The way of learning is the one that does best on rows held out, with
-    ``trees_only`` none that keeps the shapes it was shown; intervals come from the same rows, and from the largest
+    ``trees_only`` none that keeps the shapes it learned from; intervals come from the same rows, and from the largest
     fifth by bound. Raises ValueError for fewer than 12 rows.
     """
     key, slowdown = shown.key, shown.slowdown
@@ -91,7 +91,7 @@ def _expert(
 
 def _for_larger(key: str, values: Floats, slowdown: Floats, way: Way | None) -> tuple[Learner | None, Interval]:
     """A learner for work larger than any shown, if there is one that is less off than ``way`` for the largest fifth
-    when the rest is shown, and what is missed there.
+    when it learns from the rest, and the errors there.
 
     Of products it sees only how they look; other work, which is slow while it is small, is taken to stay as slow as the
     largest that was shown.
@@ -187,7 +187,7 @@ def join(experts: Sequence[Expert], shown: Sequence[Shown]) -> Model:
             power = _power([one for one in asked if one.device != each.device], others)
             missed.append(each.slowdown - blended(key, others, answers, each.values, each.traits, power))
     unseen = _quantiles(np.concatenate(missed)) if missed else UNSEEN
-    # nobody is surer of a new device than of those that were shown
+    # an interval for a new device is never narrower than those for known devices
     low, high = min(expert.inside[0] for expert in experts), max(expert.inside[1] for expert in experts)
     return Model(
         key=key,
@@ -247,7 +247,7 @@ def _power(asked: Sequence[_Asked], experts: Sequence[Expert]) -> float:
 
 
 def _missed(values: Floats, slowdown: Floats, way: Way | None, train: Rows, test: Rows) -> Floats:
-    """log(true / predicted) of some rows when others are shown."""
+    """log(true / predicted) of some rows of a learner that learned from others."""
     shown, target, asked = values[train], slowdown[train], values[test]
     answers = smooth(shown, target).predict(asked) if way is None else answers_of_grown(shown, target, way, asked)
     return slowdown[test] - np.maximum(0.0, answers)

@@ -171,7 +171,7 @@ def grow(values: Floats, target: Floats, way: Way = WAYS[0], *, coarse: bool = F
 
 
 def lone(value: float) -> Trees:
-    """One leaf, which answers the same whatever it is asked."""
+    """One leaf, which gives the same answer for all rows."""
     none = np.array([], dtype=np.int32)
     return Trees(
         features=0,
@@ -185,7 +185,7 @@ def lone(value: float) -> Trees:
 
 
 def answers_of_grown(values: Floats, target: Floats, way: Way, asked: Floats) -> Floats:
-    """What coarse trees would answer for ``asked`` [rows, features]; no trees are kept."""
+    """Answers of coarse trees for ``asked`` [rows, features]; no trees are kept."""
     return np.asarray(_grown(values, target, way, _COARSE).predict(asked, num_threads=1))
 
 

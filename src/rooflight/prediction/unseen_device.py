@@ -1,4 +1,4 @@
-"""Unseen: what to expect of a device that was never shown, from what those that were say of it."""
+"""Predictions for a device from which no expert learned, from the experts of similar devices."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _SCALES: Final[Mapping[str, float]] = {"bandwidth": 1.0, "peak": 1.0, "unit": 0.
 """How far apart, in each trait, devices are that count as different: a factor of e, or one compute capability."""
 
 _TELLING: Final = ("log item", "log ranks a node", "log nodes")
-"""Features of which an expert says nothing outside of what it was shown."""
+"""Features beyond whose learned range an expert is not used."""
 DEVICE_TRAITS: Final = (*_SCALES, "watts")
 """All that is kept of a device."""
 
 
 class Known(Protocol):
-    """What a device that was shown is like, and the ranges [features] that it was shown."""
+    """The traits of an expert's device, and the ranges [features] of the rows that it learned from."""
 
     @property
     def traits(self) -> Mapping[str, float]:
@@ -51,7 +51,7 @@ def blended(
 ) -> Floats:
     """log(time / bound) of rows of features [rows, features] on a device with these traits, from what each expert
     answers: first those that know work of this item size at all, as half-precision products say nothing of others, or
-    collectives over so many ranks and nodes; then those of devices that are alike. ``power`` as ``Model`` has it.
+    collectives over so many ranks and nodes; then those of similar devices. ``power`` as ``Model`` has it.
     """
     hungry = power * computing(key, values)
     weights, answered = [], []
@@ -69,8 +69,8 @@ def computing(key: str, values: Floats) -> Floats:
 
 
 def fewer_watts(known: Mapping[str, float], other: Mapping[str, float]) -> float:
-    """By what factor, as a logarithm of at most 2, a device has fewer watts a FLOP/s than a known one; 0 where nobody
-    says.
+    """By what factor, as a logarithm of at most 2, a device has fewer watts a FLOP/s than a known one; 0 where either
+    is unknown.
     """
     if "watts" not in known or "watts" not in other:
         return 0.0
@@ -78,7 +78,7 @@ def fewer_watts(known: Mapping[str, float], other: Mapping[str, float]) -> float
 
 
 def _knows(key: str, expert: Known, values: Floats) -> NDArray[np.bool_]:
-    """Which rows of features [rows, features] are of a kind that an expert was shown at all."""
+    """Which rows of features [rows, features] are of a kind that an expert learned from at all."""
     found = np.ones(len(values), dtype=bool)
     for place in (_place(key, name) for name in _TELLING):
         if place is None:
@@ -94,8 +94,8 @@ def _place(key: str, name: str) -> int | None:
 
 
 def device_traits(device: DeviceSpec) -> dict[str, float]:
-    """What makes devices alike, each as a logarithm: bandwidth, vector peak, the peak of a unit; and the capability.
-    Beside them the watts for each FLOP/s, of which parts that have too few clock down.
+    """What makes devices similar, each as a logarithm: bandwidth, vector peak, the peak of a unit; and the capability.
+    Beside them the watts for each FLOP/s: parts with few clock down.
     """
     peak, bandwidth = device.vector_peak("float32"), device.dram_bytes_per_s
     traits = {}

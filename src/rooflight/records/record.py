@@ -22,7 +22,7 @@ class Direction(IntEnum):
 
 
 def phase_name(phase: str, direction: Direction, *, others: bool) -> str:
-    """What reports call a phase. Outside all phases, directions are told apart; where there are other phases, forward
+    """What reports call a phase. Outside all phases, directions are kept apart; where there are other phases, forward
     is whatever is outside them: data, clipping, logging.
     """
     if phase:
@@ -62,7 +62,7 @@ class ModuleEntry:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpRecord:
     """Facts of one execution. ``reads`` and ``writes`` are ids of storages, unique within the session; ``function`` is
-    the torch function that was called, empty where nobody looked.
+    the torch function that was called, empty where it was not recorded.
 
     ``parent`` is the index of the record that accounts for this one (the SDPA call that the host split into several
     ops), or None; only records without a parent are counted. ``times_s`` holds the measured samples, empty if none.

@@ -42,7 +42,7 @@ class Header:
     """What all rows of a file share.
 
     ``columns`` pair a CSV's names with the operator's parameters; ``timing`` says how samples were taken, such as
-    ``{"cache": "cold", "threads": "2"}``; ``environment`` and ``calibration`` tell of the machine.
+    ``{"cache": "cold", "threads": "2"}``; ``environment`` and ``calibration`` describe the machine.
     """
 
     kernel: str

@@ -96,7 +96,7 @@ class Session:
 
     ``signatures``, ``modules``, ``phases`` and ``functions`` are the tables that the columns index;
     ``storage_bytes[i]`` is the size of storage i, ``lifetimes``, where they were watched, what it was for and when it
-    was freed. ``environment`` tells where the run took place.
+    was freed. ``environment`` describes the machine it ran on.
     """
 
     signatures: tuple[OpSignature, ...]

@@ -18,7 +18,7 @@ class TensorSpec:
 
     ``strides`` are in elements; None means contiguous. ``storage`` numbers the memory among the tensors of one
     operation: two tensors with the same number alias each other (``x.add_(y)``, ``mm(x, x)``, slices of one fused
-    projection), ``UNSHARED`` stands alone. ``offset`` (elements) tells aliases apart.
+    projection), ``UNSHARED`` stands alone. ``offset`` (elements) distinguishes aliases.
     """
 
     shape: tuple[int, ...]

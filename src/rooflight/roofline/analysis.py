@@ -447,7 +447,7 @@ def analyze(
 
 
 def _measured_elsewhere(session: Session, device: DeviceSpec) -> str:
-    """The name of the device that a session was measured on, empty where that is ``device`` or nobody knows."""
+    """The name of the device that a session was measured on, empty where that is ``device`` or unknown."""
     environment = session.environment
     if session.measurement is None or "device_kind" not in environment:
         return ""

@@ -140,7 +140,7 @@ def memory_time(bytes_read: Any, bytes_written: Any, levels: Sequence[MemoryLeve
     """Least time to move so many bytes through a hierarchy, nearest level first; of one op, or of arrays of them.
 
     Each level must supply what the nearer one cannot have held when the op started, and take what it cannot still hold
-    when the op ends. Only levels of known bandwidth take part: on a datasheet, which tells none for caches, this is
+    when the op ends. Only levels of known bandwidth take part: on a datasheet, which has none for caches, this is
     bytes / main memory bandwidth; on a calibrated machine it lets cached data come from the cache.
     """
     return _through((level for level in levels if level.bytes_per_s is not None), bytes_read, bytes_written, held=0)

@@ -146,7 +146,7 @@ def _alive(session: Session, lifetimes: Lifetimes, touches: Touches, record: int
     labels = _Labels(session)
     stood = made[chosen] == STOOD
     seen = stood | (touches.first_written[chosen] == made[chosen])
-    # of what stood before, the op that first used it tells where it belongs
+    # what stood before belongs where it was first used
     place = np.where(stood, touches.first[chosen], np.where(seen, made[chosen], len(session)))
     place = labels.accountable(place)
     keys = [

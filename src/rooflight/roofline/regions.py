@@ -142,7 +142,7 @@ class OpGraph:
         self._readers += [-1] * count
         self.is_read += b"\x01" * count
         if count:
-            self.is_read[first] = False  # what else an op returns and nobody reads, a compiler leaves out
+            self.is_read[first] = False  # a compiler leaves out other results that no op reads
         for place, storage in enumerate(writes):
             self.held[storage] = first + place
 

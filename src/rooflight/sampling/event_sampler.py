@@ -18,7 +18,7 @@ class EventTiming:
     """How a function is timed, in estimate-train-time's words.
 
     ``targets`` name the events of each direction. A shape is run ``active`` times under the profiler, after ``wait``
-    calls that nobody watches and ``warmup`` calls that the profiler drops; those are of the warm-up ``shape``.
+    calls outside the profiler and ``warmup`` calls that the profiler drops; those are of the warm-up ``shape``.
     """
 
     targets: tuple[Target, ...]

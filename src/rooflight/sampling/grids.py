@@ -13,7 +13,7 @@ from rooflight.operators.sizes import Progression
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """Every combination of the axes' values, the last axis fastest. Shapes are made when asked for."""
+    """Every combination of the axes' values, the last axis fastest. Shapes are made when needed."""
 
     operator: Operator
     axes: tuple[tuple[str, Progression], ...]
@@ -75,7 +75,7 @@ def complete(operator: Operator, values: Shape | Sequence[int]) -> dict[str, int
 
 
 def launched() -> dict[str, int]:
-    """Nodes and ranks a node as torchrun tells them; 1 and 1 outside of it."""
+    """Nodes and ranks a node as torchrun sets them; 1 and 1 outside of it."""
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     here = int(os.environ.get("LOCAL_WORLD_SIZE", str(ranks)))
     return {"nodes": max(1, ranks // max(1, here)), "gpus_per_node": here}

@@ -145,7 +145,7 @@ class Keeper:
 
 
 def run(job: Job, sweep: Sweep, sampler: ShapeSampler, *, number: int = 0, tell: Tell = lambda _: None) -> Outcome:
-    """Sample what the sweep asks for and the file does not have. Interrupted, it keeps every row that was finished."""
+    """Sample the shapes of the sweep that the file does not have. Interrupted, it keeps every row that was finished."""
     with job.store(sampler.kind, number) as store:
         keeper = Keeper(job, sweep, store, tell)
         try:

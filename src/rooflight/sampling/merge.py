@@ -20,7 +20,7 @@ _TIME_COLUMNS = tuple(dict.fromkeys(name for names in TIMES.values() for name in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleFile:
-    """Rows of one file. ``subject`` is device, kernel and precision, as the file's name or header tells them."""
+    """Rows of one file. ``subject`` is device, kernel and precision, from the file's name or header."""
 
     path: Path
     subject: tuple[str, str, str]

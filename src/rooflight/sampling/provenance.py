@@ -23,7 +23,7 @@ def device_label(kind: str, number: int = 0) -> str:
 
 
 def environment_of(kind: str) -> dict[str, str]:
-    """Device, driver, torch and system, and the clocks where somebody tells."""
+    """Device, driver, torch and system, and the clocks where they can be read."""
     return environment.describe(kind) | (_gpu_clocks() if kind == "cuda" else _cpu_clocks())
 
 
@@ -68,5 +68,5 @@ def _cpu_clocks() -> dict[str, str]:
         try:
             found[name] = (folder / name).read_text().strip()
         except OSError:
-            continue  # virtual machines do not tell
+            continue  # virtual machines do not have it
     return found

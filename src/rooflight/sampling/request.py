@@ -1,4 +1,4 @@
-"""What a user asks to be sampled."""
+"""What a user wants sampled: the options of ``rooflight sample``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingRequest:
-    """What a user asks for, options that are not set as None.
+    """The options of ``rooflight sample``; those that are not set are None.
 
     ``operators`` are names, or ``file.py:name``; none is every operator that the sweep is for. ``config`` is a YAML
     file, which names operator and sweep instead. ``sweep`` is "test", "collect" or "smart", ``budget_s`` what smart may
@@ -37,7 +37,7 @@ class SamplingRequest:
 
     @property
     def kind(self) -> str:
-        """ "cuda" where there is a GPU and the CPU was not asked for."""
+        """ "cuda" where there is a GPU and ``cpu`` is not set."""
         return "cpu" if self.cpu or cuda_name() is None else "cuda"
 
     @property

@@ -34,7 +34,7 @@ _NOISE = 1e-3
 _TRIES = 4000
 _RUNS_A_BUDGET = 100
 _COMPUTING_RUNS_A_BUDGET = 500
-"""Arithmetic has ever other kernels for other sizes, so many small shapes tell more than a few large ones; traffic in
+"""Libraries use other kernels for other sizes, so many small shapes teach more than a few large ones; traffic in
 memory has one speed from some size on, which the largest show."""
 _RATES: Final[Mapping[str, tuple[float, float]]] = {"cpu": (1e11, 1e10), "cuda": (2e14, 1.5e12)}
 """Rough FLOP/s and bytes/s: only to keep a single run far below the budget."""

@@ -9,7 +9,7 @@ from rooflight.operators.operator import Shape
 from rooflight.records.sample_file import Rows
 
 MANY = 1_000_000
-"""Shapes beyond which somebody should be asked first."""
+"""Number of shapes beyond which the command asks first."""
 
 Key = tuple[int, ...]
 
@@ -26,7 +26,7 @@ class Points(Protocol):
 
 
 class Sweep(Protocol):
-    """What a sweep asks for."""
+    """Which shapes to sample, in which order."""
 
     @property
     def total(self) -> int | None:
@@ -81,7 +81,7 @@ def check_part(parts: int, part: int) -> None:
 
 
 class _Every:
-    """``range(start, size, step)`` for sizes beyond what ``len`` can tell."""
+    """``range(start, size, step)`` for sizes beyond the range of ``len``."""
 
     def __init__(self, start: int, size: int, step: int) -> None:
         self._range = range(start, size, step)

@@ -1,4 +1,4 @@
-"""The jobs that a request asks for: which operators, shapes and files."""
+"""The jobs of a request: which operators, shapes and files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Task:
 
 
 def tasks(request: SamplingRequest) -> tuple[Task, ...]:
-    """The jobs that a request asks for. Raises ValueError for unknown operators, configs and parts."""
+    """The jobs of a request. Raises ValueError for unknown operators, configs and parts."""
     check_part(request.parts, request.part)
     if not request.box_s > 0:
         raise ValueError("--time-box must be more than 0 seconds")

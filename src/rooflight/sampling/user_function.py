@@ -62,7 +62,7 @@ def function_operator(path: Path, name: str, parameters: Sequence[str], directio
         name=name,
         summary=summary or f"{name} of {path.name}",
         sizes=dict.fromkeys(parameters, Size()),
-        work=lambda shape, dtype: Work(forward=()),  # noqa: ARG005 - nobody can say
+        work=lambda shape, dtype: Work(forward=()),  # noqa: ARG005 - the work is unknown
         prepare=prepare,
         check=anything,
         directions=directions,

@@ -37,7 +37,7 @@ def work(shape: Shape, dtype: str) -> Work:
 
 
 def prepare(torch: Any, shape: Shape, dtype: str, device: str) -> Prepared:
-    """Queries, keys, and an addend of one number that stands for memory nobody reads."""
+    """Queries, keys, and an addend of one number in the place of memory that is not read."""
     batch, length, width = _sizes(shape)
     q, k = (random(torch, dtype, device, batch, *size, grad=True) for size in ((length, width), (width, length)))
     addend = torch.zeros(1, dtype=q.dtype, device=device).expand(batch, length, length)

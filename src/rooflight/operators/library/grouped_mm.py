@@ -17,7 +17,7 @@ ALIGNMENT = 8
 
 
 def check(shape: Shape) -> str | None:
-    """Rows are dealt evenly, and lie where the kernel wants them."""
+    """Each group has as many rows; operands are laid out as the kernel needs."""
     odd = [f"{name}={shape[name]} is not a multiple of {ALIGNMENT}" for name in ("n", "k") if shape[name] % ALIGNMENT]
     return odd[0] if odd else divides(shape, ("rows", "groups"))
 

@@ -41,7 +41,7 @@ def prepare(torch: Any, shape: Shape, dtype: str, device: str) -> Prepared:
 register(
     Operator(
         name="scaled_mm",
-        summary="float8 [m, k] @ [k, n] to the precision asked for",
+        summary="float8 [m, k] @ [k, n] with a result in the precision sampled",
         sizes={"m": replace(PRODUCT_ROWS, smart=Span(16, 16_384, 16)), "n": PRODUCT_COLUMNS, "k": PRODUCT_DEPTH},
         work=work,
         prepare=prepare,

@@ -12,7 +12,7 @@ from rooflight.devices.spec import DeviceSpec
 def device_called(label: str, where: Path | str) -> DeviceSpec:
     """The device of a name as files bear it, without blanks, as ``rooflight.devices.get`` finds it.
 
-    Raises ValueError, naming ``where`` it stands, for one that nobody knows.
+    Raises ValueError, naming ``where`` it stands, for an unknown device.
     """
     try:
         return get(label)
@@ -21,7 +21,10 @@ def device_called(label: str, where: Path | str) -> DeviceSpec:
 
 
 def device_of_folder(path: Path, devices: Mapping[str, str], what: str) -> DeviceSpec:
-    """The device of the nearest folder that ``devices`` names. Raises ValueError, ``what`` is not told, for none."""
+    """The device of the nearest folder that ``devices`` names.
+
+    Raises ValueError, which says that the file does not name its ``what``, where there is none.
+    """
     folder = next((name for name in reversed(path.absolute().parent.parts) if name in devices), None)
     if folder is None:
         raise ValueError(

@@ -23,7 +23,7 @@ _SETTINGS: Final = ("GPU", "Function")  # a file that holds models' settings, no
 _MICRO: Final = 1e-6
 
 
-def recognised(path: Path, columns: Sequence[str]) -> bool:  # noqa: ARG001 - the name tells what the columns do not
+def recognised(path: Path, columns: Sequence[str]) -> bool:  # noqa: ARG001 - recognised by its name
     """Whether a file is named as estimate-train-time names tables."""
     return _NAME.fullmatch(bare_name(path)) is not None
 
@@ -65,7 +65,7 @@ def read(path: Path) -> tuple[MeasuredTable]:
 
 
 def bare_name(path: Path) -> str:
-    """The name of a file without what tells its format."""
+    """The name of a file without the suffixes of its format."""
     return path.name.removesuffix(".gz").rpartition(".")[0]
 
 

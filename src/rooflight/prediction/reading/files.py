@@ -18,7 +18,7 @@ class _Format(NamedTuple):
     read: Callable[[Path], tuple[MeasuredTable, ...]]
 
 
-# estimate-train-time's is the last: it is told by its name, whatever the columns
+# estimate-train-time's is the last: it is recognised by its name, whatever the columns
 _FORMATS: Final = tuple(
     _Format(each.recognised, each.read) for each in (samples, neusight, vidur, vidur_network, estimate_train_time)
 )

@@ -82,7 +82,7 @@ _WORKS: Final[Mapping[str, _Work]] = {
 }
 
 
-def recognised(path: Path, columns: Sequence[str]) -> bool:  # noqa: ARG001 - its columns tell it
+def recognised(path: Path, columns: Sequence[str]) -> bool:  # noqa: ARG001 - recognised by its columns
     """Whether a file has NeuSight's columns."""
     return _OP in columns and (_LATENCY in columns or _DEVICE in columns)
 

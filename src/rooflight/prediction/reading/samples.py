@@ -20,7 +20,7 @@ from rooflight.records.sample_file import read as read_store
 from rooflight.records.samples import Header, Status, undisturbed_s
 
 
-def recognised(path: Path, columns: Sequence[str]) -> bool:  # noqa: ARG001 - no columns to tell it by
+def recognised(path: Path, columns: Sequence[str]) -> bool:  # noqa: ARG001 - it has no columns
     """Whether a file has the sampler's ending."""
     return path.suffix == SUFFIX
 

@@ -1,4 +1,4 @@
-"""Sheet: the columns of a CSV that are asked for, as text and as checked numbers. Plain files and gzipped ones."""
+"""Sheet: the needed columns of a CSV, as text and as checked numbers. Plain files and gzipped ones."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import numpy as np
 from rooflight.prediction.measured_table import Floats, Integers, Mask
 
 SUFFIXES: Final = (".csv", ".csv.gz")
-_LARGEST: Final = 2.0**53  # beyond it a float no longer tells integers apart
+_LARGEST: Final = 2.0**53  # beyond it a float no longer distinguishes integers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sheet:
-    """``cells`` by column, one a row; ``lines`` [rows] are the lines they stand in, the header's being 1."""
+    """``cells`` by column, one a row; ``lines`` [rows] are their lines in the file, the header's being 1."""
 
     path: Path
     cells: Mapping[str, tuple[str, ...]]
@@ -59,7 +59,7 @@ def columns_of(path: Path) -> tuple[str, ...]:
 def sheet_of(path: Path, wanted: Iterable[str] | None = None) -> Sheet:
     """The columns wanted of a file, all of them by default.
 
-    Raises ValueError, one line, for a file without columns or rows, for a column that is missing or stands there twice,
+    Raises ValueError, one line, for a file without columns or rows, for a column that is missing or is there twice,
     and for rows of another length than the header.
     """
     with _rows(path) as rows:

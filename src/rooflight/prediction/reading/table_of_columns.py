@@ -53,7 +53,7 @@ def operator_called(kernel: str, *others: str) -> Operator | None:
 
 
 def precision_called(name: str, path: Path) -> str:
-    """A precision that is one. Raises ValueError, naming ``path``, for one that nobody knows."""
+    """A precision that is one. Raises ValueError, naming ``path``, for an unknown one."""
     try:
         dtype_name(name)
     except ValueError as error:

@@ -2,7 +2,7 @@
 
 Times are medians over 20 runs, in ms to 1 µs, of kernels alone; float16, forward only. The GPU is the name of a folder
 that the file lies in. Ops that torch has not as one kernel (SiLU with its product, rotary embedding in place) are read
-under Vidur's own names, as are those that a file does not tell enough of.
+under Vidur's own names, as are those for which a file says too little.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ _PLAIN_ACT: Final = _Op("gelu_rows", _inner)
 _NAMES: Final = tuple(dict.fromkeys((*_OPS, *_TWO_NORMS, "mlp_act")))
 
 
-def recognised(path: Path, columns: Sequence[str]) -> bool:  # noqa: ARG001 - its columns tell it
+def recognised(path: Path, columns: Sequence[str]) -> bool:  # noqa: ARG001 - recognised by its columns
     """Whether a file has the columns of Vidur's layers."""
     return any(name.startswith(_PREFIX) for name in columns) and "collective" not in columns
 

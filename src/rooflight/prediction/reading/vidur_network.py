@@ -37,7 +37,7 @@ _ITEM_BYTES: Final = 2
 _COLLECTIVE, _SIZE, _WORKERS, _HERE = "collective", "size", "num_workers", "devices_per_node"
 
 
-def recognised(path: Path, columns: Sequence[str]) -> bool:  # noqa: ARG001 - its columns tell it
+def recognised(path: Path, columns: Sequence[str]) -> bool:  # noqa: ARG001 - recognised by its columns
     """Whether a file has the columns of Vidur's collectives."""
     return _COLLECTIVE in columns and any(name.startswith("time_stats.") for name in columns)
 
