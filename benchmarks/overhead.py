@@ -11,7 +11,7 @@ import argparse
 import contextlib
 import gc
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from statistics import median
 
 import torch
@@ -31,6 +31,19 @@ class NullMode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return func(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def null_mode_and_hooks() -> Iterator[None]:
+    """The floor with modules: a null mode and two global module hooks that do nothing."""
+    before = nn.modules.module.register_module_forward_pre_hook(lambda *_: None)
+    after = nn.modules.module.register_module_forward_hook(lambda *_: None, always_call=True)
+    try:
+        with NullMode():
+            yield
+    finally:
+        before.remove()
+        after.remove()
 
 
 def norm_step() -> Program:
@@ -102,8 +115,10 @@ def main() -> None:
         instruments = {
             "plain": contextlib.nullcontext,
             "null dispatch mode": NullMode,
+            "null dispatch mode, empty module hooks": null_mode_and_hooks,
             "rooflight.record": lambda model=model: rl.record(model),
             "rooflight.record, memory watched": lambda model=model: rl.record(model, memory=True),
+            "rooflight.record, host times": lambda model=model: rl.record(model, times=True),
             "profiler, as rooflight.measure uses it": lambda: profile(use_cpu=True, use_kineto=True),
             "profiler with shapes": lambda: profile(use_cpu=True, use_kineto=True, record_shapes=True),
             "FlopCounterMode": lambda: FlopCounterMode(display=False),

@@ -52,7 +52,7 @@ def _view_reader(schema: OpSchema, tape: Tape) -> Reader:
             source = args[0]
             key: tuple[Any, ...]
             if takes_one:  # t, detach: the input decides what comes out
-                key = number, source.shape, source.dtype, source.stride()
+                key = number, source.shape, source.dtype, source.is_contiguous() or source.stride()
             elif isinstance(out, _Tensor):
                 key = number, source.shape, source.dtype, source.stride(), out.shape, out.stride()
             else:  # split, unbind

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain, starmap
+from itertools import starmap
 
 import numpy as np
 
@@ -25,6 +25,7 @@ class Tape:
     """
 
     __slots__ = (
+        "_context_rows",
         "_contexts",
         "_functions",
         "_modules",
@@ -50,6 +51,7 @@ class Tape:
         self._phases: dict[str, int] = {}
         self._functions: dict[str, int] = {}
         self._contexts: dict[tuple[int, int, int, int], int] = {}
+        self._context_rows = array("i")  # the same in the order of their numbers, four ints each
         self.signatures = array("i")
         self.contexts = array("i")
         self.touched = array("i")
@@ -83,7 +85,13 @@ class Tape:
 
     def context(self, module: int, phase: int, direction: int, function: int) -> int:
         """The number that stands for a module, phase, direction and function together."""
-        return self._contexts.setdefault((module, phase, direction, function), len(self._contexts))
+        key = (module, phase, direction, function)
+        number = self._contexts.get(key)
+        if number is None:
+            number = len(self._context_rows) // 4
+            self._context_rows.extend(key)
+            self._contexts[key] = number
+        return number
 
     def signature(self, op: OpSignature, reads: int, writes: int) -> int:
         """The number of a signature whose calls touch so many storages."""
@@ -151,12 +159,12 @@ class Tape:
         """The columns so far as an immutable session."""
         self.mend()
         count = len(self.signatures)
-        table = np.fromiter(chain.from_iterable(self._contexts), dtype=np.int32).reshape(-1, 4).T
+        table = np.array(self._context_rows, dtype=np.int32).reshape(-1, 4).T
         contexts = np.array(self.contexts, dtype=np.int32)
         numbers = np.array(self.signatures, dtype=np.int32)
         touched = np.array(self.touched, dtype=np.int32)
-        per_signature = chain.from_iterable([(reads, writes) for _, reads, writes in self._signatures])
-        counts = np.fromiter(per_signature, dtype=np.int64).reshape(-1, 2)[numbers]
+        per_signature = array("q", [num for _, *nums in self._signatures for num in nums])
+        counts = np.array(per_signature, dtype=np.int64).reshape(-1, 2).take(numbers, axis=0)
         reads_first = np.zeros((count, 2), dtype=np.bool_)
         reads_first[:, 0] = True
         is_read = np.repeat(reads_first.ravel(), counts.ravel())
@@ -170,11 +178,11 @@ class Tape:
             phases=tuple(self._phases),
             functions=tuple(self._functions),
             columns=Columns(
-                signature=unique[numbers],
-                module=table[0][contexts],
-                phase=table[1][contexts],
-                function=table[3][contexts],
-                direction=table[2].astype(np.int8)[contexts],
+                signature=unique.take(numbers),
+                module=table[0].take(contexts),
+                phase=table[1].take(contexts),
+                function=table[3].take(contexts),
+                direction=table[2].astype(np.int8).take(contexts),
                 parent=parent,
                 read_offsets=_offsets(counts[:, 0]),
                 read_ids=touched[is_read],
@@ -191,7 +199,7 @@ class Tape:
         """The signatures of the session with their numbers there, and the number there of each of the tape's."""
         by_id: dict[int, int] = {}
         distinct: dict[OpSignature, int] = {}
-        unique: list[int] = []
+        unique = array("i")
         for _, op in self._signatures.values():
             number = by_id.get(id(op))
             if number is None:
