@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -35,7 +35,7 @@ def reader_of(schema: OpSchema, tape: Tape) -> Reader:
 
 def _reader_for(schema: OpSchema, tape: Tape) -> Reader:
     if not schema.names and schema.name.startswith("higher_order::"):
-        return _careful_reader(schema, tape)
+        return partial(_read_carefully, schema, tape)
     if schema.name == "aten::lift_fresh":
         return _lift_reader(schema, tape)
     return _view_reader(schema, tape) if schema.is_view else _reader(schema, tape)
@@ -43,7 +43,6 @@ def _reader_for(schema: OpSchema, tape: Tape) -> Reader:
 
 def _view_reader(schema: OpSchema, tape: Tape) -> Reader:
     """A view moves nothing: its shapes are enough, and it touches no storage."""
-    careful = _careful_reader(schema, tape)
     number, takes_one = schema.number, len(schema.names) == 1
     keys, add_signature, add_context = tape.keys, tape.signatures.append, tape.contexts.append
 
@@ -62,7 +61,7 @@ def _view_reader(schema: OpSchema, tape: Tape) -> Reader:
             if signature is None:
                 signature = keys[key] = tape.signature(_learn(key, schema, tape, args, kwargs, out), 0, 0)
         except Exception:  # whatever is odd about this call
-            careful(args, kwargs, out, context)
+            _read_carefully(schema, tape, args, kwargs, out, context)
             return
         try:
             add_context(context)
@@ -91,7 +90,7 @@ def _reader(schema: OpSchema, tape: Tape) -> Reader:
     """An op that reads or writes memory. Its key is all that its signature depends on; ``touched`` are the storages it
     reads, then those it writes.
     """
-    careful, sort, written_arguments = _careful_reader(schema, tape), _sorter(schema), _written_arguments(schema, tape)
+    sort, written_arguments = _sorter(schema), _written_arguments(schema, tape)
     number, (num_leading, most_given) = schema.number, _leading_tensors(schema)
     writes_first = schema.mutated == (0,) and schema.kinds[0] is _TENSOR and not schema.returns_new
     keys, storage_ids, new_storage = tape.keys, tape.storage_ids, tape.new_storage
@@ -137,7 +136,7 @@ def _reader(schema: OpSchema, tape: Tape) -> Reader:
                 op = _learn(whole, schema, tape, args, kwargs, out)
                 signature = keys[whole] = tape.signature(op, num_reads, len(touched) - num_reads)
         except Exception:  # whatever is odd about this call
-            careful(args, kwargs, out, context)
+            _read_carefully(schema, tape, args, kwargs, out, context)
             return
         try:
             add_context(context)
@@ -243,28 +242,27 @@ def _alias_pattern(tensors: Sequence[Any], reads: Sequence[int]) -> tuple[int, .
     return tuple(pattern)
 
 
-def _careful_reader(schema: OpSchema, tape: Tape) -> Reader:
+def _read_carefully(
+    schema: OpSchema, tape: Tape, args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any, context: int
+) -> None:
     """For whatever the fast readers trip over: sparse and nested tensors, symbolic shapes, higher-order operators."""
+    kwargs = kwargs or {}
+    op = signature_of(schema, args, kwargs, out)
+    _note_devices(tape, args, out)
+    if schema.is_view:
+        tape.append(op, context, (), ())
+        return
+    reads = [_storage_number(tape, tensor, None) for tensor in tensors_in((args, kwargs))]
+    values = schema.positional(args, kwargs) if schema.names else ()
+    written = [tensor for index in schema.mutated for tensor in tensors_in(values[index])]
+    tape.append(op, context, reads, [_storage_number(tape, tensor, reads) for tensor in (written or tensors_in(out))])
 
-    def storage_id(tensor: torch.Tensor, known: list[int] | None) -> int:
-        storage = storage_of(tensor)
-        if storage is None:
-            return tape.new_storage(-1 - id(tensor), 0, tensor)
-        number = tape.storage_ids.get(storage._cdata)
-        if number is None or (known is not None and number not in known):
-            number = tape.new_storage(storage._cdata, storage.nbytes(), tensor)
-        return number
 
-    def read(args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any, context: int) -> None:
-        kwargs = kwargs or {}
-        op = signature_of(schema, args, kwargs, out)
-        _note_devices(tape, args, out)
-        if schema.is_view:
-            tape.append(op, context, (), ())
-            return
-        reads = [storage_id(tensor, None) for tensor in tensors_in((args, kwargs))]
-        values = schema.positional(args, kwargs) if schema.names else ()
-        written = [tensor for index in schema.mutated for tensor in tensors_in(values[index])]
-        tape.append(op, context, reads, [storage_id(tensor, reads) for tensor in (written or tensors_in(out))])
-
-    return read
+def _storage_number(tape: Tape, tensor: torch.Tensor, known: list[int] | None) -> int:
+    storage = storage_of(tensor)
+    if storage is None:
+        return tape.new_storage(-1 - id(tensor), 0, tensor)
+    number = tape.storage_ids.get(storage._cdata)
+    if number is None or (known is not None and number not in known):
+        number = tape.new_storage(storage._cdata, storage.nbytes(), tensor)
+    return number
