@@ -29,7 +29,7 @@ def cluster(monkeypatch):
 @pytest.mark.filterwarnings("ignore")
 def test_every_node_is_calibrated_and_one_that_cannot_be_says_why(cluster):
     told: list[str] = []
-    found = list(calibrate_ray.run("cpu", address=cluster.address, quick=True, tell=told.append))
+    found = list(calibrate_ray.run("cpu", address=cluster.address, quick=True, progress=told.append))
     assert len({each.node for each in found}) == 2  # not the head, which gives no CPU to tasks
     assert all(each.calibration is not None for each in found), [each.reason for each in found]
     one, other = compare(found)
@@ -37,7 +37,7 @@ def test_every_node_is_calibrated_and_one_that_cannot_be_says_why(cluster):
     assert one.calibration.fingerprint == other.calibration.fingerprint  # one machine, with torch's own threads
     assert told[0] == "0 of 2 nodes"
 
-    (found,) = calibrate_ray.run(None, address=cluster.address, quick=True, tell=told.append)  # one claims a GPU
+    (found,) = calibrate_ray.run(None, address=cluster.address, quick=True, progress=told.append)  # one claims a GPU
     assert found.calibration is None
     assert found.reason == "torch sees no CUDA device: use cpu"
 
@@ -53,8 +53,8 @@ def test_ctrl_c_ends_the_tasks(cluster):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        list(calibrate_ray.run("cpu", address=cluster.address, quick=False, tell=press))
-    assert len(list(calibrate_ray.run("cpu", address=cluster.address, quick=True, tell=lambda _: None))) == 2
+        list(calibrate_ray.run("cpu", address=cluster.address, quick=False, progress=press))
+    assert len(list(calibrate_ray.run("cpu", address=cluster.address, quick=True, progress=lambda _: None))) == 2
 
 
 def test_nodes_on_one_machine_have_names_of_their_own():
@@ -75,4 +75,4 @@ def test_no_cluster_is_one_line(monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(ValueError, match="no Ray cluster at auto: ray start --head"):
-        list(calibrate_ray.run("cpu", address="auto", quick=True, tell=lambda _: None))
+        list(calibrate_ray.run("cpu", address="auto", quick=True, progress=lambda _: None))

@@ -34,7 +34,7 @@ def processes(monkeypatch):
 
 def test_every_gpu_has_its_share_of_the_part(processes):
     told = []
-    local.run_on_all(["gemm", "--sweep", "collect"], gpus=3, parts=2, part=2, tell=told.append)
+    local.run_on_all(["gemm", "--sweep", "collect"], gpus=3, parts=2, part=2, progress=told.append)
     words = [command[command.index("--parts") :] for command in processes.commands]
     assert words == [
         ["--parts", "6", "--part", "2", "--device-num", "0"],
@@ -51,7 +51,7 @@ def test_every_gpu_has_its_share_of_the_part(processes):
 def test_a_gpu_that_fails_is_named(processes):
     processes.codes = {"1": 1}
     with pytest.raises(RuntimeError, match="sampling failed on GPU 1: run the same command again to go on"):
-        local.run_on_all(["gemm"], gpus=2, parts=1, part=1, tell=lambda _: None)
+        local.run_on_all(["gemm"], gpus=2, parts=1, part=1, progress=lambda _: None)
 
 
 def test_files_bear_estimate_train_time_s_device_names(monkeypatch):

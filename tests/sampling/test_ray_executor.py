@@ -81,7 +81,7 @@ def test_a_node_that_dies_costs_no_row_and_doubles_none(tmp_path, cluster):
 
     killer = threading.Thread(target=kill_one)
     killer.start()
-    (outcome,) = executor.run(job(tmp_path), sweep(SHAPES), address=cluster.address, cold=True, tell=lambda _: None)
+    (outcome,) = executor.run(job(tmp_path), sweep(SHAPES), address=cluster.address, cold=True, progress=lambda _: None)
     killer.join()
     assert killed
     assert outcome.statuses == {"ok": SHAPES}
@@ -93,7 +93,7 @@ def test_a_node_that_dies_costs_no_row_and_doubles_none(tmp_path, cluster):
 
     # the same command again, over more shapes: only the new ones are sampled
     (outcome,) = executor.run(
-        job(tmp_path), sweep(SHAPES + 10), address=cluster.address, cold=True, tell=lambda _: None
+        job(tmp_path), sweep(SHAPES + 10), address=cluster.address, cold=True, progress=lambda _: None
     )
     assert outcome.added == 10
     assert len(rows(tmp_path)) == SHAPES + 10
@@ -103,4 +103,4 @@ def test_no_cluster_is_one_line(tmp_path, monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(ValueError, match="no Ray cluster at auto: ray start --head"):
-        executor.run(job(tmp_path), sweep(1), address="auto", cold=True, tell=lambda _: None)
+        executor.run(job(tmp_path), sweep(1), address="auto", cold=True, progress=lambda _: None)

@@ -14,7 +14,7 @@ import time
 import pytest
 
 from rooflight.operators import registry
-from rooflight.sampling.log import Progress, line_of
+from rooflight.sampling.log import ProgressLog, line_of
 
 ROOFLIGHT = (sys.executable, "-m", "rooflight")
 LINE = re.compile(
@@ -204,7 +204,7 @@ def test_collectives_under_torchrun(tmp_path):
 def test_the_log_has_estimate_train_time_s_lines(tmp_path):
     now = [1_705_314_645.0]
     told = []
-    log = Progress(tmp_path / "log.txt", "flash_atten_fp16", 1000, tell=told.append, now=lambda: now[0])
+    log = ProgressLog(tmp_path / "log.txt", "flash_atten_fp16", 1000, progress=told.append, now=lambda: now[0])
     for done in range(1, 101):
         now[0] += 1.23
         log.advance(done)

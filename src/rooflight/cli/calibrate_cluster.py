@@ -64,8 +64,8 @@ def _start(asked: ClusterRequest, progress: Callable[[str], None]) -> tuple[Iter
     if asked.executor == "ray":
         from rooflight.clusters import calibrate_ray
 
-        return calibrate_ray.run(asked.device, address=asked.address, quick=asked.quick, tell=progress), []
+        return calibrate_ray.run(asked.device, address=asked.address, quick=asked.quick, progress=progress), []
     from rooflight.clusters import calibrate_slurm
 
     wanted = calibrate_slurm.allocation(asked.device, nodes=asked.nodes, partition=asked.partition)
-    return calibrate_slurm.run(wanted, shared=asked.out, quick=asked.quick, tell=progress), list(wanted.notes)
+    return calibrate_slurm.run(wanted, shared=asked.out, quick=asked.quick, progress=progress), list(wanted.notes)

@@ -130,7 +130,11 @@ def sample(
     with spinner() as progress:
         if executor is Executor.local and spread_over_gpus(request):
             run_on_all(
-                _arguments_of_part(context), gpus=visible_gpus(), parts=request.parts, part=request.part, tell=progress
+                _arguments_of_part(context),
+                gpus=visible_gpus(),
+                parts=request.parts,
+                part=request.part,
+                progress=progress,
             )
             return
         for line in _run(request, executor, address, progress, yes):
@@ -159,7 +163,7 @@ def _run(
 
             if task.events is not None or task.run in ("get_profiler", "run_function"):
                 raise ValueError(f"{request.config}: a cluster of Ray samples operators only: use --executor local")
-            for outcome in ray.run(task.job, task.sweep, address=address, cold=request.cold, tell=progress):
+            for outcome in ray.run(task.job, task.sweep, address=address, cold=request.cold, progress=progress):
                 yield outcome.line(task.job)
         else:
             yield from launch.run(task, request, progress)

@@ -21,7 +21,7 @@ _END_S = 10.0
 
 
 def run(
-    kind: Literal["cpu", "cuda"] | None, *, address: str, quick: bool, tell: Callable[[str], object]
+    kind: Literal["cpu", "cuda"] | None, *, address: str, quick: bool, progress: Callable[[str], object]
 ) -> Iterator[NodeCalibration]:
     """Yield the results of each node alive as it ends; ``kind`` None: the GPUs where any node has one, else the CPUs.
 
@@ -37,7 +37,7 @@ def run(
     under_way = {_task(ray, node, kind).remote(node.name, kind, quick): node for node in usable}
     try:
         while under_way:
-            tell(f"{len(usable) - len(under_way)} of {len(usable)} nodes")
+            progress(f"{len(usable) - len(under_way)} of {len(usable)} nodes")
             done, _ = ray.wait(list(under_way), num_returns=1, timeout=_PERIOD_S)
             for task in done:
                 yield from _results(ray, task, under_way.pop(task))

@@ -60,7 +60,9 @@ def allocation(kind: Literal["cpu", "cuda"] | None, *, nodes: int | None, partit
     )
 
 
-def run(asked: Allocation, *, shared: Path, quick: bool, tell: Callable[[str], object]) -> Iterator[NodeCalibration]:
+def run(
+    asked: Allocation, *, shared: Path, quick: bool, progress: Callable[[str], object]
+) -> Iterator[NodeCalibration]:
     """Submit the job, and yield each result as it arrives, at the end the nodes that gave none.
 
     ``shared`` is a folder that the nodes see too. Interrupted, the job is cancelled; what it had finished was yielded.
@@ -72,7 +74,7 @@ def run(asked: Allocation, *, shared: Path, quick: bool, tell: Callable[[str], o
         write_whole(folder / "job.sbatch", script(asked, folder, quick=quick))
         job = slurm.submit(folder / "job.sbatch")
         try:
-            yield from _follow(job, folder, asked.nodes, tell)
+            yield from _follow(job, folder, asked.nodes, progress)
         except BaseException:
             slurm.cancel(job)
             raise
@@ -114,7 +116,7 @@ def script(asked: Allocation, folder: Path, *, quick: bool) -> str:
     )
 
 
-def _follow(job: int, folder: Path, count: int, tell: Callable[[str], object]) -> Iterator[NodeCalibration]:
+def _follow(job: int, folder: Path, count: int, progress: Callable[[str], object]) -> Iterator[NodeCalibration]:
     """The results of a job until it has ended, then its nodes that gave none."""
     known: set[Path] = set()
     answered: set[str] = set()
@@ -127,9 +129,9 @@ def _follow(job: int, folder: Path, count: int, tell: Callable[[str], object]) -
             yield found
         nodes = _lines(folder / "nodes")
         if watch.waits_for:
-            tell(f"job {job} waits for {count} nodes ({watch.waits_for})")
+            progress(f"job {job} waits for {count} nodes ({watch.waits_for})")
         else:
-            tell(f"job {job}: {len(answered)} of {len(nodes) or count} nodes")
+            progress(f"job {job}: {len(answered)} of {len(nodes) or count} nodes")
         if watch.ended_s is not None:
             if answered.issuperset(nodes) or time.monotonic() - watch.ended_s > _GRACE_S:
                 break

@@ -15,7 +15,7 @@ from rooflight.records.sample_file import SUFFIX
 from rooflight.records.samples import Header, Row
 from rooflight.sampling import provenance
 from rooflight.sampling.estimate_train_time import columns_of
-from rooflight.sampling.log import Progress
+from rooflight.sampling.log import ProgressLog
 from rooflight.sampling.runner import Repeats
 from rooflight.sampling.store import Store
 from rooflight.sampling.sweeps import Sweep
@@ -23,7 +23,7 @@ from rooflight.sampling.sweeps import Sweep
 DATA, LOG, TRACES = "sampling_data", "sampling_log", "sampling_traces"
 _CSV_PERIOD_S = 30.0
 
-Tell = Callable[[str], object]
+Progress = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +82,10 @@ class Job:
         header = self.header(device, provenance.environment_of(kind), provenance.calibration_of(kind))
         return Store(self.out / DATA / (self.base(device) + SUFFIX), header)
 
-    def log(self, device: str, total: int | None, tell: Tell) -> Progress:
+    def log(self, device: str, total: int | None, progress: Progress) -> ProgressLog:
         """The job's log."""
-        return Progress(
-            self.out / LOG / (self.base(device) + ".txt"), f"{self.name}_{self.precision}", total, tell=tell
+        return ProgressLog(
+            self.out / LOG / (self.base(device) + ".txt"), f"{self.name}_{self.precision}", total, progress=progress
         )
 
 
@@ -120,9 +120,9 @@ class ShapeSampler(Protocol):
 class Keeper:
     """Appends rows to a store, keeps the log, and writes the CSV now and then and at the end, come what may."""
 
-    def __init__(self, job: Job, sweep: Sweep, store: Store, tell: Tell) -> None:
+    def __init__(self, job: Job, sweep: Sweep, store: Store, progress: Progress) -> None:
         self._store, self._sweep = store, sweep
-        self._log = job.log(store.header.device, sweep.total, tell)
+        self._log = job.log(store.header.device, sweep.total, progress)
         self._written_s = time.monotonic()
         self._added = 0
 
@@ -144,10 +144,12 @@ class Keeper:
         return Outcome(csv=self._store.write_csv(), statuses=statuses, added=self._added)
 
 
-def run(job: Job, sweep: Sweep, sampler: ShapeSampler, *, number: int = 0, tell: Tell = lambda _: None) -> Outcome:
+def run(
+    job: Job, sweep: Sweep, sampler: ShapeSampler, *, number: int = 0, progress: Progress = lambda _: None
+) -> Outcome:
     """Sample the shapes of the sweep that the file does not have. Interrupted, it keeps every row that was finished."""
     with job.store(sampler.kind, number) as store:
-        keeper = Keeper(job, sweep, store, tell)
+        keeper = Keeper(job, sweep, store, progress)
         try:
             shape = sweep.next(store.rows)
             if shape is not None and job.warmup_shape is not None:

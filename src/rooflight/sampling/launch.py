@@ -14,21 +14,21 @@ from rooflight.sampling.request import SamplingRequest
 from rooflight.sampling.runner import Sampler, pinned
 from rooflight.sampling.tasks import Task
 
-Tell = Callable[[str], object]
+Progress = Callable[[str], object]
 
 
-def run(task: Task, request: SamplingRequest, tell: Tell) -> tuple[str, ...]:
+def run(task: Task, request: SamplingRequest, progress: Progress) -> tuple[str, ...]:
     """Run a task. Returns a line for each thing that was done or written; on ranks after the first there is none.
 
     Raises ValueError for a GPU that is not there, and for a shape that cannot be where it is run by itself.
     """
     device = _device(request)
-    with _threads(task, request, tell):
+    with _threads(task, request, progress):
         if task.run == "get_profiler":
-            return tuple(profiling.trace(task.job, shape, device, tell=tell) for shape in task.shapes)
+            return tuple(profiling.trace(task.job, shape, device, progress=progress) for shape in task.shapes)
         if task.run == "run_function":
-            return tuple(profiling.run_once(task.job, shape, device, tell=tell) for shape in task.shapes)
-        outcome = _sample(task, request, device, tell)
+            return tuple(profiling.run_once(task.job, shape, device, progress=progress) for shape in task.shapes)
+        outcome = _sample(task, request, device, progress)
     return () if outcome is None else (outcome.line(task.job),)
 
 
@@ -41,26 +41,26 @@ def spread_over_gpus(request: SamplingRequest) -> bool:
     return torch.cuda.device_count() > 1
 
 
-def _sample(task: Task, request: SamplingRequest, device: str, tell: Tell) -> Outcome | None:
+def _sample(task: Task, request: SamplingRequest, device: str, progress: Progress) -> Outcome | None:
     job, number = task.job, request.device_num or 0
     if task.events is not None:
-        return run_job(job, task.sweep, EventSampler(device, job.dtype, task.events), number=number, tell=tell)
+        return run_job(job, task.sweep, EventSampler(device, job.dtype, task.events), number=number, progress=progress)
     if job.operator.ranks:
         with lockstep.ranks(request.kind) as dist:
             sampler = Sampler(device, job.dtype, job.repeats, cold=request.cold, meet=dist.barrier)
-            return lockstep.run(job, task.sweep, sampler, dist, tell=tell)
+            return lockstep.run(job, task.sweep, sampler, dist, progress=progress)
     return run_job(
-        job, task.sweep, Sampler(device, job.dtype, job.repeats, cold=request.cold), number=number, tell=tell
+        job, task.sweep, Sampler(device, job.dtype, job.repeats, cold=request.cold), number=number, progress=progress
     )
 
 
 @contextmanager
-def _threads(task: Task, request: SamplingRequest, tell: Tell) -> Iterator[None]:
+def _threads(task: Task, request: SamplingRequest, progress: Progress) -> Iterator[None]:
     if request.kind == "cuda":
         yield
         return
     with pinned(request.threads) as count:
-        tell(f"{task.job.name} on {count} threads")
+        progress(f"{task.job.name} on {count} threads")
         yield
 
 

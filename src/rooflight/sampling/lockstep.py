@@ -27,14 +27,14 @@ def ranks(kind: str) -> Iterator[Any]:
         dist.destroy_process_group()
 
 
-def run(job: Job, sweep: Sweep, sampler: Sampler, dist: Any, *, tell: Callable[[str], object]) -> Outcome | None:
+def run(job: Job, sweep: Sweep, sampler: Sampler, dist: Any, *, progress: Callable[[str], object]) -> Outcome | None:
     """Sample a sweep on all ranks. Returns what the first rank left, None on the others."""
     if dist.get_rank() != 0:
         while (shape := _agree(dist, job, sampler.device, None)) is not None:
             sampler.row(job.operator, shape)
         return None
     with job.store(sampler.kind) as store:
-        keeper = Keeper(job, sweep, store, tell)
+        keeper = Keeper(job, sweep, store, progress)
         try:
             while (shape := _agree(dist, job, sampler.device, sweep.next(store.rows))) is not None:
                 keeper.keep(sampler.row(job.operator, shape))

@@ -9,8 +9,8 @@ from pathlib import Path
 _PERIOD_S = 1.0
 
 
-class Progress:
-    """Lines of estimate-train-time's form in a file, and the same to ``tell``; at most one a second, and a last one.
+class ProgressLog:
+    """Lines of estimate-train-time's form in a file, and given to ``progress``; at most one a second, and a last one.
 
     ``total`` is how many shapes the whole sweep has, None where a budget ends it.
     """
@@ -21,11 +21,11 @@ class Progress:
         kernel: str,
         total: int | None,
         *,
-        tell: Callable[[str], object] = lambda _: None,
+        progress: Callable[[str], object] = lambda _: None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._path, self._kernel, self._total = path, kernel, total
-        self._tell, self._now = tell, now
+        self._progress, self._now = progress, now
         self._began_s = self._last_s = now()
         self._done = 0
         self._written = 0
@@ -50,7 +50,7 @@ class Progress:
         line = line_of(now_s, self._kernel, done, self._total, each_s, left_s)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
-        self._tell(line)
+        self._progress(line)
         self._last_s, self._written = now_s, self._done
 
 

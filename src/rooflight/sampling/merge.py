@@ -39,7 +39,7 @@ class Merged:
 
 
 def merge(paths: Sequence[Path], out: Path | None = None) -> Merged:
-    """Write the rows of all files, doubles dropped, sorted by shape, to ``out`` or ``{GPU}_{operator}_{precision}.csv``
+    """Write the rows of all files, each once, sorted by shape, to ``out`` or ``{GPU}_{operator}_{precision}.csv``
     beside the first. The files are not touched.
 
     Raises ValueError for files of different devices, operators, precisions or columns, for missing columns, for

@@ -19,7 +19,7 @@ class MergeDocument(Document, frozen=True, kw_only=True, tag="rooflight.merge/1"
 
 def report_of(merged: Merged, files: int) -> Report:
     """The file, and how many rows of ``files`` files it has."""
-    more = f", {merged.duplicates} doubles dropped" if merged.duplicates else ""
+    more = f", {merged.duplicates} duplicates dropped" if merged.duplicates else ""
     more += f", {merged.repeated} measured again" if merged.repeated else ""
     return Report(
         title=f"Merged into {merged.path}",
@@ -30,5 +30,5 @@ def report_of(merged: Merged, files: int) -> Report:
             duplicates=merged.duplicates,
             repeated=merged.repeated,
         ),
-        conclusion=f"{merged.rows} rows of {files} files{more}",
+        conclusion=f"{merged.rows} rows of {files} {'file' if files == 1 else 'files'}{more}",
     )

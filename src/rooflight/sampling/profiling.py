@@ -9,23 +9,23 @@ from rooflight.operators.operator import Operator, Prepared, Shape
 from rooflight.sampling import provenance
 from rooflight.sampling.job import TRACES, Job
 
-Tell = Callable[[str], object]
+Progress = Callable[[str], object]
 
 
-def run_once(job: Job, shape: Shape, device: str, *, tell: Tell) -> str:
+def run_once(job: Job, shape: Shape, device: str, *, progress: Progress) -> str:
     """Run forward and backward once. Returns what was run. Raises ValueError for a shape that cannot be."""
-    tell(f"{job.name}: {_text(shape)}")
+    progress(f"{job.name}: {_text(shape)}")
     _once(_prepared(job.operator, shape, job.dtype, device))
     return f"{job.name} {job.precision}: ran {_text(shape)} once on {device}; nothing was written"
 
 
-def trace(job: Job, shape: Shape, device: str, *, tell: Tell) -> str:
+def trace(job: Job, shape: Shape, device: str, *, progress: Progress) -> str:
     """Write a Chrome trace of as many runs as the job takes samples, after its warm-ups. Returns what was written.
 
     Raises ValueError for a shape that cannot be.
     """
     warmups, active = job.repeats.warmups, job.repeats.least
-    tell(f"{job.name}: {_text(shape)}, {warmups} runs to warm up, {active} profiled")
+    progress(f"{job.name}: {_text(shape)}, {warmups} runs to warm up, {active} profiled")
     prepared = _prepared(job.operator, shape, job.dtype, device)
     kind, _, number = device.partition(":")
     sizes = "_".join(str(value) for value in shape.values())

@@ -15,7 +15,9 @@ def visible_gpus() -> int:
     return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
 
 
-def run_on_all(arguments: Sequence[str], *, gpus: int, parts: int, part: int, tell: Callable[[str], object]) -> None:
+def run_on_all(
+    arguments: Sequence[str], *, gpus: int, parts: int, part: int, progress: Callable[[str], object]
+) -> None:
     """Start ``rooflight sample`` with ``arguments`` once a GPU, each with its share of this part, and wait for all.
 
     A share of part p of P is part p + P i of P n: ``rooflight merge`` puts them together. Interrupted, the processes
@@ -26,7 +28,7 @@ def run_on_all(arguments: Sequence[str], *, gpus: int, parts: int, part: int, te
         share = ["--parts", str(parts * gpus), "--part", str(part + parts * number), "--device-num", str(number)]
         command = [sys.executable, "-m", "rooflight", "sample", *arguments, *share]
         running.append(subprocess.Popen(command))
-        tell(f"GPU {number}: part {part + parts * number} of {parts * gpus}")
+        progress(f"GPU {number}: part {part + parts * number} of {parts * gpus}")
     try:
         codes = [process.wait() for process in running]
     except KeyboardInterrupt:

@@ -46,7 +46,7 @@ class _RunningSweep:
 
     job: Job
     sweep: Sweep
-    tell: Callable[[str], object]
+    progress: Callable[[str], object]
     every: Rows
     open: ExitStack
     keepers: dict[str, Keeper] = field(default_factory=dict)
@@ -75,11 +75,11 @@ class _RunningSweep:
         if device not in self.keepers:
             header = self.job.header(device, environment, calibration)
             store = self.open.enter_context(_store(self.job, device, header))
-            self.keepers[device] = Keeper(self.job, self.sweep, store, self.tell)
+            self.keepers[device] = Keeper(self.job, self.sweep, store, self.progress)
         return self.keepers[device]
 
 
-def run(job: Job, sweep: Sweep, *, address: str, cold: bool, tell: Callable[[str], object]) -> tuple[Outcome, ...]:
+def run(job: Job, sweep: Sweep, *, address: str, cold: bool, progress: Callable[[str], object]) -> tuple[Outcome, ...]:
     """Sample a sweep on the cluster at ``address`` (``"auto"``: the one this machine belongs to).
 
     A task has one GPU to itself where the cluster has any, else all the cores of a node. Raises ValueError where no
@@ -94,9 +94,9 @@ def run(job: Job, sweep: Sweep, *, address: str, cold: bool, tell: Callable[[str
     slots = max(1, sum(int(node["Resources"].get("GPU" if kind == "cuda" else "CPU", 0)) for node in nodes))
     slots = slots if kind == "cuda" else max(1, slots // cores)
     with ExitStack() as opened:
-        running = _RunningSweep(job, sweep, tell, Rows(tuple(job.header("", {}, {}).parameters)), opened)
+        running = _RunningSweep(job, sweep, progress, Rows(tuple(job.header("", {}, {}).parameters)), opened)
         _take_up(running)
-        tell(f"{slots} tasks at a time on {len(nodes)} nodes")
+        progress(f"{slots} tasks at a time on {len(nodes)} nodes")
         try:
             _drive(ray, task, running, TaskInput(**_task_input(job, kind, cold), shapes=()), slots)
         finally:
