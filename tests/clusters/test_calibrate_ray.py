@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from rooflight.clusters import calibrate_ray
@@ -76,3 +78,12 @@ def test_no_cluster_is_one_line(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(ValueError, match="no Ray cluster at auto: ray start --head"):
         list(calibrate_ray.run("cpu", address="auto", quick=True, progress=lambda _: None))
+
+
+def test_an_address_where_nothing_listens_is_said_at_once():
+    pytest.importorskip("ray")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"  # bound, but nobody listens
+        with pytest.raises(ValueError, match=f"no Ray cluster at {address}"):
+            connect(address)

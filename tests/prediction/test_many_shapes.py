@@ -265,3 +265,15 @@ def test_formulas_that_lanes_cannot_run_cost_each_shape_alone():
             cost = cost_of(op)
             assert isinstance(cost, OpCost)
             assert flops[size - 1] == cost.vector_flops
+
+
+def test_lists_that_do_not_fit_together_are_named():
+    with pytest.raises(ValueError, match="m 2, n 3: give each parameter a list with a value for each shape"):
+        Predictor().predict_shapes("gemm", {"m": [1, 2], "n": [1, 2, 3], "k": 4}, "bf16", A100)
+    with pytest.raises(ValueError, match="m 2x1: give"):
+        Predictor().predict_shapes("gemm", {"m": [[1], [2]], "n": 3, "k": 4}, "bf16", A100)
+
+
+def test_sizes_beyond_integers_are_predicted_without_a_warning():
+    shape = {"mp": 1, "b": [1 << 62], "l": 1 << 62, "dim": 1 << 62}  # b * l fits no integer
+    assert Predictor().predict_shapes("linear1", shape, "fp16", A100)["fwd"].time_s > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from xml.etree.ElementTree import Element
 
 import pytest
@@ -60,3 +61,23 @@ def test_several_lines_have_a_legend_and_one_has_none():
 def test_nothing_to_draw_is_no_mistake():
     assert list(chart().iter("svg"))
     assert list(chart(Line(name="empty", x=(), y=(), mark=Mark.BARS)).iter("svg"))
+
+
+@pytest.mark.parametrize("end", [0.0003, 0.29, 7.0, 290.0])
+def test_texts_under_an_axis_do_not_touch(end):
+    picture = chart(Line(name="t", x=("a", "b"), y=(end / 7, end), base=(0.0, end / 7), mark=Mark.BARS))
+    under = [text for text in picture.iter("text") if text.get("text-anchor") == "middle" and text.text != "x"]
+    ticks = [text for text in under if text.text != "y"]
+    assert len(ticks) >= 2
+    for one, other in pairwise(ticks):
+        apart = float(other.get("x", 0)) - float(one.get("x", 0))
+        assert apart > 6.6 * (len(one.text or "") + len(other.text or "")) / 2
+
+
+def test_a_unit_without_thousandths_is_named_once():
+    points = Line(name="ops", x=(0.0005, 200.0), y=(1.0, 10.0), mark=Mark.POINTS)
+    axis = Axis(name="speed", unit="FLOP/s", logarithmic=True)
+    texts = {
+        text.text for text in chart(points, x=Axis(name="x", unit="FLOP/B", logarithmic=True), y=axis).iter("text")
+    }
+    assert {"0.001", "0.01", "0.1", "1", "10", "100", "x, FLOP/B"} <= texts

@@ -54,8 +54,27 @@ def test_what_cannot_be_written_is_refused_before_the_work(tmp_path):
         ({"json": str(tmp_path)}, "is a folder"),
         ({"csv": str(tmp_path / "file")}, "is a file: name a folder"),
         ({"csv": str(tmp_path / "none" / "tables")}, "there is no folder"),
+        ({"csv": ""}, "--csv has an empty name"),
+        ({"json": str(tmp_path / "it"), "html": f"{tmp_path}/./it"}, "--json and --html name the same file"),
     ):
         with pytest.raises(ValueError, match=said):
             Outputs(**outputs)
     Outputs(csv=str(tmp_path / "tables"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]  # nothing is made by asking
+    Outputs(json="/dev/null", html="/dev/null")
+
+
+def test_closed_standard_output_is_said(monkeypatch):
+    monkeypatch.setattr("sys.stdout", None)
+    with pytest.raises(ValueError, match="--json -: standard output is closed"):
+        Outputs(json="-")
+
+
+def test_a_link_that_leads_nowhere_is_judged_by_where_it_leads(tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "none" / "it.json")
+    with pytest.raises(ValueError, match=r"there is no folder .*none to write it\.json to"):
+        Outputs(json=str(link))
+    (tmp_path / "none").mkdir()
+    Outputs(json=str(link)).write(REPORT)
+    assert json.loads((tmp_path / "none" / "it.json").read_text())["devices"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from builders import op, spec
@@ -150,3 +151,18 @@ def test_the_op_named_is_the_one_that_the_limiter_limits():
     assert "limited by arithmetic, most of it in mm" in text
     many = conclusion(analysis_of(cube, *[add] * 8))
     assert "limited by memory bandwidth, most of it in add" in many
+
+
+def test_a_peak_calibrated_above_the_datasheet_s_clock_leaves_no_headroom():
+    said = "quoted below its highest clock: a kernel may reach 8.2%"  # 1980 / 1830
+    session = session_of([Call(op=MM, module="m", layer="Layer")])
+    assert said in " ".join(report_of(analyze(session, H100, "a test")).notes)
+    roofs = H100.datasheet
+    assert roofs is not None
+    for raised, expected in ((0.7, said), (1.05, "may reach 3.0%"), (1.2, "")):
+        peaks = {name: raised * peak for name, peak in roofs.matrix_flops_per_s.items()}
+        notes = report_of(
+            analyze(session, H100.with_calibration(replace(roofs, matrix_flops_per_s=peaks)), "a test")
+        ).notes
+        assert expected in " ".join(notes)
+        assert any("highest clock" in note for note in notes) == bool(expected)

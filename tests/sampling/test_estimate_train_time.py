@@ -115,3 +115,8 @@ def test_hostile_files_are_only_read(tmp_path, text):
 def test_no_file(tmp_path):
     with pytest.raises(ValueError, match=r"cannot read .*nothing\.yml: No such file"):
         estimate_train_time.load(tmp_path / "nothing.yml")
+
+
+def test_a_number_of_thousands_of_digits_is_no_yaml(tmp_path):
+    with pytest.raises(ValueError, match="is not YAML: Exceeds the limit"):
+        load(tmp_path, f"starts: [{'9' * 5000}]")

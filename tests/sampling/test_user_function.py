@@ -26,6 +26,10 @@ def forward_only(shapes, precision, device_num):
     torch.nn.functional.gelu(torch.randn(*shapes, device=device_num))
 
 
+def leaves(shapes, precision, device_num):
+    raise SystemExit(3)
+
+
 def without_memory(shapes, precision, device_num):
     raise MemoryError
 '''
@@ -55,6 +59,7 @@ def sample(run, tmp_path):
 
     def start(*words, **changed):
         (tmp_path / "my_functions.py").write_text(FUNCTION)
+        (tmp_path / "leaves.py").write_text("raise SystemExit(4)")
         (tmp_path / "sweep.yml").write_text(json.dumps({**CONFIG, **changed}))
         common = ("--cpu", "--threads", "1", "--precision", "fp32", "--out", tmp_path / "out")
         return run("sample", "--config", tmp_path / "sweep.yml", *common, *words)
@@ -130,6 +135,13 @@ def test_one_time_needs_one_target(sample, tmp_path):
         ({"module_name": "gone.py"}, "module_name gone.py: there is no "),
         ({"module_name": "gone"}, 'unknown operator "my_custom_op"'),
         ({"module_name": ".."}, 'unknown operator "my_custom_op"'),
+        ({"module_name": ["my_functions"]}, "module_name must be a name"),
+        ({"module_name": "leaves"}, "leaves.py raised SystemExit: 4"),
+        ({"columns_name": ["mp", "b", "l", "mp", "F_dur(us)", "B_dur(us)"]}, "columns_name has a name twice"),
+        *(
+            ({"kernel_name": name}, f"kernel_name {name!r} must be letters")
+            for name in ("../../evil", "/abs", "..", "", "nul\0", "a\nb", "x" * 101, ["x"])
+        ),
         ({"columns_name": ["mp", "b", "l", "dim"]}, "columns_name must end in F_dur(us), B_dur(us) or dur(us)"),
     ],
 )
@@ -144,6 +156,13 @@ def test_a_function_that_raises_is_a_status(sample, tmp_path):
     code, out, err = sample(function_name="without_memory", run="get_one")
     assert code == 0, err
     assert "1 out_of_memory (1 new)" in out
+
+
+def test_a_function_that_ends_the_process_fails_its_shapes_and_says_why(sample):
+    code, out, err = sample(function_name="leaves", run="get_one")
+    assert code == 0, err
+    assert "1 failed (1 new)" in out
+    assert "a failed shape: it called sys.exit(3)" in out
 
 
 def test_the_events_that_count_cannot_change_within_a_file(sample):

@@ -55,6 +55,8 @@ def calibrate(
     outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html)
     if (nodes or partition) and executor is not Executor.slurm:
         raise ValueError("--nodes and --partition are for --executor slurm")
+    if address != "auto" and executor is not Executor.ray:
+        raise ValueError("--address is for --executor ray")
     if executor is not Executor.local:
         from rooflight.cli.calibrate_cluster import ClusterRequest, calibrate_cluster
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+_REACHED_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +32,23 @@ def connect(address: str) -> Any:
     except ModuleNotFoundError:
         raise ValueError('ray is not installed: pip install "rooflight[ray]"') from None
     if not ray.is_initialized():
+        _check_reachable(address)
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except ConnectionError as error:
             raise ValueError(f"no Ray cluster at {address}: ray start --head on one machine first ({error})") from None
     return ray
+
+
+def _check_reachable(address: str) -> None:
+    """Raise ValueError at once where nothing listens at ``host:port``: Ray itself tries for minutes."""
+    host, colon, port = address.rpartition(":")
+    if "/" in address or not colon or not port.isdigit():
+        return  # "auto", or Ray Client's ray://host:port, which has a limit of its own
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACHED_S).close()
+    except (OSError, OverflowError) as error:
+        raise ValueError(f"no Ray cluster at {address}: {error}") from None
 
 
 def alive(described: list[Mapping[str, Any]]) -> tuple[RayNode, ...]:

@@ -54,7 +54,7 @@ def load_module(path: Path) -> ModuleType:
         sys.path.append(folder)  # last: a file beside it takes no library's place
     try:
         spec.loader.exec_module(made)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # sys.exit in a user's file ends the file, not the sweep
         del sys.modules[name]
         raise ValueError(f"{path} raised {type(error).__name__}: {error}") from error
     return made

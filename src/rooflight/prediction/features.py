@@ -17,6 +17,7 @@ from rooflight.prediction.facts import FACTS, Floats, WorkKind, kind_of
 _TILES: Final = ((128, 256), (256, 128), (128, 128), (64, 64))
 """Blocks of the result that one unit of a GPU computes at a time; which of them a library takes, it does not say."""
 _ALIGNED: Final = 512
+_LARGEST_WHOLE: Final = float(1 << 62)  # sizes are floats: larger ones fit no integer
 _PADDED: Final = 32  # attention kernels round a head up to such a width
 _FAR_FROM_RIDGE: Final = 1.4
 """How far from the ridge, as a logarithm, it no longer matters how far: otherwise an op that always waits for memory
@@ -142,7 +143,7 @@ def _filled(waves: Floats) -> Floats:
 
 def _align(size: Floats) -> Floats:
     """log2 of the largest power of 2, up to 512, that divides a size."""
-    whole = np.maximum(size, 1).astype(np.int64)
+    whole = np.clip(size, 1, _LARGEST_WHOLE).astype(np.int64)
     return np.asarray(np.log2(np.minimum(whole & -whole, _ALIGNED)))
 
 

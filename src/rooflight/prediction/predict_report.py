@@ -24,8 +24,13 @@ class EstimateData(Fields, frozen=True, kw_only=True):
 
 
 class PredictionDocument(Document, frozen=True, kw_only=True, tag="rooflight.prediction/1"):
-    """An operator's predicted times by direction: those that it has."""
+    """An operator's predicted times by direction: those that it has; of what shape, where, and under which roofs."""
 
+    operator: str
+    shape: Mapping[str, int]
+    dtype: str
+    device: str
+    roofs_used: str
     fwd: EstimateData | UnsetType = UNSET
     bwd: EstimateData | UnsetType = UNSET
     step: EstimateData | UnsetType = UNSET
@@ -45,7 +50,14 @@ def report_of(
         notes.append("Shape or device lie outside of the samples: the interval is wider, and less certain than 90 %.")
     return Report(
         title=f"Predicted: {operator} {sizes} {dtype} on {device.name}",
-        data=PredictionDocument(**{direction: _data(estimate) for direction, estimate in estimates.items()}),
+        data=PredictionDocument(
+            operator=operator,
+            shape=dict(shape),
+            dtype=dtype,
+            device=device.name,
+            roofs_used=device.roofs_used,
+            **{direction: _data(estimate) for direction, estimate in estimates.items()},
+        ),
         facts=(("roofs from", device.roofs_used),),
         tables=(
             Table(

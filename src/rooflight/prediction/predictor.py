@@ -331,6 +331,12 @@ def _columns(operator: Operator, shapes: Mapping[str, ArrayLike]) -> dict[str, I
     given = {name: np.atleast_1d(np.asarray(values)) for name, values in shapes.items()}
     if odd := [name for name, values in given.items() if values.dtype.kind not in "iu" and values.size]:
         raise ValueError(f"{operator.name}: {', '.join(odd)} must be integers")
+    lengths = {name: values.shape for name, values in given.items() if values.shape != (1,)}
+    if len(set(lengths.values())) > 1 or any(len(shape) > 1 for shape in lengths.values()):
+        found = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in lengths.items())
+        raise ValueError(
+            f"{operator.name}: shape mismatch: {found}: give each parameter a list with a value for each shape"
+        )
     whole = {
         name: given.get(name, np.array([value])) for name, value in operator.shape(dict.fromkeys(given, 1)).items()
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Final
 from xml.etree.ElementTree import Element
 
@@ -119,8 +120,26 @@ def _axis_x(axis: Axis, scale: AxisScale, bottom: float) -> Iterable[Element]:
     for value in scale.ticks:
         across = scale.at(value)
         yield element("line", x1=across, x2=across, y1=_TOP, y2=bottom, class_="grid")
-        yield element("text", _tick(value, axis), x=across, y=bottom + 18, text_anchor="middle")
-    yield element("text", axis.name, x=(_LEFT + _WIDTH - _RIGHT) / 2, y=bottom + 40, text_anchor="middle")
+    # units such as FLOP/B have no thousandths: named once, they leave room for every tick
+    named_once = scale.logarithmic and not axis.unit.endswith("/s") and "/" in axis.unit
+    texts = [_tick(value, Axis(name="") if named_once else axis) for value in scale.ticks]
+    for value, text in _apart(scale, texts):
+        yield element("text", text, x=scale.at(value), y=bottom + 18, text_anchor="middle")
+    name = f"{axis.name}, {axis.unit}" if named_once else axis.name
+    yield element("text", name, x=(_LEFT + _WIDTH - _RIGHT) / 2, y=bottom + 40, text_anchor="middle")
+
+
+def _apart(scale: AxisScale, texts: Sequence[str]) -> list[tuple[float, str]]:
+    """Ticks with their texts: every one, every second or every third and so on, so that no two texts touch."""
+    ticks = list(zip(scale.ticks, texts, strict=True))
+    for step in range(1, len(ticks)):
+        shown = ticks[::step]
+        if all(
+            scale.at(after) - scale.at(before) > _LETTER * ((len(one) + len(other)) / 2 + 1)
+            for (before, one), (after, other) in pairwise(shown)
+        ):
+            return shown
+    return ticks[:1]
 
 
 def _tick(value: float, axis: Axis) -> str:

@@ -20,7 +20,7 @@ from rooflight.reporting.chart import chart_of
 from rooflight.reporting.markup import element, html_text
 
 _MOST_ROWS = 1000
-_CUT = 40  # characters of a name that are surely shown
+_LONG = 40  # characters of a name from which on it may take several lines
 
 
 def render_html(report: Report) -> str:
@@ -97,5 +97,5 @@ def _cell(cell: Cell, column: Column, kind: str, unknown: str) -> Element:
     if cell is None:
         return element("td", text, class_=kind, data_unknown="")
     if isinstance(cell, str):
-        return element("td", text, class_=kind, **({"title": text} if len(text) > _CUT else {}))
+        return element("td", text, class_=f"{kind} long" if len(text) > _LONG else kind)
     return element("td", text, class_=kind, data_value=repr(cell.value if isinstance(cell, Quantity) else cell))

@@ -28,16 +28,32 @@ class Outputs:
         if len(printed) > 1:
             names = " and ".join(f"--{name} -" for name in printed)
             raise ValueError(f"{names}: only one can have standard output")
+        if printed and sys.stdout is None:
+            raise ValueError(f"--{printed[0]} -: standard output is closed")
         for name, target in self._targets:
+            if not target:
+                raise ValueError(f"--{name} has an empty name")
             if name == "csv":
                 _check_folder(target)
             else:
                 check_writable(target)
+        self._check_distinct()
 
     @property
     def to_stdout(self) -> bool:
         """Whether one format has standard output for itself: nothing else may be printed there."""
         return any(target == "-" for _, target in self._targets)
+
+    def _check_distinct(self) -> None:
+        """Raise ValueError where one format would take another's file; devices and FIFOs take both."""
+        names: dict[Path, str] = {}
+        for name, target in self._targets:
+            path = Path(os.path.realpath(target))
+            if target == "-" or (path.exists() and not path.is_file()):
+                continue
+            if other := names.get(path):
+                raise ValueError(f"--{other} and --{name} name the same file {target}: give each its own")
+            names[path] = name
 
     def write(self, report: Report) -> None:
         """Write the files, and show the report; a format for ``"-"`` is printed alone, for the next in a pipe."""
@@ -82,6 +98,8 @@ def check_writable(target: str | Path | None) -> None:
     path = Path(target)
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give the name of a file")
+    if path.is_symlink() and not path.exists():  # the file that a link leads to is what is written
+        path = Path(os.path.realpath(path))
     if not path.parent.is_dir():
         raise ValueError(f"there is no folder {path.parent} to write {path.name} to")
     if not os.access(path if path.exists() else path.parent, os.W_OK):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ KEYS = (
 _NEEDED = ("function_name", "columns_name", "starts", "steps", "ends", "operators")
 _LEAST_ACTIVE = 6
 _MOST_BYTES = 1 << 20
+_KERNEL_NAME = re.compile(r"(?!\.)[\w.-]{1,100}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +61,13 @@ def load(path: Path) -> Config:
 
     try:
         text = path.read_bytes()
-        if len(text) > _MOST_BYTES:
-            raise ValueError(f"{path}: too large for a sweep")
-        content = yaml.safe_load(text)
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from None
-    except (yaml.YAMLError, RecursionError) as error:
+    if len(text) > _MOST_BYTES:
+        raise ValueError(f"{path}: too large for a sweep")
+    try:
+        content = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: a number of thousands of digits
         raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path} has no keys: a sweep is a mapping")
@@ -83,7 +86,10 @@ def parse(content: Mapping[str, Any], folder: Path) -> Config:
         raise ValueError(f"unknown key {', '.join(unknown)}: the keys are {', '.join(KEYS)}")
     if missing := [key for key in _NEEDED if key not in content]:
         raise ValueError(f"no {', '.join(missing)}")
-    file = module_file(str(content.get("module_name") or ""), folder)
+    module = content.get("module_name")
+    if module is not None and not isinstance(module, str):
+        raise ValueError("module_name must be a name")
+    file = module_file(module or "", folder)
     operator = _known(content, folder) if file is None else _user_function(content, file)
     columns = _columns(content, operator, PARAMETERS if file is None else {})
     run = str(content.get("run", "get_all"))
@@ -98,7 +104,7 @@ def parse(content: Mapping[str, Any], folder: Path) -> Config:
         operator=operator,
         is_function=file is not None,
         targets=_targets(content.get("targets")),
-        kernel=str(content.get("kernel_name", operator.name)),
+        kernel=_kernel(content, operator),
         columns=columns,
         grid=grid,
         wait=_integer(content, "wait", 2),
@@ -138,6 +144,8 @@ def _names(content: Mapping[str, Any]) -> list[str]:
     names = content["columns_name"]
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError("columns_name must be a list of names")
+    if len(set(names)) < len(names):
+        raise ValueError("columns_name has a name twice")
     return names
 
 
@@ -209,6 +217,14 @@ def _text(content: Mapping[str, Any], key: str) -> str:
     if not isinstance(content[key], str):
         raise ValueError(f"{key} must be a name")
     return str(content[key])
+
+
+def _kernel(content: Mapping[str, Any], operator: Operator) -> str:
+    """The part of the data files' names that says what was sampled: it must not lead out of their folder."""
+    name = content.get("kernel_name", operator.name)
+    if not isinstance(name, str) or not _KERNEL_NAME.fullmatch(name):
+        raise ValueError(f"kernel_name {name!r} must be letters, digits, '.', '_' and '-', at most 100: it names files")
+    return name
 
 
 def _integer(content: Mapping[str, Any], key: str, default: int) -> int:

@@ -12,7 +12,7 @@ from typing import Protocol
 from rooflight.operators.estimate_train_time import short_precision
 from rooflight.operators.operator import Operator, Shape
 from rooflight.records.sample_file import SUFFIX
-from rooflight.records.samples import Header, Row
+from rooflight.records.samples import Header, Row, Status
 from rooflight.sampling import provenance
 from rooflight.sampling.estimate_train_time import columns_of
 from rooflight.sampling.log import ProgressLog
@@ -22,6 +22,7 @@ from rooflight.sampling.sweeps import Sweep
 
 DATA, LOG, TRACES = "sampling_data", "sampling_log", "sampling_traces"
 _CSV_PERIOD_S = 30.0
+_SHOWN = 200  # characters of why a shape failed; the row has all
 
 Progress = Callable[[str], object]
 
@@ -91,16 +92,18 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a job left: its CSV, the statuses of all its rows, and how many of them are new."""
+    """What a job left: its CSV, the statuses of all its rows, how many of them are new, and why one failed."""
 
     csv: Path
     statuses: Mapping[str, int]
     added: int
+    failure: str = ""
 
     def line(self, job: Job) -> str:
         """What became of the job, for the user."""
         counts = ", ".join(f"{count} {status}" for status, count in self.statuses.items()) or "no shapes"
-        return f"{job.name} {job.precision}: {counts} ({self.added} new) -> {self.csv}"
+        failure = f"; a failed shape: {self.failure}" if self.failure else ""
+        return f"{job.name} {job.precision}: {counts} ({self.added} new) -> {self.csv}{failure}"
 
 
 class ShapeSampler(Protocol):
@@ -141,7 +144,13 @@ class Keeper:
         rows = self._store.rows
         self._log.end(len(rows))
         statuses = Counter(str(row.status) for row in rows.values())
-        return Outcome(csv=self._store.write_csv(), statuses=statuses, added=self._added)
+        failures = (row.note for row in rows.values() if row.status is Status.FAILED and row.note)
+        return Outcome(
+            csv=self._store.write_csv(),
+            statuses=statuses,
+            added=self._added,
+            failure=" ".join(next(failures, "").split())[:_SHOWN],
+        )
 
 
 def run(

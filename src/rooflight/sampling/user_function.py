@@ -55,7 +55,7 @@ def function_operator(path: Path, name: str, parameters: Sequence[str], directio
             values = [int(value) for value in transform(values)]
         _, _, number = device.partition(":")
         device_num = device if device == "cpu" else int(number or 0)
-        return Prepared(forward=lambda: function(values, short_precision(dtype), device_num))
+        return Prepared(forward=lambda: _call(function, values, short_precision(dtype), device_num))
 
     summary = (function.__doc__ or "").strip().partition("\n")[0]
     return Operator(
@@ -75,3 +75,11 @@ def _function(module: ModuleType, path: Path, name: str) -> Callable[..., object
         raise ValueError(f"{path} has no function {name}")
     function: Callable[..., object] = found
     return function
+
+
+def _call(function: Callable[..., object], *arguments: object) -> None:
+    """Call it. Raises what it raises, but RuntimeError for ``sys.exit``, which would end the sweep in silence."""
+    try:
+        function(*arguments)
+    except SystemExit as stop:
+        raise RuntimeError(f"it called sys.exit({'' if stop.code is None else repr(stop.code)})") from None
