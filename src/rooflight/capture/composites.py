@@ -1,9 +1,9 @@
 """Composite calls accounted as one op, whatever the host splits them into.
 
-While a recording is open, the composites of ``kernels`` are routed through this file (official ``torch.library``
-registrations on the autograd keys, gone when the last recording ends): the ops that a call runs become children of one
-record, and so do the ops of its backward, found by the sequence numbers of the autograd nodes that the call made. SDPA
-on the meta device, where values do not matter, is not decomposed at all.
+While a recording is open, the composites of ``kernels`` are routed through this file (registrations on the dispatcher's
+autograd keys, gone when the last recording ends): the ops that a call runs become children of one record, and so do the
+ops of its backward, found by the sequence numbers of the autograd nodes that the call made. SDPA on the meta device,
+where values do not matter, is not decomposed at all.
 """
 
 from __future__ import annotations
