@@ -15,7 +15,7 @@ from rooflight.operators.tensor_parallel import anything
 from rooflight.records.samples import Status, middle_s, undisturbed_s
 from rooflight.sampling import runner
 from rooflight.sampling.grids import small_shapes
-from rooflight.sampling.runner import ColdClock, Repeats, Sampler, flush_caches, needed_bytes
+from rooflight.sampling.runner import ColdClock, Repeats, Sampler, failure_of, flush_caches, needed_bytes
 
 
 def operator(forward, backward=None) -> Operator:
@@ -141,3 +141,9 @@ def test_real_operators_on_this_machine(name):
     assert row.status is Status.OK, row.note
     assert set(row.samples_s) == set(found.directions)
     assert all(0 < sample < 1 for samples in row.samples_s.values() for sample in samples)
+
+
+def test_a_failure_s_note_names_the_error_unless_it_is_a_sentence():
+    assert failure_of(KeyError("boom\nline 2"), "cpu") == (Status.FAILED, r"KeyError: 'boom\nline 2'")
+    assert failure_of(AssertionError(), "cpu") == (Status.FAILED, "AssertionError")
+    assert failure_of(RuntimeError("mat1 and mat2 differ"), "cpu") == (Status.FAILED, "mat1 and mat2 differ")

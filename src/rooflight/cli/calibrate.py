@@ -96,7 +96,8 @@ def _with_progress(device: DeviceChoice | None, quick: bool) -> Calibration:
 
     columns = (TextColumn("{task.description:<20}"), BarColumn(), TimeElapsedColumn())
     # drawn only on refresh: a drawing thread would take time from the CPU under test
-    with Bars(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bars:
+    console = Console(stderr=True)
+    with Bars(*columns, console=console, transient=True, auto_refresh=False, disable=not console.is_terminal) as bars:
         task = bars.add_task("warming up", total=1.0)
         bars.refresh()
 
@@ -115,4 +116,4 @@ def _busy_warning(measured: Calibration) -> str:
     if share < BUSY_SHARE:
         return ""
     taken = f"{share * 100:.0f} %"
-    return f"warning: other programs took {taken} of the CPU, so these roofs may be low: run again on an idle machine"
+    return f"rooflight: other programs took {taken} of the CPU, so these roofs may be low: run again on an idle machine"
