@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from rooflight import devices
+from rooflight.prediction.lint_report import report_of
 from rooflight.prediction.reading import find, read, read_file
 from rooflight.records.samples import Header, Row, Status
 from rooflight.sampling.store import Store
@@ -150,6 +151,21 @@ def test_the_samplers_own_file_and_not_its_csv_too(tmp_path):
     assert table.lines.tolist() == [2, 4]  # after the header; the middle one was not measured
     # of 1, 2 and 3 us the first decile, a fifth of the way from the first to the second
     assert table.seconds == pytest.approx(np.array([[1.2e-6, 2.4e-6], [4e-6, 8e-6]]))
+
+
+def test_a_sweep_of_which_nothing_could_be_measured_stops_no_other(tmp_path):
+    failed = stored(tmp_path, row(1024, status=Status.FAILED), name="softmax")
+    with pytest.raises(ValueError, match="no row of any sweep was measured"):
+        find(tmp_path)
+    fine = stored(tmp_path, row(1024, 1e-6))
+    assert find(tmp_path) == ((fine,), (failed,))
+    with pytest.raises(ValueError, match="has no row that was measured"):
+        read(failed)
+    said = report_of(tmp_path, list(read(tmp_path)), [], skipped=[failed]).notes
+    assert said == ("Not checked: 1 sweeps of which no shape could be measured; their rows say why.",)
+    broken = tmp_path / "x.jsonl"
+    broken.write_text("{")
+    assert broken in find(tmp_path)[0]  # to be complained of
 
 
 def test_roofs_that_were_measured_travel_with_the_samples(tmp_path):

@@ -12,6 +12,7 @@ from rooflight.prediction.measured_table import MeasuredTable
 from rooflight.records.document import Document, Fields
 from rooflight.records.quantity import Quantity
 from rooflight.records.report import Column, Report, Table
+from rooflight.records.sample_file import SUFFIX
 
 _Key = tuple[Path, str, str]
 """Source, kernel and device: one table."""
@@ -69,7 +70,11 @@ def report_of(
     rows = sum(map(len, tables))
     flagged = {_key(table): len(_rows(by_table[_key(table)])) for table in tables}
     with_findings = sorted((table for table in tables if by_table[_key(table)]), key=lambda each: -flagged[_key(each)])
-    notes = [f"Not checked: {len(skipped)} CSV files of an unknown format."] if skipped else []
+    notes = []
+    if unread := sum(path.suffix != SUFFIX for path in skipped):
+        notes.append(f"Not checked: {unread} CSV files of an unknown format.")
+    if unmeasured := len(skipped) - unread:
+        notes.append(f"Not checked: {unmeasured} sweeps of which no shape could be measured; their rows say why.")
     unknown = Counter(table.kernel for table in tables if not table.known)
     notes += [
         f'No operator "{kernel}" is known, so its rows have no bound: {count} {"table" if count == 1 else "tables"}.'

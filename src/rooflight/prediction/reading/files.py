@@ -37,7 +37,8 @@ def read(path: Path | str) -> tuple[MeasuredTable, ...]:
 
 
 def find(path: Path | str) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """The files under ``path`` that hold tables, and the CSV and JSON-lines files that do not.
+    """The files under ``path`` that hold tables, and the CSV and JSON-lines files that do not: those of no format, and
+    in a folder those of sweeps in which no shape could be measured.
 
     The CSV that the sampler writes beside its own file is not counted, as it holds the same rows. Raises ValueError
     where there is no table.
@@ -50,9 +51,12 @@ def find(path: Path | str) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
     files = sorted(each for each in root.rglob("*") if each.name.endswith((*SUFFIXES, SUFFIX)) and each.is_file())
     stores = {each.with_suffix("") for each in files if each.suffix == SUFFIX}
     files = [each for each in files if each.suffix == SUFFIX or each.with_name(bare_name(each)) not in stores]
-    tables = [each for each in files if _format(each)]
-    if not tables:
+    known = [each for each in files if _format(each)]
+    if not known:
         raise ValueError(f"{root} holds no samples: {_FORMS}")
+    tables = [each for each in known if each.suffix != SUFFIX or not samples.nothing_measured(each)]
+    if not tables:
+        raise ValueError(f"{root}: no row of any sweep was measured; the rows say why")
     return tuple(tables), tuple(each for each in files if each not in tables)
 
 

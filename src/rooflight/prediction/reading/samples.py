@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,23 @@ from rooflight.records.sample_file import SUFFIX
 from rooflight.records.sample_file import read as read_store
 from rooflight.records.samples import Header, Status, undisturbed_s
 
+_OK = re.compile(rb'"status"\s*:\s*"ok"')
+
 
 def recognised(path: Path, columns: Sequence[str]) -> bool:  # noqa: ARG001 - it has no columns
     """Whether a file has the sampler's ending."""
     return path.suffix == SUFFIX
+
+
+def nothing_measured(path: Path) -> bool:
+    """Whether a file of the sampler has no row that is ok. False for one that is broken: reading it says how."""
+    try:
+        if _OK.search(path.read_bytes()):
+            return False  # without parsing: most files have such a row
+        _, rows = read_store(path)
+    except (OSError, ValueError):
+        return False
+    return all(row.status is not Status.OK for row in rows.values())
 
 
 def read(path: Path) -> tuple[MeasuredTable]:
