@@ -65,6 +65,7 @@ SEAMS: dict[str, tuple[Any, str]] = {
     "marks": (HostMarks, "cut"),
     "the look of a call": (spans, "look_of"),
     "a hook in backward": (spans, "_call_before"),
+    "meeting an op": (dispatch, "reader_of"),
     "reading an op": (dispatch, "_current_graph_task_id"),
     "entering or leaving a module": (DispatchSource, "enter_module"),
     "the name of a function": (functions, "function_name"),

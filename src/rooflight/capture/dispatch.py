@@ -51,6 +51,10 @@ _QUESTIONS = frozenset(
 Handler = Callable[..., Any]
 
 
+def _note_nothing(_args: Any, _kwargs: Any, _out: Any, _context: int) -> None:
+    """The reader of an op for which none could be made."""
+
+
 class DispatchSource(TorchDispatchMode):
     """Sees each op below autograd, so forward, backward, optimizer and collectives alike.
 
@@ -152,7 +156,11 @@ class DispatchSource(TorchDispatchMode):
             known: tuple[Handler, Reader | None] = getattr(self, handler), None
         else:
             run = getattr(func, "_op", func)  # what OpOverload.__call__ calls, without its Python frame
-            known = run, reader_of(schema_of(func), self.tape)
+            try:
+                known = run, reader_of(schema_of(func), self.tape)
+            except Exception as error:
+                self.fail(error)
+                return run, _note_nothing
         self._ops[id(func)] = known
         return known
 
