@@ -67,7 +67,7 @@ SEAMS: dict[str, tuple[Any, str]] = {
     "a hook in backward": (spans, "_call_before"),
     "meeting an op": (dispatch, "reader_of"),
     "reading an op": (dispatch, "_current_graph_task_id"),
-    "entering or leaving a module": (DispatchSource, "enter_module"),
+    "entering or leaving a module": (DispatchSource, "move"),
     "the name of a function": (functions, "function_name"),
     "beginning a recording": (recorder.record, "__enter__"),
     "ending a recording": (recorder.record, "__exit__"),
