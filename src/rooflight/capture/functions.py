@@ -67,7 +67,10 @@ class FunctionSource(TorchFunctionMode):
         try:
             return func(*args, **(kwargs or {}))
         finally:
-            source.move(source.module, outer)
+            try:
+                source.move(source.module, outer)
+            except Exception as error:
+                source.fail(error)
 
 
 def function_name(func: Any) -> str:
