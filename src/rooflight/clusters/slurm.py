@@ -91,8 +91,12 @@ def nodes(partition: str | None = None) -> tuple[SlurmNode, ...]:
     Raises ValueError for a partition that is not there, RuntimeError where the controller does not answer.
     """
     partition = partition or os.environ.get("SBATCH_PARTITION")
+    try:
+        listed = ask("sinfo", "--noheader", "--Node", "--format=%N|%P|%T|%G")
+    except RuntimeError as error:
+        raise RuntimeError(f"no SLURM cluster answers: run this where sinfo lists the nodes ({error})") from None
     found = []
-    for line in ask("sinfo", "--noheader", "--Node", "--format=%N|%P|%T|%G").splitlines():
+    for line in listed.splitlines():
         name, where, now, resources = line.split("|")
         if where.rstrip("*") == partition or (partition is None and where.endswith("*")):
             gpus = sum(int(count) for count in re.findall(r"\bgpu(?::[^:,()]+)?:(\d+)", resources))

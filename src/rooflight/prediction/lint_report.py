@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rooflight.devices.spec import roofs_used_by
@@ -69,61 +69,71 @@ def report_of(
         by_table[finding.source, finding.kernel, finding.device].append(finding)
     rows = sum(map(len, tables))
     flagged = {_key(table): len(_rows(by_table[_key(table)])) for table in tables}
-    with_findings = sorted((table for table in tables if by_table[_key(table)]), key=lambda each: -flagged[_key(each)])
-    notes = []
-    if unread := sum(path.suffix != SUFFIX for path in skipped):
-        notes.append(f"Not checked: {unread} CSV files of an unknown format.")
-    if unmeasured := len(skipped) - unread:
-        notes.append(f"Not checked: {unmeasured} sweeps of which no shape could be measured; their rows say why.")
-    unknown = Counter(table.kernel for table in tables if not table.known)
-    notes += [
-        f'No operator "{kernel}" is known, so its rows have no bound: {count} {"table" if count == 1 else "tables"}.'
-        for kernel, count in sorted(unknown.items())
-    ]
     total = sum(flagged.values())
+    labels = {_key(table): table.label for table in tables}
     return Report(
         title=f"Lint of {root}",
         data=_data(root, tables, by_table, skipped),
         facts=(
-            ("Files", len({table.source for table in tables})),
-            ("Tables", len(tables)),
-            ("Tables without findings", len(tables) - len(with_findings)),
-            ("Rows", rows),
-            ("Rows flagged", total),
-            ("Share flagged", Quantity(total / rows, "%")),
-            ("Roofs from", roofs_used_by(table.device for table in tables)),
+            ("files", len({table.source for table in tables})),
+            ("tables", len(tables)),
+            ("tables without findings", sum(not by_table[_key(table)] for table in tables)),
+            ("rows", rows),
+            ("rows flagged", total),
+            ("share flagged", Quantity(total / rows, "%")),
+            ("roofs from", roofs_used_by(table.device for table in tables)),
         ),
-        tables=(
-            Table(
-                id="tables",
-                title="Tables with findings",
-                columns=(
-                    Column("Table"),
-                    Column("Device"),
-                    Column("Rows"),
-                    Column("Flagged"),
-                    Column("Share", "%"),
-                    Column("Findings"),
-                ),
-                rows=tuple(
-                    (
-                        table.label,
-                        table.device.name,
-                        len(table),
-                        flagged[_key(table)],
-                        flagged[_key(table)] / len(table),
-                        _counts(by_table[_key(table)]),
-                    )
-                    for table in with_findings
-                ),
-                top=top,
-                optional=("Share",),
-                note="A row counts once however many findings it has; findings on a whole column flag no row.",
-            ),
-            _worst(findings, {_key(table): table.label for table in tables}, top),
-        ),
-        notes=tuple(notes),
+        tables=(_with_findings(tables, by_table, flagged, top), _worst(findings, labels, top)) if findings else (),
+        notes=tuple(_notes(tables, skipped)),
         conclusion=_conclusion(total, sum(count > 0 for count in flagged.values()), len(findings)),
+    )
+
+
+def _notes(tables: Sequence[MeasuredTable], skipped: Sequence[Path]) -> Iterator[str]:
+    """What was not checked, or not against a bound."""
+    if unread := sum(path.suffix != SUFFIX for path in skipped):
+        yield f"Not checked: {unread} CSV files of an unknown format."
+    if unmeasured := len(skipped) - unread:
+        yield f"Not checked: {unmeasured} sweeps of which no shape could be measured; their rows say why."
+    unknown = Counter(table.kernel for table in tables if not table.known)
+    for kernel, count in sorted(unknown.items()):
+        these = "1 table" if count == 1 else f"{count} tables"
+        yield f'No operator "{kernel}" is known, so its rows have no bound: {these}.'
+
+
+def _with_findings(
+    tables: Sequence[MeasuredTable],
+    by_table: Mapping[_Key, Sequence[Finding]],
+    flagged: Mapping[_Key, int],
+    top: int,
+) -> Table:
+    """The tables in which something was found, the one with most flagged rows first."""
+    shown = sorted((table for table in tables if by_table[_key(table)]), key=lambda each: -flagged[_key(each)])
+    return Table(
+        id="tables",
+        title="Tables with findings",
+        columns=(
+            Column("table"),
+            Column("device"),
+            Column("rows"),
+            Column("flagged"),
+            Column("share", "%"),
+            Column("findings"),
+        ),
+        rows=tuple(
+            (
+                table.label,
+                table.device.name,
+                len(table),
+                flagged[_key(table)],
+                flagged[_key(table)] / len(table),
+                _counts(by_table[_key(table)]),
+            )
+            for table in shown
+        ),
+        top=top,
+        optional=("share",),
+        note="A row counts once however many findings it has; findings on a whole column flag no row.",
     )
 
 
@@ -146,7 +156,7 @@ def _worst(findings: Sequence[Finding], labels: Mapping[_Key, str], top: int) ->
     return Table(
         id="findings",
         title="Worst findings of each rule",
-        columns=(Column("Rule"), Column("Table"), Column("Device"), Column("Line"), Column("Evidence")),
+        columns=(Column("rule"), Column("table"), Column("device"), Column("line"), Column("evidence")),
         rows=tuple(
             (f"{f.rule} ({f.direction})", labels[f.source, f.kernel, f.device], f.device, f.line, f.evidence)
             for _, _, f in (*chosen, *ranked[top:])
