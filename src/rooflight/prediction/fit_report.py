@@ -11,9 +11,10 @@ from typing import Final
 from rooflight.devices.spec import roofs_used_by
 from rooflight.prediction.lint import Finding, Rule
 from rooflight.prediction.measured_table import MeasuredTable
+from rooflight.prediction.model import Expert, Model
 from rooflight.prediction.predictor import Predictor
 from rooflight.records.document import Document, Fields
-from rooflight.records.report import Cell, Column, Report, Table
+from rooflight.records.report import Column, Report, Table
 
 _STALE: Final = 0.01
 """A share of times that beat a calibration, from which the calibration is at fault rather than the times."""
@@ -56,40 +57,10 @@ def report_of(
     taught.sort(key=lambda pair: (-pair[0].rows, pair[0].key, -pair[1].rows))
     times = sum(table.seconds.size for table in tables)
     flagged = len({finding.place for finding in findings if finding.line})
-    rows: list[tuple[Cell, ...]] = [
-        (
-            model.key,
-            expert.device,
-            expert.rows,
-            expert.error,
-            _factors(expert.inside),
-            _factors(expert.outside),
-        )
-        for model, expert in taught
-    ]
-    notes = [f"{key}: {count} times are too few to learn from." for key, count in sorted(few.items())]
-    unknown = sorted({table.kernel for table in tables if not table.known})
-    if unknown:
-        notes.append(f"Skipped, because no such operator is registered: {', '.join(unknown)}.")
-    notes += _beaten_calibrations(tables, findings)
-    if left := predictor.left_by_others(folder):
-        notes.append(
-            f"{folder} also holds {left} models of earlier fits, which are used too: delete those that should not be."
-        )
     return Report(
         title=f"Models in {folder}",
         data=FitDocument(
-            models=tuple(
-                ModelData(
-                    key=model.key,
-                    device=expert.device,
-                    rows=expert.rows,
-                    error=expert.error,
-                    inside=expert.inside,
-                    outside=expert.outside,
-                )
-                for model, expert in taught
-            ),
+            models=tuple(_data(model, expert) for model, expert in taught),
             unseen_device={model.key: model.unseen for model in predictor.models.values()},
             too_few=dict(few),
             times=times,
@@ -101,25 +72,64 @@ def report_of(
             ("left out, flagged by lint", flagged),
             ("roofs from", roofs_used_by(table.device for table in tables)),
         ),
-        tables=(
-            Table(
-                id="models",
-                title="By kind of work and device",
-                columns=(
-                    Column("kind"),
-                    Column("device"),
-                    Column("times"),
-                    Column("error", "%"),
-                    Column("true / predicted, 90 %"),
-                    Column("larger than sampled"),
-                ),
-                rows=tuple(rows),
-                optional=("larger than sampled",),
-                note="Error: mean absolute percentage error of held-out times. Nine in ten lie in true / predicted.",
-            ),
+        tables=(_models(taught),),
+        notes=(
+            *(f"{key}: {count} times are too few to learn from." for key, count in sorted(few.items())),
+            *_skipped(tables),
+            *_beaten_calibrations(tables, findings),
+            *_earlier_fits(predictor, folder),
         ),
-        notes=tuple(notes),
     )
+
+
+def _data(model: Model, expert: Expert) -> ModelData:
+    return ModelData(
+        key=model.key,
+        device=expert.device,
+        rows=expert.rows,
+        error=expert.error,
+        inside=expert.inside,
+        outside=expert.outside,
+    )
+
+
+def _models(taught: Sequence[tuple[Model, Expert]]) -> Table:
+    return Table(
+        id="models",
+        title="By kind of work and device",
+        columns=(
+            Column("kind"),
+            Column("device"),
+            Column("times"),
+            Column("error", "%"),
+            Column("true / predicted, 90 %"),
+            Column("larger than sampled"),
+        ),
+        rows=tuple(
+            (
+                model.key,
+                expert.device,
+                expert.rows,
+                expert.error,
+                _factors(expert.inside),
+                _factors(expert.outside),
+            )
+            for model, expert in taught
+        ),
+        optional=("larger than sampled",),
+        note="Error: mean absolute percentage error of held-out times. Nine in ten lie in true / predicted.",
+    )
+
+
+def _skipped(tables: Sequence[MeasuredTable]) -> Iterator[str]:
+    unknown = sorted({table.kernel for table in tables if not table.known})
+    if unknown:
+        yield f"Skipped, because no such operator is registered: {', '.join(unknown)}."
+
+
+def _earlier_fits(predictor: Predictor, folder: Path) -> Iterator[str]:
+    if left := predictor.left_by_others(folder):
+        yield f"{folder} also holds {left} models of earlier fits, which are used too: delete those that should not be."
 
 
 def _beaten_calibrations(tables: Sequence[MeasuredTable], findings: Sequence[Finding]) -> Iterator[str]:
