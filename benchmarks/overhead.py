@@ -117,7 +117,7 @@ def main() -> None:
             "null dispatch mode": NullMode,
             "null dispatch mode, empty module hooks": null_mode_and_hooks,
             "rooflight.record": lambda model=model: rl.record(model),
-            "rooflight.record, memory watched": lambda model=model: rl.record(model, memory=True),
+            "rooflight.record, following memory": lambda model=model: rl.record(model, memory=True),
             "rooflight.record, host times": lambda model=model: rl.record(model, times=True),
             "profiler, as rooflight.measure uses it": lambda: profile(use_cpu=True, use_kineto=True),
             "profiler with shapes": lambda: profile(use_cpu=True, use_kineto=True, record_shapes=True),

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from rooflight.tracking import log_training_sol as log_training_sol
     from rooflight.tracking import sol_nvtx_range as sol_nvtx_range
     from rooflight.tracking import sol_profile as sol_profile
+    from rooflight.version import __version__ as __version__
 
 _HOMES = {
     "Analysis": "rooflight.roofline.analysis",
@@ -93,5 +94,8 @@ announce(Drawing(on_terminal=_on_terminal, in_notebook=_in_notebook))
 
 __all__ = [*_HOMES, *_NAMESPACES]  # noqa: PLE0604 - names of the tables above
 __getattr__, __dir__ = lazy_exports(
-    __name__, _HOMES | dict.fromkeys(_OF_TRACKING, "rooflight.tracking"), _NAMESPACES, needs={"measure": "torch"}
+    __name__,
+    _HOMES | dict.fromkeys(_OF_TRACKING, "rooflight.tracking") | {"__version__": "rooflight.version"},
+    _NAMESPACES,
+    needs={"measure": "torch"},
 )

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import rooflight as rl
 from rooflight.cli import endings
 from rooflight.cli.endings import Interrupted, ended, interrupted, tell
 
@@ -165,7 +166,7 @@ def test_names_that_are_not_utf8(tmp_path):
 def test_versions(run):
     code, out, _ = run("--version")
     assert code == 0
-    assert out.startswith("rooflight ")
+    assert out.startswith(f"rooflight {rl.__version__} (")
     assert f"Python {sys.version_info.major}.{sys.version_info.minor}" in out
     assert ", torch 2." in out
 

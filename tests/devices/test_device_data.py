@@ -174,6 +174,7 @@ MATRIX = {
     "float4": "fp4_matrix_tflops_dense",
 }
 ROUNDED = ("V100-PCIE-16GB", "V100-PCIE-32GB")  # the table prints 14.0 of 14.13 TFLOP/s, and measurements pass it
+CLOCKS_OF_DRIVERS = {"B200-SXM": 1965}  # where the table has no clock
 TEXTS = ("vendor", "architecture", "compute_capability", "form_factor", "memory_type", "confidence")
 
 
@@ -211,7 +212,7 @@ def test_every_value_of_the_table(row):
     assert [level.capacity_bytes for level in sheet.memory[:-1]] == [si(text, MIB) for text in caches]
     assert ("L2" in [level.name for level in sheet.memory]) == bool(row["l2_cache_mb"])
     assert spec.unit_count == si(row["sm_or_cu_count"], 1)
-    assert spec.boost_clock_mhz == si(row["boost_clock_mhz"], 1)
+    assert spec.boost_clock_mhz == CLOCKS_OF_DRIVERS.get(spec.name, si(row["boost_clock_mhz"], 1))
     assert spec.tdp_w == si(row["tdp_w"], 1)
     links = {link.name: link.bytes_per_s for link in spec.links}
     if row["pcie_gen"]:

@@ -67,6 +67,18 @@ def test_the_clock_scales_arithmetic_from_the_clock_of_each_peak():
     assert fast.matrix_clock_headroom == 1
 
 
+def test_a_locked_clock_leaves_b200_no_less_than_its_units_do():
+    # 148 SMs; 8192 BF16 FLOPs a clock and SM, twice that at FP8, half at TF32; 128 FMA = 256 FLOPs on the vector units
+    slow = at_clock(get("B200-SXM"), "1.5GHz")
+    for precision, flops in (("bf16", 8192), ("fp16", 8192), ("fp8", 16384), ("fp4", 32768), ("tf32", 4096)):
+        units = 148 * flops * 1.5e9
+        assert units <= slow.matrix_peak(precision) <= 1.03 * units, precision
+    assert slow.vector_peak("fp32") >= 148 * 256 * 1.5e9
+    assert get("B200-SXM").matrix_clock_headroom == 1965 / 1814
+    with pytest.raises(ValueError, match=r"2 GHz is above the highest clock of B200-SXM, 1\.965 GHz"):
+        at_clock(get("B200-SXM"), "2GHz")
+
+
 def test_the_clock_leaves_memory_links_and_caches():
     slow = at_clock(A100, "500MHz")
     assert slow.memory == A100.memory
@@ -146,8 +158,8 @@ def test_what_the_device_does_not_have_is_one_line():
         in_precision(T4, "bf16")
     with pytest.raises(ValueError, match=r"1\.5 GHz is above the highest clock of A100-SXM4-80GB, 1\.41 GHz"):
         at_clock(A100, "1.5GHz")
-    with pytest.raises(ValueError, match="B200-SXM has no clock listed"):
-        at_clock(get("B200-SXM"), "1.5GHz")
+    with pytest.raises(ValueError, match=r"GB200 \(per GPU\) has no clock listed"):
+        at_clock(get("GB200 (per GPU)"), "1.5GHz")
     cpu = DeviceSpec(name="a CPU", vendor="", architecture="", kind="cpu", calibrated=Roofs(source="measured"))
     with pytest.raises(ValueError, match="a CPU has no datasheet"):
         at_clock(cpu, "1.5GHz")

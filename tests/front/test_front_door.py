@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import subprocess
 import sys
 import types
@@ -29,6 +30,17 @@ def test_every_name_can_be_imported_from_rooflight():
     for name in (*ALWAYS, *OF_TRACKING):
         assert getattr(rl, name) is not None
         assert name in dir(rl)
+
+
+def test_the_version_is_that_of_the_installed_package():
+    assert rl.__version__ == importlib.metadata.version("rooflight")
+    assert "__version__" in dir(rl)
+    hidden = (
+        "import importlib.metadata as m, rooflight as rl\n"
+        "def version(name): raise m.PackageNotFoundError(name)\n"
+        "m.version = version; print(rl.__version__)"
+    )
+    assert python(hidden) == "0+unknown\n"  # a folder of sources on the path, not installed
 
 
 def test_what_is_for_training_loops_lives_in_tracking():

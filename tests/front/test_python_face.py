@@ -123,7 +123,7 @@ def test_a_device_can_be_the_path_of_its_file():
         (lambda: rl.analyze([session()], H100), TypeError, "not list"),
         (lambda: rl.analyze("gpt2", H100), FileNotFoundError, "no saved session gpt2: .* rooflight analyze"),
         (lambda: rl.analyze("x.session", H100), FileNotFoundError, r"no saved session x\.session: pass a Session"),
-        (lambda: rl.analyze(Path("/"), H100), FileNotFoundError, "no saved session /"),
+        (lambda: rl.analyze(Path("/"), H100), IsADirectoryError, "/ is a folder: pass a Session, a recording, or"),
         (lambda: rl.analyze(rl.record(), H100), RuntimeError, r"still open: read \.session after the with block"),
         (lambda: rl.analyze(session(), object()), TypeError, r"a device is a name such as .* not object"),
         (lambda: rl.analyze(session(), 3), TypeError, "not int"),

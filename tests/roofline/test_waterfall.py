@@ -15,7 +15,7 @@ def test_each_level_is_a_gap_above_the_one_before():
     assert [gap.name for gap in gaps] == [
         "program bound",
         "no overlap, no reuse between kernels",
-        "memory traffic that fusion would save",
+        "data movement that fusion would save",
         "kernels slower than their bound",
         "overhead and idle",
     ]

@@ -62,7 +62,7 @@ def test_a_reference_that_does_not_compile_is_scored_without(files, monkeypatch)
         ("return self.layer(x).relu()[:4]", "result has shape [4, 8], the reference's [16, 8]"),
         ("return self.layer(x).relu() / 0", "result has NaN in "),
         ("return (self.layer(x).relu(), x)", "returns 2 values ([0], [1]), the reference returns one Tensor"),
-        ("return None", "returns 0 values (), the reference returns one Tensor"),
+        ("return None", "returns nothing, the reference returns one Tensor"),
         ("y = self.layer(x).relu()\nx.zero_()\nreturn y", "changes its input 0 in place, as the reference does not"),
         ("raise KeyError('no kernel')", "raised KeyError: 'no kernel' (solution.py:"),
         ("import sys\nsys.exit(0)", "raised SystemExit: 0 (solution.py:"),
@@ -218,7 +218,18 @@ def test_a_solution_that_needs_cuda_says_so(files):
     with pytest.raises(TargetError, match="ModelNew allocates on cuda explicitly, this run is on cpu"):
         score(files.reference(), files.solution(old="nn.Linear(width, 8)", new="nn.Linear(width, 8).cuda()"))
     why = scored(files, "return self.layer(x.cuda()).relu()").checked.why
-    assert "solution.py allocates on cuda explicitly, this run is on cpu" in why
+    assert why == (
+        "solution.py allocates on cuda explicitly, this run is on cpu: "
+        'leave out device="cuda" and .cuda() (solution.py:10 in forward)'
+    )
+
+
+def test_a_file_with_null_bytes_is_refused_in_one_line(files):
+    binary = files.folder / "binary.py"
+    binary.write_bytes(b"import torch\0\n")
+    for pair in ((files.reference(), binary), (binary, files.solution())):
+        with pytest.raises(TargetError, match=r"binary\.py: syntax error: source .* null bytes"):
+            score(*pair, compiled=False)
 
 
 def test_a_reference_that_raises_is_no_fault_of_the_solution(files):

@@ -92,13 +92,15 @@ def _versions() -> str:
     from importlib.metadata import version as version_of
     from platform import python_version
 
+    from rooflight.version import __version__
+
     found = [f"Python {python_version()}"]
     for package in ("torch", "transformers"):
         try:
             found.append(f"{package} {version_of(package)}")
         except PackageNotFoundError:
             found.append(f"no {package}")
-    return f"rooflight {version_of('rooflight')} ({', '.join(found)})"
+    return f"rooflight {__version__} ({', '.join(found)})"
 
 
 _format_others = warnings.formatwarning

@@ -43,7 +43,7 @@ def analyze(
     ``predicted`` does.
 
     Raises ValueError for an unknown device and a damaged file, FileNotFoundError for a path where no file is,
-    RuntimeError for a recording that is still open, TypeError for anything else.
+    IsADirectoryError for a folder, RuntimeError for a recording that is still open, TypeError for anything else.
     """
     if isinstance(session, str | PathLike):
         path = fspath(session)
@@ -59,11 +59,14 @@ def analyze(
 
 
 def _saved(path: str) -> Session:
+    wanted = (
+        "pass a Session, a recording, or the path of a file that Session.save wrote; "
+        "presets and functions are targets of the command rooflight analyze"
+    )
+    if Path(path).is_dir():
+        raise IsADirectoryError(f"{path} is a folder: {wanted}")
     if not Path(path).is_file():
-        raise FileNotFoundError(
-            f"no saved session {path}: pass a Session, a recording, or the path of a file that Session.save wrote; "
-            "presets and functions are targets of the command rooflight analyze"
-        )
+        raise FileNotFoundError(f"no saved session {path}: {wanted}")
     return read_session(path)
 
 

@@ -46,8 +46,8 @@ def conclusion(analysis: Analysis) -> str:
     totals = analysis.totals
     if not totals.calls:
         return (
-            "No ops were recorded: they ran in another thread or process, where a recording does not see them, or the "
-            "program did nothing. A recording sees the ops of the thread that opened it: open it in the one that works."
+            "No ops were recorded: the program ran none while the recording was open, or ran them in another thread or "
+            "process. A recording sees the ops of the thread that opened it: open it in the thread that works."
         )
     if not totals.op_bound_s:
         return "The recorded ops do no work that a roof of this device bounds."

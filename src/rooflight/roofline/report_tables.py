@@ -24,6 +24,8 @@ _ERROR: Final = Column("error", "%")
 
 def analysis_tables(analysis: Analysis, top: int) -> Iterable[Table]:
     """All tables for which the analysis has rows; ``top`` is how many rows of long ones are shown."""
+    if not analysis.totals.calls:
+        return  # the conclusion says why
     yield waterfall_table(analysis)
     yield _group_table("By phase", "phase", analysis, top=max(top, _FEW_PHASES))
     yield _group_table("By layer type", "layer", analysis, top=top)

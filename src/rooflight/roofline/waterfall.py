@@ -69,7 +69,7 @@ def waterfall_of(
     levels: list[tuple[str, float | None, str]] = [
         ("program bound", program_bound_s, "another algorithm: fewer FLOPs or bytes"),
         ("no overlap, no reuse between kernels", fused_bound_s, "overlap, reuse across kernels"),
-        ("memory traffic that fusion would save", op_bound_s, "torch.compile, fused kernels and optimizers"),
+        ("data movement that fusion would save", op_bound_s, "torch.compile, fused kernels and optimizers"),
         (_KERNELS, ops_measured_s, "better kernels, aligned shapes, lower precision"),
         *_communication(exchange, busy_s),
         (_OVERHEAD, measured_s, "torch.compile, CUDA graphs, a bigger batch"),

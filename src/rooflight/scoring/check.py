@@ -9,7 +9,7 @@ from typing import Any, Final
 from rooflight.scoring.outputs import Difference, compare, copied, same_tensors
 from rooflight.scoring.result import Checked
 from rooflight.scoring.trials import Run
-from rooflight.workloads.errors import RunFailed
+from rooflight.workloads.errors import STEP_FAILED, RunFailed
 from rooflight.workloads.problem import same_numbers
 
 DRAWS: Final = 5
@@ -74,7 +74,7 @@ class _Draw:
             with same_numbers():
                 self.given = solution(ours)
         except RunFailed as error:
-            self.why = f"raised {str(error).removeprefix('the step failed: ')}"
+            self.why = str(error).replace(STEP_FAILED, "raised ", 1)
             return
         self.kept = copied(self.given)  # a later call may write over it
         changed = [number for number, pair in enumerate(zip(ours, theirs, strict=True)) if not same_tensors(*pair)]

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+from rooflight.records.quantity import count_of
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -127,7 +129,7 @@ def _form(leaves: list[tuple[str, Any]]) -> str:
     if len(leaves) == 1 and leaves[0][0] == "result":
         return f"one {type(leaves[0][1]).__name__}"
     names = [name.removeprefix("result") for name, _ in leaves[:4]] + ["…"] * (len(leaves) > 4)
-    return f"{len(leaves)} values ({', '.join(names)})"
+    return f"{count_of(len(leaves), 'value')} ({', '.join(names)})" if leaves else "nothing"
 
 
 def _compared(name: str, expected: Any, given: Any, tolerance: float | None, tf32: bool) -> Difference:

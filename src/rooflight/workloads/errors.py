@@ -15,6 +15,9 @@ class RunFailed(RuntimeError):  # noqa: N818 - named for what happened; the step
     """The step itself raised: one line with what and where, the original chained. Exit code 1."""
 
 
+STEP_FAILED: Final = "the step failed: "
+"""How the RunFailed of a step begins that raised an error of its own."""
+
 _LONGEST: Final = 300  # transformers lists all its models in some errors
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rooflight.workloads.build import torch_device
-from rooflight.workloads.errors import TargetError, missing_package, place_of, told_in_one_line
+from rooflight.workloads.errors import RunFailed, TargetError, missing_package, place_of, told_in_one_line
 from rooflight.workloads.extras import need_torch
 from rooflight.workloads.steps import guarded
 from rooflight.workloads.user_code import imported, on_path, parsed
@@ -206,7 +206,7 @@ def _explaining(run: Callable[[], Any], path: Path, place: torch.device) -> Call
             told = _explained(error, path, place)
             if told is None:
                 raise
-            raise RuntimeError(f"{path.name} {told}") from error
+            raise RunFailed(f"{path.name} {told}") from error  # has the place already
 
     return explained
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooflight.workloads.build import quiet_transformers
-from rooflight.workloads.errors import RunFailed, TargetError, told_in_one_line
+from rooflight.workloads.errors import STEP_FAILED, RunFailed, TargetError, told_in_one_line
 from rooflight.workloads.extras import need_torch
 from rooflight.workloads.kinds import Mode
 from rooflight.workloads.optimizers import TITLES, make_optimizer
@@ -89,7 +89,7 @@ def guarded(run: Callable[[], Any], *, prefer: Path | None = None) -> Callable[[
         except (RunFailed, TargetError):
             raise
         except (Exception, SystemExit) as error:
-            raise RunFailed(f"the step failed: {told_in_one_line(error, prefer=prefer)}") from error
+            raise RunFailed(f"{STEP_FAILED}{told_in_one_line(error, prefer=prefer)}") from error
 
     return step
 

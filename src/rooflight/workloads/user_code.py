@@ -70,7 +70,8 @@ def parsed(path: Path) -> ast.Module:
     try:
         return ast.parse(path.read_bytes(), filename=str(path))
     except SyntaxError as error:
-        raise TargetError(f"{path.name}:{error.lineno}: syntax error: {error.msg}") from error
+        line = "" if error.lineno is None else f":{error.lineno}"  # unknown in a file with null bytes
+        raise TargetError(f"{path.name}{line}: syntax error: {error.msg}") from error
     except (OSError, ValueError) as error:
         raise TargetError(f"cannot read {path}: {error}") from error
 
