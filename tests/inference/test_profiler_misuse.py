@@ -224,8 +224,15 @@ def test_an_error_inside_the_profiler_does_not_reach_the_engine(make, monkeypatc
     def fail(*_args, **_kwargs):
         raise RuntimeError("a bug")
 
-    for name in ("reduced", "token_count", "print_line", "run_line", "save_results", "save_config_of"):
-        monkeypatch.setattr(f"rooflight.inference.profiler.{name}", fail)
+    for name in (
+        "told.reduced",
+        "told.token_count",
+        "profiler.print_line",
+        "profiler.run_line",
+        "profiler.save_results",
+        "profiler.save_config_of",
+    ):
+        monkeypatch.setattr(f"rooflight.inference.{name}", fail)
     monkeypatch.setattr(prof.results, "finish", fail)
     with prof.step_timing_ctx():
         prof.set_step_seq_len([1])

@@ -13,22 +13,24 @@ import sys
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rooflight.capture.marks import Found
 from rooflight.inference.config import Domain, ProfilerConfig, given_in
-from rooflight.inference.kv_length import LengthBins, reduced, token_count
+from rooflight.inference.kv_length import LengthBins, token_count
 from rooflight.inference.meter import Meter
 from rooflight.inference.problems import Problems
 from rooflight.inference.ranks import barrier, rank_and_world
 from rooflight.inference.results import Results, run_line
 from rooflight.inference.run_names import folder_name, generate_run_name
 from rooflight.inference.saving import print_line, save_config_of, save_results
+from rooflight.inference.serving import Requests
 from rooflight.inference.steps import Run
 from rooflight.inference.timers import OFF, Labels, Timer
+from rooflight.inference.told import Kept, Told
 from rooflight.machine.clocks import CudaDevice, Device
 
 if TYPE_CHECKING:
@@ -88,9 +90,9 @@ class Profiler:
         self._step: Timer = OFF if self.disabled and not self._barrier else _Step(self)
         self._depth = 0
         self._measuring = False
-        self._tokens: Any = None
-        self._length: Any = None
-        self._pending: deque[tuple[Run, Callable[[], Found | None], Found | None, Any, Any]] = deque()
+        self._told = Told(self.cfg.kv_len_reduce, self.problems)
+        self._pending: deque[tuple[Run, Callable[[], Found | None], Found | None, Kept]] = deque()
+        self.requests = Requests(clock, self.problems)
         self._saved_steps = 0
         self._hooks: ModelHooks | None = None
         if not self.disabled:
@@ -167,7 +169,7 @@ class Profiler:
         when its step is.
         """
         if self._measuring:
-            self._tokens = self._kept(n)
+            self._told.tokens = self._copied(n)
         else:
             self._not_in_step("set_step_tokens")
 
@@ -176,9 +178,20 @@ class Profiler:
         tensor, which ``cfg.kv_len_reduce`` makes one. A tensor on a device is read when its step is.
         """
         if self._measuring:
-            self._length = kv_len if type(kv_len) is int else self._kept(kv_len)
+            self._told.length = kv_len if type(kv_len) is int else self._copied(kv_len)
         else:
             self._not_in_step("set_step_seq_len")
+
+    def set_step_speculation(self, proposed: Any, accepted: Any, depth: Any = None) -> None:
+        """Draft tokens proposed in the open step, and those of them that the target accepted, without the token that it
+        adds itself: numbers for one sequence, one per sequence in a list, array or tensor for a batch (``proposed`` and
+        ``depth`` may be one number for all). Of a tree ``proposed`` are all nodes, and ``depth`` is the length of its
+        longest path. A step in which this is called is *speculative*; its tokens are set with ``set_step_tokens``.
+        """
+        if self._measuring:
+            self._told.drafts = (self._copied(proposed), self._copied(accepted), self._copied(depth))
+        else:
+            self._not_in_step("set_step_speculation")
 
     def cuda_bucket_timer(self, bucket: str) -> Timer:
         """``rooflight.inference.cuda_bucket_timer`` of this profiler, whether it is the active one or not."""
@@ -193,6 +206,23 @@ class Profiler:
         self._publish = publish
         if publish is not None and self._measuring:
             publish(*self._finders)
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def begin_request(self, request_id: Hashable, prompt_tokens: int | None = None) -> None:
+        """A request arrives, in an open run. Requests of warm-up runs are not measured."""
+        if not self.disabled:
+            self.requests.begin(request_id, prompt_tokens, self._run, warming_up=self._warming_up)
+
+    def request_tokens(self, request_id: Hashable, n: Any = 1) -> None:
+        """``n`` tokens are delivered to a request now, all at once: a number, on the host."""
+        if not self.disabled:
+            self.requests.deliver(request_id, n)
+
+    def end_request(self, request_id: Hashable) -> None:
+        """A request is done; it may be after the end of its run."""
+        if not self.disabled:
+            self.requests.end(request_id)
 
     # -- hooks --------------------------------------------------------------------------------------------------------
 
@@ -268,7 +298,7 @@ class Profiler:
                 meter.before()
                 if self._barrier:
                     self._wait_for_ranks()
-                self._tokens = self._length = None
+                self._told.forget()
                 self._measuring = True
                 if self._publish is not None:
                     self._publish(*self._finders)
@@ -299,7 +329,7 @@ class Profiler:
                     run.lost += 1
                 else:
                     run.raised += raised
-                    self._pending.append((run, read, on_host, self._tokens, self._length))
+                    self._pending.append((run, read, on_host, self._told.kept()))
                     if len(self._pending) >= _BATCH:
                         self._take()
                 self.results.own_ns += self._clock() - begun_ns
@@ -319,7 +349,7 @@ class Profiler:
     def _take(self, *, all_of_them: bool = False) -> None:
         """Take the steps that the device has done, the oldest first."""
         while self._pending:
-            run, read, on_host, tokens, length = self._pending[0]
+            run, read, on_host, kept = self._pending[0]
             try:
                 found = read()
             except Exception as error:
@@ -335,7 +365,7 @@ class Profiler:
                 self.problems.note(f"the device was more than {_MOST_PENDING} steps behind: steps were not measured")
                 continue
             self._pending.popleft()
-            run.add(found, on_host, self._read_tokens(tokens), self._read_length(length), self.results.samples)
+            run.add(found, on_host, self._told.read(kept, run.batch), self.results.samples)
 
     def _drain(self, meter: Meter) -> None:
         try:
@@ -343,31 +373,8 @@ class Profiler:
         except Exception as error:  # what the device had done by then can still be read
             self.problems.error("waiting for the device", error)
 
-    def _read_tokens(self, tokens: Any) -> int | None:
-        try:
-            return None if tokens is None else token_count(tokens)
-        except Exception as error:
-            self.problems.note(f"set_step_tokens: {error}")
-            return None
-
-    def _read_length(self, length: Any) -> float | None:
-        try:
-            return None if length is None else reduced(length, self.cfg.kv_len_reduce)
-        except Exception as error:
-            self.problems.note(f"set_step_seq_len: {error}")
-            return None
-
-    def _kept(self, value: Any) -> Any:
-        """A value to be read later, when the engine may have changed it: of a tensor a copy, which on a device is only
-        queued.
-        """
-        try:
-            if getattr(value, "is_cuda", False) and self._meter is not None and self._meter.device is not None:
-                return value.detach().to("cpu", non_blocking=True)
-            return value.tolist() if hasattr(value, "tolist") else list(value) if isinstance(value, list) else value
-        except Exception as error:
-            self.problems.error("set_step", error)
-            return None
+    def _copied(self, value: Any) -> Any:
+        return self._told.copied(value, on_device=self._meter is not None and self._meter.device is not None)
 
     def _not_in_step(self, call: str) -> None:
         if not (self.disabled or self._warming_up):

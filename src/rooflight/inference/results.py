@@ -15,6 +15,7 @@ from rooflight.inference.config import ORDERS, Domain
 from rooflight.inference.kv_length import UNBINNED, LengthBins
 from rooflight.inference.meter import Meter
 from rooflight.inference.problems import Problems
+from rooflight.inference.speculation import RoundSums
 from rooflight.inference.steps import UNKNOWN, Run, Samples, Totals
 from rooflight.inference.summary import (
     Buckets,
@@ -85,6 +86,7 @@ class Results:
         self.samples = Samples()
         self.sums = {domain: BucketSums() for domain in profiled}
         self.splits: dict[tuple[int, int, Domain], BucketSums] = {}
+        self.rounds = RoundSums()
         self.host_ns = self.host_gap_ns = self.gap_ns = 0
         self.own_ns = 0  # between steps, for the profiler's own bookkeeping
 
@@ -106,6 +108,7 @@ class Results:
         for domain, of_domain in sums.items():
             self.sums[domain].merge(of_domain)
         self.totals.merge(run.totals)
+        self.rounds.merge(run.rounds)
         for mine, its in zip(self.by_bin, run.by_bin, strict=True):
             mine.merge(its)
         self.host_ns += run.host_ns

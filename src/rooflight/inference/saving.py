@@ -19,7 +19,7 @@ from rooflight.inference.meter import HOST_CLOCK
 from rooflight.inference.own_cost import bucket_cost_ns
 from rooflight.inference.report import report_of
 from rooflight.inference.results import bucket_fields, length_stats, profiler_cost, step_stats, wall_stats
-from rooflight.inference.steps import COLUMNS, MOST_SAMPLES
+from rooflight.inference.steps import COLUMNS
 from rooflight.inference.summary import ConfigData, ConfigDocument, SampleData, SummaryDocument, SummaryMeta
 from rooflight.records.document import encoded
 from rooflight.records.files import write_whole
@@ -65,7 +65,7 @@ def summary_of(profiler: Profiler) -> SummaryDocument:
         samples=SampleData(
             kept=results.samples.kept,
             steps=results.samples.steps,
-            exact=results.samples.steps <= MOST_SAMPLES,
+            exact=results.samples.kept == results.samples.steps,
             file=STEPS,
         ),
         profiler_cost=profiler_cost(results, bucket_cost_ns(), on_host=clocks <= {HOST_CLOCK}),

@@ -10,7 +10,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from random import Random
 from typing import Final
 
 import numpy as np
@@ -19,8 +18,10 @@ from numpy.typing import NDArray
 from rooflight.capture.buckets import OUTSIDE
 from rooflight.capture.marks import Found
 from rooflight.inference.kv_length import LengthBins
+from rooflight.inference.reservoir import MOST_SAMPLES, Reservoir
+from rooflight.inference.speculation import RoundSums
+from rooflight.inference.told import Facts
 
-MOST_SAMPLES: Final = 1 << 16
 UNKNOWN: Final = -1
 
 COLUMNS: Final = ("run", "step", "batch", "kv_bin", "tokens", "step_ns", "host_ns")
@@ -67,34 +68,32 @@ class Samples:
     """Raw samples, one row a step: whole numbers in ``COLUMNS`` and the KV length (NaN: unknown)."""
 
     def __init__(self, most: int = MOST_SAMPLES) -> None:
-        self._most = most
-        self._random = Random(0).random
-        self._rows = tuple(array("q") for _ in COLUMNS)
+        self._rows = Reservoir(COLUMNS, most)
         self._lengths = array("d")
-        self.steps = 0
 
     def add(self, row: tuple[int, ...], length: float) -> None:
         """One more step: kept, or not, or in the place of another."""
-        self.steps += 1
-        if self.steps <= self._most:
-            for column, value in zip(self._rows, row, strict=True):
-                column.append(value)
-            self._lengths.append(length)
+        place = self._rows.add(row)
+        if place is None:
             return
-        place = int(self._random() * self.steps)
-        if place < self._most:
-            for column, value in zip(self._rows, row, strict=True):
-                column[place] = value
+        if place == len(self._lengths):
+            self._lengths.append(length)
+        else:
             self._lengths[place] = length
+
+    @property
+    def steps(self) -> int:
+        """How many steps there were."""
+        return self._rows.seen
 
     @property
     def kept(self) -> int:
         """How many samples there are."""
-        return len(self._lengths)
+        return self._rows.kept
 
     def columns(self) -> dict[str, NDArray[np.int64]]:
         """The samples by column."""
-        return {name: np.array(column, dtype=np.int64) for name, column in zip(COLUMNS, self._rows, strict=True)}
+        return self._rows.columns()
 
     def lengths(self) -> NDArray[np.float64]:
         """Their KV lengths."""
@@ -116,6 +115,7 @@ class Run:
     samples: Samples = field(default_factory=Samples)
     by_state: list[list[int]] = field(default_factory=list)
     host_by_state: list[list[int]] = field(default_factory=list)
+    rounds: RoundSums = field(default_factory=RoundSums)
     host_ns: int = 0
     gap_ns: int = 0
     host_gap_ns: int = 0
@@ -129,10 +129,9 @@ class Run:
             self.by_state.append([])
             self.host_by_state.append([])
 
-    def add(
-        self, found: Found, host_found: Found | None, tokens: int | None, length: float | None, everything: Samples
-    ) -> None:
+    def add(self, found: Found, host_found: Found | None, facts: Facts, everything: Samples) -> None:
         """A step's nanoseconds by state, on its own clock and, if that is a device's, on the host's."""
+        tokens, length, drafts = facts
         number = self.bins.number(length)
         step_ns, gap_ns = _add(found, self.by_state[number])
         host_ns, host_gap_ns = (step_ns, gap_ns) if host_found is None else _add(host_found, self.host_by_state[number])
@@ -144,6 +143,8 @@ class Run:
         row = (self.number, self.totals.steps, batch, number, UNKNOWN if tokens is None else tokens, step_ns, host_ns)
         self.totals.add(step_ns, tokens)
         self.by_bin[number].add(step_ns, tokens)
+        if drafts is not None:
+            self.rounds.add(drafts)
         length = float("nan") if length is None else length
         self.samples.add(row, length)
         everything.add(row, length)

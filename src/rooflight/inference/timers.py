@@ -6,7 +6,7 @@ A timer costs a program next to nothing while no step is measured: it returns on
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,6 +57,18 @@ class NullProfiler:
         """Nothing."""
 
     def set_step_seq_len(self, kv_len: Any) -> None:
+        """Nothing."""
+
+    def set_step_speculation(self, proposed: Any, accepted: Any, depth: Any = None) -> None:
+        """Nothing."""
+
+    def begin_request(self, request_id: Hashable, prompt_tokens: int | None = None) -> None:
+        """Nothing."""
+
+    def request_tokens(self, request_id: Hashable, n: Any = 1) -> None:
+        """Nothing."""
+
+    def end_request(self, request_id: Hashable) -> None:
         """Nothing."""
 
     def cuda_bucket_timer(self, bucket: str) -> Timer:  # noqa: ARG002

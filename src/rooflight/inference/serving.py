@@ -1,0 +1,146 @@
+"""Serving: when requests arrive, when tokens are delivered to them, and when they end, on the host's clock.
+
+Per request: TTFT (time to first token) from its begin to its first delivery; end-to-end latency from begin to end;
+TPOT (time per output token) from first to last delivery, over its tokens but the first. ITL (inter-token latency) is
+the time between two deliveries of one request. Tokens that are delivered at once, as those of a speculative step, are
+one delivery: ITL is how long a reader waits for text, TPOT how long per token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, Final
+
+from rooflight.inference.kv_length import token_count
+from rooflight.inference.problems import Problems
+from rooflight.inference.reservoir import Reservoir
+from rooflight.inference.steps import UNKNOWN, Run
+
+MOST_OPEN: Final = 1 << 16
+"""Requests that may be open at once; further ones are not measured."""
+
+REQUEST_COLUMNS: Final = ("run", "prompt_tokens", "tokens", "deliveries", "begin_ns", "ttft_ns", "last_ns", "e2e_ns")
+"""A request that ended: nanoseconds after the first request began, then after its own begin; -1: unknown."""
+
+GAP_COLUMNS: Final = ("run", "gap_ns", "tokens")
+"""A delivery after the first: the time since the one before, and its tokens."""
+
+
+@dataclass(slots=True)
+class _Request:
+    run: int
+    prompt_tokens: int
+    begin_ns: int
+    first_ns: int = UNKNOWN
+    last_ns: int = UNKNOWN
+    tokens: int = 0
+    deliveries: int = 0
+
+
+class Requests:
+    """Follows requests, from any thread. ``clock`` gives nanoseconds. Never raises: what cannot be is a problem."""
+
+    def __init__(self, clock: Callable[[], int], problems: Problems) -> None:
+        self._clock, self._problems = clock, problems
+        self._lock = Lock()
+        self._open: dict[Hashable, _Request] = {}
+        self._skipped: set[Hashable] = set()  # of warm-up runs
+        self._origin_ns: int | None = None
+        self.ended = Reservoir(REQUEST_COLUMNS)
+        self.gaps = Reservoir(GAP_COLUMNS)
+
+    @property
+    def unfinished(self) -> int:
+        """Requests that began and did not end."""
+        return len(self._open)
+
+    def begin(self, request: Hashable, prompt_tokens: Any, run: Run | None, *, warming_up: bool) -> None:
+        """A request arrives in a run."""
+        try:
+            prompt = UNKNOWN if prompt_tokens is None else token_count(prompt_tokens)
+        except Exception as error:
+            self._problems.note(f"begin_request: prompt of {error}")
+            prompt = UNKNOWN
+        try:
+            with self._lock:
+                self._begin(request, prompt, run, warming_up)
+        except Exception as error:  # an id that cannot be a key
+            self._problems.error("begin_request", error)
+
+    def _begin(self, request: Hashable, prompt: int, run: Run | None, warming_up: bool) -> None:
+        if run is None:
+            if not warming_up:
+                self._problems.note("begin_request() outside of a run was ignored: call begin_run() before it")
+            if len(self._skipped) < MOST_OPEN:
+                self._skipped.add(request)
+            return
+        if request in self._open:
+            self._problems.note("begin_request() of a request that was open: it began anew")
+        elif len(self._open) >= MOST_OPEN:
+            self._problems.note(f"more than {MOST_OPEN} requests are open: end_request() each; others are not measured")
+            return
+        self._skipped.discard(request)
+        now = self._clock()
+        if self._origin_ns is None:
+            self._origin_ns = now
+        self._open[request] = _Request(run.number, prompt, now)
+
+    def deliver(self, request: Hashable, tokens: Any) -> None:
+        """Tokens are delivered to a request, all at this moment; none at all is no delivery."""
+        try:
+            now = self._clock()
+            count = token_count(tokens)
+            with self._lock:
+                found = self._open.get(request)
+                if found is None:
+                    self._unknown("request_tokens", request)
+                elif count:
+                    self._deliver(found, count, now)
+        except ValueError as error:
+            self._problems.note(f"request_tokens: {error}")
+        except Exception as error:
+            self._problems.error("request_tokens", error)
+
+    def _deliver(self, found: _Request, count: int, now: int) -> None:
+        if found.deliveries:
+            self.gaps.add((found.run, now - found.last_ns, count))
+        else:
+            found.first_ns = now
+        found.last_ns = now
+        found.tokens += count
+        found.deliveries += 1
+
+    def end(self, request: Hashable) -> None:
+        """A request is done."""
+        try:
+            now = self._clock()
+            with self._lock:
+                found = self._open.pop(request, None)
+                if found is None:
+                    self._unknown("end_request", request)
+                    self._skipped.discard(request)
+                else:
+                    self._end(found, now)
+        except Exception as error:
+            self._problems.error("end_request", error)
+
+    def _end(self, found: _Request, now: int) -> None:
+        begin = found.begin_ns
+        self.ended.add(
+            (
+                found.run,
+                found.prompt_tokens,
+                found.tokens,
+                found.deliveries,
+                begin - (self._origin_ns or 0),
+                found.first_ns - begin if found.deliveries else UNKNOWN,
+                found.last_ns - begin if found.deliveries else UNKNOWN,
+                now - begin,
+            )
+        )
+
+    def _unknown(self, call: str, request: Hashable) -> None:
+        if request not in self._skipped:
+            self._problems.note(f"{call}() of a request that is not open was ignored: begin_request() comes first")

@@ -1,0 +1,71 @@
+"""What an engine says of the open step: tokens, KV lengths, drafts.
+
+It is read when the step's times are, since what is on a device has no value before.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from rooflight.inference.kv_length import reduced, token_count
+from rooflight.inference.problems import Problems
+from rooflight.inference.speculation import Drafts, drafts_of
+
+Kept = tuple[Any, Any, Any]
+"""Tokens, KV lengths and drafts of a step as they were said; None where nothing was."""
+
+_NOTHING: Final[Kept] = (None, None, None)
+
+
+class Facts(NamedTuple):
+    """What is known of a step; None where nothing was said, or what cannot be."""
+
+    tokens: int | None = None
+    length: float | None = None
+    drafts: Drafts | None = None
+
+
+class Told:
+    """What was said of the open step so far. ``reduction`` makes one KV length of a batch's. Never raises."""
+
+    def __init__(self, reduction: str, problems: Problems) -> None:
+        self._reduction, self._problems = reduction, problems
+        self.tokens: Any = None
+        self.length: Any = None
+        self.drafts: Any = None
+
+    def forget(self) -> None:
+        """A step begins: nothing was said of it."""
+        self.tokens, self.length, self.drafts = _NOTHING
+
+    def kept(self) -> Kept:
+        """What was said of the step that ends."""
+        return self.tokens, self.length, self.drafts
+
+    def copied(self, value: Any, *, on_device: bool) -> Any:
+        """A value to be read later, when the engine may have changed it: of a tensor a copy, which on a device is only
+        queued.
+        """
+        try:
+            if on_device and getattr(value, "is_cuda", False):
+                return value.detach().to("cpu", non_blocking=True)
+            return value.tolist() if hasattr(value, "tolist") else list(value) if isinstance(value, list) else value
+        except Exception as error:
+            self._problems.error("set_step", error)
+            return None
+
+    def read(self, kept: Kept, batch: int | None) -> Facts:
+        """What is known of a step of ``batch`` sequences, from what was said of it."""
+        tokens, length, drafts = kept
+        return Facts(
+            tokens=self._read("set_step_tokens", token_count, tokens),
+            length=self._read("set_step_seq_len", lambda each: reduced(each, self._reduction), length),
+            drafts=self._read("set_step_speculation", lambda each: drafts_of(*each, batch=batch), drafts),
+        )
+
+    def _read(self, call: str, reader: Any, value: Any) -> Any:
+        try:
+            return None if value is None else reader(value)
+        except Exception as error:
+            self._problems.note(f"{call}: {error}")
+            return None
