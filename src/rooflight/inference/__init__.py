@@ -8,9 +8,13 @@ if TYPE_CHECKING:
     from rooflight.inference.config import ENGINE_BUCKET_ORDER as ENGINE_BUCKET_ORDER
     from rooflight.inference.config import MODEL_BUCKET_ORDER as MODEL_BUCKET_ORDER
     from rooflight.inference.config import ProfilerConfig as ProfilerConfig
+    from rooflight.inference.decoding import Generation as Generation
+    from rooflight.inference.decoding import decode as decode
     from rooflight.inference.module_buckets import register_module_bucket as register_module_bucket
     from rooflight.inference.profiler import Profiler as Profiler
     from rooflight.inference.run_names import generate_run_name as generate_run_name
+    from rooflight.inference.speculative_decoding import SpeculativeGeneration as SpeculativeGeneration
+    from rooflight.inference.speculative_decoding import speculative_decode as speculative_decode
     from rooflight.inference.timers import NullProfiler as NullProfiler
     from rooflight.inference.timers import attention_compute_timer as attention_compute_timer
     from rooflight.inference.timers import cpu_bucket_timer as cpu_bucket_timer
@@ -23,18 +27,22 @@ if TYPE_CHECKING:
 _HOMES = {
     "ENGINE_BUCKET_ORDER": "rooflight.inference.config",
     "MODEL_BUCKET_ORDER": "rooflight.inference.config",
+    "Generation": "rooflight.inference.decoding",
     "NullProfiler": "rooflight.inference.timers",
     "Profiler": "rooflight.inference.profiler",
     "ProfilerConfig": "rooflight.inference.config",
+    "SpeculativeGeneration": "rooflight.inference.speculative_decoding",
     "attention_compute_timer": "rooflight.inference.timers",
     "cpu_bucket_timer": "rooflight.inference.timers",
     "cuda_bucket_timer": "rooflight.inference.timers",
+    "decode": "rooflight.inference.decoding",
     "generate_run_name": "rooflight.inference.run_names",
     "get_active_profiler": "rooflight.inference.timers",
     "register_active_profiler": "rooflight.inference.timers",
     "register_module_bucket": "rooflight.inference.module_buckets",
     "release_active_profiler": "rooflight.inference.timers",
     "rope_compute_timer": "rooflight.inference.timers",
+    "speculative_decode": "rooflight.inference.speculative_decoding",
 }
 
 __all__ = [*_HOMES]  # noqa: PLE0604 - names of the table above

@@ -1,0 +1,167 @@
+"""A generation loop of a transformers decoder: prefill, then decode steps that a profiler measures.
+
+Nothing but the model, its KV cache and the choice of tokens is in a step. Every sequence gets as many tokens as were
+asked for: a token that ends a text ends nothing here, since all steps are to have the whole batch.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import torch
+
+from rooflight.inference.ragged_cache import RaggedCache
+from rooflight.inference.rejection_sampling import drawn, probabilities
+from rooflight.inference.timers import get_active_profiler
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+    from rooflight.inference.profiler import Profiler
+
+CacheKind = Literal["dynamic", "static", "ragged"]
+CACHES: Final[tuple[CacheKind, ...]] = ("dynamic", "static", "ragged")
+"""``dynamic``: the model's own, which grows by copying, as in transformers' ``generate``; ``static``: transformers'
+``StaticCache``, whose attention always runs over all slots; ``ragged``: ``RaggedCache``, as in speculative decoding.
+"""
+
+OnStep = Callable[[int, int], None]
+"""Called after the prefill and after each step with the tokens that the slowest sequence has, and those asked for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Generation:
+    """What a loop generated. ``prefill_s`` ends with the first token of each sequence; ``steps`` follow it."""
+
+    tokens: Tensor  # [batch, new tokens]
+    prefill_s: float
+    steps: int
+
+
+@torch.no_grad()
+def decode(
+    model: PreTrainedModel,
+    prompt_ids: Tensor,
+    new_tokens: int,
+    *,
+    temperature: float = 0.0,
+    seed: int = 0,
+    cache: CacheKind = "dynamic",
+    profiler: Profiler | None = None,
+    on_step: OnStep | None = None,
+) -> Generation:
+    """Generate ``new_tokens`` per sequence of ``prompt_ids`` [batch, prompt], one in each step after the prefill.
+
+    Each step is a step of ``profiler`` (None: the active one) with the engine's buckets ``decode`` and ``sampler``; the
+    prefill is outside of steps. Temperature 0 takes the most probable token; otherwise tokens are drawn, the same for
+    the same ``seed``. Call it between ``begin_run`` and ``end_run``.
+
+    Raises ValueError for sizes that cannot be, also for more tokens than the model has positions.
+    """
+    check_sizes(model, prompt_ids, new_tokens)
+    choose = _chooser(temperature, seed, model.device)
+    prof = get_active_profiler() if profiler is None else profiler
+    batch, prompt = prompt_ids.shape
+    forward = _forward(model, batch, prompt + new_tokens, cache)
+    begun = time.perf_counter()
+    latest = choose(forward(prompt_ids, 0)[:, -1])
+    wait_for(model.device)
+    prefill_s = time.perf_counter() - begun
+    tokens = [latest]
+    told = on_step or _silent
+    told(1, new_tokens)
+    for number in range(1, new_tokens):
+        with prof.step_timing_ctx():
+            prof.set_step_seq_len(prompt + number - 1)
+            prof.set_step_tokens(batch)
+            with prof.cpu_bucket_timer("decode"):
+                logits = forward(latest[:, None], prompt + number - 1)[:, -1]
+            with prof.cpu_bucket_timer("sampler"):
+                latest = choose(logits)
+            tokens.append(latest)
+        told(number + 1, new_tokens)
+    return Generation(tokens=torch.stack(tokens, dim=1), prefill_s=prefill_s, steps=new_tokens - 1)
+
+
+def check_sizes(model: PreTrainedModel, prompt_ids: Tensor, new_tokens: int) -> None:
+    """Raise ValueError where there is nothing to generate, or no position for it."""
+    if prompt_ids.ndim != 2 or not prompt_ids.numel():
+        raise ValueError(f"a prompt of shape {tuple(prompt_ids.shape)}: give [batch, tokens], at least 1 of each")
+    if new_tokens < 1:
+        raise ValueError(f"{new_tokens} new tokens: ask for at least 1")
+    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    needed = prompt_ids.shape[1] + new_tokens - 1  # the last token is not fed
+    if isinstance(limit, int) and needed > limit:
+        raise ValueError(
+            f"a prompt of {prompt_ids.shape[1]:,} tokens and {new_tokens:,} new ones need {needed:,} positions: "
+            f"{type(model).__name__} has {limit:,}"
+        )
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait for what was queued on a device."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def generator_of(seed: int, device: torch.device) -> torch.Generator:
+    """Random numbers of one run."""
+    return torch.Generator(device).manual_seed(seed)
+
+
+def check_temperature(temperature: float) -> None:
+    """Raise ValueError for what is no temperature."""
+    if not 0 <= temperature < float("inf"):
+        raise ValueError(f"temperature {temperature}: give 0 for the most probable tokens, or a number above 0")
+
+
+def last_logits(model: PreTrainedModel) -> dict[str, int]:
+    """The argument with which a prefill computes the logits of the last position alone, where a model has it."""
+    return {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
+
+
+def _chooser(temperature: float, seed: int, device: torch.device) -> Callable[[Tensor], Tensor]:
+    check_temperature(temperature)
+    if not temperature:
+        return lambda logits: logits.argmax(-1)
+    generator = generator_of(seed, device)
+    return lambda logits: drawn(probabilities(logits, temperature), generator)
+
+
+def _forward(model: PreTrainedModel, batch: int, capacity: int, cache: str) -> Callable[[Tensor, int], Tensor]:
+    """A pass over tokens [batch, n] of which so many are cached: logits [batch, 1, vocabulary] of the last."""
+    last = last_logits(model)
+    if cache == "ragged":
+        ragged = RaggedCache(model, batch=batch, capacity=capacity)
+
+        def into_slots(ids: Tensor, cached: int) -> Tensor:
+            arguments = ragged.arguments([cached] * batch, ids.shape[1])
+            return model(input_ids=ids, **arguments, **last).logits  # type: ignore[no-any-return]
+
+        return into_slots
+    if cache not in CACHES:
+        raise ValueError(f'cache "{cache}": give one of {", ".join(CACHES)}')
+    held: dict[str, Any] = {}
+    if cache == "static":
+        from transformers import StaticCache
+
+        held["past_key_values"] = StaticCache(config=model.config, max_cache_len=capacity)
+
+    def into_cache(ids: Tensor, _cached: int) -> Tensor:
+        output = model(input_ids=ids, use_cache=True, **held, **last)
+        name = "cache_params" if "cache_params" in output else "past_key_values"
+        if output.get(name) is None:
+            raise ValueError(f"{type(model).__name__} keeps no cache: it does not decode")
+        held[name] = output[name]
+        return output.logits  # type: ignore[no-any-return]
+
+    return into_cache
+
+
+def _silent(_tokens: int, _of: int) -> None:
+    """Nobody follows."""

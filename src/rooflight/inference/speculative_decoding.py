@@ -1,0 +1,261 @@
+"""A generation loop with a draft model: draft a few tokens, verify all in one pass of the target, accept by rejection
+sampling. What it generates is distributed as the target's own tokens.
+
+Sequences of a batch accept different numbers of tokens, so that each has a length of its own (``RaggedCache``). Passes
+take the whole batch; a sequence that has all its tokens waits there for the others, and its tokens count no more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from rooflight.inference.decoding import (
+    Generation,
+    OnStep,
+    check_sizes,
+    check_temperature,
+    generator_of,
+    last_logits,
+    wait_for,
+)
+from rooflight.inference.ragged_cache import RaggedCache
+from rooflight.inference.rejection_sampling import (
+    accept_greedy,
+    accept_sampled,
+    count_accepted,
+    drawn,
+    probabilities,
+    token_after,
+)
+from rooflight.inference.timers import get_active_profiler
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+    from rooflight.inference.profiler import Profiler
+
+MOST_GAMMA: Final = 1024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpeculativeGeneration(Generation):
+    """What a loop with a draft generated. ``steps`` are passes of the target after the prefill.
+
+    ``proposed`` and ``accepted`` have a row per step and a number per sequence, of drafted tokens within those asked
+    for; sequences that have all their tokens propose 0.
+    """
+
+    proposed: tuple[tuple[int, ...], ...]
+    accepted: tuple[tuple[int, ...], ...]
+
+
+@torch.no_grad()
+def speculative_decode(
+    target: PreTrainedModel,
+    draft: PreTrainedModel,
+    prompt_ids: Tensor,
+    new_tokens: int,
+    *,
+    gamma: int = 4,
+    temperature: float = 0.0,
+    seed: int = 0,
+    acceptance: float | None = None,
+    profiler: Profiler | None = None,
+    on_step: OnStep | None = None,
+) -> SpeculativeGeneration:
+    """Generate ``new_tokens`` per sequence of ``prompt_ids`` [batch, prompt], up to ``gamma`` + 1 in each step.
+
+    Each step is a step of ``profiler`` (None: the active one) with the engine's buckets ``draft`` (the draft's passes
+    and the choice of its tokens), ``verify`` (the target's pass), ``sampler`` (rejection sampling, and the one wait for
+    a device: how many tokens were accepted) and ``postproc``. ``draft`` is a bucket of the model too.
+
+    Temperature 0 gives the tokens of ``decode``. ``acceptance`` replaces the test of each drafted token by a draw that
+    accepts it with this probability: all work is done and takes its time, but tokens are not the target's.
+
+    Raises ValueError for a draft with another vocabulary, sizes that cannot be, and models without a cache that can be
+    taken back (``RaggedCache``).
+    """
+    check_sizes(target, prompt_ids, new_tokens)
+    check_sizes(draft, prompt_ids, new_tokens)
+    check_vocabularies(target, draft)
+    check_temperature(temperature)
+    if not 1 <= gamma <= MOST_GAMMA:
+        raise ValueError(f"gamma {gamma}: draft at least 1 token a step, and at most {MOST_GAMMA:,}")
+    if acceptance is not None and not 0 <= acceptance <= 1:
+        raise ValueError(f"acceptance {acceptance}: give a probability from 0 to 1")
+    prof = get_active_profiler() if profiler is None else profiler
+    loop = _Loop(target, draft, prompt_ids, new_tokens, gamma, temperature, seed, acceptance)
+    begun = time.perf_counter()
+    loop.prefill()
+    wait_for(target.device)
+    prefill_s = time.perf_counter() - begun
+    told = on_step or (lambda _tokens, _of: None)
+    told(1, new_tokens)
+    proposed, accepted = [], []
+    while loop.remaining:
+        with prof.step_timing_ctx():
+            prof.set_step_seq_len(loop.cached)
+            counts = loop.step(prof)
+            prof.set_step_tokens(sum(counts.tokens))
+        proposed.append(counts.proposed)
+        accepted.append(counts.accepted)
+        told(new_tokens - loop.remaining, new_tokens)
+    return SpeculativeGeneration(
+        tokens=loop.tokens(),
+        prefill_s=prefill_s,
+        steps=len(proposed),
+        proposed=tuple(proposed),
+        accepted=tuple(accepted),
+    )
+
+
+def check_vocabularies(target: PreTrainedModel, draft: PreTrainedModel) -> None:
+    """Raise ValueError where a draft's tokens are not the target's."""
+    theirs, ours = (model.config.get_text_config().vocab_size for model in (draft, target))
+    if theirs != ours:
+        raise ValueError(f"the draft has {theirs:,} tokens, the target {ours:,}: they must share the vocabulary")
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """Of a step, per sequence."""
+
+    proposed: tuple[int, ...]
+    accepted: tuple[int, ...]
+    tokens: tuple[int, ...]
+
+
+class _Loop:
+    """The state between steps. ``_ids`` has all tokens of each sequence, ``_have`` how many of them are certain."""
+
+    def __init__(
+        self,
+        target: PreTrainedModel,
+        draft: PreTrainedModel,
+        prompt_ids: Tensor,
+        new_tokens: int,
+        gamma: int,
+        temperature: float,
+        seed: int,
+        acceptance: float | None,
+    ) -> None:
+        batch, self._prompt = prompt_ids.shape
+        self._whole = self._prompt + new_tokens
+        capacity = self._whole + gamma  # drafted beyond the end, while others of the batch are not there yet
+        device = target.device
+        self._models = target, draft
+        self._caches = [RaggedCache(model, batch=batch, capacity=capacity) for model in self._models]
+        self._ids = torch.zeros(batch, capacity + 1, dtype=torch.long, device=device)
+        self._ids[:, : self._prompt] = prompt_ids
+        self._rows = torch.arange(batch, device=device)[:, None]
+        self._have = [self._prompt] * batch
+        self._behind = False  # whether a sequence's last drafted token is not in the draft's cache
+        self._gamma, self._temperature, self._acceptance = gamma, temperature, acceptance
+        self._generator = generator_of(seed, device)
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that the slowest sequence has still to get."""
+        return self._whole - min(self._have)
+
+    @property
+    def cached(self) -> list[int]:
+        """Tokens in the target's cache, per sequence: all but the last."""
+        return [have - 1 for have in self._have]
+
+    def tokens(self) -> Tensor:
+        """The new tokens, [batch, new tokens]."""
+        return self._ids[:, self._prompt : self._whole].clone()
+
+    def prefill(self) -> None:
+        """Put the prompt into both caches, and choose the first token."""
+        ids = self._ids[:, : self._prompt]
+        starts = [0] * len(ids)
+        logits = [
+            model(input_ids=ids, **cache.arguments(starts, self._prompt), **last_logits(model)).logits[:, -1]
+            for model, cache in zip(self._models, self._caches, strict=True)
+        ]
+        self._ids[:, self._prompt] = self._chosen(logits[0])[0]
+        self._have = [self._prompt + 1] * len(ids)
+
+    def step(self, prof: Any) -> _Counts:
+        """Draft, verify, accept."""
+        gamma = min(self._gamma, self.remaining - 1)
+        with prof.cpu_bucket_timer("draft"), prof.cuda_bucket_timer("draft"):
+            drafted, distributions = self._draft(gamma)
+        with prof.cpu_bucket_timer("verify"):
+            at = torch.tensor(self.cached, device=self._ids.device)[:, None]
+            ids = torch.cat([self._ids.gather(1, at), *drafted], dim=1)
+            logits = self._pass(0, ids, self.cached)
+        with prof.cpu_bucket_timer("sampler"):
+            count, after = self._accept(ids[:, 1:], distributions, logits)
+            accepted = count.tolist()
+        with prof.cpu_bucket_timer("postproc"):
+            block = torch.cat([ids[:, 1:], after[:, None]], dim=1)
+            block[self._rows[:, 0], count] = after
+            self._ids[self._rows, at + 1 + torch.arange(gamma + 1, device=at.device)] = block
+            return self._count(gamma, accepted)
+
+    def _draft(self, gamma: int) -> tuple[list[Tensor], list[Tensor]]:
+        """``gamma`` drafted tokens, [batch, 1] each, and the distributions they were drawn from."""
+        drafted: list[Tensor] = []
+        distributions: list[Tensor] = []
+        queries = 2 if self._behind else 1  # a token that is cached already is written again as it was
+        starts = [have - queries for have in self._have]
+        at = torch.tensor(starts, device=self._ids.device)[:, None] + torch.arange(queries, device=self._ids.device)
+        ids = self._ids.gather(1, at)
+        for _ in range(gamma):
+            token, distribution = self._chosen(self._pass(1, ids, starts)[:, -1])
+            starts = [start + ids.shape[1] for start in starts]
+            ids = token[:, None]
+            drafted.append(ids)
+            if distribution is not None:
+                distributions.append(distribution)
+        return drafted, distributions
+
+    def _pass(self, number: int, ids: Tensor, starts: Sequence[int]) -> Tensor:
+        arguments = self._caches[number].arguments(starts, ids.shape[1])
+        return self._models[number](input_ids=ids, **arguments).logits  # type: ignore[no-any-return]
+
+    def _chosen(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
+        """A token of each sequence, and the distribution it was drawn from; None at temperature 0."""
+        if not self._temperature:
+            return logits.argmax(-1), None
+        distribution = probabilities(logits, self._temperature)
+        return drawn(distribution, self._generator), distribution
+
+    def _accept(self, drafted: Tensor, distributions: list[Tensor], logits: Tensor) -> tuple[Tensor, Tensor]:
+        """How many drafted tokens of each sequence are accepted, and the token after them."""
+        if not self._temperature:
+            accepted, best = accept_greedy(drafted, logits)
+            count = count_accepted(self._assumed(accepted))
+            return count, best.gather(1, count[:, None])[:, 0]
+        target = probabilities(logits, self._temperature)
+        draft = torch.stack(distributions, dim=1) if distributions else target[:, :0]
+        count = count_accepted(self._assumed(accept_sampled(drafted, draft, target, self._generator)))
+        return count, token_after(count, draft, target, self._generator)
+
+    def _assumed(self, accepted: Tensor) -> Tensor:
+        if self._acceptance is None:
+            return accepted
+        shape, device = accepted.shape, accepted.device
+        return torch.rand(shape, generator=self._generator, device=device) < self._acceptance
+
+    def _count(self, gamma: int, accepted: Sequence[int]) -> _Counts:
+        """Add the accepted tokens and the one after them to each sequence, up to those asked for."""
+        left = [self._whole - have for have in self._have]
+        found = _Counts(
+            proposed=tuple(min(gamma, most) for most in left),
+            accepted=tuple(min(count, most) for count, most in zip(accepted, left, strict=True)),
+            tokens=tuple(min(count + 1, most) for count, most in zip(accepted, left, strict=True)),
+        )
+        self._have = [have + more for have, more in zip(self._have, found.tokens, strict=True)]
+        # sequences that are done stay where they are: all their drafted tokens are written again
+        self._behind = any(count == gamma and most for count, most in zip(accepted, left, strict=True))
+        return found
