@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflight.inference import NullProfiler
-from rooflight.inference.speculation import Drafts, RoundSums, drafts_of
+from rooflight.inference.drafts import Drafts, RoundSums, drafts_of
 
 
 @pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor, lambda x: torch.tensor(x, dtype=torch.int32)])
@@ -53,7 +53,7 @@ def test_a_tree_has_nodes_and_a_depth():
         ([4, 4], [[1], [1]], None, r"shape \(2, 1\)"),
         ([4, 4, 4], [1, 1], None, "3 sequences, accepted ones of 2"),
         ([4, 4], [1, 1], [4], "depth draft tokens of 1 sequences"),
-        (257, 1, None, "up to 256"),
+        (1025, 1, None, "up to 1024"),
     ],
 )  # fmt: skip
 def test_rounds_that_cannot_be(bench, proposed, accepted, depth, message):
@@ -120,7 +120,9 @@ def test_what_was_said_of_one_step_is_not_said_of_the_next(bench):
 
 
 rounds = st.lists(
-    st.integers(0, 256).flatmap(lambda depth: st.tuples(st.just(depth), st.integers(0, depth))), min_size=1, max_size=40
+    st.integers(0, 1024).flatmap(lambda depth: st.tuples(st.just(depth), st.integers(0, depth))),
+    min_size=1,
+    max_size=40,
 )
 
 

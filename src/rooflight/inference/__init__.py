@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from rooflight.inference.module_buckets import register_module_bucket as register_module_bucket
     from rooflight.inference.profiler import Profiler as Profiler
     from rooflight.inference.run_names import generate_run_name as generate_run_name
+    from rooflight.inference.speculation import expected_tokens as expected_tokens
+    from rooflight.inference.speculation import predicted_speedup as predicted_speedup
     from rooflight.inference.speculative_decoding import SpeculativeGeneration as SpeculativeGeneration
     from rooflight.inference.speculative_decoding import speculative_decode as speculative_decode
     from rooflight.inference.timers import NullProfiler as NullProfiler
@@ -36,8 +38,10 @@ _HOMES = {
     "cpu_bucket_timer": "rooflight.inference.timers",
     "cuda_bucket_timer": "rooflight.inference.timers",
     "decode": "rooflight.inference.decoding",
+    "expected_tokens": "rooflight.inference.speculation",
     "generate_run_name": "rooflight.inference.run_names",
     "get_active_profiler": "rooflight.inference.timers",
+    "predicted_speedup": "rooflight.inference.speculation",
     "register_active_profiler": "rooflight.inference.timers",
     "register_module_bucket": "rooflight.inference.module_buckets",
     "release_active_profiler": "rooflight.inference.timers",

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from rooflight.capture.buckets import DomainTimes
 from rooflight.inference.config import ORDERS, Domain
+from rooflight.inference.drafts import RoundSums
 from rooflight.inference.kv_length import UNBINNED, LengthBins
 from rooflight.inference.meter import Meter
 from rooflight.inference.problems import Problems
-from rooflight.inference.speculation import RoundSums
 from rooflight.inference.steps import UNKNOWN, Run, Samples, Totals
 from rooflight.inference.summary import (
     Buckets,

@@ -1,112 +1,45 @@
-"""Speculative decoding: what a draft model proposed and the target accepted.
+"""The theory of speculative decoding: how many tokens a round yields, and how much faster that is than plain decoding.
 
-A *round* is one draft and its verification for one sequence: the draft proposes tokens, one pass of the target accepts
-a prefix of them (a path, if it is a tree) and adds one token of its own, the *bonus* token. So a round yields the
-accepted tokens plus one. A speculative step runs one round for each sequence of its batch.
+Leviathan, Kalman, Matias: Fast Inference from Transformers via Speculative Decoding (2023), sections 3.1 to 3.5. In a
+*round* a draft proposes ``gamma`` tokens, one pass of the target accepts a prefix of them, and adds one token of its
+own. Nothing here measures: a profiler's results put measured times into these formulas, and so may anybody.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
-from typing import Any, Final
 
-import numpy as np
+def expected_tokens(acceptance: float, gamma: int) -> float:
+    """Tokens that a round yields on average: (1 - a^(gamma + 1)) / (1 - a), the equation (1) of Leviathan et al.
 
-MOST_POSITIONS: Final = 256
-"""The longest draft that is counted by position."""
-
-
-@dataclass(frozen=True, slots=True)
-class Drafts:
-    """The rounds of a step: per sequence the draft tokens proposed (all nodes of a tree), those accepted, and the depth
-    of the draft (of a chain its length).
+    ``acceptance`` is a, the probability that a draft token is accepted if those before it were, taken to be the same
+    for all. It counts tokens that were *tested*: not the share of all proposed ones, of which those after the first
+    rejection are never tested. Between 1 (nothing accepted) and ``gamma`` + 1. Raises ValueError outside of 0 to 1,
+    and for a negative ``gamma``.
     """
+    if not 0 <= acceptance <= 1:
+        raise ValueError(f"acceptance {acceptance}: give a probability from 0 to 1")
+    if gamma < 0:
+        raise ValueError(f"gamma {gamma}: give a number of draft tokens from 0 on")
+    return sum(acceptance**tokens for tokens in range(gamma + 1))  # the same, and right at 1 and close to it
 
-    proposed: tuple[int, ...]
-    accepted: tuple[int, ...]
-    depth: tuple[int, ...]
 
+def predicted_speedup(
+    tokens_per_round: float, *, plain_s: float, draft_s: float, verify_s: float, overhead_s: float = 0.0
+) -> float:
+    """Tokens per second of speculative decoding, over those of plain decoding: E * plain / (draft + verify + overhead).
 
-@dataclass(slots=True)
-class RoundSums:
-    """Counts over rounds. ``by_depth`` counts rounds by depth of the draft and tokens accepted of it, from which all
-    statistics by position follow; it has at most 33,000 entries, however many rounds there are.
+    ``tokens_per_round`` is E (``expected_tokens``). ``plain_s``: a step of plain decoding, which yields one token per
+    sequence. Of a round: ``draft_s``, all passes of the draft; ``verify_s``, the target's pass over gamma + 1 tokens;
+    ``overhead_s``, what else is in it, such as sampling. All are of the same batch, so that a batch needs no factor.
+
+    Theorem 3.8 of Leviathan et al. is the case ``draft_s = gamma * c * plain_s``, ``verify_s = plain_s``,
+    ``overhead_s = 0``: the target takes as long for gamma + 1 tokens as for one, as where reading its weights takes all
+    the time. Raises ValueError for negative times and for a round that takes no time.
     """
-
-    proposed: int = 0
-    accepted: int = 0
-    by_depth: Counter[tuple[int, int]] = field(default_factory=Counter)
-
-    def add(self, drafts: Drafts) -> None:
-        """The rounds of one more step."""
-        self.proposed += sum(drafts.proposed)
-        self.accepted += sum(drafts.accepted)
-        self.by_depth.update(zip(drafts.depth, drafts.accepted, strict=True))
-
-    def merge(self, other: RoundSums) -> None:
-        """The rounds of both."""
-        self.proposed += other.proposed
-        self.accepted += other.accepted
-        self.by_depth.update(other.by_depth)
-
-
-def drafts_of(proposed: Any, accepted: Any, depth: Any, *, batch: int | None) -> Drafts:
-    """The rounds of a step of ``batch`` sequences: counts in a list, array or tensor, one per sequence, or numbers if
-    there is one sequence. ``proposed`` and ``depth`` may be one number for all sequences; ``depth`` None: chains.
-
-    Raises ValueError for counts that are negative or no whole numbers, for shapes that do not fit each other or the
-    batch, for more tokens accepted than the draft is deep, and for drafts deeper than they have tokens or than 256.
-    """
-    one = type(proposed) is type(accepted) is int and depth is None and batch in (None, 1)
-    if one and 0 <= accepted <= proposed <= MOST_POSITIONS:  # most often, and the fastest
-        return Drafts((proposed,), (accepted,), (proposed,))
-    drafts = _batch_of(proposed, accepted, depth, batch)
-    for nodes, tokens, levels in zip(drafts.proposed, drafts.accepted, drafts.depth, strict=True):
-        if nodes < 0 or tokens < 0 or levels < 0:
-            raise ValueError(f"{tokens} of {nodes} draft tokens accepted: give numbers from 0 on")
-        if tokens > levels:
-            what = f"{nodes} proposed" if levels == nodes else f"a depth of {levels}"
-            raise ValueError(f"{tokens} draft tokens accepted of {what}: leave out the target's own token")
-        if levels > nodes or (nodes and not levels):
-            raise ValueError(f"a draft of {nodes} tokens with a depth of {levels}: give the length of its longest path")
-        if levels > MOST_POSITIONS:
-            raise ValueError(f"a draft of depth {levels}: up to {MOST_POSITIONS} are counted")
-    return drafts
-
-
-def _batch_of(proposed: Any, accepted: Any, depth: Any, batch: int | None) -> Drafts:
-    tokens = _counts("accepted", accepted)
-    if tokens.ndim == 0:
-        tokens = tokens.reshape(1)
-        if batch is not None and batch > 1:
-            raise ValueError(f"one number of draft tokens for a batch of {batch}: give one per sequence")
-    if batch is not None and tokens.size > batch:
-        raise ValueError(f"draft tokens of {tokens.size} sequences for a batch of {batch}: give one per sequence")
-    nodes = _spread("proposed", _counts("proposed", proposed), tokens.size)
-    levels = nodes if depth is None else _spread("depth", _counts("depth", depth), tokens.size)
-    return Drafts(*(tuple(each.tolist()) for each in (nodes, tokens, levels)))
-
-
-def _counts(name: str, counts: Any) -> Any:
-    """Counts as an array of no or one dimension."""
-    try:
-        values = np.asarray(counts.tolist() if hasattr(counts, "tolist") else counts)
-    except ValueError:  # lists of different lengths
-        raise ValueError(f"{name}={str(counts)[:40]} draft tokens: give a whole number per sequence") from None
-    if values.ndim > 1:
-        raise ValueError(f"{name} draft tokens of shape {values.shape}: give one per sequence, in one dimension")
-    if values.dtype.kind not in "iuf" or not values.size:
-        raise ValueError(f"{name}={str(counts)[:40]} draft tokens: give a whole number per sequence")
-    if not np.isfinite(values).all() or (values % 1).any() or (abs(values) >= 1 << 53).any():
-        raise ValueError(f"{name}={str(counts)[:40]} draft tokens: give whole numbers")
-    return values.astype(np.int64)
-
-
-def _spread(name: str, counts: Any, sequences: int) -> Any:
-    """One count per sequence."""
-    if counts.ndim == 0:
-        return np.full(sequences, counts)
-    if counts.size != sequences:
-        raise ValueError(f"{name} draft tokens of {counts.size} sequences, accepted ones of {sequences}")
-    return counts
+    times = (tokens_per_round, plain_s, draft_s, verify_s, overhead_s)
+    if not all(each >= 0 for each in times):  # NaN too
+        raise ValueError(f"tokens and seconds {times}: give numbers from 0 on")
+    round_s = draft_s + verify_s + overhead_s
+    if not round_s:
+        raise ValueError("a round that takes no time: give the time of the draft's or the target's passes")
+    return tokens_per_round * plain_s / round_s

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from rooflight.capture.buckets import OUTSIDE
 from rooflight.capture.marks import Found
+from rooflight.inference.drafts import RoundSums
 from rooflight.inference.kv_length import LengthBins
 from rooflight.inference.reservoir import MOST_SAMPLES, Reservoir
-from rooflight.inference.speculation import RoundSums
 from rooflight.inference.told import Facts
 
 UNKNOWN: Final = -1

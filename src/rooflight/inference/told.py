@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
+from rooflight.inference.drafts import Drafts, drafts_of
 from rooflight.inference.kv_length import reduced, token_count
 from rooflight.inference.problems import Problems
-from rooflight.inference.speculation import Drafts, drafts_of
 
 Kept = tuple[Any, Any, Any]
 """Tokens, KV lengths and drafts of a step as they were said; None where nothing was."""
