@@ -183,6 +183,40 @@ def test_in_place_with_beta_0_writes_without_reading():
     assert (c.bytes_read, c.bytes_written) == (4 * 32, 60)
 
 
+def test_alpha_0_multiplies_nothing_and_reads_no_operand():
+    added, left, right = spec((3, 5)), spec((3, 4)), spec((4, 5))
+    c = cost("aten::addmm", {"self": added, "mat1": left, "mat2": right}, [added], alpha=0)
+    assert (c.matrix_flops, c.vector_flops, c.bytes_read, c.bytes_written) == (0, 0, 60, 60)
+    nothing = cost("aten::addmm", {"self": added, "mat1": left, "mat2": right}, [added], alpha=0, beta=0)
+    assert (nothing.bytes_read, nothing.bytes_written) == (0, 60)
+    outer = cost("aten::addr", {"self": added, "vec1": spec((3,)), "vec2": spec((5,))}, [added], alpha=0)
+    assert (outer.vector_flops, outer.bytes_read) == (0, 60)
+
+
+def test_adding_0_times_a_tensor_copies_the_other():
+    x, inside = spec((3, 5)), spec((3, 5), storage=0)
+    for name in ("add", "sub", "rsub"):
+        c = cost(f"aten::{name}", {"self": x, "other": x}, [x], alpha=0)
+        assert (c.vector_flops, c.bytes_read, c.bytes_written) == (0, 60, 60), name
+    assert cost("aten::add_", {"self": inside, "other": x}, [inside], alpha=0).bytes_moved == 0
+
+
+@pytest.mark.parametrize("alpha", [0, 0.0, -0.0])
+def test_recorded_alpha_of_0_is_kept_and_no_other(alpha):
+    import torch
+
+    import rooflight as rl
+
+    def recorded(value):
+        with rl.record() as recording:
+            torch.add(torch.zeros(3), torch.ones(3), alpha=value)
+            torch.rsub(torch.ones(3), torch.ones(3), alpha=value)
+        return [op.attributes for op in recording.session.signatures if op.name.endswith(("add", "sub"))]
+
+    assert recorded(alpha) == [(("alpha", 0),)] * 2
+    assert recorded(2) == [()] * 2
+
+
 @pytest.mark.parametrize("beta", [0, 0.0, -0.0, False])
 def test_recorded_beta_of_0_is_kept_and_no_other(beta):
     import torch
@@ -191,7 +225,7 @@ def test_recorded_beta_of_0_is_kept_and_no_other(beta):
 
     def recorded(value):
         with rl.record() as recording:
-            torch.baddbmm(torch.zeros(2, 3, 5), torch.ones(2, 3, 4), torch.ones(2, 4, 5), beta=value, alpha=0)
+            torch.baddbmm(torch.zeros(2, 3, 5), torch.ones(2, 3, 4), torch.ones(2, 4, 5), beta=value, alpha=3)
             torch.zeros(3, 5).addmm_(torch.ones(3, 4), torch.ones(4, 5), beta=value)
         return [op for op in recording.session.signatures if "mm" in op.name]
 

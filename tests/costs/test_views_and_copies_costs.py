@@ -136,3 +136,18 @@ def test_fsdp_copies_in_only_its_shard():
     out = [spec((6,), storage=1), spec((4,), storage=2)]
     c = cost("fsdp::split_with_sizes_copy", {"all_gather_output": spec((10,), storage=0), "out": out}, out)
     assert (c.bytes_read, c.bytes_written) == (40, 40)
+
+
+def test_bernoulli_with_one_probability_reads_nothing():
+    x = torch.rand(10, 10)
+    drawn = only_cost(lambda: torch.bernoulli(x, 0.5), "bernoulli")
+    assert (drawn.bytes_read, drawn.bytes_written) == (0, 400)
+    assert only_cost(lambda: torch.bernoulli(x), "bernoulli").bytes_read == 400
+
+
+def test_lists_copied_onto_themselves_move_nothing():
+    x, y = torch.zeros(10), torch.zeros(20)
+    assert only_cost(lambda: torch._foreach_copy_([x], [x]), "_foreach_copy_").bytes_moved == 0
+    # y is copied, 80 bytes read and written; x is not
+    mixed = only_cost(lambda: torch._foreach_copy_([x, y], [x, torch.ones(20)]), "_foreach_copy_")
+    assert (mixed.bytes_read, mixed.bytes_written) == (80, 80)

@@ -157,6 +157,8 @@ def signature_of(schema: OpSchema, args: tuple[Any, ...], kwargs: dict[str, Any]
         elif kind is ArgumentKind.FACTOR:
             if is_zero(value):
                 attributes.append((name, 0))
+        elif kind is ArgumentKind.FLAG:
+            attributes.append((name, True))
         elif kind is ArgumentKind.ATTRIBUTE:
             attributes.append((name, attribute_value(value)))
     outputs = _outputs(schema, values, out)

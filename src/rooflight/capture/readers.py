@@ -27,7 +27,7 @@ _Tensor = torch.Tensor
 _TENSOR, _TENSORS = ArgumentKind.TENSOR, ArgumentKind.TENSORS
 _ZERO = 0  # which is one object in CPython; comparing a symbolic offset would tie the traced program to its value
 _ATTRIBUTE, _GROUP, _IGNORED = ArgumentKind.ATTRIBUTE, ArgumentKind.GROUP, ArgumentKind.IGNORED
-_FACTOR = ArgumentKind.FACTOR
+_FACTOR, _FLAG = ArgumentKind.FACTOR, ArgumentKind.FLAG
 
 
 def reader_of(schema: OpSchema, tape: Tape) -> Reader:

@@ -23,6 +23,7 @@ class ArgumentKind(IntEnum):
     IGNORED = 3  # floats, scalars, devices, layouts: no cost depends on them
     GROUP = 4  # a process group, by object or name: see capture.groups
     FACTOR = 5  # a number that what an argument holds is multiplied by: if it is 0, the argument is not read
+    FLAG = 6  # a number in whose stead another argument would be read: that it was given is all that counts
 
 
 # These return an alias of their input although their schema does not say so.
@@ -73,7 +74,7 @@ def schema_of(func: Any) -> OpSchema:
     return OpSchema(
         name=schema.name,
         names=tuple(a.name for a in arguments),
-        kinds=tuple(ArgumentKind.FACTOR if _is_factor(a, arguments) else _kind(a) for a in arguments),
+        kinds=tuple(_kind_in(schema.name, a, arguments) for a in arguments),
         defaults=tuple(a.default_value for a in arguments),
         mutated=tuple(index for index, write in enumerate(writes) if write),
         is_view=(any(aliases) and not any(writes)) or schema.name in _UNANNOTATED_VIEWS,
@@ -81,9 +82,18 @@ def schema_of(func: Any) -> OpSchema:
     )
 
 
+def _kind_in(name: str, argument: Any, arguments: Sequence[Any]) -> ArgumentKind:
+    if name == "aten::bernoulli" and argument.name == "p" and str(argument.type) == "float":
+        return ArgumentKind.FLAG
+    return ArgumentKind.FACTOR if _is_factor(argument, arguments) else _kind(argument)
+
+
 def _is_factor(argument: Any, arguments: Sequence[Any]) -> bool:
-    """Whether it is the ``beta`` of beta * input + alpha * (product), as BLAS defines it."""
-    return argument.name == "beta" and str(argument.type) == "number" and any(a.name == "alpha" for a in arguments)
+    """Whether it is a factor of beta * input + alpha * (product), as BLAS defines it, or of input + alpha * other."""
+    if argument.name not in ("alpha", "beta") or str(argument.type) != "number":
+        return False
+    names = {a.name for a in arguments}
+    return {"alpha", "beta"} <= names or any(a.name == "other" and str(a.type) == "Tensor" for a in arguments)
 
 
 def is_zero(factor: Any) -> bool:

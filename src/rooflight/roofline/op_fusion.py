@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.registry import traits_of
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec, distinct_bytes
+
+_COPIES: Final = ("aten::copy_", "aten::_foreach_copy_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +70,7 @@ def op_fusion_of(op: OpSignature, cost: OpCost | Uncosted) -> OpFusion | None:
     if isinstance(cost, Uncosted):
         return OpFusion(with_makers=False, with_readers=False, known=False)
     traits = traits_of(op)
-    if traits.view or (op.name == "aten::copy_" and not cost.bytes_moved):
+    if traits.view or (op.name in _COPIES and not cost.bytes_moved):
         return None
     is_product = cost.matrix_flops > 0 and not (traits.product and _is_thin(op, cost))
     is_chain = traits.fusable and not is_product

@@ -12,9 +12,18 @@ from functools import partial
 from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.pointwise import ELEMENTWISE, MULTIPLICATIVE
-from rooflight.costs.families.rules import copies, moves, names, overwrites, read_bytes, tensor_bytes
+from rooflight.costs.families.rules import (
+    copies,
+    in_place,
+    moves,
+    names,
+    overwrites,
+    read_bytes,
+    tensor_bytes,
+)
 from rooflight.costs.registry import Formula
 from rooflight.records.signature import OpSignature
+from rooflight.records.tensor import UNSHARED
 
 formula = partial(registry.formula, error_group="foreach", fusable=True, over_lists=True)
 
@@ -40,8 +49,18 @@ for _flops, _ops in (*MULTIPLICATIVE.items(), *ELEMENTWISE.items()):
 
 formula(*names("_foreach_erf _foreach_erfc _foreach_lgamma _foreach_tanh"))(listwise(1))
 formula("aten::_foreach_sigmoid")(listwise(3))
-formula(*names("_foreach_copy _foreach_zero"))(overwrites)
+formula("aten::_foreach_zero")(overwrites)
 formula("aten::_foreach_clone")(copies)
+
+
+@formula("aten::_foreach_copy")
+def foreach_copy(op: OpSignature) -> OpCost:
+    """Each src over its x; nothing in place where both are one view of the same memory."""
+    pairs = zip(op.named("self"), op.named("src"), op.outputs, strict=True)
+    moved = [(src, out) for x, src, out in pairs if not (in_place(op) and x == src and x.storage != UNSHARED)]
+    return OpCost(
+        bytes_read=tensor_bytes(*(src for src, _ in moved)), bytes_written=tensor_bytes(*(out for _, out in moved))
+    )
 
 
 @formula("aten::_foreach_max")

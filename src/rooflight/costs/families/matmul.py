@@ -3,7 +3,7 @@
 Conventions: 2 FLOPs per multiply-add on the matrix unit, at the peak of the first operand's dtype; a complex
 multiply-add is 4 real ones, as cuBLAS's cgemm and MKL's compute it (docs/reference/numbers.md). A bias added in the
 epilogue is one vector FLOP per element of the result, an activation applied there one more. With ``beta=0`` nothing is
-added, and the first argument is not read.
+added, and the first argument is not read; with ``alpha=0`` nothing is multiplied, and the others are not.
 """
 
 from __future__ import annotations
@@ -44,12 +44,19 @@ def adds(op: OpSignature) -> bool:
     return op.attribute("beta") != 0
 
 
+def multiplies(op: OpSignature) -> bool:
+    """Whether there is a product to add: ``alpha`` is not 0."""
+    return op.attribute("alpha") != 0
+
+
 def product_added(op: OpSignature, count: int, operand: TensorSpec, elements: int, activation: int = 0) -> OpCost:
     """The same, added to the first argument unless ``beta`` is 0: a vector FLOP for each of so many elements, and those
-    of an activation.
+    of an activation. With ``alpha=0`` there is nothing to add, and the operands are not read.
     """
-    flops = (adds(op) + activation) * elements
-    return product(op, count, operand, vector_flops=flops, unread=() if adds(op) else op.input_names[:1])
+    unread = () if adds(op) else op.input_names[:1]
+    if not multiplies(op):
+        return moves(op, vector_flops=activation * elements, unread=(*unread, *op.input_names[1:3]))
+    return product(op, count, operand, vector_flops=(adds(op) + activation) * elements, unread=unread)
 
 
 @formula("aten::mm")
@@ -117,7 +124,10 @@ def dot(op: OpSignature) -> OpCost:
 def addr(op: OpSignature) -> OpCost:
     """bias [m, n] + [m] outer [n]: a multiply and an add per element, too thin for the matrix unit."""
     _, a, b = op.inputs[:3]
-    return moves(op, vector_flops=(1 + adds(op)) * a.numel * b.numel, unread=() if adds(op) else ("self",))
+    unread = () if adds(op) else ("self",)
+    if not multiplies(op):
+        return moves(op, unread=(*unread, *op.input_names[1:3]))
+    return moves(op, vector_flops=(1 + adds(op)) * a.numel * b.numel, unread=unread)
 
 
 @formula("aten::outer", "aten::ger", epilogue=False, product=False)

@@ -23,10 +23,19 @@ def elementwise(flops: int, complex_factor: int = 2) -> Formula:
     """A formula: so many FLOPs per element of the result, ``complex_factor`` times as many on complex numbers."""
 
     def cost(op: OpSignature) -> OpCost:
+        if op.attribute("alpha") == 0:  # x + 0 y
+            return added_nothing(op)
         factor = complex_factor if any(tensor.dtype.startswith("complex") for tensor in op.inputs) else 1
         return moves(op, vector_flops=flops * factor * largest(op.outputs))
 
     return cost
+
+
+def added_nothing(op: OpSignature) -> OpCost:
+    """x + 0 y, a copy of x: y is not read, and nothing moves in place. ``rsub`` has y as the one that counts."""
+    if op.name.startswith("aten::rsub"):
+        return moves(op, unread=("self",))
+    return OpCost() if in_place(op) else moves(op, unread=("other",))
 
 
 MULTIPLICATIVE: dict[int, str] = {

@@ -26,8 +26,8 @@ formula = partial(registry.formula, error_group="random", fusable=True)
 
 
 def draws(op: OpSignature) -> OpCost:
-    """Parameters read, numbers written; a tensor drawn into in place is not read."""
-    return moves(op, unread=("self",) if in_place(op) else ())
+    """Parameters read, numbers written; a tensor drawn into in place, or beside a probability, is not read."""
+    return moves(op, unread=("self",) if in_place(op) or op.attribute("p") is True else ())
 
 
 register(

@@ -1,9 +1,9 @@
 """Reductions and scans.
 
-Conventions, FLOPs per input element: sum, product, extremum, any, all, mean and scans 1 (dividing a mean is lost in
+Conventions, FLOPs per input element: sum, product, extremum, mean and scans 1 (dividing a mean is lost in
 it); norms 2 (raise, add); variance and standard deviation 4 (mean 1, subtract, square, add); log-sum-exp 4 (maximum,
 subtract, exponential, add). Of complex numbers a product is 6 per element, any other reduction twice that of real ones.
-What may stop at the first element (``equal``) is counted as if it did.
+What may stop at the first element (``equal``, ``any``, ``all``) is counted as if it did.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from rooflight.records.tensor import UNSHARED
 formula = partial(registry.formula, error_group="reduction", fusable=True)
 
 STOPS_NOTE = "counted as if the first elements differ"
+EARLY_NOTE = "counted as if the first elements decide"
 
 
 def reducing(flops: int, complex_factor: int = 2) -> Formula:
@@ -33,8 +34,7 @@ def reducing(flops: int, complex_factor: int = 2) -> Formula:
 
 
 REDUCTIONS: dict[int, str] = {
-    1: "sum nansum mean nanmean amax amin aminmax _aminmax max min argmax argmin any all count_nonzero "
-    "_is_all_true _is_any_true hash_tensor "
+    1: "sum nansum mean nanmean amax amin aminmax _aminmax max min argmax argmin count_nonzero hash_tensor "
     "cumsum cummax cummin _cummax_helper _cummin_helper",
     2: "norm linalg_vector_norm native_norm frobenius_norm norm_except_dim dist linalg__powsum linalg_vecdot",
     4: "var std var_mean std_mean logsumexp special_logsumexp logcumsumexp _logcumsumexp",
@@ -53,6 +53,14 @@ def trace(op: OpSignature) -> OpCost:
     diagonal = min(x.shape)
     read = picked_bytes(x, diagonal)
     return OpCost(vector_flops=factor * diagonal, bytes_read=read, bytes_written=op.output_bytes)
+
+
+@formula(*names("any all _is_all_true _is_any_true"))
+def decided_early(op: OpSignature) -> OpCost:
+    """x to whether any or all of it is true, at the latest known after all elements, perhaps after the first."""
+    x, answers = op.inputs[0], sum(tensor.numel for tensor in op.outputs)
+    looks = min(x.numel, answers)
+    return OpCost(vector_flops=looks, bytes_read=picked_bytes(x, looks), bytes_written=op.output_bytes, note=EARLY_NOTE)
 
 
 @formula("aten::equal", fusable=False)
