@@ -30,7 +30,7 @@ from rooflight.inference.saving import print_line, save_config_of, save_results
 from rooflight.inference.serving import Requests
 from rooflight.inference.steps import Run
 from rooflight.inference.timers import OFF, Labels, Timer
-from rooflight.inference.told import Kept, Told
+from rooflight.inference.told import DECODE, Kept, Told
 from rooflight.machine.clocks import CudaDevice, Device
 
 if TYPE_CHECKING:
@@ -193,6 +193,15 @@ class Profiler:
         else:
             self._not_in_step("set_step_speculation")
 
+    def set_step_phase(self, phase: str) -> None:
+        """The open step is a ``"prefill"`` or ``"mixed"`` step, kept apart, instead of a ``"decode"`` step; or it is no
+        step (``"idle"``): its time is in the gap. Calls of buckets are exact if this is the first call in the step.
+        """
+        if self._measuring and self._meter is not None:
+            self._told.set_phase(phase, self._meter)
+        else:
+            self._not_in_step("set_step_phase")
+
     def cuda_bucket_timer(self, bucket: str) -> Timer:
         """``rooflight.inference.cuda_bucket_timer`` of this profiler, whether it is the active one or not."""
         return self._labels[0].find(bucket) if self._measuring else OFF
@@ -273,7 +282,7 @@ class Profiler:
                 self.problems.note("save_all() while a run was open: it was ended there")
                 self.end_run()
             folder = save_results(self)
-            self._saved_steps = self.results.totals.steps
+            self._saved_steps = self.results.samples.steps
             return folder
         except Exception as error:
             self.problems.error("save_all", error)
@@ -282,8 +291,7 @@ class Profiler:
     @property
     def unsaved_steps(self) -> int:
         """Steps that were measured since results were written."""
-        in_run = (self._run.totals.steps if self._run else 0) + len(self._pending)
-        return self.results.totals.steps + in_run - self._saved_steps
+        return self.results.samples.steps + len(self._pending) - self._saved_steps
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
@@ -298,7 +306,7 @@ class Profiler:
                 meter.before()
                 if self._barrier:
                     self._wait_for_ranks()
-                self._told.forget()
+                self._told.forget(meter)
                 self._measuring = True
                 if self._publish is not None:
                     self._publish(*self._finders)
@@ -330,6 +338,8 @@ class Profiler:
                 else:
                     run.raised += raised
                     self._pending.append((run, read, on_host, self._told.kept()))
+                    if self._told.phase != DECODE and self._told.calls is not None:
+                        run.add_calls_elsewhere(self._told.calls, meter.calls())
                     if len(self._pending) >= _BATCH:
                         self._take()
                 self.results.own_ns += self._clock() - begun_ns

@@ -73,6 +73,8 @@ def _tables(summary: SummaryDocument) -> Iterable[Table]:
     )
     yield from _across_runs(summary)
     yield _lengths("decode_length_buckets", "Decode-length buckets", summary.decode_length_buckets)
+    if summary.other_phases:
+        yield _other_phases(summary)
     if summary.bucket_splits:
         yield _splits(summary)
 
@@ -171,6 +173,16 @@ def _lengths(table_id: str, title: str, lengths: LengthStats) -> Table:
     )
 
 
+def _other_phases(summary: SummaryDocument) -> Table:
+    return Table(
+        id="other_phases",
+        title="Steps of other phases",
+        columns=(Column("phase"), Column("steps"), *_LATENCIES, Column("tok/s"), Column("tokens")),
+        rows=tuple((phase, *_stats(stats), stats.tokens_total) for phase, stats in summary.other_phases.items()),
+        note="Prefill and mixed steps are in no other table but the last; the wall time has them.",
+    )
+
+
 def _splits(summary: SummaryDocument) -> Table:
     rows = [
         (
@@ -222,7 +234,7 @@ def _facts(summary: SummaryDocument) -> Iterable[tuple[str, Cell]]:
         f"kv_len_reduce={config.kv_len_reduce} kv_bins={config.kv_bins}",
     )
     yield "clock of steps", meta.clock
-    if summary.stats.steps:
+    if summary.stats.steps or summary.other_phases:
         speed = "" if wall.throughput_tok_s is None else f", {wall.throughput_tok_s:,.1f} tok/s"
         share = wall.gaps_total_ms / wall.wall_total_ms if wall.wall_total_ms else 0.0
         yield (
@@ -267,6 +279,9 @@ def _conclusion(summary: SummaryDocument) -> str:
                 f"No step was measured: the {runs} (warmup_runs={summary.meta.config.warmup_runs}). "
                 "Make more runs, or set warmup_runs=0."
             )
+        if summary.other_phases:
+            phases = " and ".join(count_of(each.steps, f"{phase} step") for phase, each in summary.other_phases.items())
+            return f"No decode step was measured, but {phases}."
         return "No step was measured: put each step in step_timing_ctx(), between begin_run() and end_run()."
     speed = "" if stats.throughput_tok_s is None else f", {stats.throughput_tok_s:,.1f} tok/s in steps"
     largest = max(

@@ -16,7 +16,7 @@ from rooflight.inference.drafts import RoundSums
 from rooflight.inference.kv_length import UNBINNED, LengthBins
 from rooflight.inference.meter import Meter
 from rooflight.inference.problems import Problems
-from rooflight.inference.steps import UNKNOWN, Run, Samples, Totals
+from rooflight.inference.steps import UNKNOWN, Run, Samples, Totals, of_all_phases
 from rooflight.inference.summary import (
     Buckets,
     BucketSplit,
@@ -31,6 +31,7 @@ from rooflight.inference.summary import (
     StepStats,
     WallStats,
 )
+from rooflight.inference.told import OTHER_PHASES
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.roofline.time_by_place import UNATTRIBUTED
 
@@ -82,13 +83,14 @@ class Results:
         self.warmup_runs = 0
         self.runs: list[RunData] = []
         self.totals = Totals()
-        self.by_bin = [Totals() for _ in self.bins.keys]
+        self.by_bin = [Totals() for _ in (*self.bins.keys, *OTHER_PHASES)]
         self.samples = Samples()
         self.sums = {domain: BucketSums() for domain in profiled}
         self.splits: dict[tuple[int, int, Domain], BucketSums] = {}
         self.rounds = RoundSums()
         self.host_ns = self.host_gap_ns = self.gap_ns = 0
         self.own_ns = 0  # between steps, for the profiler's own bookkeeping
+        self.buckets_opened = 0
 
     def finish(self, run: Run, meter: Meter) -> RunData:
         """Add a run that has ended, and return what is known of it."""
@@ -98,11 +100,14 @@ class Results:
                 batch = UNKNOWN if run.batch is None else run.batch
                 times = meter.times(run.by_state[number], run.host_by_state[number])
                 for domain, of_domain in sums.items():
-                    of_domain.add(totals.steps, times[domain])
+                    if number < len(self.bins.keys):
+                        of_domain.add(totals.steps, times[domain])
                     split = self.splits.setdefault((batch, number, domain), BucketSums())
                     split.add(totals.steps, times[domain])
         for (name, bucket), calls in meter.calls().items():
-            more = calls - run.calls_before.get((name, bucket), 0)
+            more = calls - run.calls_before.get((name, bucket), 0) - run.calls_elsewhere[name, bucket]
+            if name in sums:
+                self.buckets_opened += more + run.calls_elsewhere[name, bucket]
             if more and name in sums and run.totals.steps:
                 sums[Domain(name)].calls[bucket] = more
         for domain, of_domain in sums.items():
@@ -136,8 +141,9 @@ class Results:
                 steps_raised=run.raised,
                 steps_lost=run.lost,
             ),
-            stats=step_stats(run.totals, columns["step_ns"]),
-            wall=wall_stats(run.totals, run.host_ns, run.host_gap_ns, run.gap_ns, 1),
+            stats=step_stats(run.totals, decode_ns(self.bins, columns)),
+            wall=wall_stats(of_all_phases(run.by_bin), run.host_ns, run.host_gap_ns, run.gap_ns, 1),
+            other_phases=phase_stats(self.bins, run.by_bin, columns),
             decode_length_buckets=length_stats(self.bins, run.by_bin, columns),
             **bucket_fields(sums),
         )
@@ -159,7 +165,7 @@ class Results:
             BucketSplit(
                 domain=domain.value,
                 batch=None if batch == UNKNOWN else batch,
-                kv_bin=self.bins.keys[number],
+                kv_bin=(*self.bins.keys, *OTHER_PHASES)[number],
                 steps=sums.steps,
                 mean_ms=sums.average_ms(sums.whole_ns),
                 buckets_avg_ms={
@@ -173,14 +179,15 @@ class Results:
 
 def profiler_cost(results: Results, bucket_ns: float, *, on_host: bool) -> ProfilerCost:
     """What measuring cost the steps, if a bucket costs ``bucket_ns``."""
-    steps = results.totals.steps
-    opened = sum(sum(sums.calls.values()) for sums in results.sums.values())
+    everything = of_all_phases(results.by_bin)
+    steps, time_ns = everything.steps, everything.time_ns
+    opened = results.buckets_opened
     in_steps_ns = opened * bucket_ns
     return ProfilerCost(
         bucket_ns=bucket_ns,
         buckets_per_step=opened / steps if steps else None,
         in_step_ms=in_steps_ns / steps / 1e6 if steps else None,
-        in_step_share=in_steps_ns / results.totals.time_ns if on_host and results.totals.time_ns else None,
+        in_step_share=in_steps_ns / time_ns if on_host and time_ns else None,
         between_steps_ms=results.own_ns / steps / 1e6 if steps else None,
     )
 
@@ -218,6 +225,23 @@ def wall_stats(totals: Totals, host_ns: int, host_gap_ns: int, gap_ns: int, runs
         step_gaps_ms=gap_ns / 1e6,
         throughput_tok_s=totals.tokens / (wall_ns / 1e9) if wall_ns and all_known else None,
     )
+
+
+def decode_ns(bins: LengthBins, columns: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64]:
+    """The samples of decode steps."""
+    return columns["step_ns"][columns["kv_bin"] < len(bins.keys)]
+
+
+def phase_stats(
+    bins: LengthBins, by_bin: Sequence[Totals], columns: Mapping[str, NDArray[np.int64]]
+) -> dict[str, StepStats]:
+    """Steps of the other phases that there are."""
+    numbers = enumerate(OTHER_PHASES, start=len(bins.keys))
+    return {
+        phase: step_stats(by_bin[number], columns["step_ns"][columns["kv_bin"] == number])
+        for number, phase in numbers
+        if by_bin[number].steps
+    }
 
 
 def length_stats(bins: LengthBins, by_bin: Sequence[Totals], columns: Mapping[str, NDArray[np.int64]]) -> LengthStats:

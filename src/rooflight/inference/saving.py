@@ -18,8 +18,16 @@ from rooflight.inference.config import ProfilerConfig
 from rooflight.inference.meter import HOST_CLOCK
 from rooflight.inference.own_cost import bucket_cost_ns
 from rooflight.inference.report import report_of
-from rooflight.inference.results import bucket_fields, length_stats, profiler_cost, step_stats, wall_stats
-from rooflight.inference.steps import COLUMNS
+from rooflight.inference.results import (
+    bucket_fields,
+    decode_ns,
+    length_stats,
+    phase_stats,
+    profiler_cost,
+    step_stats,
+    wall_stats,
+)
+from rooflight.inference.steps import COLUMNS, of_all_phases
 from rooflight.inference.summary import ConfigData, ConfigDocument, SampleData, SummaryDocument, SummaryMeta
 from rooflight.records.document import encoded
 from rooflight.records.files import write_whole
@@ -44,7 +52,8 @@ def summary_of(profiler: Profiler) -> SummaryDocument:
     results = profiler.results
     columns = results.samples.columns()
     clocks = {run.meta.clock for run in results.runs}
-    with_steps = sum(run.stats.steps > 0 for run in results.runs)
+    everything = of_all_phases(results.by_bin)
+    with_steps = sum(run.stats.steps > 0 or bool(run.other_phases) for run in results.runs)
     return SummaryDocument(
         meta=SummaryMeta(
             rank=profiler.rank,
@@ -55,8 +64,9 @@ def summary_of(profiler: Profiler) -> SummaryDocument:
             started_at=results.runs[0].meta.started_at if results.runs else None,
             clock=next(iter(clocks)) if len(clocks) == 1 else None,
         ),
-        stats=step_stats(results.totals, columns["step_ns"]),
-        wall=wall_stats(results.totals, results.host_ns, results.host_gap_ns, results.gap_ns, with_steps),
+        stats=step_stats(results.totals, decode_ns(results.bins, columns)),
+        other_phases=phase_stats(results.bins, results.by_bin, columns),
+        wall=wall_stats(everything, results.host_ns, results.host_gap_ns, results.gap_ns, with_steps),
         runs=tuple(results.runs),
         runs_aggregate=results.aggregate(),
         decode_length_buckets=length_stats(results.bins, results.by_bin, columns),

@@ -8,7 +8,8 @@ runs. Means, totals and throughput come from the sums, percentiles from the samp
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,7 +21,7 @@ from rooflight.capture.marks import Found
 from rooflight.inference.drafts import RoundSums
 from rooflight.inference.kv_length import LengthBins
 from rooflight.inference.reservoir import MOST_SAMPLES, Reservoir
-from rooflight.inference.told import Facts
+from rooflight.inference.told import DECODE, IDLE, OTHER_PHASES, Facts
 
 UNKNOWN: Final = -1
 
@@ -102,7 +103,10 @@ class Samples:
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """One run while it is measured. ``by_state`` and ``host_by_state`` have nanoseconds by KV bin and state."""
+    """One run while it is measured. ``totals`` is of the decode steps. ``by_bin`` has all steps by *cell*: first the KV
+    bins, of decode steps, then ``OTHER_PHASES``; ``by_state`` and ``host_by_state`` have nanoseconds by cell and state.
+    ``calls_before`` counts the calls of buckets before the run, ``calls_elsewhere`` those in steps of other phases.
+    """
 
     number: int
     label: str
@@ -121,33 +125,59 @@ class Run:
     host_gap_ns: int = 0
     raised: int = 0
     lost: int = 0
+    idle_ns: int = 0
+    host_idle_ns: int = 0
     calls_before: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    calls_elsewhere: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        for _ in self.bins.keys:
+        for _ in (*self.bins.keys, *OTHER_PHASES):
             self.by_bin.append(Totals())
             self.by_state.append([])
             self.host_by_state.append([])
 
     def add(self, found: Found, host_found: Found | None, facts: Facts, everything: Samples) -> None:
         """A step's nanoseconds by state, on its own clock and, if that is a device's, on the host's."""
-        tokens, length, drafts = facts
-        number = self.bins.number(length)
+        tokens, length, drafts, phase = facts
+        if phase == IDLE:
+            self._idle(found, host_found)
+            return
+        is_decode = phase == DECODE
+        number = self.bins.number(length) if is_decode else len(self.bins.keys) + OTHER_PHASES.index(phase)
         step_ns, gap_ns = _add(found, self.by_state[number])
         host_ns, host_gap_ns = (step_ns, gap_ns) if host_found is None else _add(host_found, self.host_by_state[number])
-        if self.totals.steps:  # what was before the first is no gap between two
-            self.gap_ns += gap_ns
-            self.host_gap_ns += host_gap_ns
+        if self.samples.steps:  # what was before the first is no gap between two
+            self.gap_ns += gap_ns + self.idle_ns
+            self.host_gap_ns += host_gap_ns + self.host_idle_ns
+        self.idle_ns = self.host_idle_ns = 0
         self.host_ns += host_ns
         batch = UNKNOWN if self.batch is None else self.batch
-        row = (self.number, self.totals.steps, batch, number, UNKNOWN if tokens is None else tokens, step_ns, host_ns)
-        self.totals.add(step_ns, tokens)
+        row = (self.number, self.samples.steps, batch, number, UNKNOWN if tokens is None else tokens, step_ns, host_ns)
+        if is_decode:
+            self.totals.add(step_ns, tokens)
         self.by_bin[number].add(step_ns, tokens)
         if drafts is not None:
             self.rounds.add(drafts)
         length = float("nan") if length is None else length
         self.samples.add(row, length)
         everything.add(row, length)
+
+    def add_calls_elsewhere(self, before: Mapping[tuple[str, str], int], after: Mapping[tuple[str, str], int]) -> None:
+        """Calls of buckets in a step that is no decode step."""
+        self.calls_elsewhere.update({key: calls - before.get(key, 0) for key, calls in after.items()})
+
+    def _idle(self, found: Found, host_found: Found | None) -> None:
+        whole_ns = sum(nanoseconds for _, nanoseconds in found)
+        self.idle_ns += whole_ns
+        self.host_idle_ns += whole_ns if host_found is None else sum(nanoseconds for _, nanoseconds in host_found)
+
+
+def of_all_phases(by_bin: Iterable[Totals]) -> Totals:
+    """The steps of all cells."""
+    found = Totals()
+    for totals in by_bin:
+        found.merge(totals)
+    return found
 
 
 def _add(found: Found, sums: list[int]) -> tuple[int, int]:

@@ -103,7 +103,9 @@ class Buckets(Fields, frozen=True, kw_only=True):
 
 
 class BucketSplit(Fields, frozen=True, kw_only=True):
-    """The buckets of the steps of one batch size and KV-length bin, exclusive ms per step by name."""
+    """The buckets of the steps of one batch size and KV-length bin, exclusive ms per step by name. ``kv_bin`` is
+    ``prefill`` or ``mixed`` for the steps of that phase, of any length.
+    """
 
     domain: str
     batch: int | None
@@ -154,11 +156,14 @@ class BucketFields(Fields, frozen=True, kw_only=True):
 
 
 class RunData(BucketFields, frozen=True, kw_only=True):
-    """One measured run."""
+    """One measured run. ``other_phases`` has the steps that are no decode steps, by phase (``prefill``, ``mixed``):
+    they are not in ``stats``, buckets and KV bins, but in ``wall``.
+    """
 
     meta: RunMeta
     stats: StepStats
     wall: WallStats
+    other_phases: dict[str, StepStats]
     decode_length_buckets: LengthStats
 
 
@@ -203,11 +208,14 @@ class SampleData(Fields, frozen=True, kw_only=True):
 
 
 class SummaryDocument(BucketFields, Document, frozen=True, kw_only=True, tag="rooflight.inference/1"):
-    """``summary.json``: all measured runs. ``problems`` says what could not be measured as meant, with counts."""
+    """``summary.json``: all measured runs; ``other_phases`` as in ``RunData``. ``problems`` says what could not be
+    measured as meant, with counts.
+    """
 
     meta: SummaryMeta
     stats: StepStats
     wall: WallStats
+    other_phases: dict[str, StepStats]
     runs: tuple[RunData, ...]
     runs_aggregate: RunsAggregate
     decode_length_buckets: LengthStats

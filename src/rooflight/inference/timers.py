@@ -71,6 +71,9 @@ class NullProfiler:
     def end_request(self, request_id: Hashable) -> None:
         """Nothing."""
 
+    def set_step_phase(self, phase: str) -> None:
+        """Nothing."""
+
     def cuda_bucket_timer(self, bucket: str) -> Timer:  # noqa: ARG002
         """A context that measures nothing."""
         return OFF  # type: ignore[no-any-return]

@@ -5,16 +5,25 @@ It is read when the step's times are, since what is on a device has no value bef
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from rooflight.inference.drafts import Drafts, drafts_of
 from rooflight.inference.kv_length import reduced, token_count
+from rooflight.inference.meter import Meter
 from rooflight.inference.problems import Problems
 
-Kept = tuple[Any, Any, Any]
-"""Tokens, KV lengths and drafts of a step as they were said; None where nothing was."""
+DECODE: Final = "decode"
+"""The phase of steps that is in the statistics."""
 
-_NOTHING: Final[Kept] = (None, None, None)
+OTHER_PHASES: Final = ("prefill", "mixed")
+"""Steps that put a prompt into the KV cache, alone or beside sequences that are decoded. They are kept apart."""
+
+IDLE: Final = "idle"
+"""What turned out to be no step, since there was nothing to run: its time is in the gap before the next step."""
+
+Kept = tuple[Any, Any, Any, str]
+"""Tokens, KV lengths and drafts of a step as they were said; None where nothing was. Its phase."""
 
 
 class Facts(NamedTuple):
@@ -23,6 +32,7 @@ class Facts(NamedTuple):
     tokens: int | None = None
     length: float | None = None
     drafts: Drafts | None = None
+    phase: str = DECODE
 
 
 class Told:
@@ -33,14 +43,28 @@ class Told:
         self.tokens: Any = None
         self.length: Any = None
         self.drafts: Any = None
+        self.phase = DECODE
+        self.calls: Mapping[tuple[str, str], int] | None = None  # of buckets before the step, once phases are said
 
-    def forget(self) -> None:
+    def forget(self, meter: Meter) -> None:
         """A step begins: nothing was said of it."""
-        self.tokens, self.length, self.drafts = _NOTHING
+        self.tokens = self.length = self.drafts = None
+        self.phase = DECODE
+        if self.calls is not None:
+            self.calls = meter.calls()
+
+    def set_phase(self, phase: str, meter: Meter) -> None:
+        """The step is of a phase."""
+        if phase not in (DECODE, IDLE, *OTHER_PHASES):
+            self._problems.note(f"set_step_phase: {str(phase)[:40]!r} is no phase: give decode, prefill, mixed or idle")
+            return
+        self.phase = phase
+        if self.calls is None:
+            self.calls = meter.calls()
 
     def kept(self) -> Kept:
         """What was said of the step that ends."""
-        return self.tokens, self.length, self.drafts
+        return self.tokens, self.length, self.drafts, self.phase
 
     def copied(self, value: Any, *, on_device: bool) -> Any:
         """A value to be read later, when the engine may have changed it: of a tensor a copy, which on a device is only
@@ -56,11 +80,12 @@ class Told:
 
     def read(self, kept: Kept, batch: int | None) -> Facts:
         """What is known of a step of ``batch`` sequences, from what was said of it."""
-        tokens, length, drafts = kept
+        tokens, length, drafts, phase = kept
         return Facts(
             tokens=self._read("set_step_tokens", token_count, tokens),
             length=self._read("set_step_seq_len", lambda each: reduced(each, self._reduction), length),
             drafts=self._read("set_step_speculation", lambda each: drafts_of(*each, batch=batch), drafts),
+            phase=phase,
         )
 
     def _read(self, call: str, reader: Any, value: Any) -> Any:
