@@ -363,7 +363,7 @@ def test_huge_claims_are_refused_before_anything_is_unpacked(tmp_path: Path) -> 
     shape = b"{'descr': '<i4', 'fortran_order': False, 'shape': (99999999999999,), }"
     fake = b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + shape.ljust(117) + b"\n" + b"\0" * 24
     path = rewrite(small().save(tmp_path / "claim"), {"signature.npy": lambda _: fake})
-    assert "not as long as it says" in refuse(path)
+    assert "does not have the length that its header gives" in refuse(path)
 
 
 def test_a_bomb_is_refused_without_the_memory_that_it_asks_for(tmp_path: Path) -> None:
@@ -404,7 +404,7 @@ def test_a_part_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     path = small().save(tmp_path / "twice")
     with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
         archive.writestr("phase.npy", b"")
-    assert "a part of it is there twice" in refuse(path)
+    assert "it has two parts with the same name" in refuse(path)
 
 
 def test_names_of_members_lead_nowhere(tmp_path: Path) -> None:

@@ -23,10 +23,10 @@ from rooflight.records.tensor import Packing, TensorSpec
 
 VERSION: Final = 4
 
-_MOST_PACKED: Final = 100  # times its size that a file may unpack to: recorded steps do to 9 to 15 times
+_MOST_PACKED: Final = 100  # a file may unpack to this many times its size; recorded steps unpack to 9 to 15 times
 _ALWAYS_ALLOWED_BYTES: Final = 1 << 28  # whatever the size of the file
-_MOST_HEADER_BYTES: Final = 1 << 27  # 100,000 signatures take 20 MB; as Python's objects ten times as much
-_MOST_ELEMENTS: Final = 1 << 256  # of a tensor: figures computed from it are still numbers
+_MOST_HEADER_BYTES: Final = 1 << 27  # 100,000 signatures take 20 MB, as Python's objects ten times as much
+_MOST_ELEMENTS: Final = 1 << 256  # of one tensor; figures computed from so many are still finite
 SCHEMA_PREFIX: Final = "rooflight.session/"
 
 _COLUMN_TYPES: Final = {
@@ -85,7 +85,7 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 def save(session: Session, path: Path) -> Path:
-    """Write a file that appears whole or not at all. Raises OSError where that cannot be."""
+    """Write a session to a file, which appears whole or not at all. Raises OSError if it cannot be written."""
     with whole_file(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         archive.writestr("header.json", encoded(_header(session)))
         for name, array in session.columns.named_arrays():
@@ -104,8 +104,8 @@ def save(session: Session, path: Path) -> Path:
 
 
 def load(path: str | Path) -> Session:
-    """Read a session. Raises FileNotFoundError where no file is, ValueError for one that is damaged, foreign or too
-    new, and TypeError for what is no path.
+    """Read a session. Raises FileNotFoundError if there is no such file, ValueError for a file that is damaged, foreign
+    or too new, and TypeError for anything but a path.
     """
     if not isinstance(path, str | PathLike):
         raise TypeError(f"load takes the path of a saved session, not {type(path).__name__}")
@@ -139,12 +139,12 @@ def load(path: str | Path) -> Session:
         raise ValueError(f"{path}: {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is damaged ({_one_line(error)}): record it again") from error
-    except Exception as error:  # whatever bytes that make no sense get out of zipfile and numpy
+    except Exception as error:  # zipfile and numpy raise errors of many kinds for damaged bytes
         raise ValueError(f"{path} is not a whole session file ({_one_line(error)}): record it again") from error
 
 
 def _a_zip(file: IO[bytes]) -> IO[bytes]:
-    """The file, back at its start. Text or a picture given by mistake is not called damaged."""
+    """The file, rewound to its start. Refuses a file that is no zip, such as a text or a picture given by mistake."""
     if file.read(2) != b"PK":
         raise _UnreadableError("this is no session: save one with rooflight analyze ... --save FILE, or Session.save")
     file.seek(0)
@@ -160,12 +160,12 @@ def _one_line(error: BaseException) -> str:
 
 
 def _check_members(archive: zipfile.ZipFile, size_bytes: int) -> None:
-    """Refuse a file that unpacks to more than a session of its size can, before any of it is unpacked. What a member
-    claims is the most that is ever unpacked of it, but for other compressions than deflate.
+    """Refuse, before anything is unpacked, a file that would unpack to more than a session of its size can. Python
+    unpacks no more of a stored or deflated member than the size in its header; other compressions are refused.
     """
     members = archive.infolist()
     if len({member.filename for member in members}) < len(members):
-        raise _UnreadableError("a part of it is there twice: record it again")
+        raise _UnreadableError("it has two parts with the same name: record it again")
     if any(member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for member in members):
         raise _UnreadableError("its compression is not that of a session: record it again")
     total = sum(member.file_size for member in members)
@@ -288,7 +288,7 @@ def _read_array(archive: zipfile.ZipFile, name: str, dtype: Any) -> NDArray[np.g
         length = archive.getinfo(f"{name}.npy").file_size - file.tell()
         data = file.read(length + 1) if prod(shape) * found.itemsize == length else b""
         if len(data) != prod(shape) * found.itemsize:
-            raise _UnreadableError(f"column {name} is not as long as it says: record it again")
+            raise _UnreadableError(f"column {name} does not have the length that its header gives: record it again")
         return np.frombuffer(data, found).reshape(shape)
 
 
@@ -374,7 +374,7 @@ def _check_touched(columns: Columns) -> None:
         (columns.written_offsets, columns.written_ids, columns.written_starts),
     ):
         if len(starts) != len(ids) or not _within(starts, NOWHERE, None):
-            raise _UnreadableError("where tensors begin makes no sense: record it again")
+            raise _UnreadableError("the starts of tensors make no sense: record it again")
         if offsets[0] != 0 or offsets[-1] != len(ids) or bool((np.diff(offsets) < 0).any()):
             raise _UnreadableError("storage offsets are out of order: record it again")
 

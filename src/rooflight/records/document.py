@@ -12,7 +12,7 @@ class Fields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Document(Fields, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="schema"):
-    """The machine-readable whole of a report. A subclass gives its ``schema`` as ``tag="rooflight.NAME/VERSION"``; the
+    """A whole report in machine-readable form. A subclass gives its ``schema`` as ``tag="rooflight.NAME/VERSION"``; the
     version rises when a field is renamed, removed or changes its meaning.
     """
 
@@ -23,8 +23,8 @@ class Document(Fields, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
 
 
 def encoded(value: msgspec.Struct) -> bytes:
-    r"""A struct as JSON. Bytes of a file's name that are no UTF-8, which Python keeps as halves of surrogate pairs and
-    no JSON can have, become their escapes (``\udcff``).
+    r"""A struct as JSON. A file's name may have bytes that are not UTF-8. Python keeps them as halves of surrogate
+    pairs, which JSON cannot have, so they are written as escapes (``\udcff``).
     """
     try:
         return msgspec.json.encode(value)

@@ -30,7 +30,7 @@ ITEM_BYTES: Final[dict[str, int]] = {
     "qint8": 1,
     "quint8": 1,
     "qint32": 4,
-    # below a byte torch packs several numbers in one, or leaves the rest of it unused: shapes count bytes
+    # fewer than 8 bits: torch packs several numbers into a byte, or leaves the rest of it unused; shapes count bytes
     "quint4x2": 1,
     "quint2x4": 1,
     "bits1x8": 1,
@@ -77,7 +77,7 @@ SHORT_PRECISIONS: Final[dict[str, str]] = {
     "int8": "int8",
     "float4": "fp4",
 }
-"""What people call each of the PRECISIONS."""
+"""The short name of each of the PRECISIONS."""
 
 FLOAT_BITS: Final[dict[str, int]] = {
     "float64": 64,
@@ -88,7 +88,7 @@ FLOAT_BITS: Final[dict[str, int]] = {
     "float8": 8,
     "float4": 4,
 }
-"""Bits of a number of each of the PRECISIONS that are floats."""
+"""Bits per number, for each of the PRECISIONS that are floats."""
 
 _STORED_AS: Final[dict[str, str]] = {
     "tfloat32": "fp32, whose products devices may be set to do in tf32",
@@ -113,7 +113,7 @@ def dtype_name(text: str) -> str:
 def tensor_dtype(text: str) -> str:
     """The full name of a dtype that tensors can have, given as ``dtype_name`` takes it.
 
-    Raises ValueError when no such dtype is known, and for the name of a precision that arithmetic on another dtype has.
+    Raises ValueError when no such dtype is known, and for a precision that only arithmetic has, such as ``tf32``.
     """
     name = dtype_name(text)
     if name not in ITEM_BYTES:
@@ -130,10 +130,10 @@ def item_bytes(dtype: str) -> int:
 
 
 def precision_of(dtype: str) -> str | None:
-    """Which of the PRECISIONS' peaks bounds arithmetic on ``dtype``; None where none does (int64, bool).
+    """The one of the PRECISIONS whose peak bounds arithmetic on ``dtype``; None if there is none (int64, bool).
 
     Complex numbers run on the unit of their real part. float32 is "float32" here; whether the TF32 unit may be used
-    instead is a setting of the run, which the roofline knows.
+    instead is a setting of the run, which ``roofline.float32`` reads.
     """
     if dtype in PRECISIONS:
         return dtype

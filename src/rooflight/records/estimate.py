@@ -1,4 +1,4 @@
-"""Estimate: a time that was not measured, and how sure it is."""
+"""Estimate: a time that was not measured, with its interval and its source."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ class Source(Enum):
 
     REGRESSED = "regressed"  # learned from measurements of such ops
     SIMILAR = "similar"  # learned from measurements of other ops that are as large
-    TYPICAL = "typical"  # the bound times what ops of any kind usually take of it
+    TYPICAL = "typical"  # the bound times a factor that is usual for ops of all kinds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """``time_s`` lies between ``low_s`` and ``high_s`` nine times in ten, if what it was learned from is like what is
-    asked; ``extrapolated`` says that shape or device lie outside of that. None of the three is below ``bound_s``.
+    """Nine of ten measured times lie between ``low_s`` and ``high_s`` if the work is like the samples that the model
+    learned from; ``extrapolated``: its shape or its device is unlike them. None of the three times is below
+    ``bound_s``.
     """
 
     time_s: float

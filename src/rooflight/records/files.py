@@ -5,8 +5,8 @@ sees the old file or the new one, never half of one, and an exception or Ctrl-C 
 flushed to the disk before the exchange (``fsync``), so that a power cut leaves one of the two as well; which of the two
 is not promised, since the folder is not flushed.
 
-A link is followed: the file that it leads to is replaced, and the link stays. What is no regular file (a device, a
-FIFO), and ``/dev/stdout`` wherever it leads, is written to as it is: replacing it would break it.
+If the path is a link, the file that it leads to is replaced, and the link stays. A device, a FIFO and any other file
+that is not regular, and ``/dev/stdout`` wherever it leads, are written in place: replacing them would break them.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _NAME_KEPT = 100  # characters of a temporary file's name, of the 255 that file 
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write ``content``, text in UTF-8, to ``path`` as ``whole_file`` does. Raises OSError where that cannot be."""
+    """Write ``content``, text in UTF-8, to ``path`` as ``whole_file`` does. Raises OSError if that fails."""
     with whole_file(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open ``path`` to be written whole: what the block writes is at ``path`` when it ends, nothing of it if it raises.
+    """Open ``path`` to be written whole: when the block ends, ``path`` has all that it wrote; if it raises, none of it.
 
-    A file that is replaced passes its permissions on; a new one has those that the umask leaves. Raises OSError, which
-    names the file, where it cannot be written, FileNotFoundError where its folder is not there.
+    The new content gets the permissions of the file that it replaces; a new file gets those that the umask leaves.
+    Raises an OSError that names the file if it cannot be written, and FileNotFoundError if its folder does not exist.
     """
     with naming(path), _whole(path) as file:
         yield file
@@ -42,7 +42,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def naming(what: Path | str) -> Iterator[None]:
-    """An OSError that names no file, as of a write to a full disk, names this one."""
+    """Add this name to an OSError that names no file, such as that of a write to a full disk."""
     try:
         yield
     except OSError as error:
@@ -75,7 +75,7 @@ def _whole(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _target(path: Path) -> tuple[Path, bool]:
-    """Where a path leads through its links, and whether that must be written to as it is."""
+    """The path that a path's links lead to, and whether the file there must be written in place."""
     try:
         if not S_ISREG(path.stat().st_mode):
             return path, True
@@ -92,7 +92,9 @@ def _target(path: Path) -> tuple[Path, bool]:
 
 
 def _special(path: Path) -> IO[bytes]:
-    """A descriptor of this process (``/proc/self/fd/1``) goes on where it stands; anything else is opened anew."""
+    """The file, open for writing: a descriptor of this process (``/proc/self/fd/1``) from its current position on,
+    anything else opened anew.
+    """
     while path.parent == Path("/dev") and path.is_symlink():
         path = path.readlink()
     if path.name.isdigit() and path.parent.resolve() == Path(f"/proc/{os.getpid()}/fd"):

@@ -13,15 +13,15 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "mkldnn.conv": "ieee",
     "mkldnn.rnn": "ieee",
 }
-"""What torch 2.11 starts with, by library and kind of op: "ieee", "tf32" or "bf16". cuDNN may use TF32 unless told
-otherwise, cuBLAS may not (https://docs.pytorch.org/docs/stable/notes/cuda.html#tf32-on-ampere)."""
+"""Torch 2.11's defaults, by library and kind of op: "ieee", "tf32" or "bf16". By default cuDNN may use TF32, and cuBLAS
+may not (https://docs.pytorch.org/docs/stable/notes/cuda.html#tf32-on-ampere)."""
 
 PRECISIONS: Final[Mapping[str, str]] = {"ieee": "float32", "tf32": "tfloat32", "bf16": "bfloat16"}
 """The precision whose peak each value admits."""
 
 
 def fact_name(library: str) -> str:
-    """The name of the environment's entry, which is what one assigns in torch to change it."""
+    """The name of the environment's entry, which is also the name of torch's setting."""
     return f"torch.backends.{library}.fp32_precision"
 
 

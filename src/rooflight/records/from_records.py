@@ -1,4 +1,4 @@
-"""A session of single records: how a program that is no recorder hands over what it knows of a run."""
+"""A session made from single records, for programs that learn of a run's ops in another way than by recording."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def session_of(
 ) -> Session:
     """The session of records in the order in which they ran, the reverse of ``Session.records``.
 
-    ``storage_bytes[i]`` is the size of the storage that ``reads`` and ``writes`` call i. Records without storages are
-    costed as any other, but the fused and the program bound know nothing of the bytes between them. ``times_s`` has
-    the same number of samples in each record that was timed, one a measured step; ``wall_samples_s`` are whole steps,
-    and ``clock`` says what was read.
+    ``storage_bytes[i]`` is the size of storage i; ``reads`` and ``writes`` have such numbers. Records without storages
+    are costed like any other, but the fused and the program bound then lack the bytes that pass between them.
+    ``times_s`` has one sample per measured step, the same number in each record that was timed; ``wall_samples_s`` are
+    the times of whole steps, and ``clock`` names the clock.
 
     Raises ValueError for records with different numbers of samples, for storages and parents that do not exist, and for
-    starts that do not go with the storages.
+    starts that do not match the storages.
     """
     listed = list(records)
     _check(listed, len(storage_bytes))
@@ -76,7 +76,7 @@ def session_of(
 
 
 def _check(records: Sequence[OpRecord], storages: int) -> None:
-    """Raise ValueError for the first record that names what is not there."""
+    """Raise ValueError for the first record that names a storage or a parent that does not exist."""
     steps = {len(record.times_s) for record in records if record.times_s}
     if len(steps) > 1:
         raise ValueError(f"records have {min(steps)} to {max(steps)} times: give each the same number, or none")
@@ -100,5 +100,5 @@ def _offsets(ids: Sequence[tuple[int, ...]]) -> Int64:
 
 
 def _starts(touched: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> Int64:
-    """Where each tensor touched begins, from ids with the starts that are known."""
+    """The start of each tensor touched, ``NOWHERE`` where a record gives none."""
     return np.array([start for ids, starts in touched for start in starts or (NOWHERE,) * len(ids)], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""A session with further records put between those that it has."""
+"""Insert records into a session."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rooflight.records.signature import OpSignature
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Insertion:
-    """A record to put in front of record ``before``: it writes the storage ``written``, and belongs where record
-    ``like`` does: to its module, phase, direction and function.
+    """A record to insert in front of record ``before``. It writes the storage ``written``, and has the module, phase,
+    direction and function of record ``like``.
     """
 
     before: int
@@ -24,8 +24,8 @@ class Insertion:
 
 
 def with_insertions(session: Session, insertions: Sequence[Insertion]) -> Session:
-    """The session with these records too. Its other records keep their order, lifetimes and times; the new ones have
-    no times.
+    """The session with these records inserted. Its other records keep their order, lifetimes and times; the new ones
+    have no times.
     """
     if not insertions:
         return session
@@ -72,7 +72,7 @@ def _offsets(offsets: Int64, places: Int64, count: int) -> Int64:
 
 
 def _lifetimes(lifetimes: Lifetimes, places: Int64) -> Lifetimes:
-    """What was made in front of a record stays in front of it; what was freed before it is gone before the new one."""
+    """A storage allocated right before a record is allocated after the one inserted there; one freed, before it."""
 
     def moved(records: Int32, side: str) -> Int32:
         shift = np.searchsorted(places, records, side="right" if side == "right" else "left")

@@ -22,8 +22,8 @@ class Direction(IntEnum):
 
 
 def phase_name(phase: str, direction: Direction, *, others: bool) -> str:
-    """What reports call a phase. Outside all phases, directions are kept apart; where there are other phases, forward
-    is whatever is outside them: data, clipping, logging.
+    """The name of a phase in reports. Work outside named phases has the name of its direction; if the session has named
+    phases (``others``), forward work outside them may be data, clipping or logging, and is "(outside phases)".
     """
     if phase:
         return phase
@@ -31,14 +31,14 @@ def phase_name(phase: str, direction: Direction, *, others: bool) -> str:
 
 
 def outside_modules(direction: Direction) -> str:
-    """What reports call work outside all modules: there is still the optimizer, which deserves a row of its own."""
+    """The name in reports of work outside all modules; the optimizer's has a name of its own."""
     return "(optimizer)" if direction is Direction.OPTIMIZER else "(outside modules)"
 
 
 class StorageKind(IntEnum):
     """What a piece of memory was for."""
 
-    INPUT = 0  # there before the step, and none of the others: data, buffers, caches
+    INPUT = 0  # allocated before the step, and of no other kind: data, buffers, caches
     PARAMETER = 1
     GRADIENT = 2
     OPTIMIZER_STATE = 3

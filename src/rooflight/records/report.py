@@ -1,7 +1,7 @@
 """Report: the results of a study, before a renderer gives them a form.
 
-Every text in it is ``visible`` from the start, whatever a program called its modules: no renderer has to think of it.
-Only ``Report.data``, which programs read, has names as they are.
+Every text passes through ``visible`` when the report is made, so that no renderer has to escape what a program called
+its modules. Only ``Report.data``, which programs read, has names unchanged.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Column:
     """A column of a table: its name, and the SI unit of its numbers: ``"s"``, ``"B"``, ``"B/s"``, ``"FLOP"``,
     ``"FLOP/s"``, ``"%"`` for a share of 1, or none.
 
-    ``shown_in`` fixes the unit that people read, such as ``"GiB"``: it stands in the heading, not in each cell.
-    ``wraps``: a long text goes on in the next line on a terminal, where it is otherwise cut.
+    ``shown_in`` fixes the unit that people read, such as ``"GiB"``: it is in the heading, not in each cell. ``wraps``:
+    on a terminal, a long text continues on the next line; in other columns it is cut.
     """
 
     name: str
@@ -60,9 +60,9 @@ class Column:
 class Table:
     """Rows under columns. ``id`` names the table for programs, in snake_case, and does not depend on its title.
 
-    ``rows`` are all there are; what people read has the first ``top`` (None: all) and counts the rest, and ``see`` says
-    how to have them. ``note`` explains the columns; ``optional`` names the columns that a narrow terminal can do
-    without, least important first; ``unknown`` stands for a cell that is None.
+    ``rows`` are all rows; for people, renderers show the first ``top`` (None: all) and the number of the others, and
+    ``see`` names the options that show those. ``note`` explains the columns; ``optional`` names the columns that a
+    narrow terminal leaves out, least important first; ``unknown`` is the text of a cell that is None.
     """
 
     id: str
@@ -84,12 +84,12 @@ class Table:
 
     @property
     def shown(self) -> tuple[tuple[Cell, ...], ...]:
-        """The rows that people read."""
+        """The rows that renderers show to people."""
         return self.rows[: self.top]
 
     @property
     def left_out(self) -> int:
-        """How many rows those do not have."""
+        """How many rows ``shown`` does not have."""
         return len(self.rows) - len(self.shown)
 
     @property
@@ -98,7 +98,7 @@ class Table:
         return tuple(column.name for column in self.columns)
 
     def values(self, name: str) -> tuple[Cell, ...]:
-        """The cells of the column called ``name``, of all rows. Raises ValueError where there is none."""
+        """The cells of the column called ``name``, of all rows. Raises ValueError if there is no such column."""
         index = self.names.index(name)
         return tuple(row[index] for row in self.rows)
 
@@ -106,9 +106,10 @@ class Table:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """A title, facts (name to value), tables, series (pictures), notes (caveats, one sentence each) and a closing
-    sentence. ``data`` is the machine-readable whole.
+    sentence. ``data`` is the whole report in machine-readable form.
 
-    ``show()`` prints it, ``print(report)`` all but its tables; a notebook shows it where it is a cell's result.
+    ``show()`` prints the report, ``print(report)`` all of it but the tables; a notebook shows a report that is the
+    result of a cell.
     """
 
     title: str

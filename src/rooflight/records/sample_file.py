@@ -1,4 +1,4 @@
-"""The file that samples are kept in: JSON lines, a header first, then one row per shape."""
+"""Files of samples: JSON lines, a header first, then one row per shape."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Rows(Mapping[tuple[int, ...], Row]):
         return tuple(shape[name] for name in self.parameters)
 
     def add(self, row: Row) -> None:
-        """Take in a row. Raises ValueError for a shape that is there already."""
+        """Add a row. Raises ValueError if its shape has a row already."""
         key = self.key(row.shape)
         if key in self._rows:
             raise ValueError(f"shape {key} has a row already")
@@ -43,7 +43,7 @@ class Rows(Mapping[tuple[int, ...], Row]):
 
 
 def read(path: Path) -> tuple[Header, Rows]:
-    """The header and rows of a file, a cut-off last line left out. Raises ValueError for any other file."""
+    """The header and rows of a file of samples, without a cut-off last line. Raises ValueError for any other file."""
     try:
         content = path.read_bytes()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Rows: what became of each shape, and where the samples come from."""
+"""Rows: the outcome and the samples of each shape, and the header that describes them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _FEW = 3
 
 
 class Status(StrEnum):
-    """What became of a shape."""
+    """The outcome of timing a shape."""
 
     OK = "ok"
-    REFUSED = "refused"  # the shape cannot be: heads that ranks cannot share
+    REFUSED = "refused"  # no such shape can run: heads that ranks cannot share
     UNSUPPORTED = "unsupported"  # this device, dtype or torch cannot do it
     OUT_OF_MEMORY = "out_of_memory"
-    TIME_BOX = "time_box"  # took longer than it was given
+    TIME_BOX = "time_box"  # took longer than its time box
     FAILED = "failed"
 
 
@@ -26,8 +26,8 @@ class Status(StrEnum):
 class Row:
     """One shape: its status, the samples of each direction in seconds in the order taken, and when (ISO 8601).
 
-    ``spent_s`` is what the whole row took, warm-up and preparation included; ``note`` has the reason
-    of a status that is not ok.
+    ``spent_s`` is the time of the whole row, warm-up and preparation included; ``note`` has the reason of a status that
+    is not ok.
     """
 
     shape: Mapping[str, int]
@@ -64,8 +64,8 @@ class Header:
 
 
 def undisturbed_s(samples_s: Sequence[float]) -> float:
-    """The first decile of samples, in seconds: what disturbs a run only makes it longer, so the fast end is the run
-    itself. Chen and Revels, Robust benchmarking in noisy environments, 2016.
+    """The first decile of samples, in seconds: disturbances only make a run longer, so that the fastest samples are
+    closest to the run itself. Chen and Revels, Robust benchmarking in noisy environments, 2016.
     """
     ordered = sorted(samples_s)
     whole, share = divmod(0.1 * (len(ordered) - 1), 1)

@@ -1,4 +1,4 @@
-"""Series: what a picture shows, before anything decides how it is drawn."""
+"""Series: the data of a picture, before a renderer draws it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Mark(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """What an axis shows, with its SI unit (as of a ``Quantity``); ``logarithmic`` leaves out values of 0 and less."""
+    """An axis and its SI unit (as of a ``Quantity``); a ``logarithmic`` one leaves out values of 0 and less."""
 
     name: str
     unit: str = ""

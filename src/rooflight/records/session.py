@@ -22,23 +22,23 @@ Flags = NDArray[np.bool_]
 
 NO_PARENT = -1
 BUSY_SHARE = 0.05
-"""Share of the CPU taken by other programs from which on what was measured meanwhile is doubted, roofs and times."""
+"""If other programs take at least this share of the CPU during a measurement, reports doubt its roofs and times."""
 SAME_STEP = 0.9
-"""Share of calls that a timed step must have in common with the recorded one to be taken for it."""
+"""Share of calls that a timed step must have in common with the recorded one to count as the same step."""
 NOWHERE = -1
-"""Entry of a column of starts for a tensor of which it is not known where in its storage it begins."""
+"""Entry of a column of starts: it is not known where in its storage the tensor begins."""
 KEPT = -1
 """Entry of ``Lifetimes.freed`` for a storage that was never freed."""
 STOOD = -1
-"""Entry of ``Lifetimes.made`` for a storage that was there before the first record."""
+"""Entry of ``Lifetimes.made`` for a storage that was allocated before the first record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """One entry an executed op; the ids of the storages it touched lie flat, cut by offsets of length n + 1.
+    """One entry per executed op. The ids of the storages that ops touch are flat; n + 1 offsets cut them into ops.
 
-    Beside each id stands where in its storage the tensor begins that was touched, in elements; ``NOWHERE`` where that
-    is not known.
+    The starts have one entry per id: where in that storage the tensor that was touched begins, in elements; ``NOWHERE``
+    where that is not known.
     """
 
     signature: Int32
@@ -70,9 +70,9 @@ class Columns:
 class Measurement:
     """Times of a recorded step, taken in passes of their own.
 
-    ``wall_samples_s`` are whole steps with no instrument running; ``op_samples_s`` has one row a profiled step and one
-    column a record, NaN where a record found no time; ``op_starts_s``, of the same shape or without rows, says when
-    each began, counted from the start of its step; ``clock`` names what was read.
+    ``wall_samples_s`` are whole steps with no instrument running; ``op_samples_s`` has one row per profiled step and
+    one column per record, NaN for a record without a time; ``op_starts_s``, of the same shape or without rows, has when
+    each began, counted from the start of its step; ``clock`` names the clock.
 
     ``others_share`` is the share of the CPU, of 1, that other programs took while whole steps were timed.
     ``same_calls`` is the share of calls, of the same op on the same shapes, that the recorded step and the timed one
@@ -93,7 +93,7 @@ class Measurement:
 
     @property
     def of_the_session(self) -> bool:
-        """Whether the timed step is the recorded one, as far as is known: else its time says nothing of the bound."""
+        """Whether the timed step is the recorded one, as far as is known; if not, no bound is compared with it."""
         return self.same_calls is None or self.same_calls >= SAME_STEP
 
     def __repr__(self) -> str:
@@ -135,12 +135,12 @@ def other_step(measurement: Measurement) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifetimes:
-    """Of each storage its ``kind`` (a ``StorageKind``), and from when to when it was there: the record number
-    ``made[i]`` was the first to run beside it, or it ``STOOD`` before; ``freed[i]`` records had run when it was freed,
-    or it was ``KEPT`` to the end. ``local[i]``: it was made in a call of an outermost module and freed before that
-    returned, so that the caller never had it. Watched are also storages that no record touches: parameters that were
-    not used. A gradient that autograd would add to in place, were it not recorded, counts as freed before the record
-    that does so.
+    """The ``kind`` of each storage (a ``StorageKind``), and when it was allocated and freed. ``made[i]`` is the number
+    of the first record that ran after storage i was allocated, or ``STOOD`` if it was allocated before the recording;
+    ``freed[i]`` is how many records had run when it was freed, or ``KEPT`` if it never was. ``local[i]``: it was
+    allocated in a call of an outermost module and freed before that returned, so that the caller never had it. Storages
+    that no record touches, such as those of unused parameters, are included. A gradient that autograd would add to in
+    place, were it not recorded, counts as freed before the record that does so.
     """
 
     kind: Int8
@@ -154,11 +154,11 @@ class Lifetimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """What was observed of a run. Immutable: measuring or merging makes a new session.
+    """A recorded run. Immutable: measuring or merging makes a new session.
 
     ``signatures``, ``modules``, ``phases`` and ``functions`` are the tables that the columns index;
-    ``storage_bytes[i]`` is the size of storage i. ``lifetimes``, None unless the recording followed memory, has what
-    each storage was for and when it was freed. ``environment`` describes the machine it ran on.
+    ``storage_bytes[i]`` is the size of storage i. ``lifetimes``, None unless the recording followed memory, has the
+    kind of each storage and when it was freed. ``environment`` describes the machine it ran on.
     """
 
     signatures: tuple[OpSignature, ...]
@@ -188,7 +188,7 @@ class Session:
         return visible(f"Session({', '.join(parts)})")
 
     def _phases_seen(self) -> set[str]:
-        """The phases that ops ran in, directions outside of named ones among them, as reports have them."""
+        """The phases that ops ran in, under their names in reports; outside named phases these are directions."""
         columns = self.columns
         pairs = np.unique(columns.phase[self.counted] * len(Direction) + columns.direction[self.counted]).tolist()
         others = any(self.phases[pair // len(Direction)] for pair in pairs)
@@ -199,7 +199,7 @@ class Session:
 
     @property
     def counted(self) -> NDArray[np.bool_]:
-        """Which records totals sum: those that no other record accounts for."""
+        """Which records totals count: those without a parent."""
         return np.asarray(self.columns.parent == NO_PARENT)
 
     @property
@@ -229,13 +229,13 @@ class Session:
         )
 
     def with_measurement(self, measurement: Measurement) -> Session:
-        """The same session with times. Raises ValueError when the samples are of another number of records."""
+        """The same session with times. Raises ValueError if the samples are of another number of records."""
         if measurement.op_samples_s.shape[1] != len(self):
             raise ValueError(
                 f"times of {count_of(measurement.op_samples_s.shape[1], 'record')} for a session of {len(self)}"
             )
         if len(measurement.op_starts_s) and measurement.op_starts_s.shape != measurement.op_samples_s.shape:
-            raise ValueError("the starts of ops are not those of the same steps as their times")
+            raise ValueError("the starts of ops do not belong to the same steps as their times")
         return replace(self, measurement=measurement)
 
     def save(self, path: str | Path) -> Path:

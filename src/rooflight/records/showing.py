@@ -1,7 +1,8 @@
-"""How something that has a report is shown from Python: on the terminal, in a notebook, as text.
+"""Shows a report from Python: on the terminal, in a notebook, as text.
 
-What draws is ``reporting``, rooms above the nouns and the analyses that are shown. So nothing here imports it: the
-package itself, which stands above all rooms, announces what draws when it is first imported (``rooflight/__init__``).
+``reporting`` draws reports. It is above the rooms whose nouns and analyses are shown, so they cannot import it. The
+package itself (``rooflight/__init__``), which is above all rooms, announces the functions that draw when it is
+imported.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ _drawing: Drawing | None = None
 
 
 def announce(drawing: Drawing) -> None:
-    """Have reports drawn in this way. Refuses a second way."""
+    """Set the functions that draw reports. They can be set once."""
     global _drawing
     assert _drawing is None, "announced once, by rooflight/__init__"
     _drawing = drawing
 
 
 def drawing() -> Drawing:
-    """What was announced."""
+    """The functions that draw reports."""
     assert _drawing is not None, "rooflight/__init__ announces it before any of its modules can be imported"
     return _drawing
 
 
 class Shown:
-    """What has a report, which a subclass makes: ``show()`` prints it, ``print(it)`` its main part, a notebook shows it
-    where it is a cell's result.
+    """Base of classes that make a report: ``show()`` prints it, ``print(it)`` prints its main part, and a notebook
+    shows it as the result of a cell.
     """
 
     def report(self, *, top: int = 10) -> Report:

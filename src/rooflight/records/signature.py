@@ -27,8 +27,8 @@ class OpSignature:
     places as it has tensors, a missing optional tensor takes none; ``input_names`` gives, place by place, the argument
     of the op's schema. ``outputs`` are the tensors returned and the arguments mutated, the latter with the ``storage``
     number of the input they alias. ``attributes`` are the ints, bools, strings and lists of them that were passed;
-    floats are left out, since no cost depends on them, but for an ``alpha`` or ``beta`` of 0, with which what it is a
-    factor of is not read, and for a probability in whose stead a tensor would be read (True).
+    floats are left out, since no cost depends on them, except an ``alpha`` or ``beta`` of 0, with which an op does not
+    read the tensor that it multiplies by it, and a probability in place of which a tensor would be read (True).
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""TensorSpec: what a tensor looked like when an operation saw it, and how many distinct bytes tensors cover."""
+"""TensorSpec: a tensor as an operation was given it, and how many distinct bytes tensors cover."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ UNSHARED = -1
 class Packing:
     """How a sparse or nested tensor holds the elements that it stores.
 
-    ``layout`` is torch's name (``sparse_coo``, ``sparse_csr``, ...) or ``nested``. ``shape`` is what a sparse tensor
-    stands for, ``index_bytes`` the size of the indices that place its elements. ``parts`` are the shapes of the tensors
-    of a nested one.
+    ``layout`` is torch's name (``sparse_coo``, ``sparse_csr``, ...) or ``nested``. ``shape`` is that of the dense
+    tensor that a sparse one represents, ``index_bytes`` the size of the indices that place its elements. ``parts`` are
+    the shapes of the tensors of a nested one.
     """
 
     layout: str
@@ -33,8 +33,8 @@ class TensorSpec:
 
     ``strides`` are in elements; None means contiguous. ``storage`` numbers the memory among the tensors of one
     operation: two tensors with the same number alias each other (``x.add_(y)``, ``mm(x, x)``, slices of one fused
-    projection), ``UNSHARED`` stands alone. ``offset`` (elements) distinguishes aliases. A sparse or nested tensor is
-    described by the elements that it stores, a flat list, and by its ``packing``; its indices count in no size here.
+    projection), ``UNSHARED`` aliases none. ``offset`` (elements) distinguishes aliases. A sparse or nested tensor is
+    described by the elements that it stores, a flat list, and by its ``packing``; no size here includes its indices.
     """
 
     shape: tuple[int, ...]
@@ -46,7 +46,7 @@ class TensorSpec:
 
     @property
     def numel(self) -> int:
-        """Elements that indexing can reach, an expanded one as often as it repeats."""
+        """Number of elements by shape: an expanded element counts as often as it repeats."""
         return prod(self.shape)
 
     @property

@@ -1,4 +1,4 @@
-"""When each storage of a session is read and written first, and touched last."""
+"""Which records of a session read and write each storage first, and touch it last."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from rooflight.records.session import Int32, Int64, Session
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Touches:
-    """By storage, numbers of records. What never happens is at ``len(session)`` where a first is asked for, and at -1
-    where a last is.
-    """
+    """Numbers of records, one per storage. Never is ``len(session)`` as a first, and -1 as a last."""
 
     first_read: Int64
     first_written: Int64
@@ -26,7 +24,7 @@ class Touches:
 
 
 def touches_of(session: Session) -> Touches:
-    """The touches of every storage, those by parts of composites too."""
+    """The touches of every storage, those by children of composites included."""
     columns, storages, count = session.columns, len(session.storage_bytes), len(session)
     readers, writers = owners(columns.read_offsets), owners(columns.written_offsets)
     last = np.full(storages, -1, dtype=np.int64)

@@ -13,9 +13,9 @@ SUFFIX = ".py"
 
 
 def load_module(path: Path) -> ModuleType:
-    """Run a user's file, once, as ``python file.py`` would: what lies beside it can be imported.
+    """Run a user's file, once, as ``python file.py`` would: it can import the files beside it.
 
-    Raises ValueError for a file that is not there or cannot be run.
+    Raises ValueError for a file that does not exist or cannot be run.
     """
     name = f"_rooflight_user_{path.resolve()}"
     if name in sys.modules:
@@ -27,7 +27,7 @@ def load_module(path: Path) -> ModuleType:
     sys.modules[name] = made
     folder = str(path.resolve().parent)
     if folder not in sys.path:
-        sys.path.append(folder)  # last: a file beside it takes no library's place
+        sys.path.append(folder)  # last, so that no file beside it hides a library
     try:
         spec.loader.exec_module(made)
     except (Exception, SystemExit) as error:  # sys.exit in a user's file ends the file, not the command

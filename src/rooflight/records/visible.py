@@ -1,4 +1,4 @@
-"""Text from outside (names of modules, phases, ops, devices, files) as text that can do nothing and hides nothing.
+"""Text from outside (names of modules, phases, ops, devices, files) without control and invisible characters.
 
 A terminal obeys escape sequences, wherever they come from; bidirectional overrides and characters without width make
 one name look like another. ``visible`` is the one place where such characters become text: nouns of a report pass all
@@ -16,7 +16,7 @@ _BLANK: Final = frozenset(
         *(*range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)),  # variation selectors
     ]
 )
-"""Characters that Unicode calls printable and that show nothing (most of Default_Ignorable_Code_Point's others)."""
+"""Characters that Unicode calls printable and that show nothing (most of the rest of Default_Ignorable_Code_Point)."""
 
 
 def visible(text: str) -> str:
@@ -44,6 +44,6 @@ def make_visible(noun: Any) -> None:
 
 
 def _visible_in(value: Any) -> Any:
-    if type(value) is str:  # an enum's text is the program's own
+    if type(value) is str:  # the text of an enum comes from Rooflight
         return visible(value)
     return tuple(map(_visible_in, value)) if type(value) is tuple else value
