@@ -47,7 +47,7 @@ def test_nearer_memory_is_smaller_and_not_slower(measured):
 
 def test_raw_samples_and_patterns_are_kept(measured):
     roof, samples = measured.roofs.matrix_flops_per_s["float64"], measured.environment["samples: matrix float64"]
-    work, rest = samples.split(" FLOP a call; s a call: ")
+    work, rest = samples.split(" FLOP per call; s per call: ")
     fastest = min(map(float, rest.split()))
     assert roof == pytest.approx(float(work) / fastest, rel=1e-3)
     assert " by " in measured.environment["calibration: matrix float64"]

@@ -75,9 +75,9 @@ def test_working_sets_lie_between_the_levels():
         Cache(name="L3", instance_bytes=8 << 20, instance_count=1),
     )
     # L3 share 4 MiB a thread: half is 2 MiB = 2 x L2, a quarter would sit in L2
-    assert {trial.pattern.split(" on ")[1] for trial in cpu._cache_trials(caches, 2, 2)} == {"2048 KiB a thread"}
+    assert {trial.pattern.split(" on ")[1] for trial in cpu._cache_trials(caches, 2, 2)} == {"2048 KiB per thread"}
     sizes = {trial.pattern.split(" on ")[1] for trial in cpu._cache_trials(caches, 1, 2)}
-    assert sizes == {"256 KiB a thread", "512 KiB a thread"}
+    assert sizes == {"256 KiB per thread", "512 KiB per thread"}
 
 
 def test_a_level_that_its_neighbour_hides_gets_the_neighbours_speed_and_not_none():
@@ -85,7 +85,7 @@ def test_a_level_that_its_neighbour_hides_gets_the_neighbours_speed_and_not_none
         Cache(name="L2", instance_bytes=2 << 20, instance_count=2),
         Cache(name="L3", instance_bytes=3 << 20, instance_count=1),
     )
-    assert {trial.pattern.split(" on ")[1] for trial in cpu._cache_trials(caches, 1, 2)} == {"768 KiB a thread"}
+    assert {trial.pattern.split(" on ")[1] for trial in cpu._cache_trials(caches, 1, 2)} == {"768 KiB per thread"}
 
 
 def test_main_memory_is_measured_far_beyond_the_last_cache():

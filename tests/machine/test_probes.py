@@ -38,7 +38,7 @@ def test_the_fastest_trial_is_the_figure():
     assert figure.rate == 30_000
     assert figure.verdict() == "30.0 kFLOP/s by fast"
     assert set(figure.timing.samples_s) == {0.01}
-    assert figure.samples().startswith("300 FLOP a call; s a call: 0.01 0.01")
+    assert figure.samples().startswith("300 FLOP per call; s per call: 0.01 0.01")
 
 
 def test_a_disturbed_sweep_does_not_spoil_the_roof():

@@ -1,6 +1,6 @@
-"""Other programs on this machine: what share of the CPU they took while something was timed.
+"""The share of the CPU that other programs took during a measurement.
 
-Calibrations and timed steps both ask here, so that they doubt their figures for one reason, from one threshold on:
+Calibrations and timed steps both use it, with one threshold from which on reports doubt a figure:
 ``records.session.BUSY_SHARE``.
 """
 
@@ -15,14 +15,15 @@ from typing import Final
 
 from rooflight.machine.caches import usable_cores
 
-_TICKS_UNSURE: Final = 2  # the kernel counts whole ticks, of user and system time apart
+_TICKS_UNSURE: Final = 2  # the kernel counts whole ticks, user and system time separately
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuTime:
-    """Seconds at one moment: by the clock, of CPU that this program took, and that all did on ``cores`` cores.
+    """Three readings at one moment, in seconds: the clock, the CPU time of this program, and the CPU time of all
+    programs on ``cores`` cores.
 
-    ``tick_s`` is the unit that ``all_s`` is counted in.
+    ``tick_s`` is the resolution of ``all_s``.
     """
 
     wall_s: float
@@ -36,9 +37,9 @@ Reader = Callable[[], CpuTime | None]
 
 
 class Bystander:
-    """Watches from when it is made what share of the CPU other programs take.
+    """Measures the share of the CPU that other programs take, from the moment when it is made.
 
-    ``read`` returns how the CPU was used until now; tests pass their own.
+    ``read`` returns the CPU times until now; tests pass their own.
     """
 
     def __init__(self, read: Reader | None = None) -> None:
@@ -46,10 +47,11 @@ class Bystander:
         self._start = self._read()
 
     def others(self) -> float | None:
-        """The share since the start, 0 to 1, of the cores that this program may use; None where the system is silent.
+        """The share since the start, 0 to 1, of the cores that this program may use; None where the system does not
+        report it.
 
-        It is the least that others can have taken: in some milliseconds only a few ticks are counted, and those that
-        are unsure do not count as theirs.
+        It is the least that others can have taken: a few milliseconds have only a few ticks, and ticks that may be this
+        program's do not count as theirs.
         """
         start, end = self._start, self._read()
         if start is None or end is None or end.wall_s <= start.wall_s:
@@ -59,9 +61,9 @@ class Bystander:
 
 
 def cpu_time() -> CpuTime | None:
-    """How the CPU was used since it was started (Linux; None elsewhere).
+    """CPU times since the machine was started (Linux; None elsewhere).
 
-    This program is its process and the processes that it started, such as those that load its data.
+    "This program" is this process and the processes that it started, such as those that load its data.
     """
     try:
         tick_s = 1 / os.sysconf("SC_CLK_TCK")
@@ -88,7 +90,7 @@ def _busy_ticks(stat: str, cores: tuple[int, ...]) -> int:
 
 
 def _family_ticks(root: int) -> int:
-    """Ticks that the descendants of a process took: those that live, and those it has waited for."""
+    """Ticks that the descendants of a process took: those that still run, and those that ended and were waited for."""
     times = os.times()
     ended_s = times.children_user + times.children_system
     parents: dict[int, int] = {}
@@ -97,7 +99,7 @@ def _family_ticks(root: int) -> int:
         if not folder.name.isdecimal():
             continue
         try:
-            # the name, in brackets, may hold blanks
+            # the name, in brackets, may contain blanks
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue  # it has ended

@@ -20,11 +20,13 @@ class Cache:
     instance_count: int
 
     def capacity_bytes(self, thread_count: int) -> int:
-        """What ``thread_count`` threads, each on a core, can fill: private caches add up, a shared one does not."""
+        """Bytes that ``thread_count`` threads, each on its own core, can fill: private caches add up, a shared one does
+        not.
+        """
         return self.instance_bytes * min(self.instance_count, max(1, thread_count))
 
     def share_bytes(self, thread_count: int) -> int:
-        """What each of ``thread_count`` threads has of this level."""
+        """Bytes of this level per thread, of ``thread_count`` threads."""
         return self.capacity_bytes(thread_count) // max(1, thread_count)
 
 
@@ -48,7 +50,7 @@ def data_caches(cores: tuple[int, ...] | None = None, *, root: Path = _CPUS) -> 
                 if kind != "Instruction":
                     instances.setdefault(int(level), {})[sharers] = _bytes(size)
             except (OSError, ValueError):
-                continue  # virtual machines hide single fields: the other levels are still worth having
+                continue  # virtual machines hide single fields: the other levels are listed all the same
     return tuple(
         Cache(name=f"L{level}", instance_bytes=max(sizes.values()), instance_count=len(sizes))
         for level, sizes in sorted(instances.items())

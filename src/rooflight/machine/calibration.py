@@ -36,10 +36,11 @@ def calibrate(
 ) -> Calibration:
     """Measure the roofs of ``device`` (None: CUDA where there is one, otherwise the CPU) in about 20 or 40 seconds.
 
-    Saves nothing. Leaves torch's threads, precision, random and gradient state as they were. ``progress`` is told what
-    is being measured and the fraction done. A CPU's roofs are those of ``threads`` threads (None: as many as torch runs
-    on). ``quick`` measures less in about 2 seconds: for tests, not for roofs. Raises ValueError for a device that is
-    not there and for threads that it cannot have, RuntimeError where nothing could be measured.
+    Saves nothing. Leaves torch's threads, precision, random and gradient state as they were. ``progress`` is called
+    with the name of what is being measured and the fraction done. A CPU's roofs are those of ``threads`` threads (None:
+    as many as torch runs on). ``quick`` measures less in about 2 seconds: for tests, not for roofs. Raises ValueError
+    for a device that is not present and for a number of threads that it cannot have, RuntimeError if nothing could be
+    measured.
     """
     kind = device or kind_here()
     with _on_threads(kind, threads):
@@ -48,7 +49,7 @@ def calibrate(
 
 @contextmanager
 def _on_threads(kind: DeviceKind, threads: int | None) -> Iterator[None]:
-    """Let torch run on that many threads, as long as the context is open."""
+    """Run torch on that many threads while the context is open."""
     import torch
 
     if threads is None:
@@ -144,7 +145,7 @@ def _search(
 
 
 def _cpu_roofs(figures: Mapping[str, Figure], source: str) -> Roofs:
-    """Nothing here is a guess, but two things follow from how CPUs are built.
+    """The roofs of a CPU: what was measured, and two conclusions from how CPUs are built.
 
     Vector arithmetic and products run on the same units, so the product's peak, which is easier to reach, holds for
     both. And a kernel may convert narrow numbers to float32 and multiply those, so float32's peak holds for them too.
@@ -200,7 +201,7 @@ def _rates(figures: Mapping[str, Figure], unit: str, precisions: tuple[str, ...]
 
 
 def _nearer_is_faster(levels: list[MemoryLevel]) -> tuple[MemoryLevel, ...]:
-    """What a farther level delivered came through the nearer ones, whatever was measured on those."""
+    """Levels that are no slower than the farther ones, since all that a farther level delivered passed through them."""
     fastest: float | None = None
     out: list[MemoryLevel] = []
     for level in reversed(levels):

@@ -14,7 +14,7 @@ from rooflight.records.report import Cell, Column, Report, Table
 
 
 class CalibrationDocument(Document, frozen=True, kw_only=True, tag="rooflight.calibration/1"):
-    """A calibration as it is kept: roofs, and in ``environment`` what each was computed from."""
+    """A calibration as it is saved: roofs, and in ``environment`` the samples that each was computed from."""
 
     fingerprint: str
     device_name: str
@@ -25,7 +25,7 @@ class CalibrationDocument(Document, frozen=True, kw_only=True, tag="rooflight.ca
 
 
 def report_of(measured: Calibration, saved_at: Path | None) -> Report:
-    """Every probe with the roof it led to; ``saved_at`` is None for rough figures, which are not kept."""
+    """Every probe with the roof it led to; ``saved_at`` is None for rough figures, which are not saved."""
     return Report(
         title=f"Roofs of {measured.device_name}",
         data=CalibrationDocument(
@@ -42,7 +42,7 @@ def report_of(measured: Calibration, saved_at: Path | None) -> Report:
                 title="Roofs",
                 columns=(Column("figure"), Column("roof"), Column("measured", wraps=True)),
                 rows=tuple(_rows(measured)),
-                note="A roof is the best ever seen: it can be higher than what this trial measured.",
+                note="A roof is the best of all calibrations of this machine: it can be higher than this measurement.",
                 unknown="unknown",
             ),
         ),

@@ -10,7 +10,7 @@ from rooflight.machine.caches import data_caches
 
 
 class Clock(Protocol):
-    """What timing needs of a clock."""
+    """The methods of a clock that timing calls."""
 
     def now_ns(self) -> int:
         """Host time that never goes back, for time boxes."""
@@ -45,7 +45,7 @@ class CudaEvents:
         self._spin_cycles = spin_cycles
 
     def now_ns(self) -> int:
-        """Host time: time boxes are about the user's patience."""
+        """Host time, since time boxes limit how long the user waits."""
         return time.perf_counter_ns()
 
     def time_s(self, run: Callable[[], object]) -> float:
@@ -72,7 +72,7 @@ class ColdClock:
         self._clock, self._flush = clock, flush
 
     def now_ns(self) -> int:
-        """The other clock's."""
+        """The host time of the other clock."""
         return self._clock.now_ns()
 
     def time_s(self, run: Callable[[], object]) -> float:
@@ -103,11 +103,13 @@ def flush_caches() -> Callable[[], object]:
 
 
 class Device(Protocol):
-    """What timing without waiting needs of a device: events on its current stream, read when it has passed them."""
+    """The methods of a device that timing without waiting calls: events on its current stream, read when it has passed
+    them.
+    """
 
     def event(self) -> Any:
-        """A new event: ``record()`` queues it, ``query()`` is whether the device passed it, ``elapsed_time(later)``
-        gives milliseconds.
+        """A new event: ``record()`` queues it, ``query()`` returns whether the device has passed it,
+        ``elapsed_time(later)`` returns milliseconds.
         """
 
     def is_capturing(self) -> bool:
@@ -118,7 +120,7 @@ class Device(Protocol):
 
 
 class CudaDevice:
-    """The CUDA device that is current."""
+    """The current CUDA device."""
 
     def event(self) -> Any:
         """A CUDA event with a time."""
@@ -141,7 +143,9 @@ class CudaDevice:
 
 
 def cold_cache(l2_bytes: int) -> Callable[[], object]:
-    """A call that fills the device's L2 with something else, by reading: written lines would be flushed in our time."""
+    """A call that fills the device's L2 with something else, by reading: lines that it wrote would be flushed while the
+    call is timed.
+    """
     import torch
 
     scratch = torch.zeros(max(4 * l2_bytes, 1 << 28) // 4, device="cuda")

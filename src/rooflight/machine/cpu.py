@@ -46,7 +46,7 @@ def _products(dtype: str, threads: int, quick: bool) -> tuple[Trial, ...]:
     """Matrix products by every library torch may call: its BLAS (mm, addmm, bmm) and oneDNN (linear, conv2d)."""
     sides = [256, 512] if quick else [256, 512, 768, 1024, 1536, 2048]
     if threads > 8 and not quick:
-        sides += [3072, 4096]  # many cores need more work a call
+        sides += [3072, 4096]  # many cores need more work per call
     trials = [_square(dtype, side) for side in sides]
     trials.append(_linear(dtype, 512 if quick else 1024))
     if not quick:
@@ -63,7 +63,9 @@ def _products(dtype: str, threads: int, quick: bool) -> tuple[Trial, ...]:
 
 
 def _emulated(dtype: str) -> bool:
-    """Whether this CPU must convert the dtype to multiply: no roof, and large products would take minutes."""
+    """Whether this CPU must convert the dtype before it multiplies: that gives no roof, and large products would take
+    minutes.
+    """
     import torch
 
     if dtype == "float16":
@@ -144,7 +146,7 @@ def _int8_products(quick: bool) -> tuple[Trial, ...]:
 
 
 def _multiply_add(threads: int) -> Trial:
-    """2 FLOPs an element on 8 KiB a thread, in L1."""
+    """2 FLOPs per element on 8 KiB per thread, in L1."""
     count = 8 * 1024 // (3 * _FLOAT_BYTES) // _LINE * _LINE
     repeats = 32
 
@@ -187,7 +189,7 @@ def _streams(set_bytes: int, threads: int) -> list[Trial]:
             return make(_window(threads, count, repeats), *inputs)
 
         work = touches * threads * count * repeats**3 * _FLOAT_BYTES
-        return Trial(pattern=f"{name} on {set_bytes >> 10} KiB a thread", work=work, prepare=prepare)
+        return Trial(pattern=f"{name} on {set_bytes >> 10} KiB per thread", work=work, prepare=prepare)
 
     import torch
 
@@ -202,7 +204,7 @@ def _streams(set_bytes: int, threads: int) -> list[Trial]:
 
 
 def _dram_bytes(last_level_bytes: int, quick: bool) -> int:
-    """Eight times the last cache, at least 256 MiB, so that next to nothing stays; at most a sixteenth of memory."""
+    """Eight times the last cache, at least 256 MiB, so that it keeps almost nothing; at most a sixteenth of memory."""
     if quick:
         return 4 * last_level_bytes
     wanted = max(8 * last_level_bytes, 256 << 20)
@@ -249,7 +251,7 @@ def _dram_trials(array_bytes: int) -> tuple[Trial, ...]:
 
 
 def _smallest_ops() -> tuple[Trial, ...]:
-    """Ops on one element: what remains is the way through torch's dispatcher."""
+    """Ops on one element: their time is that of torch's dispatcher."""
     calls = 500
 
     def trial(name: str, make: Callable[[Any], Run]) -> Trial:
@@ -302,7 +304,7 @@ def _repeated(threads: int, count: int, repeats: int) -> Any:
 
 
 def _window(threads: int, count: int, repeats: int) -> Any:
-    """As ``_repeated``, to write to: each repeat starts a cache line after the one before."""
+    """Like ``_repeated``, but to write to: each repeat starts one cache line after the previous one."""
     import torch
 
     span = count + 3 * _LINE * repeats + 1024

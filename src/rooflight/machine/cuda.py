@@ -18,7 +18,9 @@ _FLOAT_BYTES = 4
 
 
 def probes(*, quick: bool = False) -> tuple[Probe, ...]:
-    """Every probe for the current CUDA device. What the device or this torch cannot do fails alone, with its reason."""
+    """Every probe for the current CUDA device. One that the device or this torch cannot run fails alone, with its
+    reason.
+    """
     import torch
 
     properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -52,7 +54,7 @@ def warm_up(seconds: float = 0.5) -> None:
 
 @contextmanager
 def matmul_precision(name: str) -> Iterator[None]:
-    """float32 products at this precision ("highest": no TF32; "high": TF32), and as before afterwards."""
+    """Run the block with float32 products at this precision ("highest": no TF32; "high": TF32); restore it after."""
     import torch
 
     before = torch.get_float32_matmul_precision()
@@ -165,7 +167,7 @@ def graph_of(run: Run, repeats: int) -> Run:
 
 
 def _stream_launches() -> Trial:
-    """What eager code pays: host time for each of many tiny kernels, the wait for the last one included."""
+    """The cost of a launch in eager code: host time per tiny kernel, of many, the wait for the last one included."""
     calls = 1000
 
     def prepare() -> Run:
@@ -196,7 +198,7 @@ def _graph_launches() -> Trial:
 
 
 class _Lazily:
-    """A call made on first use: probes are listed before anything is allocated."""
+    """A call that is made on first use, so that probes are listed before anything is allocated."""
 
     def __init__(self, make: Callable[[], Run]) -> None:
         self._make = make

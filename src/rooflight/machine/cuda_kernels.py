@@ -9,10 +9,10 @@ from typing import Any, Final
 Run = Callable[[], object]
 
 _BLOCK: Final = 256
-_CHAINS: Final = 16  # independent chains: a multiply-add waits 4 cycles for its own, never for another
+_CHAINS: Final = 16  # independent chains: a multiply-add waits 4 cycles for its own chain, never for another
 _STEPS: Final = 4
 _ROUNDS: Final = 512
-_BLOCKS_PER_UNIT: Final = 64  # eight waves or more: a last one that is half empty costs little
+_BLOCKS_PER_UNIT: Final = 64  # eight waves or more, so that a half empty last one costs little
 
 _MULTIPLY_ADD: Final = """
 extern "C" __global__ void multiply_add(REAL* data, int rounds) {
@@ -34,7 +34,7 @@ extern "C" __global__ void multiply_add(REAL* data, int rounds) {
 }
 """
 
-# __ldcg goes around L1; the write never happens, and keeps the compiler from dropping the reads
+# __ldcg bypasses L1; the write never happens, but because of it the compiler does not drop the reads
 _READ: Final = """
 extern "C" __global__ void __launch_bounds__(256, 8)
 read_again(const float4* data, float* out, int count, int repeats) {
@@ -64,7 +64,9 @@ template <typename T> T multiply_add(T x, T scale, T shift) {
 
 
 def multiply_add(real: str, unit_count: int) -> tuple[float, Callable[[], Run]]:
-    """FLOPs of a call, and what prepares it: many threads for each multiprocessor, each with 16 chains of ``real``."""
+    """FLOPs per call, and the function that prepares it: many threads per multiprocessor, each with 16 chains of
+    ``real``.
+    """
     blocks = unit_count * _BLOCKS_PER_UNIT
     flops = 2.0 * _CHAINS * _STEPS * _ROUNDS * blocks * _BLOCK
 
@@ -82,7 +84,9 @@ def multiply_add(real: str, unit_count: int) -> tuple[float, Callable[[], Run]]:
 
 
 def multiply_add_by_jiterator(dtype: str) -> tuple[float, Callable[[], Run]]:
-    """The same by torch's own just-in-time compiler, for machines without the headers that ``multiply_add`` needs."""
+    """The same, compiled by torch's own just-in-time compiler, for machines without the headers that ``multiply_add``
+    needs.
+    """
     count, steps = 1 << 21, 512
     flops = 2.0 * 8 * steps * count
 
@@ -98,7 +102,7 @@ def multiply_add_by_jiterator(dtype: str) -> tuple[float, Callable[[], Run]]:
 
 
 def read_again(set_bytes: int, unit_count: int, repeats: int = 64) -> tuple[float, Callable[[], Run]]:
-    """Bytes of a call, and what prepares it: ``repeats`` passes over ``set_bytes`` by all multiprocessors."""
+    """Bytes per call, and what prepares it: ``repeats`` passes over ``set_bytes`` by all multiprocessors."""
     count = set_bytes // 16
 
     def prepare() -> Run:

@@ -1,4 +1,4 @@
-"""What a measurement ran on: facts that explain a number, without names of users, hosts or folders."""
+"""Facts about the machine that a measurement ran on, without names of users, hosts or folders."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from rooflight.records.float32 import DEFAULTS, fact_name
 def describe(kind: str | None = None) -> dict[str, str]:
     """Facts about CPU, memory, system, torch and GPU, by name. No host name, user name or path.
 
-    ``kind``, "cpu" or "cuda", is the device that the program ran on; None: CUDA if this process has used it. A GPU
-    that was not used is not woken up to be described. Works without torch: what is absent has no entry.
+    ``kind``, "cpu" or "cuda", is the device that the program ran on; None: CUDA if this process has used it. A GPU that
+    was not used is not initialized for this. Works without torch; unknown facts have no entry.
     """
     kind = kind or ("cuda" if _cuda_in_use() else "cpu")
     threads = threads_here()
@@ -49,7 +49,8 @@ def _machine_facts(cores: int, threads: int) -> dict[str, str]:
 
 
 def fingerprint(kind: str, threads: int | None = None) -> str:
-    """A short hash of what sets the speed of ``kind`` ("cpu" or "cuda"): equal on equal machines, stable across runs.
+    """A short hash of the facts that set the speed of ``kind`` ("cpu" or "cuda"): equal on equal machines and in all
+    runs.
 
     The CPU's is made of model, usable cores, ``threads`` (None: those that torch runs on) and cache sizes; the GPU's of
     name, driver and CUDA version.
@@ -84,7 +85,7 @@ def cpu_model() -> str:
         for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
             name, colon, value = line.partition(":")
             if not colon:
-                break  # one block a core; the first will do
+                break  # one block per core; the first is enough
             fields[name.strip()] = value.strip()
     except OSError:
         return platform.processor() or platform.machine()
@@ -95,7 +96,7 @@ def cpu_model() -> str:
 
 
 def threads_here() -> int:
-    """Threads an op runs on in this process: torch's; without torch OMP_NUM_THREADS, otherwise one a usable core."""
+    """Threads an op runs on in this process: torch's; without torch OMP_NUM_THREADS, otherwise one per usable core."""
     wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return torch_threads() or (int(wanted) if wanted.isdecimal() and int(wanted) else len(usable_cores()))
 
@@ -163,7 +164,7 @@ def _cuda_in_use() -> bool:
 
 
 def _float32_setting(library: str) -> str:
-    """``ieee``, ``tf32`` or ``bf16``, whichever of torch's ways the program set it by."""
+    """``ieee``, ``tf32`` or ``bf16``, in whichever way the program set it."""
     import torch
 
     found = str(functools.reduce(getattr, library.split("."), torch.backends).fp32_precision)

@@ -1,4 +1,4 @@
-"""What is here right now: a GPU that torch can use, and memory that is free."""
+"""The GPU that torch can use now, and the memory that is free now."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search for a roof: many ways to load one part of the machine, the fastest sample of all is the roof."""
+"""The search for a roof: one part of the machine is loaded in many ways, and the fastest sample of all is the roof."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """One figure to measure, and the trials that compete for it. ``unit`` is what a trial's work counts."""
+    """One figure to measure, and the trials that compete for it. ``unit`` is that of a trial's work."""
 
     name: str
     unit: str  # "FLOP", "B" or "op"
@@ -63,7 +63,7 @@ class Figure:
     def samples(self) -> str:
         """Every raw sample of the winning pattern, in seconds per call, with the work of a call."""
         samples_s = self.timing.samples_s if self.timing else ()
-        return f"{self.work:.9g} {self.unit} a call; s a call: {' '.join(f'{sample:.5g}' for sample in samples_s)}"
+        return f"{self.work:.9g} {self.unit} per call; s per call: {' '.join(f'{sample:.5g}' for sample in samples_s)}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,11 +87,11 @@ def search(
     progress: Progress | None = None,
     longest_call_s: float = 0.2,
 ) -> dict[str, Figure]:
-    """Every trial in two sweeps across all probes, the second backwards, then the leaders of each probe in a third.
+    """Run every trial in two sweeps across all probes, the second backwards, then the leaders of each probe in a third.
 
-    Coming back later matters more than staying longer: a neighbour that slows the machine for a second would
-    otherwise spoil one figure. A trial that fails leaves its error, and does not stop the others. Calls expected to
-    take over ``longest_call_s``, and trials for which no time is left, are skipped once another has given the speed.
+    So a program that slows the machine for a second does not spoil one figure, as it would if the samples of a figure
+    were taken one after the other. A trial that fails keeps its error, and does not stop the others. Calls expected to
+    take over ``longest_call_s``, and trials for which no time is left, are skipped once another has given a figure.
     """
     contests = [[_Standing(trial=trial) for trial in probe.trials] for probe in probes]
     start_ns = clock.now_ns()

@@ -21,17 +21,17 @@ class Timing:
 
     @property
     def median_s(self) -> float:
-        """What a run usually takes."""
+        """The median time of a run."""
         return statistics.median(self.samples_s)
 
     @property
     def minimum_s(self) -> float:
-        """The least disturbed run: what roofs are computed from."""
+        """The time of the least disturbed run. Roofs are computed from it."""
         return min(self.samples_s)
 
     @property
     def spread(self) -> float:
-        """Interquartile range over the median: 0 is perfectly steady, above 0.1 something interferes."""
+        """Interquartile range over the median: 0 is perfectly steady, above 0.1 something disturbed it."""
         if len(self.samples_s) < 2 or self.median_s == 0:
             return 0.0
         first, _, third = statistics.quantiles(self.samples_s, n=4, method="inclusive")
