@@ -94,8 +94,11 @@ def test_batch_gamma_and_lengths_do_not_change_greedy_tokens(seed):
     ids = prompt(batch, length)
     found = speculative_decode(target, draft, ids, new, gamma=gamma)
     assert torch.equal(found.tokens, decode(target, ids, new).tokens)
-    for proposed, accepted in zip(found.proposed, found.accepted, strict=True):
-        assert all(0 <= yes <= asked <= gamma for asked, yes in zip(proposed, accepted, strict=True))
+    for proposed, accepted, tokens in zip(found.proposed, found.accepted, found.step_tokens, strict=True):
+        for asked, yes, got in zip(proposed, accepted, tokens, strict=True):
+            assert 0 <= yes <= asked <= gamma
+            assert got == yes + 1 or got == yes == asked == 0
+    assert [1 + sum(each) for each in zip(*found.step_tokens, strict=True)] in ([], [new] * batch)
     if not seed % 4:  # the same model: all is accepted, ceil((new - 1) / (gamma + 1)) steps after the first token
         assert found.accepted == found.proposed
         assert found.steps == -(-(new - 1) // (gamma + 1))
@@ -239,6 +242,9 @@ def test_steps_of_a_plain_loop(tmp_path):
     assert prof.results.samples.lengths().tolist() == [7, 8, 9, 10]
     assert set(run.buckets_engine_avg_ms) == {"decode", "sampler"}
     assert told == [(1, 5), (2, 5), (3, 5), (4, 5), (5, 5)]
+    requests = prof.requests.ended.columns()
+    assert requests["tokens"].tolist() == requests["deliveries"].tolist() == [5, 5, 5]
+    assert requests["prompt_tokens"].tolist() == [7, 7, 7]
     assert not prof.problems.counts
 
 
@@ -251,6 +257,11 @@ def test_steps_with_a_draft(tmp_path):
     assert run.stats.steps == found.steps
     assert run.stats.tokens_total == 3 * 19  # the first of each comes of the prefill
     assert set(run.buckets_engine_avg_ms) == {"draft", "verify", "sampler", "postproc"}
+    rounds = prof.results.rounds
+    assert (rounds.proposed, rounds.accepted) == (sum(map(sum, found.proposed)), sum(map(sum, found.accepted)))
+    requests = prof.requests.ended.columns()
+    assert requests["tokens"].tolist() == [20, 20, 20]
+    assert requests["deliveries"].sum() == 3 + sum(tokens > 0 for row in found.step_tokens for tokens in row)
     assert not prof.problems.counts
 
 

@@ -15,6 +15,8 @@ PUBLISHED_MILLIONS = {
     "llama-3.1-8b": 8030.3,
     "llama-3.1-70b": 70553.7,
     "llama-3.1-405b": 405853.4,
+    "llama-tiny": 41.69,
+    "llama-tiny-draft": 15.19,
     "qwen3-8b": 8190.7,
     "qwen3-30b-a3b": 30532.1,
     "mixtral-8x7b": 46702.8,

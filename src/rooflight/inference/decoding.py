@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -58,8 +58,9 @@ def decode(
     """Generate ``new_tokens`` per sequence of ``prompt_ids`` [batch, prompt], one in each step after the prefill.
 
     Each step is a step of ``profiler`` (None: the active one) with the engine's buckets ``decode`` and ``sampler``; the
-    prefill is outside of steps. Temperature 0 takes the most probable token; otherwise tokens are drawn, the same for
-    the same ``seed``. Call it between ``begin_run`` and ``end_run``.
+    prefill is outside of steps. Each sequence is a request, which begins before the prefill; without ``strict_sync`` a
+    GPU's tokens count as delivered when their work is queued. Temperature 0 takes the most probable token; otherwise
+    tokens are drawn, the same for the same ``seed``. Call it between ``begin_run`` and ``end_run``.
 
     Raises ValueError for sizes that cannot be, also for more tokens than the model has positions.
     """
@@ -68,10 +69,12 @@ def decode(
     prof = get_active_profiler() if profiler is None else profiler
     batch, prompt = prompt_ids.shape
     forward = _forward(model, batch, prompt + new_tokens, cache)
+    requests = BatchRequests(prof, batch, prompt, new_tokens)
     begun = time.perf_counter()
     latest = choose(forward(prompt_ids, 0)[:, -1])
     wait_for(model.device)
     prefill_s = time.perf_counter() - begun
+    requests.deliver([1] * batch)
     tokens = [latest]
     told = on_step or _silent
     told(1, new_tokens)
@@ -84,8 +87,29 @@ def decode(
             with prof.cpu_bucket_timer("sampler"):
                 latest = choose(logits)
             tokens.append(latest)
+        requests.deliver([1] * batch)
         told(number + 1, new_tokens)
     return Generation(tokens=torch.stack(tokens, dim=1), prefill_s=prefill_s, steps=new_tokens - 1)
+
+
+class BatchRequests:
+    """The sequences of a batch as requests of a profiler: all begin now, and each ends with its last token."""
+
+    def __init__(self, prof: Any, batch: int, prompt: int, new_tokens: int) -> None:
+        self._prof = prof
+        self._left = [new_tokens] * batch
+        self._ids = [object() for _ in range(batch)]
+        for each in self._ids:
+            prof.begin_request(each, prompt_tokens=prompt)
+
+    def deliver(self, tokens: Sequence[int]) -> None:
+        """So many tokens of each sequence are there."""
+        for row, count in enumerate(tokens):
+            if count:
+                self._prof.request_tokens(self._ids[row], count)
+                self._left[row] -= count
+                if not self._left[row]:
+                    self._prof.end_request(self._ids[row])
 
 
 def check_sizes(model: PreTrainedModel, prompt_ids: Tensor, new_tokens: int) -> None:

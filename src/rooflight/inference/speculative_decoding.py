@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from rooflight.inference.decoding import (
+    BatchRequests,
     Generation,
     OnStep,
     check_sizes,
@@ -47,12 +48,14 @@ MOST_GAMMA: Final = 1024
 class SpeculativeGeneration(Generation):
     """What a loop with a draft generated. ``steps`` are passes of the target after the prefill.
 
-    ``proposed`` and ``accepted`` have a row per step and a number per sequence, of drafted tokens within those asked
-    for; sequences that have all their tokens propose 0.
+    ``proposed``, ``accepted`` and ``step_tokens`` have a row per step and a number per sequence. Drafted tokens count
+    as far as they can be among those asked for. A sequence that has all its tokens has zeros; otherwise a step's tokens
+    are the accepted ones and one.
     """
 
     proposed: tuple[tuple[int, ...], ...]
     accepted: tuple[tuple[int, ...], ...]
+    step_tokens: tuple[tuple[int, ...], ...]
 
 
 @torch.no_grad()
@@ -75,8 +78,9 @@ def speculative_decode(
     and the choice of its tokens), ``verify`` (the target's pass), ``sampler`` (rejection sampling, and the one wait for
     a device: how many tokens were accepted) and ``postproc``. ``draft`` is a bucket of the model too.
 
-    Temperature 0 gives the tokens of ``decode``. ``acceptance`` replaces the test of each drafted token by a draw that
-    accepts it with this probability: all work is done and takes its time, but tokens are not the target's.
+    Each sequence is a request, as in ``decode``. Temperature 0 gives the tokens of ``decode``. ``acceptance`` replaces
+    the test of each drafted token by a draw that accepts it with this probability: all work is done and takes its time,
+    but tokens are not the target's.
 
     Raises ValueError for a draft with another vocabulary, sizes that cannot be, and models without a cache that can be
     taken back (``RaggedCache``).
@@ -91,27 +95,32 @@ def speculative_decode(
         raise ValueError(f"acceptance {acceptance}: give a probability from 0 to 1")
     prof = get_active_profiler() if profiler is None else profiler
     loop = _Loop(target, draft, prompt_ids, new_tokens, gamma, temperature, seed, acceptance)
+    requests = BatchRequests(prof, len(prompt_ids), prompt_ids.shape[1], new_tokens)
     begun = time.perf_counter()
     loop.prefill()
     wait_for(target.device)
     prefill_s = time.perf_counter() - begun
+    requests.deliver([1] * len(prompt_ids))
     told = on_step or (lambda _tokens, _of: None)
     told(1, new_tokens)
-    proposed, accepted = [], []
+    steps = []
     while loop.remaining:
         with prof.step_timing_ctx():
             prof.set_step_seq_len(loop.cached)
             counts = loop.step(prof)
+            live = [row for row, tokens in enumerate(counts.tokens) if tokens]
+            prof.set_step_speculation(*([each[row] for row in live] for each in (counts.proposed, counts.accepted)))
             prof.set_step_tokens(sum(counts.tokens))
-        proposed.append(counts.proposed)
-        accepted.append(counts.accepted)
+        requests.deliver(counts.tokens)
+        steps.append(counts)
         told(new_tokens - loop.remaining, new_tokens)
     return SpeculativeGeneration(
         tokens=loop.tokens(),
         prefill_s=prefill_s,
-        steps=len(proposed),
-        proposed=tuple(proposed),
-        accepted=tuple(accepted),
+        steps=len(steps),
+        proposed=tuple(each.proposed for each in steps),
+        accepted=tuple(each.accepted for each in steps),
+        step_tokens=tuple(each.tokens for each in steps),
     )
 
 
@@ -248,11 +257,14 @@ class _Loop:
         return torch.rand(shape, generator=self._generator, device=device) < self._acceptance
 
     def _count(self, gamma: int, accepted: Sequence[int]) -> _Counts:
-        """Add the accepted tokens and the one after them to each sequence, up to those asked for."""
+        """Add the accepted tokens and the one after them to each sequence, up to those asked for. The last of those is
+        the target's own, so that one drafted token less can count.
+        """
         left = [self._whole - have for have in self._have]
+        drafted = [max(most - 1, 0) for most in left]
         found = _Counts(
-            proposed=tuple(min(gamma, most) for most in left),
-            accepted=tuple(min(count, most) for count, most in zip(accepted, left, strict=True)),
+            proposed=tuple(min(gamma, most) for most in drafted),
+            accepted=tuple(min(count, most) for count, most in zip(accepted, drafted, strict=True)),
             tokens=tuple(min(count + 1, most) for count, most in zip(accepted, left, strict=True)),
         )
         self._have = [have + more for have, more in zip(self._have, found.tokens, strict=True)]

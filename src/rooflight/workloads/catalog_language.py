@@ -48,6 +48,14 @@ _SMALL_LLAMA: Final[dict[str, Any]] = {
     "head_dim": 32,
 }
 
+_LLAMA_TINY: Final[dict[str, Any]] = {
+    "vocab_size": 32000,
+    "max_position_embeddings": 1024,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": True,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+}
+
 _QWEN3: Final[dict[str, Any]] = {
     "vocab_size": 151936,
     "max_position_embeddings": 40960,
@@ -136,6 +144,38 @@ PRESETS: Final[tuple[Preset, ...]] = (
         },
         reduced=_SMALL_LLAMA,
         seq=1024,
+    ),
+    Preset(
+        name="llama-tiny",
+        description="Llama of 42M parameters (stories42M), for CPUs",
+        source="https://github.com/karpathy/llama2.c",
+        kind="causal-lm",
+        model_type="llama",
+        parameters=41_689_600,
+        shapes={
+            **_LLAMA_TINY,
+            "hidden_size": 512,
+            "intermediate_size": 1376,
+            "num_hidden_layers": 8,
+            "num_attention_heads": 8,
+        },
+        reduced=_SMALL_LLAMA,
+    ),
+    Preset(
+        name="llama-tiny-draft",
+        description="Llama of 15M parameters (stories15M, with 1,024 positions), a draft for llama-tiny",
+        source="https://github.com/karpathy/llama2.c",
+        kind="causal-lm",
+        model_type="llama",
+        parameters=15_191_712,
+        shapes={
+            **_LLAMA_TINY,
+            "hidden_size": 288,
+            "intermediate_size": 768,
+            "num_hidden_layers": 6,
+            "num_attention_heads": 6,
+        },
+        reduced=_SMALL_LLAMA,
     ),
     Preset(
         name="qwen3-8b",
