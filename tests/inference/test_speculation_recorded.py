@@ -67,8 +67,9 @@ def test_rounds_that_cannot_be(bench, proposed, accepted, depth, message):
             prof.set_step_speculation(*told)
             prof.set_step_tokens(3)
     prof.end_run()
+    found = prof.results.speculation.data()
     assert prof.results.totals.tokens == 6  # the step itself is measured
-    assert (prof.results.rounds.proposed, prof.results.rounds.accepted) == (4, 2)
+    assert (found.proposed, found.accepted, found.steps) == (4, 2, 1)
     assert any(problem.startswith("set_step_speculation: ") for problem in prof.problems.counts)
 
 
@@ -105,7 +106,8 @@ def test_counts_are_read_when_they_are_set(bench):
             prof.set_step_speculation(proposed, accepted)
             proposed[0] = accepted[0] = 99  # the engine goes on with them
         prof.end_run()
-    assert (prof.results.rounds.proposed, prof.results.rounds.accepted) == (24, 9)
+    found = prof.results.speculation.data()
+    assert (found.proposed, found.accepted) == (24, 9)
 
 
 def test_what_was_said_of_one_step_is_not_said_of_the_next(bench):
@@ -116,7 +118,8 @@ def test_what_was_said_of_one_step_is_not_said_of_the_next(bench):
             if number == 1:
                 prof.set_step_speculation(4, 1)
     prof.end_run()
-    assert prof.results.rounds.by_depth == {(4, 1): 1}
+    found = prof.results.speculation.data()
+    assert (found.rounds, found.rounds_by_accepted) == (1, (0, 1))
 
 
 rounds = st.lists(

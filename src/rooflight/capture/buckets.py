@@ -187,6 +187,20 @@ class BucketTimer:
             found[domain] = DomainTimes(exclusive_ns=exclusive, inclusive_ns=inclusive, unattributed_ns=unattributed)
         return found
 
+    def divided(self, by_state: Sequence[int], domain: str, names: Iterable[str]) -> dict[str, int]:
+        """Nanoseconds by which of the buckets ``names`` was opened last of those open, whatever else was: the exclusive
+        times of a domain that had no other bucket. Names that never were opened are not in it.
+        """
+        wanted = set(names)
+        found: dict[str, int] = {}
+        for state, opened in enumerate(self._states):
+            inside = [bucket.name for bucket in opened if bucket.domain == domain and bucket.name in wanted]
+            if inside:
+                for name in inside:
+                    found.setdefault(name, 0)
+                found[inside[-1]] += by_state[state] if state < len(by_state) else 0
+        return found
+
     # -- what buckets call -------------------------------------------------------------------------------------------
 
     def state_after(self, state: int, bucket: Bucket) -> int:

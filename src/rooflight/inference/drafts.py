@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -20,12 +20,19 @@ MOST_POSITIONS: Final = 1024
 @dataclass(frozen=True, slots=True)
 class Drafts:
     """The rounds of a step: per sequence the draft tokens proposed (all nodes of a tree), those accepted, and the depth
-    of the draft (of a chain its length).
+    of the draft (of a chain its length). False where they are not known.
     """
 
     proposed: tuple[int, ...]
     accepted: tuple[int, ...]
     depth: tuple[int, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.depth)
+
+
+UNKNOWN_DRAFTS: Final = Drafts((), (), ())
+"""Those of a step whose drafts cannot be."""
 
 
 @dataclass(slots=True)
@@ -44,11 +51,60 @@ class RoundSums:
         self.accepted += sum(drafts.accepted)
         self.by_depth.update(zip(drafts.depth, drafts.accepted, strict=True))
 
+    @property
+    def without_draft(self) -> int:
+        """Rounds that proposed nothing."""
+        return sum(count for (depth, _), count in self.by_depth.items() if not depth)
+
+    @property
+    def drafted(self) -> int:
+        """Rounds that proposed something."""
+        return sum(count for (depth, _), count in self.by_depth.items() if depth)
+
+    @property
+    def alpha(self) -> float | None:
+        """The share of tested draft tokens that was accepted: the estimate with the greatest likelihood if all are
+        accepted with the same probability. A round tests the tokens that it accepts, and the next if there is one.
+        """
+        tested = sum(min(accepted + 1, depth) * count for (depth, accepted), count in self.by_depth.items())
+        return self.accepted / tested if tested else None
+
+    def positions(self) -> tuple[Position, ...]:
+        """By position from the first on."""
+        ends = {"proposed": Counter[int](), "tested": Counter[int](), "accepted": Counter[int]()}
+        for (depth, accepted), count in self.by_depth.items():
+            ends["proposed"][depth] += count
+            ends["tested"][min(depth, accepted + 1)] += count
+            ends["accepted"][accepted] += count
+        found: list[Position] = []
+        rounds = dict.fromkeys(ends, 0)
+        for position in range(max(ends["proposed"], default=0), 0, -1):
+            for name, count_by_end in ends.items():
+                rounds[name] += count_by_end[position]
+            found.append(Position(**rounds))
+        return tuple(reversed(found))
+
+    def histogram(self, of: Literal["depth", "accepted"]) -> tuple[int, ...]:
+        """How many rounds that proposed something had a depth, or accepted so many tokens, from 0 on."""
+        found: Counter[int] = Counter()
+        for (depth, accepted), count in self.by_depth.items():
+            if depth:
+                found[depth if of == "depth" else accepted] += count
+        return tuple(found[number] for number in range(max(found, default=-1) + 1))
+
     def merge(self, other: RoundSums) -> None:
         """The rounds of both."""
         self.proposed += other.proposed
         self.accepted += other.accepted
         self.by_depth.update(other.by_depth)
+
+
+class Position(NamedTuple):
+    """Rounds that proposed a position of the draft, that accepted all before it too, and that accepted it too."""
+
+    proposed: int
+    tested: int
+    accepted: int
 
 
 def drafts_of(proposed: Any, accepted: Any, depth: Any, *, batch: int | None) -> Drafts:

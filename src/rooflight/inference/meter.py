@@ -70,6 +70,14 @@ class Meter:
             found |= self.engine.times(host_by_state)
         return {Domain(domain): times for domain, times in found.items()}
 
+    def divided(self, by_state: Sequence[int], host_by_state: Sequence[int], names: Sequence[str]) -> dict[str, int]:
+        """Nanoseconds in each of the engine's buckets ``names``, with all that is open inside but the others of them;
+        and under ``""`` all other time of the same steps.
+        """
+        sums = by_state if self.device is None else host_by_state
+        found = self.engine.divided(sums, Domain.ENGINE, names)
+        return found | {"": sum(sums) - sum(found.values())}
+
     def begin(self) -> None:
         """A step begins."""
         if self.device is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from rooflight.inference.speculation_report import speculation_fact, speculation_notes, speculation_tables
 from rooflight.inference.summary import (
     BucketFields,
     BucketTime,
@@ -77,6 +78,7 @@ def _tables(summary: SummaryDocument) -> Iterable[Table]:
         yield _other_phases(summary)
     if summary.bucket_splits:
         yield _splits(summary)
+    yield from speculation_tables(summary.speculative)
 
 
 def _stats(stats: StepStats) -> tuple[Cell, ...]:
@@ -245,6 +247,9 @@ def _facts(summary: SummaryDocument) -> Iterable[tuple[str, Cell]]:
             ),
         )
         yield "profiler's own cost", _cost(summary.profiler_cost)
+    speculation = speculation_fact(summary.speculative)
+    if speculation is not None:
+        yield "speculative decoding", speculation
     samples = summary.samples
     of_what = "all steps" if samples.exact else f"{samples.kept:,} steps chosen at random of {samples.steps:,}"
     yield "percentiles", f"of {of_what}, by {meta.percentiles}"
@@ -265,6 +270,7 @@ def _notes(summary: SummaryDocument) -> Iterable[str]:
             f"{count_of(stats.steps_without_tokens, 'step has', 'steps have')} no token count: "
             "throughput is over the others."
         )
+    yield from speculation_notes(summary.speculative)
     for text, count in summary.problems.items():
         yield text if count == 1 else f"{text} ({count:,} times)"
 

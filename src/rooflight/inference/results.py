@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from rooflight.capture.buckets import DomainTimes
 from rooflight.inference.config import ORDERS, Domain
-from rooflight.inference.drafts import RoundSums
 from rooflight.inference.kv_length import UNBINNED, LengthBins
 from rooflight.inference.meter import Meter
 from rooflight.inference.problems import Problems
+from rooflight.inference.speculation_results import Speculation
 from rooflight.inference.steps import UNKNOWN, Run, Samples, Totals, of_all_phases
 from rooflight.inference.summary import (
     Buckets,
@@ -87,7 +87,7 @@ class Results:
         self.samples = Samples()
         self.sums = {domain: BucketSums() for domain in profiled}
         self.splits: dict[tuple[int, int, Domain], BucketSums] = {}
-        self.rounds = RoundSums()
+        self.speculation = Speculation()
         self.host_ns = self.host_gap_ns = self.gap_ns = 0
         self.own_ns = 0  # between steps, for the profiler's own bookkeeping
         self.buckets_opened = 0
@@ -113,7 +113,7 @@ class Results:
         for domain, of_domain in sums.items():
             self.sums[domain].merge(of_domain)
         self.totals.merge(run.totals)
-        self.rounds.merge(run.rounds)
+        self.speculation.add(run, meter)
         for mine, its in zip(self.by_bin, run.by_bin, strict=True):
             mine.merge(its)
         self.host_ns += run.host_ns
@@ -205,7 +205,7 @@ def step_stats(totals: Totals, samples_ns: NDArray[np.int64]) -> StepStats:
         p90_ms=p90,
         p95_ms=p95,
         p99_ms=p99,
-        throughput_tok_s=totals.tokens / (totals.token_time_ns / 1e9) if totals.token_time_ns else None,
+        throughput_tok_s=totals.tok_s,
         tokens_total=totals.tokens if totals.token_steps or not totals.steps else None,
         time_total_ms=totals.time_ns / 1e6,
         steps_without_tokens=totals.steps - totals.token_steps,

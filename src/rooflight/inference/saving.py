@@ -71,6 +71,7 @@ def summary_of(profiler: Profiler) -> SummaryDocument:
         runs_aggregate=results.aggregate(),
         decode_length_buckets=length_stats(results.bins, results.by_bin, columns),
         bucket_splits=results.split_data(),
+        speculative=results.speculation.data(),
         warmup_runs_skipped=results.warmup_runs,
         samples=SampleData(
             kept=results.samples.kept,

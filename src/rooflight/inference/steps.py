@@ -25,7 +25,7 @@ from rooflight.inference.told import DECODE, IDLE, OTHER_PHASES, Facts
 
 UNKNOWN: Final = -1
 
-COLUMNS: Final = ("run", "step", "batch", "kv_bin", "tokens", "step_ns", "host_ns")
+COLUMNS: Final = ("run", "step", "batch", "kv_bin", "tokens", "step_ns", "host_ns", "proposed", "accepted")
 
 
 @dataclass(slots=True)
@@ -52,6 +52,11 @@ class Totals:
             self.least_ns = step_ns
         if self.most_ns is None or step_ns > self.most_ns:
             self.most_ns = step_ns
+
+    @property
+    def tok_s(self) -> float | None:
+        """Tokens per second, over the steps whose tokens are known."""
+        return self.tokens / (self.token_time_ns / 1e9) if self.token_time_ns else None
 
     def merge(self, other: Totals) -> None:
         """The steps of both."""
@@ -101,11 +106,46 @@ class Samples:
         return np.array(self._lengths, dtype=np.float64)
 
 
+@dataclass(slots=True)
+class Decoding:
+    """Steps that decode in one way, plainly or with a draft, and their KV lengths where those are known."""
+
+    totals: Totals = field(default_factory=Totals)
+    length_sum: float = 0.0
+    lengths: int = 0
+
+    def add(self, step_ns: int, tokens: int | None, length: float | None) -> None:
+        """One more step."""
+        self.totals.add(step_ns, tokens)
+        if length is not None:
+            self.length_sum += length
+            self.lengths += 1
+
+    @property
+    def step_ms(self) -> float | None:
+        """A step on average."""
+        return self.totals.time_ns / self.totals.steps / 1e6 if self.totals.steps else None
+
+    @property
+    def mean_length(self) -> float | None:
+        """The KV length on average."""
+        return self.length_sum / self.lengths if self.lengths else None
+
+    def merge(self, other: Decoding) -> None:
+        """The steps of both."""
+        self.totals.merge(other.totals)
+        self.length_sum += other.length_sum
+        self.lengths += other.lengths
+
+
 @dataclass(slots=True, kw_only=True)
 class Run:
     """One run while it is measured. ``totals`` is of the decode steps. ``by_bin`` has all steps by *cell*: first the KV
     bins, of decode steps, then ``OTHER_PHASES``; ``by_state`` and ``host_by_state`` have nanoseconds by cell and state.
     ``calls_before`` counts the calls of buckets before the run, ``calls_elsewhere`` those in steps of other phases.
+
+    ``speculative`` are the decode steps whose ``rounds`` are known, ``plain`` those without a draft. Of
+    ``steps_with_drafts`` some may be of another phase, whose rounds are ``other_rounds``, or their drafts cannot be.
     """
 
     number: int
@@ -120,6 +160,12 @@ class Run:
     by_state: list[list[int]] = field(default_factory=list)
     host_by_state: list[list[int]] = field(default_factory=list)
     rounds: RoundSums = field(default_factory=RoundSums)
+    other_rounds: RoundSums = field(default_factory=RoundSums)
+    plain: Decoding = field(default_factory=Decoding)
+    speculative: Decoding = field(default_factory=Decoding)
+    speculative_by_state: list[int] = field(default_factory=list)
+    speculative_host_by_state: list[int] = field(default_factory=list)
+    steps_with_drafts: int = 0
     host_ns: int = 0
     gap_ns: int = 0
     host_gap_ns: int = 0
@@ -152,12 +198,30 @@ class Run:
         self.idle_ns = self.host_idle_ns = 0
         self.host_ns += host_ns
         batch = UNKNOWN if self.batch is None else self.batch
-        row = (self.number, self.samples.steps, batch, number, UNKNOWN if tokens is None else tokens, step_ns, host_ns)
+        row = (
+            self.number,
+            self.samples.steps,
+            batch,
+            number,
+            UNKNOWN if tokens is None else tokens,
+            step_ns,
+            host_ns,
+            *((UNKNOWN,) * 2 if not drafts else (sum(drafts.proposed), sum(drafts.accepted))),
+        )
         if is_decode:
             self.totals.add(step_ns, tokens)
         self.by_bin[number].add(step_ns, tokens)
         if drafts is not None:
+            self.steps_with_drafts += 1
+        if drafts and not is_decode:
+            self.other_rounds.add(drafts)
+        elif drafts:
             self.rounds.add(drafts)
+            self.speculative.add(step_ns, tokens, length)
+            _add(found, self.speculative_by_state)
+            _add(host_found or (), self.speculative_host_by_state)
+        elif drafts is None and is_decode:
+            self.plain.add(step_ns, tokens, length)
         length = float("nan") if length is None else length
         self.samples.add(row, length)
         everything.add(row, length)

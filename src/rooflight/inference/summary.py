@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from rooflight.inference.speculation_results import SpeculativeData
 from rooflight.records.document import Document, Fields
 
 PERCENTILES: Final = "linear interpolation between order statistics (Hyndman and Fan's type 7)"
@@ -220,6 +221,7 @@ class SummaryDocument(BucketFields, Document, frozen=True, kw_only=True, tag="ro
     runs_aggregate: RunsAggregate
     decode_length_buckets: LengthStats
     bucket_splits: tuple[BucketSplit, ...]
+    speculative: SpeculativeData
     warmup_runs_skipped: int
     samples: SampleData
     profiler_cost: ProfilerCost

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from rooflight.inference.drafts import Drafts, drafts_of
+from rooflight.inference.drafts import UNKNOWN_DRAFTS, Drafts, drafts_of
 from rooflight.inference.kv_length import reduced, token_count
 from rooflight.inference.meter import Meter
 from rooflight.inference.problems import Problems
@@ -81,10 +81,11 @@ class Told:
     def read(self, kept: Kept, batch: int | None) -> Facts:
         """What is known of a step of ``batch`` sequences, from what was said of it."""
         tokens, length, drafts, phase = kept
+        found = self._read("set_step_speculation", lambda each: drafts_of(*each, batch=batch), drafts)
         return Facts(
             tokens=self._read("set_step_tokens", token_count, tokens),
             length=self._read("set_step_seq_len", lambda each: reduced(each, self._reduction), length),
-            drafts=self._read("set_step_speculation", lambda each: drafts_of(*each, batch=batch), drafts),
+            drafts=UNKNOWN_DRAFTS if drafts is not None and found is None else found,
             phase=phase,
         )
 
