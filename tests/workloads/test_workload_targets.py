@@ -63,6 +63,7 @@ def test_quantized_checkpoint_is_built_in_the_dtype_asked_for(config_file):
 
 def test_config_mistakes(config_file, tmp_path):
     assert f"no file {tmp_path}/nothing.json" in refused(f"{tmp_path}/nothing.json")
+    assert refused(str(tmp_path)) == f"{tmp_path} is a folder without a config.json"
     assert "is not JSON: Expecting" in refused(config_file("{"))
     assert "is not JSON: maximum recursion depth" in refused(config_file("[" * 100_000))
     assert "is not JSON: Exceeds the limit" in refused(config_file('{"n_layer": 1' + "0" * 5000 + "}"))

@@ -1,1 +1,1 @@
-"""Things to run: a preset, a config.json or a function, made a zero-argument step and its model."""
+"""Makes a zero-argument step and its model of a preset, a config.json, a problem file or a function."""

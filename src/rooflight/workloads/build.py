@@ -1,4 +1,4 @@
-"""Models with random weights, or with none at all: on the meta device the largest takes milliseconds and no memory."""
+"""Models with random weights, or without: on the meta device the largest model takes milliseconds and no memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _FLOATING: Final = ("float32", "bfloat16", "float16", "float64")
 
-_MOST_PARAMETERS: Final = 10**15  # a thousand times the largest model; more, and bytes cannot be counted in 64 bits
+_MOST_PARAMETERS: Final = 10**15  # a thousand times the largest model; of more, 64 bits cannot count the bytes
 
 _RANDOM_WORK: Final = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop", "apply_spec_augment")
 
@@ -35,11 +35,11 @@ def build_model(
 ) -> PreTrainedModel:
     """The model of a transformers config, all parameters in ``dtype``, on ``device``; the config is not changed.
 
-    On meta nothing is allocated or initialised. Elsewhere the weights are the architecture's own random
-    initialisation, the same on every call. ``attn`` is left to transformers where the architecture has no such
-    implementation. Experts of a mixture run as grouped matmuls, the only implementation whose shapes do not depend on
-    where the tokens go. Without ``chosen``, the class is the one that the config names. Raises TargetError when
-    transformers has no model for the config, or cannot build it.
+    On meta nothing is allocated or initialised. Elsewhere the weights are the architecture's own random initialisation,
+    the same on every call. If the architecture does not have the implementation ``attn``, transformers chooses one.
+    Experts of a mixture run as grouped matmuls, the only implementation whose shapes do not depend on which experts the
+    tokens go to. Without ``chosen``, the class is the one that the config names. Raises TargetError when transformers
+    has no model for the config, or cannot build it.
     """
     place = torch_device(device)
     model_class = (chosen or class_of(config)).model_class
@@ -49,19 +49,19 @@ def build_model(
     try:
         with quiet_transformers(), place, _initialisation(place):
             model = _with_attention(model_class, config, options)
-    except Exception as error:  # whatever a model's own code raises, for sizes that nobody foresaw
+    except Exception as error:  # a model's own code may raise any error for unusual sizes
         raise TargetError(_reason_against(model_class, error, config, place)) from error
     if place.type == "meta":
         model.tie_weights()  # part of the initialisation that was skipped
         numbers = sum(parameter.numel() for parameter in model.parameters())
         if numbers > _MOST_PARAMETERS:
             raise TargetError(
-                f"{model_class.__name__} is too large: {numbers:.2e} parameters of {_MOST_PARAMETERS:.0e}"
+                f"{model_class.__name__} is too large: {numbers:.2e} parameters, at most {_MOST_PARAMETERS:.0e} can be"
             )
         experts = getattr(model.config, "_experts_implementation", None)
         if experts == "grouped_mm" and model.dtype != need_torch().bfloat16:
             raise TargetError(
-                "a mixture of experts on meta needs dtype bfloat16 (--dtype bf16), torch has no other grouped matmul"
+                "a mixture of experts on meta needs dtype bfloat16 (--dtype bf16): torch has no other grouped matmul"
             )
     return model
 
@@ -79,8 +79,8 @@ def _with_attention(model_class: Any, config: PreTrainedConfig, options: dict[st
 
 
 def steady(config: PreTrainedConfig, kind: ModelKind) -> tuple[PreTrainedConfig, list[str]]:
-    """A copy of the config with which every training step does the same work, and the settings that were left out:
-    those that skip layers or mask spans at random.
+    """A copy of the config with which every training step does the same work, and the settings that it leaves out for
+    this: those that skip layers or mask spans at random.
     """
     config = copy.deepcopy(config)
     left_out = [name for name in _RANDOM_WORK if getattr(config, name, None)]
@@ -105,7 +105,7 @@ def torch_dtype(dtype: str | torch.dtype) -> torch.dtype:
 
 
 def torch_device(device: str | torch.device) -> torch.device:
-    """The device named. Raises TargetError for one that torch does not know or this machine does not have."""
+    """The device of that name. Raises TargetError for one that torch does not support or this machine does not have."""
     library = need_torch()
     try:
         place: torch.device = library.device(device)
@@ -126,20 +126,22 @@ def _reason_against(model_class: Any, error: Exception, config: PreTrainedConfig
         numbers = sum(parameter.numel() for parameter in empty.parameters())
         size = Quantity(2 * numbers, "B")
         return (
-            f"{name} does not fit into memory: it has {numbers:,} parameters, {size} in bfloat16; --device NAME, of a "
-            "device that is not here, bounds it without memory"
+            f"{name} does not fit into memory: it has {numbers:,} parameters, {size} in bfloat16; --device NAME, with "
+            "the name of another device, bounds it without memory"
         )
     if "overflow" in said.lower():
         return f"{name} is too large: its sizes are more than torch can address"
     reason = first_words(said) or "no reason given"
-    if not isinstance(error, (ValueError, RuntimeError, ImportError)):  # whose texts are no sentences
+    if not isinstance(error, (ValueError, RuntimeError, ImportError)):  # the texts of others are no sentences
         reason = f"{type(error).__name__}: {reason}"
     return f"transformers cannot build {name}: {reason}"
 
 
 @contextmanager
 def _initialisation(place: torch.device) -> Iterator[None]:
-    """On meta none; elsewhere always the same numbers, without touching the program's random state."""
+    """Initialise weights made in the block: on meta not at all, elsewhere always with the same numbers. The program's
+    random state stays as it is.
+    """
     if place.type == "meta":
         from transformers.initialization import no_init_weights
 
@@ -154,7 +156,7 @@ def _initialisation(place: torch.device) -> Iterator[None]:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Without transformers' advice about generation and kernels, which one who asks for a bound cannot act on."""
+    """Silence transformers' advice about generation and kernels, which is of no use to a user who asks for a bound."""
     from transformers.utils import logging
 
     before = logging.get_verbosity()

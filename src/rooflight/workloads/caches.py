@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 
 class PassingCache(DynamicCache):
-    """Hands keys and values back unkept.
+    """Returns keys and values without keeping them.
 
     A full sequence needs no cache, but without one transformers reads the position numbers back to the host to look
     for packed sequences: a synchronisation on a GPU and an error on meta.
     """
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Keys and values as they came."""
+        """The keys and values that were passed."""
         return key_states, value_states
 
 
 class HeldLayer(DynamicLayer):
-    """A full-attention layer with ``seq`` tokens cached and room for one more, which every update writes anew."""
+    """A full-attention layer with ``seq`` tokens cached and room for one more, which every update overwrites."""
 
     def __init__(self, keys: Tensor, values: Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
@@ -56,7 +56,7 @@ class HeldLayer(DynamicLayer):
 
 
 def passing_cache(config: PreTrainedConfig) -> Cache | None:
-    """A cache that keeps nothing, or None for a model with layers whose state is no keys and values (Mamba)."""
+    """A cache that keeps nothing, or None for a model with layers whose state is not keys and values (Mamba)."""
     cache = PassingCache(config=config)
     if any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in cache.layers):
         return None
@@ -66,12 +66,11 @@ def passing_cache(config: PreTrainedConfig) -> Cache | None:
 def held_cache(
     model_on_meta: PreTrainedModel, *, batch: int, seq: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[str, Callable[[], Any]]:
-    """The argument that takes the model's cache, and a function giving it with ``seq`` tokens in, each time afresh.
+    """The argument that takes the model's cache, and a function that returns a fresh cache with ``seq`` tokens in it.
 
-    The shapes come from a prefill on meta; on a real device the contents are random, in ``dtype`` where the model on
-    meta has them in its own. What a step writes goes into the
-    same storage every time, so a repeated step neither grows the cache nor allocates. Raises TargetError when the
-    model cannot prefill on meta.
+    The shapes come from a prefill on meta. On a real device the contents are random; tensors that have the dtype of the
+    model on meta get ``dtype``. A step writes to the same storage every time, so a repeated step neither grows the
+    cache nor allocates. Raises TargetError when the model cannot prefill on meta.
     """
     ids = torch.empty((batch, seq), dtype=torch.int64, device="meta")
     try:

@@ -197,7 +197,7 @@ PRESETS: Final[tuple[Preset, ...]] = (
     ),
     Preset(
         name="qwen3-30b-a3b",
-        description="Qwen3 30B, mixture of 128 experts, 8 active: 3.3B parameters a token",
+        description="Qwen3 30B, mixture of 128 experts, 8 active: 3.3B parameters per token",
         source="https://huggingface.co/Qwen/Qwen3-30B-A3B/blob/main/config.json",
         kind="causal-lm",
         model_type="qwen3_moe",
@@ -219,7 +219,7 @@ PRESETS: Final[tuple[Preset, ...]] = (
     ),
     Preset(
         name="mixtral-8x7b",
-        description="Mixtral 8x7B, mixture of 8 experts, 2 active: 13B parameters a token",
+        description="Mixtral 8x7B, mixture of 8 experts, 2 active: 13B parameters per token",
         source="https://huggingface.co/mistralai/Mixtral-8x7B-v0.1/blob/main/config.json",
         kind="causal-lm",
         model_type="mixtral",

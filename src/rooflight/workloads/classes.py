@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChosenClass:
-    """The class that a config is built as. ``note`` says why, where it is another than the config names."""
+    """The class that a config is built as. ``note`` gives the reason if the config names another class."""
 
     model_class: Any
     kind: ModelKind
@@ -35,21 +35,21 @@ class ChosenClass:
 
     @property
     def main_input(self) -> str:
-        """The argument that it is fed through: ``input_ids``, ``pixel_values``, ``input_values`` or others."""
+        """The argument that takes its main input: ``input_ids``, ``pixel_values``, ``input_values`` or others."""
         named = str(self.model_class.main_input_name)
         known = (named, "input_ids", "pixel_values", "input_values", "input_features")
         return next((name for name in known if name in self.accepted), named)
 
 
 def class_of(config: PreTrainedConfig, kind: ModelKind | None = None) -> ChosenClass:
-    """The class to build: the first of the config's ``architectures``; where that is none of transformers' for such
-    a config, or there is none, the auto class of its type, of the given kind. Raises TargetError where transformers
-    has no class for the config, where no inputs are known for it, and where it needs a library that is missing.
+    """The class to build: the first of the config's ``architectures``. If the config has none, or transformers has no
+    such class for it, the auto class of its type and of the given kind. Raises TargetError if transformers has no class
+    for the config, if no inputs are known for the class, or if it needs a library that is missing.
     """
     named = _named(config)
     if not named:
         chosen = _auto_class(config, kind)
-        if kind is not None:  # a preset, whose class nobody has to guess
+        if kind is not None:  # a preset: its class is known
             return chosen
         return _noting(chosen, f"The config names no architecture: built {chosen.name}, a class of its model_type.")
     found = getattr(need_transformers(), named, None)
@@ -70,7 +70,7 @@ def class_of(config: PreTrainedConfig, kind: ModelKind | None = None) -> ChosenC
 
 
 def _named(config: PreTrainedConfig) -> str:
-    """The first of the architectures, whatever the file holds in their place; empty where there is none."""
+    """The first name in the config's ``architectures``; empty if there is none."""
     names = config.architectures
     listed = [names] if isinstance(names, str) else names if isinstance(names, list) else []
     return next((name for name in listed if isinstance(name, str)), "")
@@ -117,7 +117,7 @@ def _is_model(found: Any) -> bool:
 
 
 def _missing_libraries(model_class: Any) -> list[str]:
-    """What a class needs, where transformers has only a stand-in for it, because a library is missing."""
+    """The missing libraries of a class, for which transformers has only a stand-in because of that."""
     is_stand_in = type(model_class).__name__ == "DummyObject"  # any public attribute of one raises ImportError
     return list(model_class._backends) if is_stand_in else []
 

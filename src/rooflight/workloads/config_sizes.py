@@ -1,4 +1,4 @@
-"""Sizes of a config that transformers builds a model of without a word, and that no model can have."""
+"""Refuses sizes that no model can have, and of which transformers builds one all the same."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _AT_LEAST_ONE: Final = frozenset(
         *("num_mel_bins", "conv_dim", "conv_kernel", "conv_stride", "sampling_rate"),
     }
 )
-"""Fields that count something a model cannot do without; with 0 or less of it, some models run on nothing."""
+"""Fields that count parts which every model has; with 0 of them or fewer, some models are built and do no work."""
 
 
 def check_sizes(values: dict[str, Any], path: Path) -> None:
-    """Raise TargetError for a field below 1 that counts heads, layers or the like, however deep it lies."""
+    """Raise TargetError for a field below 1 that counts heads, layers or the like, at any depth."""
     for place, number in _numbers(values, ""):
         if number < 1:
             raise TargetError(f"{path}: {place} is {number}: it must be at least 1")
@@ -45,7 +45,7 @@ def _numbers(value: Any, place: str) -> Iterator[tuple[str, int]]:
 
 
 def check_heads(config: PreTrainedConfig, path: Path) -> None:
-    """Raise TargetError where query heads cannot share the heads of keys and values evenly: on meta nothing notices."""
+    """Raise TargetError if query heads cannot share the heads of keys and values evenly; on meta torch raises none."""
     for part in (config, *(getattr(config, name, None) for name in config.sub_configs)):
         heads, shared = (getattr(part, name, None) for name in ("num_attention_heads", "num_key_value_heads"))
         if isinstance(heads, int) and isinstance(shared, int) and heads % shared:

@@ -26,7 +26,7 @@ class Draw:
         return self.generator is None
 
     def ids(self, *shape: int, below: int) -> Tensor:
-        """Integers from 0 on."""
+        """Random integers from 0 to ``below``, which is excluded."""
         if self.on_meta:
             return self._empty(shape, self.torch.int64)
         drawn: Tensor = self.torch.randint(0, below, shape, generator=self.generator, device=self.device)

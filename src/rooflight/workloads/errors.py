@@ -1,4 +1,4 @@
-"""The two ways a workload goes wrong: the user asked for something that is not there, or what they asked for broke."""
+"""The two errors of a workload: the user asked for something impossible, or the step raised an error."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Final
 
 
 class TargetError(ValueError):
-    """A target, mode or size that cannot be: one line that says what to do. Exit code 2."""
+    """A target, mode or size that is impossible; the text is one line with what to do. Exit code 2."""
 
 
 class RunFailed(RuntimeError):  # noqa: N818 - named for what happened; the step's own error is chained
-    """The step itself raised: one line with what and where, the original chained. Exit code 1."""
+    """The step itself raised an error, which is chained; the text is one line with what and where. Exit code 1."""
 
 
 STEP_FAILED: Final = "the step failed: "
-"""How the RunFailed of a step begins that raised an error of its own."""
+"""The text of a RunFailed begins so if the step raised an error of its own."""
 
 _LONGEST: Final = 300  # transformers lists all its models in some errors
 
@@ -35,9 +35,9 @@ def told_in_one_line(error: BaseException, *, prefer: Path | None = None) -> str
 
 
 def place_of(error: BaseException, *, prefer: Path | None = None) -> str:
-    """`` (train.py:12 in make_step)``: where an error was raised; nothing where that is unknown.
+    """`` (train.py:12 in make_step)``: where an error was raised; empty if that is unknown.
 
-    The innermost line of the file preferred, where the traceback passes through it, else the innermost.
+    The innermost line of the preferred file if the traceback passes through it, otherwise the innermost of all.
     """
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:
@@ -48,7 +48,7 @@ def place_of(error: BaseException, *, prefer: Path | None = None) -> str:
 
 
 def missing_package(error: BaseException, *, prefer: Path | None = None) -> str | None:
-    """What to say of an import that found no package; None for any other error."""
+    """The message for an import that found no package; None for any other error."""
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return None
     return f"needs the package {error.name}, which is not installed{place_of(error, prefer=prefer)}"

@@ -1,4 +1,4 @@
-"""Inputs of each class of model: what it is fed with, how long a sequence is, and one call's arguments."""
+"""Inputs of each class of model: their kind, the length of a sequence, and the arguments of one call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Food = Literal["text", "image", "sound", "image and text", "conversation", "capt
 
 
 def food_of(chosen: ChosenClass) -> Food:
-    """What a class is fed with. Raises TargetError for a class that nothing is known to feed."""
+    """The kind of input of a class. Raises TargetError for a class whose inputs are not known."""
     if chosen.kind == "image-text-contrastive":
         return "image and text"
     if chosen.kind == "image-text-to-text":
@@ -47,7 +47,7 @@ def make_inputs(wanted: Wanted) -> Inputs:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SequenceRule:
-    """What ``seq`` means to a model: nothing (``takes`` says what it has instead), or up to ``limit``."""
+    """The meaning of ``seq`` for a model: a length up to ``limit``, or none (``takes`` then names its input)."""
 
     takes: str = ""
     limit: int | None = None

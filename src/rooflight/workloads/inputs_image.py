@@ -1,4 +1,4 @@
-"""Inputs of models that see images, alone or beside a text."""
+"""Inputs of models that take images, alone or with a text."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def image_inputs(wanted: Wanted) -> Inputs:
                 arguments["class_labels"] = [draw.ids(OBJECTS, below=wanted.num_labels) for _ in range(batch)]
             case "image-classification" | "video-classification":
                 arguments["labels"] = class_labels(wanted)
-            case "pretraining":  # a masked autoencoder hides patches by itself
+            case "pretraining":  # a masked autoencoder masks patches itself
                 pass
             case _:
                 raise TargetError(f"no labels are known for {wanted.chosen.name}: use --mode forward")
@@ -97,7 +97,7 @@ def caption_inputs(wanted: Wanted) -> Inputs:
 
 
 def conversation_inputs(wanted: Wanted) -> Inputs:
-    """A text whose first tokens stand for the features of an image: as many as the model's own encoder gives.
+    """A text that begins with the tokens of an image: as many as the features that the model's own encoder returns.
 
     Token ids are on the CPU where the model is on meta: transformers looks for the places of the image in them.
     """

@@ -1,4 +1,4 @@
-"""Inputs of models that hear: waveforms, spectrograms, and text to write down."""
+"""Inputs of models that take sound: waveforms, spectrograms, and transcripts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _USUAL_RATE: Final = 16_000  # Hz: what speech models are trained on
 
 
 def hears_frames(config: PreTrainedConfig) -> bool:
-    """Whether a sequence of the model is what convolutions make of a waveform (wav2vec 2.0, HuBERT, ...)."""
+    """Whether the model's sequence is the output of convolutions over a waveform (wav2vec 2.0, HuBERT, ...)."""
     return _convolutions(config) != []
 
 
@@ -52,7 +52,7 @@ def sound_inputs(wanted: Wanted) -> Inputs:
                 arguments["labels"] = class_labels(wanted)
             case "audio-frame-classification":
                 arguments["labels"] = wanted.draw.ids(batch, seq, wanted.num_labels, below=2)
-            case "ctc":  # about three frames a letter; never the blank, number 0
+            case "ctc":  # about three frames per letter; never the blank, number 0
                 letters = max(seq // 3, 1)
                 arguments["labels"] = wanted.draw.ids(batch, letters, below=vocabulary(wanted.config) - 1) + 1
                 sizes = f"{sizes}, {letters} letters"
@@ -95,7 +95,7 @@ def _convolutions(config: PreTrainedConfig) -> list[tuple[int, int]]:
 
 
 def _samples(config: PreTrainedConfig, frames: int) -> int:
-    """The shortest waveform that the convolutions make ``frames`` frames of."""
+    """The length of the shortest waveform of which the convolutions make ``frames`` frames."""
     length = frames
     for kernel, stride in reversed(_convolutions(config)):
         length = (length - 1) * stride + kernel

@@ -1,4 +1,4 @@
-"""Inputs of models that read text. Never a padding mask: every token counts."""
+"""Inputs of models that take text. They have no padding mask: every token counts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def text_inputs(wanted: Wanted) -> Inputs:
 
 
 def _ended(wanted: Wanted, vocab: int) -> Any:
-    """Sequences that end in the token of the end and have it nowhere else: that is the place where BART classifies."""
+    """Sequences that end with the end token and have it nowhere else: BART classifies at that place."""
     end = wanted.config.eos_token_id
     ids = wanted.draw.ids(wanted.batch, wanted.seq, below=vocab)
     if isinstance(end, int):

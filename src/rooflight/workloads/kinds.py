@@ -1,4 +1,4 @@
-"""The kinds of model that a step can be made for: what each is fed, which modes it has. Needs no torch."""
+"""The kinds of model that a step can be made for, with their modes. Needs no torch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Kind:
     mappings: tuple[str, ...]  # names of transformers' auto classes
     suffixes: tuple[str, ...] = ()
     modes: tuple[Mode, ...] = ("forward", "train")
-    reads_values: tuple[Mode, ...] = ()  # modes in which sizes depend on what tensors hold, so that meta has others
+    reads_values: tuple[Mode, ...] = ()  # modes in which sizes depend on the values of tensors; on meta they differ
 
 
 # A config without architectures may be in several of transformers' lists (BART is in four): the first wins.

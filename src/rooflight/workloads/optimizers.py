@@ -1,4 +1,4 @@
-"""Optimizers in the form that CUDA runs by default, also where torch would pick another (CPU) or refuses (meta)."""
+"""Optimizers in the form that CUDA runs by default, also where torch would choose another (CPU) or none (meta)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preset:
-    """A public architecture by name: its shapes, without its weights. Dropout is off: shapes, not a training recipe."""
+    """A public architecture by name: its shapes, without its weights and its training recipe. Dropout is off."""
 
     name: str
     description: str

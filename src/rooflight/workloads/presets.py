@@ -25,7 +25,7 @@ PRESETS: Final[dict[str, Preset]] = by_name((*catalog_language.PRESETS, *catalog
 
 
 def preset(name: str) -> Preset:
-    """The preset of that name. Raises TargetError naming the close ones, or all."""
+    """The preset of that name. If there is none, raises TargetError with the names that are similar, or all."""
     found = PRESETS.get(name.lower())
     if found is None:
         raise TargetError(f'unknown preset "{name}": {suggestion(name)}')

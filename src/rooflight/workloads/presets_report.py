@@ -54,7 +54,7 @@ def report_of(presets: Iterable[Preset]) -> Report:
                     (each.name, each.kind, each.parameters, each.batch, each.seq, _short(each.source)) for each in found
                 ),
                 optional=("kind", "batch", "seq"),
-                note="Batch and seq are defaults. Analyze one: rooflight analyze NAME; --small takes it reduced.",
+                note="Batch and seq are defaults. Analyze one: rooflight analyze NAME; --small takes a reduced size.",
             ),
         ),
     )

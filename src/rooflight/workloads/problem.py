@@ -35,7 +35,7 @@ def is_problem(path: Path) -> bool:
 
 
 def open_problem(path: Path, device: str = "meta") -> Problem:
-    """A problem file, imported, with what it makes on ``device``.
+    """An imported problem file, whose model and inputs are made on ``device``.
 
     Raises TargetError for a file that is no problem, raises while it is imported, or needs a package that is not
     installed.
@@ -58,7 +58,7 @@ def check_names(path: Path) -> None:
 
 
 class ImportedFile:
-    """A user's file as a module, and the device on which what it makes belongs."""
+    """A user's file as a module, and the device for the models and tensors that it makes."""
 
     def __init__(self, path: Path, place: torch.device) -> None:
         """Import the file. Raises TargetError where that fails."""
@@ -67,7 +67,7 @@ class ImportedFile:
             self._module = imported(path)
 
     def function(self, name: str) -> Callable[..., Any]:
-        """What the file calls ``name``. Raises TargetError unless it can be called."""
+        """The function or class ``name`` of the file. Raises TargetError unless it can be called."""
         found: Callable[..., Any] = getattr(self._module, name, None)  # type: ignore[assignment]
         if not callable(found):
             raise TargetError(f"{self.path.name}: {name} cannot be called")
@@ -87,7 +87,7 @@ class ImportedFile:
         return moved
 
     def made(self, what: str, make: Callable[[], Any], draw: int = 0) -> Any:
-        """What ``make`` makes, on the device or, where it reads values that a meta tensor lacks, on the CPU."""
+        """The result of ``make``, made on the device, or on the CPU if it reads values that a meta tensor lacks."""
         torch = need_torch()
         places = [self.place] + ([torch.device("cpu")] if self.place.type == "meta" else [])
         for number, place in enumerate(places):
@@ -106,13 +106,13 @@ class ImportedFile:
         raise AssertionError("there is a place to build on")
 
     def refuse_others(self, what: str, tensors: list[torch.Tensor]) -> None:
-        """What was put on another device by name stays there: it would be computed with and fail in torch's words."""
+        """Raise TargetError for tensors that the file put on another device by name: torch's error would be unclear."""
         other = next((tensor.device for tensor in tensors if tensor.device.type != self.place.type), None)
         if other is not None:
             raise TargetError(f"{self.path.name}: {what} {_fixed_device(str(other.type), self.place)}")
 
     def explaining(self, run: Callable[[], Any]) -> Callable[[], Any]:
-        """``run`` with what it raises told in one line as RunFailed, with the file's line."""
+        """``run``, but its errors become a RunFailed in one line, with the file's line."""
         return guarded(_explaining(run, self.path, self.place), prefer=self.path)
 
 
@@ -126,7 +126,7 @@ class Problem:
         file.function("Model")
 
     def init_inputs(self) -> list[Any]:
-        """The arguments of the constructor. Raises TargetError for what is no list."""
+        """The arguments of the constructor. Raises TargetError if they are no list."""
         made: list[Any] = self.file.made(
             "get_init_inputs", lambda: self._listed("get_init_inputs", self._get_init_inputs())
         )
@@ -137,7 +137,7 @@ class Problem:
         return self.file.model("Model", self.init_inputs())
 
     def inputs(self, draw: int = 0) -> tuple[Any, ...]:
-        """What forward takes; each ``draw`` has other random numbers.
+        """The arguments of forward; each ``draw`` has other random numbers.
 
         Raises TargetError for inputs that are neither tensors nor numbers, and for those on another device.
         """
@@ -178,13 +178,13 @@ def names_in(tree: ast.Module) -> set[str]:
 
 
 def other_class(tree: ast.Module, name: str) -> str:
-    """A question after the class that may be meant: the only one of the file."""
+    """A question for the end of a message: whether the only class of the file is meant. Empty if it has several."""
     classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
     return f"; is class {classes[0]} the model? Name it {name}" if len(classes) == 1 else ""
 
 
 def _explained(error: BaseException, path: Path, place: torch.device) -> str | None:
-    """Two errors that a problem file often raises, with what to do about them."""
+    """The message for two errors that problem files often raise, with what to do; None for others."""
     if missing := missing_package(error, prefer=path):
         return missing
     text = str(error)
@@ -213,7 +213,7 @@ def _explaining(run: Callable[[], Any], path: Path, place: torch.device) -> Call
 
 @contextmanager
 def same_numbers(draw: int = 0) -> Iterator[None]:
-    """The same random numbers on every call with the same ``draw``, without touching the program's random state."""
+    """In the block, the same random numbers for the same ``draw``; the program's random state stays as it is."""
     torch = need_torch()
     with torch.random.fork_rng(devices=[torch.cuda.current_device()] if torch.cuda.is_initialized() else []):
         torch.manual_seed(_SEED + draw)

@@ -59,7 +59,7 @@ def load_problem(path: Path, device: str = "meta", *, mode: str = "forward", opt
 
 def _forward(problem: Problem, model: nn.Module, inputs: Sequence[Any]) -> Callable[[], Any]:
     def forward() -> Any:
-        # what forward makes without naming a device belongs beside its inputs
+        # tensors that forward makes without naming a device are made where its inputs are
         with need_torch().no_grad(), problem.file.place:
             return model(*inputs)
 
@@ -94,7 +94,7 @@ def _train(
         for leaf in leaves:
             leaf.grad = None
 
-    # the gradients that a loss would give are no work of this step: they are made before it, if it runs here at all
+    # a loss would give the gradients, so they are no work of this step and are made before it, if it runs here at all
     with suppress(RunFailed, TargetError), same_numbers():
         gradients[:] = map(torch.ones_like, problem.file.explaining(outputs)())
     return step

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 NAMES: Final = ("ModelNew", "Model")
-"""What the class of a solution may be called: the first that the file has is taken."""
+"""Names of a solution's class: the first of them that the file has is taken."""
 
 
 class Solution:
@@ -26,7 +26,7 @@ class Solution:
         self.file, self.name = file, name
 
     def model(self, init_inputs: Sequence[Any]) -> nn.Module:
-        """The model, built with the arguments that the problem's is built with and from the same random numbers.
+        """The model, built with the same arguments as the problem's model and from the same random numbers.
 
         Raises TargetError where it cannot be built.
         """

@@ -1,4 +1,4 @@
-"""What a step was asked for, checked and with the defaults filled in."""
+"""The options of a step, checked and with the defaults filled in."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _AT_MOST: Final = f"Rooflight counts up to {MOST:,} in a step"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepSpec:
-    """A step before its model is built. ``seq`` is 1 where it means nothing to the model; ``has_seq`` says whether."""
+    """A step before its model is built. ``seq`` is 1 for a model without sequences (``has_seq`` is False)."""
 
     name: str
     config: PreTrainedConfig
@@ -48,22 +48,22 @@ class StepSpec:
 
     @property
     def reads_values(self) -> bool:
-        """Whether what the step does depends on what its tensors hold."""
+        """Whether the work of the step depends on the values of its tensors."""
         kind = self.chosen.kind
         finds_the_end = kind == "sequence-classification" and self.config.is_encoder_decoder  # as BART does
         return finds_the_end or self.mode in KINDS[kind].reads_values
 
     def build(self) -> PreTrainedModel:
-        """The model, on its device, in training mode or not."""
+        """The model, on its device, in the training mode of the step."""
         model = build_model(self.config, device=self.device, dtype=self.dtype, chosen=self.chosen)
         return cast("PreTrainedModel", model.train(self.mode == "train"))
 
     def build_for_shapes(self) -> PreTrainedModel:
-        """The model on meta, for what depends on its modules' shapes alone."""
+        """The model on meta, for inputs that depend only on the shapes of its modules."""
         return _for_shapes(self.config, self.chosen)
 
     def inputs(self, *, seq: int | None = None) -> Inputs:
-        """The arguments of a call; ``seq`` where it is another than the step's."""
+        """The arguments of a call; ``seq`` replaces the step's."""
         return make_inputs(
             _wanted(
                 self.config,
@@ -87,7 +87,7 @@ def checked_spec(
     optimizer: str | None,
     small: bool,
 ) -> StepSpec:
-    """The step that is meant. Raises TargetError for what cannot be, and for what would have no effect."""
+    """The step with these options. Raises TargetError for options that are impossible or would have no effect."""
     wanted = preset_named(target) if isinstance(target, str) else target
     if isinstance(wanted, Preset):
         config, name = (wanted.small() if small else wanted.config()), wanted.name
@@ -161,7 +161,7 @@ def _in_range(what: str, value: int) -> int:
 
 
 def _checked_seq(seq: int | None, default: int, rule: SequenceRule, *, mode: Mode, name: str) -> int:
-    """The sequence to run: one that was asked for as it is, a default as far as the model goes."""
+    """The length of a sequence: ``seq`` if the user gave it, otherwise the default, at most the model's limit."""
     if rule.takes:
         if seq is not None:
             raise TargetError(f"seq {seq} has no effect: {name} takes {rule.takes}")
@@ -189,6 +189,6 @@ def _wanted(config: PreTrainedConfig, chosen: ChosenClass, *, draw: Draw, batch:
 
 
 def _for_shapes(config: PreTrainedConfig, chosen: ChosenClass) -> PreTrainedModel:
-    # in bfloat16, because a mixture of experts has no other shapes on meta
+    # in bfloat16: on meta, torch has the grouped matmuls of a mixture of experts in no other dtype
     model = build_model(config, device="meta", dtype="bfloat16", chosen=chosen)
     return cast("PreTrainedModel", model.train(False))

@@ -1,4 +1,4 @@
-"""A step of a model: what one call of a zero-argument function runs, ready to be recorded or timed."""
+"""A step of a model: a zero-argument function, one call of which can be recorded or timed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """One step: call ``run``; it may be called any number of times and raises RunFailed when the step breaks."""
+    """One step: call ``run``; it may be called any number of times and raises RunFailed when the step fails."""
 
     run: Callable[[], Any] = field(repr=False)
     model: nn.Module | None = field(repr=False, default=None)
@@ -36,12 +36,12 @@ class Step:
     mode: Mode | None = None  # None: the user's own step
     batch: int | None = None
     seq: int | None = None
-    tokens: int | None = None  # processed a step; None where tokens mean nothing or nobody said
+    tokens: int | None = None  # processed per step; None for a model without tokens, or where it is not known
     dtype: str | None = None
     device: str | None = None
     notes: tuple[str, ...] = ()  # what was not done as the config says
     reads_values: bool = (
-        False  # what it does depends on what its tensors hold: recorded on meta it would be another step
+        False  # its work depends on the values of its tensors: recorded on meta it would be another step
     )
 
     @property
@@ -68,7 +68,7 @@ def make_step(
     without gradients. ``prefill``: forward that fills a key-value cache and gives the last position's logits.
     ``decode``: one more token after ``seq`` cached ones. None takes the preset's default (dtype: bfloat16, on CPU
     float32; optimizer: adamw). ``small`` takes the preset's reduced shapes; ``with_state`` gives the optimizer its
-    state beforehand. Raises TargetError for what cannot be.
+    state beforehand. Raises TargetError for impossible options.
     """
     spec = checked_spec(
         target, mode=mode, batch=batch, seq=seq, dtype=dtype, device=device, optimizer=optimizer, small=small
@@ -81,7 +81,7 @@ def make_step(
 
 
 def guarded(run: Callable[[], Any], *, prefer: Path | None = None) -> Callable[[], Any]:
-    """``run`` with whatever it raises told in one line as RunFailed, the original chained; see told_in_one_line."""
+    """``run``, but its errors become a RunFailed in one line (``told_in_one_line``), with the original chained."""
 
     def step() -> Any:
         try:
@@ -114,7 +114,7 @@ def _too_large(spec: StepSpec) -> str:
 
 @contextmanager
 def _without_value_checks(spec: StepSpec) -> Iterator[None]:
-    """On meta, without transformers' checks of what tensors hold: there they hold nothing."""
+    """On meta, switch off transformers' checks of the values of tensors: meta tensors have none."""
     switch = "TRANSFORMERS_DISABLE_TORCH_CHECK"
     if spec.device.type != "meta" or switch in os.environ:
         yield
@@ -195,7 +195,7 @@ def _made(spec: StepSpec, *, seq: int | None = None) -> Inputs:
 
 
 def _full_sequence(model: PreTrainedModel, spec: StepSpec, inputs: Inputs) -> Callable[[], Any]:
-    """A call without cache: all positions at once, attention through its causal flag and not through a mask."""
+    """A call without cache: all positions at once, attention with its causal flag and not with a mask."""
     arguments: dict[str, Any] = dict(inputs.arguments)
     accepted = spec.chosen.accepted
     if "use_cache" in accepted:

@@ -1,4 +1,6 @@
-"""What the user named on the command line: a preset, a config.json, a function of their own, or a problem file."""
+"""Targets, as a user names them on the command line: a preset, a config.json, a function of their own, or a problem
+file.
+"""
 
 from __future__ import annotations
 
@@ -49,10 +51,10 @@ Target = Preset | ConfigFile | UserFunction | ProblemFile
 
 
 def find_target(text: str) -> Target:
-    """What ``text`` names: a preset, a config.json (or the folder of one), ``path/to/train.py:function``, or a Python
-    file with Model, get_inputs and get_init_inputs.
+    """The target that ``text`` names: a preset, a config.json (or the folder of one), ``path/to/train.py:function``, or
+    a Python file with Model, get_inputs and get_init_inputs.
 
-    Nothing is imported or built. Raises TargetError when it names nothing.
+    Nothing is imported or built. Raises TargetError if it names none.
     """
     if (known := PRESETS.get(text.lower())) is not None:
         return known
@@ -66,7 +68,8 @@ def find_target(text: str) -> Target:
     if (Path(text) / "config.json").is_file():
         return ConfigFile(path=Path(text) / "config.json")
     if "/" in text or Path(text).suffix in (".session", ".py", ".zip"):
-        raise TargetError(f"no file {text}")
+        what = f"{text} is a folder without a config.json" if Path(text).is_dir() else f"no file {text}"
+        raise TargetError(what)
     raise TargetError(
         f'unknown target "{text}": {suggestion(text)} Or pass a config.json or path/to/train.py:make_step'
         if text
@@ -75,7 +78,7 @@ def find_target(text: str) -> Target:
 
 
 def require_libraries(target: Target) -> None:
-    """Import what a target's step is made with. Raises TargetError with the line to install what is missing."""
+    """Import the libraries that make a target's step. Raises TargetError with the line to install those missing."""
     need_torch() if isinstance(target, UserFunction | ProblemFile) else need_transformers()
 
 
@@ -92,7 +95,7 @@ def open_target(
 ) -> Step:
     """The step that ``text`` names. None leaves an option to its default: mode train, device meta, see make_step.
 
-    A user's function takes no options, a problem file mode, optimizer and device; another is an error, not ignored.
+    A user's function takes no options, a problem file takes mode, optimizer and device; any other option is refused.
     Raises TargetError for every mistake that the user can mend. The step itself raises RunFailed.
     """
     target = find_target(text)

@@ -91,13 +91,13 @@ def _bound_names(tree: ast.Module) -> set[str]:
 
 @contextmanager
 def on_path(folder: Path) -> Iterator[None]:
-    """The folder first on sys.path, so that a file may import its neighbours."""
+    """Have the folder first on sys.path in the block, so that a file may import its neighbours."""
     entry = str(folder)
     sys.path.insert(0, entry)
     try:
         yield
     finally:
-        if entry in sys.path:  # only ours: what the file added, its step may still import from
+        if entry in sys.path:  # and nothing else: the step may still import from folders that the file added
             sys.path.remove(entry)
 
 
@@ -141,7 +141,7 @@ def _checked(made: Any, where: str) -> tuple[Callable[[], Any], Any]:
 def _required_arguments(run: Callable[..., Any]) -> list[str]:
     try:
         parameters = inspect.signature(run).parameters.values()
-    except (TypeError, ValueError):  # builtins without a signature: calling it will tell
+    except (TypeError, ValueError):  # builtins without a signature: a call shows what they need
         return []
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [p.name for p in parameters if p.default is inspect.Parameter.empty and p.kind not in variable]

@@ -1,4 +1,4 @@
-"""What inputs are asked for, and what is given: the nouns between a step and the makers of its inputs."""
+"""``Wanted``, which inputs a step needs, and ``Inputs``, those made for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inputs:
-    """What to call a model with, and how many tokens that makes it process (None where tokens mean nothing)."""
+    """The arguments of one call of a model, and how many tokens it then processes (None for a model without tokens)."""
 
     arguments: dict[str, Any]
     tokens: int | None
@@ -37,7 +37,7 @@ class Wanted:
 
     @property
     def num_labels(self) -> int:
-        """Classes that a classifier tells apart."""
+        """The number of classes of a classifier."""
         return self.config.num_labels or 2
 
     def accepts(self, name: str) -> bool:
