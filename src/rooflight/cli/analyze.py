@@ -69,7 +69,7 @@ def analyze(
         ),
     ] = None,
     top: Annotated[int, typer.Option(metavar="N", help="Rows of the long tables.")] = 10,
-    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Keep the session in this file.")] = None,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Save the session to this file.")] = None,
     json: JsonFile = None,
     markdown: MarkdownFile = None,
     csv: CsvFolder = None,
@@ -87,8 +87,8 @@ def analyze(
     --predict adds the predicted time of the step, with an interval, beside its bound: learned from measurements of
     such operations, never below the bound.
 
-    --precision and --clock bound for the device with other roofs: products in fewer bits than the program says, a
-    locked clock. The report says so.
+    --precision and --clock bound the step with other roofs of the device: products in fewer bits than those of the
+    program, a locked clock. The report names them.
 
     \b
       rooflight analyze gpt2
@@ -116,7 +116,7 @@ def analyze(
     supposed = what_if(precision, clock)
     predictor = _predictor(models) if predict or models is not None else None
     options = RunOptions(mode=mode, batch=batch, seq=seq, dtype=dtype, optimizer=optimizer, small=small)
-    # what the program prints must not end up in the middle of what another program reads
+    # the output of the recorded program must not get into a report on standard output, which another program reads
     aside = redirect_stdout(sys.stderr) if outputs.to_stdout else nullcontext()
     with spinner() as progress, aside:
         if len(target) > 1:
@@ -140,7 +140,7 @@ def analyze(
 
 
 def _predictor(models: Path | None) -> Predictor:
-    """The models in a folder, or those that come with Rooflight. Raises ValueError where there are none."""
+    """The models in a folder, or those that come with Rooflight. Raises ValueError if the folder has none."""
     from rooflight.prediction.predictor import Predictor
 
     return Predictor.load(models) if models else Predictor()

@@ -1,4 +1,4 @@
-"""The words of a command line: which cannot be, and parsed options back to words, for processes that run a part."""
+"""Checks of a command line's words, and options as words again, for processes that run a part of a command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def arguments_of(context: Context, **changed: Any) -> list[str]:
     """Words that the context's command parses to the context's parameters, except for those ``changed``, by name.
 
-    What is at its default is left out. Raises KeyError for a parameter that the command does not have.
+    Parameters at their defaults are left out. Raises KeyError for a parameter that the command does not have.
     """
     given: Mapping[str, Any] = context.params
     if unknown := changed.keys() - given.keys():
@@ -50,8 +50,8 @@ def refuse_empty(words: Sequence[str]) -> None:
 
 
 def refuse_unused(context: Context, used: Collection[str], why: str) -> None:
-    """Raise ValueError for options on the command line that are not among those ``used``, by parameter: with ``why``
-    there is no use for them.
+    """Raise ValueError for an option on the command line whose parameter is not in ``used``. The message gives the
+    reason ``why``.
     """
     for parameter in context.command.params:
         source = context.get_parameter_source(str(parameter.name))
@@ -60,7 +60,7 @@ def refuse_unused(context: Context, used: Collection[str], why: str) -> None:
 
 
 def check_folder(option: str, folder: Path) -> None:
-    """Raise ValueError now, rather than after minutes of measuring, where ``folder`` cannot be made or written to."""
+    """Raise ValueError now, rather than after minutes of measuring, if ``folder`` cannot be made or written to."""
     there = folder
     while not there.exists() and there != there.parent:
         there = there.parent

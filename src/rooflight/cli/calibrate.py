@@ -1,4 +1,4 @@
-"""``rooflight calibrate``: measure the roofs of this machine and keep them."""
+"""``rooflight calibrate``: measure the roofs of this machine and save them."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def calibrate(
     """Measure the roofs of this machine, or of a cluster's nodes: peaks, bandwidths and launch latency.
 
     Takes about 20 seconds for a CPU, 40 for a GPU; run nothing else meanwhile. The roofs are saved for later runs.
-    Roofs of a CPU belong to a number of threads, and are kept for it.
-    A roof is the best ever seen, so a second calibration raises roofs and lowers none; --force discards the saved ones.
+    Roofs of a CPU belong to a number of threads, and are saved for it. A roof is the best of all calibrations, so a
+    second one raises roofs and lowers none; --force discards the saved ones.
 
-    On a cluster, each node has a task for itself, and the report names the slow ones among equal nodes.
+    On a cluster, each node runs a task of its own, and the report names the slow ones among equal nodes.
 
     \b
       rooflight calibrate
@@ -101,7 +101,7 @@ def calibrate(
     from rooflight.machine import calibration
     from rooflight.machine.calibration_report import report_of
 
-    with interrupted("no new roofs were saved, those saved before still hold"):
+    with interrupted("no new roofs were saved, and those saved before are unchanged"):
         measured = _with_progress(device, quick, threads)
     saved_at: Path | None = None
     if not quick:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterRequest:
-    """What to calibrate, on which cluster, and where its files go; None leaves a choice to what the cluster has."""
+    """What to calibrate, on which cluster, and the folder for its files; None is the cluster's default."""
 
     executor: Literal["ray", "slurm"]
     device: Literal["cpu", "cuda"] | None
@@ -32,9 +32,9 @@ class ClusterRequest:
 
 
 def calibrate_cluster(asked: ClusterRequest, outputs: Outputs) -> None:
-    """Calibrate the nodes, keep what was found, and report it; after Ctrl-C, the nodes that had finished.
+    """Calibrate the nodes, save their roofs and report them; after Ctrl-C, those of the nodes that had finished.
 
-    Raises RuntimeError where no node gave a result, Interrupted after the report of an interrupted run.
+    Raises RuntimeError if no node gave a result, Interrupted after the report of an interrupted run.
     """
     from rooflight.clusters.keeping import collect, keep_best
     from rooflight.clusters.roofs_report import report_of

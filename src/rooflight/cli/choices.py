@@ -22,5 +22,5 @@ class DeviceChoice(StrEnum):
 
     @property
     def kind(self) -> Literal["cpu", "cuda"]:
-        """As ``DeviceKind`` has it, whose module takes 50 ms to import."""
+        """The choice as a ``DeviceKind``, whose module would take 50 ms to import."""
         return "cuda" if self is DeviceChoice.cuda else "cpu"

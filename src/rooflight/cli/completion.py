@@ -1,4 +1,4 @@
-"""What the shell offers for a word that is being written: names that Rooflight knows. Without torch, in 0.2 s."""
+"""Shell completion: names of presets, devices, operators and dtypes. Needs no torch, and takes 0.2 s."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def presets(incomplete: str) -> Iterator[tuple[str, str]]:
 
 
 def devices(incomplete: str) -> Iterator[str]:
-    """Devices of the catalog and the user's own files, and the two at hand."""
+    """Devices of the catalog and of the user's own files, and ``cpu`` and ``cuda``."""
     from rooflight.devices import catalog
 
     return _beginning(("cpu", "cuda", *catalog.names()), incomplete)

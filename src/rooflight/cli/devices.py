@@ -1,4 +1,4 @@
-"""``rooflight devices``: what is known of each device, and where it comes from."""
+"""``rooflight devices``: the figures of each device, and their sources."""
 
 from __future__ import annotations
 

@@ -27,12 +27,12 @@ _WRONG_PATH: Final = (FileNotFoundError, FileExistsError, IsADirectoryError, Not
 
 
 class Interrupted(BaseException):
-    """Ctrl-C or SIGTERM; the text says what is kept. No KeyboardInterrupt, since typer would take its text away."""
+    """Ctrl-C or SIGTERM; the text says what is kept. No KeyboardInterrupt, since typer drops the text of those."""
 
 
 @contextmanager
 def interrupted(kept: str) -> Iterator[None]:
-    """Say ``kept`` if the work inside is interrupted: what of it remains, in a few words."""
+    """If the block is interrupted, say ``kept``: in a few words, what remains of its work."""
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -40,7 +40,7 @@ def interrupted(kept: str) -> Iterator[None]:
 
 
 def ended(run: Callable[[], int | None], *, debug: bool) -> int:
-    """The exit code of a run, after its line on standard error where it did not end well.
+    """Run, print a line on standard error if that failed, and return the exit code.
 
     ``run`` returns its exit code; None is 0. With ``debug`` the traceback of an error comes before its line.
     """
@@ -59,8 +59,8 @@ def ended(run: Callable[[], int | None], *, debug: bool) -> int:
 
 
 def tell(text: str) -> None:
-    """One line on standard error, if that can still be written."""
-    with suppress(OSError):  # nobody reads, or the disk is full: the exit code has to do
+    """Print one line on standard error, if it can still be written."""
+    with suppress(OSError):  # the reader has left, or the disk is full: the exit code has to be enough
         print(f"rooflight: {visible(text)}", file=sys.stderr, flush=True)
 
 
@@ -68,12 +68,12 @@ def _finished(run: Callable[[], int | None]) -> int:
     try:
         code = run() or DONE
     except SystemExit as stop:
-        if isinstance(stop.__context__, BrokenPipeError):  # typer's way with a closed pipe is exit code 1
+        if isinstance(stop.__context__, BrokenPipeError):  # typer ends with exit code 1 after a closed pipe
             raise stop.__context__ from None
         if not isinstance(stop.code, int | None):
             raise RuntimeError(stop.code) from stop
         code = stop.code or DONE
-    if code == INTERRUPTED:  # what typer makes of Ctrl-C
+    if code == INTERRUPTED:  # typer returns it after Ctrl-C
         raise KeyboardInterrupt
     if sys.stdout is not None:
         with naming("standard output"):
@@ -82,7 +82,7 @@ def _finished(run: Callable[[], int | None]) -> int:
 
 
 def _told(stop: BaseException) -> tuple[int, str]:
-    """Exit code and line of what ended a run."""
+    """The exit code and the line for the exception that ended a run."""
     text = " ".join(str(stop).split()) or type(stop).__name__
     code = USER_MISTAKE
     if isinstance(stop, Interrupted | KeyboardInterrupt | typer.Abort):
@@ -107,7 +107,7 @@ def _told(stop: BaseException) -> tuple[int, str]:
 
 
 def _usage(error: BaseException) -> str:
-    """typer's message in one line, with the command that explains what is right."""
+    """typer's message in one line, with the help command that explains it."""
     text = " ".join(error.format_message().split()).removesuffix(".")  # type: ignore[attr-defined]
     text = text.replace("Value error, ", "")
     named_like_options = [word for word in sys.argv[1:] if word.startswith("-") and Path(word).exists()]
@@ -118,7 +118,7 @@ def _usage(error: BaseException) -> str:
 
 
 def _reader_left() -> bool:
-    """Whether what reads standard output has closed it."""
+    """Whether the reader of standard output has closed it."""
     try:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)  # POLLERR and POLLHUP are always reported
@@ -128,7 +128,7 @@ def _reader_left() -> bool:
 
 
 def _flush_or_discard() -> None:
-    """Write what is in the buffer; what cannot be written goes nowhere, or the interpreter would fail over it."""
+    """Flush standard output; discard what cannot be written, because the interpreter would fail over it at its end."""
     try:
         sys.stdout.flush()
     except OSError:

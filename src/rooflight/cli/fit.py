@@ -47,7 +47,7 @@ def fit(
     outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html, render=render)
     check_folder("--out", out)
     with spinner() as progress, interrupted(f"no model was written to {out}"):
-        # each once: a row that is learned from twice is held out of nothing
+        # each file once: of a row that is there twice, one copy would be learned from while the other is held out
         files = read_for_fit(find_all(data)[0], keep_flagged=keep_flagged, progress=progress, processes=True)
         learned = learn_all(
             (each for file in files for each in file.shown), progress, processes=True, trees_only=trees_only

@@ -1,4 +1,4 @@
-"""The ``rooflight`` command: verbs, and what becomes of errors."""
+"""The ``rooflight`` command: its verbs, and how it ends after an error."""
 
 from __future__ import annotations
 
@@ -64,18 +64,18 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line. Exit code 0, 2 for the user's mistake, 1 for a run that failed, 130 for Ctrl-C, 141 where
-    the reader of a pipe left.
+    """Run the command line. Exit code 0, 2 for the user's mistake, 1 for a run that failed, 130 for Ctrl-C, 141 if the
+    reader of a pipe left.
     """
-    if sys.stderr is None:  # closed by the caller; print would take standard output for it
+    if sys.stderr is None:  # closed by the caller; print would write to standard output instead
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - for the rest of the process
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # and not closed, nor a test's
+        if isinstance(stream, TextIOWrapper):  # and neither closed nor replaced by a test
             stream.reconfigure(errors=ERRORS)
     warnings.formatwarning = format_warning
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or torch's profiler writes its own marks to standard error
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # schedulers stop a job with it: end as after Ctrl-C
-    debug = "--debug" in sys.argv  # wherever it stands
+    debug = "--debug" in sys.argv  # at any place in the command line
     sys.argv = [word for word in sys.argv if word != "--debug"]
     sys.exit(ended(_run, debug=debug))
 
@@ -109,7 +109,9 @@ _format_others = warnings.formatwarning
 def format_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """Our own warnings in one line, without a place in the code; by name, since importing their class takes time."""
+    """Rooflight's own warnings in one line, without a place in the code. They are known by the name of their module,
+    since importing their class takes time.
+    """
     if category.__module__.partition(".")[0] == "rooflight":
         return f"rooflight: {visible(str(message))}\n"
     return _format_others(message, category, filename, lineno, line)

@@ -1,4 +1,4 @@
-"""``rooflight predict``: how long an operator would take, on a device that need not be here."""
+"""``rooflight predict``: how long an operator would take, also on a device that is not in this machine."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def predict(
 
     The shape is given as options named after the operator's parameters, such as --m 4096 --n 4096 --k 4096.
 
-    A prediction never beats the bound. Nine in ten times lie in its interval for shapes and devices like those
-    sampled; for others the interval is wider, and the source says extrapolated. So it is with --precision and --clock:
-    models learned from devices with their own precisions and clocks.
+    A prediction never beats the bound. Nine in ten times lie in its interval for shapes and devices like those sampled;
+    for others the interval is wider, and the source says extrapolated. The same holds with --precision and --clock,
+    since models learned from devices with their own precisions and clocks.
 
     \b
       rooflight sample --list gemm
@@ -109,7 +109,7 @@ def _shape(context: typer.Context, operator: Operator) -> dict[str, int]:
 
 
 def _nearest(name: str, context: typer.Context, operator: Operator) -> str:
-    """What a user who wrote ``name`` may have meant: a parameter of the operator, or an option of the verb."""
+    """The parameter of the operator, or the option of the verb, that a user may have meant by ``name``."""
     options = [option[2:] for parameter in context.command.params for option in parameter.opts if option[:2] == "--"]
     close = get_close_matches(name[2:], [*operator.parameters, *options], n=2)
     if close:

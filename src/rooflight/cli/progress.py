@@ -1,4 +1,4 @@
-"""What a verb is doing right now, on standard error."""
+"""Shows on standard error what a verb is doing."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def spinner() -> Iterator[Callable[[str], None]]:
-    """Yield a function that says what is going on: a spinner on a terminal, and in a pipe or on a dumb terminal a line
-    when the machine is calibrated, as in Python.
+    """Yield a function that shows what is being done: on a terminal with a spinner; in a pipe or on a dumb terminal
+    only that the machine is calibrated, in a line, as in Python.
     """
     if not sys.stderr.isatty() or os.environ.get("TERM", "dumb").lower() in ("dumb", "unknown"):
         from rooflight.front.device import log_progress

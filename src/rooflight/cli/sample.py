@@ -160,7 +160,7 @@ def sample(
     if executor is Executor.slurm:
         _slurm(request, submit, yes, _arguments_of_part(context))
         return
-    kept = f"finished rows are kept in {out / 'sampling_data'}, and the same command goes on from there"
+    kept = f"finished rows are kept in {out / 'sampling_data'}, and the same command continues from there"
     with spinner() as progress, interrupted(kept):
         if executor is Executor.local and spread_over_gpus(request):
             run_on_all(
@@ -176,7 +176,7 @@ def sample(
 
 
 def _refuse_unused(context: typer.Context) -> None:
-    """Raise ValueError for options that would change nothing beside the others."""
+    """Raise ValueError for options that have no effect together with the others."""
     given, outputs = context.params, {"json", "markdown", "csv", "html", "render"}
     every = set(given)
     if given["list_"]:
@@ -196,7 +196,7 @@ def _refuse_unused(context: typer.Context) -> None:
 
 
 def _arguments_of_part(context: typer.Context) -> list[str]:
-    """What a process is started with that runs a part of this command here; its part and device come after it."""
+    """Arguments of a process that runs a part of this command on this machine, but for its part and device."""
     return arguments_of(context, executor=Executor.local, submit=False, parts=1, part=1, device_num=None)
 
 
@@ -238,7 +238,7 @@ def _ask(task: Task, yes: bool) -> None:
 
 
 def _slurm(request: SamplingRequest, submit: bool, yes: bool, arguments: list[str]) -> None:
-    """Write the job script, or submit an array. What no node could run is refused here, not hours later in a log."""
+    """Write the job script, or submit an array. Work that no node can run is refused here, not hours later in a log."""
     from rooflight.sampling.executors import slurm
     from rooflight.sampling.tasks import tasks
 

@@ -48,7 +48,7 @@ def documents() -> tuple[type[Document], ...]:
 
 
 def schemas_text() -> str:
-    """All schemas in one file: one definition a document and a part, one of the documents at the top."""
+    """All schemas in one file: a definition per document and per part; at the top, any one of the documents."""
     import msgspec
 
     found, parts = msgspec.json.schema_components(documents(), ref_template="#/$defs/{name}")

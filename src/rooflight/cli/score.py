@@ -28,7 +28,7 @@ def score(
         typer.Option(
             metavar="NAME",
             autocompletion=completion.devices,
-            help="Bound for this device; nothing is timed if it is not here. [default: this machine]",
+            help="Bound for this device; nothing is timed if it is not in this machine. [default: this machine]",
         ),
     ] = None,
     precision: Precision = None,
@@ -58,7 +58,7 @@ def score(
     of the reference's work. The share of the way is (eager - solution) / (eager - program bound): 0 % is eager, 100 %
     is light.
 
-    --precision and --clock bound with other roofs: products in fewer bits than the reference says, a locked clock.
+    --precision and --clock bound with other roofs: products in fewer bits than the reference's, a locked clock.
 
     Exit code 0 for a right solution, 1 for a wrong one, 2 for a file that cannot be used.
 
@@ -73,7 +73,7 @@ def score(
 
     outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html, render=render)
     supposed = what_if(precision, clock)
-    # what the programs print must not end up in the middle of what another program reads
+    # the output of the programs must not get into a report on standard output, which another program reads
     aside = redirect_stdout(sys.stderr) if outputs.to_stdout else nullcontext()
     with spinner() as progress, aside:
         found = scored(

@@ -26,7 +26,7 @@ Clock = Annotated[
 
 
 def what_if(precision: str | None, clock: str | None) -> WhatIf:
-    """The roofs that the options suppose. Raises ValueError, naming the option, for what is no precision or clock."""
+    """The roofs that the options suppose. Raises ValueError, naming the option, for anything else."""
     from rooflight.devices.what_if import WhatIf, parse_clock
 
     for option, text, check in (

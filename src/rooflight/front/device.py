@@ -142,10 +142,10 @@ def calibrate(kind: str | None = None, *, threads: int | None = None, progress: 
     the device with them. ``kind`` is "cpu" or "cuda"; None takes the GPU where there is one. A CPU's roofs are those of
     ``threads`` threads, and kept for that number; None means those that torch runs on.
 
-    A roof is the best ever seen: measuring again raises roofs and lowers none. On a machine that other programs use, it
-    is measured once more; a CalibrationWarning is issued if they still use it, and if the roofs cannot be kept.
-    What takes long is announced to ``progress``; without one, it is logged as a warning, which Python shows on standard
-    error.
+    A roof is the best of all calibrations: measuring again raises roofs and lowers none. On a machine that other
+    programs use, it is measured once more; a CalibrationWarning is issued if they still use it, and if the roofs cannot
+    be kept. What takes long is announced to ``progress``; without one, it is logged as a warning, which Python shows on
+    standard error.
     Raises ValueError for a device that is not there or unknown, RuntimeError where nothing could be measured.
     """
     need("torch", "calibrating this machine")  # before anything says that it begins
