@@ -123,6 +123,9 @@ def test_defaults():
         "run_name": None,
         "kv_len_reduce": "mean",
         "kv_bins": [0, 512, 1024, 2048, 4096, 8192, 16384],
+        "slo_ttft_ms": None,
+        "slo_tpot_ms": None,
+        "slo_e2e_ms": None,
     }
     assert ProfilerConfig().kv_bins is not ProfilerConfig().kv_bins
 
@@ -146,7 +149,10 @@ def test_backend_profiling_is_engine_profiling(name):
 
 
 def test_texts_of_a_command_line():
-    config = ProfilerConfig.from_args({"strict_sync": "false", "kv_bins": "0, 10,20", "warmup_runs": "2"})
+    config = ProfilerConfig.from_args(
+        {"strict_sync": "false", "kv_bins": "0, 10,20", "warmup_runs": "2", "prof_slo_ttft_ms": "200"}
+    )
+    assert config.slo_ttft_ms == 200
     assert (config.strict_sync, config.kv_bins, config.warmup_runs) == (False, [0, 10, 20], 2)
 
 
@@ -156,6 +162,8 @@ def test_texts_of_a_command_line():
         ("strict_sync", "perhaps"), ("strict_sync", 2), ("warmup_runs", -1), ("warmup_runs", 1.5),
         ("warmup_runs", float("nan")), ("num_total_runs", "many"), ("num_total_runs", True),
         ("kv_len_reduce", "median"),
+        ("slo_ttft_ms", 0), ("slo_tpot_ms", -1), ("slo_e2e_ms", float("nan")), ("slo_e2e_ms", "soon"),
+        ("slo_ttft_ms", True), ("slo_ttft_ms", float("inf")), ("slo_ttft_ms", []),
         ("kv_bins", []), ("kv_bins", [5, 1]), ("kv_bins", [1, 1]), ("kv_bins", [-1, 3]), ("kv_bins", 5),
         ("kv_bins", ["x"]), ("output_dir", ""), ("output_dir", 3), ("output_dir", "a\0b"), ("run_name", 3),
     ],

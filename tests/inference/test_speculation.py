@@ -78,7 +78,7 @@ def _published():
 
 @pytest.mark.skipif(not _published(), reason="needs ROOFLIGHT_DATA")
 def test_the_papers_own_table():
-    """Table 4's theory, which is printed with two digits, from inputs that are printed with two decimals."""
+    """Its theory is printed with one decimal, from inputs that are printed with two."""
     for row in _published():
         gamma, alpha, c = int(row["gamma"]), float(row["alpha"]), float(row["c"])
         low, high = (

@@ -84,7 +84,8 @@ class ProfilerConfig:
 
     ``strict_sync``: wait for the device at both ends of each step; False adds no wait. ``dist_barrier``: a
     ``torch.distributed.barrier()`` before and after each step, outside its time. ``num_total_runs`` is for reports
-    alone. ``kv_bins`` are the lower edges of the KV-length bins; the last is open.
+    alone. ``kv_bins`` are the lower edges of the KV-length bins; the last is open. ``slo_...``: latencies that requests
+    should have at most, for goodput.
     """
 
     output_dir: str = "profiler_out"
@@ -99,6 +100,9 @@ class ProfilerConfig:
     run_name: str | None = None
     kv_len_reduce: str = "mean"
     kv_bins: list[int] = field(default_factory=lambda: [0, 512, 1024, 2048, 4096, 8192, 16384])
+    slo_ttft_ms: float | None = None
+    slo_tpot_ms: float | None = None
+    slo_e2e_ms: float | None = None
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -106,6 +110,9 @@ class ProfilerConfig:
         for name in ("num_total_runs", "warmup_runs"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: give a number of runs from 0 on")
+        for name in ("slo_ttft_ms", "slo_tpot_ms", "slo_e2e_ms"):
+            if getattr(self, name) is not None and not 0 < getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} is {getattr(self, name)}: give milliseconds above 0")
         if self.kv_len_reduce not in REDUCTIONS:
             raise ValueError(f'kv_len_reduce is "{self.kv_len_reduce}": give one of {", ".join(REDUCTIONS)}')
         if not self.kv_bins or self.kv_bins[0] < 0 or any(low >= high for low, high in pairwise(self.kv_bins)):
@@ -175,6 +182,15 @@ def _whole(name: str, value: Any) -> int:
     return number
 
 
+def _milliseconds(name: str, value: Any) -> float:
+    try:
+        if isinstance(value, bool):
+            raise ValueError
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{name} is {value!r}: give milliseconds") from None
+
+
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str) and not hasattr(value, "__fspath__"):
         raise ValueError(f"{name} is {value!r}: give a text")
@@ -195,5 +211,6 @@ _READERS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "int": _whole,
     "str | None": lambda name, value: None if value is None else _text(name, value),
     "list[int]": _edges,
+    "float | None": lambda name, value: None if value is None else _milliseconds(name, value),
 }
 """What makes a field's value of what was given, by the field's type."""

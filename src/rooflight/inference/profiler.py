@@ -27,7 +27,7 @@ from rooflight.inference.ranks import barrier, rank_and_world
 from rooflight.inference.results import Results, run_line
 from rooflight.inference.run_names import folder_name, generate_run_name
 from rooflight.inference.saving import print_line, save_config_of, save_results
-from rooflight.inference.serving import Requests
+from rooflight.inference.serving import Objectives, Requests
 from rooflight.inference.steps import Run
 from rooflight.inference.timers import OFF, Labels, Timer
 from rooflight.inference.told import DECODE, Kept, Told
@@ -92,7 +92,8 @@ class Profiler:
         self._measuring = False
         self._told = Told(self.cfg.kv_len_reduce, self.problems)
         self._pending: deque[tuple[Run, Callable[[], Found | None], Found | None, Kept]] = deque()
-        self.requests = Requests(clock, self.problems)
+        objectives = Objectives(self.cfg.slo_ttft_ms, self.cfg.slo_tpot_ms, self.cfg.slo_e2e_ms)
+        self.requests = Requests(clock, objectives, self.problems)
         self._saved_steps = 0
         self._hooks: ModelHooks | None = None
         if not self.disabled:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from rooflight.inference.serving_report import serving_fact, serving_notes, serving_tables
 from rooflight.inference.speculation_report import speculation_fact, speculation_notes, speculation_tables
 from rooflight.inference.summary import (
     BucketFields,
@@ -79,6 +80,7 @@ def _tables(summary: SummaryDocument) -> Iterable[Table]:
     if summary.bucket_splits:
         yield _splits(summary)
     yield from speculation_tables(summary.speculative)
+    yield from serving_tables(summary.serving)
 
 
 def _stats(stats: StepStats) -> tuple[Cell, ...]:
@@ -247,9 +249,11 @@ def _facts(summary: SummaryDocument) -> Iterable[tuple[str, Cell]]:
             ),
         )
         yield "profiler's own cost", _cost(summary.profiler_cost)
-    speculation = speculation_fact(summary.speculative)
-    if speculation is not None:
-        yield "speculative decoding", speculation
+    told = {
+        "speculative decoding": speculation_fact(summary.speculative),
+        "requests": serving_fact(summary.serving),
+    }
+    yield from ((name, fact) for name, fact in told.items() if fact is not None)
     samples = summary.samples
     of_what = "all steps" if samples.exact else f"{samples.kept:,} steps chosen at random of {samples.steps:,}"
     yield "percentiles", f"of {of_what}, by {meta.percentiles}"
@@ -271,6 +275,7 @@ def _notes(summary: SummaryDocument) -> Iterable[str]:
             "throughput is over the others."
         )
     yield from speculation_notes(summary.speculative)
+    yield from serving_notes(summary.serving)
     for text, count in summary.problems.items():
         yield text if count == 1 else f"{text} ({count:,} times)"
 

@@ -18,6 +18,7 @@ from rooflight.inference.config import ProfilerConfig
 from rooflight.inference.meter import HOST_CLOCK
 from rooflight.inference.own_cost import bucket_cost_ns
 from rooflight.inference.report import report_of
+from rooflight.inference.reservoir import Reservoir
 from rooflight.inference.results import (
     bucket_fields,
     decode_ns,
@@ -27,6 +28,7 @@ from rooflight.inference.results import (
     step_stats,
     wall_stats,
 )
+from rooflight.inference.serving_results import DELIVERIES_FILE, REQUESTS_FILE, serving_data
 from rooflight.inference.steps import COLUMNS, of_all_phases
 from rooflight.inference.summary import ConfigData, ConfigDocument, SampleData, SummaryDocument, SummaryMeta
 from rooflight.records.document import encoded
@@ -72,6 +74,7 @@ def summary_of(profiler: Profiler) -> SummaryDocument:
         decode_length_buckets=length_stats(results.bins, results.by_bin, columns),
         bucket_splits=results.split_data(),
         speculative=results.speculation.data(),
+        serving=serving_data(profiler.requests),
         warmup_runs_skipped=results.warmup_runs,
         samples=SampleData(
             kept=results.samples.kept,
@@ -93,6 +96,10 @@ def save_results(profiler: Profiler) -> Path | None:
         REPORT: find("markdown")(report),
         STEPS: _steps_csv(profiler),
     }
+    requests = profiler.requests
+    with requests.lock:
+        if requests.runs:
+            texts |= {REQUESTS_FILE: _csv(requests.ended), DELIVERIES_FILE: _csv(requests.gaps)}
     folder = _write(profiler, texts)
     if folder is not None:
         print_line(f"{folder / REPORT}: {report.conclusion}")
@@ -158,6 +165,13 @@ def _steps_csv(profiler: Profiler) -> str:
     for row in zip(*columns, samples.lengths().tolist(), strict=True):
         out.write(",".join(map(str, row)) + "\n")
     return out.getvalue()
+
+
+def _csv(rows: Reservoir) -> str:
+    """Raw samples of whole numbers, -1 where one is not known."""
+    columns = [column.tolist() for column in rows.columns().values()]
+    lines = (",".join(map(str, row)) for row in zip(*columns, strict=True))
+    return "\n".join((",".join(rows.names), *lines, ""))
 
 
 def _config_data(config: ProfilerConfig) -> ConfigData:

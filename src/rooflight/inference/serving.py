@@ -1,15 +1,15 @@
 """Serving: when requests arrive, when tokens are delivered to them, and when they end, on the host's clock.
 
 Per request: TTFT (time to first token) from its begin to its first delivery; end-to-end latency from begin to end;
-TPOT (time per output token) from first to last delivery, over its tokens but the first. ITL (inter-token latency) is
-the time between two deliveries of one request. Tokens that are delivered at once, as those of a speculative step, are
-one delivery: ITL is how long a reader waits for text, TPOT how long per token.
+TPOT (time per output token) from first to last delivery, over its tokens but one. ITL (inter-token latency) is the time
+between two deliveries of one request. Tokens that are delivered at once, as those of a speculative step, are one
+delivery: ITL is how long a reader waits for more text, TPOT how long for a token.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Final
 
@@ -29,8 +29,75 @@ GAP_COLUMNS: Final = ("run", "gap_ns", "tokens")
 
 
 @dataclass(slots=True)
+class Mean:
+    """Exact sums of one figure."""
+
+    n: int = 0
+    total_ns: float = 0
+
+    def add(self, nanoseconds: float) -> None:
+        """One more."""
+        self.n += 1
+        self.total_ns += nanoseconds
+
+    def merge(self, other: Mean) -> None:
+        """Both."""
+        self.n += other.n
+        self.total_ns += other.total_ns
+
+
+@dataclass(slots=True)
+class RunRequests:
+    """Exact sums over the requests that began in a run and ended. ``itl`` has all deliveries, also of others.
+    ``span_ns`` is from the begin of the first to the end of the last; ``met`` met all objectives.
+    """
+
+    label: str
+    first_begin_ns: int
+    last_end_ns: int = 0
+    requests: int = 0
+    tokens: int = 0
+    deliveries: int = 0
+    met: int = 0
+    ttft: Mean = field(default_factory=Mean)
+    tpot: Mean = field(default_factory=Mean)
+    itl: Mean = field(default_factory=Mean)
+    e2e: Mean = field(default_factory=Mean)
+
+    @property
+    def span_ns(self) -> int:
+        """The time in which its requests were there."""
+        return self.last_end_ns - self.first_begin_ns if self.requests else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Objectives:
+    """Latencies that requests should have at most, in ms; None: any."""
+
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+    e2e_ms: float | None = None
+
+    @property
+    def given(self) -> bool:
+        """Whether there is any."""
+        return any(each is not None for each in (self.ttft_ms, self.tpot_ms, self.e2e_ms))
+
+    def met(self, ttft_ns: int | None, tpot_ns: float | None, e2e_ns: int) -> bool:
+        """Whether a request met them. One without a token has no TTFT, and did not; one with a single delivery has no
+        TPOT, and nothing to wait for.
+        """
+        return (
+            (self.ttft_ms is None or (ttft_ns is not None and ttft_ns <= self.ttft_ms * 1e6))
+            and (self.tpot_ms is None or tpot_ns is None or tpot_ns <= self.tpot_ms * 1e6)
+            and (self.e2e_ms is None or e2e_ns <= self.e2e_ms * 1e6)
+        )
+
+
+@dataclass(slots=True)
 class _Request:
     run: int
+    sums: RunRequests
     prompt_tokens: int
     begin_ns: int
     first_ns: int = UNKNOWN
@@ -42,9 +109,11 @@ class _Request:
 class Requests:
     """Follows requests, from any thread. ``clock`` gives nanoseconds. Never raises: what cannot be is a problem."""
 
-    def __init__(self, clock: Callable[[], int], problems: Problems) -> None:
+    def __init__(self, clock: Callable[[], int], objectives: Objectives, problems: Problems) -> None:
         self._clock, self._problems = clock, problems
-        self._lock = Lock()
+        self.objectives = objectives
+        self.runs: dict[int, RunRequests] = {}
+        self.lock = Lock()
         self._open: dict[Hashable, _Request] = {}
         self._skipped: set[Hashable] = set()  # of warm-up runs
         self._origin_ns: int | None = None
@@ -64,7 +133,7 @@ class Requests:
             self._problems.note(f"begin_request: prompt of {error}")
             prompt = UNKNOWN
         try:
-            with self._lock:
+            with self.lock:
                 self._begin(request, prompt, run, warming_up)
         except Exception as error:  # an id that cannot be a key
             self._problems.error("begin_request", error)
@@ -85,14 +154,15 @@ class Requests:
         now = self._clock()
         if self._origin_ns is None:
             self._origin_ns = now
-        self._open[request] = _Request(run.number, prompt, now)
+        sums = self.runs.setdefault(run.number, RunRequests(run.label, now))
+        self._open[request] = _Request(run.number, sums, prompt, now)
 
     def deliver(self, request: Hashable, tokens: Any) -> None:
         """Tokens are delivered to a request, all at this moment; none at all is no delivery."""
         try:
             now = self._clock()
             count = token_count(tokens)
-            with self._lock:
+            with self.lock:
                 found = self._open.get(request)
                 if found is None:
                     self._unknown("request_tokens", request)
@@ -106,6 +176,7 @@ class Requests:
     def _deliver(self, found: _Request, count: int, now: int) -> None:
         if found.deliveries:
             self.gaps.add((found.run, now - found.last_ns, count))
+            found.sums.itl.add(now - found.last_ns)
         else:
             found.first_ns = now
         found.last_ns = now
@@ -116,7 +187,7 @@ class Requests:
         """A request is done."""
         try:
             now = self._clock()
-            with self._lock:
+            with self.lock:
                 found = self._open.pop(request, None)
                 if found is None:
                     self._unknown("end_request", request)
@@ -127,7 +198,10 @@ class Requests:
             self._problems.error("end_request", error)
 
     def _end(self, found: _Request, now: int) -> None:
-        begin = found.begin_ns
+        begin, sums = found.begin_ns, found.sums
+        ttft = found.first_ns - begin if found.deliveries else None
+        tpot = (found.last_ns - found.first_ns) / (found.tokens - 1) if found.deliveries > 1 else None
+        last = found.last_ns - begin if found.deliveries else UNKNOWN
         self.ended.add(
             (
                 found.run,
@@ -135,11 +209,21 @@ class Requests:
                 found.tokens,
                 found.deliveries,
                 begin - (self._origin_ns or 0),
-                found.first_ns - begin if found.deliveries else UNKNOWN,
-                found.last_ns - begin if found.deliveries else UNKNOWN,
+                UNKNOWN if ttft is None else ttft,
+                last,
                 now - begin,
             )
         )
+        sums.requests += 1
+        sums.tokens += found.tokens
+        sums.deliveries += found.deliveries
+        sums.last_end_ns = max(sums.last_end_ns, now)
+        sums.met += self.objectives.met(ttft, tpot, now - begin)
+        sums.e2e.add(now - begin)
+        if ttft is not None:
+            sums.ttft.add(ttft)
+        if tpot is not None:
+            sums.tpot.add(tpot)
 
     def _unknown(self, call: str, request: Hashable) -> None:
         if request not in self._skipped:

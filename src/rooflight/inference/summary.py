@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from rooflight.inference.serving_results import ServingData
 from rooflight.inference.speculation_results import SpeculativeData
 from rooflight.records.document import Document, Fields
 
@@ -25,6 +26,9 @@ class ConfigData(Fields, frozen=True, kw_only=True):
     run_name: str | None
     kv_len_reduce: str
     kv_bins: list[int]
+    slo_ttft_ms: float | None
+    slo_tpot_ms: float | None
+    slo_e2e_ms: float | None
 
 
 class ConfigDocument(Document, frozen=True, kw_only=True, tag="rooflight.inference_config/1"):
@@ -222,6 +226,7 @@ class SummaryDocument(BucketFields, Document, frozen=True, kw_only=True, tag="ro
     decode_length_buckets: LengthStats
     bucket_splits: tuple[BucketSplit, ...]
     speculative: SpeculativeData
+    serving: ServingData
     warmup_runs_skipped: int
     samples: SampleData
     profiler_cost: ProfilerCost
