@@ -9,34 +9,57 @@ waits, and a step is read some steps later.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
-from rooflight.capture.buckets import Bucket, BucketTimer, DomainTimes
-from rooflight.capture.marks import CudaMarks, Found, HostMarks
+from rooflight.capture.bucket_log import BucketLog, Calls
+from rooflight.capture.bucket_states import Bucket, DomainTimes
+from rooflight.capture.marks import Found
+from rooflight.capture.stamps import CudaStamps, HostStamps
 from rooflight.inference.config import Domain
 from rooflight.machine.clocks import Device
 
-Reading = tuple[Callable[[], Found | None], Found | None]
-"""What gives the step's nanoseconds by state, None while the device is not there yet; and the host's, on CUDA."""
+Place = int | tuple[int, int]
+"""Where a step begins or ends in the log; on CUDA in that of the device's clock, and in that of the host's."""
+
+
+class Reading(NamedTuple):
+    """A step: nanoseconds by state on its own clock, on CUDA those on the host's; and the calls of its buckets."""
+
+    found: Found
+    on_host: Found | None
+    calls: Calls
+
 
 HOST_CLOCK: Final = "host"
 DEVICE_CLOCK: Final = "device events"
 
 
 class Meter:
-    """Times steps. ``device`` is None for a CPU; ``on_problem`` gets sentences (``BucketTimer``)."""
+    """Times steps. ``device`` is None for a CPU; ``on_problem`` gets sentences (``BucketLog``).
+
+    ``begin`` and ``end`` are called at the ends of a step. ``failed``: a clock failed, so that times are not complete.
+    """
 
     def __init__(
         self, *, clock: Callable[[], int], device: Device | None, strict: bool, on_problem: Callable[[str], None]
     ) -> None:
         self.device = device
         self._strict = strict and device is not None
+        self.failed = False
+        self.begin: Callable[[], Place] = self._begin_both
+        self.end: Callable[[], Place] = self._end_both
+
+        def failed(problem: str) -> None:
+            self.failed = True
+            on_problem(problem)
+
         if device is None:
-            self.steps = self.engine = BucketTimer(HostMarks(clock), tuple(Domain), on_problem)
+            self.steps = self.engine = BucketLog(HostStamps(clock), tuple(Domain), on_problem, failed)
+            self.begin, self.end = self.steps.begin, self.steps.end  # without a call in between
         else:
             wait = device.synchronize if strict else None
-            self.steps = BucketTimer(CudaMarks(device), (Domain.MODEL,), on_problem)
-            self.engine = BucketTimer(HostMarks(clock), (Domain.ENGINE,), on_problem, wait)
+            self.steps = BucketLog(CudaStamps(device), (Domain.MODEL,), on_problem, failed)
+            self.engine = BucketLog(HostStamps(clock), (Domain.ENGINE,), on_problem, failed, wait)
 
     @property
     def clock(self) -> str:
@@ -44,9 +67,9 @@ class Meter:
         return HOST_CLOCK if self.device is None else DEVICE_CLOCK
 
     @property
-    def failed(self) -> bool:
-        """Whether a clock failed, so that times are not complete."""
-        return self.steps.failed or self.engine.failed
+    def waits(self) -> bool:
+        """Whether ``before`` waits for a device."""
+        return self._strict
 
     def bucket(self, domain: Domain, name: str) -> Bucket:
         """The bucket of a domain that has a name."""
@@ -54,14 +77,7 @@ class Meter:
 
     def in_bucket(self, name: str) -> bool:
         """Whether the bucket opened last of those open on the steps' clock has a name."""
-        opened = self.steps.open
-        return bool(opened) and opened[-1][0].name == name
-
-    def calls(self) -> dict[tuple[str, str], int]:
-        """How often each bucket was opened so far, by domain and name."""
-        return {
-            (domain, bucket.name): bucket.calls for domain in Domain for bucket in self._timer(domain).buckets(domain)
-        }
+        return self.steps.in_bucket(name)
 
     def times(self, by_state: Sequence[int], host_by_state: Sequence[int]) -> dict[Domain, DomainTimes]:
         """The buckets of each domain, from nanoseconds by state on the steps' clock and, on CUDA, on the host's."""
@@ -78,20 +94,50 @@ class Meter:
         found = self.engine.divided(sums, Domain.ENGINE, names)
         return found | {"": sum(sums) - sum(found.values())}
 
-    def begin(self) -> None:
-        """A step begins."""
-        if self.device is not None:
-            self.engine.begin()
-        self.steps.begin()
+    def _begin_both(self) -> Place:
+        on_host = self.engine.begin()
+        return self.steps.begin(), on_host
 
-    def end(self) -> Reading:
-        """The step ends."""
-        read = self.steps.end()
-        if self.device is None:
-            return read, None
-        if self._strict:
+    def _end_both(self) -> Place:
+        ended = self.steps.end()
+        if self._strict and self.device is not None:
             self.device.synchronize()
-        return read, self.engine.end()()
+        return ended, self.engine.end()
+
+    def stop(self) -> None:
+        """Give the open step up."""
+        self.steps.stop()
+        self.engine.stop()
+
+    def read(self, begun: Place, ended: Place) -> Reading | None:
+        """A step (``BucketLog.read``); None while the device has not come that far. Each is read or lost."""
+        if isinstance(begun, int) or isinstance(ended, int):
+            assert isinstance(begun, int)
+            assert isinstance(ended, int)
+            of_step = self.steps.read(begun, ended)
+            reading = None if of_step is None else Reading(of_step[0], None, of_step[1])
+        else:
+            of_step = self.steps.read(begun[0], ended[0])
+            of_engine = None if of_step is None else self.engine.read(begun[1], ended[1])
+            if of_step is None or of_engine is None:
+                return None
+            reading = Reading(of_step[0], of_engine[0], of_step[1] + of_engine[1])
+        if reading is not None:
+            self._forget(ended)
+        return reading
+
+    def lose(self, ended: Place) -> None:
+        """A step is not to be read."""
+        self.steps.lose()
+        self.engine.lose()
+        self._forget(ended)
+
+    def _forget(self, ended: Place) -> None:
+        if isinstance(ended, int):
+            self.steps.forget(ended)
+        else:
+            self.steps.forget(ended[0])
+            self.engine.forget(ended[1])
 
     def before(self) -> None:
         """Wait for what was queued before a step, where that is asked for."""
@@ -103,5 +149,5 @@ class Meter:
         if self.device is not None:
             self.device.synchronize()
 
-    def _timer(self, domain: Domain) -> BucketTimer:
+    def _timer(self, domain: Domain) -> BucketLog:
         return self.steps if domain is Domain.MODEL else self.engine

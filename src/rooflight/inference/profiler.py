@@ -18,10 +18,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rooflight.capture.marks import Found
 from rooflight.inference.config import Domain, ProfilerConfig, given_in
 from rooflight.inference.kv_length import LengthBins, token_count
-from rooflight.inference.meter import Meter
+from rooflight.inference.meter import Meter, Place
 from rooflight.inference.problems import Problems
 from rooflight.inference.ranks import barrier, rank_and_world
 from rooflight.inference.results import Results, run_line
@@ -30,7 +29,7 @@ from rooflight.inference.saving import print_line, save_config_of, save_results
 from rooflight.inference.serving import Objectives, Requests
 from rooflight.inference.steps import Run
 from rooflight.inference.timers import OFF, Labels, Timer
-from rooflight.inference.told import DECODE, Kept, Told
+from rooflight.inference.told import Kept, Told
 from rooflight.machine.clocks import CudaDevice, Device
 
 if TYPE_CHECKING:
@@ -81,8 +80,8 @@ class Profiler:
             Labels(self._bucket, Domain.ENGINE, self.problems.note),
         )
         any_on = self.cfg.model_profiling or self.cfg.engine_profiling
-        self._finders = tuple(labels.find for labels in self._labels) if any_on else (None, None)
-        self._publish: Callable[[Any, Any], None] | None = None
+        self._publish: Callable[[Any], None] | None = None
+        self._published = self._labels if any_on else None
         self._runs_begun = 0
         self._run: Run | None = None
         self._warming_up = False
@@ -91,7 +90,10 @@ class Profiler:
         self._depth = 0
         self._measuring = False
         self._told = Told(self.cfg.kv_len_reduce, self.problems)
-        self._pending: deque[tuple[Run, Callable[[], Found | None], Found | None, Kept]] = deque()
+        self._begin: Callable[[], Place] | None = None  # while a run is measured
+        self._before: Callable[[], None] | None = None
+        self._begun: Place = 0
+        self._pending: deque[tuple[Run, Place, Place, Kept]] = deque()
         objectives = Objectives(self.cfg.slo_ttft_ms, self.cfg.slo_tpot_ms, self.cfg.slo_e2e_ms)
         self.requests = Requests(clock, objectives, self.problems)
         self._saved_steps = 0
@@ -124,8 +126,9 @@ class Profiler:
                 started_at=datetime.now(UTC).isoformat(timespec="seconds"),
                 clock=meter.clock,
                 bins=LengthBins(self.cfg.kv_bins),
-                calls_before=meter.calls(),
             )
+            self._before = self._before_step if self._barrier or meter.waits else None
+            self._begin = meter.begin
         except Exception as error:
             self.problems.error("begin_run", error)
 
@@ -137,14 +140,15 @@ class Profiler:
             if self._depth:
                 self.problems.note("end_run() inside a step: that step was not measured")
                 if self._measuring and self._meter is not None:
-                    self._meter.end()  # its time is not that of the next
+                    self._meter.stop()
                 self._leave()
+                self._told.forget()
                 self._depth = 0
             if self._warming_up:
                 self._warming_up = False
                 self.results.warmup_runs += 1
                 return
-            run, self._run = self._run, None
+            run, self._run, self._begin = self._run, None, None
             if run is None:
                 self.problems.note("end_run() without begin_run(): nothing was ended")
                 return
@@ -152,7 +156,7 @@ class Profiler:
             assert meter is not None
             if self._pending:
                 self._drain(meter)
-                self._take(all_of_them=True)
+                self._take(meter, all_of_them=True)
             pack = self.results.finish(run, meter)
             if self.cfg.print_per_run:
                 print_line(run_line(pack))
@@ -170,7 +174,7 @@ class Profiler:
         when its step is.
         """
         if self._measuring:
-            self._told.tokens = self._copied(n)
+            self._told.tokens = n if type(n) is int else self._copied(n)
         else:
             self._not_in_step("set_step_tokens")
 
@@ -196,26 +200,26 @@ class Profiler:
 
     def set_step_phase(self, phase: str) -> None:
         """The open step is a ``"prefill"`` or ``"mixed"`` step, kept apart, instead of a ``"decode"`` step; or it is no
-        step (``"idle"``): its time is in the gap. Calls of buckets are exact if this is the first call in the step.
+        step (``"idle"``): its time is in the gap.
         """
         if self._measuring and self._meter is not None:
-            self._told.set_phase(phase, self._meter)
+            self._told.set_phase(phase)
         else:
             self._not_in_step("set_step_phase")
 
     def cuda_bucket_timer(self, bucket: str) -> Timer:
         """``rooflight.inference.cuda_bucket_timer`` of this profiler, whether it is the active one or not."""
-        return self._labels[0].find(bucket) if self._measuring else OFF
+        return self._timer(0, bucket)
 
     def cpu_bucket_timer(self, bucket: str) -> Timer:
         """``rooflight.inference.cpu_bucket_timer`` of this profiler, whether it is the active one or not."""
-        return self._labels[1].find(bucket) if self._measuring else OFF
+        return self._timer(1, bucket)
 
-    def activate(self, publish: Callable[[Any, Any], None] | None) -> None:
-        """Call ``publish`` with what gives timers by label when a step begins, and with None when it ends."""
+    def activate(self, publish: Callable[[Any], None] | None) -> None:
+        """Call ``publish`` with the timers of both domains when a step begins, and with None when it ends."""
         self._publish = publish
         if publish is not None and self._measuring:
-            publish(*self._finders)
+            publish(self._published)
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -296,87 +300,70 @@ class Profiler:
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _enter(self) -> None:
+    def _enter_unmeasured(self) -> None:
+        """A step that cannot be measured, or is not to be."""
         self._depth += 1
         if self._depth > 1:
             self.problems.note("a step was begun inside a step: only the outer one is measured")
             return
-        try:
-            run, meter = self._run, self._meter
-            if run is not None and meter is not None and not meter.failed:
-                meter.before()
-                if self._barrier:
-                    self._wait_for_ranks()
-                self._told.forget(meter)
-                self._measuring = True
-                if self._publish is not None:
-                    self._publish(*self._finders)
-                meter.begin()
-                return
-            if self._barrier:
-                self._wait_for_ranks()
-            if run is not None:
-                run.lost += 1
-            if run is None and not self._warming_up and not self.disabled:
-                self.problems.note("a step outside of a run was not measured: call begin_run() before it")
-        except Exception as error:
-            self._leave()
-            self.problems.error("step_timing_ctx", error)
+        if self._barrier:
+            self._wait_for_ranks()
+        if self._run is not None:
+            self._run.lost += 1
+        elif not self._warming_up and not self.disabled:
+            self.problems.note("a step outside of a run was not measured: call begin_run() before it")
 
-    def _exit(self, *, raised: bool) -> None:
-        self._depth -= 1
-        if self._depth:
-            self._depth = max(self._depth, 0)
-            return
-        try:
-            run, meter = self._run, self._meter
-            if self._measuring and run is not None and meter is not None:
-                read, on_host = meter.end()
-                begun_ns = self._clock()
-                self._leave()
-                if meter.failed:
-                    run.lost += 1
-                else:
-                    run.raised += raised
-                    self._pending.append((run, read, on_host, self._told.kept()))
-                    if self._told.phase != DECODE and self._told.calls is not None:
-                        run.add_calls_elsewhere(self._told.calls, meter.calls())
-                    if len(self._pending) >= _BATCH:
-                        self._take()
-                self.results.own_ns += self._clock() - begun_ns
-            else:
-                self._leave()
-            if self._barrier and not raised:
-                self._wait_for_ranks()
-        except Exception as error:
-            self._leave()
-            self.problems.error("step_timing_ctx", error)
+    def _exit_unmeasured(self, *, raised: bool) -> None:
+        self._depth = max(self._depth - 1, 0)
+        if not self._depth and self._barrier and not raised:
+            self._wait_for_ranks()
+
+    def _before_step(self) -> None:
+        """What comes before a step and is not in its time."""
+        if self._meter is not None:
+            self._meter.before()
+        if self._barrier:
+            self._wait_for_ranks()
+
+    def _taken(self, run: Run, meter: Meter, *, raised: bool) -> None:
+        """After a step: what not every step needs."""
+        begun_ns = self._clock()
+        run.raised += raised
+        if meter.failed:
+            self._begin = None
+            self._pending.pop()
+            run.lost += 1
+        elif len(self._pending) >= _BATCH:
+            self._take(meter)
+        self.results.own_ns += self._clock() - begun_ns
+        if self._barrier and not raised:
+            self._wait_for_ranks()
 
     def _leave(self) -> None:
         self._measuring = False
         if self._publish is not None:
-            self._publish(None, None)
+            self._publish(None)
 
-    def _take(self, *, all_of_them: bool = False) -> None:
+    def _take(self, meter: Meter, *, all_of_them: bool = False) -> None:
         """Take the steps that the device has done, the oldest first."""
         while self._pending:
-            run, read, on_host, kept = self._pending[0]
+            run, begun, ended, kept = self._pending[0]
+            reading = None
             try:
-                found = read()
+                reading = meter.read(begun, ended)
+                if reading is None:
+                    if len(self._pending) <= _MOST_PENDING and not all_of_them:
+                        return
+                    behind = f"the device was more than {_MOST_PENDING} steps behind"
+                    self.problems.note(f"{behind}: steps were not measured")
             except Exception as error:
-                self._pending.popleft()
-                run.lost += 1
                 self.problems.error("reading a step", error)
-                continue
-            if found is None:
-                if len(self._pending) <= _MOST_PENDING and not all_of_them:
-                    return
-                self._pending.popleft()
-                run.lost += 1
-                self.problems.note(f"the device was more than {_MOST_PENDING} steps behind: steps were not measured")
-                continue
             self._pending.popleft()
-            run.add(found, on_host, self._told.read(kept, run.batch), self.results.samples)
+            if reading is None:
+                run.lost += 1
+                meter.lose(ended)
+            else:
+                run.add(reading, self._told.read(kept, run.batch), self.results.samples)
 
     def _drain(self, meter: Meter) -> None:
         try:
@@ -390,6 +377,15 @@ class Profiler:
     def _not_in_step(self, call: str) -> None:
         if not (self.disabled or self._warming_up):
             self.problems.note(f"{call}() outside of a measured step was ignored")
+
+    def _timer(self, place: int, label: str) -> Timer:
+        if not self._measuring:
+            return OFF  # type: ignore[no-any-return]
+        labels = self._labels[place]
+        try:
+            return labels[label]
+        except TypeError:
+            return labels.refuse(label)
 
     def _bucket(self, domain: Domain, name: str) -> Timer:
         on = self.cfg.model_profiling if domain is Domain.MODEL else self.cfg.engine_profiling
@@ -414,7 +410,7 @@ class Profiler:
                 clock=self._clock, device=device, strict=self.cfg.strict_sync, on_problem=self.problems.note
             )
             for labels in self._labels:
-                labels.forget()
+                labels.clear()
         return meter
 
     def _device_now(self) -> Device | None:
@@ -439,7 +435,11 @@ class Profiler:
 
 
 class _Step:
-    """The context around a step: one object for all of a profiler's, so that none is made in a step."""
+    """The context around a step: one object for all of a profiler's, so that none is made in a step.
+
+    What every measured step needs is here: a call of a function costs as much as all the rest where the processor's
+    caches hold the engine's data.
+    """
 
     __slots__ = ("_profiler",)
 
@@ -447,10 +447,42 @@ class _Step:
         self._profiler = profiler
 
     def __enter__(self) -> None:
-        self._profiler._enter()
+        prof = self._profiler
+        begin = prof._begin
+        if begin is None or prof._depth:
+            prof._enter_unmeasured()
+            return
+        prof._depth = 1
+        try:
+            if prof._before is not None:
+                prof._before()
+            prof._measuring = True
+            if prof._publish is not None:
+                prof._publish(prof._published)
+            prof._begun = begin()
+        except Exception as error:
+            prof._leave()
+            prof.problems.error("step_timing_ctx", error)
 
     def __exit__(self, kind: object, _error: object, _trace: object) -> None:
-        self._profiler._exit(raised=kind is not None)
+        prof = self._profiler
+        run, meter = prof._run, prof._meter
+        if prof._depth != 1 or not prof._measuring or run is None or meter is None:
+            prof._exit_unmeasured(raised=kind is not None)
+            return
+        prof._depth = 0
+        try:
+            ended = meter.end()
+            prof._measuring = False
+            if prof._publish is not None:
+                prof._publish(None)
+            pending = prof._pending
+            pending.append((run, prof._begun, ended, prof._told.kept()))
+            if len(pending) >= _BATCH or kind is not None or meter.failed or prof._barrier:
+                prof._taken(run, meter, raised=kind is not None)
+        except Exception as error:
+            prof._leave()
+            prof.problems.error("step_timing_ctx", error)
 
 
 def _save_at_exit(reference: weakref.ref[Profiler], process: int) -> None:

@@ -20,27 +20,26 @@ class Reservoir:
         self.names = tuple(columns)
         self._most = most
         self._random = Random(0).random
-        self._columns = tuple(array("q") for _ in columns)
+        self._rows = array("q")  # one after the other
         self.seen = 0
 
     def add(self, row: tuple[int, ...]) -> int | None:
         """One more row. Returns the place that it is kept in, None where it is not kept."""
         self.seen += 1
         if self.seen <= self._most:
-            for column, value in zip(self._columns, row, strict=True):
-                column.append(value)
+            self._rows.extend(row)
             return self.seen - 1
         place = int(self._random() * self.seen)
         if place >= self._most:
             return None
-        for column, value in zip(self._columns, row, strict=True):
-            column[place] = value
+        width = len(self.names)
+        self._rows[place * width : (place + 1) * width] = array("q", row)
         return place
 
     @property
     def kept(self) -> int:
         """How many rows are kept."""
-        return len(self._columns[0])
+        return len(self._rows) // len(self.names)
 
     @property
     def exact(self) -> bool:
@@ -49,4 +48,5 @@ class Reservoir:
 
     def columns(self) -> dict[str, NDArray[np.int64]]:
         """The rows kept, by column."""
-        return {name: np.array(column, dtype=np.int64) for name, column in zip(self.names, self._columns, strict=True)}
+        rows = np.array(self._rows, dtype=np.int64).reshape(-1, len(self.names))
+        return {name: rows[:, number].copy() for number, name in enumerate(self.names)}

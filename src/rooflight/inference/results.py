@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflight.capture.buckets import DomainTimes
+from rooflight.capture.bucket_states import DomainTimes
 from rooflight.inference.config import ORDERS, Domain
 from rooflight.inference.kv_length import UNBINNED, LengthBins
 from rooflight.inference.meter import Meter
@@ -104,12 +104,12 @@ class Results:
                         of_domain.add(totals.steps, times[domain])
                     split = self.splits.setdefault((batch, number, domain), BucketSums())
                     split.add(totals.steps, times[domain])
-        for (name, bucket), calls in meter.calls().items():
-            more = calls - run.calls_before.get((name, bucket), 0) - run.calls_elsewhere[name, bucket]
+        for (name, bucket), calls in run.calls.items():
             if name in sums:
-                self.buckets_opened += more + run.calls_elsewhere[name, bucket]
-            if more and name in sums and run.totals.steps:
-                sums[Domain(name)].calls[bucket] = more
+                sums[Domain(name)].calls[bucket] = calls
+        self.buckets_opened += sum(
+            calls for opened in (run.calls, run.calls_elsewhere) for (name, _), calls in opened.items() if name in sums
+        )
         for domain, of_domain in sums.items():
             self.sums[domain].merge(of_domain)
         self.totals.merge(run.totals)

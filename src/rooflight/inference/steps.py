@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflight.capture.buckets import OUTSIDE
+from rooflight.capture.bucket_states import OUTSIDE
 from rooflight.capture.marks import Found
 from rooflight.inference.drafts import RoundSums
 from rooflight.inference.kv_length import LengthBins
+from rooflight.inference.meter import Reading
 from rooflight.inference.reservoir import MOST_SAMPLES, Reservoir
 from rooflight.inference.told import DECODE, IDLE, OTHER_PHASES, Facts
 
@@ -142,7 +143,7 @@ class Decoding:
 class Run:
     """One run while it is measured. ``totals`` is of the decode steps. ``by_bin`` has all steps by *cell*: first the KV
     bins, of decode steps, then ``OTHER_PHASES``; ``by_state`` and ``host_by_state`` have nanoseconds by cell and state.
-    ``calls_before`` counts the calls of buckets before the run, ``calls_elsewhere`` those in steps of other phases.
+    ``calls`` counts the calls of buckets in decode steps by domain and name, ``calls_elsewhere`` those in other steps.
 
     ``speculative`` are the decode steps whose ``rounds`` are known, ``plain`` those without a draft. Of
     ``steps_with_drafts`` some may be of another phase, whose rounds are ``other_rounds``, or their drafts cannot be.
@@ -173,7 +174,7 @@ class Run:
     lost: int = 0
     idle_ns: int = 0
     host_idle_ns: int = 0
-    calls_before: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    calls: Counter[tuple[str, str]] = field(default_factory=Counter)
     calls_elsewhere: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -182,8 +183,9 @@ class Run:
             self.by_state.append([])
             self.host_by_state.append([])
 
-    def add(self, found: Found, host_found: Found | None, facts: Facts, everything: Samples) -> None:
-        """A step's nanoseconds by state, on its own clock and, if that is a device's, on the host's."""
+    def add(self, reading: Reading, facts: Facts, everything: Samples) -> None:
+        """One more step."""
+        found, host_found, calls = reading
         tokens, length, drafts, phase = facts
         if phase == IDLE:
             self._idle(found, host_found)
@@ -210,6 +212,9 @@ class Run:
         )
         if is_decode:
             self.totals.add(step_ns, tokens)
+        opened = self.calls if is_decode else self.calls_elsewhere
+        for bucket, times in calls:
+            opened[bucket] += times
         self.by_bin[number].add(step_ns, tokens)
         if drafts is not None:
             self.steps_with_drafts += 1
@@ -225,10 +230,6 @@ class Run:
         length = float("nan") if length is None else length
         self.samples.add(row, length)
         everything.add(row, length)
-
-    def add_calls_elsewhere(self, before: Mapping[tuple[str, str], int], after: Mapping[tuple[str, str], int]) -> None:
-        """Calls of buckets in a step that is no decode step."""
-        self.calls_elsewhere.update({key: calls - before.get(key, 0) for key, calls in after.items()})
 
     def _idle(self, found: Found, host_found: Found | None) -> None:
         whole_ns = sum(nanoseconds for _, nanoseconds in found)

@@ -6,8 +6,10 @@ A timer costs a program next to nothing while no step is measured: it returns on
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from rooflight.inference.compiled import left_out_of_graphs
@@ -36,6 +38,30 @@ Timer = AbstractContextManager[object]
 
 _DOMAINS: Final = tuple(Domain)
 _MOST_LABELS: Final = 1024
+
+
+class Labels(dict[str, Timer]):
+    """The timers of one domain by label, each made when it is first asked for. A label that is no text gets none."""
+
+    def __init__(self, make: Callable[[Domain, str], Timer], domain: Domain, on_problem: Callable[[str], None]) -> None:
+        super().__init__()
+        self._make = make
+        self._domain = domain
+        self._on_problem = on_problem
+
+    def __missing__(self, label: object) -> Timer:
+        if not isinstance(label, str) or not label:
+            return self.refuse(label)
+        first, _, rest = label.partition(".")
+        timer = self._make(Domain(first), rest) if rest and first in _DOMAINS else self._make(self._domain, label)
+        if len(self) < _MOST_LABELS:
+            self[label] = timer
+        return timer
+
+    def refuse(self, label: object) -> Timer:
+        """What is no text has no timer."""
+        self._on_problem(f"a bucket is named by a text, not by {type(label).__name__}: it was not timed")
+        return OFF  # type: ignore[no-any-return]
 
 
 class NullProfiler:
@@ -95,8 +121,7 @@ class NullProfiler:
 
 _NULL: Final = NullProfiler()
 _active: Profiler | None = None
-_of_model: Any = None  # what gives the active profiler's timers by label; None while it measures no step
-_of_engine: Any = None
+_open: tuple[Labels, Labels] | None = None  # the active profiler's, of model and engine, while it measures a step
 
 
 def register_active_profiler(prof: Profiler | NullProfiler | None) -> None:
@@ -107,7 +132,7 @@ def register_active_profiler(prof: Profiler | NullProfiler | None) -> None:
     release_active_profiler()
     if prof is not None and not isinstance(prof, NullProfiler) and not prof.disabled:
         _active = prof
-        prof.activate(_set)
+        prof.activate(_publish)
 
 
 def get_active_profiler() -> Profiler | NullProfiler:
@@ -121,12 +146,10 @@ def release_active_profiler() -> None:
     if _active is not None:
         _active.activate(None)
     _active = None
-    _set(None, None)
+    _publish(None)
 
 
-def _set(of_model: Any, of_engine: Any) -> None:
-    global _of_model, _of_engine
-    _of_model, _of_engine = of_model, of_engine
+_publish: Final = partial(setattr, sys.modules[__name__], "_open")  # called in each step: costs less than a function
 
 
 def cuda_bucket_timer(bucket: str) -> Timer:
@@ -135,53 +158,36 @@ def cuda_bucket_timer(bucket: str) -> Timer:
     A label may begin with its domain, ``model.`` or ``engine.``, which then counts. Off unless the active profiler
     measures a step and the domain's profiling is on.
     """
-    return OFF if _of_model is None else _of_model(bucket)  # type: ignore[no-any-return]
+    opened = _open
+    if opened is None:
+        return OFF  # type: ignore[no-any-return]
+    try:
+        return opened[0][bucket]
+    except TypeError:
+        return opened[0].refuse(bucket)
 
 
 def cpu_bucket_timer(bucket: str) -> Timer:
     """Time what runs inside as a bucket of the engine, on the host's clock; otherwise as ``cuda_bucket_timer``."""
-    return OFF if _of_engine is None else _of_engine(bucket)  # type: ignore[no-any-return]
+    opened = _open
+    if opened is None:
+        return OFF  # type: ignore[no-any-return]
+    try:
+        return opened[1][bucket]
+    except TypeError:
+        return opened[1].refuse(bucket)
 
 
 def attention_compute_timer() -> Timer:
     """Time the bucket ``attn.compute`` of the model."""
-    return OFF if _of_model is None else _of_model("attn.compute")  # type: ignore[no-any-return]
+    opened = _open
+    return OFF if opened is None else opened[0]["attn.compute"]
 
 
 def rope_compute_timer() -> Timer:
     """Time the bucket ``attn.rope`` of the model."""
-    return OFF if _of_model is None else _of_model("attn.rope")  # type: ignore[no-any-return]
+    opened = _open
+    return OFF if opened is None else opened[0]["attn.rope"]
 
 
 left_out_of_graphs((cuda_bucket_timer, cpu_bucket_timer), (attention_compute_timer, rope_compute_timer))
-
-
-class Labels:
-    """The timers of one domain by label. Never raises: a label that is no text gets no timer."""
-
-    def __init__(self, make: Callable[[Domain, str], Timer], domain: Domain, on_problem: Callable[[str], None]) -> None:
-        self._make = make
-        self._domain = domain
-        self._on_problem = on_problem
-        self._known: dict[str, Timer] = {}
-
-    def find(self, label: str) -> Timer:
-        """The timer of a label."""
-        try:
-            return self._known[label]
-        except (KeyError, TypeError):
-            return self._new(label)
-
-    def forget(self) -> None:
-        """Make all timers anew: those there are belong to another clock."""
-        self._known.clear()
-
-    def _new(self, label: object) -> Timer:
-        if not isinstance(label, str) or not label:
-            self._on_problem(f"a bucket is named by a text, not by {type(label).__name__}: it was not timed")
-            return OFF  # type: ignore[no-any-return]
-        first, _, rest = label.partition(".")
-        timer = self._make(Domain(first), rest) if rest and first in _DOMAINS else self._make(self._domain, label)
-        if len(self._known) < _MOST_LABELS:
-            self._known[label] = timer
-        return timer

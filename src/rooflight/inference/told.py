@@ -5,12 +5,10 @@ It is read when the step's times are, since what is on a device has no value bef
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from rooflight.inference.drafts import UNKNOWN_DRAFTS, Drafts, drafts_of
 from rooflight.inference.kv_length import reduced, token_count
-from rooflight.inference.meter import Meter
 from rooflight.inference.problems import Problems
 
 DECODE: Final = "decode"
@@ -44,27 +42,25 @@ class Told:
         self.length: Any = None
         self.drafts: Any = None
         self.phase = DECODE
-        self.calls: Mapping[tuple[str, str], int] | None = None  # of buckets before the step, once phases are said
 
-    def forget(self, meter: Meter) -> None:
-        """A step begins: nothing was said of it."""
+    def forget(self) -> None:
+        """Nothing was said."""
         self.tokens = self.length = self.drafts = None
         self.phase = DECODE
-        if self.calls is not None:
-            self.calls = meter.calls()
 
-    def set_phase(self, phase: str, meter: Meter) -> None:
+    def set_phase(self, phase: str) -> None:
         """The step is of a phase."""
         if phase not in (DECODE, IDLE, *OTHER_PHASES):
             self._problems.note(f"set_step_phase: {str(phase)[:40]!r} is no phase: give decode, prefill, mixed or idle")
             return
         self.phase = phase
-        if self.calls is None:
-            self.calls = meter.calls()
 
     def kept(self) -> Kept:
-        """What was said of the step that ends."""
-        return self.tokens, self.length, self.drafts, self.phase
+        """What was said of the step that ends; nothing was said of the next."""
+        kept = self.tokens, self.length, self.drafts, self.phase
+        self.tokens = self.length = self.drafts = None
+        self.phase = DECODE
+        return kept
 
     def copied(self, value: Any, *, on_device: bool) -> Any:
         """A value to be read later, when the engine may have changed it: of a tensor a copy, which on a device is only

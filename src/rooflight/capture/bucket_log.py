@@ -1,0 +1,257 @@
+"""BucketLog: how long the buckets of a step take, at the least cost to the step: it only notes what opens and closes.
+
+In a step each of them appends a stamp and a number to one list. Which buckets were open when is worked out afterwards
+(``capture/bucket_states.py``), once for all steps that opened and closed the same buckets in the same order, as decode
+steps do. Between heavy ops the processor has little of this code in its caches, so that each line of Python and each
+object that it touches counts: with sums and states kept in the step a bucket took more than twice as long.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from threading import get_ident
+from typing import Any, Final
+
+from rooflight.capture.bucket_states import IN_STEP, OUTSIDE, Bucket, BucketStates, DomainTimes, Opened
+from rooflight.capture.marks import Found
+from rooflight.capture.stamps import Stamps
+
+_BEGIN: Final = -2
+_END: Final = -1
+_MOST_PLANS: Final = 64
+_LONGEST_PLAN: Final = 1 << 14
+_MOST_READ: Final = 1 << 10  # entries that were read and are still there
+
+
+Calls = tuple[tuple[tuple[str, str], int], ...]
+"""How often buckets were opened in a step, by domain and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a sequence of keys means: the state after each, how often each bucket was opened, and what stayed open."""
+
+    states: list[int]
+    calls: Calls
+    left_open: tuple[str, ...]
+
+
+class BucketLog:
+    """Times steps, and the buckets of ``domains`` in them, by ``stamps``, which have the clock.
+
+    ``on_problem`` gets a sentence for each call that cannot be what the program meant: a bucket opened in another
+    thread than the step's, left open at its end. ``on_failure`` gets one when the clock fails in a bucket, after which
+    the step is not complete. ``wait``: if given, buckets call it before they read the clock.
+    """
+
+    def __init__(
+        self,
+        stamps: Stamps,
+        domains: Iterable[str],
+        on_problem: Callable[[str], None],
+        on_failure: Callable[[str], None],
+        wait: Callable[[], None] | None = None,
+    ) -> None:
+        self._on_failure = on_failure
+        self._stamps = stamps
+        self._on_problem = on_problem
+        self._pen = _Pen(stamps.stamp, self._fail, self._refuse, wait)
+        self.begin, self.end = self._pen.begin, self._pen.end
+        self._states = BucketStates(domains, self._pen.kind, on_problem)
+        self._plans: dict[tuple[int, ...], _Plan] = {}
+        self._before: Any = None  # the stamp at the end of the step that was read last
+
+    def bucket(self, domain: str, name: str) -> Bucket:
+        """The bucket of a domain that has a name: always the same one."""
+        return self._states.bucket(domain, name)
+
+    def times(self, by_state: Sequence[int]) -> dict[str, DomainTimes]:
+        """The buckets of each domain, from nanoseconds by state."""
+        return self._states.times(by_state)
+
+    def divided(self, by_state: Sequence[int], domain: str, names: Iterable[str]) -> dict[str, int]:
+        """Nanoseconds by which of the buckets ``names`` was opened last (``BucketStates.divided``)."""
+        return self._states.divided(by_state, domain, names)
+
+    def in_bucket(self, name: str) -> bool:
+        """Whether the bucket opened last of those open in the open step has a name."""
+        closed: Counter[int] = Counter()
+        for key in self._pen.newest_keys():
+            number = key >> 1
+            if key & 1:
+                closed[number] += 1
+            elif closed[number]:
+                closed[number] -= 1
+            else:
+                return self._states.of_key(key).name == name
+        return False
+
+    def stop(self) -> None:
+        """Give the open step up: it cannot be read."""
+        self._pen.stop()
+
+    def read(self, begun: int, ended: int) -> tuple[Found, Calls] | None:
+        """The nanoseconds of a step by state, and under ``OUTSIDE`` those since the step that was read before; and the
+        calls of its buckets. None while the device has not come that far.
+
+        ``begun`` and ``ended`` are what ``begin`` and ``end`` returned. Each step is read once, the oldest first.
+        Raises ValueError for a step that was interrupted while it wrote, and what the device raises.
+        """
+        stamps, keys = self._pen.entries(begun, ended)
+        plan = self._plans.get(keys) or self._new_plan(keys)
+        states = plan.states
+        if None in stamps:
+            places = [place for place, stamp in enumerate(stamps) if stamp is not None]
+            stamps, states = [stamps[place] for place in places], [states[place] for place in places]
+        if stamps and not self._stamps.passed(stamps[-1]):
+            return None
+        for name in plan.left_open:
+            self._on_problem(f"bucket {name} was left open at the end of a step: it was closed there")
+        if not stamps:
+            return (), plan.calls
+        if self._before is not None:
+            stamps, states = [self._before, *stamps], [OUTSIDE, *states]
+        found: dict[int, int] = {}
+        for state, nanoseconds in zip(states, self._stamps.between_ns(stamps), strict=False):  # one state more: OUTSIDE
+            found[state] = found.get(state, 0) + nanoseconds
+        self._before = stamps[-1]
+        self._stamps.release(stamps[:-1])
+        return tuple(found.items()), plan.calls
+
+    def forget(self, ended: int) -> None:
+        """Steps up to this one were read, or are not to be."""
+        self._pen.forget(ended)
+
+    def lose(self) -> None:
+        """A step is not read: what is before the next one is no gap between two that were."""
+        self._before = None
+
+    def _new_plan(self, keys: tuple[int, ...]) -> _Plan:
+        opened: Opened = []
+        calls: Counter[tuple[str, str]] = Counter()
+        state = IN_STEP
+        states = [state]
+        for key in keys[1:-1]:
+            bucket = self._states.of_key(key)
+            if key & 1:
+                state = self._states.closed(opened, state, bucket)
+            else:
+                state = self._states.opened(opened, state, bucket)
+                calls[bucket.domain, bucket.name] += 1
+            states.append(state)
+        left_open = tuple(bucket.name for bucket, _ in opened)
+        plan = _Plan([*states, OUTSIDE], tuple(calls.items()), left_open)
+        if len(keys) <= _LONGEST_PLAN:
+            if len(self._plans) >= _MOST_PLANS:
+                self._plans.clear()
+            self._plans[keys] = plan
+        return plan
+
+    def _refuse(self, bucket: Bucket) -> None:
+        if self._pen.is_open():
+            self._on_problem(
+                f"bucket {bucket.name} was opened in another thread than its step's: it was not timed there"
+            )
+
+    def _fail(self, error: Exception) -> None:
+        """The clock failed: no more buckets are timed."""
+        self._pen.stop()
+        self._on_failure(f"timing ended after an error: {type(error).__name__}: {error}")
+
+
+class _Pen:
+    """Writes the log: by turns a stamp and a key. ``kind`` is the class of its buckets.
+
+    What runs in a step are closures, and a class made for this log: a cell is found with fewer accesses to memory than
+    an attribute of an attribute.
+    """
+
+    def __init__(
+        self,
+        stamp: Callable[[], Any],
+        fail: Callable[[Exception], None],
+        refuse: Callable[[Bucket], None],
+        wait: Callable[[], None] | None,
+    ) -> None:
+        log: list[Any] = []
+        note, ident = log.append, get_ident
+        thread = forgotten = 0
+
+        def begin() -> int:
+            nonlocal thread
+            begun = forgotten + len(log)
+            note(stamp())
+            note(_BEGIN)
+            thread = ident()
+            return begun
+
+        def end() -> int:
+            nonlocal thread
+            thread = 0
+            note(stamp())
+            note(_END)
+            return forgotten + len(log)
+
+        def stop() -> None:
+            nonlocal thread
+            thread = 0
+
+        def forget(ended: int) -> None:
+            nonlocal forgotten
+            count = ended - forgotten
+            if count == len(log) or count > _MOST_READ:
+                del log[:count]
+                forgotten = ended
+
+        def entries(begun: int, ended: int) -> tuple[list[Any], tuple[int, ...]]:
+            found = log[begun - forgotten : ended - forgotten]
+            if len(found) % 2:
+                raise ValueError("the step was interrupted while a bucket was noted")
+            return found[::2], tuple(found[1::2])
+
+        def is_open() -> bool:
+            return thread != 0
+
+        def waited() -> Any:
+            if wait is not None:
+                wait()
+            return stamp()
+
+        self._log = log
+        self.is_open = is_open
+        self.begin, self.end, self.stop, self.forget, self.entries = begin, end, stop, forget, entries
+        at = stamp if wait is None else waited
+
+        class Noted(Bucket):
+            __slots__ = ()
+
+            def __enter__(self) -> Bucket:
+                if ident() == thread:
+                    try:
+                        note(at())
+                        note(self.opens)
+                    except Exception as error:
+                        fail(error)
+                else:
+                    refuse(self)
+                return self
+
+            def __exit__(self, _kind: object, _error: object, _trace: object) -> None:
+                if ident() == thread:
+                    try:
+                        note(at())
+                        note(self.closes)
+                    except Exception as error:
+                        fail(error)
+
+        self.kind: type[Bucket] = Noted
+
+    def newest_keys(self) -> Iterable[int]:
+        """The keys of the open step, the newest first."""
+        for place in range(len(self._log) - 1, 0, -2):
+            key = self._log[place]
+            if key == _BEGIN:
+                return
+            yield key

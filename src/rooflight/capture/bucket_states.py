@@ -1,0 +1,170 @@
+"""BucketStates: which *buckets*, named parts of a step, are open together, and their times from those of each state.
+
+Time is cut where a step begins and ends, and where a bucket opens and closes. Between two cuts the *state* is which
+buckets are open. From the time in each state follow, for each domain (``"model"``, ``"engine"``) by itself:
+
+- *exclusive* time of a bucket: time in which it was the one opened last of those open in its domain;
+- *inclusive* time: time in which it was open, however often it was re-entered, each moment once;
+- *unattributed* time: no bucket of the domain was open.
+
+So exclusive times and the unattributed rest sum to the step, to the nanosecond, however buckets nest, overlap or raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+OUTSIDE: Final = 0
+"""The state between two steps."""
+
+IN_STEP: Final = 1
+"""The state in a step while no bucket is open."""
+
+MORE_BUCKETS: Final = "(more buckets)"
+"""The bucket of every name after the first 256, as of a program that puts a step's number in them."""
+
+_MOST_BUCKETS: Final = 256
+_MOST_STATES: Final = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DomainTimes:
+    """Nanoseconds by name of bucket, and those of none. ``exclusive_ns`` and ``unattributed_ns`` sum to the whole."""
+
+    exclusive_ns: Mapping[str, int]
+    inclusive_ns: Mapping[str, int]
+    unattributed_ns: int
+
+
+class Bucket:
+    """One bucket: ``with bucket:`` times what runs inside. Can be nested in itself. Never raises.
+
+    ``opens`` and ``closes`` are numbers that no other bucket of its timer has.
+    """
+
+    __slots__ = ("closes", "domain", "name", "opens")
+
+    def __init__(self, number: int, domain: str, name: str) -> None:
+        self.opens, self.closes = 2 * number, 2 * number + 1
+        self.domain, self.name = domain, name
+
+    def __enter__(self) -> Bucket:
+        raise NotImplementedError
+
+    def __exit__(self, _kind: object, _error: object, _trace: object) -> None:
+        raise NotImplementedError
+
+
+Opened = list[tuple[Bucket, int]]
+"""The open buckets, in the order of opening, each with the state that it was opened in."""
+
+
+class BucketStates:
+    """The buckets of ``domains``, each made once by ``make(number, domain, name)``, and the states that occurred."""
+
+    def __init__(
+        self, domains: Iterable[str], make: Callable[[int, str, str], Bucket], on_problem: Callable[[str], None]
+    ) -> None:
+        self._make = make
+        self._on_problem = on_problem
+        self._by_name: dict[str, dict[str, Bucket]] = {domain: {} for domain in domains}
+        self._by_number: list[Bucket] = []
+        self._after: dict[tuple[int, int], int] = {}  # by state and number of a bucket that is opened in it
+        # what is open in each state, in the order of opening: for each domain no name twice
+        self._states: list[tuple[Bucket, ...]] = [(), ()]
+        self._numbers: dict[tuple[Bucket, ...], int] = {(): IN_STEP}
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def bucket(self, domain: str, name: str) -> Bucket:
+        """The bucket of a domain that has a name: always the same one."""
+        buckets = self._by_name[domain]
+        if len(buckets) >= _MOST_BUCKETS and name not in buckets:
+            name = MORE_BUCKETS
+        if name not in buckets:
+            made = buckets[name] = self._make(len(self._by_number), domain, name)
+            self._by_number.append(made)
+        return buckets[name]
+
+    def of_key(self, key: int) -> Bucket:
+        """The bucket whose ``opens`` or ``closes`` is ``key``."""
+        return self._by_number[key >> 1]
+
+    def opened(self, opened: Opened, state: int, bucket: Bucket) -> int:
+        """Open a bucket in a state. Returns the state after it, in which ``bucket`` is opened last."""
+        opened.append((bucket, state))
+        after = self._after.get((state, bucket.opens))
+        if after is None:
+            after = self._after[state, bucket.opens] = self._state_after(state, bucket)
+        return after
+
+    def closed(self, opened: Opened, state: int, bucket: Bucket) -> int:
+        """Close the bucket that was opened last of those that are ``bucket``. Returns the state after it: those opened
+        after it stay open; the same state if it is not open.
+        """
+        if opened and opened[-1][0] is bucket:
+            return opened.pop()[1]
+        places = [place for place, (other, _) in enumerate(opened) if other is bucket]
+        if not places:
+            return state  # its step has ended
+        still = [other for place, (other, _) in enumerate(opened) if place != places[-1]]
+        opened.clear()
+        state = IN_STEP
+        for other in still:
+            state = self.opened(opened, state, other)
+        return state
+
+    def _state_after(self, state: int, bucket: Bucket) -> int:
+        opened = (*(other for other in self._states[state] if other is not bucket), bucket)
+        number = self._numbers.get(opened)
+        if number is None:
+            if len(self._states) >= _MOST_STATES:
+                self._on_problem(
+                    f"more than {_MOST_STATES} combinations of open buckets: the rest counts as their caller"
+                )
+                return state
+            number = self._numbers[opened] = len(self._states)
+            self._states.append(opened)
+        return number
+
+    def innermost(self, domain: str, state: int) -> str | None:
+        """The bucket of a domain that was opened last of those open in a state; None if none is."""
+        names = [bucket.name for bucket in self._states[state] if bucket.domain == domain]
+        return names[-1] if names else None
+
+    def times(self, by_state: Sequence[int]) -> dict[str, DomainTimes]:
+        """The buckets of each domain, from nanoseconds by state."""
+        found: dict[str, DomainTimes] = {}
+        for domain in self._by_name:
+            exclusive: dict[str, int] = {}
+            inclusive: dict[str, int] = {}
+            unattributed = 0
+            for state, opened in enumerate(self._states[IN_STEP:], start=IN_STEP):
+                nanoseconds = by_state[state] if state < len(by_state) else 0  # states that no time was spent in
+                names = [bucket.name for bucket in opened if bucket.domain == domain]
+                for name in names:
+                    inclusive[name] = inclusive.get(name, 0) + nanoseconds
+                    exclusive.setdefault(name, 0)
+                if names:
+                    exclusive[names[-1]] += nanoseconds
+                else:
+                    unattributed += nanoseconds
+            found[domain] = DomainTimes(exclusive_ns=exclusive, inclusive_ns=inclusive, unattributed_ns=unattributed)
+        return found
+
+    def divided(self, by_state: Sequence[int], domain: str, names: Iterable[str]) -> dict[str, int]:
+        """Nanoseconds by which of the buckets ``names`` was opened last of those open, whatever else was: the exclusive
+        times of a domain that had no other bucket. Names that never were opened are not in it.
+        """
+        wanted = set(names)
+        found: dict[str, int] = {}
+        for state, opened in enumerate(self._states):
+            inside = [bucket.name for bucket in opened if bucket.domain == domain and bucket.name in wanted]
+            if inside:
+                for name in inside:
+                    found.setdefault(name, 0)
+                found[inside[-1]] += by_state[state] if state < len(by_state) else 0
+        return found
