@@ -1,1 +1,1 @@
-"""Records from a live program: what runs inside ``record``, and the second pass that times it."""
+"""Records of a live program, which ``record`` takes, and the second pass that times it."""

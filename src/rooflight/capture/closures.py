@@ -1,4 +1,4 @@
-"""What an optimizer is given to call: forward and backward passes inside ``Optimizer.step``."""
+"""Closures that are passed to ``Optimizer.step``, which calls them: forward and backward passes inside the step."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 def with_closure_inside(
     args: tuple[Any, ...], kwargs: dict[str, Any], context: Callable[[], AbstractContextManager[Any]]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """The arguments of ``Optimizer.step`` (the optimizer first) with its closure run inside ``context()``, for a hook
-    before the step to return; None if there is no closure.
+    """The arguments of ``Optimizer.step`` (the optimizer first), with a closure that runs inside ``context()``. A hook
+    before the step can return them. None if there is no closure.
     """
     closure = kwargs["closure"] if "closure" in kwargs else args[1] if len(args) > 1 else None
     if not callable(closure):

@@ -1,10 +1,10 @@
 """When a collective really ran on the host: spans that gloo's own threads write, joined to the ops that queued them.
 
 The op (``c10d::allreduce_``) only puts work on its process group's queue. A thread of that group takes it off, writes a
-span ``gloo:all_reduce`` and works, in the order of the queue. Kineto does not say which thread serves which
-group. That is worked out: a thread serves one group all along, each group has two of them at most and must have as many
-spans of a name as it queued, and no work can begin before it was queued. Where more than one way to deal out the
-threads is left, only the times on which all of them agree are kept.
+span ``gloo:all_reduce`` and works, in the order of the queue. Kineto does not record which thread serves which group,
+so that is concluded: a thread serves one group all along, each group has at most two threads and must have as many
+spans of a name as it queued, and no work can begin before it was queued. If several assignments of threads to groups
+are possible, only the times on which all of them agree are kept.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CALLERS: Final = ("gloo:send", "gloo:recv", "gloo:recvAnySource")
 """Spans that begin inside the op, on its own thread."""
 
 _THREADS: Final = 2
-"""That torch gives each gloo group (ProcessGroupGloo's options). With more, no way to deal them out would be found."""
+"""Threads of each gloo group (ProcessGroupGloo's options). With more, no assignment would be found."""
 
 _MOST_TRIES: Final = 20_000
 _MOST_ASSIGNMENTS: Final = 64
@@ -49,7 +49,7 @@ _Assignment = Mapping[int, Hashable]
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A call of a collective op: its record, its signature, and from when to when and where the host was in it."""
+    """A call of a collective op: its record, its signature, and when and on which thread the host was in it."""
 
     record: int
     op: OpSignature
@@ -59,7 +59,7 @@ class Launch:
 
     @property
     def group(self) -> Hashable:
-        """What distinguishes its process group from others."""
+        """An identifier of its process group."""
         group = RankGroup.of(self.op)
         return group.name or group.ranks or group.size
 
@@ -73,12 +73,12 @@ class StepCollectives:
 
 
 def worker_threads(events: Sequence[Event]) -> set[int]:
-    """Threads that work for a process group: what else runs there is part of a collective."""
+    """Threads that work for a process group: everything that runs on them is part of a collective."""
     return {event.thread for event in events if event.name.startswith(SPAN) and event.name not in _CALLERS}
 
 
 def join_spans(steps: Sequence[StepCollectives]) -> list[dict[int, Interval]]:
-    """For each step, by record, from when to when (ns) its collective ran; records of which that is not certain are
+    """For each step, by record, when its collective began and ended (ns). Records for which that is not certain are
     left out.
     """
     queues = [_Queues(step) for step in steps]
@@ -93,7 +93,7 @@ def join_spans(steps: Sequence[StepCollectives]) -> list[dict[int, Interval]]:
 
 
 class _Queues:
-    """Of one step, by name of span: the spans, and who queued them."""
+    """The spans of one step by name, and the calls that queued them."""
 
     def __init__(self, step: StepCollectives) -> None:
         names = {span.name for span in step.spans}
@@ -105,13 +105,13 @@ class _Queues:
         spans: dict[str, list[Event]] = defaultdict(list)
         for span in sorted(step.spans, key=lambda span: span.start_ns):
             spans[span.name].append(span)
-        # a name with more or fewer spans than were queued is of no use
+        # a name with more or fewer spans than were queued cannot be joined
         self.names = [name for name in queued if sum(count for _, count in queued[name]) == len(spans[name])]
         self.spans = {name: spans[name] for name in self.names}
         self.queued = {name: queued[name] for name in self.names}
 
     def left(self) -> dict[tuple[str, Hashable], int]:
-        """How many spans of each name each group must have."""
+        """The number of spans of each name that each group must have."""
         counts: Counter[tuple[str, Hashable]] = Counter()
         for name, entries in self.queued.items():
             for launch, count in entries:
@@ -119,7 +119,7 @@ class _Queues:
         return counts
 
     def pairs(self, assignment: _Assignment) -> Iterator[tuple[Launch, list[Event]]]:
-        """Each collective with its spans, if each thread serves the group that ``assignment`` says."""
+        """Each collective with its spans, if ``assignment`` is right."""
         for name, entries in self.queued.items():
             waiting: dict[Hashable, list[Event]] = defaultdict(list)
             for span in reversed(self.spans[name]):
@@ -145,7 +145,7 @@ class _Search:
     def __init__(self, queues: Sequence[_Queues]) -> None:
         self._queues = queues
         self._spans: dict[int, Counter[tuple[int, str]]] = defaultdict(Counter)  # of each thread, by step and name
-        self._left: dict[tuple[int, str, Hashable], int] = {}  # that each group still must have, by step and name
+        self._left: dict[tuple[int, str, Hashable], int] = {}  # spans that each group must still get, by step and name
         for number, queue in enumerate(queues):
             self._left |= {(number, name, group): count for (name, group), count in queue.left().items()}
             for name in queue.names:
@@ -159,7 +159,7 @@ class _Search:
         self._tries = 0
 
     def assignments(self) -> list[_Assignment]:
-        """All of them; none where there are too many to look at."""
+        """All possible assignments; none if there are too many to try."""
         return self._found if self._assign(0) else []
 
     def _assign(self, position: int) -> bool:
@@ -185,7 +185,7 @@ class _Search:
         return True
 
     def _fits(self, thread: int, group: Hashable) -> bool:
-        """Whether the group has room for one thread more, and lacks all the spans of this one."""
+        """Whether the group can have one more thread, and still needs all the spans of this one."""
         if sum(other == group for other in self._assigned.values()) == _THREADS:
             return False
         return all(self._left.get((*key, group), 0) >= count for key, count in self._spans[thread].items())
@@ -214,10 +214,10 @@ def _calls(step: StepCollectives) -> dict[int, Interval]:
 
 
 def _expected(op: OpSignature, present: set[str]) -> tuple[str, int]:
-    """Name and number of the spans that a collective writes: an empty name for those that its own thread writes."""
+    """Name and number of the spans that a collective writes; the name is empty if the calling thread writes them."""
     kind = kind_of(op.name)
     if kind is CollectiveKind.REDUCE_SCATTER and _SPAN_NAMES[kind] not in present:
-        # gloo has none of its own: it reduces everything everywhere, tensor by tensor
+        # gloo has no reduce-scatter of its own: it reduces everything everywhere, tensor by tensor
         if op.name == "c10d::reduce_scatter_":
             return _SPAN_NAMES[CollectiveKind.ALL_REDUCE], RankGroup.of(op).size
         sources = [name for name in op.input_names if name.startswith("input")]

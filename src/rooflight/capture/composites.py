@@ -1,4 +1,4 @@
-"""Composite calls accounted as one op, whatever the host splits them into.
+"""Composite calls accounted as one op, regardless of the ops into which the host splits them.
 
 While a recording is open, the composites of ``kernels`` are routed through this file (registrations on the dispatcher's
 autograd keys, gone when the last recording ends): the ops that a call runs become children of one record, and so do the
@@ -41,7 +41,7 @@ _ENGINE_ACCUMULATION: Final = torch.ops.aten.add.Tensor
 
 @dataclass(slots=True)
 class _Region:
-    """The autograd nodes [start, end) that one call made, and what its backward is to be accounted as."""
+    """The autograd nodes [start, end) that one call made, and the signature of its backward."""
 
     start: int
     end: int
@@ -72,21 +72,21 @@ class Composites:
 
     def __init__(self, source: DispatchSource) -> None:
         self._source = source
-        self.active = False  # whether ops must ask here at all
+        self.active = False  # whether there is anything to do for each op
         self.calling = 0  # how many composite calls are open
         self._regions: list[_Region] = []
         self._starts: list[int] = []
         self._open: _Region | None = None  # the region whose backward is running
         self._in_region = False  # whether the op being recorded belongs to it
         self._last: tuple[int, _Region | None] = (-1, None)
-        self._born = 0  # storages from this number on came to be in the region whose backward is running
+        self._born = 0  # storages from this number on were made in the region whose backward is running
         self._children: list[int] = []
         self._context = 0
         self._task = -1  # the backward pass that runs
         self._creates_graph: dict[int, bool] = {}  # by backward pass: whether it makes a graph of its own
 
     def call(self, composite: Composite, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a composite with this recording watching."""
+        """Run a composite, and record its call."""
         return _call(composite, [self._source], args, kwargs)
 
     def note(self, composite: Composite, first: int, sequence: int, args: tuple[Any, ...], out: Any) -> None:
@@ -98,7 +98,7 @@ class Composites:
         parent = self._append(op, inputs, outputs)
         tape.adopt(children, parent)
         end = torch._C._autograd._get_sequence_nr()
-        own_thread = get_ident() == self._source.thread  # elsewhere sequence numbers are others'
+        own_thread = get_ident() == self._source.thread  # sequence numbers of other threads count other nodes
         if own_thread and end > sequence and any(result.requires_grad for result in outputs):
             known = self._storages_of([*composite.kept(args), outputs[0]]) if composite.stepwise else []
             self._regions.append(_Region(sequence, end, backward, composite, known, len(tape.storage_bytes)))
@@ -119,18 +119,18 @@ class Composites:
         self._append(op, inputs, outputs, self._source.context_now())
 
     def before_forward_op(self) -> None:
-        """An op runs outside any backward pass."""
+        """Prepare for an op outside any backward pass."""
         if self._open is not None:
             self.close_backward()
 
     def before_backward_op(self, sequence: int) -> None:
-        """An op is about to be recorded under the node with this sequence number."""
+        """Prepare for an op under the node with this sequence number."""
         task = _current_graph_task_id()
         if task != self._task:
             self._task = task
             self._creates_graph.setdefault(task, torch.is_grad_enabled())
         if sequence == NO_SEQUENCE or self._recomputes():
-            # gradients are accumulated in between, whenever one is ready; and what a checkpoint runs again is forward
+            # gradients are accumulated in between, whenever one is ready; ops that a checkpoint runs again are forward
             self._in_region = False
             return
         if self._last[0] != sequence:
@@ -144,7 +144,7 @@ class Composites:
         self._in_region = region is not None
 
     def after_op(self, func: Any) -> None:
-        """An op of a backward pass was recorded; inside the backward of a composite it becomes a child."""
+        """Account for an op of a backward pass: inside the backward of a composite it becomes a child."""
         if not self._in_region:
             return
         index = len(self._source.tape) - 1
@@ -155,14 +155,14 @@ class Composites:
         self._children.append(index)
 
     def _sums_parts(self) -> bool:
-        """Whether the engine adds up gradients of one call's steps, as of weights that each step uses."""
+        """Whether the engine adds up gradients of one call's steps, such as those of weights that each step uses."""
         region, tape = self._open, self._source.tape
         if region is None or not region.composite.stepwise:
             return False
         inside = sum(number >= self._born for number in tape.touched[-3:-1])
         if inside != 1:
             return inside == 2
-        # of an outside gradient and one of ours: a slice of what came in, unless what goes out is of this shape
+        # a sum of an outside gradient and one of ours: of a slice of an input, unless an output has this shape
         (op,) = tape.ops_since(len(tape) - 1)
         return op.outputs[0].shape not in [tensor.shape for tensor in region.backward.outputs]
 
@@ -187,8 +187,8 @@ class Composites:
     def _recomputes(self) -> bool:
         """Whether a checkpoint runs its forward again, under the node that is about to need the result.
 
-        It runs with gradients enabled, which in a backward pass they are else only for ``create_graph``, and then from
-        its first op on.
+        It runs with gradients enabled. In a backward pass they are otherwise enabled only for ``create_graph``, and
+        then from its first op on.
         """
         return torch.is_grad_enabled() and not self._creates_graph[self._task]
 
@@ -199,7 +199,7 @@ class Composites:
         return self._regions[index]
 
     def _storages_of(self, tensors: Iterable[torch.Tensor]) -> list[int]:
-        """The numbers of storages that the tape knows."""
+        """The numbers of those storages of the tensors that are on the tape."""
         found = (storage_of(tensor) for tensor in tensors)
         return [self._source.tape.storage_ids[storage._cdata] for storage in found if storage is not None]
 
@@ -224,7 +224,7 @@ class Composites:
 
 
 def _of_sizes(sizes: Sequence[int], storages: Sequence[int], storage_bytes: Sequence[int]) -> list[int]:
-    """A storage for each size, two sizes in one where there are not enough; none at all where one is missing."""
+    """A storage for each size; two sizes share one if there are not enough. Empty if a size has no storage."""
     by_size: dict[int, list[int]] = {}
     for storage in storages:
         by_size.setdefault(storage_bytes[storage], []).append(storage)
@@ -233,13 +233,15 @@ def _of_sizes(sizes: Sequence[int], storages: Sequence[int], storage_bytes: Sequ
 
 
 def decomposed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call what autograd would call of a composite. ``func.decompose`` prefers Python code, which rounds otherwise."""
+    """Run the ops into which autograd splits a composite. ``func.decompose`` prefers Python code, which rounds
+    differently.
+    """
     return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
 
 @dataclass(frozen=True, slots=True)
 class _MetaCall:
-    """A call on the meta device: its arguments, its results, and what it and its backward are accounted as."""
+    """A call on the meta device: its arguments, its results, and the signatures of it and of its backward."""
 
     composite: Composite
     args: tuple[Any, ...]
@@ -256,7 +258,7 @@ class _OnMeta(torch.autograd.Function):
         op, ctx.backward_op = call.ops
         ctx.set_materialize_grads(False)
         ctx.composite, ctx.args = composite, _without_tensors(args)
-        ctx.save_for_backward(*tensors, results[0])  # kept by ctx itself, results would keep themselves alive
+        ctx.save_for_backward(*tensors, results[0])  # if ctx kept results itself, they would keep themselves alive
         ctx.reserve = None
         if any(ctx.needs_input_grad):
             with torch._C._DisableTorchDispatch():
@@ -296,7 +298,7 @@ def _without_tensors(value: Any) -> Any:
 
 
 def _with_tensors(value: Any, tensors: Iterator[torch.Tensor]) -> Any:
-    """The same with tensors again."""
+    """The same arguments with tensors in their places again."""
     if isinstance(value, tuple):
         return [_with_tensors(item, tensors) for item in value]
     return next(tensors) if value is _HOLE else value
@@ -305,7 +307,7 @@ def _with_tensors(value: Any, tensors: Iterator[torch.Tensor]) -> Any:
 def _with_graph(
     op: Any, args: tuple[Any, ...], tensors: Sequence[torch.Tensor], needed: Sequence[bool], grads: Sequence[Any]
 ) -> list[torch.Tensor | None]:
-    """Gradients that have gradients themselves (``create_graph``): those of the decomposed call, unseen."""
+    """Gradients that have gradients themselves (``create_graph``): those of the decomposed call, not recorded."""
     sources = open_sources()
     for source in sources:
         source.composites.calling += 1
@@ -326,7 +328,7 @@ def _with_graph(
 
 
 def open_sources() -> list[DispatchSource]:
-    """The recordings open on this thread, outermost first; torch hands the stack on to its backward threads."""
+    """The recordings open on this thread, outermost first; torch passes the stack on to its backward threads."""
     from rooflight.capture.dispatch import DispatchSource
 
     modes = (_get_dispatch_stack_at(index) for index in range(_len_torch_dispatch_stack()))
@@ -334,7 +336,7 @@ def open_sources() -> list[DispatchSource]:
 
 
 def _route(composite: Composite, *args: Any, **kwargs: Any) -> Any:
-    """What runs instead of a composite's own kernel while a recording is open anywhere in the process."""
+    """Runs instead of a composite's own kernel while a recording is open anywhere in the process."""
     sources = open_sources()
     if not sources or any(source._is_foreign(type(value)) for source in sources for value in tensors_in(args)):
         return decomposed(composite.op, args, kwargs)
@@ -344,10 +346,10 @@ def _route(composite: Composite, *args: Any, **kwargs: Any) -> Any:
 def _call(composite: Composite, sources: list[DispatchSource], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     given = composite.arguments(args, kwargs)
     tensors = tensors_in(given)
-    if any(tensor.is_nested for tensor in tensors):  # which have kernels of their own
+    if any(tensor.is_nested for tensor in tensors):  # nested tensors have kernels of their own
         return decomposed(composite.op, args, kwargs)
     if not composite.applies(given) or any(source.composites.calling for source in sources):
-        return decomposed(composite.op, args, kwargs)  # part of a call that is accounted already
+        return decomposed(composite.op, args, kwargs)  # part of a call that is already accounted for
     call = _call_on_meta(composite, given, tensors)
     if call is not None:
         apply: Any = _OnMeta.apply
@@ -359,7 +361,7 @@ def _call(composite: Composite, sources: list[DispatchSource], args: tuple[Any, 
     stopped: Exception | None = None
     try:
         out = decomposed(composite.op, args, kwargs)
-    except _StopRecomputationError as error:  # a checkpoint has what it needs before the call is done
+    except _StopRecomputationError as error:  # a checkpoint has all that it needs before the call has ended
         if composite.on_meta is None:
             raise
         with torch._C._DisableTorchDispatch():
@@ -378,7 +380,7 @@ def _call_on_meta(composite: Composite, args: tuple[Any, ...], tensors: Sequence
     """A call that is not decomposed: on the meta device, with arguments that fit each other."""
     if composite.on_meta is None or not tensors[0].is_meta or any(type(tensor) not in _PLAIN for tensor in tensors):
         return None
-    if torch._C._functorch.peek_interpreter_stack() is not None:  # torch.func takes no autograd function like ours
+    if torch._C._functorch.peek_interpreter_stack() is not None:  # torch.func does not take such an autograd function
         return None
     wants = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     with torch._C._DisableTorchDispatch():  # the allocation is part of the call, not an op of the program
@@ -395,7 +397,7 @@ _ROUTES: Final = tuple(
 )
 _lock = Lock()
 _routed: set[DispatchSource] = set()
-_library: Any = None  # what torch.library.Library wraps, whose own bookkeeping takes as long again
+_library: Any = None  # the object that torch.library.Library wraps; its bookkeeping would take as long again
 
 
 def install_route(source: DispatchSource) -> None:

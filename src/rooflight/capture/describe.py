@@ -1,4 +1,4 @@
-"""From live tensors to the specs and signatures of the records: the slow, careful half of capture."""
+"""Makes the specs and signatures of records from live tensors: the slow, careful half of capture."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COMPRESSED: Final = (*_ROW_COMPRESSED, torch.sparse_csc, torch.sparse_bsc)
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
-    """Every tensor in a value, lists, tuples and dicts opened, in order."""
+    """Every tensor in a value, in order, those in lists, tuples and dicts included."""
     if isinstance(value, torch.Tensor):
         return [value]
     found: list[torch.Tensor] = []
@@ -35,7 +35,7 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """The memory of a tensor, of a sparse one that of its elements; None for opaque layouts, which show none."""
+    """The storage of a tensor, or of the elements of a sparse one; None for opaque layouts, which have none."""
     try:
         return _elements(tensor).untyped_storage()
     except (NotImplementedError, RuntimeError):
@@ -53,7 +53,7 @@ def start_of(tensor: torch.Tensor) -> int:
 
 
 def _elements(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor that holds what a sparse one stores, else the tensor itself."""
+    """The tensor of the elements that a sparse one stores, otherwise the tensor itself."""
     if tensor.layout is torch.sparse_coo:
         return tensor._values()
     return tensor.values() if tensor.layout in _COMPRESSED else tensor
@@ -103,7 +103,7 @@ def _sparse_packing(tensor: torch.Tensor) -> Packing:
 def _is_contiguous(tensor: torch.Tensor) -> bool:
     try:
         return tensor.is_contiguous()
-    except RuntimeError:  # data decides
+    except RuntimeError:  # it depends on data
         return True
 
 
@@ -124,7 +124,7 @@ def _spec(shape: Sequence[int], dtype: str, strides: Sequence[int] | None, stora
 
 
 def gradients_of(tensors: Sequence[Any]) -> tuple[TensorSpec, ...]:
-    """The gradients of those of some tensors that require one; None stands for a tensor that was not given."""
+    """The gradients of those tensors that require one; None is a tensor that was not given."""
     return tuple(
         replace(spec_of(tensor), strides=None) for tensor in tensors if tensor is not None and tensor.requires_grad
     )
@@ -150,7 +150,7 @@ def signature_of(schema: OpSchema, args: tuple[Any, ...], kwargs: dict[str, Any]
             continue
         elif kind is ArgumentKind.GROUP:
             group = rank_group(value)
-            if group is not None:  # what the caller passed under the same name is kept below
+            if group is not None:  # the value that the caller passed under the same name is kept below
                 attributes += [
                     entry for entry in group.attributes if entry[0] != "group_size" or "group_size" not in schema.names
                 ]

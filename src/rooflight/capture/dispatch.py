@@ -1,4 +1,4 @@
-"""DispatchSource: a torch dispatch mode that puts every operation on the tape."""
+"""DispatchSource: a torch dispatch mode that records every operation on the tape."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ Handler = Callable[..., Any]
 
 
 def _note_nothing(_args: Any, _kwargs: Any, _out: Any, _context: int) -> None:
-    """The reader of an op for which none could be made."""
+    """The reader of an op for which no other could be made."""
 
 
 class DispatchSource(TorchDispatchMode):
-    """Sees each op below autograd, so forward, backward, optimizer and collectives alike.
+    """Records each op below autograd: forward, backward, optimizer and collectives alike.
 
-    It belongs to the thread that enters it; torch carries it into the backward threads it starts itself. Tensor
-    subclasses (DTensor) are passed on, so that the ops on their local parts are what is recorded.
+    It belongs to the thread that enters it; torch passes it on to the backward threads that it starts. Ops on tensor
+    subclasses (DTensor) are passed on, so that the ops on their local parts are recorded.
     """
 
     supports_higher_order_operators = True
@@ -72,7 +72,7 @@ class DispatchSource(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """What torch compiles is not run eagerly for this mode's sake: the recorder sees to that."""
+        """Do not run compiled functions eagerly because of this mode: the recorder does so itself."""
         return True
 
     def __init__(self, tape: Tape, *, timed: bool = False, on_error: Callable[[Exception], None] | None = None) -> None:
@@ -80,31 +80,31 @@ class DispatchSource(TorchDispatchMode):
         self.tape = tape
         self.timed = timed
         self._on_error = on_error
-        self.blind = 0  # more than 0 (after an error, among others): ops run as if nobody looked
+        self.blind = 0  # while above 0, for instance after an error, ops run without being recorded
         self.thread = get_ident()
         self.composites = Composites(self)
         self.module = 0
         self.phase = 0
         self.function = 0
-        self._steps: list[tuple[int, int]] = []  # of each open Optimizer.step: module and graph task it was called in
-        self._marks: list[bool] = []  # the profiler's open marks: whether each is that of an Optimizer.step
+        self._steps: list[tuple[int, int]] = []  # module and graph task that called each open Optimizer.step
+        self._marks: list[bool] = []  # for each open mark of the profiler: whether it is that of an Optimizer.step
         self.parameter_modules: dict[int, int] = {}  # id of a parameter -> number of the module that owns it
-        # By id of an op, which lives as long as torch: what runs and what notes it, or else its handler and None. As a
-        # key the op itself would hash in Python.
+        # By id of an op, which lives as long as torch: the function that runs it and its reader, or its handler and
+        # None. The op itself as a key would be hashed in Python.
         self._ops: dict[int, tuple[Handler, Reader | None]] = {}
         self._context = 0
-        self._place_contexts: dict[tuple[int, int], int] = {}  # of this phase and direction, by module and function
+        self._place_contexts: dict[tuple[int, int], int] = {}  # in this phase and direction, by module and function
         self._backward_contexts: dict[tuple[int, int], int] = {}
         self._backward_sequence = -1  # autograd node of the last op, for which the context is known
         self._backward_context = 0
-        # The n-th autograd node a thread makes carries n; these two say which module and function ran when.
+        # The n-th autograd node that a thread makes has the number n; these two have the module and function by number.
         self._mark_sequences = [0]
         self._mark_places = [(0, 0)]
         self._foreign: dict[type, bool] = {}
         self._scalar_reader: Reader | None = None
 
     def __enter__(self) -> DispatchSource:
-        # torch's own __enter__ also sets process-wide flags, which threads that overlap leave wrong behind them
+        # torch's own __enter__ also sets process-wide flags, which overlapping threads would leave wrong
         _STACK.push(self)
         return self
 
@@ -112,7 +112,7 @@ class DispatchSource(TorchDispatchMode):
         _STACK.take_off(self)
 
     def leave(self) -> None:
-        """Stop seeing ops, however often this mode is on the stack."""
+        """Stop recording ops, however often this mode is on the stack."""
         _STACK.clear_of(self)
 
     def __torch_dispatch__(
@@ -151,12 +151,12 @@ class DispatchSource(TorchDispatchMode):
         return out
 
     def _meet(self, func: Any, args: tuple[Any, ...]) -> tuple[Handler, Reader | None]:
-        """An op runs for the first time in this recording."""
+        """The function and the reader of an op that runs for the first time in this recording."""
         handler = _special_handler(func)
         if handler is not None:
             known: tuple[Handler, Reader | None] = getattr(self, handler), None
         else:
-            run = getattr(func, "_op", func)  # what OpOverload.__call__ calls, without its Python frame
+            run = getattr(func, "_op", func)  # as OpOverload.__call__ does, without its Python frame
             if args and isinstance(args[0], torch.Tensor) and args[0].is_meta:
                 run = remembering(func, run)
             try:
@@ -168,10 +168,10 @@ class DispatchSource(TorchDispatchMode):
         return known
 
     def fail(self, error: Exception) -> None:
-        """An error of the recorder itself: the program's, unless somebody else takes it."""
+        """Handle an error of the recorder itself: it is raised in the program unless ``on_error`` takes it."""
         if self._on_error is None:
             raise error
-        self.blind += 1  # torch holds this mode ready for after the op, so it cannot be taken out here
+        self.blind += 1  # torch puts this mode back after the op, so it cannot be taken out here
         self._on_error(error)
 
     # -- where in the program we are ---------------------------------------------------------------------------------
@@ -188,12 +188,12 @@ class DispatchSource(TorchDispatchMode):
         return _OPTIMIZER if self._steps and self._steps[-1][0] == self.module else _FORWARD
 
     def set_phase(self, name: str) -> None:
-        """The phase of this name starts, or goes on when one inside it ends."""
+        """Begin the phase of this name, or continue it after one inside it has ended."""
         self.phase = self.tape.phase(name)
         self.update_context()
 
     def before_step(self, _optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Before ``Optimizer.step``: what its closure computes is not the optimizer's."""
+        """A hook before ``Optimizer.step``. Ops of its closure do not count as the optimizer's."""
         return with_closure_inside(args, kwargs, self._in_closure) if get_ident() == self.thread else None
 
     @contextmanager
@@ -207,11 +207,13 @@ class DispatchSource(TorchDispatchMode):
             self.update_context()
 
     def move(self, module: int, function: int) -> None:
-        """The module and torch function of these numbers start, or go on when one that they called returns; 0: none."""
+        """Begin the module and torch function of these numbers, or continue them after one that they called returned;
+        0: none.
+        """
         self.module, self.function = place = module, function
-        self._backward_sequence = -1  # a node that recomputes a module has it call others
+        self._backward_sequence = -1  # while a node recomputes a module, that calls others
         if get_ident() == self.thread:
-            # from the autograd node made next on, nodes belong to this place
+            # the autograd nodes that are made from now on belong to this place
             self._mark_sequences.append(_get_sequence_nr())
             self._mark_places.append(place)
         context = self._place_contexts.get(place)
@@ -247,19 +249,19 @@ class DispatchSource(TorchDispatchMode):
             self._backward_contexts[module, function] = context
         return context
 
-    # -- ops that are not taken as they come -------------------------------------------------------------------------
+    # -- ops that are not simply run and noted -------------------------------------------------------------------------
 
     def context_now(self) -> int:
-        """Where in the program the op that runs belongs."""
+        """The context of the op that runs now."""
         in_backward = _current_graph_task_id() != -1
         return self._context_of_backward(_current_autograd_node()) if in_backward else self._context
 
     def _run_unseen(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an op without taking note of it."""
+        """Run an op without recording it."""
         return func(*args, **kwargs)
 
     def _run_decomposed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A composite arrives whole under inference_mode; with autograd its parts do, so take the parts here too."""
+        """Run the parts of a composite. Under inference_mode it arrives here whole; with autograd its parts arrive."""
         if any(tensor.is_nested for tensor in tensors_in((args, kwargs))):  # these have kernels of their own
             out = func(*args, **kwargs)
             reader_of(schema_of(func), self.tape)(args, kwargs, out, self.context_now())
@@ -268,7 +270,7 @@ class DispatchSource(TorchDispatchMode):
             return decomposed(func, args, kwargs)
 
     def _run_control_flow(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """cond, while_loop and their like are what they call: take those ops."""
+        """Run cond, while_loop and the like so that the ops that they call are recorded."""
 
         def watched(function: Handler) -> Handler:
             def run(*inner_args: Any, **inner_kwargs: Any) -> Any:
@@ -281,7 +283,9 @@ class DispatchSource(TorchDispatchMode):
         return func(*watch, **kwargs)
 
     def _run_mark(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The profiler's marks compute nothing; they show where Optimizer.step begins and, even if it raises, ends."""
+        """Run a mark of the profiler. It computes nothing, and marks where Optimizer.step begins and, even if it
+        raises, ends.
+        """
         if "enter" in func._schema.name:
             stepping = str(args[0]).startswith("Optimizer.step#")
             self._marks.append(stepping)
@@ -298,7 +302,7 @@ class DispatchSource(TorchDispatchMode):
             return self.composites.call(_BY_OP[func], args, kwargs)
 
     def _read_scalar(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """``.item()``. On the meta device there is no value: answer True or 1, as for a mask that hides nothing."""
+        """``.item()``. On the meta device there is no value: return True or 1, as for a mask that hides nothing."""
         tensor = args[0]
         if type(tensor) is FakeTensor or tensor.device.type != "meta":
             out = func(*args, **kwargs)
@@ -337,12 +341,12 @@ def _special_handler(func: Any) -> str | None:
 
 
 def _is_question(name: str) -> bool:
-    """Whether an op computes nothing, but is how fake tensors and subclasses are asked for a size or device."""
+    """Whether an op computes nothing: it asks a fake tensor or a subclass for a size or device."""
     return name.startswith(("prim::", "aten::sym_")) or name in _QUESTIONS
 
 
 def _is_composite(func: torch._ops.OpOverload) -> bool:
-    """Whether autograd would split an op into others, having no kernel of a device to call."""
+    """Whether autograd would split an op into others, because the op has no kernel for a device."""
     name = func.name()
     if not torch._C._dispatch_has_kernel(name):
         return False

@@ -1,4 +1,4 @@
-"""What Kineto saw, as plain events."""
+"""Kineto's events as plain data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One op or kernel that Kineto saw. ``correlation`` ties a kernel to the op that launched it."""
+    """One op or kernel in Kineto's trace. ``correlation`` is the same for a kernel and the op that launched it."""
 
     name: str
     start_ns: int
@@ -19,7 +19,7 @@ class Event:
 
 
 def events_of(results: Any) -> list[Event]:
-    """Kineto's raw events, without the detour through FunctionEvent, which takes longer than the run."""
+    """Kineto's raw events, without torch's FunctionEvents, which take longer to make than the run takes."""
     from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
     found = []

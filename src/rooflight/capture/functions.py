@@ -1,4 +1,4 @@
-"""FunctionSource: which torch function the program called, by a torch function mode."""
+"""FunctionSource: finds which torch function the program called, by a torch function mode."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack,
 from rooflight.capture.dispatch import DispatchSource
 from rooflight.capture.mode_stack import ModeStack
 
-# What they run belongs to the functions of the forward pass.
+# The ops that they run belong to the functions of the forward pass.
 _ENGINES: Final = frozenset({torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad})
 _KEPT_UNDERSCORES: Final = 4  # of a dunder
 
@@ -18,10 +18,10 @@ _STACK: Final = ModeStack(push=_push_mode, pop=_pop_mode, modes=_get_current_fun
 
 
 class FunctionSource(TorchFunctionMode):
-    """Keeps the source's current function up to date: of ``torch.*``, ``torch.nn.functional.*`` and the methods of
-    tensors the outermost one called. Backward ops belong to the function that made their autograd node.
+    """Keeps the source's current function up to date: the outermost open call of ``torch.*``, ``torch.nn.functional.*``
+    or a tensor's method. Backward ops belong to the function that made their autograd node.
 
-    Nothing is replaced, so nothing is left behind. It belongs to the thread that enters it.
+    It replaces no attribute of torch. It belongs to the thread that enters it.
     """
 
     def __init__(self, source: DispatchSource) -> None:
@@ -37,12 +37,12 @@ class FunctionSource(TorchFunctionMode):
         _STACK.take_off(self)
 
     def leave(self) -> None:
-        """Stop seeing functions, however often this mode is on the stack."""
+        """Stop noting functions, however often this mode is on the stack."""
         _STACK.clear_of(self)
 
     def set_recomputing(self, *, recomputing: bool) -> None:
-        """A checkpoint begins or ends to run a module again. The backward pass is a function too: inside, torch lets
-        no mode see any.
+        """Begin or end the time in which a checkpoint runs a module again. The backward pass is a torch function too,
+        and inside it torch would call no mode.
         """
         on_stack = self in _STACK.modes()
         if recomputing and not on_stack:
@@ -74,7 +74,7 @@ class FunctionSource(TorchFunctionMode):
 
 
 def function_name(func: Any) -> str:
-    """What a torch function is called in reports: ``linear``, ``add`` for ``Tensor.__add__``, ``mm`` for
+    """The name of a torch function in reports: ``linear``, ``add`` for ``Tensor.__add__``, ``mm`` for
     ``torch.ops.aten.mm.default``, ``T`` for the property.
     """
     name = str(getattr(func, "__name__", "") or type(func).__name__)

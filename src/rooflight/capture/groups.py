@@ -1,4 +1,4 @@
-"""Process groups of torch: which ranks a collective ran among."""
+"""Process groups of torch: the ranks of a collective."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def _read(group: Any, ranks: Any) -> RankGroup:
 
 
 def _nodes_of(ranks: Sequence[int]) -> int:
-    """How many nodes some ranks of the world are on, where torchrun says how many ranks each node has; otherwise 1."""
+    """The number of nodes of some ranks, if torchrun has set how many ranks each node has; otherwise 1."""
     a_node = os.environ.get("LOCAL_WORLD_SIZE", "")
     return len({rank // int(a_node) for rank in ranks}) or 1 if a_node.isdecimal() and int(a_node) else 1
 
 
 def place_in_world() -> dict[str, str]:
-    """``rank``, ``world_size`` and ``backend`` of this process as a session's environment keeps them; nothing where
+    """``rank``, ``world_size`` and ``backend`` of this process as a session's environment keeps them; empty if
     ``torch.distributed`` is not initialised.
     """
     import torch.distributed as dist

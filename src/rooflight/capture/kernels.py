@@ -1,8 +1,8 @@
-"""Composite ops that some device runs as one kernel: how a call and its backward are accounted, wherever they run.
+"""Composite ops that some device runs as one kernel: how a call and its backward are accounted on every host.
 
-A composite is split below autograd, where the recorder sits, and each host splits it differently: the CPU shows a flash
-kernel for SDPA, six small ops for RMS norm and the steps of a GRU, CUDA one kernel for each. A bound for another device
-must account the call itself.
+A composite is split before its ops reach the recorder, and each host splits it differently: a CPU runs a flash kernel
+for SDPA, six small ops for RMS norm and the steps of a GRU, CUDA one kernel for each. A bound for another device must
+account for the call itself.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ _described: dict[tuple[Any, ...], tuple[OpSignature, OpSignature]] = {}
 class Composite:
     """A composite op accounted as one.
 
-    ``applies`` says which calls are (arguments in schema order), ``forward`` describes a call with its result, and
-    ``backward`` its backward, from the forward and the arguments. ``surroundings`` are what else a description depends
-    on. ``stepwise``: the call uses its inputs again and again, its backward adds up gradients, and not every result
-    needs to have one; ``kept`` are the inputs that the backward takes, beside the first result.
+    ``applies`` returns whether a call is accounted as one (arguments in schema order), ``forward`` describes a call
+    with its result, and ``backward`` describes its backward, from the forward and the arguments. ``surroundings`` are
+    other things on which a description depends. ``stepwise``: the call uses its inputs in every step, its backward adds
+    up gradients, and not every result needs to have one; ``kept`` are the inputs that the backward takes, beside the
+    first result.
 
-    On the meta device ``on_meta`` makes the results of a call (None for one that must raise), ``reserve_on_meta`` what
-    it keeps for its backward and ``gradient_on_meta`` the gradient of a tensor. Without ``on_meta`` such calls are
-    decomposed too.
+    On the meta device ``on_meta`` makes the results of a call (None for one that must raise), ``reserve_on_meta`` the
+    memory that it keeps for its backward and ``gradient_on_meta`` the gradient of a tensor. Without ``on_meta`` such
+    calls are decomposed too.
     """
 
     op: Any
@@ -56,7 +57,7 @@ class Composite:
     gradient_on_meta: Callable[[torch.Tensor], torch.Tensor] = torch.empty_like
 
     def describe(self, args: Arguments, out: Any) -> tuple[OpSignature, OpSignature]:
-        """A call and its backward. Calls that look alike are described once, for a model has as many as layers."""
+        """A call and its backward. Equal calls are described once, since a model has as many of them as layers."""
         try:
             results = [(result.stride(), result.requires_grad) for result in tensors_in(out)]
             key = (self.op.name(), self.surroundings(args), *_look(args), *results)
@@ -79,7 +80,7 @@ class Composite:
 
 
 def _look(args: Arguments) -> list[Any]:
-    """All that a description depends on, hashable: layouts, settings, and which tensors share memory, how far apart."""
+    """All that a description depends on, hashable: layouts, settings, which tensors share memory, and how far apart."""
     seen: dict[int, tuple[int, int]] = {}
     look: list[Any] = []
     for value in args:
@@ -102,7 +103,7 @@ def attention_signature(args: Arguments, out: torch.Tensor) -> OpSignature:
 
 
 def attention_backward(forward: OpSignature, args: Arguments) -> OpSignature:
-    """The backward of an SDPA call: gradients for those of query, key and value that require one."""
+    """The backward of an SDPA call: gradients of query, key and value, as far as they require one."""
     out, *logsumexp = forward.outputs
     return OpSignature(
         name=ATTENTION_BACKWARD,
@@ -114,7 +115,7 @@ def attention_backward(forward: OpSignature, args: Arguments) -> OpSignature:
 
 
 def _attention_on_meta(args: Arguments) -> tuple[torch.Tensor] | None:
-    """A result laid out as flash kernels do."""
+    """A result with the layout that flash kernels give it."""
     query, key, value = args[:3]
     if query.dim() < 3 or query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
         return None
@@ -129,7 +130,7 @@ def _empty_like_flash(tensor: torch.Tensor, width: int | None = None) -> torch.T
 
 
 def _rms_norm(args: Arguments, out: torch.Tensor) -> OpSignature:
-    """``_fused_rms_norm``: the result, and one reciprocal root a row."""
+    """``_fused_rms_norm``: the result, and one reciprocal root per row."""
     x, normalized_shape, weight, _ = args
     rows = prod(x.shape) // max(1, prod(normalized_shape))
     given = [("input", x)] + ([] if weight is None else [("weight", weight)])
@@ -153,7 +154,7 @@ def _rms_norm_backward(forward: OpSignature, args: Arguments) -> OpSignature:
 
 
 def _dropout(args: Arguments, out: torch.Tensor) -> OpSignature:
-    """``native_dropout``: the result and a mask of one byte an element."""
+    """``native_dropout``: the result and a mask of one byte per element."""
     mask = TensorSpec(tuple(known_int(size) for size in out.shape), "bool")
     return OpSignature(
         name="aten::native_dropout",
@@ -174,8 +175,8 @@ def _dropout_backward(forward: OpSignature, args: Arguments) -> OpSignature:
 
 
 def with_gradients(op: OpSignature, candidates: Sequence[int], sizes: Sequence[int]) -> tuple[OpSignature, list[int]]:
-    """The backward of a call of which not every result has a gradient, with those that arrived, and which of the
-    ``candidates`` they are: the first that is large enough. ``sizes`` are bytes by candidate.
+    """The backward of a call, not every result of which has a gradient, with the gradients that arrived; and which of
+    the ``candidates`` they are: for each the first that is large enough. ``sizes`` are bytes by candidate.
     """
     waiting = list(candidates)
     left_out: list[int] = []
@@ -227,7 +228,7 @@ COMPOSITES: Final = (
     ),
     Composite(
         torch.ops.aten.dropout.default,
-        lambda args: bool(args[2]) and 0 < args[1] < 1 and args[0].numel() > 0,  # else nothing is dropped
+        lambda args: bool(args[2]) and 0 < args[1] < 1 and args[0].numel() > 0,  # otherwise nothing is dropped
         _dropout,
         _dropout_backward,
     ),

@@ -1,4 +1,4 @@
-"""Op times from Kineto, joined to the records of the same step."""
+"""Op times from Kineto, matched with the records of the same step."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _NCCL: Final = ("nccl", "rccl")
 
 @dataclass(frozen=True, slots=True)
 class OpTimes:
-    """Seconds of each record, and its start in seconds from the start of the step's mark: one row a marked step, NaN
-    for a record of which it is not known.
+    """Seconds of each record, and its start in seconds from the start of the step's mark: one row per marked step, NaN
+    for a record whose time is not known.
     """
 
     seconds: Float64
@@ -37,7 +37,7 @@ class OpTimes:
 
 @dataclass(slots=True)
 class _Found:
-    """An op as Kineto saw it, and the kernels it launched."""
+    """An op in Kineto's trace, and the kernels that it launched."""
 
     name: str
     event: Event
@@ -49,7 +49,7 @@ class _Found:
 
     @property
     def collective(self) -> Interval | None:
-        """From when to when its kernels of NCCL ran; None where it launched none."""
+        """When its kernels of NCCL began and ended; None if it launched none."""
         kernels = [kernel for kernel in self.kernels if kernel.name.startswith(_NCCL)]
         if not kernels:
             return None
@@ -57,14 +57,15 @@ class _Found:
 
 
 def op_times(session: Session, events: Sequence[Event], *, device: bool) -> OpTimes:
-    """When each record ran, and how long.
+    """When each record began, and how long it took.
 
-    A record without children is looked for by name, in order, among the outermost events with a recorded name; a
-    record with children takes the sum of theirs. Views are looked for last, between the ops that touch memory: how
-    many of them run depends on who looks. With ``device``, an op's time is that of the kernels it launched.
+    A record without children is looked for by name, in order, among the outermost events with a recorded name; the time
+    of a record with children is the sum of theirs. Views are looked for last, between the ops that touch memory, since
+    under a dispatch mode or a profiler torch runs other numbers of views. With ``device``, an op's time is that of the
+    kernels that it launched.
 
-    A collective's time is that of NCCL's kernel or of the span that gloo's thread writes, for its op only queues it;
-    waiting for one is no work, and takes 0 s.
+    A collective's time is that of NCCL's kernel or of the span that gloo's thread writes, since its op only queues it.
+    The op that waits for one does no work, and takes 0 s.
     """
     leaves, marks, workers = _leaves_of(session), _steps(events), worker_threads(events)
     seconds, starts = (np.full((len(marks), len(session)), np.nan) for _ in range(2))
@@ -96,14 +97,14 @@ def op_times(session: Session, events: Sequence[Event], *, device: bool) -> OpTi
 
 @dataclass(frozen=True, slots=True)
 class _Leaves:
-    """The records that no other record is part of, by name, and which names are only views."""
+    """The records without children, by name, and the names of which all records are views."""
 
     records: Sequence[int]
     names: Sequence[str]
     views: Set[str]
 
     def pairs(self, found: Sequence[_Found]) -> Iterator[tuple[int, _Found]]:
-        """Each record with the op that Kineto saw of it."""
+        """Each record with its op in Kineto's trace."""
         for leaf, other in _join(self.names, [one.name for one in found], self.views):
             yield self.records[leaf], found[other]
 
@@ -118,20 +119,20 @@ def _leaves_of(session: Session) -> _Leaves:
 
 
 def _is_parent(session: Session) -> NDArray[np.bool_]:
-    """Which records others are part of."""
+    """Which records have children."""
     is_parent = np.zeros(len(session), dtype=bool)
     is_parent[session.columns.parent[~session.counted]] = True
     return is_parent
 
 
 def _is_unseen(session: Session) -> NDArray[np.bool_]:
-    """Which records were inferred: their kernels run without an op that Kineto could show."""
+    """Which records were inferred: their kernels run without an op in Kineto's trace."""
     unseen = np.array([op.is_unseen for op in session.signatures], dtype=np.bool_)
     return np.asarray(unseen[session.columns.signature])
 
 
 def _sum_children(session: Session, seconds: Float64, starts: Float64) -> None:
-    """Give each record with children the sum of their times and the start of the first of them. Views take none."""
+    """Give each record with children the sum of their times and the start of the first of them. Views take no time."""
     children = np.flatnonzero(~session.counted & works_on_memory(session))
     parents = session.columns.parent[children]
     seconds[:, _is_parent(session)] = 0.0
@@ -150,8 +151,8 @@ def _seconds(one: _Found, begin_ns: int, *, device: bool, idle: bool) -> tuple[f
 
 
 def works_on_memory(session: Session) -> NDArray[np.bool_]:
-    """Which records an event must be found for: those that touch memory, not views. Single numbers do not count
-    either: torch makes a tensor of them only where a dispatch mode looks on. Of what was inferred there is no event.
+    """The records that must have an event: those that touch memory, not views. Ops on single numbers do not count
+    either, because torch makes tensors of them only under a dispatch mode. Inferred records have no event.
     """
     columns = session.columns
     touches = np.diff(columns.read_offsets) + np.diff(columns.written_offsets) > 0
@@ -160,7 +161,7 @@ def works_on_memory(session: Session) -> NDArray[np.bool_]:
 
 
 def _join(expected: Sequence[str], found: Sequence[str], views: Set[str]) -> Iterator[tuple[int, int]]:
-    """Pairs of positions of the same op: those that work first, then the views between two of them."""
+    """Pairs of positions of the same op: first of ops that touch memory, then of the views between two of them."""
     ours = [position for position, name in enumerate(expected) if name not in views]
     theirs = [position for position, name in enumerate(found) if name not in views]
     i = j = 0
@@ -178,10 +179,10 @@ def _join(expected: Sequence[str], found: Sequence[str], views: Set[str]) -> Ite
 def align(expected: Sequence[str], found: Sequence[str]) -> list[tuple[int, int]]:
     """Pairs of positions at which two sequences of names agree, both in order, skipping as few as possible.
 
-    Myers' algorithm (An O(ND) Difference Algorithm, 1986). Beyond a thousand skips it is content with what it has:
-    these are two programs.
+    Myers' algorithm (An O(ND) Difference Algorithm, 1986). After a thousand skips it stops with the pairs found so far,
+    because these are two programs.
     """
-    reached = {1: 0}  # on each diagonal, expected minus found, how far into expected one gets with so many skips
+    reached = {1: 0}  # by diagonal (expected minus found): the position in expected that so many skips can reach
     history: list[dict[int, int]] = []
     for skips in range(min(len(expected) + len(found), _MOST_SKIPS) + 1):
         history.append(dict(reached))
@@ -197,19 +198,19 @@ def align(expected: Sequence[str], found: Sequence[str]) -> list[tuple[int, int]
 
 
 def _from_right(reached: Mapping[int, int], diagonal: int, skips: int) -> bool:
-    """Whether a diagonal is entered from the next one, skipping a found name, and not an expected one."""
+    """Whether a diagonal is entered from the next one, by skipping a found name instead of an expected one."""
     if diagonal in (-skips, skips):
         return diagonal == -skips
     return reached[diagonal - 1] < reached[diagonal + 1]
 
 
 def _start(reached: Mapping[int, int], diagonal: int, skips: int) -> int:
-    """How far into expected a diagonal is entered."""
+    """The position in expected at which a diagonal is entered."""
     return reached[diagonal + 1] if _from_right(reached, diagonal, skips) else reached[diagonal - 1] + 1
 
 
 def _path(history: Sequence[Mapping[int, int]], diagonal: int, end: int) -> list[tuple[int, int]]:
-    """The agreements on the way to the end, in order."""
+    """The pairs that agree on the way to the end, in order."""
     pairs: list[tuple[int, int]] = []
     for skips in range(len(history) - 1, -1, -1):
         start = _start(history[skips], diagonal, skips)
@@ -222,7 +223,7 @@ def _path(history: Sequence[Mapping[int, int]], diagonal: int, end: int) -> list
 
 
 def _base(name: str) -> str:
-    """The name that variants share: autograd works on gradients in place, unless a recording looks on."""
+    """The name that variants share: autograd changes gradients in place, except while they are recorded."""
     return _SAME_OPS.get(name) or name.removesuffix("_")
 
 
@@ -231,9 +232,10 @@ def _steps(events: Iterable[Event]) -> list[tuple[int, int]]:
 
 
 def _outermost(events: Sequence[Event], names: set[str], *, device: bool) -> list[_Found]:
-    """The events with a name of interest that lie in no other such event, by start; with ``device``, their kernels.
+    """The events with one of the ``names`` that are inside no other such event, by start; with ``device``, their
+    kernels.
 
-    An op on a tensor subclass is looked into: those on the plain tensors inside are the ones that were recorded.
+    Of an op on a tensor subclass, the ops on the plain tensors inside it are taken, since those were recorded.
     """
     found: list[_Found] = []
     owner: dict[int, int] = {}  # correlation of an op -> the outermost op it is part of
@@ -253,7 +255,7 @@ def _outermost(events: Sequence[Event], names: set[str], *, device: bool) -> lis
             owner[event.correlation] = position
             found.append(_Found(name, event))
     if device:
-        host_names = {event.name for event in on_host}  # the device's timeline repeats the host's marks
+        host_names = {event.name for event in on_host}  # the device's timeline has the host's marks too
         for event in events:
             if event.on_device and event.correlation in owner and event.name not in host_names:
                 found[owner[event.correlation]].kernels.append(event)
@@ -261,6 +263,6 @@ def _outermost(events: Sequence[Event], names: set[str], *, device: bool) -> lis
 
 
 def _passes_on(event: Event, subclasses: Sequence[int]) -> bool:
-    """Whether a tensor subclass took over inside an op."""
+    """Whether a tensor subclass ran an op by ops on plain tensors."""
     first = bisect_left(subclasses, event.start_ns)
     return first < len(subclasses) and subclasses[first] < event.end_ns

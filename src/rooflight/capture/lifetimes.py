@@ -1,7 +1,7 @@
-"""WatchedTape: a tape that also sees when each storage is freed, and notes what it was for.
+"""WatchedTape: a tape that also notes when each storage is freed, and its kind.
 
-A weak reference to the storage object, which torch keeps for as long as the memory is there, whoever holds it: a
-variable, a view or the autograd graph. Nothing is kept alive, and a recording that does not ask pays nothing.
+It has a weak reference to each storage object. Torch keeps that object for as long as the memory is allocated, whether
+a variable, a view or the autograd graph holds it. Nothing is kept alive, and recordings without lifetimes pay nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rooflight.records.touches import owners, touches_of
 
 
 class _Watch(weakref.ref[torch.UntypedStorage]):
-    """Knows, when its storage is gone, which one that was."""
+    """A weak reference to a storage that still has the storage's number when that is freed."""
 
     __slots__ = ("address", "number")
 
@@ -39,7 +39,9 @@ class _Watch(weakref.ref[torch.UntypedStorage]):
 
 
 class WatchedTape(Tape):
-    """A tape whose sessions have lifetimes. ``install`` before and ``remove`` after; ``forget`` when all is said."""
+    """A tape whose sessions have lifetimes. Call ``install`` before and ``remove`` after the recording, ``forget``
+    last.
+    """
 
     __slots__ = (
         "_certain",
@@ -60,23 +62,23 @@ class WatchedTape(Tape):
 
     def __init__(self) -> None:
         super().__init__()
-        self._made = array("i")  # by storage: how many records there were when it was first seen
+        self._made = array("i")  # by storage: how many records there were when it was first met
         self._freed = array("i")
-        self._certain: set[int] = set()  # storages for which ``_made`` is when they came to be
+        self._certain: set[int] = set()  # storages for which ``_made`` is when they were allocated
         self._watches: dict[int, _Watch] = {}  # by storage
-        self._dead: list[_Watch] = []  # filled by list.append: Python code here would swallow a Ctrl-C
+        self._dead: list[_Watch] = []  # filled by list.append: Python code in its place would swallow a Ctrl-C
         self._parameters: set[int] = set()
         self._gradients: set[int] = set()
-        self._resized: set[int] = set()  # storages that others, of another size, took the place of
+        self._resized: set[int] = set()  # storages that count as freed because they got another size
         self._first_of_call = 0
         self._local = array("i")
         self._roots: Callable[[], Iterable[nn.Module]] = tuple
         self._with_grad = False
-        self._switches = array("i")  # records before which gradients were switched on, off, on and so on
+        self._switches = array("i")  # the records before which gradients were switched on, off, on, ...
         self._in_backward = False
 
     def install(self, roots: Callable[[], Iterable[nn.Module]]) -> None:
-        """Begin to watch. ``roots`` gives the outermost modules known so far; what they hold is there already."""
+        """Begin to follow storages. ``roots`` returns the outermost modules met so far: their tensors exist already."""
         self._roots = roots
         torch_optimizer.register_optimizer_step_pre_hook(self._before_step)
         _watch_resizes(self)
@@ -86,31 +88,31 @@ class WatchedTape(Tape):
         self._note_modules(STOOD)
 
     def remove(self) -> None:
-        """Take the hooks out. They are looked for: an interrupt may have lost their handles."""
+        """Take the hooks out. They are searched for, since an interrupt may have lost their handles."""
         hooks = torch_optimizer._global_optimizer_pre_hooks
         for number in [number for number, hook in hooks.items() if hook == self._before_step]:
             hooks.pop(number, None)
         _stop_watching_resizes(self)
 
     def forget(self) -> None:
-        """Let go of the model and of the storages that are still there."""
+        """Drop the references to the model and to the storages that are not freed."""
         self._roots = tuple
         self._watches.clear()
         self._dead.clear()
 
     def new_storage(self, address: int, nbytes: int, holder: object) -> int:
-        """Give the storage that now lives at ``address`` an id of its own, and watch it."""
+        """Give the storage that is now at ``address`` an id of its own, and follow it."""
         storage = storage_of(holder) if isinstance(holder, torch.Tensor) else None
         if storage is None:
             return self._add(super().new_storage(address, nbytes, holder))
         number = self.storage_ids.get(address, -1)
         watch = self._watches.get(number)
         if watch is not None and watch() is storage:
-            return number  # an op returned what is neither new nor one of its arguments
+            return number  # an op returned a tensor that is neither new nor one of its arguments
         return self._begin(storage)
 
     def around(self, reader: Callable[..., None], *, resizes: bool) -> Callable[..., None]:
-        """The reader, after what must be noted before the record of an op that has just run is written."""
+        """The reader, with the steps that must precede the record of an op that has just run."""
         dead = self._dead
 
         def read(args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any, context: int) -> None:
@@ -136,11 +138,11 @@ class WatchedTape(Tape):
         return read_resized if resizes else read
 
     def call_begins(self) -> None:
-        """From here on, storages are made in a call of an outermost module."""
+        """Begin a call of an outermost module: storages made from now on are made in it."""
         self._first_of_call = len(self.storage_bytes)
 
     def call_ends(self) -> None:
-        """What the call made and what is gone again was its own: nobody else can have read it."""
+        """End that call. Storages that it made and that are freed by now were local: nothing else has read them."""
         self._settle()
         freed, resized = self._freed, self._resized
         made = range(self._first_of_call, len(freed))
@@ -168,7 +170,7 @@ class WatchedTape(Tape):
         writes: Sequence[int],
         starts: Sequence[int] = (),
     ) -> int:
-        """Add a record; returns its index. What was freed since the last one was freed before this one."""
+        """Add a record; returns its index. Storages freed since the last record were freed before this one."""
         self._settle()
         return super().append(op, context, reads, writes, starts)
 
@@ -187,7 +189,9 @@ class WatchedTape(Tape):
     # -- births and deaths -------------------------------------------------------------------------------------------
 
     def _begin(self, storage: torch.UntypedStorage, made: int | None = None) -> int:
-        """Watch a storage from now on, under a number of its own. Of an op's operand, nobody knows when it was made."""
+        """Follow a storage from now on, under a number of its own. ``made`` is None for an op's operand: it is not
+        known when that was made.
+        """
         number = self._add(super().new_storage(storage._cdata, storage.nbytes(), storage))
         if made is not None:
             self._made[number] = made
@@ -198,7 +202,7 @@ class WatchedTape(Tape):
 
     def _add(self, number: int) -> int:
         for column, value in ((self._made, len(self)), (self._freed, KEPT)):
-            column.extend([value] * (number + 1 - len(column)))  # more than one where an interrupt came between
+            column.extend([value] * (number + 1 - len(column)))  # more than one after an interrupt
         return number
 
     def _settle(self) -> None:
@@ -212,7 +216,7 @@ class WatchedTape(Tape):
             if ids.get(watch.address) == number:
                 del ids[watch.address]
 
-    # -- what they are for -------------------------------------------------------------------------------------------
+    # -- kinds of storages -------------------------------------------------------------------------------------------
 
     def _note_modules(self, made: int | None = None) -> None:
         """Take note of the parameters of the modules met, and of the gradients that they hold now."""
@@ -225,7 +229,9 @@ class WatchedTape(Tape):
                         self._note(parameter.grad, self._gradients, len(self) if made is None else made)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """The same for what an optimizer updates; what was never touched may belong to another thread."""
+        """Note the parameters that an optimizer updates, and their gradients. Storages that no op has touched are left
+        out: they may belong to another thread.
+        """
         self._settle()
         with DisableTorchFunction():
             for group in optimizer.param_groups:
@@ -235,7 +241,7 @@ class WatchedTape(Tape):
                         self._note(parameter.grad, self._gradients)
 
     def _note(self, tensor: torch.Tensor, numbers: set[int], made: int | None = None) -> None:
-        """Add the storages of a tensor to ``numbers``; those not met before only if ``made`` tells since when."""
+        """Add the storages of a tensor to ``numbers``; those not met before only if ``made`` is given."""
         for part in plain_parts(tensor):
             storage = storage_of(part)
             number = None if storage is None else self.storage_ids.get(storage._cdata)
@@ -251,7 +257,7 @@ class WatchedTape(Tape):
         certain = np.zeros(len(made), dtype=np.bool_)
         certain[list(self._certain)] = True
         touches = touches_of(session)
-        # met as an operand: it was there, however long
+        # storages that were first met as an operand were allocated before the recording
         stood = ~certain & (touches.first_read <= touches.first_written) & (touches.first_read == made)
         made[stood] = STOOD
         return np.minimum(made, count).astype(np.int32), np.minimum(freed, count).astype(np.int32)
@@ -273,7 +279,9 @@ class WatchedTape(Tape):
 
 
 def _activations(session: Session, made: Int32, freed: Int32, with_grad: Flags) -> Flags:
-    """Made by a forward pass, be it one that a checkpoint runs again, and still there when backward comes to it."""
+    """Storages made by a forward pass, or by one that a checkpoint runs again, and not freed when the backward pass
+    begins.
+    """
     count, direction = len(session), session.columns.direction
     backward = np.flatnonzero((direction == Direction.BACKWARD) & ~with_grad)
     if not len(backward):
@@ -289,8 +297,9 @@ def _activations(session: Session, made: Int32, freed: Int32, with_grad: Flags) 
 
 
 def _add_in_place(session: Session, made: Int32, freed: Int32, with_grad: Flags) -> None:
-    """Undo what watching does to the engine. Gradients of a tensor used twice are added in place, unless Python has
-    touched them, as a dispatch mode does: let the sum take the place of a gradient that is freed right after it.
+    """Undo an effect of recording on the autograd engine. It adds gradients of a tensor that was used twice in place,
+    except if Python has touched them, as a dispatch mode does. So a gradient that is freed right after such a sum is
+    replaced by the sum.
     """
     columns, sizes = session.columns, session.storage_bytes
     is_sum = np.array([op.name == "aten::add" and len(op.inputs) == 2 for op in session.signatures], dtype=np.bool_)
@@ -308,7 +317,7 @@ def _add_in_place(session: Session, made: Int32, freed: Int32, with_grad: Flags)
 
 
 def _optimizer_state(session: Session, made: Int32, freed: Int32) -> Flags:
-    """Made by an optimizer's step and kept, or there before and touched by nothing else."""
+    """Storages made by an optimizer's step and kept, or allocated before and touched only by optimizers."""
     columns, storages = session.columns, len(made)
     touched: dict[bool, Any] = {is_optimizer: np.zeros(storages, dtype=np.bool_) for is_optimizer in (True, False)}
     for ids, offsets in (
@@ -338,14 +347,14 @@ _watching: list[WatchedTape] = []
 
 
 def _watch_resizes(tape: WatchedTape) -> None:
-    """Hear of ``storage.resize_``, by which FSDP frees memory and which no mode of torch's sees."""
+    """Have the tape called at every ``storage.resize_``. FSDP frees memory by it, and torch calls no mode for it."""
     with _lock:
         _watching.append(tape)
         torch.UntypedStorage.resize_ = _resize  # type: ignore[method-assign, assignment]
 
 
 def _stop_watching_resizes(tape: WatchedTape) -> None:
-    """Undo ``_watch_resizes``; the last to do so takes the attribute away, which torch itself has in a base class."""
+    """Undo ``_watch_resizes``; the last call removes the attribute, so that torch's own, of a base class, counts."""
     with _lock:
         _watching[:] = [other for other in _watching if other is not tape]
         if not _watching and "resize_" in torch.UntypedStorage.__dict__:

@@ -1,4 +1,4 @@
-"""Marks: reading a clock at the places where one stretch of a program ends and the next begins."""
+"""Marks: readings of a clock where one stretch of a program ends and the next begins."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Found = Sequence[tuple[int, int]]
 """Nanoseconds by key, in any order; a key may occur more than once. Whole numbers, so that the sums are exact."""
 
 Mark = Callable[[int], int]
-"""The time from now on belongs to the key given, a small number. Returns the key that it belonged to."""
+"""From now on, time belongs to the given key, a small number. Returns the key to which it belonged before."""
 
 
 class Marks(Protocol):
@@ -30,11 +30,13 @@ class Marks(Protocol):
         """Keys will be below ``keys`` from now on."""
 
     def cut(self, key: int) -> Callable[[], Found | None]:
-        """End the stretches so far; a new one begins with ``key``. The call returned gives them, None until known."""
+        """End the stretches so far and begin one with ``key``. Returns a function that returns the stretches, or None
+        until they are known.
+        """
 
 
 class HostMarks:
-    """The host's steady clock: right for CPU work. Keeps one sum a key, however many marks there are."""
+    """The host's steady clock: right for CPU work. Keeps one sum per key, however many marks there are."""
 
     def __init__(self, clock: Callable[[], int] = perf_counter_ns) -> None:
         self._sums_ns: list[int] = [0]
@@ -47,7 +49,7 @@ class HostMarks:
         self._sums_ns[:] = [0] * len(self._sums_ns)
 
     def reserve(self, keys: int) -> None:
-        """Make room for the sums of so many keys."""
+        """Make room for the sums of that many keys."""
         self._sums_ns.extend([0] * (keys - len(self._sums_ns)))
 
     def cut(self, key: int) -> Callable[[], Found | None]:
@@ -75,8 +77,8 @@ def _host_mark(clock: Callable[[], int], sums_ns: list[int]) -> Mark:
 class CudaMarks:
     """CUDA events on the current stream, known once the device has passed them. Nothing ever waits for it.
 
-    Events are used again when their step was read, so that their number stays that of a few steps: read the
-    oldest step first. ``device`` makes them; tests put one in its place whose time they set.
+    Events are reused once their step has been read, so that there are no more of them than a few steps need: read the
+    oldest step first. ``device`` makes the events; tests pass one whose time they set.
     """
 
     def __init__(self, device: Device | None = None) -> None:
@@ -86,7 +88,7 @@ class CudaMarks:
         self._open: list[tuple[int, Any]] = []
 
     def mark(self, key: int) -> int:
-        """The time from now on belongs to ``key``."""
+        """From now on, time belongs to ``key``."""
         before, self._last = self._last, key
         if not self._device.is_capturing():  # a graph's replay has no marks
             event = self._free.pop() if self._free else self._device.event()

@@ -20,12 +20,13 @@ from rooflight.records.session import BUSY_SHARE, SAME_STEP, Measurement, Sessio
 Progress = Callable[[str], None]
 
 MIN_JOINED = 0.9
-"""Share of the working (not view) records that must find their event, or no op times are kept: they may be wrong."""
-_CHEAP_S: Final = 2.0  # steps that take no longer together are timed once more on a busy machine
+"""Share of the working (not view) records that must have an event. Below it no op times are kept, since they may be
+wrong."""
+_CHEAP_S: Final = 2.0  # if all steps took at most this together, they are timed once more on a busy machine
 
 
 class MeasurementWarning(UserWarning):
-    """The times say nothing of the session's bound."""
+    """The measured times must not be compared with the session's bound."""
 
 
 def measure(
@@ -40,11 +41,11 @@ def measure(
 ) -> Session:
     """Run ``step``, the program that ``session`` recorded, again and return the session with its times.
 
-    The step runs once more under a recording, to see whether it is the one that ``session`` recorded. After ``warmup``
+    The step runs once more under a recording, to find whether it is the one that ``session`` recorded. After ``warmup``
     more runs, whole steps are timed with nothing else running (at least 3, at most ``max_runs``, about ``max_seconds``
-    in all), then ``profiled`` steps run under Kineto, without shapes or stacks and without a sync inside the step, for
-    when single ops began and how long they took. On CUDA these are the times of the kernels, and whole steps are timed
-    from one synchronised device to the next. Whatever ``step`` raises passes through.
+    in all), then ``profiled`` steps run under Kineto, without shapes or stacks and without a sync inside the step: they
+    give the start and the time of each op. On CUDA these are those of the kernels, and the device is synchronised
+    before and after each whole step. Errors of ``step`` are not caught.
 
     The share of the CPU that other programs took while whole steps were timed is kept with the times. If it was too
     large, short steps are timed once more. A MeasurementWarning is issued if the step is not the recorded one; its time
@@ -77,7 +78,7 @@ def measure(
     say("profiling ops")
     events = _profile(step, profiled, on_cuda, together)
     if same == 0 and any(event.on_device and event.name != STEP_MARK for event in events):
-        same = None  # a replayed CUDA graph runs the kernels of ops that no recording sees
+        same = None  # a replayed CUDA graph runs the kernels of ops that are not recorded
     times = op_times(session, events, device=on_cuda)
     samples, starts = times.seconds, times.starts_s
     clock = "kernels by Kineto" if on_cuda else "ops by Kineto"
@@ -112,7 +113,7 @@ class _Walls:
 def _time_steps(
     step: Callable[[], Any], max_runs: int, max_seconds: float, *, on_cuda: bool, together: bool, say: Progress
 ) -> _Walls:
-    # ranks on one host are programs beside each other: none of them can say what others there are
+    # ranks on one host count as other programs for each other, so none of them can find out the share of the rest
     bystander = None if together else Bystander()
     walls: list[float] = []
     while len(walls) < 3 or (len(walls) < max_runs and _longest(sum(walls), together) < max_seconds):
@@ -145,9 +146,9 @@ def _as_timed(session: Session) -> Mapping[str, str]:
 
 
 def joined_share(session: Session, samples: np.ndarray[Any, Any]) -> float:
-    """Share of the counted records that work on memory which found a time in every sample.
+    """Share of the counted records that work on memory which have a time in every sample.
 
-    Collectives do not count: whether their time can be found depends on the backend, not on what ran.
+    Collectives do not count: whether their time can be found depends on the backend, not on the ops that ran.
     """
     elsewhere = np.array([kind_of(op.name) is not None for op in session.signatures], dtype=bool)
     working = session.counted & works_on_memory(session) & ~elsewhere[session.columns.signature]
@@ -164,7 +165,7 @@ def _profile(step: Callable[[], Any], steps: int, on_cuda: bool, together: bool)
 
     with profile(use_cpu=True, use_device="cuda" if on_cuda else None, use_kineto=True) as profiler:
         if together:
-            step()  # starting the profiler takes each rank another time, for which its peers would be seen to wait
+            step()  # ranks take different times to start a profiler, and the profile must not have the others' waits
         for _ in range(steps):
             with record_function(STEP_MARK):
                 step()
@@ -183,7 +184,7 @@ def _runs_together(session: Session) -> bool:
 
 
 def _longest(seconds: float, together: bool) -> float:
-    """Of all ranks the longest time: if each went by its own, some would run a step more, and wait for ever."""
+    """The longest time of all ranks: if each rank used its own, some would run one step more, and wait for ever."""
     if not together:
         return seconds
     import torch

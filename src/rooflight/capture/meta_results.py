@@ -1,8 +1,8 @@
-"""Results on the meta device, worked out once per kind of call.
+"""Results on the meta device, computed once per kind of call.
 
 An op on meta computes nothing but the shape, strides and dtype of its result, and many do that in Python: 30 to 600 µs
-a call. A recurrent network makes the same few calls in each of its time steps. So the first call of a kind runs; what
-it gave is what later calls with the same arguments give, made anew.
+per call. A recurrent network makes the same few calls in each of its time steps. So only the first call of a kind runs;
+later calls with the same kind of arguments return new tensors like its results.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _Key = tuple[Any, ...]
 
 
 class _OddError(Exception):
-    """A call of which not all that matters can be in a key."""
+    """A call that a key cannot describe completely."""
 
 
 def remembering(func: Any, run: Run) -> Run:
-    """``run``, which calls the op ``func``, with a memory where the op's results depend on nothing but the kinds of its
-    arguments: it makes new tensors, or it writes and returns its first argument.
+    """``run``, which calls the op ``func``. It runs once per kind of call if the op's results depend on nothing but the
+    kinds of its arguments: if the op makes new tensors, or writes and returns its first argument.
 
-    A call is passed on unless its tensors are plain ones on meta, and while other dispatch modes are to see it.
+    A call always runs if its tensors are not plain ones on meta, and while other dispatch modes are active.
     """
     schema = getattr(func, "_schema", None)
     if schema is None or not schema.arguments or str(schema.arguments[0].type) != "Tensor":
@@ -53,7 +53,7 @@ def remembering(func: Any, run: Run) -> Run:
 
 
 class _Remembering:
-    """Calls by key: what later ones of the kind give, None where only running them tells."""
+    """Calls by key, with the results of later ones of the kind; None if those have to run."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -70,17 +70,17 @@ class _Remembering:
             return self.again(known, args, kwargs)
         before = _place(args[0])
         out = self._run(*args, **kwargs)
-        if len(self._known) >= _MOST_KINDS:  # numbers that are others in each call
+        if len(self._known) >= _MOST_KINDS:  # some number differs from call to call
             self._known.clear()
         self._known[key] = self.learnt(out, args, before)
         return out
 
     def learnt(self, out: Any, args: _Key, before: _Key) -> Any:
-        """What a call gave whose first argument had the place ``before``."""
+        """What to keep of a call, the first argument of which had the place ``before``; None if later ones must run."""
         raise NotImplementedError
 
     def again(self, known: Any, args: _Key, kwargs: dict[str, Any]) -> Any:
-        """The result of a call of a kind that is known."""
+        """The result of a further call, from what was kept of the first."""
         raise NotImplementedError
 
 
@@ -98,7 +98,7 @@ class _MakesNew(_Remembering):
     def again(self, known: Any, args: _Key, kwargs: dict[str, Any]) -> Any:  # noqa: ARG002
         """New tensors of the same kind."""
         several, results = known
-        with Unnoticed():  # a torch function mode is to see the program's calls, not ours
+        with Unnoticed():  # torch function modes must get the program's calls, not this one
             made = [torch.empty_strided(size, stride, dtype=dtype, device="meta") for size, stride, dtype in results]
         return tuple(made) if several else made[0]
 
@@ -107,17 +107,17 @@ class _WritesFirst(_Remembering):
     """Ops that write their first argument, and return it."""
 
     def learnt(self, out: Any, args: _Key, before: _Key) -> bool | None:
-        """Whether the first argument was returned as it was."""
+        """Whether the first argument was returned unchanged."""
         return True if out is args[0] and _place(out) == before and not _shares_first(args) else None
 
     def again(self, known: Any, args: _Key, kwargs: dict[str, Any]) -> Any:  # noqa: ARG002
-        """The first argument, unless another shares its memory: whether they overlap is for torch to say."""
+        """The first argument. If another one shares its memory, the call runs, so that torch can check for overlaps."""
         return self._run(*args, **kwargs) if _shares_first(args) else args[0]
 
 
 def _key_of(args: _Key, kwargs: dict[str, Any]) -> _Key | None:
-    """All that the form of a result can depend on; None if that is more than a key can have."""
-    key: list[Any] = [torch.get_default_dtype()]  # that of a number beside a tensor of integers
+    """All that the form of a result can depend on; None if a key cannot have all of it."""
+    key: list[Any] = [torch.get_default_dtype()]  # the dtype of a number beside a tensor of integers
     try:
         _add(key, args)
         if kwargs:
@@ -147,7 +147,7 @@ def _add(key: list[Any], values: Iterable[Any]) -> None:
 
 
 def _made(result: Any, given: set[int]) -> _Made | None:
-    """How to make the same tensor anew; None for one that is more than its shape, strides and dtype."""
+    """What is needed to make the same tensor anew; None for one that is more than its shape, strides and dtype."""
     if type(result) is not torch.Tensor or not result.is_meta or result.layout is not torch.strided:
         return None
     if result.requires_grad or result.dtype.is_complex or result.is_quantized or _storage_id(result) in given:

@@ -1,8 +1,8 @@
-"""ModuleWorks: records of what modules of known classes did that no dispatcher saw.
+"""ModuleWorks: records of the ops that modules of known classes ran outside the dispatcher.
 
-When a module whose class has a formula (``costs.modules``) returns, the ops that its shapes tell of are compared with
-those recorded while it ran, and what is missing is added to the tape. Its backward pass is watched by hooks on the
-autograd nodes of its own functions, and treated alike.
+When a module whose class has a formula (``costs.modules``) returns, the ops that follow from its shapes are compared
+with those recorded while it ran, and the missing ones are added to the tape. Hooks on the autograd nodes of its own
+functions do the same for its backward pass.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from rooflight.records.signature import FAILED_MODULE, UNSEEN, OpSignature
 from rooflight.records.tensor import TensorSpec
 
 _CPP_FUNCTION: Final = "CppFunction"
-"""What torch calls the nodes of autograd functions written in C++."""
+"""The name that torch gives to the nodes of autograd functions written in C++."""
 
 
 @dataclass(slots=True)
 class _Open:
-    """A call that runs: its module, and how many records and autograd nodes there were before it."""
+    """An open call: its module, and how many records and autograd nodes there were before it."""
 
     module: nn.Module
     number: int
@@ -44,7 +44,7 @@ class _Open:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Backward:
-    """What is needed of a call when its backward pass has run; it holds no tensor."""
+    """The facts of a call that are needed when its backward pass has run; they contain no tensor."""
 
     number: int
     ops: Sequence[ModuleOp]
@@ -58,16 +58,16 @@ class ModuleWorks:
 
     def __init__(self, source: DispatchSource) -> None:
         self._source = source
-        self.formulas: dict[int, ModuleFormula] = {}  # by number of a module, those that have one
+        self.formulas: dict[int, ModuleFormula] = {}  # by number of the module
         self._by_class: dict[type, ModuleFormula | None] = {}
         self._open: list[_Open] = []
-        self._complete: set[tuple[Any, ...]] = set()  # kinds of calls of which all was recorded
+        self._complete: set[tuple[Any, ...]] = set()  # kinds of calls all ops of which were recorded
         self._ops: dict[OpSignature, OpSignature] = {}
         self._installed = False
         self._watching = False
 
     def learn(self, module: nn.Module, number: int) -> None:
-        """A module gets its number."""
+        """Note the number of a module."""
         kind = type(module)
         if kind not in self._by_class:
             self._by_class[kind] = formula_for(kind)
@@ -78,7 +78,7 @@ class ModuleWorks:
                 self._watch()
 
     def install(self) -> None:
-        """Begin to watch, if there is a module of a known class; otherwise once one is met."""
+        """Install the hook if there is a module of a known class; otherwise once one is met."""
         self._installed = True
         if self.formulas:
             self._watch()
@@ -89,7 +89,7 @@ class ModuleWorks:
             register_module_forward_hook(self._leave, with_kwargs=True)
 
     def remove(self) -> None:
-        """Take the hook out. It is looked for: an interrupt may have lost its handle."""
+        """Take the hook out. It is searched for, since an interrupt may have lost its handle."""
         self._installed = self._watching = False
         hooks = torch_module._global_forward_hooks
         for number in [number for number, hook in hooks.items() if hook == self._leave]:
@@ -97,7 +97,7 @@ class ModuleWorks:
             hooks.pop(number, None)
 
     def enter(self, module: nn.Module, number: int) -> None:
-        """A module begins that has a formula."""
+        """Begin a call of a module that has a formula."""
         self._open.append(_Open(module, number, len(self._source.tape), _get_sequence_nr()))
 
     def _leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -168,7 +168,7 @@ class ModuleWorks:
         return self._ops.setdefault(op, op)
 
     def _storage_of(self, operand: Operand, storages: dict[Operand, int]) -> int:
-        """The number of an operand's storage; memory that nobody saw has one of its own, of no bytes."""
+        """The number of an operand's storage; memory that no recorded op touched has one of its own, of no bytes."""
         number = storages.get(operand.origin)
         if number is None:
             number = self._source.tape.new_storage(-1 - id(operand.origin), 0, operand)
@@ -202,14 +202,14 @@ class ModuleWorks:
 
     @property
     def records(self) -> int:
-        """How many there are so far."""
+        """How many records there are so far."""
         return len(self._source.tape)
 
 
 def _describe(
     source: DispatchSource, module: nn.Module, args: Any, kwargs: Mapping[str, Any], outputs: Sequence[torch.Tensor]
 ) -> tuple[ModuleCall, dict[Operand, int]]:
-    """A call as its formula is given it, and the storages of its tensors by operand."""
+    """A call in the form that its formula takes, and the storages of its tensors by operand."""
     storages: dict[Operand, int] = {}
     known: dict[int, Operand] = {}
 
@@ -274,7 +274,7 @@ def _own_nodes(outputs: Iterable[torch.Tensor], start: int) -> list[Any]:
 
 
 def _watch_backward(nodes: Sequence[Any], works: weakref.ref[ModuleWorks], backward: _Backward) -> None:
-    """Account for a backward pass when the last of these nodes has run; when the recording is gone, do nothing."""
+    """Account for a backward pass when the last of these nodes has run, unless the recording is gone by then."""
     first = [0]
 
     def before(_grads: Any) -> None:
@@ -292,7 +292,7 @@ def _watch_backward(nodes: Sequence[Any], works: weakref.ref[ModuleWorks], backw
 def _gradient_storages(
     source: DispatchSource, backward: _Backward, inputs: Sequence[Any], outputs: Sequence[Any]
 ) -> dict[Operand, int]:
-    """The storages of the gradients that the formula asked for: the engine's, told by shape, in order."""
+    """The storages of the gradients that the formula needs: those of the engine, matched by shape, in order."""
     found: dict[Operand, int] = {}
     for tensors, of_outputs in ((outputs, True), (inputs, False)):
         left = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]

@@ -1,4 +1,4 @@
-"""ModuleTracker: which nn.Module is running, by torch's global module hooks."""
+"""ModuleTracker: finds which nn.Module is running, by torch's global module hooks."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class ModuleTracker:
         self._numbers: dict[int, int] = {}  # id of a module -> its number on the tape
         self._kept: list[nn.Module] = []  # named modules stay alive, or their ids could be reused
         self._stack: list[tuple[nn.Module, int]] = []
-        self._calls: set[tuple[int, int]] = set()  # which module was seen to call which, by number
+        self._calls: set[tuple[int, int]] = set()  # pairs of modules, by number: the first has called the second
         self._paths: dict[int, str] = {}  # by number, empty for a model without a name
-        self._parents: dict[int, int] = {}  # which module holds which, by number
+        self._parents: dict[int, int] = {}  # the module that has each one as a child, by number
         self.name(models)
 
     def name(self, models: Mapping[str, nn.Module]) -> None:
@@ -67,7 +67,7 @@ class ModuleTracker:
         self._works.install()
 
     def remove(self) -> None:
-        """Take the hooks out again. They are looked for: an interrupt may have lost their handles."""
+        """Take the hooks out again. They are searched for, since an interrupt may have lost their handles."""
         self._works.remove()
         for hooks, mine in ((torch_module._global_forward_pre_hooks, self._enter),
                             (torch_module._global_forward_hooks, self._leave)):  # fmt: skip
@@ -76,7 +76,7 @@ class ModuleTracker:
                 hooks.pop(number, None)
 
     def _name_tree(self, root: nn.Module, prefix: str) -> None:
-        """What ``root.named_modules(prefix=prefix)`` names, in that order, in a third of the time."""
+        """Name all modules that ``root.named_modules(prefix=prefix)`` yields, in that order, in a third of the time."""
         numbers, seen = self._numbers, set[int]()
         number_of, parameter_modules = self._source.tape.module, self._source.parameter_modules
         self._kept.append(root)
@@ -103,7 +103,7 @@ class ModuleTracker:
                         to_name.append((inside + name, number, child))
 
     def _here(self) -> bool:
-        """Whether the caller's thread, not the source's own, is one where torch runs a backward pass of it."""
+        """Whether the current thread, which is not the source's own, is one in which torch runs its backward pass."""
         return self._source in open_sources()
 
     def _enter(self, module: nn.Module, _args: Any) -> None:
@@ -146,14 +146,16 @@ class ModuleTracker:
             source.fail(error)
 
     def _end_call(self, module: nn.Module) -> None:
-        """Drop the innermost call of a module, if it is known, with the calls above it that an interrupt left there."""
+        """Drop the innermost call of a module, if it is known, and the calls above it that an interrupt left open."""
         for depth in range(len(self._stack) - 1, -1, -1):
             if self._stack[depth][0] is module:
                 del self._stack[depth:]
                 return
 
     def _check_call(self, caller: int, number: int) -> None:
-        """A module calls another for the first time: one inside it, or else the caller may have been interrupted."""
+        """Check a call of a module by another for the first time: unless it is inside the caller, that may have been
+        interrupted.
+        """
         path = self._paths[caller]
         if number == caller or not self._paths[number].startswith(f"{path}." if path else ""):
             self._forget_interrupted()
@@ -161,8 +163,9 @@ class ModuleTracker:
             self._calls.add((self._stack[-1][1], number))
 
     def _forget_interrupted(self) -> None:
-        """Drop calls that ended without a word. torch tells of those that return or raise an Exception, but not of
-        those that a KeyboardInterrupt stops; a program that survives one calls a module that none of these would call.
+        """Drop calls that ended without a hook. Torch calls the hooks of calls that return or raise an Exception, but
+        not of those that a KeyboardInterrupt stops. A program that continues after one calls a module that none of
+        these would call.
         """
         if not self._stack or get_ident() != self._source.thread:
             return
@@ -187,9 +190,9 @@ class ModuleTracker:
 
 
 def models_of(model: Models | None) -> dict[str, nn.Module]:
-    """Models by the prefix of their modules' names: none for a single one, otherwise the names or places given.
+    """Models by the prefix of their modules' names: empty for a single model, otherwise its name or place.
 
-    Raises TypeError for what is not a module.
+    Raises TypeError for anything but a module.
     """
     if model is None:
         return {}
@@ -208,17 +211,17 @@ def models_of(model: Models | None) -> dict[str, nn.Module]:
 
 
 def module_name(prefix: str, name: str) -> str:
-    """The qualified name of what ``prefix`` calls ``name``."""
+    """The qualified name of the child ``name`` of the module ``prefix``."""
     return f"{prefix}.{name}" if prefix else name
 
 
 def uncompiled(module: nn.Module) -> nn.Module:
-    """What ``torch.compile`` wrapped: the wrapper has no name of its own."""
+    """The module that ``torch.compile`` wrapped: the wrapper has no name of its own."""
     return module._orig_mod if isinstance(module, OptimizedModule) else module
 
 
 def _running_modules() -> Iterator[nn.Module]:
-    """The modules whose calls are on this thread's stack, innermost first, the one about to run left out."""
+    """The modules whose calls are on this thread's stack, innermost first, without the one about to run."""
     frame: FrameType | None = sys._getframe(1)
     calls = 0
     while frame is not None:

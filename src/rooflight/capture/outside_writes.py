@@ -1,9 +1,9 @@
 """Tensors that something outside torch's dispatcher wrote, found in a finished session.
 
-A kernel of Transformer Engine, a raw Triton kernel or a C extension allocates its result by ``torch.empty``, fills it
-unseen, and a later op reads it. So: a storage whose first record is an allocation, and that a recorded op reads before
-one writes it. In front of that op a record is put which says so, in the module that allocated the tensor; it has no
-cost. Recording itself does nothing for this.
+A kernel of Transformer Engine, a raw Triton kernel or a C extension allocates its result by ``torch.empty`` and fills
+it without an op; a later op reads it. Such a storage is found by its records: the first is an allocation, and a
+recorded op reads it before one writes it. In front of that op, a record without a cost is inserted, in the module that
+allocated the tensor. Recording itself does nothing for this.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _READ_IN_PLACE: Final = (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE, Colle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Use:
-    """What calls of one signature do with what is in their tensors.
+    """How calls of one signature use the contents of their tensors.
 
-    By place of the input, whether they read it (``reads``) and whether they may fill it although nothing says so
-    (``fills``). ``writes``: they fill what they are recorded to write, as a view does not. ``updates``: of a tensor
-    that they read and write, they read the contents; otherwise they fill it.
+    By place of the input: whether they read it (``reads``), and whether they may fill it although they are not recorded
+    to write it (``fills``). ``writes``: they fill the tensors that they are recorded to write, as a view does not.
+    ``updates``: they read the contents of a tensor that they read and write; otherwise they fill it.
     """
 
     reads: tuple[bool, ...] = ()
@@ -56,8 +56,9 @@ class _Use:
 
 
 def with_outside_writes(session: Session, state: Callable[[], Collection[int]]) -> Session:
-    """The session with a record of each tensor that something outside the dispatcher wrote. ``state`` finds the
-    storages of parameters and buffers: a model that is built and not initialised computes with what lay in memory.
+    """The session with a record of each tensor that something outside the dispatcher wrote. ``state`` returns the
+    storages of parameters and buffers, which are left out: a model that was built without initialising it reads memory
+    that nothing has written.
     """
     made_by = _allocations(session)
     if not (made_by != _NOWHERE).any():
@@ -76,7 +77,7 @@ def with_outside_writes(session: Session, state: Callable[[], Collection[int]]) 
 
 
 def storages_of_state(models: Iterable[nn.Module], tape: Tape) -> frozenset[int]:
-    """The storages of all parameters and buffers, those that the tape knows."""
+    """Those storages of all parameters and buffers that are on the tape."""
     tensors = (tensor for model in models for tensor in (*model.parameters(), *model.buffers()))
     addresses = (storage_of(part) for tensor in tensors for part in plain_parts(tensor))
     known = (tape.storage_ids.get(storage._cdata) for storage in addresses if storage is not None)
@@ -88,7 +89,7 @@ def _written_outside(tensor: TensorSpec) -> OpSignature:
 
 
 def _allocations(session: Session) -> Int64:
-    """By storage, the record that allocated it and left its contents open."""
+    """By storage, the record that allocated it without contents."""
     columns = session.columns
     made_by = np.full(len(session.storage_bytes), _NOWHERE, dtype=np.int64)
     allocates = [op.name in _ALLOCATES and "out" not in op.input_names for op in session.signatures]
@@ -99,9 +100,9 @@ def _allocations(session: Session) -> Int64:
 
 
 def _read_unwritten(session: Session, made_by: Int64) -> Iterator[tuple[int, int]]:
-    """Of the storages that were allocated open, those that are read before anything fills them, with the first reader.
+    """The storages that were allocated without contents and are read before an op fills them, with the first reader.
 
-    Times are in half records: what updates a tensor reads it and then writes it, what fills it writes it first.
+    Times are in half records: an op that updates a tensor reads it and then writes it, one that fills it writes first.
     """
     columns = session.columns
     read, readers = _touches(columns.read_ids, columns.read_offsets, made_by)
@@ -137,7 +138,7 @@ def _distinct(session: Session, *records: Int64) -> list[int]:
 def _by_place(
     signatures: Int32, places: Int64, uses: Mapping[int, _Use]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Of each input touched, given by the number of its signature and its place, whether it is read and filled."""
+    """For each input touched, given by the number of its signature and its place: whether it is read, and filled."""
     width = int(places.max(initial=0)) + 1
     pairs, inverse = np.unique(signatures.astype(np.int64) * width + places, return_inverse=True)
     found = np.zeros((2, len(pairs)), dtype=np.bool_)

@@ -16,17 +16,17 @@ class _ThreadState(local):
     def __init__(self) -> None:
         self.names: list[str] = [""]
         self.listeners: list[Callable[[str], None]] = []
-        self.ranges: list[int] = []  # of each NVTX range that is open, how many names there were with its own
+        self.ranges: list[int] = []  # for each open NVTX range: how many names there were, its own included
 
 
 _state = _ThreadState()
 
 
 class phase:  # noqa: N801 - used like a function: with phase("train/forward")
-    """Everything that runs inside belongs to the phase ``name``; of nested phases the innermost counts.
+    """All ops of the block belong to the phase ``name``; of nested phases the innermost counts.
 
-    Also a decorator. On CUDA it is an NVTX range too, so that Nsight shows it. Costs next to nothing while nothing
-    records or times. Phases belong to the thread that opens them. Raises ValueError for an empty name.
+    Also a decorator. On CUDA it is an NVTX range too, so that Nsight shows it. It costs almost nothing while no
+    recording and no timer is active. Phases belong to the thread that opens them. Raises ValueError for an empty name.
     """
 
     __slots__ = ("_name",)
@@ -78,18 +78,18 @@ class phase:  # noqa: N801 - used like a function: with phase("train/forward")
 
 
 sol_nvtx_range: Final = phase
-"""The name by which training loops of Megatron-RL know ``phase``."""
+"""The name of ``phase`` in training loops of Megatron-RL."""
 
 _NONE: Final = object()
 _nvtx: Any = None  # torch.cuda.nvtx once the program uses CUDA; _NONE where it never can
 
 
 def _find_nvtx() -> bool:
-    """Whether ranges can be pushed: from when the program uses CUDA on."""
+    """Whether ranges can be pushed: they can as soon as the program uses CUDA."""
     global _nvtx
     torch = sys.modules.get("torch")
     version = getattr(torch, "version", None)
-    if torch is None or version is None:  # not imported yet, or half
+    if torch is None or version is None:  # not imported yet, or not completely
         return False
     if version.cuda is None:
         _nvtx = _NONE

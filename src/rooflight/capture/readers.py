@@ -1,4 +1,4 @@
-"""Readers: one function an op that notes a call on the tape, fast. Most of what recording costs is spent here."""
+"""Readers: one function per op, which notes a call on the tape, fast. Most of the time that recording costs is here."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Reader = Callable[[tuple[Any, ...], dict[str, Any] | None, Any, int], None]
 """Takes args, kwargs, result and context of a call that has just returned, and appends its record."""
 
 _Written = Callable[[tuple[Any, ...], dict[str, Any] | None, Any, list[int]], tuple[list[int], list[int]]]
-"""Gives storages, and where in them the tensors begin."""
+"""Returns storages, and where in them the tensors begin."""
 _Sorter = Callable[[tuple[Any, ...], dict[str, Any] | None], tuple[list[Any], tuple[Any, ...]]]
 
 _Tensor = torch.Tensor
 _TENSOR, _TENSORS = ArgumentKind.TENSOR, ArgumentKind.TENSORS
-_ZERO = 0  # which is one object in CPython; comparing a symbolic offset would tie the traced program to its value
+_ZERO = 0  # one object in CPython; comparing a symbolic offset by value would fix the traced program to that value
 _ATTRIBUTE, _GROUP, _IGNORED = ArgumentKind.ATTRIBUTE, ArgumentKind.GROUP, ArgumentKind.IGNORED
 _FACTOR, _FLAG = ArgumentKind.FACTOR, ArgumentKind.FLAG
 
@@ -53,9 +53,9 @@ def _view_reader(schema: OpSchema, tape: Tape) -> Reader:
         try:
             source = args[0]
             key: tuple[Any, ...]
-            if source.is_sparse:  # which has a shape and strides, but no key tells how many elements it stores
+            if source.is_sparse:  # the key would lack the number of elements that it stores
                 raise NotImplementedError
-            if takes_one:  # t, detach: the input decides what comes out
+            if takes_one:  # t, detach: the result follows from the input
                 key = number, source.shape, source.dtype, source.is_contiguous() or source.stride()
             elif isinstance(out, _Tensor):
                 key = number, source.shape, source.dtype, source.stride(), out.shape, out.stride()
@@ -71,7 +71,7 @@ def _view_reader(schema: OpSchema, tape: Tape) -> Reader:
         try:
             add_context(context)
             add_signature(signature)
-        except BaseException:  # an interrupt, which the program may survive
+        except BaseException:  # an interrupt, after which the program may continue
             tape.mend()
             raise
 
@@ -79,7 +79,7 @@ def _view_reader(schema: OpSchema, tape: Tape) -> Reader:
 
 
 def _lift_reader(schema: OpSchema, tape: Tape) -> Reader:
-    """``torch.tensor(data)`` allocates out of sight: here its memory is seen first, whatever lived there before."""
+    """``torch.tensor(data)`` allocates without an op. This op is the first on its memory, whatever was there before."""
     read_view = _view_reader(schema, tape)
 
     def read(args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any, context: int) -> None:
@@ -92,8 +92,8 @@ def _lift_reader(schema: OpSchema, tape: Tape) -> Reader:
 
 
 def _reader(schema: OpSchema, tape: Tape) -> Reader:
-    """An op that reads or writes memory. Its key is all that its signature depends on; ``touched`` are the storages it
-    reads, then those it writes.
+    """A reader of an op that reads or writes memory. The key is all that the op's signature depends on; ``touched`` are
+    the storages that it reads, then those that it writes.
     """
     sort, written_arguments = _sorter(schema), _written_arguments(schema, tape)
     number, (num_leading, most_given) = schema.number, _leading_tensors(schema)
@@ -140,7 +140,7 @@ def _reader(schema: OpSchema, tape: Tape) -> Reader:
                     key += tensor.shape, tensor.dtype, tensor.is_contiguous() or tensor.stride()
                     storage = storage_ids.get(address := _storage_id(tensor))
                     if storage is None or storage not in touched:
-                        # not an alias of an input, so it was just allocated, whatever lived at its address before
+                        # not an alias of an input, so it was just allocated, whatever was at its address before
                         storage = new_storage(address, tensor.nbytes, tensor)
                     elif (start := tensor.storage_offset()) is not _ZERO:
                         inside = [*(inside or ()), (len(touched), known_int(start))]
@@ -179,7 +179,9 @@ def _leading_tensors(schema: OpSchema) -> tuple[int, int]:
 
 @cache
 def _sorter(schema: OpSchema) -> _Sorter:
-    """Parts the arguments of a call into tensors, with what was given in place of one, and settings, hashable."""
+    """A function that divides the arguments of a call into tensors (or whatever was given for one) and settings, which
+    are hashable.
+    """
     kinds, names = schema.kinds, schema.names
 
     def sort(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> tuple[list[Any], tuple[Any, ...]]:
@@ -205,13 +207,13 @@ def _sorter(schema: OpSchema) -> _Sorter:
 
 _KNOWN_LIMIT = 1 << 14
 _known: dict[tuple[Any, ...], OpSignature] = {}
-"""Signatures of calls seen in any recording, so that recording a program again describes nothing twice."""
+"""Signatures of the calls of all recordings, so that a program that is recorded again is not described again."""
 
 
 def _learn(
     key: tuple[Any, ...], schema: OpSchema, tape: Tape, args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any
 ) -> OpSignature:
-    """The signature of a call of a kind that this recording had not met, and which devices it touched."""
+    """The signature of a call of a kind that is new in this recording, and the devices of its tensors."""
     _note_devices(tape, args, out)
     op = _known.get(key)
     if op is None:
@@ -229,8 +231,8 @@ def _note_devices(tape: Tape, args: tuple[Any, ...], out: Any) -> None:
 
 
 def _written_arguments(schema: OpSchema, tape: Tape) -> _Written | None:
-    """Of an op that writes arguments: the storages of these and of the results that are none of its arguments, which
-    were just allocated.
+    """For an op that writes arguments: a function that returns the storages of these and of those results that are none
+    of the arguments, which were just allocated.
     """
     if not schema.mutated:
         return None
@@ -255,7 +257,9 @@ def _written_arguments(schema: OpSchema, tape: Tape) -> _Written | None:
 
 
 def _alias_pattern(tensors: Sequence[Any], reads: Sequence[int]) -> tuple[int, ...]:
-    """Which tensors of a call share memory, and how far apart: relative, so that a loop over slices stays one key."""
+    """Which tensors of a call share memory, and how far apart they are: relative offsets, so that all calls of a loop
+    over slices have one key.
+    """
     origin: dict[int, tuple[int, int]] = {}
     pattern: list[int] = []
     given = [tensor for tensor in tensors if isinstance(tensor, _Tensor)]
@@ -269,7 +273,9 @@ def _alias_pattern(tensors: Sequence[Any], reads: Sequence[int]) -> tuple[int, .
 def _read_carefully(
     schema: OpSchema, tape: Tape, args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any, context: int
 ) -> None:
-    """For whatever the fast readers trip over: sparse and nested tensors, symbolic shapes, higher-order operators."""
+    """The reader for calls that the fast ones cannot note: sparse and nested tensors, symbolic shapes, higher-order
+    operators.
+    """
     kwargs = kwargs or {}
     op = signature_of(schema, args, kwargs, out)
     _note_devices(tape, args, out)

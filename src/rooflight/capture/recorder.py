@@ -1,4 +1,4 @@
-"""``record``: the context manager that turns what runs inside it into a session."""
+"""``record``: the context manager that makes a session of the ops that run inside it."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 
 
 class record:  # noqa: N801 - used like a function: with record(model) as recording
-    """Record every operation that runs inside, forward, backward, optimizer and collectives.
+    """Record every operation that runs in the block: forward, backward, optimizer and collectives.
 
-    ``model`` gives modules their qualified names, several models in a dict or list with a prefix each; without it the
-    outermost module called names itself. Works on real, meta and fake tensors, under inference_mode, around compiled
-    models (which run eagerly meanwhile: their structure is what is recorded, and their compiled code is left as it
-    was), nested, and in several threads at once, each recording its own; threads started inside are not recorded. On
-    leaving, also by an exception, torch is as before.
+    Modules get their qualified names from ``model``, or from several models in a dict or list, with a prefix each;
+    without it they get names that begin with the class of the outermost module called. Works on real, meta and fake
+    tensors, under inference_mode, around compiled models (which run eagerly while they are recorded; their compiled
+    code is left as it was), nested, and in several threads at once, each of which records its own ops; threads started
+    inside are not recorded. After the block, even if it raised, torch is as before.
 
         with rooflight.record(model) as recording:
             loss(model(x)).backward()
         recording.session
 
     ``functions`` also notes the torch function that called each op (2 µs per call). ``times`` reads the clock around
-    each op, host time without what recording costs: right on a CPU, of no use on a GPU, which works on after the call.
-    ``memory`` also watches when each storage is freed and what it was for (2 µs per op). With ``on_error``, an
-    error of the recorder itself goes there instead of to the program, which runs on without being recorded.
+    each op, host time without what recording costs: right on a CPU, of no use on a GPU, which still works after the
+    call. ``memory`` also notes when each storage is freed, and its kind (2 µs per op). An error of the recorder itself
+    is passed to ``on_error`` if given, and the program continues without being recorded; otherwise it is raised.
     """
 
     _source: DispatchSource | None = None
@@ -77,13 +77,13 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
 
     @property
     def session(self) -> Session:
-        """What was recorded. Raises RuntimeError before the recording has ended."""
+        """The recorded session. Raises RuntimeError before the recording has ended."""
         if self._session is None:
             raise RuntimeError("the recording is still open: read .session after the with block")
         return self._session
 
     def so_far(self) -> Session:
-        """What was recorded until now; the recording may go on."""
+        """The session recorded until now; the recording may continue."""
         if self._session is not None:
             return self._session
         if self._source is not None and _current_graph_task_id() == -1:
@@ -98,8 +98,8 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
             self._tracker.name(models)
 
     def abandon(self) -> None:
-        """Take the recording out without keeping it, as far as that can be done from here: inside an op, torch puts
-        its mode back. Can be called again.
+        """Remove the recording from torch without keeping it. Inside an op that is not completely possible: torch puts
+        the mode back. Can be called again.
         """
         if self._source is not None:
             self._take_out(self._source)
@@ -155,7 +155,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         self._tracker = self._functions = self._watch = None
 
     def _finished(self) -> Session:
-        """What is on the tape, with what can be told from it of work that nobody recorded."""
+        """The session on the tape, with records of work outside the dispatcher that can be inferred from it."""
         tape, tracker = self._tape, self._tracker
 
         def state() -> frozenset[int]:
@@ -164,7 +164,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         return with_outside_writes(tape.session(_environment(tape.devices)), state)
 
     def _take_out(self, source: DispatchSource) -> None:
-        """Put torch back. Each step can be done twice and undoes what was half done."""
+        """Restore torch. Each step can be done twice, and undoes what was half done."""
         if self._functions is not None:
             self._functions.leave()
         source.leave()
@@ -172,7 +172,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
             self._tracker.remove()
         steps = torch_optimizer._global_optimizer_pre_hooks
         for number in [number for number, hook in steps.items() if hook == source.before_step]:
-            steps.pop(number, None)  # looked for: an interrupt may have lost the handle
+            steps.pop(number, None)  # searched for, since an interrupt may have lost the handle
         if self._watch is not None:
             self._watch.remove()
         unsubscribe(source.set_phase)
@@ -181,7 +181,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         remove_route(source)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if is_finalizing():  # a default, because the names of this module may be gone by then
+        if is_finalizing():  # an argument, because the names of this module may be gone by then
             return
         if self._source is not None and self._session is None:  # an interrupt kept it from ending
             self._take_out(self._source)
@@ -195,12 +195,12 @@ def _environment(devices: set[str]) -> dict[str, str]:
 
 _lock = Lock()
 _eager: set[DispatchSource] = set()
-_stance: Any = None  # what to go back to
-_HOOKS_WARNING = "Using `torch.compile\\(module\\)` when there are global hooks"  # ours do no harm
+_stance: Any = None  # the stance to restore
+_HOOKS_WARNING = "Using `torch.compile\\(module\\)` when there are global hooks"  # Rooflight's hooks do no harm
 
 
 def _run_eagerly(source: DispatchSource) -> None:
-    """Let compiled functions run their original code, without a trace in their caches (pytorch issue 140909)."""
+    """Have compiled functions run their original code, without changing their caches (pytorch issue 140909)."""
     global _stance
     from torch._dynamo import eval_frame
 

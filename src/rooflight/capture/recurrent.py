@@ -1,6 +1,6 @@
-"""Calls of whole recurrent networks (``nn.LSTM``, ``nn.GRU``, ``nn.RNN``): how one and its backward are accounted.
+"""Calls of whole recurrent networks (``nn.LSTM``, ``nn.GRU``, ``nn.RNN``): how a call and its backward are accounted.
 
-cuDNN and MIOpen run such a call as one; other hosts run it layer by layer or step by step.
+cuDNN and MIOpen run such a call as one op; other hosts run it layer by layer or step by step.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from rooflight.records.tensor import TensorSpec
 
 _PACKETS: Final = (torch.ops.aten.lstm, torch.ops.aten.gru, torch.ops.aten.rnn_tanh, torch.ops.aten.rnn_relu)
 OPS: Final = tuple(overload for packet in _PACKETS for overload in (packet.input, packet.data))
-"""The second overload of each takes a packed batch."""
+"""The second overload of each op takes a packed batch."""
 
 _GATES: Final = {"lstm": 4, "gru": 3}
 
 
 def autocast_dtype(args: tuple[Any, ...]) -> str | None:
-    """What autocast has the products of a call run in; None where it leaves them alone."""
+    """The dtype in which autocast runs the products of a call; None where autocast does not change it."""
     x = args[0]
     device = x.device.type
     if device == "meta" or x.dtype is torch.float64 or not torch.is_autocast_enabled(device):
@@ -32,8 +32,8 @@ def autocast_dtype(args: tuple[Any, ...]) -> str | None:
 
 
 def signature(op: Any, args: tuple[Any, ...], out: Any) -> OpSignature:
-    """A call, its sequences under ``input`` also where they are packed. What else it shows than torch's schema does:
-    ``autocast``, the dtype of its products, and ``dropout``, whether any is active.
+    """A call. Its sequences are called ``input`` even if they are packed. It has attributes that torch's schema has
+    not: ``autocast``, the dtype of its products, and ``dropout``, whether any is active.
     """
     given = _named(op, args)
     found = signature_of(schema_of(op), args, {}, out)
@@ -48,7 +48,7 @@ def signature(op: Any, args: tuple[Any, ...], out: Any) -> OpSignature:
 
 
 def backward(op: Any, forward: OpSignature, args: tuple[Any, ...]) -> OpSignature:
-    """Its backward, if every result has a gradient: gradients of x, states and weights that require one."""
+    """The backward of a call if every result has a gradient: gradients of x, states and weights that require one."""
     out = forward.outputs[0]
     inputs: list[tuple[str, TensorSpec]] = [
         ("grad_output", out),
@@ -74,8 +74,8 @@ def operands(op: Any, args: tuple[Any, ...]) -> list[torch.Tensor]:
 
 
 def reserve_on_meta(op: Any, args: tuple[Any, ...]) -> Any:
-    """What a backward needs that computes no product again. By token, layer and direction: the gates, LSTM's with the
-    cell (5 H), GRU's with the state's product (4 H); by token and layer but the last, the output.
+    """The memory that a backward pass needs which computes no product again. Per token, layer and direction: the gates,
+    with LSTM's cell (5 H) or the product of GRU's state (4 H); per token and layer except the last: the output.
     """
     given, x = _named(op, args), args[0]
     width, hidden = tensors_in(given["hx"])[0].shape[-1], given["params"][0].shape[0] // _GATES.get(_cell(op), 1)
@@ -114,7 +114,7 @@ def results_on_meta(op: Any, args: tuple[Any, ...]) -> tuple[torch.Tensor, ...] 
 
 
 def _shapes(given: dict[str, Any], cell: str, inputs: int, hidden: int, width: int) -> list[tuple[int, ...]]:
-    """Of the weights: w_ih, w_hh, b_ih, b_hh, w_hr of each layer and direction; ``width`` is that of the state."""
+    """Shapes of the weights: w_ih, w_hh, b_ih, b_hh, w_hr of each layer and direction; ``width`` is the state's."""
     rows = _GATES.get(cell, 1) * hidden
     directions = 1 + given["bidirectional"]
     biases = [(rows,), (rows,)] if given["has_biases"] else []

@@ -1,4 +1,4 @@
-"""Whether a step does what a session has recorded: the time of other work says nothing of the session's bound."""
+"""Whether a step does the work that a session recorded: the time of other work must not be compared with its bound."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _Calls = Counter[tuple[str, _Shapes, _Shapes]]
 def same_calls(session: Session, again: Session) -> float | None:
     """The share of calls that two recordings have in common: the same op with the same shapes and dtypes.
 
-    It is a share of the longer recording, so that a step of which the other is a part is not the same. Views do not
-    count: how many of them run depends on who looks. None where the first has nothing but views.
+    It is a share of the longer recording, so that a step is not the same as a part of it. Views do not count, since
+    their number depends on the dispatch modes that are active. None if the first has nothing but views.
     """
     ours, theirs = _calls(session), _calls(again)
     if not ours:

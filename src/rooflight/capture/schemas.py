@@ -1,4 +1,4 @@
-"""What the arguments of an op are, worked out once from its schema."""
+"""The kinds of an op's arguments, derived once from its schema."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from rooflight.records.signature import AttributeValue
 
 
 class ArgumentKind(IntEnum):
-    """What an argument is to a signature."""
+    """How an argument enters a signature."""
 
     TENSOR = 0
     TENSORS = 1
     ATTRIBUTE = 2
     IGNORED = 3  # floats, scalars, devices, layouts: no cost depends on them
     GROUP = 4  # a process group, by object or name: see capture.groups
-    FACTOR = 5  # a number that what an argument holds is multiplied by: if it is 0, the argument is not read
+    FACTOR = 5  # a number by which an argument is multiplied: if it is 0, the argument is not read
     FLAG = 6  # a number in whose stead another argument would be read: that it was given is all that counts
 
 
@@ -52,7 +52,7 @@ class OpSchema:
     mutated: tuple[int, ...]
     is_view: bool
     returns_new: bool
-    number: int = field(default_factory=_numbers.__next__)  # keeps the keys of ops apart
+    number: int = field(default_factory=_numbers.__next__)  # distinguishes the keys of ops
 
     def positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """All arguments in schema order, keywords and defaults filled in."""
@@ -97,7 +97,7 @@ def _is_factor(argument: Any, arguments: Sequence[Any]) -> bool:
 
 
 def is_zero(factor: Any) -> bool:
-    """Whether a number that a program passed is 0 for sure."""
+    """Whether a number that a program passed is certainly 0."""
     return isinstance(factor, int | float | complex) and factor == 0
 
 
@@ -127,9 +127,10 @@ def attribute_value(value: Any) -> AttributeValue:
 
 
 def known_int(size: Any) -> int:
-    """A size as an int; a symbolic one as the value it was traced with, 0 (a bound stays a bound) where data decides.
+    """A size as an int: of a symbolic one the value with which it was traced, or 0 if it depends on data, so that a
+    bound stays a bound.
 
-    ``int(size)`` would tie the traced program to this value, or raise.
+    ``int(size)`` would fix the traced program to this value, or raise.
     """
     if isinstance(size, torch.SymInt):
         return int(size.node.hint or 0)

@@ -1,8 +1,8 @@
-"""Not recording what DTensor runs on fake tensors: the first time it meets a call, to learn the shape of its result.
+"""Keeps ops out of recordings that DTensor runs on fake tensors: for each new call, to find the shape of its result.
 
 These ops are no part of the program, and torch does not repeat them. While a recording is open, the context that
-DTensor enters for them (``ShardingPropagator._fake_mode_lock``, which torch has for its own tests) also makes
-recordings of that thread look away.
+DTensor enters for them (``ShardingPropagator._fake_mode_lock``, which torch has for its own tests) also pauses the
+recordings of that thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MODULE: Final = "torch.distributed.tensor._sharding_prop"
 
 
 class _LookingAway(local):
-    """The context. It enters the one that it stands in for too."""
+    """The context. It also enters the one that it replaces."""
 
     def __init__(self, replaced: AbstractContextManager[Any]) -> None:
         self.replaced = replaced

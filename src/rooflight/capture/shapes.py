@@ -1,4 +1,4 @@
-"""What a call was given, as far as it decides which ops run: shapes and settings, not values."""
+"""The arguments of a call, as far as they decide which ops run: shapes and settings, not values."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _DEEPEST = 4
 
 
 def look_of(value: Any, depth: int = 0) -> Any:
-    """Something hashable that is equal for calls of the same shapes. Tensors give shape and dtype, numbers and strings
-    themselves, lists, tuples and dicts what they hold; a cache of keys and values gives its length; anything else only
-    its type.
+    """A hashable value that is equal for calls with the same shapes. It has the shape and dtype of a tensor, the value
+    of a number or string, the items of a list, tuple or dict, the length of a cache of keys and values; of anything
+    else only the type.
     """
     if isinstance(value, torch.Tensor):
-        # a nested one without a shape still has a number of parts
+        # a nested tensor without a shape still has a number of parts
         shape = value.size(0) if value.is_nested and value.layout is torch.strided else tuple(value.shape)
         return (shape, value.dtype)
     if value is None or isinstance(value, bool | int | str):

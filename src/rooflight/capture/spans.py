@@ -1,11 +1,11 @@
 """SpanTimer: how long each module of a running program takes, forward and backward, without recording its ops.
 
 Time is cut at *marks*: where a module begins or ends, where the backward pass reaches the first autograd node that a
-module made, where an optimizer steps and where a phase changes. Each stretch belongs to what the mark before it named,
-so the parts sum to the whole, however calls nest, repeat or are run again by a checkpoint.
+module made, where an optimizer steps and where a phase changes. Each stretch belongs to the mark before it, so the
+parts sum to the whole, however calls nest, repeat or are run again by a checkpoint.
 
 A mark on the host reads its clock. A mark on CUDA records an event on the current stream; the events are read once the
-device has passed them, so nothing waits. Such a span includes what time the device was idle in it.
+device has passed them, so nothing waits. Such a span includes the time in which the device was idle.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _MOST_EVENTS: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where time was spent. The empty module path is outside all modules."""
+    """A part of the program that takes time. The empty module path is outside all modules."""
 
     phase: str
     module: str
@@ -58,8 +58,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spans:
-    """Seconds by place, between two cuts. ``events`` says what ran: calls with the shapes they were given, backward
-    passes, optimizer steps, phases; two steps with the same events did the same.
+    """Seconds by place, between two cuts. ``events`` are the calls with the shapes of their arguments, the backward
+    passes, the optimizer steps and the phases; two steps with equal events did the same work.
     """
 
     by_number: Mapping[int, float]  # the timer's own number of a place, which is faster to look up
@@ -73,15 +73,15 @@ class Spans:
 
     @property
     def wall_s(self) -> float:
-        """Seconds of all places."""
+        """The seconds of all places together."""
         return sum(self.by_number.values())
 
 
 class SpanTimer:
     """Marks the modules of ``models`` (by the prefix of their names) while attached.
 
-    ``paths`` are the qualified names of the modules it times: all of them, but for those inside a compiled one, whose
-    time is that of the compiled module. Its hooks never raise: an error goes to ``on_error``. Only the thread that
+    ``paths`` are the qualified names of the modules it times: all of them except those inside a compiled one, whose
+    time is part of the compiled module's. Its hooks never raise: an error goes to ``on_error``. Only the thread that
     attaches is timed, and on CUDA the threads that run its backward pass.
     """
 
@@ -108,7 +108,7 @@ class SpanTimer:
         self._base = 0
         self._in_backward = False
         self._before_backward = _OUTSIDE
-        self._before_steps: list[int] = []  # of each open Optimizer.step, what it interrupted
+        self._before_steps: list[int] = []  # for each open Optimizer.step: the key that it interrupted
         self._newest: dict[int, int] = {}  # by thread: sequence number of the newest autograd node that has a mark
         self._events: list[Any] = []
         self.last_events: tuple[Any, ...] = ()  # of the step cut last
@@ -125,7 +125,7 @@ class SpanTimer:
         return any(self._phases)
 
     def attach(self) -> None:
-        """Register the hooks and start the clock. Raises RuntimeError if that was done."""
+        """Register the hooks and start the clock. Raises RuntimeError if they are in place."""
         if self._handles:
             raise RuntimeError("already attached: detach() first")
         self._thread = get_ident()
@@ -138,7 +138,7 @@ class SpanTimer:
                 continue
             self._handles.append(module.register_forward_pre_hook(enter, prepend=True, with_kwargs=is_root))
             self._handles.append(module.register_forward_hook(leave, always_call=True))
-        # a compiled step would run them inside, and warn of what they call
+        # a compiled step would run them inside its code, and warn about the functions that they call
         self._handles.append(register_optimizer_step_pre_hook(disable(self._before_optimizer)))
         self._handles.append(register_optimizer_step_post_hook(disable(self._after_optimizer)))
         self._set_phase(current_phase())
@@ -154,8 +154,8 @@ class SpanTimer:
         self._reset()
 
     def cut(self) -> Callable[[], Spans | None]:
-        """End a step here and begin the next. Returns a call that gives the step's spans, None as long as the device
-        has not come that far: ask again later.
+        """End a step here and begin the next. Returns a function that returns the step's spans, or None while the
+        device has not come that far: call it again later.
         """
         self.last_events = events = tuple(self._events)
         self._reset()
@@ -194,7 +194,7 @@ class SpanTimer:
     # -- hooks: every module call pays for them, so they are closures over all they need ------------------------------
 
     def _enter_hook(self, number: int) -> Callable[..., None]:
-        """What runs before each call of a module: its time begins, and what was made for it before is the caller's."""
+        """A hook before each call of a module: its time begins, and nodes made before belong to the caller."""
         forward = _FIRST_MODULE + 2 * number
         stack, thread, mark = self._stack, self._thread, self._marks.mark
         on_cuda, stride, backward_hooks, newest = self.on_cuda, self._stride, self._backward_hooks, self._newest
@@ -210,7 +210,7 @@ class SpanTimer:
                 if not stack:
                     caller = self._begin_call((number, module.training), (args, kwargs), caller)
                 if args and isinstance(given := args[0], _Tensor):
-                    # what the caller computed since the last mark is the caller's in the backward pass too
+                    # ops of the caller since the last mark belong to the caller in the backward pass too
                     node = given.grad_fn
                     if node is not None and (sequence := node._sequence_nr()) > newest.get(ident, -1):
                         newest[ident] = sequence
@@ -222,7 +222,7 @@ class SpanTimer:
         return enter
 
     def _leave_hook(self, number: int) -> Callable[..., None]:
-        """What runs after each call of a module: its caller's time goes on, and its backward pass can be seen."""
+        """A hook after each call of a module: its caller's time continues, and its backward pass gets a mark."""
         stack, thread, mark = self._stack, self._thread, self._marks.mark
         on_cuda, newest, begin_backward = (
             self.on_cuda,
@@ -249,7 +249,7 @@ class SpanTimer:
         return leave
 
     def _begin_call(self, module: tuple[int, bool], given: Any, caller: int) -> int:
-        """The program calls a module, by number and mode. Returns the place that it does so from."""
+        """Note a call of a module, given by number and mode. Returns the place that it is called from."""
         if self._in_backward and _current_graph_task_id() == -1:  # it raised
             self._in_backward = False
             caller = self._before_backward
@@ -258,7 +258,7 @@ class SpanTimer:
         return caller
 
     def _backward_hook(self, place: int) -> Callable[[Any], None]:
-        """What runs right before the node that begins the backward pass of a module's call."""
+        """A hook right before the node that begins the backward pass of a module's call."""
         mark = self._marks.mark
 
         def begin(_gradients: Any) -> None:
@@ -298,7 +298,7 @@ class SpanTimer:
 
     @contextmanager
     def _in_closure(self) -> Iterator[None]:
-        """What an optimizer's closure computes is not the optimizer's."""
+        """Time in the block, in which an optimizer's closure runs, does not count as the optimizer's."""
         before = self._marks.mark(self._base + _OUTSIDE) % self._stride
         try:
             yield
@@ -315,7 +315,7 @@ class SpanTimer:
 
     def _set_phase(self, name: str) -> None:
         try:
-            if name not in self._phases and len(self._phases) >= _MOST_PHASES:  # a name made of a step's number
+            if name not in self._phases and len(self._phases) >= _MOST_PHASES:  # names with the step's number in them
                 name = _MORE_PHASES
             self._base = self._phases.setdefault(name, len(self._phases)) * self._stride
             self._marks.reserve(self._base + self._stride)
@@ -332,7 +332,7 @@ class SpanTimer:
 
 
 def _timed_modules(model: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
-    """Modules that run as themselves, with their names. Hooks inside compiled code would not be called, or break it."""
+    """The modules outside compiled code, with their names. Hooks inside it would not be called, or would break it."""
     inner = model._orig_mod if isinstance(model, OptimizedModule) else model
     yield prefix or type(inner).__name__, model
     if inner is not model or model._compiled_call_impl is not None:
@@ -342,7 +342,9 @@ def _timed_modules(model: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Modu
 
 
 def _first_tensor(output: Any) -> Any:
-    """The first tensor in what a module returned: a tuple, a list, or a dict of transformers; None without one."""
+    """The first tensor of a module's result, which may be a tuple, a list, or a dict of transformers; None if there is
+    none.
+    """
     values = output.values() if isinstance(output, dict) else output if isinstance(output, list | tuple) else ()
     return next((value for value in values if isinstance(value, _Tensor)), None)
 
@@ -350,7 +352,8 @@ def _first_tensor(output: Any) -> Any:
 def _call_before(tensor: Any, node: Any, hook: Callable[[Any], None]) -> None:
     """Have ``hook`` called when the backward pass has come to the node that made ``tensor``.
 
-    What ``register_hook`` does, without the handle to remove the hook again: that takes longer than all the rest.
+    As ``register_hook`` does, but without the handle to remove the hook again: making one takes longer than all the
+    rest.
     """
     if type(tensor) is _Tensor and tensor._backward_hooks is None:
         tensor._backward_hooks = OrderedDict(((_OUR_HOOK, hook),))

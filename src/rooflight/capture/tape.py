@@ -19,7 +19,7 @@ from rooflight.records.signature import OpSignature
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """Storages that some records read and wrote, each once, in order; ``left``: written and not read after that."""
+    """Storages that some records read and wrote, each once, in order; ``left``: those written and not read later."""
 
     read: Sequence[int]
     written: Mapping[int, None]
@@ -27,11 +27,11 @@ class Touched:
 
 
 class Tape:
-    """Append-only columns. Kept to plain arrays of ints, because every recorded op pays for each append.
+    """Append-only columns. They are plain arrays of ints, because every recorded op pays for each append.
 
-    Module, phase, direction and function change less often than ops follow each other, so an op stores one ``context``
-    number for the four. How many storages an op reads and writes goes with its signature; their ids follow each
-    other in ``touched``, those read before those written.
+    Module, phase, direction and function are the same for several ops in a row, so an op stores one ``context`` number
+    for the four. The signature has how many storages an op reads and writes; their ids follow each other in
+    ``touched``, those read before those written.
     """
 
     __slots__ = (
@@ -57,7 +57,7 @@ class Tape:
     )
 
     def __init__(self) -> None:
-        self.keys: dict[tuple[object, ...], int] = {}  # what a reader saw -> number of the signature
+        self.keys: dict[tuple[object, ...], int] = {}  # key made by a reader -> number of the signature
         self._signatures: dict[tuple[int, int, int], tuple[int, OpSignature]] = {}
         self._modules: dict[tuple[str, str], int] = {}  # (path, class) -> number
         self._phases: dict[str, int] = {}
@@ -67,13 +67,13 @@ class Tape:
         self.signatures = array("i")
         self.contexts = array("i")
         self.touched = array("i")
-        self.places = array("q")  # of ``touched``, where the tensor does not begin with its storage
-        self.starts = array("q")  # where it begins, in elements
+        self.places = array("q")  # places in ``touched`` of tensors that do not begin where their storage does
+        self.starts = array("q")  # where those begin, in elements
         self.storage_ids: dict[int, int] = {}  # address of a live storage -> its id
         self.storage_bytes = array("q")
-        self.devices: set[str] = set()  # types of the devices whose tensors were seen: cpu, cuda, meta
+        self.devices: set[str] = set()  # types of devices of the tensors met: cpu, cuda, meta
         self._parents: dict[int, int] = {}  # by child
-        self.timed = array("i")  # records that were timed while they ran, and from when to when
+        self.timed = array("i")  # records that were timed while they ran
         self.starts_ns = array("q")
         self.ends_ns = array("q")
         self.context(self.module("", ""), self.phase(""), int(Direction.FORWARD), self.function(""))
@@ -98,7 +98,7 @@ class Tape:
         return self._functions.setdefault(name, len(self._functions))
 
     def context(self, module: int, phase: int, direction: int, function: int) -> int:
-        """The number that stands for a module, phase, direction and function together."""
+        """The number of a module, phase, direction and function together."""
         key = (module, phase, direction, function)
         number = self._contexts.get(key)
         if number is None:
@@ -108,13 +108,13 @@ class Tape:
         return number
 
     def signature(self, op: OpSignature, reads: int, writes: int) -> int:
-        """The number of a signature whose calls touch so many storages."""
-        # by identity, for hashing a signature takes longer than making one; equal ones become one in session()
+        """The number of a signature whose calls touch that many storages."""
+        # by identity, since hashing a signature takes longer than making one; equal ones become one in session()
         known = self._signatures.setdefault((id(op), reads, writes), (len(self._signatures), op))
         return known[0]
 
     def new_storage(self, address: int, nbytes: int, holder: object) -> int:  # noqa: ARG002 - a watched tape needs it
-        """Give the storage that now lives at ``address`` an id of its own; ``holder`` is a tensor in it."""
+        """Give the storage that is now at ``address`` an id of its own; ``holder`` is a tensor in it."""
         number = len(self.storage_bytes)
         self.storage_bytes.append(nbytes if type(nbytes) is int else known_int(nbytes))
         self.storage_ids[address] = number
@@ -124,10 +124,10 @@ class Tape:
         """An outermost module is called."""
 
     def call_ends(self) -> None:
-        """It has returned, or raised, and its caller has what it gives."""
+        """The outermost module has returned or raised, and its caller has its results."""
 
     def around(self, reader: Callable[..., None], *, resizes: bool) -> Callable[..., None]:  # noqa: ARG002
-        """What is to be called in place of a reader of this tape, whose op may resize what it is given."""
+        """The function to call instead of a reader of this tape; ``resizes``: the op may resize its arguments."""
         return reader
 
     def append(
@@ -155,7 +155,7 @@ class Tape:
         return len(self.signatures) - 1
 
     def mend(self) -> None:
-        """Take out the half of a record that an interrupt let through: one counts once its signature is there."""
+        """Remove the part of a record that an interrupt left: a record counts once its signature is on the tape."""
         count = len(self.signatures)
         if len(self.contexts) > count:
             table = [reads + writes for _, reads, writes in self._signatures]
@@ -189,7 +189,7 @@ class Tape:
         return Touched(list(read), written, list(left))
 
     def ops_since(self, first: int) -> list[OpSignature]:
-        """The ops of the records from number ``first`` on, without those that others account for."""
+        """The ops of the records from number ``first`` on, without those that have a parent."""
         table = [op for _, op in self._signatures.values()]
         parents = self._parents
         return [table[self.signatures[index]] for index in range(first, len(self)) if index not in parents]
@@ -249,7 +249,7 @@ class Tape:
         )
 
     def _distinct_signatures(self) -> tuple[dict[OpSignature, int], Int32]:
-        """The signatures of the session with their numbers there, and the number there of each of the tape's."""
+        """The session's signatures with their numbers, and for each signature of the tape its number in the session."""
         by_id: dict[int, int] = {}
         distinct: dict[OpSignature, int] = {}
         unique = array("i")
@@ -261,9 +261,9 @@ class Tape:
         return distinct, np.array(unique, dtype=np.int32)
 
     def _measurement(self, parent: Int32) -> Measurement:
-        """The times taken while recording: one row. A record that accounts for others takes the sum of theirs.
+        """The times taken while recording: one row. The time of a record with children is the sum of theirs.
 
-        A collective has none: its op returns once it is queued.
+        A collective has no time: its op returns once it is queued.
         """
         timed = np.array(self.timed, dtype=np.int64)
         starts, ends = np.array(self.starts_ns, dtype=np.int64), np.array(self.ends_ns, dtype=np.int64)
