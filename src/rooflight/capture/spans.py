@@ -33,6 +33,7 @@ from rooflight.capture.marks import CudaMarks, HostMarks, Marks
 from rooflight.capture.modules import module_name
 from rooflight.capture.phases import current_phase, subscribe, unsubscribe
 from rooflight.capture.shapes import look_of
+from rooflight.capture.timed_calls import compiled_code
 from rooflight.records.record import Direction
 
 _OUTSIDE: Final = 0
@@ -133,7 +134,7 @@ class SpanTimer:
         for number, (_, module, is_root) in enumerate(self._modules):
             # prepended: torch calls leave even if a hook before enter raised
             enter, leave = self._enter_hook(number), self._leave_hook(number)
-            if module._compiled_call_impl is not None:
+            if compiled_code(module) is not None:
                 self._handles.append(CompiledCall(module, enter, leave))
                 continue
             self._handles.append(module.register_forward_pre_hook(enter, prepend=True, with_kwargs=is_root))
@@ -335,7 +336,7 @@ def _timed_modules(model: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Modu
     """The modules outside compiled code, with their names. Hooks inside it would not be called, or would break it."""
     inner = model._orig_mod if isinstance(model, OptimizedModule) else model
     yield prefix or type(inner).__name__, model
-    if inner is not model or model._compiled_call_impl is not None:
+    if inner is not model or compiled_code(model) is not None:
         return
     for name, child in model.named_children():
         yield from _timed_modules(child, module_name(prefix, name))

@@ -1,6 +1,6 @@
-"""Hooks that open a profiler's buckets around the modules of a model, and take themselves out again.
+"""Timers around the modules of a model, and around functions that they call, which take themselves out again.
 
-In code that torch.compile traces hooks and timers are left out: it stays whole, and is one bucket (``compiled``).
+In code that torch.compile traces they are left out: it stays whole, and is one bucket (``compiled``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from weakref import WeakSet
 import torch
 from torch.compiler import is_compiling
 
-from rooflight.capture.compiled_calls import CompiledCall
+from rooflight.capture.timed_calls import TimedCall
 from rooflight.inference.module_buckets import COMPILED, Placed, placed_modules
 
 if TYPE_CHECKING:
@@ -74,15 +74,9 @@ class ModelHooks:
             self._handles.pop().remove()
 
     def _hook(self, placed: Placed) -> None:
-        module = placed.module
         # in a place of its own, a class's name or a user's bucket cannot be read as that of the engine's domain
-        enter, leave = _around(self._profiler.cuda_bucket_timer, f"model.{placed.bucket}")
-        if module._compiled_call_impl is not None:
-            self._handles.append(CompiledCall(module, enter, leave))
-            return
-        # prepended: torch calls leave even if a hook before enter raised
-        self._handles.append(module.register_forward_pre_hook(enter, prepend=True))
-        self._handles.append(module.register_forward_hook(leave, always_call=True))
+        label = f"model.{placed.bucket}"
+        self._handles.append(TimedCall(placed.module, self._profiler, self._profiler.timers_of_model, label))
 
     def _time_functions(self, files: Iterable[str], names: Iterable[str], caller: str, bucket: str) -> None:
         for file in files:
@@ -111,20 +105,6 @@ class ModelHooks:
                 f"attach_model: torch.compile made parts of {type(model).__name__} one: each is timed as a whole, in "
                 f"bucket {COMPILED}"
             )
-
-
-def _around(timer: Callable[[str], Any], label: str) -> tuple[Callable[..., None], Callable[..., None]]:
-    """What opens a bucket before a module runs, and closes it after."""
-
-    def enter(_module: Any, *_args: Any) -> None:
-        if not is_compiling():
-            timer(label).__enter__()
-
-    def leave(_module: Any, *_args: Any) -> None:
-        if not is_compiling():
-            timer(label).__exit__(None, None, None)
-
-    return enter, leave
 
 
 _shared: Final[dict[tuple[str, str], tuple[Any, Any, list[Profiler]]]] = {}

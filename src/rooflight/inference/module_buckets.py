@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from rooflight.capture.timed_calls import compiled_code
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -165,7 +167,7 @@ class _Walk:
 
 def is_compiled(module: Any) -> bool:
     """Whether torch.compile wraps a module, or compiled it in place."""
-    return type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
+    return type(module).__name__ == "OptimizedModule" or compiled_code(module) is not None
 
 
 def _has_adapter(module: nn.Module) -> bool:

@@ -79,6 +79,7 @@ class Profiler:
             Labels(self._bucket, Domain.MODEL, self.problems.note),
             Labels(self._bucket, Domain.ENGINE, self.problems.note),
         )
+        self.timers_of_model = self._labels[0]
         any_on = self.cfg.model_profiling or self.cfg.engine_profiling
         self._publish: Callable[[Any], None] | None = None
         self._published = self._labels if any_on else None
@@ -88,7 +89,7 @@ class Profiler:
         self._barrier = self.cfg.dist_barrier
         self._step: Timer = OFF if self.disabled and not self._barrier else _Step(self)
         self._depth = 0
-        self._measuring = False
+        self.measuring = False
         self._told = Told(self.cfg.kv_len_reduce, self.problems)
         self._begin: Callable[[], Place] | None = None  # while a run is measured
         self._before: Callable[[], None] | None = None
@@ -139,7 +140,7 @@ class Profiler:
         try:
             if self._depth:
                 self.problems.note("end_run() inside a step: that step was not measured")
-                if self._measuring and self._meter is not None:
+                if self.measuring and self._meter is not None:
                     self._meter.stop()
                 self._leave()
                 self._told.forget()
@@ -173,7 +174,7 @@ class Profiler:
         """The number of tokens accepted in the open step: a number, or a tensor of one. A tensor on a device is read
         when its step is.
         """
-        if self._measuring:
+        if self.measuring:
             self._told.tokens = n if type(n) is int else self._copied(n)
         else:
             self._not_in_step("set_step_tokens")
@@ -182,7 +183,7 @@ class Profiler:
         """The KV-cache length at the start of the open step: a number, or those of the batch in a list, array or
         tensor, which ``cfg.kv_len_reduce`` makes one. A tensor on a device is read when its step is.
         """
-        if self._measuring:
+        if self.measuring:
             self._told.length = kv_len if type(kv_len) is int else self._copied(kv_len)
         else:
             self._not_in_step("set_step_seq_len")
@@ -193,7 +194,7 @@ class Profiler:
         ``depth`` may be one number for all). Of a tree ``proposed`` are all nodes, and ``depth`` is the length of its
         longest path. A step in which this is called is *speculative*; its tokens are set with ``set_step_tokens``.
         """
-        if self._measuring:
+        if self.measuring:
             self._told.drafts = (self._copied(proposed), self._copied(accepted), self._copied(depth))
         else:
             self._not_in_step("set_step_speculation")
@@ -202,7 +203,7 @@ class Profiler:
         """The open step is a ``"prefill"`` or ``"mixed"`` step, kept apart, instead of a ``"decode"`` step; or it is no
         step (``"idle"``): its time is in the gap.
         """
-        if self._measuring and self._meter is not None:
+        if self.measuring and self._meter is not None:
             self._told.set_phase(phase)
         else:
             self._not_in_step("set_step_phase")
@@ -218,7 +219,7 @@ class Profiler:
     def activate(self, publish: Callable[[Any], None] | None) -> None:
         """Call ``publish`` with the timers of both domains when a step begins, and with None when it ends."""
         self._publish = publish
-        if publish is not None and self._measuring:
+        if publish is not None and self.measuring:
             publish(self._published)
 
     # -- requests -----------------------------------------------------------------------------------------------------
@@ -262,7 +263,7 @@ class Profiler:
 
     def in_bucket(self, name: str) -> bool:
         """Whether the bucket of the model that was opened last in the open step, and is still open, is ``name``."""
-        return self._measuring and self._meter is not None and self._meter.in_bucket(name)
+        return self.measuring and self._meter is not None and self._meter.in_bucket(name)
 
     # -- results ------------------------------------------------------------------------------------------------------
 
@@ -340,7 +341,7 @@ class Profiler:
             self._wait_for_ranks()
 
     def _leave(self) -> None:
-        self._measuring = False
+        self.measuring = False
         if self._publish is not None:
             self._publish(None)
 
@@ -379,7 +380,7 @@ class Profiler:
             self.problems.note(f"{call}() outside of a measured step was ignored")
 
     def _timer(self, place: int, label: str) -> Timer:
-        if not self._measuring:
+        if not self.measuring:
             return OFF  # type: ignore[no-any-return]
         labels = self._labels[place]
         try:
@@ -456,7 +457,7 @@ class _Step:
         try:
             if prof._before is not None:
                 prof._before()
-            prof._measuring = True
+            prof.measuring = True
             if prof._publish is not None:
                 prof._publish(prof._published)
             prof._begun = begin()
@@ -467,13 +468,13 @@ class _Step:
     def __exit__(self, kind: object, _error: object, _trace: object) -> None:
         prof = self._profiler
         run, meter = prof._run, prof._meter
-        if prof._depth != 1 or not prof._measuring or run is None or meter is None:
+        if prof._depth != 1 or not prof.measuring or run is None or meter is None:
             prof._exit_unmeasured(raised=kind is not None)
             return
         prof._depth = 0
         try:
             ended = meter.end()
-            prof._measuring = False
+            prof.measuring = False
             if prof._publish is not None:
                 prof._publish(None)
             pending = prof._pending
