@@ -1,9 +1,9 @@
-"""BucketLog: how long the buckets of a step take, at the least cost to the step: it only notes what opens and closes.
+"""BucketLog: how long the buckets of a step take. It only notes openings and closings, which costs the step least.
 
-In a step each of them appends a stamp and a number to one list. Which buckets were open when is worked out afterwards
-(``capture/bucket_states.py``), once for all steps that opened and closed the same buckets in the same order, as decode
-steps do. Between heavy ops the processor has little of this code in its caches, so that each line of Python and each
-object that it touches counts: with sums and states kept in the step a bucket took more than twice as long.
+Each opening and each closing appends a stamp and a number to one list. The open buckets at each time are computed after
+the step (``capture/bucket_states.py``), once for all steps that opened and closed the same buckets in the same order,
+as decode steps do. Between heavy ops the processor has little of this code in its caches, so each line of Python and
+each object that it touches counts: with sums and states kept in the step, a bucket took more than twice as long.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BEGIN: Final = -2
 _END: Final = -1
 _MOST_PLANS: Final = 64
 _LONGEST_PLAN: Final = 1 << 14
-_MOST_READ: Final = 1 << 10  # entries that were read and are still there
+_MOST_READ: Final = 1 << 10  # entries that were read and are not yet deleted
 
 
 Calls = tuple[tuple[tuple[str, str], int], ...]
@@ -31,7 +31,7 @@ Calls = tuple[tuple[tuple[str, str], int], ...]
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What a sequence of keys means: the state after each, how often each bucket was opened, and what stayed open."""
+    """The result of a sequence of keys: the state after each, how often each bucket was opened, and those left open."""
 
     states: list[int]
     calls: Calls
@@ -39,11 +39,11 @@ class _Plan:
 
 
 class BucketLog:
-    """Times steps, and the buckets of ``domains`` in them, by ``stamps``, which have the clock.
+    """Times steps, and the buckets of ``domains`` in them, by the clock of ``stamps``.
 
-    ``on_problem`` gets a sentence for each call that cannot be what the program meant: a bucket opened in another
-    thread than the step's, left open at its end. ``on_failure`` gets one when the clock fails in a bucket, after which
-    the step is not complete. ``wait``: if given, buckets call it before they read the clock.
+    ``on_problem`` is called with a sentence about each likely mistake: a bucket opened in another thread than the
+    step's, a bucket left open at its end. ``on_failure`` is called with one when the clock fails in a bucket, after
+    which the step is not complete. ``wait``: if given, buckets call it before they read the clock.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class BucketLog:
         self._before: Any = None  # the stamp at the end of the step that was read last
 
     def bucket(self, domain: str, name: str) -> Bucket:
-        """The bucket of a domain that has a name: always the same one."""
+        """The bucket with this name in a domain: the same one on every call."""
         return self._states.bucket(domain, name)
 
     def times(self, by_state: Sequence[int]) -> dict[str, DomainTimes]:
@@ -76,7 +76,7 @@ class BucketLog:
         return self._states.divided(by_state, domain, names)
 
     def in_bucket(self, name: str) -> bool:
-        """Whether the bucket opened last of those open in the open step has a name."""
+        """Whether the bucket opened last, of those open in the open step, has this name."""
         closed: Counter[int] = Counter()
         for key in self._pen.newest_keys():
             number = key >> 1
@@ -89,7 +89,7 @@ class BucketLog:
         return False
 
     def stop(self) -> None:
-        """Give the open step up: it cannot be read."""
+        """Give up the open step: it cannot be read."""
         self._pen.stop()
 
     def read(self, begun: int, ended: int) -> tuple[Found, Calls] | None:
@@ -121,11 +121,11 @@ class BucketLog:
         return tuple(found.items()), plan.calls
 
     def forget(self, ended: int) -> None:
-        """Steps up to this one were read, or are not to be."""
+        """Forget the steps up to this one: they were read, or will not be."""
         self._pen.forget(ended)
 
     def lose(self) -> None:
-        """A step is not read: what is before the next one is no gap between two that were."""
+        """Leave out a step: the time before the next one is then no gap between two steps that were read."""
         self._before = None
 
     def _new_plan(self, keys: tuple[int, ...]) -> _Plan:
@@ -156,7 +156,7 @@ class BucketLog:
             )
 
     def _fail(self, error: Exception) -> None:
-        """The clock failed: no more buckets are timed."""
+        """Stop timing buckets, because the clock failed."""
         self._pen.stop()
         self._on_failure(f"timing ended after an error: {type(error).__name__}: {error}")
 
@@ -164,8 +164,8 @@ class BucketLog:
 class _Pen:
     """Writes the log: by turns a stamp and a key. ``kind`` is the class of its buckets.
 
-    What runs in a step are closures, and a class made for this log: a cell is found with fewer accesses to memory than
-    an attribute of an attribute.
+    The functions that run in a step are closures, and methods of a class made for this log, because a cell is found
+    with fewer accesses to memory than an attribute of an attribute.
     """
 
     def __init__(

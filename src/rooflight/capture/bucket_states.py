@@ -1,9 +1,9 @@
-"""BucketStates: which *buckets*, named parts of a step, are open together, and their times from those of each state.
+"""BucketStates: the sets of *buckets*, named parts of a step, that are open together, and the times that follow.
 
 Time is cut where a step begins and ends, and where a bucket opens and closes. Between two cuts the *state* is which
-buckets are open. From the time in each state follow, for each domain (``"model"``, ``"engine"``) by itself:
+buckets are open. The time in each state gives, for each domain (``"model"``, ``"engine"``) separately:
 
-- *exclusive* time of a bucket: time in which it was the one opened last of those open in its domain;
+- *exclusive* time of a bucket: time in which, of the open buckets of its domain, it was the one opened last;
 - *inclusive* time: time in which it was open, however often it was re-entered, each moment once;
 - *unattributed* time: no bucket of the domain was open.
 
@@ -23,7 +23,7 @@ IN_STEP: Final = 1
 """The state in a step while no bucket is open."""
 
 MORE_BUCKETS: Final = "(more buckets)"
-"""The bucket of every name after the first 256, as of a program that puts a step's number in them."""
+"""The bucket of every name after the first 256, for instance of a program that puts the step's number in names."""
 
 _MOST_BUCKETS: Final = 256
 _MOST_STATES: Final = 4096
@@ -31,7 +31,7 @@ _MOST_STATES: Final = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DomainTimes:
-    """Nanoseconds by name of bucket, and those of none. ``exclusive_ns`` and ``unattributed_ns`` sum to the whole."""
+    """Nanoseconds by name of bucket, and in no bucket. ``exclusive_ns`` and ``unattributed_ns`` sum to the step."""
 
     exclusive_ns: Mapping[str, int]
     inclusive_ns: Mapping[str, int]
@@ -39,7 +39,7 @@ class DomainTimes:
 
 
 class Bucket:
-    """One bucket: ``with bucket:`` times what runs inside. Can be nested in itself. Never raises.
+    """One bucket: ``with bucket:`` times the block. Can be nested in itself. Never raises.
 
     ``opens`` and ``closes`` are numbers that no other bucket of its timer has.
     """
@@ -72,7 +72,7 @@ class BucketStates:
         self._by_name: dict[str, dict[str, Bucket]] = {domain: {} for domain in domains}
         self._by_number: list[Bucket] = []
         self._after: dict[tuple[int, int], int] = {}  # by state and number of a bucket that is opened in it
-        # what is open in each state, in the order of opening: for each domain no name twice
+        # the open buckets of each state, in the order of opening; no name twice in a domain
         self._states: list[tuple[Bucket, ...]] = [(), ()]
         self._numbers: dict[tuple[Bucket, ...], int] = {(): IN_STEP}
 
@@ -80,7 +80,7 @@ class BucketStates:
         return len(self._states)
 
     def bucket(self, domain: str, name: str) -> Bucket:
-        """The bucket of a domain that has a name: always the same one."""
+        """The bucket with this name in a domain: the same one on every call."""
         buckets = self._by_name[domain]
         if len(buckets) >= _MOST_BUCKETS and name not in buckets:
             name = MORE_BUCKETS
@@ -102,8 +102,8 @@ class BucketStates:
         return after
 
     def closed(self, opened: Opened, state: int, bucket: Bucket) -> int:
-        """Close the bucket that was opened last of those that are ``bucket``. Returns the state after it: those opened
-        after it stay open; the same state if it is not open.
+        """Close the last opening of ``bucket``. Returns the state after it: buckets opened after it stay open. If it is
+        not open, that is the same state.
         """
         if opened and opened[-1][0] is bucket:
             return opened.pop()[1]
@@ -143,7 +143,7 @@ class BucketStates:
             inclusive: dict[str, int] = {}
             unattributed = 0
             for state, opened in enumerate(self._states[IN_STEP:], start=IN_STEP):
-                nanoseconds = by_state[state] if state < len(by_state) else 0  # states that no time was spent in
+                nanoseconds = by_state[state] if state < len(by_state) else 0  # states in which no time was spent
                 names = [bucket.name for bucket in opened if bucket.domain == domain]
                 for name in names:
                     inclusive[name] = inclusive.get(name, 0) + nanoseconds
@@ -156,8 +156,8 @@ class BucketStates:
         return found
 
     def divided(self, by_state: Sequence[int], domain: str, names: Iterable[str]) -> dict[str, int]:
-        """Nanoseconds by which of the buckets ``names`` was opened last of those open, whatever else was: the exclusive
-        times of a domain that had no other bucket. Names that never were opened are not in it.
+        """The exclusive times that the buckets ``names`` would have if their domain had no others, in nanoseconds.
+        Names that were never opened are left out.
         """
         wanted = set(names)
         found: dict[str, int] = {}

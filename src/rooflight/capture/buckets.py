@@ -1,7 +1,7 @@
 """BucketTimer: marks (``capture/marks.py``) where a program opens and closes the buckets of a step.
 
-A mark's key is a *state*: which buckets are open (``capture/bucket_states.py``). So a mark knows, while the step runs,
-in which buckets it is. Where nothing but time is asked for, ``capture/bucket_log.py`` costs the step less.
+A mark's key is a *state*: which buckets are open (``capture/bucket_states.py``). So the open buckets of a mark are
+known while the step runs. Where only times are needed, ``capture/bucket_log.py`` costs the step less.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from rooflight.capture.marks import Found, Marks
 class BucketTimer:
     """Cuts steps, and the buckets of ``domains`` in them, by ``marks``.
 
-    ``on_problem`` gets a sentence for each call that cannot be what the program meant: a bucket opened in another
-    thread than the step's, left open at its end, or an error of the marks.
+    ``on_problem`` is called with a sentence about each likely mistake: a bucket opened in another thread than the
+    step's, a bucket left open at its end, an error of the marks.
     """
 
     def __init__(self, marks: Marks, domains: Iterable[str], on_problem: Callable[[str], None]) -> None:
@@ -31,7 +31,7 @@ class BucketTimer:
         marks.start(len(self._states))
 
     def bucket(self, domain: str, name: str) -> Bucket:
-        """The bucket of a domain that has a name: always the same one."""
+        """The bucket with this name in a domain: the same one on every call."""
         return self._states.bucket(domain, name)
 
     def innermost(self, domain: str, state: int) -> str | None:
@@ -43,14 +43,14 @@ class BucketTimer:
         return self._states.times(by_state)
 
     def begin(self) -> None:
-        """A step begins, in this thread."""
+        """Begin a step, in this thread."""
         self.open.clear()
         self.thread = get_ident()
         self._mark(IN_STEP)
 
     def end(self) -> Callable[[], Found | None]:
-        """The step ends. Returns a call that gives its nanoseconds by state, and under ``OUTSIDE`` those between the
-        step before and this one; None while the device has not come that far.
+        """End the step. Returns a function that returns its nanoseconds by state, and under ``OUTSIDE`` those between
+        the previous step and this one; None while the device has not come that far.
         """
         read = self._marks.cut(OUTSIDE)
         self.thread = 0
@@ -60,7 +60,7 @@ class BucketTimer:
         return read
 
     def change(self, bucket: Bucket, *, opens: bool) -> None:
-        """A bucket opens or closes."""
+        """Open or close a bucket."""
         if get_ident() != self.thread:
             if self.thread and opens:
                 self._on_problem(

@@ -1,4 +1,4 @@
-"""Stamps: points in time that are taken in a step and read after it, when reading costs the step nothing."""
+"""Stamps: points in time that are taken in a step and read after it, so that reading costs the step nothing."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rooflight.machine.clocks import CudaDevice, Device
 
 
 class Stamps(Protocol):
-    """Where a clock's points in time come from."""
+    """A source of points in time."""
 
     @property
     def stamp(self) -> Callable[[], Any]:
-        """Take one now. None where there is no time: in a CUDA graph that is being captured."""
+        """Take one now. None while a CUDA graph is captured, since its ops have no time."""
 
     def passed(self, stamp: Any) -> bool:
         """Whether a stamp can be read."""
@@ -25,7 +25,7 @@ class Stamps(Protocol):
         """Nanoseconds from each stamp to the next."""
 
     def release(self, stamps: Sequence[Any]) -> None:
-        """These will not be read again."""
+        """Release stamps that will not be read again."""
 
 
 class HostStamps:
@@ -35,7 +35,7 @@ class HostStamps:
         self.stamp = clock
 
     def passed(self, _stamp: int) -> bool:
-        """It is known at once."""
+        """Always: a number can be read at once."""
         return True
 
     def between_ns(self, stamps: Sequence[int]) -> Iterable[int]:
@@ -49,8 +49,8 @@ class HostStamps:
 class CudaStamps:
     """CUDA events on the current stream, known once the device has passed them. Nothing ever waits for it.
 
-    Events are used again when they were released, so that their number stays that of a few steps. ``device`` makes
-    them; tests put one in its place whose time they set.
+    Events are reused after they are released, so that there are no more of them than a few steps need. ``device`` makes
+    the events; tests pass one whose time they set.
     """
 
     def __init__(self, device: Device | None = None) -> None:
@@ -58,7 +58,7 @@ class CudaStamps:
         self._free: list[Any] = []
 
     def stamp(self) -> Any:
-        """An event that is queued now; None while a graph is captured, whose replay has no stamps."""
+        """An event that is queued now; None while a graph is captured, since its replays have no stamps."""
         if self._device.is_capturing():
             return None
         event = self._free.pop() if self._free else self._device.event()
@@ -66,7 +66,7 @@ class CudaStamps:
         return event
 
     def passed(self, stamp: Any) -> bool:
-        """Whether the device has come so far."""
+        """Whether the device has passed it."""
         return bool(stamp.query())
 
     def between_ns(self, stamps: Sequence[Any]) -> Iterable[int]:
@@ -74,5 +74,5 @@ class CudaStamps:
         return [round(one.elapsed_time(other) * 1e6) for one, other in pairwise(stamps)]
 
     def release(self, stamps: Sequence[Any]) -> None:
-        """Use these events again."""
+        """Reuse these events."""
         self._free.extend(stamps)
