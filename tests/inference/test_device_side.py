@@ -6,7 +6,7 @@ import pytest
 from fake_device import FakeDevice
 
 from rooflight.inference import Profiler, cpu_bucket_timer, cuda_bucket_timer
-from rooflight.inference.profiler import _MOST_PENDING
+from rooflight.inference.step_context import MOST_PENDING
 
 
 def step(bench, nanoseconds, tokens=1):
@@ -54,11 +54,11 @@ def test_a_device_that_never_comes_loses_steps_and_says_so(make):
     device = FakeDevice()
     bench = make(device, strict_sync=False)
     bench.profiler.begin_run()
-    for _ in range(_MOST_PENDING + 10):
+    for _ in range(MOST_PENDING + 10):
         step(bench, 5)
     bench.profiler.end_run()
     summary = bench.summary()
-    assert summary["stats"]["steps"] == _MOST_PENDING
+    assert summary["stats"]["steps"] == MOST_PENDING
     assert summary["runs"][0]["meta"]["steps_lost"] == 10
     assert any("steps behind" in problem for problem in summary["problems"])
 

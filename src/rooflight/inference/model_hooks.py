@@ -76,7 +76,7 @@ class ModelHooks:
     def _hook(self, placed: Placed) -> None:
         # in a place of its own, a class's name or a user's bucket cannot be read as that of the engine's domain
         label = f"model.{placed.bucket}"
-        self._handles.append(TimedCall(placed.module, self._profiler, self._profiler.timers_of_model, label))
+        self._handles.append(TimedCall(placed.module, self._profiler.step, self._profiler.timers_of_model, label))
 
     def _time_functions(self, files: Iterable[str], names: Iterable[str], caller: str, bucket: str) -> None:
         for file in files:

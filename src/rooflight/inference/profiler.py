@@ -12,33 +12,28 @@ import os
 import sys
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from rooflight.inference.config import Domain, ProfilerConfig, given_in
 from rooflight.inference.kv_length import LengthBins, token_count
-from rooflight.inference.meter import Meter, Place
+from rooflight.inference.meter import Meter
 from rooflight.inference.problems import Problems
-from rooflight.inference.ranks import barrier, rank_and_world
+from rooflight.inference.ranks import rank_and_world
 from rooflight.inference.results import Results, run_line
 from rooflight.inference.run_names import folder_name, generate_run_name
 from rooflight.inference.saving import print_line, save_config_of, save_results
 from rooflight.inference.serving import Objectives, Requests
+from rooflight.inference.step_context import StepContext
 from rooflight.inference.steps import Run
 from rooflight.inference.timers import OFF, Labels, Timer
-from rooflight.inference.told import Kept, Told
+from rooflight.inference.told import Told
 from rooflight.machine.clocks import CudaDevice, Device
 
 if TYPE_CHECKING:
     from rooflight.inference.model_hooks import ModelHooks
-
-_BATCH: Final = (
-    32  # steps taken together: after a step of real work this code is in no cache, and costs ten times as much
-)
-_MOST_PENDING: Final = 1024  # steps that the device may lag behind before one is given up
 
 _log = logging.getLogger("rooflight")
 
@@ -81,20 +76,19 @@ class Profiler:
         )
         self.timers_of_model = self._labels[0]
         any_on = self.cfg.model_profiling or self.cfg.engine_profiling
-        self._publish: Callable[[Any], None] | None = None
-        self._published = self._labels if any_on else None
         self._runs_begun = 0
-        self._run: Run | None = None
         self._warming_up = False
-        self._barrier = self.cfg.dist_barrier
-        self._step: Timer = OFF if self.disabled and not self._barrier else _Step(self)
-        self._depth = 0
-        self.measuring = False
         self._told = Told(self.cfg.kv_len_reduce, self.problems)
-        self._begin: Callable[[], Place] | None = None  # while a run is measured
-        self._before: Callable[[], None] | None = None
-        self._begun: Place = 0
-        self._pending: deque[tuple[Run, Place, Place, Kept]] = deque()
+        self.step = StepContext(
+            self._told,
+            self.results,
+            self.problems,
+            clock=clock,
+            barrier=self.cfg.dist_barrier,
+            published=self._labels if any_on else None,
+            on_unmeasured=self._outside_of_runs,
+        )
+        self._context: Timer = OFF if self.disabled and not self.cfg.dist_barrier else self.step
         objectives = Objectives(self.cfg.slo_ttft_ms, self.cfg.slo_tpot_ms, self.cfg.slo_e2e_ms)
         self.requests = Requests(clock, objectives, self.problems)
         self._saved_steps = 0
@@ -112,7 +106,7 @@ class Profiler:
         if self.disabled:
             return
         try:
-            if self._run is not None or self._warming_up:
+            if self.step.run is not None or self._warming_up:
                 self.problems.note("begin_run() while a run was open: it was ended there")
                 self.end_run()
             number, self._runs_begun = self._runs_begun, self._runs_begun + 1
@@ -120,7 +114,7 @@ class Profiler:
             if self._warming_up:
                 return
             meter = self._meter_now()
-            self._run = Run(
+            run = Run(
                 number=number,
                 label=str(label)[:200],
                 batch=self._batch(bsz),
@@ -128,8 +122,7 @@ class Profiler:
                 clock=meter.clock,
                 bins=LengthBins(self.cfg.kv_bins),
             )
-            self._before = self._before_step if self._barrier or meter.waits else None
-            self._begin = meter.begin
+            self.step.measure(run, meter)
         except Exception as error:
             self.problems.error("begin_run", error)
 
@@ -138,26 +131,19 @@ class Profiler:
         if self.disabled:
             return
         try:
-            if self._depth:
+            if self.step.is_open:
                 self.problems.note("end_run() inside a step: that step was not measured")
-                if self.measuring and self._meter is not None:
-                    self._meter.stop()
-                self._leave()
-                self._told.forget()
-                self._depth = 0
+                self.step.give_up()
             if self._warming_up:
                 self._warming_up = False
                 self.results.warmup_runs += 1
                 return
-            run, self._run, self._begin = self._run, None, None
+            run, meter = self.step.run, self.step.meter
             if run is None:
                 self.problems.note("end_run() without begin_run(): nothing was ended")
                 return
-            meter = self._meter
             assert meter is not None
-            if self._pending:
-                self._drain(meter)
-                self._take(meter, all_of_them=True)
+            self.step.end_run()
             pack = self.results.finish(run, meter)
             if self.cfg.print_per_run:
                 print_line(run_line(pack))
@@ -168,13 +154,13 @@ class Profiler:
 
     def step_timing_ctx(self) -> Timer:
         """A context around one step. Outside of a run, and in warm-up runs, it measures nothing."""
-        return self._step
+        return self._context
 
     def set_step_tokens(self, n: Any) -> None:
         """The number of tokens accepted in the open step: a number, or a tensor of one. A tensor on a device is read
         when its step is.
         """
-        if self.measuring:
+        if self.step.measuring:
             self._told.tokens = n if type(n) is int else self._copied(n)
         else:
             self._not_in_step("set_step_tokens")
@@ -183,7 +169,7 @@ class Profiler:
         """The KV-cache length at the start of the open step: a number, or those of the batch in a list, array or
         tensor, which ``cfg.kv_len_reduce`` makes one. A tensor on a device is read when its step is.
         """
-        if self.measuring:
+        if self.step.measuring:
             self._told.length = kv_len if type(kv_len) is int else self._copied(kv_len)
         else:
             self._not_in_step("set_step_seq_len")
@@ -194,7 +180,7 @@ class Profiler:
         ``depth`` may be one number for all). Of a tree ``proposed`` are all nodes, and ``depth`` is the length of its
         longest path. A step in which this is called is *speculative*; its tokens are set with ``set_step_tokens``.
         """
-        if self.measuring:
+        if self.step.measuring:
             self._told.drafts = (self._copied(proposed), self._copied(accepted), self._copied(depth))
         else:
             self._not_in_step("set_step_speculation")
@@ -203,7 +189,7 @@ class Profiler:
         """The open step is a ``"prefill"`` or ``"mixed"`` step, kept apart, instead of a ``"decode"`` step; or it is no
         step (``"idle"``): its time is in the gap.
         """
-        if self.measuring and self._meter is not None:
+        if self.step.measuring and self._meter is not None:
             self._told.set_phase(phase)
         else:
             self._not_in_step("set_step_phase")
@@ -218,16 +204,14 @@ class Profiler:
 
     def activate(self, publish: Callable[[Any], None] | None) -> None:
         """Call ``publish`` with the timers of both domains when a step begins, and with None when it ends."""
-        self._publish = publish
-        if publish is not None and self.measuring:
-            publish(self._published)
+        self.step.activate(publish)
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def begin_request(self, request_id: Hashable, prompt_tokens: int | None = None) -> None:
         """A request arrives, in an open run. Requests of warm-up runs are not measured."""
         if not self.disabled:
-            self.requests.begin(request_id, prompt_tokens, self._run, warming_up=self._warming_up)
+            self.requests.begin(request_id, prompt_tokens, self.step.run, warming_up=self._warming_up)
 
     def request_tokens(self, request_id: Hashable, n: Any = 1) -> None:
         """``n`` tokens are delivered to a request now, all at once: a number, on the host."""
@@ -263,7 +247,7 @@ class Profiler:
 
     def in_bucket(self, name: str) -> bool:
         """Whether the bucket of the model that was opened last in the open step, and is still open, is ``name``."""
-        return self.measuring and self._meter is not None and self._meter.in_bucket(name)
+        return self.step.measuring and self._meter is not None and self._meter.in_bucket(name)
 
     # -- results ------------------------------------------------------------------------------------------------------
 
@@ -284,7 +268,7 @@ class Profiler:
         if self.disabled:
             return None
         try:
-            if self._run is not None:
+            if self.step.run is not None:
                 self.problems.note("save_all() while a run was open: it was ended there")
                 self.end_run()
             folder = save_results(self)
@@ -297,80 +281,13 @@ class Profiler:
     @property
     def unsaved_steps(self) -> int:
         """Steps that were measured since results were written."""
-        return self.results.samples.steps + len(self._pending) - self._saved_steps
+        return self.results.samples.steps + self.step.unread - self._saved_steps
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _enter_unmeasured(self) -> None:
-        """A step that cannot be measured, or is not to be."""
-        self._depth += 1
-        if self._depth > 1:
-            self.problems.note("a step was begun inside a step: only the outer one is measured")
-            return
-        if self._barrier:
-            self._wait_for_ranks()
-        if self._run is not None:
-            self._run.lost += 1
-        elif not self._warming_up and not self.disabled:
+    def _outside_of_runs(self) -> None:
+        if not self._warming_up and not self.disabled:
             self.problems.note("a step outside of a run was not measured: call begin_run() before it")
-
-    def _exit_unmeasured(self, *, raised: bool) -> None:
-        self._depth = max(self._depth - 1, 0)
-        if not self._depth and self._barrier and not raised:
-            self._wait_for_ranks()
-
-    def _before_step(self) -> None:
-        """What comes before a step and is not in its time."""
-        if self._meter is not None:
-            self._meter.before()
-        if self._barrier:
-            self._wait_for_ranks()
-
-    def _taken(self, run: Run, meter: Meter, *, raised: bool) -> None:
-        """After a step: what not every step needs."""
-        begun_ns = self._clock()
-        run.raised += raised
-        if meter.failed:
-            self._begin = None
-            self._pending.pop()
-            run.lost += 1
-        elif len(self._pending) >= _BATCH:
-            self._take(meter)
-        self.results.own_ns += self._clock() - begun_ns
-        if self._barrier and not raised:
-            self._wait_for_ranks()
-
-    def _leave(self) -> None:
-        self.measuring = False
-        if self._publish is not None:
-            self._publish(None)
-
-    def _take(self, meter: Meter, *, all_of_them: bool = False) -> None:
-        """Take the steps that the device has done, the oldest first."""
-        while self._pending:
-            run, begun, ended, kept = self._pending[0]
-            reading = None
-            try:
-                reading = meter.read(begun, ended)
-                if reading is None:
-                    if len(self._pending) <= _MOST_PENDING and not all_of_them:
-                        return
-                    behind = f"the device was more than {_MOST_PENDING} steps behind"
-                    self.problems.note(f"{behind}: steps were not measured")
-            except Exception as error:
-                self.problems.error("reading a step", error)
-            self._pending.popleft()
-            if reading is None:
-                run.lost += 1
-                meter.lose(ended)
-            else:
-                run.add(reading, self._told.read(kept, run.batch), self.results.samples)
-
-    def _drain(self, meter: Meter) -> None:
-        try:
-            meter.drain()
-        except Exception as error:  # what the device had done by then can still be read
-            self.problems.error("waiting for the device", error)
 
     def _copied(self, value: Any) -> Any:
         return self._told.copied(value, on_device=self._meter is not None and self._meter.device is not None)
@@ -380,7 +297,7 @@ class Profiler:
             self.problems.note(f"{call}() outside of a measured step was ignored")
 
     def _timer(self, place: int, label: str) -> Timer:
-        if not self.measuring:
+        if not self.step.measuring:
             return OFF  # type: ignore[no-any-return]
         labels = self._labels[place]
         try:
@@ -421,69 +338,11 @@ class Profiler:
         on_cuda = self._device == "cuda" or (self._device is None and cuda is not None and cuda.is_initialized())
         return CudaDevice() if on_cuda else None
 
-    def _wait_for_ranks(self) -> None:
-        try:
-            barrier()
-        except Exception as error:
-            self._barrier = False
-            self.problems.error("dist_barrier, which is off from now on", error)
-
     def _make_folder(self) -> None:
         try:
             self.out_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             self.problems.error("making the output folder", error)
-
-
-class _Step:
-    """The context around a step: one object for all of a profiler's, so that none is made in a step.
-
-    What every measured step needs is here: a call of a function costs as much as all the rest where the processor's
-    caches hold the engine's data.
-    """
-
-    __slots__ = ("_profiler",)
-
-    def __init__(self, profiler: Profiler) -> None:
-        self._profiler = profiler
-
-    def __enter__(self) -> None:
-        prof = self._profiler
-        begin = prof._begin
-        if begin is None or prof._depth:
-            prof._enter_unmeasured()
-            return
-        prof._depth = 1
-        try:
-            if prof._before is not None:
-                prof._before()
-            prof.measuring = True
-            if prof._publish is not None:
-                prof._publish(prof._published)
-            prof._begun = begin()
-        except Exception as error:
-            prof._leave()
-            prof.problems.error("step_timing_ctx", error)
-
-    def __exit__(self, kind: object, _error: object, _trace: object) -> None:
-        prof = self._profiler
-        run, meter = prof._run, prof._meter
-        if prof._depth != 1 or not prof.measuring or run is None or meter is None:
-            prof._exit_unmeasured(raised=kind is not None)
-            return
-        prof._depth = 0
-        try:
-            ended = meter.end()
-            prof.measuring = False
-            if prof._publish is not None:
-                prof._publish(None)
-            pending = prof._pending
-            pending.append((run, prof._begun, ended, prof._told.kept()))
-            if len(pending) >= _BATCH or kind is not None or meter.failed or prof._barrier:
-                prof._taken(run, meter, raised=kind is not None)
-        except Exception as error:
-            prof._leave()
-            prof.problems.error("step_timing_ctx", error)
 
 
 def _save_at_exit(reference: weakref.ref[Profiler], process: int) -> None:

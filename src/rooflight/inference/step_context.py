@@ -1,0 +1,228 @@
+"""StepContext: the context around each step of a profiler, and the steps whose times were not read yet.
+
+Between heavy ops the processor's caches hold nothing of this, and every function called and object followed costs as
+much as a whole step of it would from the caches. So what every measured step needs is in two methods and one object,
+and statistics wait for a batch of steps.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from rooflight.inference.meter import Meter, Place
+from rooflight.inference.problems import Problems
+from rooflight.inference.ranks import barrier
+from rooflight.inference.results import Results
+from rooflight.inference.steps import Run
+from rooflight.inference.told import Kept, Told
+
+_BATCH: Final = 32  # steps that are read together
+MOST_PENDING: Final = 1024
+"""Steps that the device may lag behind before one is given up."""
+
+
+class StepContext:
+    """``with`` it runs a step; one object for all, so that none is made in a step. Never raises.
+
+    ``run`` and ``meter`` are set while a run is measured (``measure``); ``measuring`` is True in a measured step. With
+    ``barrier`` all ranks wait for each other before and after each step, whether it is measured or not.
+    """
+
+    __slots__ = (
+        "_barrier",
+        "_before",
+        "_begin",
+        "_begun",
+        "_clock",
+        "_depth",
+        "_on_unmeasured",
+        "_pending",
+        "_problems",
+        "_publish",
+        "_published",
+        "_results",
+        "measuring",
+        "meter",
+        "run",
+        "told",
+    )
+
+    def __init__(
+        self,
+        told: Told,
+        results: Results,
+        problems: Problems,
+        *,
+        clock: Callable[[], int],
+        barrier: bool,
+        published: Any,
+        on_unmeasured: Callable[[], None],
+    ) -> None:
+        self.told = told
+        self.run: Run | None = None
+        self.meter: Meter | None = None
+        self.measuring = False
+        self._results, self._problems, self._clock = results, problems, clock
+        self._barrier = barrier
+        self._on_unmeasured = on_unmeasured
+        self._published = published
+        self._publish: Callable[[Any], None] | None = None
+        self._depth = 0
+        self._begin: Callable[[], Place] | None = None  # while a run is measured
+        self._before: Callable[[], None] | None = None
+        self._begun: Place = 0
+        self._pending: deque[tuple[Run, Place, Place, Kept]] = deque()
+
+    def __enter__(self) -> None:
+        begin = self._begin
+        if begin is None or self._depth:
+            self._enter_unmeasured()
+            return
+        self._depth = 1
+        try:
+            if self._before is not None:
+                self._before()
+            self.measuring = True
+            if self._publish is not None:
+                self._publish(self._published)
+            self._begun = begin()
+        except Exception as error:
+            self._leave()
+            self._problems.error("step_timing_ctx", error)
+
+    def __exit__(self, kind: object, _error: object, _trace: object) -> None:
+        run, meter = self.run, self.meter
+        if self._depth != 1 or not self.measuring or run is None or meter is None:
+            self._exit_unmeasured(raised=kind is not None)
+            return
+        self._depth = 0
+        try:
+            ended = meter.end()
+            self.measuring = False
+            if self._publish is not None:
+                self._publish(None)
+            self._pending.append((run, self._begun, ended, self.told.kept()))
+            if len(self._pending) >= _BATCH or kind is not None or meter.failed or self._barrier:
+                self._after_step(run, meter, raised=kind is not None)
+        except Exception as error:
+            self._leave()
+            self._problems.error("step_timing_ctx", error)
+
+    # -- runs ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a step is open, measured or not."""
+        return self._depth > 0
+
+    @property
+    def unread(self) -> int:
+        """Steps whose times were not read yet."""
+        return len(self._pending)
+
+    def activate(self, publish: Callable[[Any], None] | None) -> None:
+        """Call ``publish`` with what is to be published in each measured step, and with None when it ends."""
+        self._publish = publish
+        if publish is not None and self.measuring:
+            publish(self._published)
+
+    def measure(self, run: Run, meter: Meter) -> None:
+        """Steps from here on are measured, as part of a run."""
+        self.run, self.meter = run, meter
+        self._before = self._before_step if self._barrier or meter.waits else None
+        self._begin = meter.begin
+
+    def give_up(self) -> None:
+        """Forget the open step."""
+        if self.measuring and self.meter is not None:
+            self.meter.stop()
+        self._leave()
+        self.told.forget()
+        self._depth = 0
+
+    def end_run(self) -> None:
+        """Steps from here on are not measured. Waits for the device, and takes the run's last steps."""
+        self._begin = None
+        if self._pending and self.meter is not None:
+            try:
+                self.meter.drain()
+            except Exception as error:  # what the device had done by then can still be read
+                self._problems.error("waiting for the device", error)
+            self._take(self.meter, all_of_them=True)
+        self.run = None
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _enter_unmeasured(self) -> None:
+        """A step that cannot be measured, or is not to be."""
+        self._depth += 1
+        if self._depth > 1:
+            self._problems.note("a step was begun inside a step: only the outer one is measured")
+            return
+        if self._barrier:
+            self._wait_for_ranks()
+        if self.run is not None:
+            self.run.lost += 1
+        else:
+            self._on_unmeasured()
+
+    def _exit_unmeasured(self, *, raised: bool) -> None:
+        self._depth = max(self._depth - 1, 0)
+        if not self._depth and self._barrier and not raised:
+            self._wait_for_ranks()
+
+    def _before_step(self) -> None:
+        """What comes before a step and is not in its time."""
+        if self.meter is not None:
+            self.meter.before()
+        if self._barrier:
+            self._wait_for_ranks()
+
+    def _after_step(self, run: Run, meter: Meter, *, raised: bool) -> None:
+        """What not every step needs."""
+        begun_ns = self._clock()
+        run.raised += raised
+        if meter.failed:
+            self._begin = None
+            self._pending.pop()
+            run.lost += 1
+        elif len(self._pending) >= _BATCH:
+            self._take(meter)
+        self._results.own_ns += self._clock() - begun_ns
+        if self._barrier and not raised:
+            self._wait_for_ranks()
+
+    def _leave(self) -> None:
+        self.measuring = False
+        if self._publish is not None:
+            self._publish(None)
+
+    def _take(self, meter: Meter, *, all_of_them: bool = False) -> None:
+        """Take the steps that the device has done, the oldest first."""
+        while self._pending:
+            run, begun, ended, kept = self._pending[0]
+            reading = None
+            try:
+                reading = meter.read(begun, ended)
+                if reading is None:
+                    if len(self._pending) <= MOST_PENDING and not all_of_them:
+                        return
+                    behind = f"the device was more than {MOST_PENDING} steps behind"
+                    self._problems.note(f"{behind}: steps were not measured")
+            except Exception as error:
+                self._problems.error("reading a step", error)
+            self._pending.popleft()
+            if reading is None:
+                run.lost += 1
+                meter.lose(ended)
+            else:
+                run.add(reading, self.told.read(kept, run.batch), self._results.samples)
+
+    def _wait_for_ranks(self) -> None:
+        try:
+            barrier()
+        except Exception as error:
+            self._barrier = False
+            self._problems.error("dist_barrier, which is off from now on", error)
