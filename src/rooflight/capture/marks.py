@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from time import perf_counter_ns
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rooflight.machine.clocks import CudaDevice, Device
+
+if TYPE_CHECKING:
+    from rooflight.capture.recorder import record
 
 Found = Sequence[tuple[int, int]]
 """Nanoseconds by key, in any order; a key may occur more than once. Whole numbers, so that the sums are exact."""
@@ -123,3 +126,30 @@ class CudaMarks:
             return found
 
         return read
+
+
+class RecordedMarks:
+    """No clock: each op that is recorded after a mark is in the phase called as the mark's key."""
+
+    def __init__(self) -> None:
+        self.recording: record | None = None
+        self._last = 0
+
+    def mark(self, key: int) -> int:
+        """Ops from now on belong to ``key``."""
+        before, self._last = self._last, key
+        if self.recording is not None:
+            self.recording.set_phase(str(key))
+        return before
+
+    def start(self, keys: int) -> None:  # noqa: ARG002 - phases need no room beforehand
+        """Forget all marks."""
+        self.mark(0)
+
+    def reserve(self, keys: int) -> None:
+        """Phases need no room beforehand."""
+
+    def cut(self, key: int) -> Callable[[], Found | None]:
+        """End the stretches so far: no time was measured in them."""
+        self.mark(key)
+        return tuple

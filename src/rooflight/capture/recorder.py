@@ -47,6 +47,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
     each op, host time without what recording costs: right on a CPU, of no use on a GPU, which still works after the
     call. ``memory`` also notes when each storage is freed, and its kind (2 µs per op). An error of the recorder itself
     is passed to ``on_error`` if given, and the program continues without being recorded; otherwise it is raised.
+    With ``phases=False`` the program's phases are left out, and ``set_phase`` names them.
     """
 
     _source: DispatchSource | None = None
@@ -62,12 +63,14 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         functions: bool = False,
         times: bool = False,
         memory: bool = False,
+        phases: bool = True,
         on_error: Callable[[Exception], None] | None = None,
     ) -> None:
         self._models = models_of(model)
         self._tape = WatchedTape() if memory else Tape()
         self._wants_functions = functions
         self._wants_times = times
+        self._wants_phases = phases
         self._on_error = on_error
 
     def __repr__(self) -> str:
@@ -97,6 +100,11 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         if self._tracker is not None:
             self._tracker.name(models)
 
+    def set_phase(self, name: str) -> None:
+        """Ops from here on belong to the phase ``name``. Does nothing while the recording is not open."""
+        if self._source is not None and self._session is None:
+            self._source.set_phase(name)
+
     def abandon(self) -> None:
         """Remove the recording from torch without keeping it. Inside an op that is not completely possible: torch puts
         the mode back. Can be called again.
@@ -112,12 +120,13 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         if self._wants_functions:
             self._functions = FunctionSource(source)
         self._tracker = ModuleTracker(source, self._models, self._functions)
-        source.set_phase(current_phase())
+        source.set_phase(current_phase() if self._wants_phases else "")
         try:
             install_route(source)
             _run_eagerly(source)
             look_away(source)
-            subscribe(source.set_phase)
+            if self._wants_phases:
+                subscribe(source.set_phase)
             self._tracker.install()
             register_optimizer_step_pre_hook(source.before_step)
             if isinstance(self._tape, WatchedTape):

@@ -39,13 +39,17 @@ class ModelHooks:
         self._models: WeakSet[nn.Module] = WeakSet()
         self._handles: list[Any] = []
 
+    def has(self, model: Any) -> bool:
+        """Whether a model is timed."""
+        return model in self._models or model in self._modules
+
     def attach(self, model: Any, *, lora: bool) -> None:
         """Time the modules of a model. Raises ValueError if that is no module, or is timed already. Modules that it
         shares with a model attached before are timed once.
         """
         if not isinstance(model, torch.nn.Module):
             raise ValueError(f"attach_model takes a torch.nn.Module, not a {type(model).__name__}")
-        if model in self._models or model in self._modules:
+        if self.has(model):
             raise ValueError(f"this {type(model).__name__} is attached already: detach() first")
         placed = [each for each in placed_modules(model, lora=lora) if each.module not in self._modules]
         self._say_what_is_unknown(model, placed)

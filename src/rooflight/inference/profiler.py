@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rooflight.inference.bucket_bounds import RecordedBounds
 from rooflight.inference.config import Domain, ProfilerConfig, given_in
 from rooflight.inference.kv_length import LengthBins, token_count
 from rooflight.inference.meter import Meter
@@ -33,7 +34,11 @@ from rooflight.inference.told import Told
 from rooflight.machine.clocks import CudaDevice, Device
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from rooflight.devices.spec import DeviceSpec
     from rooflight.inference.model_hooks import ModelHooks
+    from rooflight.inference.step_recorder import StepRecorder
 
 _log = logging.getLogger("rooflight")
 
@@ -77,6 +82,8 @@ class Profiler:
         self.timers_of_model = self._labels[0]
         any_on = self.cfg.model_profiling or self.cfg.engine_profiling
         self._runs_begun = 0
+        self._bsz: int | None = None
+        self.bounds = RecordedBounds()
         self._warming_up = False
         self._told = Told(self.cfg.kv_len_reduce, self.problems)
         self.step = StepContext(
@@ -106,9 +113,13 @@ class Profiler:
         if self.disabled:
             return
         try:
+            if self.step.recorder is not None:
+                self.step.recorder.batch = self._bsz = self._batch(bsz)
+                return
             if self.step.run is not None or self._warming_up:
                 self.problems.note("begin_run() while a run was open: it was ended there")
                 self.end_run()
+            self._bsz = self._batch(bsz)
             number, self._runs_begun = self._runs_begun, self._runs_begun + 1
             self._warming_up = number < self.cfg.warmup_runs
             if self._warming_up:
@@ -117,7 +128,7 @@ class Profiler:
             run = Run(
                 number=number,
                 label=str(label)[:200],
-                batch=self._batch(bsz),
+                batch=self._bsz,
                 started_at=datetime.now(UTC).isoformat(timespec="seconds"),
                 clock=meter.clock,
                 bins=LengthBins(self.cfg.kv_bins),
@@ -128,7 +139,7 @@ class Profiler:
 
     def end_run(self) -> None:
         """End the run; waits for the device, so that its last steps are known."""
-        if self.disabled:
+        if self.disabled or self.step.recorder is not None:
             return
         try:
             if self.step.is_open:
@@ -189,7 +200,7 @@ class Profiler:
         """The open step is a ``"prefill"`` or ``"mixed"`` step, kept apart, instead of a ``"decode"`` step; or it is no
         step (``"idle"``): its time is in the gap.
         """
-        if self.step.measuring and self._meter is not None:
+        if self.step.measuring:
             self._told.set_phase(phase)
         else:
             self._not_in_step("set_step_phase")
@@ -247,7 +258,45 @@ class Profiler:
 
     def in_bucket(self, name: str) -> bool:
         """Whether the bucket of the model that was opened last in the open step, and is still open, is ``name``."""
-        return self.step.measuring and self._meter is not None and self._meter.in_bucket(name)
+        timing = self.step.recorder or self._meter
+        return self.step.measuring and timing is not None and timing.in_bucket(name)
+
+    # -- bounds -------------------------------------------------------------------------------------------------------
+
+    def record_steps(self, device: DeviceSpec | str | None = None) -> AbstractContextManager[None]:
+        """Record the steps inside op by op, instead of timing them: results have the bounds of their buckets beside the
+        times of steps of the same batch and KV length.
+
+        ``device`` is what to bound for, a spec or a name; None is the one that the steps run on (a CPU is calibrated
+        once). Raises ValueError for an unknown device.
+        """
+        from rooflight.inference.recorded_steps import recorded_steps
+
+        return recorded_steps(self, device)
+
+    def add_bounds(self, model: Any, device: DeviceSpec | str | None = None, *, use_gated_lora: bool = False) -> None:
+        """After the runs: record, without hardware, a decode step of a transformers model at each batch and mean KV
+        length that was measured, so that results have the bound of each bucket beside its time.
+
+        The model is called on the meta device, with the cache that it makes itself, and is left as it was.
+        ``use_gated_lora`` as in ``attach_model``, for a model that is not attached. Raises ValueError for an unknown
+        device, for what is no model, and for one that cannot be called without values.
+        """
+        from rooflight.inference.recorded_steps import add_bounds
+
+        add_bounds(self, model, device, lora=use_gated_lora)
+
+    def switch_recorder(self, recorder: StepRecorder | None) -> StepRecorder | None:
+        """Record steps from here on, or time them again. Returns what recorded them before."""
+        if recorder is not None:
+            recorder.batch = self._bsz
+        for labels in self._labels:
+            labels.clear()
+        return self.step.record(recorder)
+
+    def has_attached(self, model: Any) -> bool:
+        """Whether a model's buckets are opened by this profiler."""
+        return self._hooks is not None and self._hooks.has(model)
 
     # -- results ------------------------------------------------------------------------------------------------------
 
@@ -307,7 +356,8 @@ class Profiler:
 
     def _bucket(self, domain: Domain, name: str) -> Timer:
         on = self.cfg.model_profiling if domain is Domain.MODEL else self.cfg.engine_profiling
-        return self._meter.bucket(domain, name) if on and self._meter is not None else OFF
+        timing = self.step.recorder or self._meter
+        return timing.bucket(domain, name) if on and timing is not None else OFF
 
     def _batch(self, bsz: Any) -> int | None:
         try:

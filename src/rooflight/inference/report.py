@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from rooflight.inference.bounds_report import bound_facts, bound_notes, bounds_table
 from rooflight.inference.serving_report import serving_fact, serving_notes, serving_tables
 from rooflight.inference.speculation_report import speculation_fact, speculation_notes, speculation_tables
 from rooflight.inference.summary import (
@@ -23,6 +24,7 @@ from rooflight.roofline.time_by_place import UNATTRIBUTED
 
 _LATENCIES: Final = (Column("mean", "s"), Column("p50", "s"), Column("p90", "s"), Column("p99", "s"))
 _SPREAD: Final = (Column("mean", "s"), Column("std", "s"), Column("runs"))
+_BOUND: Final = (Column("estimated", "s"), Column("efficiency", "%"), Column("bound"))
 _SHOWN: Final = 40
 _SEE: Final = "summary.json has all"
 _EXCLUSIVE: Final = (
@@ -81,6 +83,8 @@ def _tables(summary: SummaryDocument) -> Iterable[Table]:
         yield _splits(summary)
     yield from speculation_tables(summary.speculative)
     yield from serving_tables(summary.serving)
+    if any(split.bounds for split in summary.bucket_splits):
+        yield bounds_table(summary.bucket_splits)
 
 
 def _stats(stats: StepStats) -> tuple[Cell, ...]:
@@ -99,6 +103,7 @@ def _bucket_tables(buckets: BucketFields, *titles: str) -> Iterable[Table]:
     )
     for (domain, rows), title in zip(both, titles, strict=True):
         if rows:
+            bounded = any(row.bound_ms is not None for row in rows)
             yield Table(
                 id=f"{domain}_buckets",
                 title=f"{title} (average per step)",
@@ -108,9 +113,17 @@ def _bucket_tables(buckets: BucketFields, *titles: str) -> Iterable[Table]:
                     Column("share", "%"),
                     Column("inclusive", "s"),
                     Column("calls per step"),
+                    *(_BOUND if bounded else ()),
                 ),
                 rows=tuple(
-                    (row.name, row.exclusive_ms / 1e3, row.share, row.inclusive_ms / 1e3, row.calls_per_step)
+                    (
+                        row.name,
+                        row.exclusive_ms / 1e3,
+                        row.share,
+                        row.inclusive_ms / 1e3,
+                        row.calls_per_step,
+                        *((_seconds(row.bound_ms), row.efficiency, row.limiter) if bounded else ()),
+                    )
                     for row in rows
                 ),
                 note=_EXCLUSIVE,
@@ -238,6 +251,7 @@ def _facts(summary: SummaryDocument) -> Iterable[tuple[str, Cell]]:
         f"kv_len_reduce={config.kv_len_reduce} kv_bins={config.kv_bins}",
     )
     yield "clock of steps", meta.clock
+    yield from bound_facts(summary.bounds)
     if summary.stats.steps or summary.other_phases:
         speed = "" if wall.throughput_tok_s is None else f", {wall.throughput_tok_s:,.1f} tok/s"
         share = wall.gaps_total_ms / wall.wall_total_ms if wall.wall_total_ms else 0.0
@@ -276,6 +290,7 @@ def _notes(summary: SummaryDocument) -> Iterable[str]:
         )
     yield from speculation_notes(summary.speculative)
     yield from serving_notes(summary.serving)
+    yield from bound_notes(summary.bounds)
     for text, count in summary.problems.items():
         yield text if count == 1 else f"{text} ({count:,} times)"
 

@@ -41,13 +41,16 @@ OTHERS: Final = "others"
 
 @dataclass(slots=True)
 class BucketSums:
-    """Nanoseconds of a domain over steps, and how often each bucket was opened."""
+    """Nanoseconds of a domain over steps, and how often each bucket was opened. ``length_sum``: of their KV lengths,
+    NaN where one is not known.
+    """
 
     steps: int = 0
     exclusive_ns: dict[str, int] = field(default_factory=dict)
     inclusive_ns: dict[str, int] = field(default_factory=dict)
     unattributed_ns: int = 0
     calls: dict[str, int] = field(default_factory=dict)
+    length_sum: float = 0.0
 
     def add(self, steps: int, times: DomainTimes) -> None:
         """More steps."""
@@ -104,6 +107,7 @@ class Results:
                         of_domain.add(totals.steps, times[domain])
                     split = self.splits.setdefault((batch, number, domain), BucketSums())
                     split.add(totals.steps, times[domain])
+                    split.length_sum += run.length_sums[number]
         for (name, bucket), calls in run.calls.items():
             if name in sums:
                 sums[Domain(name)].calls[bucket] = calls

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from rooflight.inference.bounds_summary import with_bounds
 from rooflight.inference.config import ProfilerConfig
 from rooflight.inference.meter import HOST_CLOCK
 from rooflight.inference.own_cost import bucket_cost_ns
@@ -53,6 +54,10 @@ def summary_of(profiler: Profiler) -> SummaryDocument:
     """All that a profiler's finished runs measured."""
     results = profiler.results
     columns = results.samples.columns()
+    fields = bucket_fields(results.sums)
+    bounded = with_bounds(profiler, fields.pop("buckets"), results.split_data())
+    for note in bounded.notes:
+        profiler.problems.note(note)
     clocks = {run.meta.clock for run in results.runs}
     everything = of_all_phases(results.by_bin)
     with_steps = sum(run.stats.steps > 0 or bool(run.other_phases) for run in results.runs)
@@ -72,9 +77,11 @@ def summary_of(profiler: Profiler) -> SummaryDocument:
         runs=tuple(results.runs),
         runs_aggregate=results.aggregate(),
         decode_length_buckets=length_stats(results.bins, results.by_bin, columns),
-        bucket_splits=results.split_data(),
         speculative=results.speculation.data(),
         serving=serving_data(profiler.requests),
+        bucket_splits=bounded.splits,
+        buckets=bounded.buckets,
+        bounds=bounded.data,
         warmup_runs_skipped=results.warmup_runs,
         samples=SampleData(
             kept=results.samples.kept,
@@ -84,7 +91,7 @@ def summary_of(profiler: Profiler) -> SummaryDocument:
         ),
         profiler_cost=profiler_cost(results, bucket_cost_ns(), on_host=clocks <= {HOST_CLOCK}),
         problems=profiler.problems.counts,
-        **bucket_fields(results.sums),
+        **fields,
     )
 
 

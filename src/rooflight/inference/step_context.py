@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rooflight.inference.meter import Meter, Place
 from rooflight.inference.problems import Problems
@@ -17,6 +17,9 @@ from rooflight.inference.ranks import barrier
 from rooflight.inference.results import Results
 from rooflight.inference.steps import Run
 from rooflight.inference.told import Kept, Told
+
+if TYPE_CHECKING:
+    from rooflight.inference.step_recorder import StepRecorder
 
 _BATCH: Final = 32  # steps that are read together
 MOST_PENDING: Final = 1024
@@ -26,8 +29,9 @@ MOST_PENDING: Final = 1024
 class StepContext:
     """``with`` it runs a step; one object for all, so that none is made in a step. Never raises.
 
-    ``run`` and ``meter`` are set while a run is measured (``measure``); ``measuring`` is True in a measured step. With
-    ``barrier`` all ranks wait for each other before and after each step, whether it is measured or not.
+    ``run`` and ``meter`` are set while a run is measured (``measure``), ``recorder`` while steps are recorded instead;
+    ``measuring`` is True in a measured or recorded step. With ``barrier`` all ranks wait for each other before and
+    after each step that is not recorded, whether it is measured or not.
     """
 
     __slots__ = (
@@ -45,6 +49,7 @@ class StepContext:
         "_results",
         "measuring",
         "meter",
+        "recorder",
         "run",
         "told",
     )
@@ -64,6 +69,7 @@ class StepContext:
         self.run: Run | None = None
         self.meter: Meter | None = None
         self.measuring = False
+        self.recorder: StepRecorder | None = None
         self._results, self._problems, self._clock = results, problems, clock
         self._barrier = barrier
         self._on_unmeasured = on_unmeasured
@@ -94,7 +100,7 @@ class StepContext:
 
     def __exit__(self, kind: object, _error: object, _trace: object) -> None:
         run, meter = self.run, self.meter
-        if self._depth != 1 or not self.measuring or run is None or meter is None:
+        if self._depth != 1 or not self.measuring or run is None or meter is None or self.recorder is not None:
             self._exit_unmeasured(raised=kind is not None)
             return
         self._depth = 0
@@ -134,6 +140,13 @@ class StepContext:
         self._before = self._before_step if self._barrier or meter.waits else None
         self._begin = meter.begin
 
+    def record(self, recorder: StepRecorder | None) -> StepRecorder | None:
+        """Record steps from here on instead of measuring them, or measure them again. Returns the recorder before."""
+        before, self.recorder = self.recorder, recorder
+        measured = recorder is None and self.run is not None and self.meter is not None
+        self._begin = self.meter.begin if measured and self.meter is not None else None
+        return before
+
     def give_up(self) -> None:
         """Forget the open step."""
         if self.measuring and self.meter is not None:
@@ -161,6 +174,9 @@ class StepContext:
         if self._depth > 1:
             self._problems.note("a step was begun inside a step: only the outer one is measured")
             return
+        if self.recorder is not None:
+            self._enter_recorded(self.recorder)
+            return
         if self._barrier:
             self._wait_for_ranks()
         if self.run is not None:
@@ -170,8 +186,28 @@ class StepContext:
 
     def _exit_unmeasured(self, *, raised: bool) -> None:
         self._depth = max(self._depth - 1, 0)
-        if not self._depth and self._barrier and not raised:
+        if self.recorder is not None:
+            if not self._depth and self.measuring:
+                self._exit_recorded(self.recorder, raised=raised)
+        elif not self._depth and self._barrier and not raised:
             self._wait_for_ranks()
+
+    def _enter_recorded(self, recorder: StepRecorder) -> None:
+        try:
+            recorder.begin()
+            self.measuring = True
+            if self._publish is not None:
+                self._publish(self._published)
+        except Exception as error:
+            self._leave()
+            self._problems.error("record_steps", error)
+
+    def _exit_recorded(self, recorder: StepRecorder, *, raised: bool) -> None:
+        self._leave()
+        try:
+            recorder.end(self.told.read(self.told.kept(), recorder.batch), raised=raised)
+        except Exception as error:
+            self._problems.error("record_steps", error)
 
     def _before_step(self) -> None:
         """What comes before a step and is not in its time."""

@@ -144,6 +144,7 @@ class Run:
     """One run while it is measured. ``totals`` is of the decode steps. ``by_bin`` has all steps by *cell*: first the KV
     bins, of decode steps, then ``OTHER_PHASES``; ``by_state`` and ``host_by_state`` have nanoseconds by cell and state.
     ``calls`` counts the calls of buckets in decode steps by domain and name, ``calls_elsewhere`` those in other steps.
+    ``length_sums`` are the sums of KV lengths by cell, NaN where one is not known.
 
     ``speculative`` are the decode steps whose ``rounds`` are known, ``plain`` those without a draft. Of
     ``steps_with_drafts`` some may be of another phase, whose rounds are ``other_rounds``, or their drafts cannot be.
@@ -158,6 +159,7 @@ class Run:
     totals: Totals = field(default_factory=Totals)
     by_bin: list[Totals] = field(default_factory=list)
     samples: Samples = field(default_factory=Samples)
+    length_sums: list[float] = field(default_factory=list)
     by_state: list[list[int]] = field(default_factory=list)
     host_by_state: list[list[int]] = field(default_factory=list)
     rounds: RoundSums = field(default_factory=RoundSums)
@@ -180,6 +182,7 @@ class Run:
     def __post_init__(self) -> None:
         for _ in (*self.bins.keys, *OTHER_PHASES):
             self.by_bin.append(Totals())
+            self.length_sums.append(0.0)
             self.by_state.append([])
             self.host_by_state.append([])
 
@@ -228,6 +231,7 @@ class Run:
         elif drafts is None and is_decode:
             self.plain.add(step_ns, tokens, length)
         length = float("nan") if length is None else length
+        self.length_sums[number] += length
         self.samples.add(row, length)
         everything.add(row, length)
 

@@ -88,9 +88,55 @@ class WallStats(Fields, frozen=True, kw_only=True):
     throughput_tok_s: float | None
 
 
+class BucketBound(Fields, frozen=True, kw_only=True):
+    """A bucket, ms per step, by its own ops alone: ``bound_ms`` is their op bound, ``limiter`` what limits most of it,
+    ``efficiency`` bound / exclusive time: 1 is the speed of light. More than 1 is a contradiction, or a cache's doing.
+    """
+
+    name: str
+    bound_ms: float
+    limiter: str
+    efficiency: float | None
+
+
+class StepBound(Fields, frozen=True, kw_only=True):
+    """A whole step's op bound, the sum of those of a domain's buckets and of ``(unattributed)``. ``kv_length`` is that
+    of the step that was recorded, at most the mean of those measured; null for a mean over bins.
+    """
+
+    kv_length: float | None
+    bound_ms: float
+    limiter: str
+    efficiency: float | None
+
+
+class RecordedStepData(Fields, frozen=True, kw_only=True):
+    """A step that was recorded: the engine's (``whole``), or the call of a model alone. ``ops_without_cost`` are not in
+    its bound, so that it is below what it could be.
+    """
+
+    batch: int | None
+    kv_length: float | None
+    whole: bool
+    ops: int
+    ops_without_cost: int
+    bound_ms: float
+
+
+class BoundsData(Fields, frozen=True, kw_only=True):
+    """What steps were bounded by. ``none_because`` has by domain why (part of) it has no bounds."""
+
+    device: str | None
+    roofs: str | None
+    recorded: tuple[RecordedStepData, ...]
+    step: StepBound | None
+    none_because: dict[str, str]
+
+
 class BucketTime(Fields, frozen=True, kw_only=True):
     """A bucket, ms per step: ``exclusive_ms`` without buckets inside it, ``inclusive_ms`` with them. Shares of a
-    domain's rows, that of the unattributed time among them, sum to 1.
+    domain's rows, that of the unattributed time among them, sum to 1. ``bound_ms``, ``limiter`` and ``efficiency`` are
+    those of ``BucketBound``, null in runs, and where steps of a batch and KV bin have none (``BoundsData``).
     """
 
     name: str
@@ -98,6 +144,9 @@ class BucketTime(Fields, frozen=True, kw_only=True):
     inclusive_ms: float
     share: float | None
     calls_per_step: float | None
+    bound_ms: float | None = None
+    limiter: str | None = None
+    efficiency: float | None = None
 
 
 class Buckets(Fields, frozen=True, kw_only=True):
@@ -109,7 +158,8 @@ class Buckets(Fields, frozen=True, kw_only=True):
 
 class BucketSplit(Fields, frozen=True, kw_only=True):
     """The buckets of the steps of one batch size and KV-length bin, exclusive ms per step by name. ``kv_bin`` is
-    ``prefill`` or ``mixed`` for the steps of that phase, of any length.
+    ``prefill`` or ``mixed`` for the steps of that phase, of any length. ``bounds`` are
+    of all buckets that a recorded step has, ``(unattributed)`` among them; without any, ``no_bound`` is the reason.
     """
 
     domain: str
@@ -119,6 +169,10 @@ class BucketSplit(Fields, frozen=True, kw_only=True):
     mean_ms: float
     buckets_avg_ms: dict[str, float]
     unattributed_ms: float
+    kv_length_mean: float | None = None
+    step_bound: StepBound | None = None
+    bounds: tuple[BucketBound, ...] = ()
+    no_bound: str | None = None
 
 
 class LengthBin(Fields, frozen=True, kw_only=True):
@@ -228,6 +282,7 @@ class SummaryDocument(BucketFields, Document, frozen=True, kw_only=True, tag="ro
     speculative: SpeculativeData
     serving: ServingData
     warmup_runs_skipped: int
+    bounds: BoundsData
     samples: SampleData
     profiler_cost: ProfilerCost
     problems: dict[str, int]

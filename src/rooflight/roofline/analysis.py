@@ -184,7 +184,7 @@ class Analysis(Shown):
         if self.session.measurement is None:
             return ()
         bounds = np.array([bound.time_s if bound else 0.0 for bound in self._bounds])
-        warm = [warm_bound_s(*each, self.device) for each in zip(self._costs, self._bounds, strict=True)]
+        warm = self._warm_bounds_s
         signature = self.session.columns.signature
         times = self.session.measurement.op_s
         with np.errstate(invalid="ignore"):
@@ -213,6 +213,11 @@ class Analysis(Shown):
     def program(self) -> ProgramBounds:
         """The fused and the program bound, from which storage each op reads and writes."""
         return program_bounds(self.session, self._costs, self._bounds, self.device, self.float32, self._fusion)
+
+    @cached_property
+    def _warm_bounds_s(self) -> list[float]:
+        """Bounds of the signatures where a cache serves the data."""
+        return [warm_bound_s(*each, self.device) for each in zip(self._costs, self._bounds, strict=True)]
 
     @cached_property
     def _fusion(self) -> Fusion:
@@ -342,7 +347,7 @@ class Analysis(Shown):
         """``calls`` by signature; ``times`` and ``timed`` go with its entries: seconds, and of how many calls."""
         items = calls.items() if isinstance(calls, dict) else enumerate(calls.tolist())
         matrix = vector = moved = sent = total = 0
-        bound_s = timed_bound_s = 0.0
+        bound_s = timed_bound_s = warm_s = 0.0
         by_limiter: dict[Limiter, float] = {}
         for (index, count), num_timed in zip(items, timed.tolist(), strict=True):
             cost, bound = self._costs[index], self._bounds[index]
@@ -355,6 +360,7 @@ class Analysis(Shown):
             sent += count * cost.bytes_sent
             seconds = count * bound.time_s
             bound_s += seconds
+            warm_s += count * self._warm_bounds_s[index]
             timed_bound_s += num_timed * bound.time_s
             by_limiter[bound.limiter] = by_limiter.get(bound.limiter, 0.0) + seconds
         limiter = max(by_limiter, key=lambda key: by_limiter[key]) if bound_s else Limiter.NOTHING
@@ -369,6 +375,7 @@ class Analysis(Shown):
             limiter=limiter.value,
             measured_s=_known(np.nansum(times) if np.isfinite(times).any() else np.nan),
             timed_bound_s=timed_bound_s,
+            warm_bound_s=warm_s,
             predicted=predicted,
         )
 

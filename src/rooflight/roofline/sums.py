@@ -44,7 +44,8 @@ class Totals:
 class Group:
     """A roll-up: the ops that share a phase, module, class of module, or name.
 
-    ``measured_s`` sums the ops for which a time was found, ``timed_bound_s`` the bounds of the same ops.
+    ``measured_s`` sums the ops for which a time was found, ``timed_bound_s`` the bounds of the same ops;
+    ``warm_bound_s`` is the bound of all, were all that a cache can hold in it whenever an op begins.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Group:
     limiter: str
     measured_s: float | None
     timed_bound_s: float
+    warm_bound_s: float
     predicted: Predicted | None = None
 
     @property

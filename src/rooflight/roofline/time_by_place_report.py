@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from rooflight.records.quantity import Quantity
 from rooflight.records.report import Column, Table
 from rooflight.roofline.predicted_report import PredictedFields, row_data
 from rooflight.roofline.time_by_place import PlaceTime, TimeByPlace
@@ -79,6 +80,21 @@ def modules_table(times: TimeByPlace, classes: Mapping[str, str], *, title: str,
 def places_data(times: TimeByPlace) -> tuple[PlaceData, ...]:
     """All places, the longest first."""
     return tuple(map(_place_data, times.places))
+
+
+def contradictions(times: TimeByPlace) -> Iterable[str]:
+    """A sentence for each place that took less than its bound."""
+    for place in times.faster_than_bound:
+        assert place.group is not None
+        assert place.measured_s is not None
+        measured, bound = Quantity(place.measured_s, "s"), Quantity(place.group.bound_s, "s")
+        warm = Quantity(place.group.warm_bound_s, "s")
+        cause = (
+            f"its data can have come from a cache, where its bound is {warm}."
+            if place.measured_s >= place.group.warm_bound_s
+            else "a cost, a roof or a clock is wrong, or the step did other work than the one recorded."
+        )
+        yield f"{place.name} took {measured}, less than its bound of {bound}: {cause}"
 
 
 def _times(place: PlaceTime) -> tuple[float | None, float | None, float | None, str | None]:

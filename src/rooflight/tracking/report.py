@@ -9,14 +9,21 @@ from typing import Final
 import numpy as np
 
 from rooflight.records.document import Fields
-from rooflight.records.quantity import Quantity, count_of
+from rooflight.records.quantity import count_of
 from rooflight.records.report import Cell, Report, Table
 from rooflight.records.session import Measurement
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.report import report_of
 from rooflight.roofline.report_data import AnalysisDocument, analysis_data
 from rooflight.roofline.time_by_place import TimeByPlace, time_by_place
-from rooflight.roofline.time_by_place_report import SEE, PlaceData, modules_table, places_data, places_table
+from rooflight.roofline.time_by_place_report import (
+    SEE,
+    PlaceData,
+    contradictions,
+    modules_table,
+    places_data,
+    places_table,
+)
 from rooflight.tracking.observer import ObservedStep
 
 _MORE_ROWS: Final = 20
@@ -104,7 +111,7 @@ def _report(
             *(replace(table, see=SEE) for table in base.tables if table.id not in _REPLACED),
         ),
         series=base.series,
-        notes=(*base.notes, *(_contradictions(by["layer"]) if seconds_by else ())),
+        notes=(*base.notes, *(contradictions(by["layer"]) if seconds_by else ())),
         conclusion=base.conclusion,
     )
 
@@ -146,15 +153,6 @@ def _facts(analysis: Analysis, base: Report, clock: str, *, is_loop: bool) -> It
         else:
             yield name, value
     yield "times", clock
-
-
-def _contradictions(times: TimeByPlace) -> Iterable[str]:
-    for place in times.faster_than_bound:
-        measured, bound = Quantity(place.measured_s or 0.0, "s"), Quantity(place.bound_s or 0.0, "s")
-        yield (
-            f"{place.name} took {measured}, less than its bound of {bound}: a cost, a roof or a clock is wrong, or the "
-            "step did other work than the one recorded."
-        )
 
 
 def _with_wall(analysis: Analysis, wall_s: float) -> Analysis:

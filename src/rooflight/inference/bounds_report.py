@@ -1,0 +1,75 @@
+"""Bounds of buckets in the report of decode steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from rooflight.inference.summary import BoundsData, BucketSplit
+from rooflight.records.quantity import Quantity, count_of, percent
+from rooflight.records.report import Cell, Column, Table
+from rooflight.roofline.time_by_place import UNATTRIBUTED
+
+_WHOLE: Final = "(whole step)"
+_SHOWN: Final = 40
+_MEANING: Final = (
+    "Estimated is the op bound of the bucket's own ops in a step recorded at that KV length; the bounds of all buckets "
+    "sum to that of the whole step."
+)
+
+
+def bounds_table(splits: Sequence[BucketSplit]) -> Table:
+    """One row for each bucket of the steps of a batch and KV bin, after one for the whole step."""
+    return Table(
+        id="bucket_bounds",
+        title="Bounds by batch size and KV length",
+        columns=(
+            Column("domain"),
+            Column("batch"),
+            Column("KV length"),
+            Column("recorded at"),
+            Column("bucket"),
+            Column("avg", "s"),
+            Column("estimated", "s"),
+            Column("efficiency", "%"),
+            Column("bound"),
+        ),
+        rows=tuple(row for split in splits if split.bounds for row in _rows(split)),
+        top=_SHOWN,
+        see="summary.json has all",
+        note=_MEANING,
+    )
+
+
+def _rows(split: BucketSplit) -> Iterable[tuple[Cell, ...]]:
+    whole = split.step_bound
+    assert whole is not None
+    place = (split.domain, split.batch, split.kv_bin, whole.kv_length)
+    yield *place, _WHOLE, split.mean_ms / 1e3, whole.bound_ms / 1e3, whole.efficiency, whole.limiter
+    for each in split.bounds:
+        ms = split.unattributed_ms if each.name == UNATTRIBUTED else split.buckets_avg_ms.get(each.name)
+        yield *place, each.name, None if ms is None else ms / 1e3, each.bound_ms / 1e3, each.efficiency, each.limiter
+
+
+def bound_facts(bounds: BoundsData) -> Iterable[tuple[str, Cell]]:
+    """What the bounds are for, and how far the whole step is from its own."""
+    if not bounds.recorded:
+        return
+    yield "bounds", f"{bounds.device} ({bounds.roofs}), {count_of(len(bounds.recorded), 'step')} recorded"
+    if bounds.step is not None:
+        share = "" if bounds.step.efficiency is None else f", {percent(bounds.step.efficiency)} of the speed of light"
+        yield "step bound", f"{Quantity(bounds.step.bound_ms / 1e3, 's')} ({bounds.step.limiter}){share}"
+
+
+def bound_notes(bounds: BoundsData) -> Iterable[str]:
+    """What has no bound, and why."""
+    if not bounds.recorded:
+        return
+    for domain, reason in bounds.none_because.items():
+        yield f"Bounds of {domain} buckets: {reason}."
+    without = max(step.ops_without_cost for step in bounds.recorded)
+    if without:
+        yield (
+            f"{count_of(without, 'op')} of a recorded step (of {max(step.ops for step in bounds.recorded):,}) have no "
+            "formula: the bounds leave them out."
+        )

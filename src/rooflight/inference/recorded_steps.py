@@ -1,0 +1,148 @@
+"""Recording steps for their bounds: those of an engine, and decode steps of a model on the meta device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from math import floor
+from typing import TYPE_CHECKING, Any
+
+from rooflight.front.device import find_device
+from rooflight.inference.bucket_bounds import mean_length
+from rooflight.inference.steps import UNKNOWN
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from torch import nn
+
+    from rooflight.devices.spec import DeviceSpec
+    from rooflight.inference.profiler import Profiler
+
+
+def recorded_steps(profiler: Profiler, device: DeviceSpec | str | None) -> AbstractContextManager[None]:
+    """Record a profiler's steps, and bound them for a device. Raises ValueError for an unknown one, at once."""
+    if profiler.disabled:
+        return nullcontext()
+    return _recorded_steps(profiler, None if device is None else find_device(device), whole=True)
+
+
+@contextmanager
+def _recorded_steps(profiler: Profiler, device: DeviceSpec | None, *, whole: bool) -> Iterator[None]:
+    from rooflight.inference.step_recorder import StepRecorder
+
+    recorder = StepRecorder(profiler.problems.note, whole=whole)
+    before = profiler.switch_recorder(recorder)
+    try:
+        yield
+    finally:
+        profiler.switch_recorder(before)
+        try:
+            if recorder.steps:
+                session = next(iter(recorder.steps[0].sessions.values()))
+                profiler.bounds.add(recorder.steps, device or find_device(session=session))
+        except Exception as error:
+            profiler.problems.error("bounding recorded steps", error)
+
+
+def add_bounds(profiler: Profiler, model: Any, device: DeviceSpec | str | None, *, lora: bool) -> None:
+    """``Profiler.add_bounds``."""
+    import torch
+
+    if not isinstance(model, torch.nn.Module):
+        raise ValueError(f"add_bounds takes a torch.nn.Module, not a {type(model).__name__}")
+    if profiler.disabled:
+        return
+    kinds = {parameter.device.type for parameter in model.parameters()}
+    spec = find_device(device or ("cuda" if "cuda" in kinds else "cpu"))
+    wanted = sorted(_measured(profiler))
+    if not wanted:
+        profiler.problems.note(
+            "add_bounds: no step of known batch and KV length was measured: call it after the runs, with bsz given to "
+            "begin_run() and set_step_seq_len() called in each step"
+        )
+        return
+    with _hooked(profiler, model, lora=lora), _on_meta(model), _recorded_steps(profiler, spec, whole=False):
+        for batch, length in wanted:
+            _record_decode_step(profiler, model, batch, length)
+
+
+def _measured(profiler: Profiler) -> set[tuple[int, int]]:
+    """Batch and mean KV length of what was measured, rounded down: the bound of a shorter step is one of a longer."""
+    found = set()
+    for (batch, cell, _), sums in profiler.results.splits.items():
+        length = mean_length(sums)
+        if batch != UNKNOWN and length is not None and cell < len(profiler.results.bins.keys):
+            found.add((batch, floor(length / batch if profiler.cfg.kv_len_reduce == "sum" else length)))
+    return found
+
+
+def _record_decode_step(profiler: Profiler, model: nn.Module, batch: int, length: int) -> None:
+    """One call of a model on the meta device with one new token per sequence, after ``length`` cached ones."""
+    import torch
+
+    def ids(count: int) -> torch.Tensor:
+        return torch.empty((batch, count), dtype=torch.int64, device="meta")
+
+    try:
+        with torch.inference_mode():
+            cache = model(input_ids=ids(length), use_cache=True).past_key_values if length else None
+            new = ids(1)
+            profiler.begin_run(bsz=batch)
+            with profiler.step_timing_ctx():
+                profiler.set_step_seq_len(length * (batch if profiler.cfg.kv_len_reduce == "sum" else 1))
+                model(input_ids=new, past_key_values=cache, use_cache=True)
+    except Exception as error:  # whatever a model's own code raises
+        raise ValueError(
+            f"{type(model).__name__} cannot be called without values ({type(error).__name__}: {str(error)[:200]}): put "
+            "some steps of the engine into record_steps() instead"
+        ) from error
+
+
+@contextmanager
+def _hooked(profiler: Profiler, model: nn.Module, *, lora: bool) -> Iterator[None]:
+    """The model attached: as it is already, or for this while."""
+    from rooflight.inference.model_hooks import ModelHooks
+
+    if profiler.has_attached(model) or not profiler.cfg.model_profiling:
+        yield
+        return
+    hooks = ModelHooks(profiler)
+    hooks.attach(model, lora=lora)
+    try:
+        yield
+    finally:
+        hooks.detach()
+
+
+@contextmanager
+def _on_meta(model: nn.Module) -> Iterator[None]:
+    """The model with tensors of the meta device in the place of its own: shapes, but no values. Its own come back, and
+    whatever else the calls inside changed in its modules.
+    """
+    import torch
+
+    swapped: dict[int, Any] = {}
+
+    def meta(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        if id(value) not in swapped:  # tied weights stay tied
+            empty = value.detach().to("meta")
+            is_parameter = isinstance(value, torch.nn.Parameter)
+            swapped[id(value)] = torch.nn.Parameter(empty, requires_grad=False) if is_parameter else empty
+        return swapped[id(value)]
+
+    kept = [(module, dict(vars(module))) for module in model.modules()]
+    try:
+        for module, attributes in kept:
+            own = {
+                name: {key: meta(each) for key, each in attributes[name].items()}
+                for name in ("_parameters", "_buffers")
+            }
+            vars(module).update({name: meta(value) for name, value in attributes.items()} | own)
+        yield
+    finally:
+        for module, attributes in kept:
+            vars(module).clear()
+            vars(module).update(attributes)
