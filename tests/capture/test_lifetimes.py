@@ -40,7 +40,7 @@ def _untouched() -> Iterator[None]:
     assert "resize_" not in torch.UntypedStorage.__dict__
 
 
-def watched(program: Callable[[], Any], model: nn.Module | None = None) -> Session:
+def followed(program: Callable[[], Any], model: nn.Module | None = None) -> Session:
     with rl.record(model, memory=True) as recording:
         program()
     return recording.session
@@ -69,7 +69,7 @@ def mlp(width: int = 8) -> nn.Sequential:
     return nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
 
 
-def test_without_asking_nobody_watches() -> None:
+def test_without_asking_no_lifetimes_are_noted() -> None:
     with rl.record() as recording:
         torch.ones(3).neg()
     assert recording.session.lifetimes is None
@@ -85,7 +85,7 @@ def test_a_storage_is_freed_when_its_last_view_goes() -> None:
         del view
         torch.zeros(7)  # 5
 
-    session = watched(program)
+    session = followed(program)
     assert life(session, "ones") == (StorageKind.TEMPORARY, 0, 3)
     assert life(session, "exp") == (StorageKind.TEMPORARY, 1, 5)
     assert life(session, "neg") == (StorageKind.TEMPORARY, 3, 4)
@@ -95,7 +95,7 @@ def test_a_storage_is_freed_when_its_last_view_goes() -> None:
 
 def test_what_the_caller_keeps_is_kept() -> None:
     held = []
-    session = watched(lambda: held.append(torch.ones(5).neg()))
+    session = followed(lambda: held.append(torch.ones(5).neg()))
     assert life(session, "neg")[2] == KEPT
     assert life(session, "ones")[2] == 2
 
@@ -124,25 +124,25 @@ class Wasteful(nn.Module):
 def test_what_a_call_of_the_outermost_module_keeps_to_itself_is_local(named: bool) -> None:
     model, x = Wasteful(), torch.ones(5)
     with torch.no_grad():
-        session = watched(lambda: [model(x).cos() for _ in range(2)], model if named else None)
+        session = followed(lambda: [model(x).cos() for _ in range(2)], model if named else None)
     # neg is in an attribute until the next call replaces it, abs is returned; cos was no module's
     assert local(session) == ["exp", "sin"] * 2
 
 
 def test_what_an_inner_module_returns_is_local_to_the_outermost() -> None:
     with torch.no_grad():
-        session = watched(lambda: mlp()(torch.ones(5, 8)))
+        session = followed(lambda: mlp()(torch.ones(5, 8)))
     assert local(session) == ["addmm", "gelu"]
 
 
 def test_what_backward_needs_is_not_local() -> None:
     x = torch.ones(5, requires_grad=True)
-    session = watched(lambda: Wasteful()(x).sum().backward())
+    session = followed(lambda: Wasteful()(x).sum().backward())
     assert local(session) == ["exp"]  # its graph goes with it; sin is there for abs
 
 
 def test_without_modules_nothing_is_local() -> None:
-    assert local(watched(lambda: torch.ones(5).exp().sin())) == []
+    assert local(followed(lambda: torch.ones(5).exp().sin())) == []
 
 
 def test_a_call_that_raises_ends_too() -> None:
@@ -156,7 +156,7 @@ def test_a_call_that_raises_ends_too() -> None:
             Raises()(torch.ones(5))
         torch.ones(5).sin()
 
-    assert local(watched(program)) == ["exp"]
+    assert local(followed(program)) == ["exp"]
 
 
 def test_an_address_that_is_used_again_is_another_storage() -> None:
@@ -164,7 +164,7 @@ def test_an_address_that_is_used_again_is_another_storage() -> None:
         for _ in range(50):
             torch.ones(1000).neg()
 
-    session = watched(program)
+    session = followed(program)
     assert len(session.storage_bytes) == 100
     assert memory_use(session).peak_bytes == 2 * 1000 * F32
 
@@ -176,7 +176,7 @@ def test_a_graph_keeps_what_backward_needs() -> None:
         loss = (weight * 2).exp().sum()  # mul is not saved, exp is
         loss.backward()
 
-    session = watched(program)
+    session = followed(program)
     records = [op.signature.name for op in session.records]
     backward = records.index("aten::sum") + 1
     assert life(session, "exp")[0] is StorageKind.ACTIVATION
@@ -198,7 +198,7 @@ def test_each_byte_of_a_training_step_has_its_kind(named: bool, foreach: bool) -
         optimizer.zero_grad()
 
     for stood in (False, True):  # the first step makes the state, the second finds it
-        session = watched(step, model if named else None)
+        session = followed(step, model if named else None)
         found = kinds(session)
         assert found["parameter"] == parameters
         assert found["gradient"] == parameters
@@ -217,7 +217,7 @@ def test_gradients_that_stand_before_and_are_replaced_are_gradients() -> None:
         model.zero_grad()
         model(x).sum().backward()
 
-    session = watched(step, model)
+    session = followed(step, model)
     assert kinds(session)["gradient"] == 2 * parameters
     use = memory_use(session)
     assert use.standing_bytes == 2 * parameters + x.nbytes
@@ -233,7 +233,7 @@ def test_an_optimizer_inside_backward_finds_its_gradients() -> None:
         optimizers[p].zero_grad()
 
     handles = [p.register_post_accumulate_grad_hook(update) for p in model.parameters()]
-    session = watched(lambda: model(x).sum().backward(), model)
+    session = followed(lambda: model(x).sum().backward(), model)
     for handle in handles:
         handle.remove()
     parameters = sum(p.numel() for p in model.parameters()) * F32
@@ -250,7 +250,7 @@ def test_gradients_that_autograd_adds_in_place_are_counted_in_place() -> None:
         y = x * 1.0
         (y.exp().sum() + y.sin().sum()).backward()
 
-    session = watched(program)
+    session = followed(program)
     (total,) = [
         i
         for i, op in enumerate(session.records)
@@ -275,7 +275,7 @@ def test_a_checkpoint_has_fewer_activations_and_makes_them_again(reentrant: bool
         blocks.zero_grad()
         x.grad = None
 
-    plain, saved = (memory_use(watched(lambda r=r: run(r), blocks)) for r in (False, True))
+    plain, saved = (memory_use(followed(lambda r=r: run(r), blocks)) for r in (False, True))
     activations = 512 * 64 * F32
     # the input, then two results of each of four blocks (a GELU saves its input, a Linear its own)
     assert plain.timeline[:, StorageKind.ACTIVATION].max() >= 9 * activations
@@ -286,16 +286,16 @@ def test_a_checkpoint_has_fewer_activations_and_makes_them_again(reentrant: bool
 
 def test_without_backward_the_graph_that_is_held_is_activations() -> None:
     model, x, held = mlp(), torch.ones(4, 8), []
-    assert kinds(watched(lambda: held.append(model(x)), model))["activation"] == 3 * 4 * 8 * F32
+    assert kinds(followed(lambda: held.append(model(x)), model))["activation"] == 3 * 4 * 8 * F32
     with torch.no_grad():
-        found = kinds(watched(lambda: held.append(model(x)), model))
+        found = kinds(followed(lambda: held.append(model(x)), model))
     assert "activation" not in found
     assert found["temporary"] == 3 * 4 * 8 * F32
 
 
 def test_parameters_and_buffers_that_nothing_touches_stand_too() -> None:
     model = nn.ModuleDict({"used": nn.Linear(8, 8), "not": nn.BatchNorm1d(16)})
-    session = watched(lambda: model["used"](torch.ones(2, 8)), model)
+    session = followed(lambda: model["used"](torch.ones(2, 8)), model)
     held = [*model.parameters(), *model.buffers()]
     assert memory_use(session).standing_bytes == sum(tensor.nbytes for tensor in held)
 
@@ -305,7 +305,7 @@ def test_what_is_made_out_of_data_was_not_there_before() -> None:
         torch.ones(4)
         torch.tensor([1.0] * 1000).sum()
 
-    session = watched(program)
+    session = followed(program)
     use = memory_use(session)
     assert use.standing_bytes == 0
     assert use.peak_bytes >= 1000 * F32
@@ -324,7 +324,7 @@ def test_a_storage_that_is_resized_is_another_one() -> None:
         held.append(torch.empty(0))
         torch.exp(torch.ones(250), out=held[0])
 
-    use = memory_use(watched(program))
+    use = memory_use(followed(program))
     totals = use.timeline.sum(axis=1).tolist()
     assert totals[:2] == [2 * 1000 * F32, 3 * F32]
     assert totals[2:4] == [500 * F32] * 2
@@ -344,21 +344,21 @@ def test_memory_without_memory(place: str) -> None:
         return step
 
     real = mlp(16)
-    expected = memory_use(watched(step_of(real, torch.ones(4, 16)), real))
+    expected = memory_use(followed(step_of(real, torch.ones(4, 16)), real))
     if place == "meta":
         model = mlp(16).to("meta")
-        found = memory_use(watched(step_of(model, torch.ones(4, 16, device="meta")), model))
+        found = memory_use(followed(step_of(model, torch.ones(4, 16, device="meta")), model))
     else:
         with FakeTensorMode():
             model = mlp(16)
-            found = memory_use(watched(step_of(model, torch.ones(4, 16)), model))
+            found = memory_use(followed(step_of(model, torch.ones(4, 16)), model))
     assert found.peak_bytes == expected.peak_bytes
     assert found.by_kind == expected.by_kind
 
 
 def test_composites_and_recorded_models_agree_with_the_sum_of_their_parts() -> None:
     model = attention_model()
-    session = watched(lambda: model(attention_input()).sum().backward(), model)
+    session = followed(lambda: model(attention_input()).sum().backward(), model)
     use = memory_use(session)
     assert use.by_kind[StorageKind.PARAMETER] == sum(p.nbytes for p in model.parameters())
     assert memory_use(session).peak_bytes <= session.storage_bytes.sum()
@@ -384,7 +384,7 @@ def test_an_interrupt_at_any_moment_leaves_lifetimes_that_make_sense() -> None:
 
     def seconds() -> float:
         start = time.perf_counter()
-        watched(step, net)
+        followed(step, net)
         return time.perf_counter() - start
 
     def interrupt(*_: object) -> None:
@@ -411,7 +411,7 @@ def test_an_interrupt_at_any_moment_leaves_lifetimes_that_make_sense() -> None:
     signal.signal(signal.SIGALRM, before)
 
 
-def test_watching_keeps_nothing_alive() -> None:
+def test_following_memory_keeps_nothing_alive() -> None:
     model = mlp()
     parameter, module = weakref.ref(model[0].weight), weakref.ref(model)
     recording = rl.record(model, memory=True)
@@ -425,7 +425,7 @@ def test_watching_keeps_nothing_alive() -> None:
     assert parameter() is None
 
 
-def test_two_recordings_at_once_each_watch_their_own() -> None:
+def test_two_recordings_at_once_each_follow_their_own() -> None:
     with rl.record(memory=True) as outer:
         torch.ones(10).neg()
         with rl.record(memory=True) as inner:
@@ -451,7 +451,7 @@ def test_another_thread_s_optimizer_is_not_ours() -> None:
 
 def test_a_saved_session_keeps_its_lifetimes(tmp_path: Any) -> None:
     model = mlp()
-    session = watched(lambda: model(torch.ones(4, 8)).sum().backward(), model)
+    session = followed(lambda: model(torch.ones(4, 8)).sum().backward(), model)
     loaded = rl.load(session.save(tmp_path / "run.session"))
     assert memory_use(loaded).by_kind == memory_use(session).by_kind
     assert memory_use(loaded).alive == memory_use(session).alive

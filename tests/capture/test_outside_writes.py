@@ -156,7 +156,7 @@ def test_what_a_kernel_leaves_open_without_memory_is_found_too(kind):
         assert len(found(program)) == 1
 
 
-def test_watching_memory_and_taking_times_go_together_with_it():
+def test_following_memory_and_taking_times_go_together_with_it():
     model = Net()
     with rl.record(model, memory=True, times=True) as recording:
         model(torch.ones(3, 4)).sum()

@@ -121,7 +121,7 @@ def test_counts_beyond_64_bits_stay_exact():
     assert analyze(session_of([Call(op=huge)] * 3), H100).totals.matrix_flops == 3 * 2 * (1 << 63)
 
 
-def test_unwatched_memory_is_what_stands_plus_the_most_that_lives_at_once():
+def test_unfollowed_memory_is_what_stands_plus_the_most_that_lives_at_once():
     calls = [
         Call(op=ADD, reads=(0,), writes=(1,)),  # 0 stood before; 1 lives from here to call 2
         Call(op=ADD, reads=(1,), writes=(2,)),

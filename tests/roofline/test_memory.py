@@ -28,7 +28,7 @@ INPUT, PARAMETER, GRADIENT = StorageKind.INPUT, StorageKind.PARAMETER, StorageKi
 STATE, ACTIVATION, TEMPORARY = StorageKind.OPTIMIZER_STATE, StorageKind.ACTIVATION, StorageKind.TEMPORARY
 
 
-def watched(session: Session, kind: list[StorageKind], made: list[int], freed: list[int]) -> Session:
+def followed(session: Session, kind: list[StorageKind], made: list[int], freed: list[int]) -> Session:
     lifetimes = Lifetimes(
         kind=np.array(kind, dtype=np.int8),
         made=np.array(made, dtype=np.int32),
@@ -43,7 +43,7 @@ def layer(index: int) -> dict[str, str]:
 
 
 # A weight, an input and a weight that nothing uses stand; two layers make an activation each; backward frees them.
-STEP = watched(
+STEP = followed(
     session_of(
         [
             Call(op=MM, reads=(0, 1), writes=(3,), **layer(0)),
@@ -62,7 +62,7 @@ STEP = watched(
 
 def test_the_timeline_is_what_was_made_and_not_yet_freed():
     use = memory_use(STEP)
-    assert use.watched
+    assert use.followed
     assert use.standing_bytes == 1000 + 10 + 200
     totals = use.timeline.sum(axis=1).tolist()
     assert totals == [
@@ -97,14 +97,14 @@ def test_parts_of_a_composite_are_named_after_the_whole():
 
 def test_what_came_without_an_op_is_not_put_on_the_next_one():
     session = session_of([Call(op=ADD, reads=(0,)), Call(op=ADD, reads=(0, 1))], storage_bytes=[8, 16])
-    use = memory_use(watched(session, [INPUT, TEMPORARY], [STOOD, 0], [KEPT, KEPT]))
+    use = memory_use(followed(session, [INPUT, TEMPORARY], [STOOD, 0], [KEPT, KEPT]))
     assert [(alive.op, alive.bytes) for alive in use.alive] == [(UNSEEN, 16), (BEFORE, 8)]
 
 
-def test_unwatched_memory_lives_from_the_first_to_the_last_touch():
+def test_unfollowed_memory_lives_from_the_first_to_the_last_touch():
     session = dataclasses.replace(STEP, lifetimes=None)
     use = memory_use(session)
-    assert not use.watched
+    assert not use.followed
     assert use.standing_bytes == 1000 + 10  # nobody saw the weight that nothing uses
     # storage 3 to record 3, 4 to 2, 5 to 3
     assert use.timeline.sum(axis=1).tolist() == [1010 + extra for extra in (30, 70, 120, 30 + 50 + 60, 60)]
@@ -126,7 +126,7 @@ def test_the_report_shows_the_peak_and_its_course():
     assert "| activation | 70.0 B | 2 | mm | h.\\*.mlp (MLP) | forward |" in text
     data = json.loads(render_json(report_of(analyze(STEP, H100))))["memory"]
     assert data["peak_bytes"] == 1330
-    assert data["watched"] is True
+    assert data["followed"] is True
     assert data["by_kind"]["parameter"] == 1200
     assert len(data["timeline"]) == 5
     assert data["timeline"][3] == {
@@ -136,7 +136,7 @@ def test_the_report_shows_the_peak_and_its_course():
     assert sum(alive["bytes"] for alive in data["alive"]) == 1330
 
 
-def test_the_report_of_an_unwatched_session_claims_the_least_only():
+def test_the_report_of_an_unfollowed_session_claims_the_least_only():
     text = render_markdown(report_of(analyze(dataclasses.replace(STEP, lifetimes=None), H100)))
     assert "at least 1.15 kB" in text
     assert "| from before the step | 1.01 kB |" in text
@@ -168,7 +168,7 @@ def lives(draw: st.DrawFn) -> Session:
         return session
     made = [draw(st.integers(STOOD, count)) for _ in range(storages)]
     freed = [draw(st.just(KEPT) | st.integers(max(start, 0), count)) for start in made]
-    return watched(session, [draw(st.sampled_from(StorageKind)) for _ in range(storages)], made, freed)
+    return followed(session, [draw(st.sampled_from(StorageKind)) for _ in range(storages)], made, freed)
 
 
 @settings(max_examples=200, deadline=None)
@@ -192,9 +192,9 @@ def test_every_view_of_the_peak_agrees(session: Session):
 @settings(max_examples=100, deadline=None)
 @given(lives())
 def test_the_least_is_never_more_than_what_was_watched(session: Session):
-    """A storage cannot be freed before its last use: with such lifetimes, watching only adds."""
+    """A storage cannot be freed before its last use: with such lifetimes, following memory only adds."""
     least = memory_use(dataclasses.replace(session, lifetimes=None))
-    longer = memory_use(watched(session, [TEMPORARY] * len(session.storage_bytes), *(_longest(session))))
+    longer = memory_use(followed(session, [TEMPORARY] * len(session.storage_bytes), *(_longest(session))))
     assert least.peak_bytes <= longer.peak_bytes
 
 

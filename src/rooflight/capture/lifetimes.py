@@ -1,4 +1,4 @@
-"""WatchedTape: a tape that also notes when each storage is freed, and its kind.
+"""LifetimeTape: a tape that also notes when each storage is freed, and its kind.
 
 It has a weak reference to each storage object. Torch keeps that object for as long as the memory is allocated, whether
 a variable, a view or the autograd graph holds it. Nothing is kept alive, and recordings without lifetimes pay nothing.
@@ -29,7 +29,7 @@ from rooflight.records.signature import OpSignature
 from rooflight.records.touches import owners, touches_of
 
 
-class _Watch(weakref.ref[torch.UntypedStorage]):
+class _Reference(weakref.ref[torch.UntypedStorage]):
     """A weak reference to a storage that still has the storage's number when that is freed."""
 
     __slots__ = ("address", "number")
@@ -38,7 +38,7 @@ class _Watch(weakref.ref[torch.UntypedStorage]):
     number: int
 
 
-class WatchedTape(Tape):
+class LifetimeTape(Tape):
     """A tape whose sessions have lifetimes. Call ``install`` before and ``remove`` after the recording, ``forget``
     last.
     """
@@ -53,10 +53,10 @@ class WatchedTape(Tape):
         "_local",
         "_made",
         "_parameters",
+        "_references",
         "_resized",
         "_roots",
         "_switches",
-        "_watches",
         "_with_grad",
     )
 
@@ -65,8 +65,8 @@ class WatchedTape(Tape):
         self._made = array("i")  # by storage: how many records there were when it was first met
         self._freed = array("i")
         self._certain: set[int] = set()  # storages for which ``_made`` is when they were allocated
-        self._watches: dict[int, _Watch] = {}  # by storage
-        self._dead: list[_Watch] = []  # filled by list.append: Python code in its place would swallow a Ctrl-C
+        self._references: dict[int, _Reference] = {}  # by storage
+        self._dead: list[_Reference] = []  # filled by list.append: Python code in its place would swallow a Ctrl-C
         self._parameters: set[int] = set()
         self._gradients: set[int] = set()
         self._resized: set[int] = set()  # storages that count as freed because they got another size
@@ -81,7 +81,7 @@ class WatchedTape(Tape):
         """Begin to follow storages. ``roots`` returns the outermost modules met so far: their tensors exist already."""
         self._roots = roots
         torch_optimizer.register_optimizer_step_pre_hook(self._before_step)
-        _watch_resizes(self)
+        _follow_resizes(self)
         for root in roots():
             for buffer in root.buffers():
                 self._note(buffer, set(), STOOD)
@@ -92,12 +92,12 @@ class WatchedTape(Tape):
         hooks = torch_optimizer._global_optimizer_pre_hooks
         for number in [number for number, hook in hooks.items() if hook == self._before_step]:
             hooks.pop(number, None)
-        _stop_watching_resizes(self)
+        _stop_following_resizes(self)
 
     def forget(self) -> None:
         """Drop the references to the model and to the storages that are not freed."""
         self._roots = tuple
-        self._watches.clear()
+        self._references.clear()
         self._dead.clear()
 
     def new_storage(self, address: int, nbytes: int, holder: object) -> int:
@@ -106,8 +106,8 @@ class WatchedTape(Tape):
         if storage is None:
             return self._add(super().new_storage(address, nbytes, holder))
         number = self.storage_ids.get(address, -1)
-        watch = self._watches.get(number)
-        if watch is not None and watch() is storage:
+        reference = self._references.get(number)
+        if reference is not None and reference() is storage:
             return number  # an op returned a tensor that is neither new nor one of its arguments
         return self._begin(storage)
 
@@ -151,12 +151,12 @@ class WatchedTape(Tape):
     def resized(self, storage: torch.UntypedStorage, record: int) -> None:
         """Note that a storage may have another size from ``record`` on: it is then another storage."""
         number = self.storage_ids.get(storage._cdata, -1)
-        watch = self._watches.get(number)
-        if watch is None or watch() is not storage or known_int(storage.nbytes()) == self.storage_bytes[number]:
+        reference = self._references.get(number)
+        if reference is None or reference() is not storage or known_int(storage.nbytes()) == self.storage_bytes[number]:
             return
         self._freed[number] = record
         self._resized.add(number)
-        del self._watches[number]
+        del self._references[number]
         successor = self._begin(storage, record)
         for numbers in (self._parameters, self._gradients):
             if number in numbers:
@@ -196,8 +196,8 @@ class WatchedTape(Tape):
         if made is not None:
             self._made[number] = made
             self._certain.add(number)
-        watch = self._watches[number] = _Watch(storage, self._dead.append)
-        watch.number, watch.address = number, storage._cdata
+        reference = self._references[number] = _Reference(storage, self._dead.append)
+        reference.number, reference.address = number, storage._cdata
         return number
 
     def _add(self, number: int) -> int:
@@ -209,12 +209,12 @@ class WatchedTape(Tape):
         """Account for the storages that were freed since the last record."""
         dead, ids = self._dead, self.storage_ids
         while dead:
-            watch = dead.pop()
-            number = watch.number
+            reference = dead.pop()
+            number = reference.number
             self._freed[number] = len(self)
-            self._watches.pop(number, None)
-            if ids.get(watch.address) == number:
-                del ids[watch.address]
+            self._references.pop(number, None)
+            if ids.get(reference.address) == number:
+                del ids[reference.address]
 
     # -- kinds of storages -------------------------------------------------------------------------------------------
 
@@ -343,26 +343,26 @@ def plain_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 _lock = Lock()
-_watching: list[WatchedTape] = []
+_following: list[LifetimeTape] = []
 
 
-def _watch_resizes(tape: WatchedTape) -> None:
+def _follow_resizes(tape: LifetimeTape) -> None:
     """Have the tape called at every ``storage.resize_``. FSDP frees memory by it, and torch calls no mode for it."""
     with _lock:
-        _watching.append(tape)
+        _following.append(tape)
         torch.UntypedStorage.resize_ = _resize  # type: ignore[method-assign, assignment]
 
 
-def _stop_watching_resizes(tape: WatchedTape) -> None:
-    """Undo ``_watch_resizes``; the last call removes the attribute, so that torch's own, of a base class, counts."""
+def _stop_following_resizes(tape: LifetimeTape) -> None:
+    """Undo ``_follow_resizes``; the last call removes the attribute, so that torch's own, of a base class, counts."""
     with _lock:
-        _watching[:] = [other for other in _watching if other is not tape]
-        if not _watching and "resize_" in torch.UntypedStorage.__dict__:
+        _following[:] = [other for other in _following if other is not tape]
+        if not _following and "resize_" in torch.UntypedStorage.__dict__:
             del torch.UntypedStorage.resize_
 
 
 def _resize(storage: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
     out = torch._C.StorageBase.resize_(storage, *args, **kwargs)  # type: ignore[attr-defined]
-    for tape in tuple(_watching):
+    for tape in tuple(_following):
         tape.resized(storage, len(tape))
     return out

@@ -64,7 +64,7 @@ class ModuleWorks:
         self._complete: set[tuple[Any, ...]] = set()  # kinds of calls all ops of which were recorded
         self._ops: dict[OpSignature, OpSignature] = {}
         self._installed = False
-        self._watching = False
+        self._hooked = False
 
     def learn(self, module: nn.Module, number: int) -> None:
         """Note the number of a module."""
@@ -75,22 +75,22 @@ class ModuleWorks:
         if formula is not None:
             self.formulas[number] = formula
             if self._installed:
-                self._watch()
+                self._hook()
 
     def install(self) -> None:
         """Install the hook if there is a module of a known class; otherwise once one is met."""
         self._installed = True
         if self.formulas:
-            self._watch()
+            self._hook()
 
-    def _watch(self) -> None:
-        if not self._watching:
-            self._watching = True
+    def _hook(self) -> None:
+        if not self._hooked:
+            self._hooked = True
             register_module_forward_hook(self._leave, with_kwargs=True)
 
     def remove(self) -> None:
         """Take the hook out. It is searched for, since an interrupt may have lost its handle."""
-        self._installed = self._watching = False
+        self._installed = self._hooked = False
         hooks = torch_module._global_forward_hooks
         for number in [number for number, hook in hooks.items() if hook == self._leave]:
             torch_module._global_forward_hooks_with_kwargs.pop(number, None)
@@ -145,7 +145,7 @@ class ModuleWorks:
                 gradients=tuple(call.gradients),
                 storages=storages,
             )
-            _watch_backward(nodes, weakref.ref(self), backward)
+            _hook_backward(nodes, weakref.ref(self), backward)
 
     def _context_of(self, module: int) -> int:
         source = self._source
@@ -273,17 +273,17 @@ def _own_nodes(outputs: Iterable[torch.Tensor], start: int) -> list[Any]:
     return [found[number] for number in sorted(found, reverse=True)]
 
 
-def _watch_backward(nodes: Sequence[Any], works: weakref.ref[ModuleWorks], backward: _Backward) -> None:
+def _hook_backward(nodes: Sequence[Any], works: weakref.ref[ModuleWorks], backward: _Backward) -> None:
     """Account for a backward pass when the last of these nodes has run, unless the recording is gone by then."""
     first = [0]
 
     def before(_grads: Any) -> None:
-        if (watcher := works()) is not None:
-            first[0] = watcher.records
+        if (living := works()) is not None:
+            first[0] = living.records
 
     def after(inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        if (watcher := works()) is not None:
-            watcher.add_backward(backward, first[0], inputs, outputs)
+        if (living := works()) is not None:
+            living.add_backward(backward, first[0], inputs, outputs)
 
     nodes[0].register_prehook(before)
     nodes[-1].register_hook(after)

@@ -17,7 +17,7 @@ from rooflight.capture.composites import install_route, remove_route
 from rooflight.capture.dispatch import DispatchSource
 from rooflight.capture.functions import FunctionSource
 from rooflight.capture.groups import place_in_world
-from rooflight.capture.lifetimes import WatchedTape
+from rooflight.capture.lifetimes import LifetimeTape
 from rooflight.capture.modules import Models, ModuleTracker, models_of
 from rooflight.capture.outside_writes import storages_of_state, with_outside_writes
 from rooflight.capture.phases import current_phase, subscribe, unsubscribe
@@ -53,7 +53,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
     _source: DispatchSource | None = None
     _functions: FunctionSource | None = None
     _tracker: ModuleTracker | None = None
-    _watch: WatchedTape | None = None
+    _lifetimes: LifetimeTape | None = None
     _session: Session | None = None
 
     def __init__(
@@ -67,7 +67,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         on_error: Callable[[Exception], None] | None = None,
     ) -> None:
         self._models = models_of(model)
-        self._tape = WatchedTape() if memory else Tape()
+        self._tape = LifetimeTape() if memory else Tape()
         self._wants_functions = functions
         self._wants_times = times
         self._wants_phases = phases
@@ -129,9 +129,9 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
                 subscribe(source.set_phase)
             self._tracker.install()
             register_optimizer_step_pre_hook(source.before_step)
-            if isinstance(self._tape, WatchedTape):
-                self._watch = self._tape
-                self._watch.install(self._tracker.roots)
+            if isinstance(self._tape, LifetimeTape):
+                self._lifetimes = self._tape
+                self._lifetimes.install(self._tracker.roots)
             source.move(0, 0)
             source.__enter__()
             if self._functions is not None:
@@ -158,10 +158,10 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
             raise
         source.composites.close_backward()
         self._session = self._finished()
-        if self._watch is not None:
-            self._watch.forget()
+        if self._lifetimes is not None:
+            self._lifetimes.forget()
         self._models = {}
-        self._tracker = self._functions = self._watch = None
+        self._tracker = self._functions = self._lifetimes = None
 
     def _finished(self) -> Session:
         """The session on the tape, with records of work outside the dispatcher that can be inferred from it."""
@@ -182,8 +182,8 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         steps = torch_optimizer._global_optimizer_pre_hooks
         for number in [number for number, hook in steps.items() if hook == source.before_step]:
             steps.pop(number, None)  # searched for, since an interrupt may have lost the handle
-        if self._watch is not None:
-            self._watch.remove()
+        if self._lifetimes is not None:
+            self._lifetimes.remove()
         unsubscribe(source.set_phase)
         stop_looking_away(source)
         _stop_running_eagerly(source)

@@ -113,7 +113,7 @@ class Tape:
         known = self._signatures.setdefault((id(op), reads, writes), (len(self._signatures), op))
         return known[0]
 
-    def new_storage(self, address: int, nbytes: int, holder: object) -> int:  # noqa: ARG002 - a watched tape needs it
+    def new_storage(self, address: int, nbytes: int, holder: object) -> int:  # noqa: ARG002 - a LifetimeTape needs it
         """Give the storage that is now at ``address`` an id of its own; ``holder`` is a tensor in it."""
         number = len(self.storage_bytes)
         self.storage_bytes.append(nbytes if type(nbytes) is int else known_int(nbytes))

@@ -57,16 +57,17 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryUse:
-    """Bytes of storages, as they are asked for: an allocator rounds up, keeps some back and adds its own.
+    """Bytes of storages by their sizes: an allocator rounds up, keeps some back and adds its own.
 
-    ``peak_bytes`` is the most that is alive while one record, ``peak_record``, runs (-1 in an empty session): its
-    results included, what a kernel takes and gives back inside not. ``standing_bytes`` were there before the first
-    record. ``timeline[i, kind]`` are the bytes of a ``StorageKind`` alive while record i runs. ``watched``: the session
-    tells when storages were freed and what they were for. Otherwise each is taken to live from the op that made it to
-    the last that used it, which is the least that the step needs, and what stood before counts as input, all of it.
+    ``peak_bytes`` is the most that is alive while one record, ``peak_record``, runs (-1 in an empty session), with the
+    record's results, and without memory that its kernel allocates and frees. ``standing_bytes`` were allocated before
+    the first record. ``timeline[i, kind]`` are the bytes of a ``StorageKind`` alive while record i runs. ``followed``:
+    the session has the kind of each storage and when it was freed. Otherwise each storage is assumed to live from the
+    op that made it to the last that used it, which is the least that the step needs, and all storages from before the
+    step count as inputs.
     """
 
-    watched: bool
+    followed: bool
     peak_bytes: int
     standing_bytes: int
     peak_record: int
@@ -93,7 +94,7 @@ class MemoryUse:
 
 
 def memory_use(session: Session) -> MemoryUse:
-    """The memory of a session's step: as it was watched, or from when each storage is touched first and last."""
+    """The memory of a session's step: as it was followed, or from when each storage is touched first and last."""
     touches = touches_of(session)
     lifetimes = _touched_lifetimes(session, touches) if session.lifetimes is None else session.lifetimes
     sizes, stood = session.storage_bytes, lifetimes.made == STOOD
@@ -103,7 +104,7 @@ def memory_use(session: Session) -> MemoryUse:
     peak_record = int(totals.argmax()) if len(totals) else -1
     before = [sizes[stood & (lifetimes.kind == kind)].sum() for kind in StorageKind]
     return MemoryUse(
-        watched=session.lifetimes is not None,
+        followed=session.lifetimes is not None,
         peak_bytes=int(totals[peak_record]) if len(totals) else standing_bytes,
         standing_bytes=standing_bytes,
         peak_record=peak_record,

@@ -16,7 +16,7 @@ from rooflight.roofline.op_names import plain_name
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _CHART_WIDTH: Final = 32
 _LEAST: Final = "The recording did not follow when memory is freed: this is the least that the step needs."
-_UNWATCHED: Final = {StorageKind.INPUT: "from before the step", StorageKind.TEMPORARY: "made in the step"}
+_UNFOLLOWED: Final = {StorageKind.INPUT: "from before the step", StorageKind.TEMPORARY: "made in the step"}
 
 
 class KindBytes(Fields, frozen=True, kw_only=True):
@@ -54,7 +54,7 @@ class MemoryData(Fields, frozen=True, kw_only=True):
     peak_bytes: int
     standing_bytes: int
     device_bytes: int | None
-    watched: bool
+    followed: bool
     peak_record: int
     by_kind: KindBytes
     timeline: tuple[MemoryPoint, ...]
@@ -64,7 +64,7 @@ class MemoryData(Fields, frozen=True, kw_only=True):
 def memory_fact(memory: MemoryUse) -> str:
     """Peak and what stands of it, in a line."""
     peak, standing = Quantity(memory.peak_bytes, "B"), Quantity(memory.standing_bytes, "B")
-    return f"{'peak' if memory.watched else 'at least'} {peak}, of which {standing} was allocated before the step"
+    return f"{'peak' if memory.followed else 'at least'} {peak}, of which {standing} was allocated before the step"
 
 
 def memory_tables(memory: MemoryUse, top: int) -> Iterable[Table]:
@@ -89,7 +89,7 @@ def memory_tables(memory: MemoryUse, top: int) -> Iterable[Table]:
         columns=(Column("kind"), Column("bytes", "B"), Column("share", "%"), Column("over the step")),
         rows=tuple(rows),
         optional=("over the step",),
-        note="" if memory.watched else _LEAST,
+        note="" if memory.followed else _LEAST,
     )
     yield Table(
         id="alive_at_peak",
@@ -139,7 +139,7 @@ def memory_series(memory: MemoryUse) -> Iterable[Series]:
             )
             for kind in kinds
         ),
-        note="" if memory.watched else _LEAST,
+        note="" if memory.followed else _LEAST,
     )
 
 
@@ -149,7 +149,7 @@ def memory_data(memory: MemoryUse, device_bytes: int | None) -> MemoryData:
         peak_bytes=memory.peak_bytes,
         standing_bytes=memory.standing_bytes,
         device_bytes=device_bytes,
-        watched=memory.watched,
+        followed=memory.followed,
         peak_record=memory.peak_record,
         by_kind=KindBytes(**_by_key(memory.by_kind)),
         timeline=tuple(MemoryPoint(record=point.record, **_by_key(point.by_kind)) for point in memory.points()),
@@ -178,7 +178,7 @@ def sparkline(values: Sequence[int], most: int) -> str:
 
 
 def _label(kind: StorageKind, memory: MemoryUse) -> str:
-    return kind.label if memory.watched else _UNWATCHED.get(kind, kind.label)
+    return kind.label if memory.followed else _UNFOLLOWED.get(kind, kind.label)
 
 
 def _by_key(by_kind: Mapping[StorageKind, int]) -> dict[str, int]:
