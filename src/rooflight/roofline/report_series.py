@@ -32,7 +32,8 @@ def analysis_series(analysis: Analysis) -> Iterable[Series]:
     """The pictures that the analysis has figures for."""
     yield from _roofline(analysis)
     yield from memory_series(analysis.memory)
-    yield _waterfall(analysis)
+    if analysis.totals.calls:
+        yield _waterfall(analysis)
 
 
 def _roofline(analysis: Analysis) -> Iterable[Series]:
