@@ -102,12 +102,13 @@ def _report(
     if len(analysis.session.functions) > 1:
         by["function"] = time_by_place(analysis, "function")
     classes = {module.path: module.class_name for module in timed.session.modules}
+    replaced = _replaced_tables(base, by, classes, top, of_spans=seconds_by is not None)
     return Report(
         title=f"Speed of light: {title} on {analysis.device.name}",
         data=_data(analysis, base.conclusion, by, clock, wall_s),
         facts=tuple(_facts(analysis, base, clock, is_loop=seconds_by is not None)),
         tables=(
-            *_replaced_tables(base, by, classes, top, of_spans=seconds_by is not None),
+            *(table for table in replaced if table.rows),
             *(replace(table, see=SEE) for table in base.tables if table.id not in _REPLACED),
         ),
         series=base.series,
@@ -119,9 +120,8 @@ def _report(
 def _replaced_tables(
     base: Report, by: Mapping[str, TimeByPlace], classes: Mapping[str, str], top: int, *, of_spans: bool
 ) -> Iterable[Table]:
-    waterfall = base.table("waterfall")
-    assert waterfall is not None
-    yield waterfall
+    if (waterfall := base.table("waterfall")) is not None:  # there is none of an iteration without ops
+        yield waterfall
     yield places_table(by["phase"], title="By phase", top=max(top, _MORE_ROWS))
     yield places_table(by["layer"], title="By layer type", top=top)
     if "function" in by:
