@@ -22,6 +22,7 @@ from rooflight.devices.spec import MemoryLevel, Roofs
 from rooflight.inference import Profiler
 from rooflight.inference.report import report_of as inference_report
 from rooflight.inference.saving import config_of, summary_of
+from rooflight.inference.summaries_compared import comparison_report
 from rooflight.machine.calibration_report import report_of as calibration_report
 from rooflight.operators import registry
 from rooflight.operators.operators_report import report_of as operators_report
@@ -89,6 +90,7 @@ def reports(folder: Path) -> dict[str, Report]:
         "ranks": ranks_report(merge([analysis(rank=0), analysis(rank=1)])),
         "step": report_of_analysis(analysis(), title="a step"),
         "inference": inference_report(summary_of(measured := profiler(folder))),
+        "comparison": comparison_report(summary_of(measured), summary_of(measured), "other/summary.json"),
         "inference_config": Report(title="settings", data=config_of(measured, {"note": [1, None]})),
         "calibration": calibration_report(CPU, None),
         "cluster": cluster_report(ClusterCalibration(measured=nodes), title="Nodes"),

@@ -238,8 +238,9 @@ def test_steps_of_a_plain_loop(tmp_path):
                                                      on_step=lambda *at: told.append(at)))  # fmt: skip
     run = prof.results.runs[0]
     assert run.stats.steps == 4
+    assert run.other_phases["prefill"].steps == 1
     assert run.stats.tokens_total == 12
-    assert prof.results.samples.lengths().tolist() == [7, 8, 9, 10]
+    assert prof.results.samples.lengths().tolist() == [0, 7, 8, 9, 10]
     assert set(run.buckets_engine_avg_ms) == {"decode", "sampler"}
     assert told == [(1, 5), (2, 5), (3, 5), (4, 5), (5, 5)]
     requests = prof.requests.ended.columns()
@@ -257,7 +258,7 @@ def test_steps_with_a_draft(tmp_path):
     assert run.stats.steps == found.steps
     assert run.stats.tokens_total == 3 * 19  # the first of each comes of the prefill
     assert set(run.buckets_engine_avg_ms) == {"draft", "verify", "sampler", "postproc"}
-    rounds = prof.results.rounds
+    rounds = prof.results.speculation.data()
     assert (rounds.proposed, rounds.accepted) == (sum(map(sum, found.proposed)), sum(map(sum, found.accepted)))
     requests = prof.requests.ended.columns()
     assert requests["tokens"].tolist() == [20, 20, 20]

@@ -43,7 +43,8 @@ class BucketLog:
 
     ``on_problem`` is called with a sentence about each likely mistake: a bucket opened in another thread than the
     step's, a bucket left open at its end. ``on_failure`` is called with one when the clock fails in a bucket, after
-    which the step is not complete. ``wait``: if given, buckets call it before they read the clock.
+    which the step is not complete. ``wait``: if given, buckets call it before they read the clock. ``in_order``: give
+    the nanoseconds of each stretch by itself, in the order of the step, and not of each state.
     """
 
     def __init__(
@@ -53,7 +54,10 @@ class BucketLog:
         on_problem: Callable[[str], None],
         on_failure: Callable[[str], None],
         wait: Callable[[], None] | None = None,
+        *,
+        in_order: bool = False,
     ) -> None:
+        self._in_order = in_order
         self._on_failure = on_failure
         self._stamps = stamps
         self._on_problem = on_problem
@@ -70,6 +74,10 @@ class BucketLog:
     def times(self, by_state: Sequence[int]) -> dict[str, DomainTimes]:
         """The buckets of each domain, from nanoseconds by state."""
         return self._states.times(by_state)
+
+    def opened(self, state: int) -> Sequence[Bucket]:
+        """The buckets that are open in a state, in the order of opening."""
+        return self._states.open_in(state)
 
     def divided(self, by_state: Sequence[int], domain: str, names: Iterable[str]) -> dict[str, int]:
         """Nanoseconds by which of the buckets ``names`` was opened last (``BucketStates.divided``)."""
@@ -113,11 +121,14 @@ class BucketLog:
             return (), plan.calls
         if self._before is not None:
             stamps, states = [self._before, *stamps], [OUTSIDE, *states]
-        found: dict[int, int] = {}
-        for state, nanoseconds in zip(states, self._stamps.between_ns(stamps), strict=False):  # one state more: OUTSIDE
-            found[state] = found.get(state, 0) + nanoseconds
+        stretches = tuple(zip(states, self._stamps.between_ns(stamps), strict=False))  # one state more: OUTSIDE
         self._before = stamps[-1]
         self._stamps.release(stamps[:-1])
+        if self._in_order:
+            return stretches, plan.calls
+        found: dict[int, int] = {}
+        for state, nanoseconds in stretches:
+            found[state] = found.get(state, 0) + nanoseconds
         return tuple(found.items()), plan.calls
 
     def forget(self, ended: int) -> None:

@@ -130,6 +130,10 @@ class BucketStates:
             self._states.append(opened)
         return number
 
+    def open_in(self, state: int) -> Sequence[Bucket]:
+        """The buckets that are open in a state, in the order of opening."""
+        return self._states[state]
+
     def innermost(self, domain: str, state: int) -> str | None:
         """The bucket of a domain that was opened last of those open in a state; None if none is."""
         names = [bucket.name for bucket in self._states[state] if bucket.domain == domain]

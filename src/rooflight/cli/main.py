@@ -21,6 +21,7 @@ from rooflight.cli.lint import lint
 from rooflight.cli.merge import merge
 from rooflight.cli.predict import predict
 from rooflight.cli.presets import presets
+from rooflight.cli.profile_decode import profile_decode
 from rooflight.cli.sample import sample
 from rooflight.cli.score import score
 from rooflight.records.visible import visible
@@ -38,6 +39,7 @@ app = typer.Typer(
 )
 app.command(short_help="Say how far a step is from the speed of light, and why.")(analyze)
 app.command(short_help="Check and time a kernel beside its bounds.")(score)
+app.command("profile-decode", short_help="Say where the time of decode steps goes.")(profile_decode)
 app.command(short_help="Measure this machine's peaks, bandwidths and latency.")(calibrate)
 app.command(short_help="Time operators over sweeps of shapes.")(sample)
 app.command(short_help="Put the parts of a sweep together.")(merge)

@@ -9,9 +9,10 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def spinner() -> Iterator[Callable[[str], None]]:
+def spinner(*, redraws: bool = True) -> Iterator[Callable[[str], None]]:
     """Yield a function that shows what is being done: on a terminal with a spinner; in a pipe or on a dumb terminal
-    only that the machine is calibrated, in a line, as in Python.
+    only that the machine is calibrated, in a line, as in Python. Without ``redraws`` the spinner turns only when the
+    function is called: no thread draws while something is timed.
     """
     if not sys.stderr.isatty() or os.environ.get("TERM", "dumb").lower() in ("dumb", "unknown"):
         from rooflight.front.device import log_progress
@@ -29,5 +30,12 @@ def spinner() -> Iterator[Callable[[str], None]]:
     drawn = Spinner("dots", "starting", style="status.spinner")
     # What is printed meanwhile goes above the spinner, but only on a terminal: a pipe must get what is printed.
     to_terminal = sys.stdout is not None and sys.stdout.isatty()
-    with Live(drawn, console=console, transient=True, refresh_per_second=12.5, redirect_stdout=to_terminal):
-        yield lambda text: drawn.update(text=Text(f"{visible(text)} …"))  # Text: a name in brackets is no markup
+    with Live(drawn, console=console, transient=True, auto_refresh=redraws, refresh_per_second=12.5,
+              redirect_stdout=to_terminal) as live:  # fmt: skip
+
+        def say(text: str) -> None:
+            drawn.update(text=Text(f"{visible(text)} …"))  # Text: a name in brackets is no markup
+            if not redraws:
+                live.refresh()
+
+        yield say

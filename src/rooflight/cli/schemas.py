@@ -14,6 +14,7 @@ def documents() -> tuple[type[Document], ...]:
     """Every kind of document that a verb or a study writes."""
     from rooflight.clusters.roofs_report import ClusterDocument
     from rooflight.devices.devices_report import DeviceDocument, DevicesDocument
+    from rooflight.inference.summaries_compared import ComparisonDocument
     from rooflight.inference.summary import ConfigDocument, SummaryDocument
     from rooflight.machine.calibration_report import CalibrationDocument
     from rooflight.operators.operators_report import OperatorsDocument
@@ -33,6 +34,7 @@ def documents() -> tuple[type[Document], ...]:
         StepDocument,
         SummaryDocument,
         ConfigDocument,
+        ComparisonDocument,
         CalibrationDocument,
         ClusterDocument,
         DevicesDocument,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -58,9 +59,9 @@ def decode(
     """Generate ``new_tokens`` per sequence of ``prompt_ids`` [batch, prompt], one in each step after the prefill.
 
     Each step is a step of ``profiler`` (None: the active one) with the engine's buckets ``decode`` and ``sampler``; the
-    prefill is outside of steps. Each sequence is a request, which begins before the prefill; without ``strict_sync`` a
-    GPU's tokens count as delivered when their work is queued. Temperature 0 takes the most probable token; otherwise
-    tokens are drawn, the same for the same ``seed``. Call it between ``begin_run`` and ``end_run``.
+    prefill is a step of the phase ``prefill``. Each sequence is a request, which begins before the prefill; without
+    ``strict_sync`` a GPU's tokens count as delivered when their work is queued. Temperature 0 takes the most probable
+    token; otherwise tokens are drawn, the same for the same ``seed``. Call it between ``begin_run`` and ``end_run``.
 
     Raises ValueError for sizes that cannot be, also for more tokens than the model has positions.
     """
@@ -71,7 +72,11 @@ def decode(
     forward = _forward(model, batch, prompt + new_tokens, cache)
     requests = BatchRequests(prof, batch, prompt, new_tokens)
     begun = time.perf_counter()
-    latest = choose(forward(prompt_ids, 0)[:, -1])
+    with prefill_step(prof, batch):
+        with prof.cpu_bucket_timer("prefill"):
+            logits = forward(prompt_ids, 0)[:, -1]
+        with prof.cpu_bucket_timer("sampler"):
+            latest = choose(logits)
     wait_for(model.device)
     prefill_s = time.perf_counter() - begun
     requests.deliver([1] * batch)
@@ -90,6 +95,16 @@ def decode(
         requests.deliver([1] * batch)
         told(number + 1, new_tokens)
     return Generation(tokens=torch.stack(tokens, dim=1), prefill_s=prefill_s, steps=new_tokens - 1)
+
+
+@contextmanager
+def prefill_step(prof: Any, batch: int) -> Iterator[None]:
+    """A step of a profiler that puts prompts into empty caches, and makes the first token of each sequence."""
+    with prof.step_timing_ctx():
+        prof.set_step_phase("prefill")
+        prof.set_step_seq_len(0)
+        prof.set_step_tokens(batch)
+        yield
 
 
 class BatchRequests:

@@ -38,10 +38,17 @@ class Meter:
     """Times steps. ``device`` is None for a CPU; ``on_problem`` gets sentences (``BucketLog``).
 
     ``begin`` and ``end`` are called at the ends of a step. ``failed``: a clock failed, so that times are not complete.
+    ``in_order`` as ``BucketLog`` has it.
     """
 
     def __init__(
-        self, *, clock: Callable[[], int], device: Device | None, strict: bool, on_problem: Callable[[str], None]
+        self,
+        *,
+        clock: Callable[[], int],
+        device: Device | None,
+        strict: bool,
+        on_problem: Callable[[str], None],
+        in_order: bool = False,
     ) -> None:
         self.device = device
         self._strict = strict and device is not None
@@ -54,12 +61,14 @@ class Meter:
             on_problem(problem)
 
         if device is None:
-            self.steps = self.engine = BucketLog(HostStamps(clock), tuple(Domain), on_problem, failed)
+            self.steps = self.engine = BucketLog(
+                HostStamps(clock), tuple(Domain), on_problem, failed, in_order=in_order
+            )
             self.begin, self.end = self.steps.begin, self.steps.end  # without a call in between
         else:
             wait = device.synchronize if strict else None
-            self.steps = BucketLog(CudaStamps(device), (Domain.MODEL,), on_problem, failed)
-            self.engine = BucketLog(HostStamps(clock), (Domain.ENGINE,), on_problem, failed, wait)
+            self.steps = BucketLog(CudaStamps(device), (Domain.MODEL,), on_problem, failed, in_order=in_order)
+            self.engine = BucketLog(HostStamps(clock), (Domain.ENGINE,), on_problem, failed, wait, in_order=in_order)
 
     @property
     def clock(self) -> str:

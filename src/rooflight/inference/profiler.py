@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from rooflight.devices.spec import DeviceSpec
     from rooflight.inference.model_hooks import ModelHooks
     from rooflight.inference.step_recorder import StepRecorder
+    from rooflight.inference.step_spans import StepSpans
+    from rooflight.inference.workload_data import WorkloadData
 
 _log = logging.getLogger("rooflight")
 
@@ -48,7 +50,8 @@ class Profiler:
 
     ``device``: ``"cuda"`` times steps with CUDA events, ``"cpu"`` with the host's clock; None decides at each
     ``begin_run`` by whether torch uses CUDA in this process. Tests put a ``Device`` and a ``clock`` (nanoseconds) in
-    their place. Raises ValueError for settings that cannot be.
+    their place. ``spans`` keeps when the buckets of the last steps were open, for a trace. Raises ValueError for
+    settings that cannot be.
 
     Where ``collect_on_rank0_only`` is set and this is another rank it is ``disabled``: calls do nothing, but for the
     barriers of ``dist_barrier``, which rank 0 would wait in for ever.
@@ -60,6 +63,7 @@ class Profiler:
         *,
         device: Device | str | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
+        spans: StepSpans | None = None,
     ) -> None:
         if isinstance(device, str) and device not in ("cpu", "cuda"):
             raise ValueError(f'device is "{device}": give "cpu", "cuda" or None')
@@ -74,6 +78,8 @@ class Profiler:
         profiled = {Domain.MODEL: self.cfg.model_profiling, Domain.ENGINE: self.cfg.engine_profiling}
         self.results = Results(self.cfg.kv_bins, [domain for domain, on in profiled.items() if on], self.problems)
         self._device, self._clock = device, clock
+        self.results.spans = spans
+        self.workload: WorkloadData | None = None
         self._meter: Meter | None = None
         self._labels = (
             Labels(self._bucket, Domain.MODEL, self.problems.note),
@@ -108,8 +114,11 @@ class Profiler:
 
     # -- runs ---------------------------------------------------------------------------------------------------------
 
-    def begin_run(self, bsz: int | None = None, label: str = "decode") -> None:
-        """Begin a run of steps with a batch of ``bsz`` sequences. The first ``warmup_runs`` are not measured."""
+    def begin_run(self, bsz: int | None = None, label: str = "decode", *, baseline: bool = False) -> None:
+        """Begin a run of steps with a batch of ``bsz`` sequences. The first ``warmup_runs`` are not measured. A
+        ``baseline`` is a run without a draft that others are compared with: apart from its own row it counts only in
+        ``speculative``.
+        """
         if self.disabled:
             return
         try:
@@ -132,6 +141,7 @@ class Profiler:
                 started_at=datetime.now(UTC).isoformat(timespec="seconds"),
                 clock=meter.clock,
                 bins=LengthBins(self.cfg.kv_bins),
+                baseline=baseline,
             )
             self.step.measure(run, meter)
         except Exception as error:
@@ -220,9 +230,11 @@ class Profiler:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def begin_request(self, request_id: Hashable, prompt_tokens: int | None = None) -> None:
-        """A request arrives, in an open run. Requests of warm-up runs are not measured."""
+        """A request arrives, in an open run. Requests of warm-up runs and baselines are not measured."""
         if not self.disabled:
-            self.requests.begin(request_id, prompt_tokens, self.step.run, warming_up=self._warming_up)
+            run = self.step.run
+            skipped = self._warming_up or (run is not None and run.baseline)
+            self.requests.begin(request_id, prompt_tokens, None if skipped else run, warming_up=skipped)
 
     def request_tokens(self, request_id: Hashable, n: Any = 1) -> None:
         """``n`` tokens are delivered to a request now, all at once: a number, on the host."""
@@ -375,7 +387,11 @@ class Profiler:
         meter = self._meter
         if meter is None or meter.failed or (meter.device is None) != (device is None):
             meter = self._meter = Meter(
-                clock=self._clock, device=device, strict=self.cfg.strict_sync, on_problem=self.problems.note
+                clock=self._clock,
+                device=device,
+                strict=self.cfg.strict_sync,
+                on_problem=self.problems.note,
+                in_order=self.results.spans is not None,
             )
             for labels in self._labels:
                 labels.clear()

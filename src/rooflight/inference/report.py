@@ -18,6 +18,7 @@ from rooflight.inference.summary import (
     StepStats,
     SummaryDocument,
 )
+from rooflight.inference.workload_report import workload_facts, workload_notes
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.report import Cell, Column, Report, Table
 from rooflight.roofline.time_by_place import UNATTRIBUTED
@@ -234,6 +235,8 @@ def _splits(summary: SummaryDocument) -> Table:
 
 def _facts(summary: SummaryDocument) -> Iterable[tuple[str, Cell]]:
     meta, config, wall = summary.meta, summary.meta.config, summary.wall
+    if summary.workload is not None:
+        yield from workload_facts(summary.workload)
     yield "output folder", meta.output_dir
     yield "rank", f"{meta.rank} of {meta.world}"
     yield "started", meta.started_at
@@ -288,6 +291,8 @@ def _notes(summary: SummaryDocument) -> Iterable[str]:
             f"{count_of(stats.steps_without_tokens, 'step has', 'steps have')} no token count: "
             "throughput is over the others."
         )
+    if summary.workload is not None:
+        yield from workload_notes(summary.workload)
     yield from speculation_notes(summary.speculative)
     yield from serving_notes(summary.serving)
     yield from bound_notes(summary.bounds)
@@ -310,8 +315,11 @@ def _conclusion(summary: SummaryDocument) -> str:
             return f"No decode step was measured, but {phases}."
         return "No step was measured: put each step in step_timing_ctx(), between begin_run() and end_run()."
     speed = "" if stats.throughput_tok_s is None else f", {stats.throughput_tok_s:,.1f} tok/s in steps"
+    rows = (
+        summary.buckets.model if len(summary.buckets.model) > 1 else summary.buckets.engine
+    )  # not what holds the model
     largest = max(
-        (row for row in (*summary.buckets.model, *summary.buckets.engine) if row.name != UNATTRIBUTED and row.share),
+        (row for row in rows if row.name != UNATTRIBUTED and row.share),
         key=lambda row: row.exclusive_ms,
         default=None,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,9 @@ from rooflight.inference.summary import (
 from rooflight.inference.told import OTHER_PHASES
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.roofline.time_by_place import UNATTRIBUTED
+
+if TYPE_CHECKING:
+    from rooflight.inference.step_spans import StepSpans
 
 OTHERS: Final = "others"
 """The sum of all buckets whose names are not canonical."""
@@ -94,10 +97,12 @@ class Results:
         self.host_ns = self.host_gap_ns = self.gap_ns = 0
         self.own_ns = 0  # between steps, for the profiler's own bookkeeping
         self.buckets_opened = 0
+        self.spans: StepSpans | None = None
 
     def finish(self, run: Run, meter: Meter) -> RunData:
         """Add a run that has ended, and return what is known of it."""
         sums = {domain: BucketSums() for domain in self.sums}
+        splits = self.splits if not run.baseline else {}
         for number, totals in enumerate(run.by_bin):
             if totals.steps:
                 batch = UNKNOWN if run.batch is None else run.batch
@@ -105,24 +110,15 @@ class Results:
                 for domain, of_domain in sums.items():
                     if number < len(self.bins.keys):
                         of_domain.add(totals.steps, times[domain])
-                    split = self.splits.setdefault((batch, number, domain), BucketSums())
+                    split = splits.setdefault((batch, number, domain), BucketSums())
                     split.add(totals.steps, times[domain])
                     split.length_sum += run.length_sums[number]
         for (name, bucket), calls in run.calls.items():
             if name in sums:
                 sums[Domain(name)].calls[bucket] = calls
-        self.buckets_opened += sum(
-            calls for opened in (run.calls, run.calls_elsewhere) for (name, _), calls in opened.items() if name in sums
-        )
-        for domain, of_domain in sums.items():
-            self.sums[domain].merge(of_domain)
-        self.totals.merge(run.totals)
         self.speculation.add(run, meter)
-        for mine, its in zip(self.by_bin, run.by_bin, strict=True):
-            mine.merge(its)
-        self.host_ns += run.host_ns
-        self.host_gap_ns += run.host_gap_ns
-        self.gap_ns += run.gap_ns
+        if not run.baseline:
+            self._merge(run, sums)
         found = self._run_data(run, sums)
         self.runs.append(found)
         if run.raised:
@@ -133,6 +129,20 @@ class Results:
             self.problems.note(f"run {run.number}: no step has tokens: call set_step_tokens() in each")
         return found
 
+    def _merge(self, run: Run, sums: Mapping[Domain, BucketSums]) -> None:
+        """Add a run to the sums over all."""
+        self.buckets_opened += sum(
+            calls for opened in (run.calls, run.calls_elsewhere) for (name, _), calls in opened.items() if name in sums
+        )
+        for domain, of_domain in sums.items():
+            self.sums[domain].merge(of_domain)
+        self.totals.merge(run.totals)
+        for mine, its in zip(self.by_bin, run.by_bin, strict=True):
+            mine.merge(its)
+        self.host_ns += run.host_ns
+        self.host_gap_ns += run.host_gap_ns
+        self.gap_ns += run.gap_ns
+
     def _run_data(self, run: Run, sums: Mapping[Domain, BucketSums]) -> RunData:
         columns = run.samples.columns()
         return RunData(
@@ -140,6 +150,7 @@ class Results:
                 number=run.number,
                 label=run.label,
                 bsz=run.batch,
+                baseline=run.baseline,
                 started_at=run.started_at,
                 clock=run.clock,
                 steps_raised=run.raised,
@@ -153,8 +164,8 @@ class Results:
         )
 
     def aggregate(self) -> RunsAggregate:
-        """Mean and standard deviation across runs that have steps."""
-        runs = [run for run in self.runs if run.stats.steps]
+        """Mean and standard deviation across runs that have steps and are no baselines."""
+        runs = [run for run in self.runs if run.stats.steps and not run.meta.baseline]
         return RunsAggregate(
             latency_ms=spread(run.stats.mean_ms for run in runs),
             throughput_tok_s=spread(run.stats.throughput_tok_s for run in runs),

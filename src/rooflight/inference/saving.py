@@ -40,11 +40,13 @@ from rooflight.reporting.renderers import find
 
 if TYPE_CHECKING:
     from rooflight.inference.profiler import Profiler
+    from rooflight.inference.step_spans import StepSpans
 
 SUMMARY: Final = "summary.json"
 REPORT: Final = "report.md"
 CONFIG: Final = "config.json"
 STEPS: Final = "steps.csv"
+TRACE: Final = "trace.json"
 _DEPTH: Final = 8
 
 _log = logging.getLogger("rooflight")
@@ -60,7 +62,7 @@ def summary_of(profiler: Profiler) -> SummaryDocument:
         profiler.problems.note(note)
     clocks = {run.meta.clock for run in results.runs}
     everything = of_all_phases(results.by_bin)
-    with_steps = sum(run.stats.steps > 0 or bool(run.other_phases) for run in results.runs)
+    with_steps = sum(run.stats.steps > 0 or bool(run.other_phases) for run in results.runs if not run.meta.baseline)
     return SummaryDocument(
         meta=SummaryMeta(
             rank=profiler.rank,
@@ -71,6 +73,7 @@ def summary_of(profiler: Profiler) -> SummaryDocument:
             started_at=results.runs[0].meta.started_at if results.runs else None,
             clock=next(iter(clocks)) if len(clocks) == 1 else None,
         ),
+        workload=profiler.workload,
         stats=step_stats(results.totals, decode_ns(results.bins, columns)),
         other_phases=phase_stats(results.bins, results.by_bin, columns),
         wall=wall_stats(everything, results.host_ns, results.host_gap_ns, results.gap_ns, with_steps),
@@ -129,6 +132,12 @@ def save_config_of(profiler: Profiler, extra: Mapping[str, Any] | None) -> Path 
     text = msgspec.json.format(encoded(config_of(profiler, extra or {})), indent=2).decode() + "\n"
     folder = _write(profiler, {CONFIG: text})
     return None if folder is None else folder / CONFIG
+
+
+def save_trace(profiler: Profiler, spans: StepSpans) -> Path | None:
+    """Write the Chrome trace of the steps that are kept. Returns the file, None where it could not be written."""
+    folder = _write(profiler, {TRACE: spans.chrome_trace(profiler.run_name).decode()})
+    return None if folder is None else folder / TRACE
 
 
 def print_line(text: str) -> None:

@@ -22,6 +22,7 @@ from rooflight.inference.decoding import (
     check_temperature,
     generator_of,
     last_logits,
+    prefill_step,
     wait_for,
 )
 from rooflight.inference.ragged_cache import RaggedCache
@@ -89,15 +90,13 @@ def speculative_decode(
     check_sizes(draft, prompt_ids, new_tokens)
     check_vocabularies(target, draft)
     check_temperature(temperature)
-    if not 1 <= gamma <= MOST_GAMMA:
-        raise ValueError(f"gamma {gamma}: draft at least 1 token a step, and at most {MOST_GAMMA:,}")
-    if acceptance is not None and not 0 <= acceptance <= 1:
-        raise ValueError(f"acceptance {acceptance}: give a probability from 0 to 1")
+    check_acceptance(gamma, acceptance)
     prof = get_active_profiler() if profiler is None else profiler
     loop = _Loop(target, draft, prompt_ids, new_tokens, gamma, temperature, seed, acceptance)
     requests = BatchRequests(prof, len(prompt_ids), prompt_ids.shape[1], new_tokens)
     begun = time.perf_counter()
-    loop.prefill()
+    with prefill_step(prof, len(prompt_ids)):
+        loop.prefill(prof)
     wait_for(target.device)
     prefill_s = time.perf_counter() - begun
     requests.deliver([1] * len(prompt_ids))
@@ -129,6 +128,14 @@ def check_vocabularies(target: PreTrainedModel, draft: PreTrainedModel) -> None:
     theirs, ours = (model.config.get_text_config().vocab_size for model in (draft, target))
     if theirs != ours:
         raise ValueError(f"the draft has {theirs:,} tokens, the target {ours:,}: they must share the vocabulary")
+
+
+def check_acceptance(gamma: int, acceptance: float | None) -> None:
+    """Raise ValueError for a length of drafts, or a probability, that cannot be."""
+    if not 1 <= gamma <= MOST_GAMMA:
+        raise ValueError(f"gamma {gamma}: draft at least 1 token a step, and at most {MOST_GAMMA:,}")
+    if acceptance is not None and not 0 <= acceptance <= 1:
+        raise ValueError(f"acceptance {acceptance}: give a probability from 0 to 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,15 +189,16 @@ class _Loop:
         """The new tokens, [batch, new tokens]."""
         return self._ids[:, self._prompt : self._whole].clone()
 
-    def prefill(self) -> None:
+    def prefill(self, prof: Any) -> None:
         """Put the prompt into both caches, and choose the first token."""
         ids = self._ids[:, : self._prompt]
         starts = [0] * len(ids)
-        logits = [
-            model(input_ids=ids, **cache.arguments(starts, self._prompt), **last_logits(model)).logits[:, -1]
-            for model, cache in zip(self._models, self._caches, strict=True)
-        ]
-        self._ids[:, self._prompt] = self._chosen(logits[0])[0]
+        with prof.cpu_bucket_timer("prefill"):
+            with prof.cpu_bucket_timer("draft"), prof.cuda_bucket_timer("draft"):
+                self._pass(1, ids, starts, last=True)
+            logits = self._pass(0, ids, starts, last=True)
+        with prof.cpu_bucket_timer("sampler"):
+            self._ids[:, self._prompt] = self._chosen(logits[:, -1])[0]
         self._have = [self._prompt + 1] * len(ids)
 
     def step(self, prof: Any) -> _Counts:
@@ -228,9 +236,11 @@ class _Loop:
                 distributions.append(distribution)
         return drafted, distributions
 
-    def _pass(self, number: int, ids: Tensor, starts: Sequence[int]) -> Tensor:
-        arguments = self._caches[number].arguments(starts, ids.shape[1])
-        return self._models[number](input_ids=ids, **arguments).logits  # type: ignore[no-any-return]
+    def _pass(self, number: int, ids: Tensor, starts: Sequence[int], *, last: bool = False) -> Tensor:
+        """Logits of a model's pass over tokens [batch, n]; ``last``: of the last alone, where it can."""
+        model = self._models[number]
+        arguments = self._caches[number].arguments(starts, ids.shape[1]) | (last_logits(model) if last else {})
+        return model(input_ids=ids, **arguments).logits  # type: ignore[no-any-return]
 
     def _chosen(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
         """A token of each sequence, and the distribution it was drawn from; None at temperature 0."""

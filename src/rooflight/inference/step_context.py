@@ -226,7 +226,8 @@ class StepContext:
             run.lost += 1
         elif len(self._pending) >= _BATCH:
             self._take(meter)
-        self._results.own_ns += self._clock() - begun_ns
+        if not run.baseline:
+            self._results.own_ns += self._clock() - begun_ns
         if self._barrier and not raised:
             self._wait_for_ranks()
 
@@ -254,7 +255,10 @@ class StepContext:
                 run.lost += 1
                 meter.lose(ended)
             else:
-                run.add(reading, self.told.read(kept, run.batch), self._results.samples)
+                facts = self.told.read(kept, run.batch)
+                run.add(reading, facts, self._results.samples)
+                if self._results.spans is not None:
+                    self._results.spans.add(meter, run, reading, facts)
 
     def _wait_for_ranks(self) -> None:
         try:

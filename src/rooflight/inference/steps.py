@@ -146,8 +146,9 @@ class Run:
     ``calls`` counts the calls of buckets in decode steps by domain and name, ``calls_elsewhere`` those in other steps.
     ``length_sums`` are the sums of KV lengths by cell, NaN where one is not known.
 
-    ``speculative`` are the decode steps whose ``rounds`` are known, ``plain`` those without a draft. Of
-    ``steps_with_drafts`` some may be of another phase, whose rounds are ``other_rounds``, or their drafts cannot be.
+    A ``baseline`` is not among the samples of all runs. ``speculative`` are the decode steps whose ``rounds`` are
+    known, ``plain`` those without a draft. Of ``steps_with_drafts`` some may be of another phase, whose rounds are
+    ``other_rounds``, or their drafts cannot be.
     """
 
     number: int
@@ -168,6 +169,7 @@ class Run:
     speculative: Decoding = field(default_factory=Decoding)
     speculative_by_state: list[int] = field(default_factory=list)
     speculative_host_by_state: list[int] = field(default_factory=list)
+    baseline: bool = False
     steps_with_drafts: int = 0
     host_ns: int = 0
     gap_ns: int = 0
@@ -233,7 +235,8 @@ class Run:
         length = float("nan") if length is None else length
         self.length_sums[number] += length
         self.samples.add(row, length)
-        everything.add(row, length)
+        if not self.baseline:
+            everything.add(row, length)
 
     def _idle(self, found: Found, host_found: Found | None) -> None:
         whole_ns = sum(nanoseconds for _, nanoseconds in found)

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from rooflight.inference.serving_results import ServingData
 from rooflight.inference.speculation_results import SpeculativeData
+from rooflight.inference.workload_data import WorkloadData
 from rooflight.records.document import Document, Fields
 
 PERCENTILES: Final = "linear interpolation between order statistics (Hyndman and Fan's type 7)"
@@ -191,12 +192,14 @@ class LengthStats(Fields, frozen=True, kw_only=True):
 
 class RunMeta(Fields, frozen=True, kw_only=True):
     """A measured run; warm-up runs are numbered too. ``steps_raised`` were left by an exception: they are in the
-    statistics. ``steps_lost`` could not be read: they are not.
+    statistics. ``steps_lost`` could not be read: they are not. A ``baseline`` is in no statistics but those of
+    speed-ups.
     """
 
     number: int
     label: str
     bsz: int | None
+    baseline: bool
     started_at: str
     clock: str
     steps_raised: int
@@ -268,10 +271,12 @@ class SampleData(Fields, frozen=True, kw_only=True):
 
 class SummaryDocument(BucketFields, Document, frozen=True, kw_only=True, tag="rooflight.inference/1"):
     """``summary.json``: all measured runs; ``other_phases`` as in ``RunData``. ``problems`` says what could not be
-    measured as meant, with counts.
+    measured as meant, with counts. ``workload`` is what ``rooflight profile-decode`` ran; null for a program's own
+    profiler.
     """
 
     meta: SummaryMeta
+    workload: WorkloadData | None
     stats: StepStats
     wall: WallStats
     other_phases: dict[str, StepStats]

@@ -29,17 +29,8 @@ def load_step(path: Path, name: str) -> Step:
     It returns a zero-argument callable, or that and the model. The file's folder is on sys.path while the file is
     imported and the function runs. Raises TargetError when the file, the function or what it returns is not usable.
     """
-    need_torch()
     path = path.resolve()
-    _check_name(name, path)
-    with on_path(path.parent):
-        make = getattr(imported(path), name, None)
-        if not callable(make):
-            raise TargetError(f"{path.name}: {name} is no function")
-        try:
-            made = make()
-        except (Exception, SystemExit) as error:
-            raise TargetError(f"{path.name}:{name} raised {told_in_one_line(error, prefer=path)}") from error
+    made = made_by(path, name, makes="step")
     run, model = _checked(made, f"{path.name}:{name}")
     parameter = next(model.parameters(), None) if model is not None else None
     return Step(
@@ -51,13 +42,31 @@ def load_step(path: Path, name: str) -> Step:
     )
 
 
-def _check_name(name: str, path: Path) -> None:
+def made_by(path: Path, name: str, *, makes: str) -> Any:
+    """What function ``name`` of the file returns, called without arguments, with the file's folder on sys.path.
+
+    Raises TargetError when the file or the function is not usable; ``makes`` says what for.
+    """
+    need_torch()
+    path = path.resolve()
+    _check_name(name, path, makes)
+    with on_path(path.parent):
+        make = getattr(imported(path), name, None)
+        if not callable(make):
+            raise TargetError(f"{path.name}: {name} is no function")
+        try:
+            return make()
+        except (Exception, SystemExit) as error:
+            raise TargetError(f"{path.name}:{name} raised {told_in_one_line(error, prefer=path)}") from error
+
+
+def _check_name(name: str, path: Path, makes: str) -> None:
     """Refuse a name that the file cannot have, before running a file that may well be a whole training script."""
     tree = parsed(path)
     functions = [n.name for n in tree.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")]
     there = f"it defines {', '.join(functions)}" if functions else "it defines no function"
     if not name:
-        raise TargetError(f"{path.name}: say which function makes the step, {path.name}:make_step; {there}")
+        raise TargetError(f"{path.name}: say which function makes the {makes}, {path.name}:make_{makes}; {there}")
     bound = _bound_names(tree)
     if name in bound or "*" in bound:
         return

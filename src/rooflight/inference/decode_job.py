@@ -1,0 +1,186 @@
+"""The job of ``rooflight profile-decode``: run a generation loop under a profiler, keep and report the results."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import asdict, dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any, Final
+
+from rooflight.inference.decode_loops import PLAIN, EngineLoop, Loop, LoopOptions, ModelLoop
+from rooflight.inference.profiler import Profiler
+from rooflight.inference.report import report_of
+from rooflight.inference.saving import SUMMARY, save_trace
+from rooflight.inference.step_spans import StepSpans
+from rooflight.inference.summaries_compared import comparison_report, read_summary
+from rooflight.inference.summary import SummaryDocument
+from rooflight.inference.timers import register_active_profiler, release_active_profiler
+from rooflight.inference.workload_data import WorkloadData
+from rooflight.machine.bystander import Bystander
+from rooflight.records.quantity import count_of
+from rooflight.records.report import Report
+from rooflight.workloads.errors import RunFailed, TargetError, told_in_one_line
+from rooflight.workloads.targets import UserFunction, find_target
+
+_EVERY_S: Final = 0.1  # how often progress is drawn
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobOptions:
+    """How often to run, and where to write."""
+
+    runs: int = 3
+    warmup: int = 1
+    output_dir: str = "profiler_out"
+    run_name: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.runs < 1:
+            raise TargetError(f"--runs {self.runs}: measure at least 1")
+        if self.warmup < 0:
+            raise TargetError(f"--warmup {self.warmup}: give a number of runs from 0 on")
+
+
+class DecodeJob:
+    """One call of the command. Raises ValueError when it is made for what cannot be, before anything is measured."""
+
+    def __init__(
+        self, text: str, loop: LoopOptions, job: JobOptions, *, progress: Callable[[str], None], command: str = ""
+    ) -> None:
+        self._progress, self._options, self._job = progress, loop, job
+        function = _function(text)
+        self._loop: Loop = (
+            ModelLoop(text, loop, progress=progress) if function is None else EngineLoop(text, function, loop)
+        )
+        self._spans = StepSpans()
+        self._kinds = len(self._loop.labels)
+        self._bystander: Bystander | None = None
+        settings: dict[str, Any] = {
+            "model_profiling": True,
+            "engine_profiling": True,
+            "print_per_run": False,
+            "output_dir": job.output_dir,
+            "run_name": job.run_name,
+            "warmup_runs": job.warmup * self._kinds,
+            "num_total_runs": (job.runs + job.warmup) * self._kinds,
+        }
+        given = {"model": Path(text).name.replace(":", "_"), "target": text, "command": command, **asdict(loop)}
+        self._prof = Profiler({**given, **settings, "batch_size": loop.batch}, device=loop.device, spans=self._spans)
+
+    @property
+    def collects(self) -> bool:
+        """Whether this process has results: of the ranks of a job, rank 0 has."""
+        return not self._prof.disabled
+
+    @property
+    def measured_steps(self) -> int:
+        """Steps of which there are results."""
+        return self._prof.results.totals.steps
+
+    def run(self) -> None:
+        """Run all runs; warm-up runs first. Raises RunFailed for a loop that breaks; what was measured is on disk then.
+        At KeyboardInterrupt, call ``save``.
+        """
+        register_active_profiler(self._prof)
+        try:
+            self._loop.attach(self._prof)
+            for number in range(-self._job.warmup, self._job.runs):
+                for label in self._loop.labels:
+                    self._run(number, label)
+        except (TargetError, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            kept = self.kept(self.save())
+            raise RunFailed(f"the run failed: {told_in_one_line(error)}; {kept}") from error
+        finally:
+            self._prof.detach()
+            release_active_profiler()
+
+    def _run(self, number: int, label: str) -> None:
+        kind = f" {label}" if self._kinds > 1 else ""
+        what = f"run {number + 1} of {self._job.runs}{kind}" if number >= 0 else f"warm-up run{kind}"
+        self._progress(f"{what}: prefill")
+        baseline = label == PLAIN and self._kinds > 1
+        self._prof.begin_run(bsz=self._options.batch, label="baseline" if baseline else "decode", baseline=baseline)
+        if number >= 0 and self._bystander is None:
+            self._bystander = Bystander()
+        try:
+            self._loop.run(label, self._prof, _teller(self._progress, what))
+        finally:
+            self._prof.end_run()
+
+    def save(self) -> Path | None:
+        """Write what was measured until now. Returns the folder, None where nothing could be written."""
+        self._prof.workload = self._workload()
+        with redirect_stdout(StringIO()):  # the report comes on standard output, or nowhere
+            folder = self._prof.save_all()
+            if folder is not None:
+                if folder != self._prof.out_dir:  # that cannot be written: all goes there, and says why
+                    self._prof.out_dir = folder
+                    self._prof.save_all()
+                self._prof.save_config()
+                save_trace(self._prof, self._spans)
+            return folder
+
+    def kept(self, folder: Path | None) -> str:
+        """What there is now, for somebody who stopped it."""
+        if folder is None and not self.collects:
+            return "rank 0 has the results"
+        if folder is None:
+            return "results could not be written"
+        return f"{count_of(self.measured_steps, 'measured step is', 'measured steps are')} in {folder}"
+
+    def report(self, other: tuple[Path, SummaryDocument] | None = None) -> Report:
+        """Write the results, and return their report; beside another run's summary if one is given. Raises OSError
+        where nothing could be written.
+        """
+        folder = self.save()
+        if folder is None:
+            raise OSError(f"{self._prof.out_dir} cannot be written, and no temporary folder either")
+        summary = read_summary(folder / SUMMARY)  # its figures, to the last digit
+        return report_of(summary) if other is None else comparison_report(summary, other[1], str(other[0]))
+
+    def _workload(self) -> WorkloadData:
+        from rooflight.machine.environment import cpu_model, describe, threads_here
+
+        facts = describe(self._options.device)
+        return WorkloadData(
+            batch=self._options.batch,
+            prompt_tokens=self._options.prompt,
+            new_tokens=self._options.new,
+            machine=facts.get("gpu", cpu_model()) if self._options.device == "cuda" else cpu_model(),
+            threads=threads_here() if self._options.device == "cpu" else None,
+            torch=facts.get("torch"),
+            transformers=_version("transformers"),
+            others_share=None if self._bystander is None else self._bystander.others(),
+            traced_steps=self._spans.kept,
+            **self._loop.about(),
+        )
+
+
+def _function(text: str) -> UserFunction | None:
+    target = find_target(text)
+    return target if isinstance(target, UserFunction) else None
+
+
+def _version(package: str) -> str | None:
+    module = sys.modules.get(package)
+    return None if module is None else str(module.__version__)
+
+
+def _teller(progress: Callable[[str], None], what: str) -> Callable[[int, int], None]:
+    """Says how far a run is, between steps, ten times a second at most."""
+    begun = last = time.monotonic()
+
+    def told(tokens: int, of: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= _EVERY_S or tokens == of:
+            last = now
+            progress(f"{what}: token {tokens:,} of {of:,}, {now - begun:.0f} s")
+
+    return told

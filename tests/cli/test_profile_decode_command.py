@@ -1,0 +1,359 @@
+"""``rooflight profile-decode`` end to end: real models in small sizes, a user's engine, what Ctrl-C leaves on disk."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from itertools import pairwise
+
+import msgspec
+import pytest
+
+from rooflight.inference import decode_job
+from rooflight.inference.summaries_compared import ComparisonDocument, comparison_report, read_summary
+from rooflight.inference.summary import SummaryDocument
+
+TINY = ("llama-tiny", "--small", "--batch", 2, "--prompt", 8, "--new", 5, "--runs", 2)
+
+
+@pytest.fixture
+def profile(run, tmp_path):
+    """The verb with small sizes, its results in a folder of the test."""
+
+    def profile_decode(*words, name="r"):
+        return run("profile-decode", *words, "--output-dir", tmp_path / "out", "--run-name", name)
+
+    return profile_decode
+
+
+def summary(tmp_path, name="r") -> SummaryDocument:
+    return read_summary(tmp_path / "out" / name)
+
+
+def test_a_run_writes_all_files_and_shows_their_report(profile, tmp_path):
+    code, out, err = profile(*TINY)
+    assert code == 0, err
+    folder = tmp_path / "out" / "r"
+    assert {each.name for each in folder.iterdir()} == {"config.json", "summary.json", "report.md", "steps.csv",
+                                                         "trace.json", "requests.csv", "deliveries.csv"}  # fmt: skip
+    found = summary(tmp_path)
+    assert found.stats.steps == 2 * 4  # the prefill makes the first of 5 tokens
+    assert found.stats.tokens_total == 2 * 2 * 4
+    assert found.other_phases["prefill"].steps == 2
+    assert found.warmup_runs_skipped == 1
+    assert not found.problems
+    named = sum(found.buckets_model_avg_ms.values())
+    assert found.unattributed_model_ms is not None
+    assert named + found.unattributed_model_ms == pytest.approx(found.stats.mean_ms)
+    assert {"attn.compute", "mlp.down_proj", "lm_head"} <= set(found.buckets_model_avg_ms)
+    assert set(found.buckets_engine_avg_ms) == {"decode", "sampler"}
+    workload = found.workload
+    assert workload is not None
+    assert (workload.target, workload.batch, workload.prompt_tokens, workload.new_tokens) == (
+        "llama-tiny (reduced)", 2, 8, 5)  # fmt: skip
+    assert workload.parameters == 434_816
+    assert "llama-tiny (reduced)" in out
+    assert "Model bucket breakdown" in out
+    config = json.loads((folder / "config.json").read_text())
+    assert config["runner_args"]["new"] == 5
+
+
+def test_json_on_standard_output_is_the_summary(profile, tmp_path):
+    code, out, _ = profile(*TINY, "--json", "-")
+    assert code == 0
+    assert msgspec.json.decode(out, type=SummaryDocument) == summary(tmp_path)
+
+
+def test_a_draft_model_with_rejection_sampling(profile, tmp_path):
+    """Drafts and plain baselines in turns: the baseline counts in the speed-up, and nowhere else."""
+    code, out, err = profile(*TINY, "--draft", "self:1", "--gamma", 2)
+    assert code == 0, err
+    found = summary(tmp_path)
+    assert [(each.meta.label, each.meta.baseline) for each in found.runs] == [("baseline", True), ("decode", False)] * 2
+    assert found.stats.tokens_total == 2 * 2 * 4
+    assert set(found.buckets_engine_avg_ms) == {"draft", "verify", "sampler", "postproc"}
+    assert "draft" in found.others_detail["model"]
+    rounds = found.speculative
+    assert rounds.proposed is not None
+    assert rounds.accepted is not None
+    assert rounds.speedup_measured is not None
+    assert rounds.speedup_predicted is not None
+    assert found.stats.steps == sum(each.stats.steps for each in found.runs if not each.meta.baseline)
+    assert found.stats.tokens_total == rounds.accepted + rounds.rounds + rounds.rounds_without_draft
+    assert "the first 1 of its layers" in out
+    assert "Weights are random" in out
+
+
+def test_an_assumed_acceptance_is_named(profile, tmp_path):
+    code, out, _ = profile(*TINY, "--draft", "llama-tiny-draft", "--acceptance", 1, "--gamma", 3, "--no-baseline")
+    assert code == 0
+    found = summary(tmp_path)
+    assert found.speculative.acceptance_rate == 1
+    assert found.stats.steps == 2  # 4 tokens a step, all that are asked for
+    assert found.speculative.speedup_measured is None
+    assert "accepted at random, each with probability 1" in out
+
+
+def test_the_trace_has_steps_and_buckets_in_order(profile, tmp_path):
+    profile(*TINY)
+    events = json.loads((tmp_path / "out" / "r" / "trace.json").read_text())["traceEvents"]
+    rows = {each["tid"]: each["args"]["name"] for each in events if each["name"] == "thread_name"}
+    assert rows == {1: "steps (host)", 2: "model buckets (host)", 3: "engine buckets (host)"}
+    spans = [each for each in events if each["ph"] == "X"]
+    steps = [each for each in spans if each["tid"] == 1]
+    assert [each["name"] for each in steps] == ["prefill 0", *(f"step {number}" for number in range(1, 5))] * 2
+    assert steps[1]["args"] == {"run": 1, "label": "decode", "batch": 2, "tokens": 2, "kv_length": 8.0}
+    assert all(one["ts"] + one["dur"] <= other["ts"] for one, other in pairwise(steps))
+    for step in steps:  # buckets lie in their step, and are properly nested
+        inside = [each for each in spans if each["tid"] == 2 and step["ts"] <= each["ts"] < step["ts"] + step["dur"]]
+        assert {"lm_head", "attn.compute"} <= {each["name"] for each in inside}
+        ends = [step["ts"] + step["dur"]]
+        for each in sorted(inside, key=lambda each: (each["ts"], -each["dur"])):
+            while each["ts"] >= ends[-1] - 1e-6 and len(ends) > 1:
+                ends.pop()
+            assert each["ts"] + each["dur"] <= ends[-1] + 1e-6
+            ends.append(each["ts"] + each["dur"])
+
+
+def test_two_runs_side_by_side(profile, tmp_path):
+    profile(*TINY, name="first")
+    first = tmp_path / "out" / "first" / "summary.json"
+    code, out, err = profile(*TINY, "--compare", first, "--json", "-", name="second")
+    assert code == 0, err
+    found = msgspec.json.decode(out, type=ComparisonDocument)
+    assert found.settings == ()
+    assert found.other == summary(tmp_path, "first")
+    by_name = {each.name: each for each in found.values}
+    mean = by_name["step latency, mean"]
+    assert mean.this is not None
+    assert mean.other is not None
+    assert mean.ratio == pytest.approx(mean.this / mean.other)
+    model = [each for each in found.buckets if each.domain == "model"]
+    assert sum(each.difference_ms for each in model) == pytest.approx(mean.this - mean.other, abs=1e-9)
+
+    code, out, _ = profile(*TINY, "--draft", "self:1", "--batch", 3, "--compare", first.parent, name="third")
+    assert code == 0
+    settings = out.partition("Settings that differ")[2]
+    for name in ("batch", "draft", "gamma", "cache"):
+        assert f"  {name} " in settings
+    assert "The runs did not do the same: draft" in " ".join(out.split())
+    assert "acceptance rate" in settings
+
+
+def test_other_machines_are_named(profile, tmp_path):
+    """The same run, as another machine would have written it."""
+    profile(*TINY)
+    here = summary(tmp_path)
+    assert here.workload is not None
+    there = msgspec.structs.replace(here, workload=msgspec.structs.replace(here.workload, machine="Another CPU"))
+    report = comparison_report(here, there, "there.json")
+    table = next(each for each in report.tables if each.id == "compared_settings")
+    assert [row[0] for row in table.rows] == ["machine"]
+    assert str(table.rows[0][2]).startswith("Another CPU")
+    assert any("on another machine" in note for note in report.notes)
+
+
+# -- stopped, broken --------------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_keeps_what_was_measured(profile, tmp_path, monkeypatch):
+    """Stopped after the third token of the second measured run: 4 steps of the first and 2 of the second are there."""
+    real = decode_job._teller
+
+    def stopping(progress, what):
+        told = real(progress, what)
+
+        def stop(tokens, of):
+            if what.startswith("run 2") and tokens == 3:
+                raise KeyboardInterrupt
+            told(tokens, of)
+
+        return stop
+
+    monkeypatch.setattr(decode_job, "_teller", stopping)
+    code, out, err = profile(*TINY)
+    assert code == 130
+    assert not out
+    assert err.strip() == f"rooflight: interrupted: 6 measured steps are in {tmp_path / 'out' / 'r'}"
+    assert summary(tmp_path).stats.steps == 6
+    assert (tmp_path / "out" / "r" / "trace.json").is_file()
+
+
+ENGINE = """
+import os, signal
+import torch
+from rooflight.inference import get_active_profiler
+
+class Engine:
+    def __init__(self):
+        self.runs = 0
+        self.model = torch.nn.Linear(4, 4)
+    def run(self, batch, prompt_tokens, new_tokens):
+        self.runs += 1
+        prof = get_active_profiler()
+        for token in range(new_tokens):
+            with prof.step_timing_ctx():
+                prof.set_step_tokens(batch)
+                with prof.cpu_bucket_timer("decode"):
+                    self.model(torch.ones(batch, 4))
+            if self.runs == 3 and token == 1:
+                LAST
+
+def make_engine():
+    print("hello from the engine")
+    return Engine()
+"""
+
+
+def engine_file(tmp_path, last="pass", text=ENGINE):
+    path = tmp_path / "engine.py"
+    path.write_text(text.replace("LAST", last))
+    return f"{path}:make_engine"
+
+
+def test_an_engine_of_the_user(profile, tmp_path):
+    code, out, err = profile(engine_file(tmp_path), "--new", 4, "--runs", 2, "--json", "-")
+    assert code == 0, err
+    found = msgspec.json.decode(out, type=SummaryDocument)
+    assert found.stats.steps == 8
+    assert found.buckets_engine_avg_ms.keys() == {"decode"}
+    assert found.workload is not None
+    assert found.workload.target.endswith("engine.py:make_engine")
+    assert found.workload.parameters == 20
+
+
+def test_sigint_in_an_engine(profile, tmp_path):
+    words = engine_file(tmp_path, "os.kill(os.getpid(), signal.SIGINT)"), "--new", 4, "--runs", 2
+    code, _, err = profile(*words)
+    assert code == 130
+    assert f"6 measured steps are in {tmp_path / 'out' / 'r'}" in err
+    assert summary(tmp_path).stats.steps == 6
+
+
+def test_an_engine_that_breaks(profile, tmp_path):
+    code, _, err = profile(engine_file(tmp_path, "raise OverflowError('too much')"), "--new", 4, "--runs", 2)
+    assert code == 1
+    assert "the run failed: OverflowError: too much (engine.py:" in err
+    assert f"6 measured steps are in {tmp_path / 'out' / 'r'}" in err
+    assert summary(tmp_path).stats.steps == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def make_engine():\n    return 3\n", "returned int: return an engine with a method run(batch, prompt_tokens"),
+        ("def make_engine():\n    return object(), lambda tokens: None\n", "the engine cannot be run with batch"),
+        ("def make_engine():\n    1 / 0\n", "engine.py:make_engine raised ZeroDivisionError"),
+        ("def make():\n    pass\n", "engine.py has no function make_engine"),
+    ],
+)
+def test_what_is_no_engine(profile, tmp_path, text, message):
+    code, _, err = profile(engine_file(tmp_path, text=text))
+    assert code == 2
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+
+
+# -- what cannot be ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("llama-tiny", "--new", 0), "--new 0: give a number from 2 on: the prefill makes the first token"),
+        (("llama-tiny", "--new", 1), "--new 1: give a number from 2 on"),
+        (("llama-tiny", "--batch", 0), "--batch 0: give a number from 1 on"),
+        (("llama-tiny", "--prompt", 0), "--prompt 0: give a number from 1 on"),
+        (("llama-tiny", "--runs", 0), "--runs 0: measure at least 1"),
+        (("llama-tiny", "--warmup", -1), "--warmup -1: give a number of runs from 0 on"),
+        (("llama-tiny", "--prompt", 1000), "need 1,127 positions: LlamaForCausalLM has 1,024"),
+        (("llama-tiny", "--draft", "llama-tiny-draft", "--gamma", 0), "gamma 0: draft at least 1 token a step"),
+        (("llama-tiny", "--draft", "llama-tiny-draft", "--acceptance", 2), "acceptance 2.0: give a probability"),
+        (("llama-tiny", "--gamma", 3), "--gamma: no effect without --draft"),
+        (("llama-tiny", "--no-baseline"), "--no-baseline: no effect without --draft"),
+        (("llama-tiny", "--draft", "gpt2"), "the draft has 50,257 tokens, the target 32,000"),
+        (("llama-tiny", "--draft", "bert-large"), "--draft bert-large: bert-large is BertForMaskedLM, masked-lm"),
+        (("llama-tiny", "--draft", "self:8"), "llama-tiny has 8 layers; take from 1 to 7"),
+        (("llama-tiny", "--draft", "llama-tiny-draft", "--cache", "static"), "--cache static: no effect with --draft"),
+        (("llama-tiny", "--cache", "paged"), "--cache paged: give one of dynamic, static, ragged"),
+        (("llama-tiny", "--temperature", "nan"), "temperature nan: give 0"),
+        (("llama-tiny", "--dtype", "int8"), "int8"),
+        (("mamba-130m", "--draft", "self:1", "--small"), "rejected tokens cannot be taken back"),
+        (("bert-large",), "bert-large is BertForMaskedLM, masked-lm: only decoders (causal-lm) generate tokens here"),
+        (("t5-3b",), "only decoders (causal-lm) generate tokens here"),
+        (("llama-3.1-405b",), "weights and KV cache need 1.63 TB"),
+        (("no-such-model",), 'unknown target "no-such-model"'),
+        (("llama-tiny", "--device", "cuda"), "no CUDA device here"),
+        (("llama-tiny", "--compare", "/nowhere/summary.json"), "no file /nowhere/summary.json"),
+    ],
+)
+def test_one_clear_line(profile, tmp_path, words, message):
+    code, out, err = profile(*words)
+    assert code == 2, err
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+    assert not out
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_cannot_be_written(run, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, _, err = run("profile-decode", *TINY, "--output-dir", tmp_path / "file")
+    assert code == 2
+    assert "is a file: name a folder" in err
+
+
+def test_a_file_that_is_no_summary(profile, tmp_path):
+    (tmp_path / "other.json").write_text('{"schema": "rooflight.presets/1"}')
+    code, _, err = profile(*TINY, "--compare", tmp_path / "other.json")
+    assert code == 2
+    assert "other.json is no summary.json of this version of Rooflight" in err
+
+
+def test_a_hostile_run_name_stays_in_its_folder(profile, tmp_path):
+    code, _, err = profile(*TINY, name="../../evil\n name")
+    assert code == 0, err
+    assert [each.name for each in (tmp_path / "out").iterdir()] == ["_._.._evil_ name"]
+
+
+def test_a_full_disk_keeps_the_results_elsewhere(profile, tmp_path, monkeypatch):
+    """The folder is made, and each write to it fails; another file system has room."""
+    from rooflight.inference import saving
+
+    real = saving.write_whole
+
+    def full(path, content):
+        if tmp_path in path.parents:
+            raise OSError(28, "No space left on device", str(path))
+        real(path, content)
+
+    monkeypatch.setattr(saving, "write_whole", full)
+    elsewhere = tmp_path.with_name(f"{tmp_path.name}_elsewhere")
+    elsewhere.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(elsewhere))
+    code, out, _ = profile(*TINY)
+    assert code == 0
+    text = " ".join(out.split())
+    assert "No space left on device" in text
+    (folder,) = elsewhere.iterdir()
+    assert {"summary.json", "report.md", "config.json", "trace.json"} <= {each.name for each in folder.iterdir()}
+    assert read_summary(folder).meta.output_dir == str(folder)
+
+
+def test_without_transformers(profile, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    code, _, err = profile(*TINY)
+    assert code == 2
+    assert 'pip install "rooflight[hf]"' in err
+
+
+def test_a_transformers_config(profile, tmp_path):
+    config = {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 64, "n_positions": 32,
+              "bos_token_id": 0, "eos_token_id": 0}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    code, _, err = profile(tmp_path / "config.json", *TINY[2:], "--temperature", 0, "--cache", "static")
+    assert code == 0, err
+    found = summary(tmp_path)
+    assert found.workload is not None
+    assert (found.workload.model_class, found.workload.cache) == ("GPT2LMHeadModel", "static")
