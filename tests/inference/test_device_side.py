@@ -160,11 +160,13 @@ def test_tensors_on_the_device_are_read_with_their_step(make):
         bench.work(5)
         prof.set_step_seq_len(DeviceTensor(device, [600, 700]))
         prof.set_step_tokens(DeviceTensor(device, [3]))
+        prof.set_step_speculation(4, DeviceTensor(device, [1, 0]))
     assert device.syncs == 0
     prof.end_run()
     summary = bench.summary()
     assert summary["stats"]["tokens_total"] == 3
     assert summary["decode_length_buckets"]["stats"]["[512,1024)"]["steps"] == 1
+    assert (summary["speculative"]["proposed"], summary["speculative"]["accepted"]) == (8, 1)
     assert summary["problems"] == {}
 
 

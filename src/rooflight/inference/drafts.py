@@ -16,6 +16,8 @@ import numpy as np
 MOST_POSITIONS: Final = 1024
 """The longest draft that is counted by position."""
 
+_TOO_MANY: Final = 1 << 53  # from here on floats skip whole numbers
+
 
 @dataclass(frozen=True, slots=True)
 class Drafts:
@@ -114,38 +116,39 @@ def drafts_of(proposed: Any, accepted: Any, depth: Any, *, batch: int | None) ->
     Raises ValueError for counts that are negative or no whole numbers, for shapes that do not fit each other or the
     batch, for more tokens accepted than the draft is deep, and for drafts deeper than they have tokens or than 1024.
     """
-    one = type(proposed) is type(accepted) is int and depth is None and batch in (None, 1)
-    if one and 0 <= accepted <= proposed <= MOST_POSITIONS:  # most often, and the fastest
-        return Drafts((proposed,), (accepted,), (proposed,))
-    drafts = _batch_of(proposed, accepted, depth, batch)
-    for nodes, tokens, levels in zip(drafts.proposed, drafts.accepted, drafts.depth, strict=True):
-        if nodes < 0 or tokens < 0 or levels < 0:
-            raise ValueError(f"{tokens} of {nodes} draft tokens accepted: give numbers from 0 on")
-        if tokens > levels:
-            what = f"{nodes} proposed" if levels == nodes else f"a depth of {levels}"
-            raise ValueError(f"{tokens} draft tokens accepted of {what}: leave out the target's own token")
-        if levels > nodes or (nodes and not levels):
-            raise ValueError(f"a draft of {nodes} tokens with a depth of {levels}: give the length of its longest path")
-        if levels > MOST_POSITIONS:
-            raise ValueError(f"a draft of depth {levels}: up to {MOST_POSITIONS} are counted")
-    return drafts
-
-
-def _batch_of(proposed: Any, accepted: Any, depth: Any, batch: int | None) -> Drafts:
     tokens = _counts("accepted", accepted)
-    if tokens.ndim == 0:
-        tokens = tokens.reshape(1)
+    if isinstance(tokens, int):
+        tokens = (tokens,)
         if batch is not None and batch > 1:
             raise ValueError(f"one number of draft tokens for a batch of {batch}: give one per sequence")
-    if batch is not None and tokens.size > batch:
-        raise ValueError(f"draft tokens of {tokens.size} sequences for a batch of {batch}: give one per sequence")
-    nodes = _spread("proposed", _counts("proposed", proposed), tokens.size)
-    levels = nodes if depth is None else _spread("depth", _counts("depth", depth), tokens.size)
-    return Drafts(*(tuple(each.tolist()) for each in (nodes, tokens, levels)))
+    if batch is not None and len(tokens) > batch:
+        raise ValueError(f"draft tokens of {len(tokens)} sequences for a batch of {batch}: give one per sequence")
+    nodes = _spread("proposed", _counts("proposed", proposed), len(tokens))
+    levels = nodes if depth is None else _spread("depth", _counts("depth", depth), len(tokens))
+    for each in zip(nodes, tokens, levels, strict=True):
+        _check(*each)
+    return Drafts(nodes, tokens, levels)
 
 
-def _counts(name: str, counts: Any) -> Any:
-    """Counts as an array of no or one dimension."""
+def _check(nodes: int, tokens: int, levels: int) -> None:
+    """Raise ValueError for a round that cannot be."""
+    if nodes < 0 or tokens < 0 or levels < 0:
+        raise ValueError(f"{tokens} of {nodes} draft tokens accepted: give numbers from 0 on")
+    if tokens > levels:
+        what = f"{nodes} proposed" if levels == nodes else f"a depth of {levels}"
+        raise ValueError(f"{tokens} draft tokens accepted of {what}: leave out the target's own token")
+    if levels > nodes or (nodes and not levels):
+        raise ValueError(f"a draft of {nodes} tokens with a depth of {levels}: give the length of its longest path")
+    if levels > MOST_POSITIONS:
+        raise ValueError(f"a draft of depth {levels}: up to {MOST_POSITIONS} are counted")
+
+
+def _counts(name: str, counts: Any) -> int | tuple[int, ...]:
+    """Counts as one number, or as one per sequence."""
+    if type(counts) is int and abs(counts) < _TOO_MANY:
+        return counts
+    if type(counts) is list and counts and set(map(type, counts)) == {int} and max(map(abs, counts)) < _TOO_MANY:
+        return tuple(counts)
     try:
         values = np.asarray(counts.tolist() if hasattr(counts, "tolist") else counts)
     except ValueError:  # lists of different lengths
@@ -154,15 +157,16 @@ def _counts(name: str, counts: Any) -> Any:
         raise ValueError(f"{name} draft tokens of shape {values.shape}: give one per sequence, in one dimension")
     if values.dtype.kind not in "iuf" or not values.size:
         raise ValueError(f"{name}={str(counts)[:40]} draft tokens: give a whole number per sequence")
-    if not np.isfinite(values).all() or (values % 1).any() or (abs(values) >= 1 << 53).any():
+    if not np.isfinite(values).all() or (values % 1).any() or (abs(values) >= _TOO_MANY).any():
         raise ValueError(f"{name}={str(counts)[:40]} draft tokens: give whole numbers")
-    return values.astype(np.int64)
+    found = values.astype(np.int64).tolist()
+    return tuple(found) if values.ndim else int(found)
 
 
-def _spread(name: str, counts: Any, sequences: int) -> Any:
+def _spread(name: str, counts: int | tuple[int, ...], sequences: int) -> tuple[int, ...]:
     """One count per sequence."""
-    if counts.ndim == 0:
-        return np.full(sequences, counts)
-    if counts.size != sequences:
-        raise ValueError(f"{name} draft tokens of {counts.size} sequences, accepted ones of {sequences}")
+    if isinstance(counts, int):
+        return (counts,) * sequences
+    if len(counts) != sequences:
+        raise ValueError(f"{name} draft tokens of {len(counts)} sequences, accepted ones of {sequences}")
     return counts
