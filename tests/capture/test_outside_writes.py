@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 import rooflight as rl
-from rooflight.records.insertion import Insertion, with_insertions
+from rooflight.records.insertion import Insertion, Place, with_insertions
 from rooflight.records.record import Direction, OpRecord
 from rooflight.records.signature import WRITTEN_OUTSIDE, OpSignature
 
@@ -341,7 +341,8 @@ def whole() -> rl.Session:
 def test_the_other_records_stay_what_they_were(whole, data):
     places = data.draw(st.lists(st.integers(0, len(whole) - 1), max_size=6))
     op = OpSignature(name=WRITTEN_OUTSIDE)
-    new = with_insertions(whole, [Insertion(before=at, like=0, signature=op, written=0) for at in places])
+    place = Place.of(whole, 0)
+    new = with_insertions(whole, [Insertion(before=at, place=place, signature=op, written=0) for at in places])
     kept = [index for index, record in enumerate(new.records) if record.signature is not op]
     assert len(new) == len(whole) + len(places)
     for old, index in enumerate(kept):

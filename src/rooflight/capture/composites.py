@@ -207,6 +207,7 @@ class Composites:
         self, op: OpSignature, inputs: Sequence[Any], outputs: Sequence[Any], context: int | None = None
     ) -> int:
         source, tape = self._source, self._source.tape
+        place = source._context if context is None else context
         ids: list[list[int]] = [[], []]
         starts: list[int] = []
         for tensors, found in zip((inputs, outputs), ids, strict=True):
@@ -215,12 +216,14 @@ class Composites:
                 if storage is None:
                     continue
                 known = tape.storage_ids.get(storage._cdata)
+                if tensors is inputs and not storage.resizable():
+                    known = tape.foreign_storage(storage, tensor, place)
                 if known is None or (tensors is outputs and context is not None and known not in ids[0]):
                     known = tape.new_storage(storage._cdata, storage.nbytes(), tensor)
                 found.append(known)
                 starts.append(start_of(tensor))
         reads, writes = ids
-        return tape.append(op, source._context if context is None else context, reads, writes, starts)
+        return tape.append(op, place, reads, writes, starts)
 
 
 def _of_sizes(sizes: Sequence[int], storages: Sequence[int], storage_bytes: Sequence[int]) -> list[int]:

@@ -253,6 +253,8 @@ def _number_of(source: DispatchSource, tensor: torch.Tensor) -> int | None:
     storage = storage_of(tensor)
     if storage is None:
         return None
+    if not storage.resizable():
+        return source.tape.foreign_storage(storage, tensor, source.context_now())
     number = source.tape.storage_ids.get(storage._cdata)
     return source.tape.new_storage(storage._cdata, storage.nbytes(), tensor) if number is None else number
 

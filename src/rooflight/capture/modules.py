@@ -8,6 +8,7 @@ from threading import get_ident
 from types import FrameType, MappingProxyType
 from typing import Any
 
+import torch
 from torch import nn
 from torch._C import _current_graph_task_id
 from torch._dynamo.eval_frame import OptimizedModule
@@ -18,6 +19,7 @@ from rooflight.capture.composites import open_sources
 from rooflight.capture.dispatch import DispatchSource
 from rooflight.capture.functions import FunctionSource
 from rooflight.capture.module_work import ModuleWorks
+from rooflight.capture.outside_births import foreign_memory, foreign_parts
 
 Models = nn.Module | Mapping[str, nn.Module] | Sequence[nn.Module]
 """A model, several by name (policy and reference), or several in order (the chunks of a pipeline stage)."""
@@ -46,6 +48,7 @@ class ModuleTracker:
         self._numbers: dict[int, int] = {}  # id of a module -> its number on the tape
         self._kept: list[nn.Module] = []  # named modules stay alive, or their ids could be reused
         self._stack: list[tuple[nn.Module, int]] = []
+        source.tape.births.open_modules = self._stack
         self._calls: set[tuple[int, int]] = set()  # pairs of modules, by number: the first has called the second
         self._paths: dict[int, str] = {}  # by number, empty for a model without a name
         self._parents: dict[int, int] = {}  # the module that has each one as a child, by number
@@ -106,7 +109,7 @@ class ModuleTracker:
         """Whether the current thread, which is not the source's own, is one in which torch runs its backward pass."""
         return self._source in open_sources()
 
-    def _enter(self, module: nn.Module, _args: Any) -> None:
+    def _enter(self, module: nn.Module, args: Any) -> None:
         source, stack = self._source, self._stack
         try:
             if get_ident() != source.thread and not self._here():
@@ -120,6 +123,7 @@ class ModuleTracker:
             if self._functions is not None and not stack and _current_graph_task_id() != -1:
                 self._functions.set_recomputing(recomputing=True)
             if not stack:
+                self._look_at(args)
                 source.tape.call_begins()
             stack.append((module, number))
             source.move(number, source.function)
@@ -128,22 +132,34 @@ class ModuleTracker:
         except Exception as error:
             source.fail(error)
 
-    def _leave(self, module: nn.Module, _args: Any, _output: Any) -> None:
+    def _leave(self, module: nn.Module, _args: Any, output: Any) -> None:
         source, stack = self._source, self._stack
         try:
             if get_ident() != source.thread and not self._here():
                 return
+            if type(output) is not torch.Tensor or foreign_memory(output) is not None:
+                self._look_at(output, returned=True)
             if stack and stack[-1][0] is module:
                 stack.pop()
             else:
                 self._end_call(module)
             source.move(stack[-1][1] if stack else 0, source.function)
             if not stack:
+                if sys.exc_info()[0] is None:  # otherwise its traceback holds whatever there is
+                    source.tape.births.settle(output)
                 source.tape.call_ends()
             if self._functions is not None and not stack and _current_graph_task_id() != -1:
                 self._functions.set_recomputing(recomputing=False)
         except Exception as error:
             source.fail(error)
+
+    def _look_at(self, values: Any, *, returned: bool = False) -> None:
+        """Take note of the tensors that a module is given or returns, if torch did not allocate their memory."""
+        source = self._source
+        for tensor, memory in foreign_parts(values):
+            number = source.tape.foreign_storage(memory, tensor, source.context_now())
+            if returned:
+                source.tape.births.consumed.add(number)
 
     def _end_call(self, module: nn.Module) -> None:
         """Drop the innermost call of a module, if it is known, and the calls above it that an interrupt left open."""

@@ -18,13 +18,14 @@ from torch import nn
 
 from rooflight.capture.describe import storage_of
 from rooflight.capture.lifetimes import plain_parts
+from rooflight.capture.outside_births import OutsideBirths
 from rooflight.capture.tape import Tape
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.allocation import UNINITIALIZED
 from rooflight.costs.families.rules import names
 from rooflight.costs.registry import cost_of, traits_of
 from rooflight.network.collectives import CollectiveKind, kind_of
-from rooflight.records.insertion import Insertion, with_insertions
+from rooflight.records.insertion import Insertion, Place, with_insertions
 from rooflight.records.session import Int32, Int64, Session
 from rooflight.records.signature import UNSEEN, WRITTEN_OUTSIDE, OpSignature
 from rooflight.records.tensor import TensorSpec
@@ -37,6 +38,7 @@ _FILLS: Final = ("fill", "index", "scatter", "put", "tri", "fused")
 """In the names of in-place ops that may fill a tensor, or a part of it: optimizers do so in their first step."""
 _SOURCES: Final = frozenset({"input", "inputs", "input_tensor", "input_tensors", "input_list"})
 _NOWHERE: Final = -1
+_OUTSIDE: Final = -2
 _READ_IN_PLACE: Final = (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE, CollectiveKind.SEND)
 
 
@@ -55,25 +57,32 @@ class _Use:
     updates: bool = False
 
 
-def with_outside_writes(session: Session, state: Callable[[], Collection[int]]) -> Session:
-    """The session with a record of each tensor that something outside the dispatcher wrote. ``state`` returns the
-    storages of parameters and buffers, which are left out: a model that was built without initialising it reads memory
-    that nothing has written.
+def with_outside_writes(session: Session, births: OutsideBirths, state: Callable[[], Collection[int]]) -> Session:
+    """The session with a record of each tensor that something outside the dispatcher wrote. ``births`` has those whose
+    memory torch did not allocate. ``state`` returns the storages of parameters and buffers, which are left out: a model
+    that was built without initialising it reads memory that nothing has written.
     """
     made_by = _allocations(session)
+    born = {birth.storage: birth for birth in births.found}
+    made_by[list(born)] = _OUTSIDE
     if not (made_by != _NOWHERE).any():
         return session
-    found = list(_read_unwritten(session, made_by))
+    found = list(_read_unwritten(session, made_by, births.consumed.intersection(born)))
     standing = state() if found else ()
-    return with_insertions(
-        session,
-        [
-            Insertion(before=reader, like=maker, signature=_written_outside(tensor), written=storage)
-            for storage, reader in found
-            if storage not in standing
-            and (tensor := _tensor_of(session, storage, maker := int(made_by[storage]), reader)).numel
-        ],
-    )
+    insertions: list[Insertion] = []
+    for storage, reader in found:
+        birth, maker = born.get(storage), int(made_by[storage])
+        tensor = _tensor_of(session, storage, maker, reader) if birth is None else birth.tensor
+        if storage not in standing and tensor.numel:
+            insertions.append(
+                Insertion(
+                    before=reader if birth is None else birth.before,
+                    place=Place.of(session, maker) if birth is None else birth.place,
+                    signature=_written_outside(tensor),
+                    written=storage,
+                )
+            )
+    return with_insertions(session, insertions)
 
 
 def storages_of_state(models: Iterable[nn.Module], tape: Tape) -> frozenset[int]:
@@ -99,8 +108,9 @@ def _allocations(session: Session) -> Int64:
     return made_by
 
 
-def _read_unwritten(session: Session, made_by: Int64) -> Iterator[tuple[int, int]]:
-    """The storages that were allocated without contents and are read before an op fills them, with the first reader.
+def _read_unwritten(session: Session, made_by: Int64, consumed: Collection[int]) -> Iterator[tuple[int, int]]:
+    """The storages that were allocated without contents and are read before an op fills them, with the first reader;
+    of those in ``consumed``, also the ones that no op reads or fills.
 
     Times are in half records: an op that updates a tensor reads it and then writes it, one that fills it writes first.
     """
@@ -119,6 +129,7 @@ def _read_unwritten(session: Session, made_by: Int64) -> Iterator[tuple[int, int
     np.minimum.at(first_filled, columns.read_ids[read[fills]], (2 * readers)[fills])
     filling, late = (flags[columns.signature[writers]] for flags in (writes, updates))
     np.minimum.at(first_filled, columns.written_ids[written[filling]], (2 * writers + late)[filling])
+    first_read[list(consumed)] = np.minimum(first_read[list(consumed)], never - 1)
     for storage in np.flatnonzero(first_read < first_filled).tolist():
         yield storage, int(first_read[storage]) // 2
 

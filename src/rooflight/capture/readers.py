@@ -84,7 +84,9 @@ def _lift_reader(schema: OpSchema, tape: Tape) -> Reader:
 
     def read(args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any, context: int) -> None:
         storage = storage_of(out)
-        if storage is not None:
+        if storage is not None and not storage.resizable():  # torch.from_numpy
+            tape.foreign_storage(storage, out, context, made=True)
+        elif storage is not None:
             tape.new_storage(storage._cdata, storage.nbytes(), out)
         read_view(args, kwargs, out, context)
 
@@ -99,6 +101,8 @@ def _reader(schema: OpSchema, tape: Tape) -> Reader:
     number, (num_leading, most_given) = schema.number, _leading_tensors(schema)
     writes_first = schema.mutated == (0,) and schema.kinds[0] is _TENSOR and not schema.returns_new
     keys, storage_ids, new_storage = tape.keys, tape.storage_ids, tape.new_storage
+    foreign_storage = tape.foreign_storage
+    new_result = new_storage if _allocates(schema.name) else tape.new_result
     add_signature, add_context, add_touched = tape.signatures.append, tape.contexts.append, tape.touched.extend
     all_touched, add_place, add_start = tape.touched, tape.places.append, tape.starts.append
 
@@ -116,9 +120,12 @@ def _reader(schema: OpSchema, tape: Tape) -> Reader:
             for tensor in tensors:
                 if isinstance(tensor, _Tensor):
                     key += tensor.shape, tensor.dtype, tensor.is_contiguous() or tensor.stride()
-                    storage = storage_ids.get(address := _storage_id(tensor))
-                    if storage is None:
-                        storage = new_storage(address, tensor.untyped_storage().nbytes(), tensor)
+                    memory = tensor.untyped_storage()
+                    storage = storage_ids.get(address := memory._cdata)
+                    if not memory.resizable():
+                        storage = foreign_storage(memory, tensor, context)
+                    elif storage is None:
+                        storage = new_storage(address, memory.nbytes(), tensor)
                     if (start := tensor.storage_offset()) is not _ZERO:
                         inside = [*(inside or ()), (len(touched), known_int(start))]
                     touched.append(storage)
@@ -141,7 +148,7 @@ def _reader(schema: OpSchema, tape: Tape) -> Reader:
                     storage = storage_ids.get(address := _storage_id(tensor))
                     if storage is None or storage not in touched:
                         # not an alias of an input, so it was just allocated, whatever was at its address before
-                        storage = new_storage(address, tensor.nbytes, tensor)
+                        storage = new_result(address, tensor.nbytes, tensor)
                     elif (start := tensor.storage_offset()) is not _ZERO:
                         inside = [*(inside or ()), (len(touched), known_int(start))]
                     touched.append(storage)
@@ -165,6 +172,11 @@ def _reader(schema: OpSchema, tape: Tape) -> Reader:
             raise
 
     return read
+
+
+def _allocates(name: str) -> bool:
+    """Whether torch allocates all results of an op; those of others may be views of memory of somebody else."""
+    return name.startswith("aten::") and name != "aten::from_file"
 
 
 @cache
@@ -249,7 +261,7 @@ def _written_arguments(schema: OpSchema, tape: Tape) -> _Written | None:
             for item in tensors_in(out):
                 number = storage_ids.get(_storage_id(item))
                 if number is None or number not in known:
-                    ids.append(tape.new_storage(_storage_id(item), item.nbytes, item))
+                    ids.append(tape.new_result(_storage_id(item), item.nbytes, item))
                     starts.append(0)
         return ids, starts
 
@@ -283,18 +295,22 @@ def _read_carefully(
         tape.append(op, context, (), ())
         return
     inputs = tensors_in((args, kwargs))
-    reads = [_storage_number(tape, tensor, None) for tensor in inputs]
+    reads = [_storage_number(tape, tensor, context, None) for tensor in inputs]
     values = schema.positional(args, kwargs) if schema.names else ()
     outputs = [tensor for index in schema.mutated for tensor in tensors_in(values[index])] or tensors_in(out)
-    writes = [_storage_number(tape, tensor, reads) for tensor in outputs]
+    writes = [_storage_number(tape, tensor, context, reads) for tensor in outputs]
     tape.append(op, context, reads, writes, [start_of(tensor) for tensor in (*inputs, *outputs)])
 
 
-def _storage_number(tape: Tape, tensor: torch.Tensor, known: list[int] | None) -> int:
+def _storage_number(tape: Tape, tensor: torch.Tensor, context: int, known: list[int] | None) -> int:
     storage = storage_of(tensor)
     if storage is None:
         return tape.new_storage(-1 - id(tensor), 0, tensor)
     number = tape.storage_ids.get(storage._cdata)
+    if known is None and not storage.resizable():
+        return tape.foreign_storage(storage, tensor, context)
     if number is None or (known is not None and number not in known):
         number = tape.new_storage(storage._cdata, storage.nbytes(), tensor)
+        if not storage.resizable():
+            tape.remember_foreign(storage, number)
     return number

@@ -170,7 +170,8 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         def state() -> frozenset[int]:
             return storages_of_state(tracker.roots() if tracker is not None else (), tape)
 
-        return with_outside_writes(tape.session(_environment(tape.devices)), state)
+        tape.births.settle()
+        return with_outside_writes(tape.session(_environment(tape.devices)), tape.births, state)
 
     def _take_out(self, source: DispatchSource) -> None:
         """Restore torch. Each step can be done twice, and undoes what was half done."""

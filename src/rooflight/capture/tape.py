@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,9 +10,12 @@ from functools import lru_cache
 from itertools import starmap
 
 import numpy as np
+import torch
 
+from rooflight.capture.outside_births import OutsideBirths, foreign_memory
 from rooflight.capture.schemas import known_int
 from rooflight.network.collectives import kind_of
+from rooflight.records.insertion import Place
 from rooflight.records.record import Direction, ModuleEntry
 from rooflight.records.session import NO_PARENT, NOWHERE, Columns, Int32, Int64, Measurement, Session
 from rooflight.records.signature import OpSignature
@@ -37,11 +41,13 @@ class Tape:
     __slots__ = (
         "_context_rows",
         "_contexts",
+        "_foreign",
         "_functions",
         "_modules",
         "_parents",
         "_phases",
         "_signatures",
+        "births",
         "contexts",
         "devices",
         "ends_ns",
@@ -71,6 +77,8 @@ class Tape:
         self.starts = array("q")  # where those begin, in elements
         self.storage_ids: dict[int, int] = {}  # address of a live storage -> its id
         self.storage_bytes = array("q")
+        self._foreign: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}  # address -> storage, its id
+        self.births = OutsideBirths()
         self.devices: set[str] = set()  # types of devices of the tensors met: cpu, cuda, meta
         self._parents: dict[int, int] = {}  # by child
         self.timed = array("i")  # records that were timed while they ran
@@ -118,6 +126,43 @@ class Tape:
         number = len(self.storage_bytes)
         self.storage_bytes.append(nbytes if type(nbytes) is int else known_int(nbytes))
         self.storage_ids[address] = number
+        return number
+
+    def foreign_storage(
+        self, memory: torch.UntypedStorage, tensor: torch.Tensor, context: int, *, made: bool = False
+    ) -> int:
+        """The id of a storage that torch did not allocate, and that an op is given or a module returns. ``made``: it
+        has been made just now. Storages are told apart even if one lives where another lived before.
+        """
+        address = memory._cdata
+        known = self._foreign.get(address)
+        if known is not None and not made and known[0]() is memory:
+            if known[1] in self.births.unread:
+                self.births.first_read(known[1], memory)
+            return known[1]
+        count, births = len(self.storage_bytes), self.births
+        module, phase, direction, function = self._context_rows[4 * context : 4 * context + 4]
+        candidate = births.may_be_one(memory, module, made=made)
+        other = births.shared_with(memory) if candidate else None
+        shared = None if other is None else self.storage_ids.get(other.untyped_storage()._cdata)
+        number = self.new_storage(address, memory.nbytes(), tensor) if shared is None else shared
+        self.remember_foreign(memory, number)
+        if candidate and other is None and number >= count:
+            place = Place(module=module, phase=phase, direction=direction, function=function)
+            births.add(memory, tensor, number, len(self), place)
+        return number
+
+    def remember_foreign(self, memory: torch.UntypedStorage, number: int) -> None:
+        """Note the id of a storage that torch did not allocate."""
+        self.storage_ids[memory._cdata] = number
+        self._foreign[memory._cdata] = weakref.ref(memory), number
+
+    def new_result(self, address: int, nbytes: int, holder: torch.Tensor) -> int:
+        """``new_storage`` for the result of an op that may not be torch's own: its memory may not be, either."""
+        number = self.new_storage(address, nbytes, holder)
+        memory = foreign_memory(holder)
+        if memory is not None:
+            self.remember_foreign(memory, number)
         return number
 
     def call_begins(self) -> None:

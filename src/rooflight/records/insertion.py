@@ -12,13 +12,34 @@ from rooflight.records.signature import OpSignature
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where in the program a record belongs, by the numbers of the session's tables."""
+
+    module: int
+    phase: int
+    direction: int
+    function: int
+
+    @classmethod
+    def of(cls, session: Session, record: int) -> Place:
+        """That of a record."""
+        columns = session.columns
+        return cls(
+            module=int(columns.module[record]),
+            phase=int(columns.phase[record]),
+            direction=int(columns.direction[record]),
+            function=int(columns.function[record]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Insertion:
-    """A record to insert in front of record ``before``. It writes the storage ``written``, and has the module, phase,
-    direction and function of record ``like``.
+    """A record to insert in front of record ``before``, or at the end. It writes the storage ``written``, and belongs to
+    ``place``.
     """
 
     before: int
-    like: int
+    place: Place
     signature: OpSignature
     written: int
 
@@ -37,21 +58,21 @@ def with_insertions(session: Session, insertions: Sequence[Insertion]) -> Sessio
         session,
         signatures=tuple(numbers),
         columns=_columns(session.columns, new, places, signatures),
-        lifetimes=None if session.lifetimes is None else _lifetimes(session.lifetimes, places),
+        lifetimes=None if session.lifetimes is None else _lifetimes(session.lifetimes, new, places),
         measurement=None if session.measurement is None else _measurement(session.measurement, places),
     )
 
 
 def _columns(columns: Columns, new: Sequence[Insertion], places: Int64, signatures: Sequence[int]) -> Columns:
-    like = np.array([insertion.like for insertion in new], dtype=np.int64)
+    belongs = [insertion.place for insertion in new]
     parent = columns.parent.astype(np.int64)
     parent = np.where(parent == NO_PARENT, NO_PARENT, parent + np.searchsorted(places, parent, side="right"))
     return Columns(
         signature=np.insert(columns.signature, places, np.array(signatures, dtype=np.int32)),
-        module=np.insert(columns.module, places, columns.module[like]),
-        phase=np.insert(columns.phase, places, columns.phase[like]),
-        function=np.insert(columns.function, places, columns.function[like]),
-        direction=np.insert(columns.direction, places, columns.direction[like]),
+        module=np.insert(columns.module, places, [place.module for place in belongs]),
+        phase=np.insert(columns.phase, places, [place.phase for place in belongs]),
+        function=np.insert(columns.function, places, [place.function for place in belongs]),
+        direction=np.insert(columns.direction, places, [place.direction for place in belongs]),
         parent=np.insert(parent, places, NO_PARENT).astype(np.int32),
         read_offsets=_offsets(columns.read_offsets, places, 0),
         read_ids=columns.read_ids,
@@ -71,14 +92,19 @@ def _offsets(offsets: Int64, places: Int64, count: int) -> Int64:
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts, dtype=np.int64)])
 
 
-def _lifetimes(lifetimes: Lifetimes, places: Int64) -> Lifetimes:
-    """A storage allocated right before a record is allocated after the one inserted there; one freed, before it."""
+def _lifetimes(lifetimes: Lifetimes, new: Sequence[Insertion], places: Int64) -> Lifetimes:
+    """A storage allocated right before a record is allocated after the one inserted there, unless that one writes it;
+    one freed, before it.
+    """
 
     def moved(records: Int32, side: str) -> Int32:
         shift = np.searchsorted(places, records, side="right" if side == "right" else "left")
         return np.where(records < 0, records, records + shift).astype(np.int32)
 
-    return replace(lifetimes, made=moved(lifetimes.made, "right"), freed=moved(lifetimes.freed, "left"))
+    made = moved(lifetimes.made, "right")
+    written = [insertion.written for insertion in new]
+    np.minimum.at(made, written, (places + np.arange(len(places))).astype(np.int32))
+    return replace(lifetimes, made=made, freed=moved(lifetimes.freed, "left"))
 
 
 def _measurement(measurement: Measurement, places: Int64) -> Measurement:
