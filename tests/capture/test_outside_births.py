@@ -472,6 +472,22 @@ def test_memory_of_a_recorded_tensor_that_went_there_and_back_is_that_tensors(ag
         assert [op.reads for op in records if op.signature.name == "aten::exp"] == muls
 
 
+@pytest.mark.parametrize("export", [lambda x: x.numpy(), np.asarray, lambda x: x.__array__(), torch.Tensor.tolist])
+def test_a_tensor_that_is_looked_at_from_outside_stays_itself(export):
+    class Layer(nn.Module):
+        def forward(self, x):
+            hidden = x * 2
+            export(hidden.detach())
+            return hidden.exp()
+
+    model = nn.Sequential(nn.Linear(4, 4), Layer())
+    with torch.no_grad():
+        session = recorded(lambda: model(torch.ones(3, 4)), model)
+    (exp,) = [op for op in session.records if op.signature.name == "aten::exp"]
+    assert [op.writes for op in session.records if op.signature.name == "aten::mul"] == [exp.reads]
+    assert found_in(session) == []
+
+
 def test_what_a_recorded_op_fills_is_a_buffer():
     class Scratch(nn.Module):
         def forward(self, x):

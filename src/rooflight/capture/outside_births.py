@@ -180,10 +180,15 @@ def foreign_memory(value: Any) -> torch.UntypedStorage | None:
         return None
 
 
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has memory of its own, and is no wrapper around others."""
+    return not is_traceable_wrapper_subclass(tensor)
+
+
 def foreign_parts(value: Any) -> Iterator[tuple[torch.Tensor, torch.UntypedStorage]]:
     """The tensors in what a call takes or gives whose memory torch did not allocate."""
     for item in _values_in([value]):
-        if isinstance(item, torch.Tensor) and not is_traceable_wrapper_subclass(item):
+        if isinstance(item, torch.Tensor) and is_plain(item):
             memory = foreign_memory(item)
             if memory is not None:
                 yield item, memory

@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from rooflight.capture.composites import install_route, remove_route
 from rooflight.capture.dispatch import DispatchSource
+from rooflight.capture.exports import stop_watching_exports, watch_exports
 from rooflight.capture.functions import FunctionSource
 from rooflight.capture.groups import place_in_world
 from rooflight.capture.lifetimes import LifetimeTape
@@ -125,6 +126,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
             install_route(source)
             _run_eagerly(source)
             look_away(source)
+            watch_exports(source)
             if self._wants_phases:
                 subscribe(source.set_phase)
             self._tracker.install()
@@ -187,6 +189,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
             self._lifetimes.remove()
         unsubscribe(source.set_phase)
         stop_looking_away(source)
+        stop_watching_exports(source)
         _stop_running_eagerly(source)
         remove_route(source)
 

@@ -12,6 +12,7 @@ from itertools import starmap
 import numpy as np
 import torch
 
+from rooflight.capture.describe import storage_of
 from rooflight.capture.outside_births import OutsideBirths, foreign_memory
 from rooflight.capture.schemas import known_int
 from rooflight.network.collectives import kind_of
@@ -156,6 +157,15 @@ class Tape:
         """Note the id of a storage that torch did not allocate."""
         self.storage_ids[memory._cdata] = number
         self._foreign[memory._cdata] = weakref.ref(memory), number
+
+    def exported(self, tensor: torch.Tensor) -> None:
+        """The memory of a tensor that torch allocated is about to be shared with somebody else."""
+        storage = storage_of(tensor)
+        if storage is not None and storage.resizable():
+            number = self.storage_ids.get(storage._cdata)
+            if number is None:
+                number = self.new_storage(storage._cdata, storage.nbytes(), tensor)
+            self.remember_foreign(storage, number)
 
     def new_result(self, address: int, nbytes: int, holder: torch.Tensor) -> int:
         """``new_storage`` for the result of an op that may not be torch's own: its memory may not be, either."""

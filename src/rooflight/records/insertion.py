@@ -34,8 +34,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Insertion:
-    """A record to insert in front of record ``before``, or at the end. It writes the storage ``written``, and belongs to
-    ``place``.
+    """A record to insert in front of record ``before``, or at the end. It writes the storage ``written`` and has the
+    module, phase, direction and function of ``place``.
     """
 
     before: int
