@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -64,3 +66,12 @@ def run(monkeypatch, capsys):
         return code, out, err
 
     return rooflight
+
+
+@pytest.fixture(scope="module")
+def small_heap() -> Iterator[None]:
+    """The recorder looks through all objects that the garbage collector knows: leave those of other tests out."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
