@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from rooflight.capture.timed_calls import TimedCall, compiled_code
+from rooflight.capture.timed_calls import TimedCall, TimedCalls, compiled_code
 
 
 class Watch:
@@ -37,7 +37,7 @@ class Watch:
         return self._timer()
 
     def around(self, module: nn.Module) -> TimedCall:
-        return TimedCall(module, self, self, "l")  # type: ignore[arg-type]
+        return TimedCalls(self, self).around(module, "l")  # type: ignore[arg-type]
 
 
 def net() -> nn.Module:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from threading import get_ident
 from typing import Any, Final
 
@@ -31,9 +32,12 @@ Calls = tuple[tuple[tuple[str, str], int], ...]
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The result of a sequence of keys: the state after each, how often each bucket was opened, and those left open."""
+    """The result of a sequence of keys: the state after each; for each state, what picks its stretches from all; the
+    calls of buckets, and the buckets left open.
+    """
 
-    states: list[int]
+    states: tuple[int, ...]
+    parts: tuple[tuple[int, Callable[[Sequence[int]], Sequence[int]]], ...]
     calls: Calls
     left_open: tuple[str, ...]
 
@@ -109,27 +113,29 @@ class BucketLog:
         """
         stamps, keys = self._pen.entries(begun, ended)
         plan = self._plans.get(keys) or self._new_plan(keys)
-        states = plan.states
+        states, parts = plan.states, plan.parts
         if None in stamps:
             places = [place for place, stamp in enumerate(stamps) if stamp is not None]
-            stamps, states = [stamps[place] for place in places], [states[place] for place in places]
+            stamps, states = [stamps[place] for place in places], tuple(states[place] for place in places)
+            parts = _parts(states)
         if stamps and not self._stamps.passed(stamps[-1]):
             return None
         for name in plan.left_open:
             self._on_problem(f"bucket {name} was left open at the end of a step: it was closed there")
         if not stamps:
             return (), plan.calls
+        found: list[tuple[int, int]] = []
         if self._before is not None:
-            stamps, states = [self._before, *stamps], [OUTSIDE, *states]
-        stretches = tuple(zip(states, self._stamps.between_ns(stamps), strict=False))  # one state more: OUTSIDE
+            found.append((OUTSIDE, sum(self._stamps.between_ns((self._before, stamps[0])))))
+            self._stamps.release((self._before,))
+        stretches_ns = self._stamps.between_ns(stamps)
+        if self._in_order:
+            found.extend(zip(states, stretches_ns, strict=False))  # one state more: OUTSIDE
+        else:
+            found.extend((state, sum(of_state(stretches_ns))) for state, of_state in parts)
         self._before = stamps[-1]
         self._stamps.release(stamps[:-1])
-        if self._in_order:
-            return stretches, plan.calls
-        found: dict[int, int] = {}
-        for state, nanoseconds in stretches:
-            found[state] = found.get(state, 0) + nanoseconds
-        return tuple(found.items()), plan.calls
+        return found, plan.calls
 
     def forget(self, ended: int) -> None:
         """Forget the steps up to this one: they were read, or will not be."""
@@ -153,7 +159,8 @@ class BucketLog:
                 calls[bucket.domain, bucket.name] += 1
             states.append(state)
         left_open = tuple(bucket.name for bucket, _ in opened)
-        plan = _Plan([*states, OUTSIDE], tuple(calls.items()), left_open)
+        states.append(OUTSIDE)
+        plan = _Plan(tuple(states), _parts(states), tuple(calls.items()), left_open)
         if len(keys) <= _LONGEST_PLAN:
             if len(self._plans) >= _MOST_PLANS:
                 self._plans.clear()
@@ -170,6 +177,17 @@ class BucketLog:
         """Stop timing buckets, because the clock failed."""
         self._pen.stop()
         self._on_failure(f"timing ended after an error: {type(error).__name__}: {error}")
+
+
+def _parts(states: Sequence[int]) -> tuple[tuple[int, Callable[[Sequence[int]], Sequence[int]]], ...]:
+    """What picks the stretches of each state from all: each begins with its state, and ends where the next begins."""
+    places: dict[int, list[int]] = {}
+    for place, state in enumerate(states[:-1]):
+        places.setdefault(state, []).append(place)
+    return tuple(
+        (state, itemgetter(*found) if len(found) > 1 else itemgetter(slice(found[0], found[0] + 1)))
+        for state, found in places.items()
+    )
 
 
 class _Pen:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from operator import sub
 from time import perf_counter_ns
@@ -21,7 +21,7 @@ class Stamps(Protocol):
     def passed(self, stamp: Any) -> bool:
         """Whether a stamp can be read."""
 
-    def between_ns(self, stamps: Sequence[Any]) -> Iterable[int]:
+    def between_ns(self, stamps: Sequence[Any]) -> list[int]:
         """Nanoseconds from each stamp to the next."""
 
     def release(self, stamps: Sequence[Any]) -> None:
@@ -38,9 +38,9 @@ class HostStamps:
         """Always: a number can be read at once."""
         return True
 
-    def between_ns(self, stamps: Sequence[int]) -> Iterable[int]:
+    def between_ns(self, stamps: Sequence[int]) -> list[int]:
         """Differences."""
-        return map(sub, stamps[1:], stamps)
+        return list(map(sub, stamps[1:], stamps))
 
     def release(self, stamps: Sequence[int]) -> None:
         """Numbers need no release."""
@@ -69,7 +69,7 @@ class CudaStamps:
         """Whether the device has passed it."""
         return bool(stamp.query())
 
-    def between_ns(self, stamps: Sequence[Any]) -> Iterable[int]:
+    def between_ns(self, stamps: Sequence[Any]) -> list[int]:
         """The device's times, in whole nanoseconds, so that sums are exact."""
         return [round(one.elapsed_time(other) * 1e6) for one, other in pairwise(stamps)]
 

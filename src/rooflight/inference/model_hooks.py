@@ -13,7 +13,7 @@ from weakref import WeakSet
 import torch
 from torch.compiler import is_compiling
 
-from rooflight.capture.timed_calls import TimedCall
+from rooflight.capture.timed_calls import TimedCalls
 from rooflight.inference.module_buckets import COMPILED, Placed, placed_modules
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class ModelHooks:
         self._profiler = profiler
         self._modules: WeakSet[nn.Module] = WeakSet()
         self._models: WeakSet[nn.Module] = WeakSet()
+        self._calls = TimedCalls(profiler.step, profiler.timers_of_model)
         self._handles: list[Any] = []
 
     def has(self, model: Any) -> bool:
@@ -80,7 +81,7 @@ class ModelHooks:
     def _hook(self, placed: Placed) -> None:
         # in a place of its own, a class's name or a user's bucket cannot be read as that of the engine's domain
         label = f"model.{placed.bucket}"
-        self._handles.append(TimedCall(placed.module, self._profiler.step, self._profiler.timers_of_model, label))
+        self._handles.append(self._calls.around(placed.module, label))
 
     def _time_functions(self, files: Iterable[str], names: Iterable[str], caller: str, bucket: str) -> None:
         for file in files:
