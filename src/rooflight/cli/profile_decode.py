@@ -41,7 +41,7 @@ def profile_decode(
     gamma: Annotated[int | None, typer.Option(metavar="N", help="Tokens drafted per step. [default: 4]")] = None,
     acceptance: Annotated[
         float | None,
-        typer.Option(metavar="P", help="Accept each drafted token with this probability, whatever the models say."),
+        typer.Option(metavar="P", help="Accept each drafted token with this probability, not at the models' own rate."),
     ] = None,
     baseline: Annotated[
         bool, typer.Option("--baseline/--no-baseline", help="With a draft: run without it too, in turns.")
@@ -49,7 +49,7 @@ def profile_decode(
     temperature: Annotated[
         float | None, typer.Option(metavar="T", help="0 takes the most probable token. [default: 1]")
     ] = None,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Of prompts and drawn tokens. [default: 0]")] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of prompts and draws. [default: 0]")] = None,
     cache: Annotated[
         str | None,
         typer.Option(metavar="KIND", help="dynamic, static or ragged. [default: dynamic; ragged with a draft]"),
@@ -108,7 +108,7 @@ def profile_decode(
     options = LoopOptions(batch=batch, prompt=prompt, new=new, draft=draft, gamma=gamma, acceptance=acceptance,
                           baseline=baseline, temperature=temperature, seed=seed, cache=cache, dtype=dtype,
                           device=device.kind, small=small)  # fmt: skip
-    # what the engine prints must not end up in the middle of what another program reads
+    # the output of the engine must not get into a report on standard output, which another program reads
     aside = redirect_stdout(sys.stderr) if outputs.to_stdout else nullcontext()
     with spinner(redraws=False) as progress, aside:
         job = DecodeJob(target, options, job_options, progress=progress, command=shlex.join(sys.argv))
