@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rooflight.machine.memory import Memory
+
 
 class FakeEvent:
     def __init__(self, device: FakeDevice) -> None:
@@ -32,6 +34,7 @@ class FakeDevice:
         self.recorded = self.passed = 0
         self.events = self.syncs = 0
         self.capturing = False
+        self.memory_now = Memory(0, 0)
 
     def event(self) -> FakeEvent:
         self.events += 1
@@ -43,6 +46,9 @@ class FakeDevice:
     def synchronize(self) -> None:
         self.syncs += 1
         self.finish()
+
+    def memory(self) -> Memory:
+        return self.memory_now
 
     def work(self, nanoseconds: int) -> None:
         self.queued_ns += nanoseconds

@@ -214,14 +214,14 @@ def test_warm_up_runs_are_not_measured(make):
 def test_many_steps_keep_a_random_choice_and_exact_sums():
     samples = Samples(most=100)
     for number in range(10_000):
-        samples.add((0, number, 0, 0, 0, number, number, -1, -1), 0.0)
+        samples.add((0, number, 0, 0, 0, number, number, -1, -1, -1), 0.0)
     kept = samples.columns()["step_ns"]
     assert samples.kept == 100
     assert len(set(kept.tolist())) == 100
     assert abs(kept.mean() - 5000) < 4 * 10_000 / 12**0.5 / 10  # four standard errors of the mean of 100
     again = Samples(most=100)
     for number in range(10_000):
-        again.add((0, number, 0, 0, 0, number, number, -1, -1), 0.0)
+        again.add((0, number, 0, 0, 0, number, number, -1, -1, -1), 0.0)
     assert (again.columns()["step_ns"] == kept).all()
 
 
@@ -258,12 +258,13 @@ def test_raw_samples_are_on_disk(bench):
     with bench.profiler.step_timing_ctx():
         bench.work(MS)
         bench.profiler.set_step_speculation([4, 4], [1, 4])
+        bench.profiler.set_step_kv_cache(4096)
     bench.profiler.end_run()
     bench.summary()
     lines = (bench.profiler.out_dir / "steps.csv").read_text().splitlines()
     assert lines == [
-        "run,step,batch,kv_bin,tokens,step_ns,host_ns,proposed,accepted,kv_length",
-        "0,0,4,0,3,1000000,1000000,-1,-1,7.0",
-        "0,1,4,7,3,2000000,2000000,-1,-1,nan",
-        "1,0,2,7,-1,1000000,1000000,8,5,nan",
+        "run,step,batch,kv_bin,tokens,step_ns,host_ns,proposed,accepted,kv_cache_bytes,kv_length",
+        "0,0,4,0,3,1000000,1000000,-1,-1,-1,7.0",
+        "0,1,4,7,3,2000000,2000000,-1,-1,-1,nan",
+        "1,0,2,7,-1,1000000,1000000,8,5,4096,nan",
     ]

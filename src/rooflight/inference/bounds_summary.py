@@ -175,6 +175,7 @@ def _data(book: RecordedBounds, step: StepBound | None, reasons: dict[str, str])
                 ops=each.analysis.totals.calls,
                 ops_without_cost=sum(op.calls for op in each.analysis.coverage.uncosted),
                 bound_ms=each.analysis.totals.op_bound_s * 1e3,
+                kv_cache_bytes=each.cache_bytes,
             )
             for each in book.steps
         ),

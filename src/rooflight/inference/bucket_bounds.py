@@ -34,6 +34,7 @@ class StepBounds:
     kv_length: float | None
     by_domain: Mapping[Domain, Analysis]
     whole: bool
+    cache_bytes: int | None
 
     @property
     def analysis(self) -> Analysis:
@@ -65,8 +66,13 @@ class RecordedBounds:
         found = {(step.batch, step.kv_length, step.whole): step for step in self.steps}
         for step in steps:
             by_domain = {domain: analyze(session, device) for domain, session in step.sessions.items()}
-            bounds = StepBounds(batch=step.batch, kv_length=step.kv_length, by_domain=by_domain, whole=step.whole)
-            found[step.batch, step.kv_length, step.whole] = bounds
+            found[step.batch, step.kv_length, step.whole] = StepBounds(
+                batch=step.batch,
+                kv_length=step.kv_length,
+                by_domain=by_domain,
+                whole=step.whole,
+                cache_bytes=step.cache_bytes,
+            )
         self.steps = list(found.values())
 
     def of(self, domain: Domain, batch: int | None, kv_length: float | None) -> StepBounds | str:

@@ -17,6 +17,7 @@ from rooflight.capture.marks import Found
 from rooflight.capture.stamps import CudaStamps, HostStamps
 from rooflight.inference.config import Domain
 from rooflight.machine.clocks import Device
+from rooflight.machine.memory import Memory, host_memory
 
 Place = int | tuple[int, int]
 """Where a step begins or ends in the log; on CUDA in that of the device's clock, and in that of the host's."""
@@ -74,6 +75,10 @@ class Meter:
     def clock(self) -> str:
         """What measures the steps."""
         return HOST_CLOCK if self.device is None else DEVICE_CLOCK
+
+    def memory(self) -> Memory | None:
+        """Memory of this process where the steps run; None where it is not known."""
+        return host_memory() if self.device is None else self.device.memory()
 
     @property
     def waits(self) -> bool:

@@ -142,6 +142,7 @@ class Profiler:
                 clock=meter.clock,
                 bins=LengthBins(self.cfg.kv_bins),
                 baseline=baseline,
+                memory_before=meter.memory(),
             )
             self.step.measure(run, meter)
         except Exception as error:
@@ -205,6 +206,15 @@ class Profiler:
             self._told.drafts = (self._copied(proposed), self._copied(accepted), self._copied(depth))
         else:
             self._not_in_step("set_step_speculation")
+
+    def set_step_kv_cache(self, cache: Any) -> None:
+        """The KV cache as it is now, in the open step: the object that holds its tensors (transformers' caches,
+        containers of tensors), of which only sizes are read, or its bytes. A number is faster.
+        """
+        if self.step.measuring:
+            self._told.set_cache(cache)
+        else:
+            self._not_in_step("set_step_kv_cache")
 
     def set_step_phase(self, phase: str) -> None:
         """The open step is a ``"prefill"`` or ``"mixed"`` step, kept apart, instead of a ``"decode"`` step; or it is no

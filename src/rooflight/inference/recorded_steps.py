@@ -91,6 +91,7 @@ def _record_decode_step(profiler: Profiler, model: nn.Module, batch: int, length
             profiler.begin_run(bsz=batch)
             with profiler.step_timing_ctx():
                 profiler.set_step_seq_len(length * (batch if profiler.cfg.kv_len_reduce == "sum" else 1))
+                profiler.set_step_kv_cache(0 if cache is None else cache)
                 model(input_ids=new, past_key_values=cache, use_cache=True)
     except Exception as error:  # whatever a model's own code raises
         raise ValueError(

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from rooflight.inference.bounds_report import bound_facts, bound_notes, bounds_table
+from rooflight.inference.memory_report import memory_cells, memory_columns, memory_facts
 from rooflight.inference.serving_report import serving_fact, serving_notes, serving_tables
 from rooflight.inference.speculation_report import speculation_fact, speculation_notes, speculation_tables
 from rooflight.inference.summary import (
@@ -71,8 +72,9 @@ def _tables(summary: SummaryDocument) -> Iterable[Table]:
             Column("tokens"),
             Column("mean latency", "s"),
             Column("tok/s"),
+            *memory_columns(summary),
         ),
-        rows=tuple(map(_run_row, summary.runs)),
+        rows=tuple((*_run_row(run), *memory_cells(summary, run)) for run in summary.runs),
         top=_SHOWN,
         see=_SEE,
     )
@@ -255,6 +257,7 @@ def _facts(summary: SummaryDocument) -> Iterable[tuple[str, Cell]]:
     )
     yield "clock of steps", meta.clock
     yield from bound_facts(summary.bounds)
+    yield from memory_facts(summary)
     if summary.stats.steps or summary.other_phases:
         speed = "" if wall.throughput_tok_s is None else f", {wall.throughput_tok_s:,.1f} tok/s"
         share = wall.gaps_total_ms / wall.wall_total_ms if wall.wall_total_ms else 0.0

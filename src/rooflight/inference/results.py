@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rooflight.capture.bucket_states import DomainTimes
 from rooflight.inference.config import ORDERS, Domain
 from rooflight.inference.kv_length import UNBINNED, LengthBins
+from rooflight.inference.memory_use import KvCacheUse, MemoryData, memory_data
 from rooflight.inference.meter import Meter
 from rooflight.inference.problems import Problems
 from rooflight.inference.speculation_results import Speculation
@@ -94,6 +95,7 @@ class Results:
         self.sums = {domain: BucketSums() for domain in profiled}
         self.splits: dict[tuple[int, int, Domain], BucketSums] = {}
         self.speculation = Speculation()
+        self.kv_cache = KvCacheUse()
         self.host_ns = self.host_gap_ns = self.gap_ns = 0
         self.own_ns = 0  # between steps, for the profiler's own bookkeeping
         self.buckets_opened = 0
@@ -119,7 +121,9 @@ class Results:
         self.speculation.add(run, meter)
         if not run.baseline:
             self._merge(run, sums)
-        found = self._run_data(run, sums)
+        place = "host" if meter.device is None else "device"
+        memory = memory_data(place, run.memory_before, meter.memory())
+        found = self._run_data(run, sums, memory)
         self.runs.append(found)
         if run.raised:
             self.problems.note(
@@ -142,8 +146,9 @@ class Results:
         self.host_ns += run.host_ns
         self.host_gap_ns += run.host_gap_ns
         self.gap_ns += run.gap_ns
+        self.kv_cache.merge(run.kv_cache)
 
-    def _run_data(self, run: Run, sums: Mapping[Domain, BucketSums]) -> RunData:
+    def _run_data(self, run: Run, sums: Mapping[Domain, BucketSums], memory: MemoryData | None) -> RunData:
         columns = run.samples.columns()
         return RunData(
             meta=RunMeta(
@@ -160,6 +165,8 @@ class Results:
             wall=wall_stats(of_all_phases(run.by_bin), run.host_ns, run.host_gap_ns, run.gap_ns, 1),
             other_phases=phase_stats(self.bins, run.by_bin, columns),
             decode_length_buckets=length_stats(self.bins, run.by_bin, columns),
+            memory=memory,
+            kv_cache=run.kv_cache.data(),
             **bucket_fields(sums),
         )
 

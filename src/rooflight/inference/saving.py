@@ -16,6 +16,7 @@ import msgspec
 
 from rooflight.inference.bounds_summary import with_bounds
 from rooflight.inference.config import ProfilerConfig
+from rooflight.inference.memory_use import over_runs
 from rooflight.inference.meter import HOST_CLOCK
 from rooflight.inference.own_cost import bucket_cost_ns
 from rooflight.inference.report import report_of
@@ -85,6 +86,8 @@ def summary_of(profiler: Profiler) -> SummaryDocument:
         bucket_splits=bounded.splits,
         buckets=bounded.buckets,
         bounds=bounded.data,
+        memory=over_runs(run.memory for run in results.runs),
+        kv_cache=results.kv_cache.data(),
         warmup_runs_skipped=results.warmup_runs,
         samples=SampleData(
             kept=results.samples.kept,

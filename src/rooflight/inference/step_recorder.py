@@ -37,6 +37,7 @@ class RecordedStep:
     kv_length: float | None
     sessions: Mapping[Domain, Session]
     whole: bool
+    cache_bytes: int | None
 
 
 class StepRecorder:
@@ -88,10 +89,10 @@ class StepRecorder:
             self._marks.recording = None
             recording.__exit__()
         if not raised and facts.phase == DECODE:
-            self._keep(recording.session, facts.length)
+            self._keep(recording.session, facts)
 
-    def _keep(self, session: Session, kv_length: float | None) -> None:
-        key = self.batch, kv_length
+    def _keep(self, session: Session, facts: Facts) -> None:
+        key = self.batch, facts.length
         if not session.counted.any():
             self._on_problem(
                 "a recorded step ran no op that torch sees in its thread, as the replay of a CUDA graph: no bound"
@@ -101,9 +102,10 @@ class StepRecorder:
         else:
             self._steps[key] = RecordedStep(
                 batch=self.batch,
-                kv_length=kv_length,
+                kv_length=facts.length,
                 sessions={domain: self._by_bucket(session, domain) for domain in Domain},
                 whole=self._whole,
+                cache_bytes=facts.cache_bytes,
             )
 
     def _by_bucket(self, session: Session, domain: Domain) -> Session:

@@ -20,13 +20,26 @@ from rooflight.capture.bucket_states import OUTSIDE
 from rooflight.capture.marks import Found
 from rooflight.inference.drafts import RoundSums
 from rooflight.inference.kv_length import LengthBins
+from rooflight.inference.memory_use import KvCacheUse
 from rooflight.inference.meter import Reading
 from rooflight.inference.reservoir import MOST_SAMPLES, Reservoir
 from rooflight.inference.told import DECODE, IDLE, OTHER_PHASES, Facts
+from rooflight.machine.memory import Memory
 
 UNKNOWN: Final = -1
 
-COLUMNS: Final = ("run", "step", "batch", "kv_bin", "tokens", "step_ns", "host_ns", "proposed", "accepted")
+COLUMNS: Final = (
+    "run",
+    "step",
+    "batch",
+    "kv_bin",
+    "tokens",
+    "step_ns",
+    "host_ns",
+    "proposed",
+    "accepted",
+    "kv_cache_bytes",
+)
 
 
 @dataclass(slots=True)
@@ -170,6 +183,8 @@ class Run:
     speculative_by_state: list[int] = field(default_factory=list)
     speculative_host_by_state: list[int] = field(default_factory=list)
     baseline: bool = False
+    kv_cache: KvCacheUse = field(default_factory=KvCacheUse)
+    memory_before: Memory | None = None
     steps_with_drafts: int = 0
     host_ns: int = 0
     gap_ns: int = 0
@@ -191,7 +206,7 @@ class Run:
     def add(self, reading: Reading, facts: Facts, everything: Samples) -> None:
         """One more step."""
         found, host_found, calls = reading
-        tokens, length, drafts, phase = facts
+        tokens, length, drafts, phase, cached = facts
         if phase == IDLE:
             self._idle(found, host_found)
             return
@@ -214,6 +229,7 @@ class Run:
             step_ns,
             host_ns,
             *((UNKNOWN,) * 2 if not drafts else (sum(drafts.proposed), sum(drafts.accepted))),
+            UNKNOWN if cached is None else cached,
         )
         if is_decode:
             self.totals.add(step_ns, tokens)
@@ -221,6 +237,8 @@ class Run:
         for bucket, times in calls:
             opened[bucket] += times
         self.by_bin[number].add(step_ns, tokens)
+        if cached is not None:
+            self.kv_cache.add(cached)
         if drafts is not None:
             self.steps_with_drafts += 1
         if drafts and not is_decode:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from rooflight.inference.memory_use import KvCacheData, MemoryData
 from rooflight.inference.serving_results import ServingData
 from rooflight.inference.speculation_results import SpeculativeData
 from rooflight.inference.workload_data import WorkloadData
@@ -113,7 +114,8 @@ class StepBound(Fields, frozen=True, kw_only=True):
 
 class RecordedStepData(Fields, frozen=True, kw_only=True):
     """A step that was recorded: the engine's (``whole``), or the call of a model alone. ``ops_without_cost`` are not in
-    its bound, so that it is below what it could be.
+    its bound, so that it is below what it could be. ``kv_cache_bytes`` is the cache before the step, as the model made
+    or the engine told it.
     """
 
     batch: int | None
@@ -122,6 +124,7 @@ class RecordedStepData(Fields, frozen=True, kw_only=True):
     ops: int
     ops_without_cost: int
     bound_ms: float
+    kv_cache_bytes: int | None
 
 
 class BoundsData(Fields, frozen=True, kw_only=True):
@@ -219,8 +222,12 @@ class BucketFields(Fields, frozen=True, kw_only=True):
 
 class RunData(BucketFields, frozen=True, kw_only=True):
     """One measured run. ``other_phases`` has the steps that are no decode steps, by phase (``prefill``, ``mixed``):
-    they are not in ``stats``, buckets and KV bins, but in ``wall``.
+    they are not in ``stats``, buckets and KV bins, but in ``wall``. ``memory`` is null where the system
+    does not count it, ``kv_cache`` where no step told it.
     """
+
+    memory: MemoryData | None
+    kv_cache: KvCacheData | None
 
     meta: RunMeta
     stats: StepStats
@@ -288,6 +295,8 @@ class SummaryDocument(BucketFields, Document, frozen=True, kw_only=True, tag="ro
     serving: ServingData
     warmup_runs_skipped: int
     bounds: BoundsData
+    memory: MemoryData | None
+    kv_cache: KvCacheData | None
     samples: SampleData
     profiler_cost: ProfilerCost
     problems: dict[str, int]

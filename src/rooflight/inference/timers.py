@@ -112,6 +112,9 @@ class NullProfiler:
     def detach(self) -> None:
         """Nothing."""
 
+    def set_step_kv_cache(self, cache: Any) -> None:
+        """Nothing."""
+
     def record_steps(self, device: Any = None) -> Timer:  # noqa: ARG002
         """A context that records nothing."""
         return OFF  # type: ignore[no-any-return]

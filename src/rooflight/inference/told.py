@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from rooflight.inference.drafts import UNKNOWN_DRAFTS, Drafts, drafts_of
 from rooflight.inference.kv_length import reduced, token_count
+from rooflight.inference.memory_use import cache_bytes
 from rooflight.inference.problems import Problems
 
 DECODE: Final = "decode"
@@ -22,8 +23,8 @@ IDLE: Final = "idle"
 
 _MANY: Final = 1 << 31
 
-Kept = tuple[Any, Any, Any, str]
-"""Tokens, KV lengths and drafts of a step as they were said; None where nothing was. Its phase."""
+Kept = tuple[Any, Any, Any, str, int | None]
+"""Tokens, KV lengths and drafts of a step as they were said; None where nothing was. Its phase; bytes of its cache."""
 
 
 class Facts(NamedTuple):
@@ -33,6 +34,7 @@ class Facts(NamedTuple):
     length: float | None = None
     drafts: Drafts | None = None
     phase: str = DECODE
+    cache_bytes: int | None = None
 
 
 class Told:
@@ -40,6 +42,7 @@ class Told:
 
     def __init__(self, reduction: str, problems: Problems) -> None:
         self._reduction, self._problems = reduction, problems
+        self.cache_bytes: int | None = None
         self.tokens: Any = None
         self.length: Any = None
         self.drafts: Any = None
@@ -47,7 +50,7 @@ class Told:
 
     def forget(self) -> None:
         """Nothing was said."""
-        self.tokens = self.length = self.drafts = None
+        self.tokens = self.length = self.drafts = self.cache_bytes = None
         self.phase = DECODE
 
     def set_phase(self, phase: str) -> None:
@@ -57,10 +60,17 @@ class Told:
             return
         self.phase = phase
 
+    def set_cache(self, cache: Any) -> None:
+        """The KV cache as it is now."""
+        try:
+            self.cache_bytes = cache_bytes(cache)
+        except Exception as error:
+            self._problems.note(f"set_step_kv_cache: {error}")
+
     def kept(self) -> Kept:
         """What was said of the step that ends; nothing was said of the next."""
-        kept = self.tokens, self.length, self.drafts, self.phase
-        self.tokens = self.length = self.drafts = None
+        kept = self.tokens, self.length, self.drafts, self.phase, self.cache_bytes
+        self.tokens = self.length = self.drafts = self.cache_bytes = None
         self.phase = DECODE
         return kept
 
@@ -78,15 +88,16 @@ class Told:
 
     def read(self, kept: Kept, batch: int | None) -> Facts:
         """What is known of a step of ``batch`` sequences, from what was said of it."""
-        tokens, length, drafts, phase = kept
+        tokens, length, drafts, phase, cached = kept
         if drafts is None and type(tokens) is type(length) is int and 0 <= tokens < _MANY and 0 <= length < _MANY:
-            return Facts(tokens, length, None, phase)  # most often, and the fastest
+            return Facts(tokens, length, None, phase, cached)  # most often, and the fastest
         found = self._read("set_step_speculation", lambda each: drafts_of(*each, batch=batch), drafts)
         return Facts(
             tokens=self._read("set_step_tokens", token_count, tokens),
             length=self._read("set_step_seq_len", lambda each: reduced(each, self._reduction), length),
             drafts=UNKNOWN_DRAFTS if drafts is not None and found is None else found,
             phase=phase,
+            cache_bytes=cached,
         )
 
     def _read(self, call: str, reader: Any, value: Any) -> Any:

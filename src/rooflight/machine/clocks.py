@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from rooflight.machine.caches import data_caches
+from rooflight.machine.memory import Memory, cuda_memory
 
 
 class Clock(Protocol):
@@ -118,6 +119,9 @@ class Device(Protocol):
     def synchronize(self) -> None:
         """Wait until the device has done all that is queued."""
 
+    def memory(self) -> Memory:
+        """Memory of this process on the device, without waiting."""
+
 
 class CudaDevice:
     """The current CUDA device."""
@@ -140,6 +144,10 @@ class CudaDevice:
         import torch
 
         torch.cuda.synchronize()
+
+    def memory(self) -> Memory:
+        """Of torch's allocator."""
+        return cuda_memory()
 
 
 def cold_cache(l2_bytes: int) -> Callable[[], object]:
