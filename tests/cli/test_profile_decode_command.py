@@ -10,9 +10,13 @@ from itertools import pairwise
 import msgspec
 import pytest
 
+from rooflight.devices import calibrations
+from rooflight.devices.calibrations import Calibration
+from rooflight.devices.spec import MemoryLevel, Roofs
 from rooflight.inference import decode_job
 from rooflight.inference.summaries_compared import ComparisonDocument, comparison_report, read_summary
 from rooflight.inference.summary import SummaryDocument
+from rooflight.machine.environment import fingerprint
 
 TINY = ("llama-tiny", "--small", "--batch", 2, "--prompt", 8, "--new", 5, "--runs", 2)
 
@@ -22,7 +26,8 @@ def profile(run, tmp_path):
     """The verb with small sizes, its results in a folder of the test."""
 
     def profile_decode(*words, name="r"):
-        return run("profile-decode", *words, "--output-dir", tmp_path / "out", "--run-name", name)
+        where = ("--output-dir", tmp_path / "out", "--run-name", name)
+        return run("profile-decode", *words, *where, *(() if "--bounds" in words else ("--no-bounds",)))
 
     return profile_decode
 
@@ -93,6 +98,37 @@ def test_an_assumed_acceptance_is_named(profile, tmp_path):
     assert found.stats.steps == 2  # 4 tokens a step, all that are asked for
     assert found.speculative.speedup_measured is None
     assert "accepted at random, each with probability 1" in out
+
+
+@pytest.fixture
+def calibrated(tmp_path, monkeypatch):
+    """Roofs of this machine, so high that nothing beats them."""
+    monkeypatch.setenv("ROOFLIGHT_CACHE", str(tmp_path / "cache"))
+    roofs = Roofs(
+        source="a test", matrix_flops_per_s={"float32": 1e15}, vector_flops_per_s={"float32": 1e15},
+        memory=(MemoryLevel(name="DRAM", bytes_per_s=1e14),)
+    )  # fmt: skip
+    calibrations.save(
+        Calibration(fingerprint=fingerprint("cpu"), device_name="this CPU", kind="cpu", roofs=roofs,
+                    measured_at="2026-01-01")
+    )  # fmt: skip
+
+
+@pytest.mark.usefixtures("calibrated")
+@pytest.mark.parametrize("draft", [(), ("--draft", "self:1", "--gamma", 2)])
+def test_buckets_have_bounds(profile, tmp_path, draft):
+    """A step is recorded at the mean KV length of the measured ones, with the cache and the draft that they had."""
+    code, out, err = profile(*TINY, *draft, "--bounds")
+    assert code == 0, err
+    found = summary(tmp_path)
+    assert not found.problems
+    assert [each.batch for each in found.bounds.recorded] == [2]
+    rows = {row.name: row for row in (*found.buckets.model, *found.buckets.engine)}
+    for name in ("attn.compute", "mlp.gate_up_proj", "lm_head", "verify" if draft else "decode"):
+        bound = rows[name].bound_ms
+        assert bound is not None
+        assert 0 < bound < rows[name].exclusive_ms
+    assert "step bound" in out
 
 
 def test_the_trace_has_steps_and_buckets_in_order(profile, tmp_path):

@@ -71,6 +71,9 @@ def profile_decode(
     run_name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of the run's folder. [default: model, batch, time]")
     ] = None,
+    bounds: Annotated[
+        bool, typer.Option("--bounds/--no-bounds", help="Bound each bucket: how far it is from the speed of light.")
+    ] = True,
     compare: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Print another run's summary.json beside this one.")
     ] = None,
@@ -104,7 +107,7 @@ def profile_decode(
     outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html, render=render)
     check_folder("--output-dir", output_dir)
     other = None if compare is None else (compare, read_summary(compare))
-    job_options = JobOptions(runs=runs, warmup=warmup, output_dir=str(output_dir), run_name=run_name)
+    job_options = JobOptions(runs=runs, warmup=warmup, bounds=bounds, output_dir=str(output_dir), run_name=run_name)
     options = LoopOptions(batch=batch, prompt=prompt, new=new, draft=draft, gamma=gamma, acceptance=acceptance,
                           baseline=baseline, temperature=temperature, seed=seed, cache=cache, dtype=dtype,
                           device=device.kind, small=small)  # fmt: skip

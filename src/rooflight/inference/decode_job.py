@@ -11,8 +11,10 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
+from rooflight.front.device import find_device
 from rooflight.inference.decode_loops import PLAIN, EngineLoop, Loop, LoopOptions, ModelLoop
 from rooflight.inference.profiler import Profiler
+from rooflight.inference.recorded_steps import measured_steps
 from rooflight.inference.report import report_of
 from rooflight.inference.saving import SUMMARY, save_trace
 from rooflight.inference.step_spans import StepSpans
@@ -35,6 +37,7 @@ class JobOptions:
 
     runs: int = 3
     warmup: int = 1
+    bounds: bool = True
     output_dir: str = "profiler_out"
     run_name: str | None = None
 
@@ -59,6 +62,7 @@ class DecodeJob:
         self._spans = StepSpans()
         self._kinds = len(self._loop.labels)
         self._bystander: Bystander | None = None
+        self._others: float | None = None
         settings: dict[str, Any] = {
             "model_profiling": True,
             "engine_profiling": True,
@@ -91,6 +95,10 @@ class DecodeJob:
             for number in range(-self._job.warmup, self._job.runs):
                 for label in self._loop.labels:
                     self._run(number, label)
+            self._others = None if self._bystander is None else self._bystander.others()
+            self.save()  # before anything else can go wrong
+            if self._job.bounds and self.collects:
+                self._bound()
         except (TargetError, KeyboardInterrupt):
             raise
         except Exception as error:
@@ -112,6 +120,16 @@ class DecodeJob:
             self._loop.run(label, self._prof, _teller(self._progress, what))
         finally:
             self._prof.end_run()
+
+    def _bound(self) -> None:
+        """Record a step at each KV length that was measured, and bound it for this machine."""
+        device = find_device(self._options.device, progress=self._progress)
+        for batch, length in sorted(measured_steps(self._prof)):
+            self._progress(f"recording a step after {length:,} tokens, for its bound")
+            with self._prof.record_steps(device):
+                self._prof.begin_run(bsz=batch)
+                if not self._loop.record(self._prof, max(length, 1)):
+                    return
 
     def save(self) -> Path | None:
         """Write what was measured until now. Returns the folder, None where nothing could be written."""
@@ -156,7 +174,7 @@ class DecodeJob:
             threads=threads_here() if self._options.device == "cpu" else None,
             torch=facts.get("torch"),
             transformers=_version("transformers"),
-            others_share=None if self._bystander is None else self._bystander.others(),
+            others_share=self._others,
             traced_steps=self._spans.kept,
             **self._loop.about(),
         )

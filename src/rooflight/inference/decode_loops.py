@@ -28,6 +28,7 @@ from rooflight.workloads.targets import UserFunction
 from rooflight.workloads.user_code import made_by
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel
 
     from rooflight.inference.profiler import Profiler
@@ -84,6 +85,9 @@ class Loop(Protocol):
     def run(self, label: str, prof: Profiler, told: OnStep) -> None:
         """Run once."""
 
+    def record(self, prof: Profiler, kv_length: int) -> bool:
+        """Run a decode step after ``kv_length`` cached tokens, for a profiler that records it. False: it cannot."""
+
     def about(self) -> dict[str, Any]:
         """The fields of ``WorkloadData`` that are the loop's."""
 
@@ -124,12 +128,21 @@ class ModelLoop:
 
     def run(self, label: str, prof: Profiler, told: OnStep) -> None:
         """Generate once."""
+        self._generate(label, self._prompt, self._options.new, prof, told)
+
+    def record(self, prof: Profiler, kv_length: int) -> bool:
+        """A prefill of so many tokens, and one step."""
+        prompt = self._prompt[:, :1].expand(-1, kv_length)
+        self._generate(self.labels[-1], prompt, 2, prof, None)
+        return True
+
+    def _generate(self, label: str, prompt: Tensor, new: int, prof: Profiler, told: OnStep | None) -> None:
         options, seed = self._options, self._options.seed or 0
         if label == PLAIN:
             decode(
                 self.target,
-                self._prompt,
-                options.new,
+                prompt,
+                new,
                 temperature=self._temperature,
                 seed=seed,
                 cache=self._cache,
@@ -140,8 +153,8 @@ class ModelLoop:
         speculative_decode(
             self._models[0],
             self._models[1],
-            self._prompt,
-            options.new,
+            prompt,
+            new,
             gamma=self._gamma,
             temperature=self._temperature,
             seed=seed,
@@ -226,6 +239,10 @@ class EngineLoop:
         """Run the engine once."""
         options = self._options
         self._run(batch=options.batch, prompt_tokens=options.prompt, new_tokens=options.new)
+
+    def record(self, prof: Profiler, kv_length: int) -> bool:  # noqa: ARG002 - nobody can ask an engine for that
+        """Nothing: it chooses its steps itself."""
+        return False
 
     def about(self) -> dict[str, Any]:
         """What is known of it."""

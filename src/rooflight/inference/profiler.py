@@ -240,10 +240,10 @@ class Profiler:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def begin_request(self, request_id: Hashable, prompt_tokens: int | None = None) -> None:
-        """A request arrives, in an open run. Requests of warm-up runs and baselines are not measured."""
+        """A request arrives, in an open run. Those of warm-up runs, baselines and recorded steps are not measured."""
         if not self.disabled:
             run = self.step.run
-            skipped = self._warming_up or (run is not None and run.baseline)
+            skipped = self._warming_up or self.step.recorder is not None or (run is not None and run.baseline)
             self.requests.begin(request_id, prompt_tokens, None if skipped else run, warming_up=skipped)
 
     def request_tokens(self, request_id: Hashable, n: Any = 1) -> None:

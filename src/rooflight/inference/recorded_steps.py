@@ -55,7 +55,7 @@ def add_bounds(profiler: Profiler, model: Any, device: DeviceSpec | str | None, 
         return
     kinds = {parameter.device.type for parameter in model.parameters()}
     spec = find_device(device or ("cuda" if "cuda" in kinds else "cpu"))
-    wanted = sorted(_measured(profiler))
+    wanted = sorted(measured_steps(profiler))
     if not wanted:
         profiler.problems.note(
             "add_bounds: no step of known batch and KV length was measured: call it after the runs, with bsz given to "
@@ -67,7 +67,7 @@ def add_bounds(profiler: Profiler, model: Any, device: DeviceSpec | str | None, 
             _record_decode_step(profiler, model, batch, length)
 
 
-def _measured(profiler: Profiler) -> set[tuple[int, int]]:
+def measured_steps(profiler: Profiler) -> set[tuple[int, int]]:
     """Batch and mean KV length of what was measured, rounded down: the bound of a shorter step is one of a longer."""
     found = set()
     for (batch, cell, _), sums in profiler.results.splits.items():

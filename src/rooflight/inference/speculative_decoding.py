@@ -202,8 +202,8 @@ class _Loop:
         self._have = [self._prompt + 1] * len(ids)
 
     def step(self, prof: Any) -> _Counts:
-        """Draft, verify, accept."""
-        gamma = min(self._gamma, self.remaining - 1)
+        """Draft, verify, accept: always ``gamma`` tokens, so that all steps do the same; too many are dropped."""
+        gamma = self._gamma
         with prof.cpu_bucket_timer("draft"), prof.cuda_bucket_timer("draft"):
             drafted, distributions = self._draft(gamma)
         with prof.cpu_bucket_timer("verify"):
