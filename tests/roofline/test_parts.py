@@ -59,8 +59,19 @@ def test_what_is_surely_visible_is_no_more_than_what_is(found: list[Part], share
 
 
 def test_very_many_runs_are_bounded_by_the_largest_part() -> None:
-    tensor = TensorSpec((1 << 20,), "float32", (2,))
-    assert union_bytes([Part(0, tensor), Part(1, tensor)]) == 4 << 20
+    tensor, other = TensorSpec((1 << 20,), "float32", (3,)), TensorSpec((1 << 20,), "float32", (2,))
+    assert union_bytes([Part(0, tensor), Part(1, other)]) == 4 << 20
+
+
+def test_a_pattern_that_repeats_is_counted_once_and_multiplied():
+    # three columns of 100 million rows: no list of runs would hold them
+    rows = 100_000_000
+    columns = [
+        Part(start, TensorSpec((rows, width), "float16", (96, 1))) for start, width in ((0, 32), (16, 32), (64, 8))
+    ]
+    assert union_bytes(columns) == 2 * rows * (48 + 8)
+    every_other = TensorSpec((1 << 24,), "float32", (2,))
+    assert union_bytes([Part(0, every_other), Part(1, every_other)]) == 8 << 24
 
 
 # -- programs ----------------------------------------------------------------------------------------------------------

@@ -20,12 +20,13 @@ from torch._C import DisableTorchFunction, _current_graph_task_id, is_grad_enabl
 from torch.optim import optimizer as torch_optimizer
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from rooflight.capture.describe import storage_of, tensors_in
+from rooflight.capture.describe import spec_of, start_of, storage_of, tensors_in
 from rooflight.capture.schemas import known_int
 from rooflight.capture.tape import Tape
 from rooflight.records.record import Direction, StorageKind
-from rooflight.records.session import KEPT, STOOD, Flags, Int8, Int32, Lifetimes, Session
+from rooflight.records.session import KEPT, NOWHERE, STOOD, Flags, Int8, Int32, Lifetimes, Returned, Session
 from rooflight.records.signature import OpSignature
+from rooflight.records.tensor import TensorSpec
 from rooflight.records.touches import owners, touches_of
 
 
@@ -55,6 +56,7 @@ class LifetimeTape(Tape):
         "_parameters",
         "_references",
         "_resized",
+        "_returned",
         "_roots",
         "_switches",
         "_with_grad",
@@ -72,6 +74,7 @@ class LifetimeTape(Tape):
         self._resized: set[int] = set()  # storages that count as freed because they got another size
         self._first_of_call = 0
         self._local = array("i")
+        self._returned: dict[Returned, None] = {}  # in order
         self._roots: Callable[[], Iterable[nn.Module]] = tuple
         self._with_grad = False
         self._switches = array("i")  # the records before which gradients were switched on, off, on, ...
@@ -141,12 +144,20 @@ class LifetimeTape(Tape):
         """Begin a call of an outermost module: storages made from now on are made in it."""
         self._first_of_call = len(self.storage_bytes)
 
-    def call_ends(self) -> None:
+    def call_ends(self, output: object) -> None:
         """End that call. Storages that it made and that are freed by now were local: nothing else has read them."""
         self._settle()
         freed, resized = self._freed, self._resized
         made = range(self._first_of_call, len(freed))
         self._local.extend(number for number in made if freed[number] != KEPT and number not in resized)
+        if not is_plain(output):
+            for number in made:
+                if freed[number] == KEPT:
+                    self._returned[Returned(number, 0, _all_of(self.storage_bytes[number]))] = None
+        with DisableTorchFunction():
+            for tensor in tensors_in(output):
+                for part in plain_parts(tensor):
+                    self._note_returned(part)
 
     def resized(self, storage: torch.UntypedStorage, record: int) -> None:
         """Note that a storage may have another size from ``record`` on: it is then another storage."""
@@ -184,7 +195,10 @@ class LifetimeTape(Tape):
         with_grad = np.searchsorted(switches, np.arange(len(session)), side="right") % 2 == 1
         kind = self._kinds(session, made, freed, with_grad)
         _add_in_place(session, made, freed, with_grad)
-        return replace(session, lifetimes=Lifetimes(kind=kind, made=made, freed=freed, local=self._locals(len(made))))
+        lifetimes = Lifetimes(
+            kind=kind, made=made, freed=freed, local=self._locals(len(made)), returned=tuple(self._returned)
+        )
+        return replace(session, lifetimes=lifetimes)
 
     # -- births and deaths -------------------------------------------------------------------------------------------
 
@@ -249,6 +263,14 @@ class LifetimeTape(Tape):
                 number = self._begin(storage, made)
             if number is not None:
                 numbers.add(number)
+
+    def _note_returned(self, tensor: torch.Tensor) -> None:
+        storage, start = storage_of(tensor), start_of(tensor)
+        number = None if storage is None else self.storage_ids.get(storage._cdata)
+        if number is not None:
+            whole = start == NOWHERE
+            spec = _all_of(self.storage_bytes[number]) if whole else spec_of(tensor)
+            self._returned[Returned(number, 0 if whole else start, spec)] = None
 
     def _made_and_freed(self, session: Session) -> tuple[Int32, Int32]:
         count = len(session)
@@ -329,6 +351,20 @@ def _optimizer_state(session: Session, made: Int32, freed: Int32) -> Flags:
             mask[ids[by_optimizer == is_optimizer]] = True
     only = touched[True] & ~touched[False]
     return np.asarray(only & ((made == STOOD) | (freed == KEPT)))
+
+
+def is_plain(value: object) -> bool:
+    """Whether ``tensors_in`` finds every tensor of a value: it holds nothing else that might have some."""
+    if isinstance(value, list | tuple):
+        return all(map(is_plain, value))
+    if isinstance(value, dict):
+        return all(map(is_plain, value.values()))
+    return value is None or isinstance(value, torch.Tensor | int | float | complex | str | bytes | torch.dtype)
+
+
+def _all_of(nbytes: int) -> TensorSpec:
+    """A tensor of all bytes of a storage."""
+    return TensorSpec((nbytes,), "uint8")
 
 
 def plain_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -147,7 +147,7 @@ class ModuleTracker:
             if not stack:
                 if sys.exc_info()[0] is None:  # otherwise its traceback holds whatever there is
                     source.tape.births.settle(output)
-                source.tape.call_ends()
+                source.tape.call_ends(output)
             if self._functions is not None and not stack and _current_graph_task_id() != -1:
                 self._functions.set_recomputing(recomputing=False)
         except Exception as error:

@@ -178,8 +178,8 @@ class Tape:
     def call_begins(self) -> None:
         """An outermost module is called."""
 
-    def call_ends(self) -> None:
-        """The outermost module has returned or raised, and its caller has its results."""
+    def call_ends(self, output: object) -> None:
+        """The outermost module has returned or raised, with ``output``, and its caller has it."""
 
     def around(self, reader: Callable[..., None], *, resizes: bool) -> Callable[..., None]:  # noqa: ARG002
         """The function to call instead of a reader of this tape; ``resizes``: the op may resize its arguments."""

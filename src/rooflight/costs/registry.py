@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 from pkgutil import iter_modules
 
 from rooflight.costs.cost import OpCost, Uncosted
-from rooflight.costs.traits import Float32Kind, Traits
+from rooflight.costs.traits import Float32Kind, Needs, Traits
 from rooflight.records.dtypes import precision_of
 from rooflight.records.signature import OpSignature
 
@@ -44,6 +44,7 @@ def formula(
     product: bool = False,
     convolution: bool = False,
     softmax: bool = False,
+    needs: Needs | None = None,
     float32: Float32Kind = Float32Kind.MATMUL,
     error_group: str = "other",
     layout: str = STRIDED,
@@ -71,6 +72,9 @@ def formula(
     - ``over_lists``: they work on lists of tensors, each result computed from the entries at its own place.
 
     - ``softmax``: between two products it makes attention of them, which one kernel computes.
+    - ``needs`` (``rooflight.costs.traits.Needs``): what a part of a result needs of the inputs, where only a part is
+      read. By default an op that fuses needs as large a share of them; one that ends a chain, of what the rest of the
+      result has no room for; any other, all.
 
     What estimates and bounds use besides:
 
@@ -99,6 +103,7 @@ def formula(
         product=product,
         convolution=convolution,
         softmax=softmax,
+        needs=needs,
         float32=float32,
         error_group=error_group,
     )

@@ -17,11 +17,21 @@ from rooflight.records.document import encoded
 from rooflight.records.files import whole_file
 from rooflight.records.quantity import Quantity
 from rooflight.records.record import Direction, ModuleEntry, StorageKind
-from rooflight.records.session import KEPT, NO_PARENT, NOWHERE, STOOD, Columns, Lifetimes, Measurement, Session
+from rooflight.records.session import (
+    KEPT,
+    NO_PARENT,
+    NOWHERE,
+    STOOD,
+    Columns,
+    Lifetimes,
+    Measurement,
+    Returned,
+    Session,
+)
 from rooflight.records.signature import AttributeValue, OpSignature
 from rooflight.records.tensor import Packing, TensorSpec
 
-VERSION: Final = 4
+VERSION: Final = 5
 
 _MOST_PACKED: Final = 100  # a file may unpack to this many times its size; recorded steps unpack to 9 to 15 times
 _ALWAYS_ALLOWED_BYTES: Final = 1 << 28  # whatever the size of the file
@@ -82,6 +92,7 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     others_share: float | None
     same_calls: float | None
     has_lifetimes: bool
+    returned: list[tuple[int, int, _Tensor]]
 
 
 def save(session: Session, path: Path) -> Path:
@@ -190,17 +201,7 @@ def _header(session: Session) -> _Header:
     ]
     return _Header(
         schema=f"{SCHEMA_PREFIX}{VERSION}",
-        tensors=[
-            _Tensor(
-                list(t.shape),
-                t.dtype,
-                None if t.strides is None else list(t.strides),
-                t.storage,
-                t.offset,
-                None if t.packing is None else _packed(t.packing),
-            )
-            for t in tensors
-        ],
+        tensors=[_written_tensor(tensor) for tensor in tensors],
         signatures=signatures,
         modules=[(module.path, module.class_name) for module in session.modules],
         phases=list(session.phases),
@@ -211,6 +212,32 @@ def _header(session: Session) -> _Header:
         others_share=session.measurement.others_share if session.measurement else None,
         same_calls=session.measurement.same_calls if session.measurement else None,
         has_lifetimes=session.lifetimes is not None,
+        returned=[
+            (each.storage, each.start, _written_tensor(each.tensor))
+            for each in (session.lifetimes.returned if session.lifetimes else ())
+        ],
+    )
+
+
+def _written_tensor(tensor: TensorSpec) -> _Tensor:
+    return _Tensor(
+        list(tensor.shape),
+        tensor.dtype,
+        None if tensor.strides is None else list(tensor.strides),
+        tensor.storage,
+        tensor.offset,
+        None if tensor.packing is None else _packed(tensor.packing),
+    )
+
+
+def _read_tensor(tensor: _Tensor) -> TensorSpec:
+    return TensorSpec(
+        tuple(tensor.shape),
+        tensor.dtype,
+        None if tensor.strides is None else tuple(tensor.strides),
+        tensor.storage,
+        tensor.offset,
+        None if tensor.packing is None else _unpacked(tensor.packing),
     )
 
 
@@ -228,17 +255,7 @@ def _unpacked(packing: _Packing) -> Packing:
 
 
 def _signatures(header: _Header) -> tuple[OpSignature, ...]:
-    tensors = [
-        TensorSpec(
-            tuple(t.shape),
-            t.dtype,
-            None if t.strides is None else tuple(t.strides),
-            t.storage,
-            t.offset,
-            None if t.packing is None else _unpacked(t.packing),
-        )
-        for t in header.tensors
-    ]
+    tensors = [_read_tensor(tensor) for tensor in header.tensors]
     if any(index < 0 for op in header.signatures for index in (*op.inputs, *op.outputs)):
         raise _UnreadableError("a signature names a tensor that is not there: record it again")
     return tuple(
@@ -320,7 +337,8 @@ def _read_lifetimes(archive: zipfile.ZipFile, header: _Header) -> Lifetimes | No
     made: Any = _read_array(archive, "storage_made", np.int32)
     freed: Any = _read_array(archive, "storage_freed", np.int32)
     local: Any = _read_array(archive, "storage_local", np.bool_)
-    return Lifetimes(kind=kind, made=made, freed=freed, local=local)
+    returned = tuple(Returned(storage, start, _read_tensor(tensor)) for storage, start, tensor in header.returned)
+    return Lifetimes(kind=kind, made=made, freed=freed, local=local, returned=returned)
 
 
 def _check(session: Session) -> None:
@@ -355,6 +373,7 @@ def _check(session: Session) -> None:
         or not _within(lifetimes.kind, 0, len(StorageKind))
         or not _within(lifetimes.made, STOOD, count + 1)
         or not _within(lifetimes.freed, KEPT, count + 1)
+        or any(not 0 <= each.storage < len(session.storage_bytes) or each.start < 0 for each in lifetimes.returned)
     ):
         raise _UnreadableError("the lifetimes of storages make no sense: record it again")
     _check_touched(columns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.record import Direction, ModuleEntry, OpRecord, phase_name
 from rooflight.records.signature import OpSignature
+from rooflight.records.tensor import TensorSpec
 from rooflight.records.visible import visible
 
 Int32 = NDArray[np.int32]
@@ -133,20 +135,30 @@ def other_step(measurement: Measurement) -> str:
     )
 
 
+class Returned(NamedTuple):
+    """A tensor that a call of an outermost module returned: it begins so many elements into this storage."""
+
+    storage: int
+    start: int
+    tensor: TensorSpec
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifetimes:
     """The ``kind`` of each storage (a ``StorageKind``), and when it was allocated and freed. ``made[i]`` is the number
     of the first record that ran after storage i was allocated, or ``STOOD`` if it was allocated before the recording;
     ``freed[i]`` is how many records had run when it was freed, or ``KEPT`` if it never was. ``local[i]``: it was
-    allocated in a call of an outermost module and freed before that returned, so that the caller never had it. Storages
-    that no record touches, such as those of unused parameters, are included. A gradient that autograd would add to in
-    place, were it not recorded, counts as freed before the record that does so.
+    allocated in a call of an outermost module and freed before that returned, so that the caller never had it.
+    ``returned``: what such calls returned; if that has objects other than lists, tuples and dicts, also all that the
+    call allocated and left. Storages that no record touches, such as those of unused parameters, are included. A
+    gradient that autograd would add to in place, were it not recorded, counts as freed before the record that does so.
     """
 
     kind: Int8
     made: Int32
     freed: Int32
     local: Flags
+    returned: tuple[Returned, ...] = ()
 
     def __repr__(self) -> str:
         return f"Lifetimes({count_of(len(self.kind), 'storage')})"

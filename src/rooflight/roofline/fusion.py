@@ -17,8 +17,8 @@ for every region that reads it, and once more, for all of them together, to be w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -27,7 +27,9 @@ from rooflight.records.record import StorageKind
 from rooflight.records.session import KEPT, STOOD, Session
 from rooflight.roofline.dead import dead_calls
 from rooflight.roofline.least_traffic import regions_of
+from rooflight.roofline.narrowing import narrowed_calls
 from rooflight.roofline.op_fusion import op_fusion_of
+from rooflight.roofline.parts import partial_touches
 from rooflight.roofline.regions import OpGraph, Region
 
 
@@ -35,19 +37,24 @@ from rooflight.roofline.regions import OpGraph, Region
 class Fusion:
     """The regions of a session, in the order in which they begin, and its compulsory bytes: ``bytes_in`` of what was
     there before the step and is read, ``bytes_out`` of what is there after it and was written. ``attending``: records
-    of products that a softmax makes attention of.
+    of products that a softmax makes attention of. ``work``: by record of an op of whose results only a part is read,
+    the share of its FLOPs that this part takes.
     """
 
     regions: tuple[Region, ...]
     bytes_in: int
     bytes_out: int
     attending: frozenset[int] = frozenset()
+    work: Mapping[int, float] = field(default_factory=dict)
 
 
 def fuse(session: Session, costs: Sequence[OpCost | Uncosted]) -> Fusion:
     """The regions of a session's counted ops but the dead ones. ``costs`` go with its signatures."""
     fusions = [op_fusion_of(op, cost) for op, cost in zip(session.signatures, costs, strict=True)]
-    graph = OpGraph(session, fusions, session.counted & ~dead_calls(session, costs))
+    calls = session.counted & ~dead_calls(session, costs)
+    partial = partial_touches(session)
+    narrowed = narrowed_calls(session, fusions, costs, calls, partial)
+    graph = OpGraph(session, fusions, calls, partial, narrowed)
     results = _results(graph, _kept(session), _local(session))
     graph.leave_out_between(results)
     regions = regions_of(graph, results)
@@ -56,6 +63,7 @@ def fuse(session: Session, costs: Sequence[OpCost | Uncosted]) -> Fusion:
         bytes_in=min(graph.bytes_in(), sum(region.bytes_read for region in regions)),
         bytes_out=sum(results.values()),
         attending=frozenset(graph.records[op] for op in graph.attending),
+        work={record: less.work for record, less in narrowed.items() if less.work < 1},
     )
 
 

@@ -12,6 +12,9 @@ from rooflight.costs.registry import traits_of
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec, distinct_bytes
 
+_INDICES: Final = ("index", "indices", "target")
+"""Arguments that say which elements of others are read."""
+
 _COPIES: Final = ("aten::copy_", "aten::_foreach_copy_")
 
 
@@ -74,7 +77,7 @@ def op_fusion_of(op: OpSignature, cost: OpCost | Uncosted) -> OpFusion | None:
         return None
     is_product = cost.matrix_flops > 0 and not (traits.product and _is_thin(op, cost))
     is_chain = traits.fusable and not is_product
-    read = _shares(op.inputs, cost.bytes_read, op.outputs)
+    read = _shares(op.inputs, cost.bytes_read, op.outputs, op.input_names)
     for place, name in enumerate(op.input_names if traits.mask_input else ()):
         if name == traits.mask_input:
             read[place] = min(read[place], op.inputs[place].numel)
@@ -112,11 +115,13 @@ def _feeds(op: OpSignature, read: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, feeds))
 
 
-def _shares(tensors: Sequence[TensorSpec], total: int, mutated: Sequence[TensorSpec] = ()) -> list[int]:
+def _shares(
+    tensors: Sequence[TensorSpec], total: int, mutated: Sequence[TensorSpec] = (), names: Sequence[str] = ()
+) -> list[int]:
     """How many of an op's ``total`` bytes belong to each tensor, memory shared between them counted at the first.
 
     An op that touches fewer bytes than its tensors have leaves one out (what ``copy_`` overwrites, what only lends its
-    shape) or touches part of the largest (a gather).
+    shape) or touches part of the largest, but for indices (a gather). ``names`` are those of the tensors' arguments.
     """
     sizes: list[int] = []
     aliases: dict[int, list[TensorSpec]] = {}
@@ -126,10 +131,11 @@ def _shares(tensors: Sequence[TensorSpec], total: int, mutated: Sequence[TensorS
         earlier.append(tensor)
     overwritten = {tensor.storage for tensor in mutated} - {UNSHARED}
     excess = sum(sizes) - total
+    picks = [name not in _INDICES for name in names] if len(names) == len(sizes) else [True] * len(sizes)
     while excess > 0:
         ranks = [
-            (size > 0 and tensor.storage in overwritten, size == excess, size)
-            for tensor, size in zip(tensors, sizes, strict=True)
+            (size > 0 and tensor.storage in overwritten, size > 0 and picked, size == excess, size)
+            for tensor, size, picked in zip(tensors, sizes, picks, strict=True)
         ]
         largest = ranks.index(max(ranks))
         taken = min(excess, sizes[largest])

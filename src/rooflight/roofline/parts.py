@@ -43,11 +43,35 @@ class Part(NamedTuple):
         return end - first == self.nbytes
 
 
+def may_meet(part: Part, other: Part | None) -> bool:
+    """Whether two parts may have bytes in common; None is a part that may be anywhere."""
+    if other is None:
+        return True
+    (first, end), (other_first, other_end) = part.span, other.span
+    return first < other_end and other_first < end
+
+
+def is_inside(part: Part | None, other: Part) -> bool:
+    """Whether all of one part surely lies in another."""
+    if part is None or not other.is_solid:
+        return part == other
+    (first, end), (other_first, other_end) = part.span, other.span
+    return other_first <= first and end <= other_end
+
+
 def union_bytes(parts: Collection[Part]) -> int:
     """Bytes that parts of one storage cover together; never more, in the case of very many runs fewer."""
-    distinct = set(parts)
+    distinct = frozenset(parts)
     if len(distinct) < 2:
         return sum(part.nbytes for part in distinct)
+    return _union_bytes(distinct)
+
+
+@lru_cache(maxsize=1 << 10)
+def _union_bytes(distinct: frozenset[Part]) -> int:
+    repeated, distinct = _one_repeat(distinct)
+    if repeated > 1:
+        return repeated * union_bytes(distinct)
     if sum(_count(part.tensor) for part in distinct) > _MOST_RUNS:
         return max(part.nbytes for part in distinct)
     starts, ends = zip(*map(_runs_of, distinct), strict=True)
@@ -56,6 +80,45 @@ def union_bytes(parts: Collection[Part]) -> int:
     first, last = first[order], np.maximum.accumulate(last[order])
     fresh = last - np.maximum(first, np.concatenate([first[:1], last[:-1]]))
     return int(np.maximum(fresh, 0).sum())
+
+
+def _one_repeat(parts: frozenset[Part]) -> tuple[int, frozenset[Part]]:
+    """How often the same pattern of parts repeats, and the pattern: queries, keys and values, side by side in each row.
+    Once, and the parts, where none does.
+    """
+    outer = {max(_dims(part.tensor), default=(0, 0)) for part in parts}
+    if len(outer) != 1 or len({part.tensor.item_bytes for part in parts}) != 1:
+        return 1, parts
+    ((stride, size),) = outer
+    if size < 2:
+        return 1, parts
+    inner = frozenset(Part(part.start, _without(part.tensor, stride, size)) for part in parts)
+    if max(p.start + p.tensor.extent for p in inner) - min(p.start for p in inner) > stride:
+        return 1, parts
+    return size, inner
+
+
+def _dims(tensor: TensorSpec) -> list[tuple[int, int]]:
+    return [(step, size) for step, size in zip(strides_of(tensor), tensor.shape, strict=True) if size != 1]
+
+
+def strides_of(tensor: TensorSpec) -> tuple[int, ...]:
+    """A tensor's strides, in elements, those of a contiguous one too."""
+    if tensor.strides is not None:
+        return tensor.strides
+    strides: list[int] = []
+    step = 1
+    for size in reversed(tensor.shape):
+        strides.append(step)
+        step *= max(1, size)
+    return tuple(reversed(strides))
+
+
+def _without(tensor: TensorSpec, stride: int, size: int) -> TensorSpec:
+    """A tensor without one dimension of this stride and size."""
+    dims = _dims(tensor)
+    dims.remove((stride, size))
+    return TensorSpec(tuple(size for _, size in dims), tensor.dtype, tuple(stride for stride, _ in dims))
 
 
 def _runs_of(part: Part) -> tuple[Int64, Int64]:
@@ -156,7 +219,11 @@ def visible_bytes(writes: Sequence[tuple[int, Part | None]]) -> list[int]:
     return sizes
 
 
-def partial_touches(session: Session) -> dict[int, tuple[dict[int, Part], dict[int, Part]]]:
+PartialTouches = dict[int, tuple[dict[int, Part], dict[int, Part]]]
+"""By record, parts that it reads and parts that it writes, by place."""
+
+
+def partial_touches(session: Session) -> PartialTouches:
     """By record, the parts that it reads and that it writes of storages that its tensors do not fill, by place."""
     columns = session.columns
     found: dict[int, tuple[dict[int, Part], dict[int, Part]]] = {}

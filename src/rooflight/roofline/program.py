@@ -68,6 +68,9 @@ def program_bounds(
     in_attention = np.isin(records, list(fusion.attending))
     if in_attention.any():
         units[0, in_attention] = _unit_times(session, costs, device, float32.as_attention)[0, signature[in_attention]]
+    if fusion.work:
+        shares = np.array([fusion.work.get(record, 1.0) for record in records.tolist()])
+        units[:2] *= shares
     work = [by_region(seconds) for seconds in units]
     read = np.array([region.bytes_read for region in fusion.regions], dtype=np.float64)
     written = np.array([region.bytes_written for region in fusion.regions], dtype=np.float64)

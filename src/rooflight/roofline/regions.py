@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from rooflight.records.session import Session
 from rooflight.records.touches import touches_of
+from rooflight.roofline.narrowing import Narrowed
 from rooflight.roofline.op_fusion import OpFusion
-from rooflight.roofline.parts import Part, Touched, partial_touches, visible_bytes
+from rooflight.roofline.parts import Part, PartialTouches, Touched, is_inside, may_meet, visible_bytes
 
 _WHOLE: Final[tuple[dict[int, Part], dict[int, Part]]] = ({}, {})
 _MOST_BENEATH: Final = 64
@@ -56,8 +57,17 @@ class OpGraph:
     are numbers into lists, for speed.
     """
 
-    def __init__(self, session: Session, fusions: Sequence[OpFusion | None], calls: NDArray[np.bool_]) -> None:
-        """``fusions`` go with the session's signatures; ``calls`` are the records whose ops are in the graph."""
+    def __init__(
+        self,
+        session: Session,
+        fusions: Sequence[OpFusion | None],
+        calls: NDArray[np.bool_],
+        partial: PartialTouches,
+        narrowed: Mapping[int, Narrowed],
+    ) -> None:
+        """``fusions`` go with the session's signatures; ``calls`` are the records whose ops are in the graph,
+        ``narrowed`` those of which only a part is needed.
+        """
         self.records: list[int] = []  # by op, like what follows
         self.fusions: list[OpFusion] = []
         self.first_made: list[int] = []  # number of the op's first value
@@ -91,9 +101,14 @@ class OpGraph:
         self.inside = _made_inside(session)
         self._made = _made_first(session)
         self._storage_bytes: list[int] = session.storage_bytes.tolist()
-        partial = partial_touches(session)
-        for record, fusion, reads, writes in _calls(session, fusions, calls):
-            self._add(record, fusion, reads, writes, *partial.get(record, _WHOLE))
+        for record, fusion, reads, writes in calls_of(session, fusions, calls):
+            parts_read, parts_written = partial.get(record, _WHOLE)
+            less = narrowed.get(record)
+            if less is None:
+                self._add(record, fusion, reads, writes, parts_read, parts_written)
+            else:
+                fused = replace(fusion, read=less.read, written=less.written)
+                self._add(record, fused, reads, writes, less.parts_read, parts_written)
         for value, touched in self._from_before.items():
             self.sizes[value] = max(self.sizes[value], touched.at_least)
 
@@ -207,7 +222,7 @@ class OpGraph:
             waiting = self._unread.get(storage)
             if not waiting:
                 continue
-            met = [value for value in waiting if part is None or _may_meet(part, self._parts.get(value))]
+            met = [value for value in waiting if part is None or may_meet(part, self._parts.get(value))]
             self._unread[storage] = [value for value in waiting if value not in met]
             for value in met:
                 self.is_read[value] = True
@@ -215,7 +230,7 @@ class OpGraph:
             if not fusion.with_makers and reads_all and len(self._beneath[storage]) <= _MOST_BENEATH:
                 left = dict(self.in_storage(storage))
                 for value in met:
-                    if part is None or _is_inside(self._parts.get(value), part):
+                    if part is None or is_inside(self._parts.get(value), part):
                         self.taken[value] = left.get(value, 0)
 
     def _hold(self, storage: int, value: int, part: Part | None, fusion: OpFusion) -> None:
@@ -319,22 +334,6 @@ class OpGraph:
         return value
 
 
-def _may_meet(part: Part, other: Part | None) -> bool:
-    """Whether two parts may have bytes in common; None is a part that may be anywhere."""
-    if other is None:
-        return True
-    (first, end), (other_first, other_end) = part.span, other.span
-    return first < other_end and other_first < end
-
-
-def _is_inside(part: Part | None, other: Part) -> bool:
-    """Whether all of one part surely lies in another."""
-    if part is None or not other.is_solid:
-        return part == other
-    (first, end), (other_first, other_end) = part.span, other.span
-    return other_first <= first and end <= other_end
-
-
 def _made_first(session: Session) -> frozenset[int]:
     """Storages that some record of the session made before any read them: allocations among these run no kernel."""
     touches = touches_of(session)
@@ -347,7 +346,7 @@ def _made_inside(session: Session) -> frozenset[int]:
     return frozenset(session.columns.written_ids[in_parts].tolist())
 
 
-def _calls(
+def calls_of(
     session: Session, fusions: Sequence[OpFusion | None], calls: NDArray[np.bool_]
 ) -> Iterator[tuple[int, OpFusion, list[int], list[int]]]:
     """Record, fusion, storages read and written of each of ``calls`` that runs a kernel."""

@@ -13,9 +13,10 @@ from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.pointwise import elementwise
 from rooflight.costs.families.rules import moves, names
+from rooflight.costs.traits import Needs
 from rooflight.records.signature import OpSignature
 
-formula = partial(registry.formula, error_group="activation", fusable=True)
+formula = partial(registry.formula, error_group="activation", fusable=True, needs=Needs.ELEMENTS)
 
 ACTIVATIONS: dict[int, str] = {
     1: "relu tanh threshold hardshrink softshrink threshold_backward hardtanh_backward hardshrink_backward "
@@ -38,19 +39,19 @@ for _flops, _ops in ACTIVATIONS.items():
         formula(_name, mask_input="self" if _name in _PIECEWISE else None)(elementwise(_flops))
 
 
-@formula("aten::glu")
+@formula("aten::glu", needs=Needs.SHARE)
 def glu(op: OpSignature) -> OpCost:
     """x [..., 2 n] to a sigmoid(b) [..., n]: sigmoid 3, multiply 1."""
     return moves(op, vector_flops=4 * op.outputs[0].numel)
 
 
-@formula("aten::glu_backward")
+@formula("aten::glu_backward", needs=Needs.SHARE)
 def glu_backward(op: OpSignature) -> OpCost:
     """dy [..., n], x [..., 2 n] to dx: sigmoid 3, its gradient 3, products 2, per element of dy."""
     return moves(op, vector_flops=8 * op.inputs[0].numel)
 
 
-@formula("aten::glu_jvp", "aten::glu_backward_jvp")
+@formula("aten::glu_jvp", "aten::glu_backward_jvp", needs=Needs.SHARE)
 def glu_tangent(op: OpSignature) -> OpCost:
     """The forward-mode derivative of either: about twice its work."""
     return moves(op, vector_flops=8 * op.outputs[0].numel)

@@ -18,7 +18,7 @@ from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.matmul import multiply_adds
 from rooflight.costs.families.rules import clamped_sum, flags, read_bytes
-from rooflight.costs.traits import Float32Kind
+from rooflight.costs.traits import Float32Kind, Needs
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec, distinct_bytes
 
@@ -170,6 +170,7 @@ def mask_note(op: OpSignature) -> str:
     "aten::_scaled_dot_product_attention_math",
     "aten::_scaled_dot_product_attention_math_for_mps",
     "aten::_triton_scaled_dot_attention",
+    needs=Needs.ATTENDED,
 )
 def sdpa(op: OpSignature) -> OpCost:
     """q [..., Hq, Nq, Dqk], k [..., Hkv, Nk, Dqk], v [..., Hkv, Nk, Dv]; each pair costs Dqk + Dv multiply-adds."""

@@ -15,7 +15,7 @@ from math import prod
 from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.rules import flags, moves, names, picked_bytes, sources, tensor_bytes
-from rooflight.costs.traits import Float32Kind
+from rooflight.costs.traits import Float32Kind, Needs
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 
@@ -78,6 +78,7 @@ def convolve(op: OpSignature, *, epilogue: int = 0) -> OpCost:
     *names("_conv_depthwise2d conv_depthwise3d thnn_conv2d _slow_conv2d_forward slow_conv3d slow_conv3d_forward"),
     *names("slow_conv_dilated2d slow_conv_dilated3d slow_conv_transpose2d slow_conv_transpose3d"),
     *names("_convolution_pointwise _convolution_transpose_pointwise", "mkldnn"),
+    needs=Needs.CONVOLVED,
 )
 def convolution(op: OpSignature) -> OpCost:
     """x [B, Cin, in...], w [Cout, Cin / g, k...] (transposed [Cin, Cout / g, k...]) to y [B, Cout, out...]."""

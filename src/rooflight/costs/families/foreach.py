@@ -22,10 +22,11 @@ from rooflight.costs.families.rules import (
     tensor_bytes,
 )
 from rooflight.costs.registry import Formula
+from rooflight.costs.traits import Needs
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED
 
-formula = partial(registry.formula, error_group="foreach", fusable=True, over_lists=True)
+formula = partial(registry.formula, error_group="foreach", fusable=True, over_lists=True, needs=Needs.ELEMENTS)
 
 
 def listwise(flops: int) -> Formula:
@@ -63,19 +64,19 @@ def foreach_copy(op: OpSignature) -> OpCost:
     )
 
 
-@formula("aten::_foreach_max")
+@formula("aten::_foreach_max", needs=Needs.ALL)
 def foreach_max(op: OpSignature) -> OpCost:
     """The largest element of each tensor: one comparison per element."""
     return moves(op, vector_flops=sum(tensor.numel for tensor in op.named("self")))
 
 
-@formula("aten::_foreach_norm", "aten::_foreach_powsum")
+@formula("aten::_foreach_norm", "aten::_foreach_powsum", needs=Needs.ALL)
 def foreach_norm(op: OpSignature) -> OpCost:
     """The norm of each tensor: raise and add per element."""
     return moves(op, vector_flops=2 * sum(tensor.numel for tensor in op.named("self")))
 
 
-@formula("aten::_amp_foreach_non_finite_check_and_unscale")
+@formula("aten::_amp_foreach_non_finite_check_and_unscale", needs=Needs.ALL)
 def unscale(op: OpSignature) -> OpCost:
     """Gradients times 1/scale, noting whether any is not finite."""
     grads = op.named("self")

@@ -23,6 +23,7 @@ from rooflight.costs.families.rules import (
     picked_bytes,
     sources,
 )
+from rooflight.costs.traits import Needs
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 
@@ -84,7 +85,7 @@ def index_copy(op: OpSignature) -> OpCost:
     return put(op, op.inputs[0], source.numel, accumulate=False)
 
 
-@formula("aten::index_fill")
+@formula("aten::index_fill", needs=Needs.JOINED)
 def index_fill(op: OpSignature) -> OpCost:
     """x and index [n]: n slices of x get one value."""
     target, index = op.inputs[:2]
@@ -128,7 +129,7 @@ def fill_diagonal(op: OpSignature) -> OpCost:
     return OpCost(bytes_written=picked_bytes(target, min(target.shape, default=1)))
 
 
-@formula(*names("slice_scatter select_scatter diagonal_scatter as_strided_scatter"))
+@formula(*names("slice_scatter select_scatter diagonal_scatter as_strided_scatter"), needs=Needs.JOINED)
 def view_scatter(op: OpSignature) -> OpCost:
     """A copy of x with src in one of its views: what src covers of x is not read."""
     target, src = op.inputs[:2]

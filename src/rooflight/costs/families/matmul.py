@@ -15,10 +15,12 @@ from math import prod
 from rooflight.costs import registry
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.families.rules import flags, largest, moves, read_bytes, tensor_bytes
+from rooflight.costs.traits import Needs
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 
 formula = partial(registry.formula, error_group="matmul", fusable=True, epilogue=True, product=True)
+plain = partial(formula, needs=Needs.PRODUCT)
 
 
 def multiply_adds(count: int, operand: TensorSpec) -> int:
@@ -59,7 +61,7 @@ def product_added(op: OpSignature, count: int, operand: TensorSpec, elements: in
     return product(op, count, operand, vector_flops=(adds(op) + activation) * elements, unread=unread)
 
 
-@formula("aten::mm")
+@plain("aten::mm")
 def mm(op: OpSignature) -> OpCost:
     """[m, k] @ [k, n]: one multiply-add per (m, n, k)."""
     a, b = op.inputs[:2]
@@ -67,7 +69,7 @@ def mm(op: OpSignature) -> OpCost:
     return product(op, m * n * k, a)
 
 
-@formula("aten::bmm")
+@plain("aten::bmm")
 def bmm(op: OpSignature) -> OpCost:
     """[b, m, k] @ [b, k, n]: a matrix product per batch entry."""
     a, b = op.inputs[:2]
@@ -75,7 +77,7 @@ def bmm(op: OpSignature) -> OpCost:
     return product(op, batch * m * n * k, a)
 
 
-@formula("aten::addmm", "aten::_addmm_activation")
+@plain("aten::addmm", "aten::_addmm_activation")
 def addmm(op: OpSignature) -> OpCost:
     """bias + [m, k] @ [k, n]: the product, then the bias (and perhaps an activation) once per element."""
     _, a, b = op.inputs[:3]
@@ -83,7 +85,7 @@ def addmm(op: OpSignature) -> OpCost:
     return product_added(op, m * n * k, a, m * n, activation=op.name == "aten::_addmm_activation")
 
 
-@formula("aten::baddbmm")
+@plain("aten::baddbmm")
 def baddbmm(op: OpSignature) -> OpCost:
     """bias + [b, m, k] @ [b, k, n]."""
     _, a, b = op.inputs[:3]
@@ -151,7 +153,7 @@ def matmul_backward(op: OpSignature) -> OpCost:
 
 
 @formula("aten::linear", layout=registry.NESTED)
-@formula("aten::linear", "aten::mkldnn_linear", "mkldnn::_linear_pointwise", "mkl::_mkl_linear")
+@plain("aten::linear", "aten::mkldnn_linear", "mkldnn::_linear_pointwise", "mkl::_mkl_linear")
 def linear(op: OpSignature) -> OpCost:
     """[..., k] @ [n, k]^T + bias [n]; a mkldnn epilogue is not counted."""
     x, out = op.inputs[0], op.outputs[0]

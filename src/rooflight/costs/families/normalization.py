@@ -13,6 +13,7 @@ from functools import partial
 from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.rules import moves, names, per_input, register, tensor_bytes
+from rooflight.costs.traits import Needs
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED
 
@@ -23,13 +24,14 @@ RMS_NORM_FLOPS = 5
 FIXED_NORM_FLOPS = 4
 
 
-@formula(*names("native_layer_norm layer_norm native_group_norm group_norm instance_norm"))
+@formula(*names("native_layer_norm layer_norm"), needs=Needs.ROWS)
+@formula(*names("native_group_norm group_norm instance_norm"))
 def layer_norm(op: OpSignature) -> OpCost:
     """x [..., n], weight and bias [n] to y, mean and 1/std per row; group norm per group of channels."""
     return moves(op, vector_flops=LAYER_NORM_FLOPS * op.inputs[0].numel)
 
 
-@formula("aten::rms_norm", "aten::_fused_rms_norm")
+@formula("aten::rms_norm", "aten::_fused_rms_norm", needs=Needs.ROWS)
 def rms_norm(op: OpSignature) -> OpCost:
     """x [..., n], weight [n] to y and 1/rms per row."""
     return moves(op, vector_flops=RMS_NORM_FLOPS * op.inputs[0].numel)

@@ -14,9 +14,10 @@ from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.rules import in_place, largest, moves, names
 from rooflight.costs.registry import Formula
+from rooflight.costs.traits import Needs
 from rooflight.records.signature import OpSignature
 
-formula = partial(registry.formula, error_group="pointwise", fusable=True)
+formula = partial(registry.formula, error_group="pointwise", fusable=True, needs=Needs.ELEMENTS)
 
 
 def elementwise(flops: int, complex_factor: int = 2) -> Formula:

@@ -20,6 +20,7 @@ from rooflight.costs.families.rules import (
     register,
     writes,
 )
+from rooflight.costs.traits import Needs
 from rooflight.records.signature import OpSignature
 
 formula = partial(registry.formula, error_group="random", fusable=True)
@@ -36,10 +37,16 @@ register(
         writes: "rand randn randint randperm rand_like randn_like randint_like",
         overwrites: "uniform exponential cauchy geometric log_normal random normal_functional",
         draws: "bernoulli normal multinomial poisson binomial _standard_gamma _sample_dirichlet",
-        per_input(2): "native_dropout dropout alpha_dropout feature_dropout feature_alpha_dropout _fused_dropout "
-        "native_dropout_backward _masked_scale _standard_gamma_grad _dirichlet_grad",
+        per_input(2): "_standard_gamma_grad _dirichlet_grad",
         copies: "_philox_key_split _philox_key_fold_in _sobol_engine_draw _sobol_engine_ff_ "
         "_sobol_engine_initialize_state_ _sobol_engine_scramble_",
+    },
+)
+register(
+    partial(formula, needs=Needs.ELEMENTS),
+    {
+        per_input(2): "native_dropout dropout alpha_dropout feature_dropout feature_alpha_dropout _fused_dropout "
+        "native_dropout_backward _masked_scale",
     },
 )
 register(formula, {writes: "philox_rand"}, "rngprims")

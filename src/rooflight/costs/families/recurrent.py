@@ -21,7 +21,7 @@ from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.matmul import multiply_adds
 from rooflight.costs.families.rules import flags, integer, moves, names, read_bytes
-from rooflight.costs.traits import Float32Kind
+from rooflight.costs.traits import Float32Kind, Needs
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec, distinct_bytes
 
@@ -67,6 +67,12 @@ def _net(cell: str, x: TensorSpec, params: tuple[TensorSpec, ...]) -> _Net:
     )
 
 
+def weights_by_layer(op: OpSignature) -> list[int]:
+    """Entries of the matrices of each layer, of each direction of it, in the order of their numbers."""
+    net = _net(_cell_of(op), op.inputs[0], op.named("params"))
+    return [sum(matrix.numel for matrix in layer) for layer in net.layers]
+
+
 def _forward(op: OpSignature, net: _Net, *unread: str) -> OpCost:
     return OpCost(
         matrix_flops=multiply_adds(net.tokens * net.weights, op.inputs[0]),
@@ -96,7 +102,7 @@ def _mode(op: OpSignature) -> str:
     return {2: "lstm", 3: "gru"}.get(op.attribute("mode") or 0, "rnn")  # type: ignore[arg-type]
 
 
-@formula("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu", epilogue=True)
+@formula("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu", epilogue=True, needs=Needs.RECURRENT)
 def recurrent(op: OpSignature) -> OpCost:
     """x [T, B, I], of a packed batch [tokens, I], to all outputs and the last states."""
     return _forward(op, _net(_cell_of(op), op.inputs[0], op.named("params")), "batch_sizes")

@@ -14,6 +14,7 @@ from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.rules import moves, names, picked_bytes
 from rooflight.costs.registry import Formula
+from rooflight.costs.traits import Needs
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED
 
@@ -34,15 +35,22 @@ def reducing(flops: int, complex_factor: int = 2) -> Formula:
 
 
 REDUCTIONS: dict[int, str] = {
-    1: "sum nansum mean nanmean amax amin aminmax _aminmax max min argmax argmin count_nonzero hash_tensor "
-    "cumsum cummax cummin _cummax_helper _cummin_helper",
+    1: "sum nansum mean nanmean amax amin aminmax _aminmax max min argmax argmin count_nonzero hash_tensor",
     2: "norm linalg_vector_norm native_norm frobenius_norm norm_except_dim dist linalg__powsum linalg_vecdot",
-    4: "var std var_mean std_mean logsumexp special_logsumexp logcumsumexp _logcumsumexp",
+    4: "var std var_mean std_mean logsumexp special_logsumexp",
+}
+
+SCANS: dict[int, str] = {
+    1: "cumsum cummax cummin _cummax_helper _cummin_helper",
+    4: "logcumsumexp _logcumsumexp",
 }
 
 for _flops, _ops in REDUCTIONS.items():
-    formula(*names(_ops))(reducing(_flops))
-formula(*names("prod cumprod"))(reducing(1, complex_factor=6))
+    formula(*names(_ops), needs=Needs.REDUCED)(reducing(_flops))
+for _flops, _ops in SCANS.items():
+    formula(*names(_ops), needs=Needs.SCAN)(reducing(_flops))
+formula("aten::prod", needs=Needs.REDUCED)(reducing(1, complex_factor=6))
+formula("aten::cumprod", needs=Needs.SCAN)(reducing(1, complex_factor=6))
 
 
 @formula("aten::trace")

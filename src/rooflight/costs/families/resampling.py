@@ -11,8 +11,9 @@ from functools import partial
 
 from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
-from rooflight.costs.families.rules import copies, integer, largest, moves, names, per_input, picked_bytes, register
+from rooflight.costs.families.rules import copies, integer, largest, moves, names, per_input, picked_bytes
 from rooflight.costs.registry import Formula
+from rooflight.costs.traits import Needs
 from rooflight.records.signature import OpSignature
 
 formula = partial(registry.formula, error_group="resampling", fusable=True)
@@ -110,7 +111,7 @@ def affine_grid_backward(op: OpSignature) -> OpCost:
 
 _PADS = "reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d"
 
-register(formula, {copies: _PADS})
+formula(*names(_PADS), needs=Needs.JOINED)(copies)
 
 
 @formula(*(f"{name}_backward" for name in names(_PADS)))

@@ -11,9 +11,10 @@ from functools import partial
 from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.rules import clamped_sum, moves, names, picked_bytes
+from rooflight.costs.traits import Needs
 from rooflight.records.signature import OpSignature
 
-formula = partial(registry.formula, error_group="softmax", fusable=True)
+formula = partial(registry.formula, error_group="softmax", fusable=True, needs=Needs.ROWS)
 weights = partial(formula, softmax=True)
 
 FORWARD_FLOPS = 5
@@ -38,7 +39,7 @@ TRIANGULAR = "rooflight::scaled_upper_triang_masked_softmax"
 """Megatron's fused causal softmax, which no torch op is: sampling gives it a name of its own."""
 
 
-@formula(TRIANGULAR, f"{TRIANGULAR}_backward")
+@formula(TRIANGULAR, f"{TRIANGULAR}_backward", needs=Needs.JOINED)
 def triangular_softmax(op: OpSignature) -> OpCost:
     """[..., n, n], backward dy and y: keys up to each query are read, all are written, the hidden ones as zeros."""
     out = op.outputs[0]

@@ -1,0 +1,366 @@
+"""Of a result only a part is read: the fused and the program bound count what that part takes, and nothing below it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional
+
+import rooflight as rl
+from rooflight.records.session import STOOD
+from rooflight.roofline.analysis import Analysis
+
+H100 = "H100-SXM5-80GB"
+
+
+class Calls(nn.Module):
+    """A function as a module's forward."""
+
+    def __init__(self, function: Callable[..., Any], *modules: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        self.inner = nn.ModuleList(modules)
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.function(*self.inner, *inputs)
+
+
+def analyzed(function: Callable[..., Any], *given: Any, grad: bool = False) -> Analysis:
+    """``function`` of modules and tensors, as a module calls it."""
+    modules = [each for each in given if isinstance(each, nn.Module)]
+    model = Calls(function, *modules)
+    with torch.set_grad_enabled(grad), rl.record(model, memory=True) as recording:
+        kept = model(*(each for each in given if not isinstance(each, nn.Module)))
+    del kept
+    return rl.analyze(recording.session, H100)
+
+
+def moved(analysis: Analysis) -> tuple[int, int]:
+    """Compulsory bytes: read and written. The regions read and write as much or more."""
+    fusion = analysis._fusion
+    assert fusion.bytes_in <= sum(region.bytes_read for region in fusion.regions)
+    return fusion.bytes_in, fusion.bytes_out
+
+
+def work(analysis: Analysis, name: str) -> float:
+    """Share of the FLOPs of the one op of a name."""
+    signatures = analysis.session.signatures
+    (record,) = [
+        number for number, index in enumerate(analysis.session.columns.signature) if signatures[index].name == name
+    ]
+    return analysis._fusion.work.get(record, 1.0)
+
+
+X = torch.randn(8, 4, 16)  # 2048 bytes
+ROW = 16 * 4
+
+
+# -- hand arithmetic ---------------------------------------------------------------------------------------------------
+
+
+def test_a_norm_of_which_one_row_in_four_is_returned():
+    whole = analyzed(lambda norm, x: norm(x), nn.LayerNorm(16), X)
+    assert moved(whole) == (2048 + 2 * ROW, 2048)
+    # 8 of 32 rows: 512 bytes, weight and bias
+    for program in (lambda norm, x: norm(x)[:, 0], lambda norm, x: norm(x)[:, 0].clone()):
+        first = analyzed(program, nn.LayerNorm(16), X)
+        assert moved(first) == (8 * ROW + 2 * ROW, 8 * ROW)
+        assert work(first, "aten::native_layer_norm") == 0.25
+        assert first.program.program_bound_s < whole.program.program_bound_s
+        assert first.totals.bytes_read >= 2048 + 2 * ROW  # the op bound is of the op as called
+
+
+def test_a_norm_or_softmax_along_what_is_sliced_reads_everything():
+    assert moved(analyzed(lambda norm, x: norm(x)[..., :2] * 2, nn.LayerNorm(16), X)) == (2048 + 2 * 8, 32 * 2 * 4)
+    assert moved(analyzed(lambda x: x.softmax(-1)[..., :2] * 2, X)) == (2048, 32 * 2 * 4)
+    assert moved(analyzed(lambda x: x.softmax(1)[:, :1] * 2, X)) == (2048, 512)
+    assert moved(analyzed(lambda x: x.softmax(1)[:2] * 2, X)) == (512, 512)
+
+
+def test_a_pointwise_op_reads_what_its_slice_needs():
+    assert moved(analyzed(lambda x: (x + 1)[:2].clone(), X)) == (512, 512)
+    assert moved(analyzed(lambda x: (x + 1)[..., 3], X)) == (128, 128)
+    bias = torch.randn(16)
+    assert moved(analyzed(lambda x, b: (x * b)[..., :4].clone(), X, bias)) == (512 + 16, 512)
+    assert moved(analyzed(lambda x, b: (x * b)[:2].clone(), X, bias)) == (512 + ROW, 512)
+    turned = analyzed(lambda x: (x.transpose(0, 1).contiguous() + 1)[0].clone(), X)
+    assert moved(turned) == (512, 512)
+
+
+def test_several_readers_need_the_union():
+    half = analyzed(lambda x: ((x + 1)[:4] * 2, (x - 1).exp()[2:5]), X)
+    assert moved(half) == (5 * 256, 7 * 256)
+    both = analyzed(lambda x: [part * 2 for part in (x + 1).split(4)], X)
+    assert moved(both) == (2048, 2048)
+    assert not both._fusion.work
+    overlapping = analyzed(lambda x: [part * 2 for part in (x + 1).unfold(0, 3, 2)[:2]], X)
+    assert moved(overlapping) == (5 * 256, 6 * 256)
+
+
+def test_queries_keys_and_values_of_one_product_are_all_of_it():
+    analysis = analyzed(lambda f, x: sum(part + 1 for part in f(x).chunk(3, -1)), nn.Linear(16, 48), X)
+    assert not analysis._fusion.work
+    unread = analyzed(lambda f, x: sum(part + 1 for part in f(x).chunk(3, -1)[:2]), nn.Linear(16, 48), X)
+    assert work(unread, "aten::addmm") == pytest.approx(2 / 3)
+    assert moved(unread) == (2048 + 2 * (48 * ROW + 48 * 4) // 3, 2048)
+
+
+class Result:
+    """What a model may return that is neither list, tuple nor dict."""
+
+    def __init__(self, y: Tensor) -> None:
+        self.y = y
+
+
+@pytest.mark.parametrize("wrap", [lambda y: y, lambda y: [{"a": (y,)}], lambda y: y.view(-1), Result])
+def test_what_is_returned_too_is_needed_whole(wrap):
+    def both(x: Tensor) -> Any:
+        y = x + 1
+        return wrap(y), y[:2] * 3
+
+    assert moved(analyzed(both, X))[0] == 2048
+
+
+def test_of_two_views_that_are_returned_the_union_is_needed():
+    assert moved(analyzed(lambda x: (x + 1).tensor_split((1, 4))[:2], X)) == (1024, 1024)
+
+
+def test_a_model_that_keeps_what_it_computed_needs_it_whole():
+    class Keeps(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            self.last = x + 1
+            return self.last[:2].exp()
+
+    model = Keeps()
+    with torch.no_grad(), rl.record(model, memory=True) as recording:
+        model(X)
+    assert moved(rl.analyze(recording.session, H100))[0] == 2048
+
+
+def test_backward_reads_what_was_saved_for_it():
+    x = X.clone().requires_grad_()
+    analysis = analyzed(lambda x: x.exp()[:2].sum().backward(), x, grad=True)
+    assert work(analysis, "aten::exp") == 1.0
+
+
+def test_of_a_product_rows_columns_and_batches_are_needed():
+    x = torch.randn(32, 16)
+    weight = torch.randn(16, 24)
+    # 4 of 32 rows: 256 bytes of x, all of the weight
+    rows = analyzed(lambda x, w: (x @ w)[:4].relu(), x, weight)
+    assert (moved(rows), work(rows, "aten::mm")) == ((256 + 1536, 4 * 24 * 4), 4 / 32)
+    columns = analyzed(lambda x, w: torch.relu(x @ w)[:, :6], x, weight)
+    assert (moved(columns), work(columns, "aten::mm")) == ((2048 + 384, 32 * 6 * 4), 6 / 24)
+    a, b = torch.randn(8, 5, 16), torch.randn(8, 16, 3)
+    batches = analyzed(lambda a, b: torch.bmm(a, b)[2:4].clone(), a, b)
+    assert (moved(batches), work(batches, "aten::bmm")) == ((2 * 5 * ROW + 2 * 3 * ROW, 120), 0.25)
+    tokens = analyzed(lambda f, x: f(x)[:, 0].relu(), nn.Linear(16, 24), X)
+    assert moved(tokens) == (512 + 24 * ROW + 24 * 4, 8 * 24 * 4)
+
+
+def test_of_a_convolution_images_and_channels_are_needed():
+    x, conv = torch.randn(4, 3, 8, 8), nn.Conv2d(3, 8, 3, padding=1)  # 768 bytes an image; a filter 108, a bias 4
+    images = analyzed(lambda c, x: c(x)[:1].relu(), conv, x)
+    assert (moved(images)[0], work(images, "aten::convolution")) == (768 + 8 * 112, 0.25)
+    channels = analyzed(lambda c, x: c(x)[:, 4:].relu(), conv, x)
+    assert (moved(channels)[0], work(channels, "aten::convolution")) == (4 * 768 + 4 * 112, 0.5)
+
+
+def test_attention_of_one_query_reads_the_keys_that_it_sees():
+    q = torch.randn(2, 4, 8, 16)  # 4096 bytes; one query of each head 512
+
+    def last(causal: bool, query: int) -> tuple[int, float]:
+        attend = partial(functional.scaled_dot_product_attention, is_causal=causal)
+        analysis = analyzed(lambda q, k, v: attend(q, k, v)[:, :, query].clone(), q, q.clone(), q.clone())
+        return moved(analysis)[0], work(analysis, "aten::scaled_dot_product_attention")
+
+    assert last(False, 3) == (512 + 2 * 4096, 1 / 8)
+    assert last(True, 7)[0] == 512 + 2 * 4096
+    assert last(True, 3)[0] == 512 + 2 * 2048
+    assert last(True, 0)[0] == 3 * 512
+    # query 0 sees 1 of 36 pairs
+    assert last(True, 0)[1] <= 1 / 36
+
+
+def test_the_last_output_of_a_recurrent_network_takes_all_steps():
+    one_way = nn.LSTM(16, 32, 2, batch_first=True)
+    assert work(analyzed(lambda f, x: f(x)[0][:, -1].clone(), one_way, X), "aten::lstm") == 1.0
+    assert work(analyzed(lambda f, x: f(x)[1][0][-1].clone(), one_way, X), "aten::lstm") == 1.0
+    assert work(analyzed(lambda f, x: f(x)[0][:, 0].clone(), one_way, X), "aten::lstm") == 0.25
+    # matrices: 128 (16 + 32) = 6144 of each way of layer 0, 128 (64 + 32) = 12288 of layer 1; of its way back, a step
+    both_ways = nn.LSTM(16, 32, 2, batch_first=True, bidirectional=True)
+    last = work(analyzed(lambda f, x: f(x)[0][:, -1].clone(), both_ways, X), "aten::lstm")
+    assert last == pytest.approx((2 * 6144 + 12288 + 12288 / 4) / (2 * 6144 + 2 * 12288))
+
+
+def test_a_label_of_each_row_needs_the_whole_row_of_a_softmax():
+    logits, labels = torch.randn(64, 100), torch.randint(100, (64,))
+    loss = analyzed(functional.cross_entropy, logits, labels)
+    assert moved(loss) == (64 * 100 * 4 + 64 * 8, 4)
+    of_tokens = analyzed(lambda x, y: functional.cross_entropy(x.float().view(-1, 100), y), logits.half(), labels)
+    assert moved(of_tokens)[0] == 64 * 100 * 2 + 64 * 8
+    picked = analyzed(lambda x, y: x.log_softmax(-1).gather(1, y[:, None]), logits, labels)
+    assert moved(picked)[0] == 64 * 100 * 4 + 64 * 8
+    # without a norm before it, only what is picked
+    assert moved(analyzed(lambda x, y: x.exp().gather(1, y[:, None]), logits, labels))[0] == 64 * 4 + 64 * 8
+
+
+def test_parts_of_what_is_joined():
+    y = torch.randn(8, 4, 16)
+    first = analyzed(lambda x, y: torch.cat([x, y], 1)[:, :4] * 2, X, y)
+    assert moved(first) == (2048, 2048)
+    across = analyzed(lambda x, y: torch.cat([x, y], 1)[:, 3:5] * 2, X, y)
+    assert moved(across) == (1024, 1024)
+    stacked = analyzed(lambda x, y: torch.stack([x, y])[1] * 2, X, y)
+    assert moved(stacked) == (2048, 2048)
+    padded = analyzed(lambda x: functional.pad(x, (2, 0, 1, 1))[:, :2, 2:] * 2, X)
+    assert moved(padded) == (512, 1024)
+
+
+def test_what_is_written_over_is_not_needed():
+    def half_zero(x: Tensor) -> Tensor:
+        y = x * 2
+        y[:4] = 0
+        return y
+
+    analysis = analyzed(half_zero, X)
+    assert moved(analysis)[1] == 2048
+    assert 1024 <= moved(analysis)[0] <= 1024 + 4  # the zero may be a tensor
+    in_place = analyzed(lambda x: (x * 2).add_(1)[:2].clone(), X)
+    assert moved(in_place) == (512, 512)
+
+
+def test_masking_in_place_keeps_what_is_not_masked():
+    mask = torch.zeros(8, 4, 16, dtype=torch.bool)
+    analysis = analyzed(lambda x, mask: (x * 2).masked_fill_(mask, 0.0)[:2].clone(), X, mask)
+    assert moved(analysis)[0] >= 512
+
+
+def test_a_function_without_a_module_is_narrowed_where_it_computes_on():
+    with torch.no_grad(), rl.record(memory=True) as recording:
+        kept = (X + 1)[:2].clone()
+    assert moved(rl.analyze(recording.session, H100)) == (512, 512)
+    assert kept.shape == (2, 4, 16)
+    with torch.no_grad(), rl.record(memory=True) as recording:
+        y = X + 1
+        z = y[:2].clone()
+    assert moved(rl.analyze(recording.session, H100))[0] == 2048  # y is still there
+    del y, z
+
+
+def test_without_lifetimes_everything_counts():
+    with torch.no_grad(), rl.record() as recording:
+        (X + 1)[:2].clone()
+    assert moved(rl.analyze(recording.session, H100))[0] == 2048
+
+
+def test_a_saved_session_keeps_what_was_returned(tmp_path):
+    model = Calls(lambda norm, x: norm(x)[:, 0], nn.LayerNorm(16))
+    with torch.no_grad(), rl.record(model, memory=True) as recording:
+        model(X)
+    loaded = rl.load(recording.session.save(tmp_path / "session.rooflight"))
+    assert loaded.lifetimes.returned == recording.session.lifetimes.returned
+    assert moved(rl.analyze(loaded, H100)) == (8 * ROW + 2 * ROW, 8 * ROW)
+
+
+# -- an oracle: which elements of the inputs the results depend on -----------------------------------------------------
+
+Step = Callable[[Tensor], Tensor]
+LEFT = torch.randn(5, 16)
+
+
+def _linear(x: Tensor) -> Tensor:
+    return x @ LEFT[:3, : x.shape[-1]].t() if x.shape[-1] <= 16 else x
+
+
+def _slice(dim: int, first: int, step: int) -> Step:
+    def cut(x: Tensor) -> Tensor:
+        if not x.dim():
+            return x
+        place = dim % x.dim()
+        return x[(slice(None),) * place + (slice(min(first, x.shape[place] - 1), None, step),)]
+
+    return cut
+
+
+def _along(function: Callable[[Tensor, int], Tensor], dim: int) -> Step:
+    return lambda x: function(x, dim % x.dim()) if x.dim() else x
+
+
+DIMS = st.integers(0, 2)
+SLICES = st.builds(_slice, DIMS, st.integers(0, 2), st.integers(1, 2))
+STEPS = st.one_of(
+    SLICES,
+    SLICES,
+    st.sampled_from(
+        [
+            lambda x: x + 1,
+            lambda x: x.tanh(),
+            lambda x: x.sigmoid().mul_(2),
+            lambda x: functional.layer_norm(x, x.shape[-1:]) if x.dim() else x,
+            lambda x: functional.rms_norm(x, x.shape[-1:]) if x.dim() else x,
+            lambda x: x.transpose(0, -1).contiguous() if x.dim() else x,
+            lambda x: x.transpose(0, -1).reshape(-1) if x.dim() else x,
+            lambda x: x.flip(0) if x.dim() else x,
+            lambda x: x.unsqueeze(0).expand(2, *x.shape).clone(),
+            lambda x: torch.stack([x, x * 2]),
+            lambda x: functional.pad(x, (1, 2)) if x.dim() else x,
+            lambda x: x.tril() if x.dim() > 1 else x,
+            lambda x: x[: (x.shape[0] + 1) // 2] * 2 + x[x.shape[0] // 2 :] if x.dim() else x,
+            lambda x: x.repeat(*(2 for _ in x.shape)),
+            lambda x: _linear(x) if x.dim() else x,
+            lambda x: torch.bmm(x, x.transpose(1, 2)) if x.dim() == 3 else x,
+            lambda x: functional.max_pool1d(x, 2) if x.dim() == 3 and x.shape[-1] > 1 else x,
+            lambda x: functional.conv1d(x, torch.ones(2, x.shape[1], 1)) if x.dim() == 3 else x,
+            lambda x: functional.scaled_dot_product_attention(x, x * 2, x + 1, is_causal=True) if x.dim() == 3 else x,
+        ]
+    ),
+    st.builds(_along, st.just(lambda x, dim: x.softmax(dim)), DIMS),
+    st.builds(_along, st.just(lambda x, dim: x.cumsum(dim)), DIMS),
+    st.builds(_along, st.just(lambda x, dim: x.sum(dim)), DIMS),
+    st.builds(_along, st.just(lambda x, dim: x.mean(dim, keepdim=True)), DIMS),
+    st.builds(_along, st.just(lambda x, dim: torch.cat([x, x.tanh()], dim)), DIMS),
+    st.builds(_along, st.just(lambda x, dim: x.index_select(dim, torch.tensor([0]))), DIMS),
+)
+
+
+def _run(steps: Sequence[Step], x: Tensor) -> Tensor:
+    for step in steps:
+        if x.numel() > 400:
+            x = x.flatten()[:100]
+        x = step(x)
+    return x
+
+
+def _needed(program: Step, x: Tensor) -> int:
+    """How many elements of x make the result of the program not a number, if one of them is none."""
+    found = 0
+    for place in range(x.numel()):
+        spoiled = x.clone()
+        spoiled.view(-1)[place] = torch.nan
+        found += bool(program(spoiled).isnan().any())
+    return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(STEPS, min_size=1, max_size=6))
+def test_no_more_is_compulsory_than_what_the_result_depends_on(steps):
+    x = torch.randn(3, 4, 4)
+    program = partial(_run, steps)
+    with torch.no_grad():
+        depends = _needed(program, x)
+    analysis = analyzed(program, x)
+    lifetimes = analysis.session.lifetimes
+    is_x = (lifetimes.made == STOOD) & (analysis.session.storage_bytes == 4 * x.numel())
+    for own in np.flatnonzero(is_x):
+        assert all(region.reads.get(own, 0) <= 4 * depends for region in analysis._fusion.regions)
+    assert moved(analysis)[1] <= 4 * program(x).numel()
+    assert analysis.program.program_bound_s <= analysis.program.fused_bound_s <= analysis.totals.op_bound_s * 1.000001
