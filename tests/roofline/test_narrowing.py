@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -269,6 +271,29 @@ def test_a_saved_session_keeps_what_was_returned(tmp_path):
     loaded = rl.load(recording.session.save(tmp_path / "session.rooflight"))
     assert loaded.lifetimes.returned == recording.session.lifetimes.returned
     assert moved(rl.analyze(loaded, H100)) == (8 * ROW + 2 * ROW, 8 * ROW)
+
+
+def test_inductor_reads_no_more_than_the_part():
+    def program(x: Tensor) -> Tensor:
+        return (x.sin() + 1)[:, 0].cos()
+
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own
+        from torch._inductor.utils import run_and_get_code
+
+        _, (code,) = run_and_get_code(torch.compile(program), X)
+    torch._dynamo.reset()
+    sizes = [int(size) for size in re.findall(r"x\d<static_cast<int64_t>\((\d+)L\); x", code)]
+    elements = 1
+    for size in sizes:
+        elements *= size
+    assert elements == 8 * 16  # one nest of loops, of 32 x 16
+    assert moved(analyzed(program, X)) == (4 * elements, 4 * elements)
+
+
+def test_rms_norm_whose_further_result_has_no_storage():
+    rows = analyzed(lambda x: functional.rms_norm(x, (16,))[:, 0], X)
+    assert (moved(rows), work(rows, "aten::_fused_rms_norm")) == ((512, 512), 0.25)
 
 
 # -- an oracle: which elements of the inputs the results depend on -----------------------------------------------------

@@ -191,6 +191,8 @@ class _Pass:
     ) -> None:
         self._session = session
         self._fusions, self._costs, self._partial = fusions, costs, partial
+        self._demands: dict[tuple[int, tuple[Wanted | None, ...]], tuple[list[Wanted | None], float]] = {}
+        self._answers: dict[tuple[int, int, Part | None, Wanted], _Answer] = {}
         self._wants: dict[int, _Wants] = {}  # by storage, once a call that touches it was met
         self._storage_bytes: list[int] = session.storage_bytes.tolist()
         self._returned: dict[int, list[Part]] = {}
@@ -221,7 +223,7 @@ class _Pass:
             op = session.signatures[number]
             reads = read_ids[read_offsets[record] : read_offsets[record + 1]]
             writes = written_ids[written_offsets[record] : written_offsets[record + 1]]
-            if len(reads) != len(op.inputs) or len(writes) != len(op.outputs):
+            if len(reads) != len(op.inputs) or len(writes) > len(op.outputs):  # some results may have no storage
                 self._touch_unknown(reads, writes)
                 continue
             parts_read, parts_written = self._partial.get(record, _NO_PARTS)
@@ -262,7 +264,7 @@ class _Pass:
         assert fusion is not None
         keeps_rest = op.name.endswith("_") and isinstance(cost, OpCost) and cost.upper
         found: list[Wanted | None] = []
-        written = list(fusion.written)
+        written = list(fusion.written[: len(writes)])
         for place, storage in enumerate(writes):
             size = self._storage_bytes[storage]
             tensor = op.outputs[place]
@@ -314,6 +316,41 @@ class _Pass:
         written: tuple[int, ...],
     ) -> Narrowed:
         """Want what a part of the results needs, and note what that is."""
+        op = self._session.signatures[number]
+        key = number, tuple(wanted)
+        if key not in self._demands:  # calls of a loop mostly need alike
+            self._demands[key] = self._demanded(number, wanted)
+        asked, work = self._demands[key]
+        read: list[int] = []
+        parts_read: dict[int, Part] = {}
+        for place, ask in enumerate(asked):
+            if ask is None:
+                read.append(0)
+                continue
+            storage_bytes = self._storage_bytes[reads[place]]
+            base = parts.get(place) or _base(op.inputs[place], storage_bytes)
+            about = number, place, base, ask
+            if about not in self._answers:
+                self._answers[about] = self._answer(number, place, base, ask)
+            answer = self._answers[about]
+            wants = self._of(reads[place])
+            for part in answer.parts:
+                if part.nbytes >= storage_bytes:
+                    wants.add_all()
+                else:
+                    wants.add(part, part.nbytes)
+            if answer.anywhere:
+                wants.add(None, answer.anywhere)
+            if base is not None:
+                for dim in ask.lines:
+                    wants.add_lines(base, dim)
+            read.append(answer.read)
+            if answer.only is not None and answer.read < storage_bytes:
+                parts_read[place] = answer.only
+        return Narrowed(read=tuple(read), written=written, parts_read=parts_read, work=work)
+
+    def _demanded(self, number: int, wanted: Sequence[Wanted | None]) -> tuple[list[Wanted | None], float]:
+        """By input, what parts of the results need of it, None of one that is not read; and the share of the FLOPs."""
         op, fusion = self._session.signatures[number], self._fusions[number]
         assert fusion is not None
         over_lists = traits_of(op).over_lists
@@ -331,45 +368,47 @@ class _Pass:
                 for source, ask in enumerate(needed(demand)):
                     if source in feeds:
                         asked[source].append(ask)
-        read: list[int] = []
-        parts_read: dict[int, Part] = {}
-        for place, asks in enumerate(asked):
-            base = parts.get(place) or _base(op.inputs[place], self._storage_bytes[reads[place]])
-            size, only = self._ask(op, fusion, place, reads[place], base, asks)
-            read.append(size)
-            if only is not None:
-                parts_read[place] = only
         share = work / max(1.0, total) if over_lists else work
-        return Narrowed(read=tuple(read), written=written, parts_read=parts_read, work=min(1.0, share))
+        return [_together(asks) if asks and size else None for asks, size in zip(asked, fusion.read, strict=True)], min(
+            1.0, share
+        )
 
-    def _ask(
-        self, op: OpSignature, fusion: OpFusion, place: int, storage: int, base: Part | None, asks: Sequence[Wanted]
-    ) -> tuple[int, Part | None]:
-        """Want of a storage what an input is asked for. Returns the bytes read of it, and their part if it is one."""
-        most = fusion.read[place]
-        elements = max((ask.elements for ask in asks), default=0)
-        if not most or not asks:
-            return 0, None
-        tensor = op.inputs[place]
-        wants = self._of(storage)
+    def _answer(self, number: int, place: int, base: Part | None, ask: Wanted) -> _Answer:
+        op, fusion = self._session.signatures[number], self._fusions[number]
+        assert fusion is not None
+        tensor, most = op.inputs[place], fusion.read[place]
         whole = _reads_all(op, place, fusion)
-        found = {part_of(box, base) for ask in asks for box in ask.boxes} if base is not None and whole else set()
-        nbytes = max(union_bytes(found), min(elements, tensor.distinct) * tensor.item_bytes)
-        if base is not None:
-            for dim in {dim for ask in asks for dim in ask.lines}:
-                wants.add_lines(base, dim)
-        for part in found:
-            if part.nbytes >= self._storage_bytes[storage]:
-                wants.add_all()
-            else:
-                wants.add(part, part.nbytes)
-        if nbytes > union_bytes(found):
-            wants.add(None, nbytes)
+        found = {part_of(box, base) for box in ask.boxes} if base is not None and whole else set()
+        covered = union_bytes(found)
+        nbytes = max(covered, min(ask.elements, tensor.distinct) * tensor.item_bytes)
+        anywhere = nbytes if nbytes > covered else 0
         if most < tensor.nbytes and whole:  # one byte per element is enough
-            return min(most, nbytes // tensor.item_bytes), None
-        only = next(iter(found)) if len(found) == 1 else None
+            return _Answer(parts=tuple(found), anywhere=anywhere, read=min(most, nbytes // tensor.item_bytes))
         size = min(most, nbytes)
-        return size, only if only is not None and only.nbytes == size < self._storage_bytes[storage] else None
+        only = next(iter(found)) if len(found) == 1 else None
+        if only is not None and only.nbytes != size:
+            only = None
+        return _Answer(parts=tuple(found), anywhere=anywhere, read=size, only=only)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    """What is needed of an input: parts, and so many bytes anywhere if these are more; bytes read, and their part."""
+
+    parts: tuple[Part, ...]
+    anywhere: int
+    read: int
+    only: Part | None = None
+
+
+def _together(asks: Sequence[Wanted]) -> Wanted:
+    if len(asks) == 1:
+        return asks[0]
+    return Wanted(
+        boxes=tuple(dict.fromkeys(box for ask in asks for box in ask.boxes)),
+        elements=max(ask.elements for ask in asks),
+        lines=frozenset().union(*(ask.lines for ask in asks)),
+    )
 
 
 def _is_divisible(op: OpSignature, fusion: OpFusion, cost: OpCost | Uncosted) -> bool:

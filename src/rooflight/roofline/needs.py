@@ -138,8 +138,7 @@ def _along(demand: Demand, of_axis: Callable[[Axis, int], Axis]) -> list[Wanted]
     """Boxes with the axes along which the op works widened."""
     op, shape = demand.op, demand.op.inputs[0].shape
     rank = len(shape)
-    normalized = len(integers(op, "normalized_shape"))
-    along = range(rank - normalized, rank) if normalized else dims(op, rank)
+    along = _lines(op, rank)
     if len(demand.out.shape) != rank or any(
         demand.out.shape[dim] not in ((1, size) if dim in along else (size,)) for dim, size in enumerate(shape)
     ):
@@ -155,10 +154,17 @@ def _along(demand: Demand, of_axis: Callable[[Axis, int], Axis]) -> list[Wanted]
     ]
 
 
+def _lines(op: OpSignature, rank: int) -> Sequence[int]:
+    """The dimensions along which a norm, softmax or scan works; at least the last one where it is not known."""
+    if integers(op, "dim"):
+        return dims(op, rank)
+    return range(max(0, rank - max(1, len(integers(op, "normalized_shape")))), rank)
+
+
 def _rows(demand: Demand) -> list[Wanted]:
     op = demand.op
     rank = len(op.inputs[0].shape)
-    if len(demand.out.shape) == rank and demand.wanted.lines.intersection(dims(op, rank)):
+    if len(demand.out.shape) == rank and demand.wanted.lines.intersection(_lines(op, rank)):
         return _all(demand)
     return _along(demand, lambda _, size: up_to(size))
 
