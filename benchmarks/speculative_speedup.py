@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import copy
 import statistics
+import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -179,6 +180,7 @@ def measure(rounds: int, new: int) -> dict[Setting, Pieces]:
     with tempfile.TemporaryDirectory() as folder:
         prof = profiler(folder)
         for number in range(-1, rounds):
+            print(f"round {number + 1} of {rounds}", file=sys.stderr)
             for place, (setting, pieces) in enumerate(found.items()):
                 seed = 1000 * (number + 2) + 10 * place
                 draft = drafts[setting.noise]

@@ -90,6 +90,19 @@ def test_rounds_of_fewer_sequences_than_the_batch():
     assert drafts_of([4], [1], None, batch=3) == Drafts((4,), (1,), (4,))
 
 
+def test_more_tokens_than_rounds_can_yield_are_named(bench):
+    prof = bench.profiler
+    prof.begin_run(bsz=3)
+    for tokens in (7, 6, 8):  # 4 accepted, and one for each of 3: 7 at most
+        with prof.step_timing_ctx():
+            prof.set_step_speculation([4, 4, 0], [3, 1, 0])
+            prof.set_step_tokens(tokens)
+    prof.end_run()
+    ((problem, count),) = prof.problems.counts.items()
+    assert problem.startswith("set_step_tokens: more tokens than draft tokens accepted and one per sequence")
+    assert count == 1
+
+
 def test_outside_of_a_step_and_in_none(make):
     prof = make().profiler
     prof.set_step_speculation(4, 1)

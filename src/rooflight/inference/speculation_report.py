@@ -8,6 +8,7 @@ from typing import Final
 from rooflight.inference.speculation_results import SpeculativeData
 from rooflight.records.quantity import Quantity, percent
 from rooflight.records.report import Cell, Column, Table
+from rooflight.records.series import Axis, Line, Mark, Series
 
 _SHOWN: Final = 40
 
@@ -46,6 +47,42 @@ def speculation_tables(data: SpeculativeData) -> Iterable[Table]:
         note="Without the token that the target adds to each round.",
     )
     yield _by_batch(data)
+
+
+def speculation_series(data: SpeculativeData) -> Iterable[Series]:
+    """The histogram of accepted lengths, and acceptance by position."""
+    if not data.rounds:
+        return
+    lengths = data.rounds_by_accepted[:_SHOWN]
+    yield Series(
+        id="accepted_lengths",
+        title="Accepted lengths",
+        x=Axis(name="draft tokens accepted"),
+        y=Axis(name="rounds"),
+        lines=(
+            Line(
+                name="rounds",
+                x=tuple(f"{number} accepted" for number in range(len(lengths))),
+                y=tuple(map(float, lengths)),
+                mark=Mark.BARS,
+            ),
+        ),
+    )
+    positions = (data.acceptance_by_position or ())[:_SHOWN]
+    yield Series(
+        id="acceptance_by_position",
+        title="Acceptance by position of the draft",
+        x=Axis(name="position"),
+        y=Axis(name="accepted", unit="%"),
+        lines=(
+            Line(
+                name="of rounds that proposed the position",
+                x=tuple(f"position {number}" for number in range(1, len(positions) + 1)),
+                y=positions,
+                mark=Mark.BARS,
+            ),
+        ),
+    )
 
 
 def speculation_fact(data: SpeculativeData) -> str | None:

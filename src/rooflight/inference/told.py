@@ -92,8 +92,14 @@ class Told:
         if drafts is None and type(tokens) is type(length) is int and 0 <= tokens < _MANY and 0 <= length < _MANY:
             return Facts(tokens, length, None, phase, cached)  # most often, and the fastest
         found = self._read("set_step_speculation", lambda each: drafts_of(*each, batch=batch), drafts)
+        count = self._read("set_step_tokens", token_count, tokens)
+        if found and count is not None and count > sum(found.accepted) + len(found.accepted):
+            self._problems.note(
+                "set_step_tokens: more tokens than draft tokens accepted and one per sequence: give sequences without "
+                "a draft to set_step_speculation too, with 0 proposed"
+            )
         return Facts(
-            tokens=self._read("set_step_tokens", token_count, tokens),
+            tokens=count,
             length=self._read("set_step_seq_len", lambda each: reduced(each, self._reduction), length),
             drafts=UNKNOWN_DRAFTS if drafts is not None and found is None else found,
             phase=phase,
