@@ -7,7 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflight.inference.drafts import RoundSums, drafts_of
+from rooflight.inference.report import report_of
+from rooflight.inference.saving import summary_of
 from rooflight.inference.speculation_results import rounds_data
+from rooflight.reporting.renderers import find
 
 MS = 1_000_000
 
@@ -71,6 +74,19 @@ def test_every_number_by_hand(make):
     report = bench.report()
     for heading in ("Speculative decoding", "Acceptance by position", "Accepted lengths", "Speed-up by batch size"):
         assert heading in report
+
+
+def test_pictures(make):
+    bench = make()
+    plain(bench, 10)
+    bench.summary()
+    assert report_of(summary_of(bench.profiler)).series == ()
+    speculative(bench, [(3, 3), (3, 1), (3, 0), (3, 1)])
+    report = report_of(summary_of(bench.profiler))
+    lengths, positions = report.series
+    assert lengths.lines[0].y == (1, 2, 0, 1)
+    assert positions.lines[0].y == (0.75, 0.25, 0.25)
+    assert find("html")(report).count("<svg") == 2
 
 
 def test_the_same_on_every_clock(bench):

@@ -8,7 +8,12 @@ from typing import Final
 from rooflight.inference.bounds_report import bound_facts, bound_notes, bounds_table
 from rooflight.inference.memory_report import memory_cells, memory_columns, memory_facts
 from rooflight.inference.serving_report import serving_fact, serving_notes, serving_tables
-from rooflight.inference.speculation_report import speculation_fact, speculation_notes, speculation_tables
+from rooflight.inference.speculation_report import (
+    speculation_fact,
+    speculation_notes,
+    speculation_series,
+    speculation_tables,
+)
 from rooflight.inference.summary import (
     BucketFields,
     BucketTime,
@@ -42,6 +47,7 @@ def report_of(summary: SummaryDocument) -> Report:
         data=summary,
         facts=tuple(_facts(summary)),
         tables=tuple(_tables(summary)),
+        series=tuple(speculation_series(summary.speculative)),
         notes=tuple(_notes(summary)),
         conclusion=_conclusion(summary),
     )
