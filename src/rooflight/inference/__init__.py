@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from rooflight.inference.config import ProfilerConfig as ProfilerConfig
     from rooflight.inference.decoding import Generation as Generation
     from rooflight.inference.decoding import decode as decode
+    from rooflight.inference.engine_mapping import EngineMapping as EngineMapping
+    from rooflight.inference.engine_mappings import register_engine_mapping as register_engine_mapping
     from rooflight.inference.module_buckets import register_module_bucket as register_module_bucket
     from rooflight.inference.profiler import Profiler as Profiler
     from rooflight.inference.run_names import generate_run_name as generate_run_name
@@ -30,6 +32,7 @@ _HOMES = {
     "ENGINE_BUCKET_ORDER": "rooflight.inference.config",
     "MODEL_BUCKET_ORDER": "rooflight.inference.config",
     "Generation": "rooflight.inference.decoding",
+    "EngineMapping": "rooflight.inference.engine_mapping",
     "NullProfiler": "rooflight.inference.timers",
     "Profiler": "rooflight.inference.profiler",
     "ProfilerConfig": "rooflight.inference.config",
@@ -43,6 +46,7 @@ _HOMES = {
     "get_active_profiler": "rooflight.inference.timers",
     "predicted_speedup": "rooflight.inference.speculation",
     "register_active_profiler": "rooflight.inference.timers",
+    "register_engine_mapping": "rooflight.inference.engine_mappings",
     "register_module_bucket": "rooflight.inference.module_buckets",
     "release_active_profiler": "rooflight.inference.timers",
     "rope_compute_timer": "rooflight.inference.timers",

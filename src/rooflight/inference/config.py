@@ -48,8 +48,10 @@ MODEL_BUCKET_ORDER: Final = (
 
 ENGINE_BUCKET_ORDER: Final = (
     "schedule",
+    "inputs",
     "prefill",
     "decode",
+    "mixed",
     "draft",
     "verify",
     "sampler",

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from rooflight.devices.spec import DeviceSpec
+    from rooflight.inference.engine_hooks import EngineHooks
+    from rooflight.inference.engine_mapping import EngineMapping
     from rooflight.inference.model_hooks import ModelHooks
     from rooflight.inference.step_recorder import StepRecorder
     from rooflight.inference.step_spans import StepSpans
@@ -106,6 +108,7 @@ class Profiler:
         self.requests = Requests(clock, objectives, self.problems)
         self._saved_steps = 0
         self._hooks: ModelHooks | None = None
+        self._engines: EngineHooks | None = None
         if not self.disabled:
             if self.cfg.run_name and self.run_name != self.cfg.run_name:
                 _log.warning("rooflight: the folder of run %r is called %r", self.cfg.run_name, self.run_name)
@@ -273,10 +276,38 @@ class Profiler:
             self._hooks = ModelHooks(self)
         self._hooks.attach(model, lora=use_gated_lora)
 
+    def attach_engine(self, engine: Any, mapping: EngineMapping | str | None = None) -> None:
+        """Make runs, steps, buckets and facts of steps of the calls of an engine's methods, until ``detach()``.
+        ``mapping``: an ``EngineMapping``, the name of one, or None for that of the engine's class. Raises ValueError if
+        there is none, if methods are missing or cannot be timed, and for an engine that is attached already.
+        """
+        if self.disabled:
+            return
+        from rooflight.inference.engine_hooks import EngineHooks
+
+        self._engines = self._engines or EngineHooks(self)
+        self._engines.attach(engine, mapping)
+
     def detach(self) -> None:
-        """Leave every attached model as it was before. Does nothing if there is none."""
-        if self._hooks is not None:
-            self._hooks.detach()
+        """Leave every attached model and engine as it was before. Does nothing if there is none."""
+        for hooks in (self._hooks, self._engines):
+            if hooks is not None:
+                hooks.detach()
+
+    @property
+    def in_run(self) -> bool:
+        """Whether a run is open, a warm-up run or a measured one."""
+        return self._run is not None or self._warming_up
+
+    @property
+    def in_step(self) -> bool:
+        """Whether a step is open, measured or not."""
+        return self._depth > 0
+
+    @property
+    def measuring(self) -> bool:
+        """Whether a step is open that is measured."""
+        return self._measuring
 
     def in_bucket(self, name: str) -> bool:
         """Whether the bucket of the model that was opened last in the open step, and is still open, is ``name``."""

@@ -109,6 +109,9 @@ class NullProfiler:
     def attach_model(self, model: Any, use_gated_lora: bool = False) -> None:
         """Nothing is put into the model."""
 
+    def attach_engine(self, engine: Any, mapping: Any = None) -> None:
+        """Nothing is put into the engine."""
+
     def detach(self) -> None:
         """Nothing."""
 

@@ -1,0 +1,140 @@
+"""Continuous batching of transformers: its manager, whose own thread runs the steps, and the parts that it makes.
+
+A pass of the manager's loop schedules requests, runs the model once over all of them, and updates them: a step, of
+prompts (prefill), of sequences that have theirs in the cache (decode), or of both (mixed).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from threading import get_ident
+from typing import TYPE_CHECKING, Final
+
+from rooflight.inference.engine_mapping import Bucket, Call, EngineMapping, Makes, Reads, Role, Step
+
+if TYPE_CHECKING:
+    from rooflight.inference.engine_steps import EngineSteps
+
+_LABEL: Final = "continuous batching"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Starts(Role):
+    """``start`` starts the thread: the run begins before it, so that requests that are added next belong to it."""
+
+    def enter(self, steps: EngineSteps, call: Call) -> None:
+        if not call.owner.is_running():
+            steps.begin_run(None, _LABEL, in_this_thread=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Loop(Role):
+    """The thread's function: the run ends with it."""
+
+    def enter(self, steps: EngineSteps, call: Call) -> None:  # noqa: ARG002
+        if not steps.in_run:
+            steps.begin_run(None, _LABEL)
+        steps.thread = get_ident()
+
+    def leave(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:  # noqa: ARG002
+        steps.end_step(raised=raised)
+        steps.end_run()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Arrives(Role):
+    """A request is put into the queue, from any thread."""
+
+    def enter(self, steps: EngineSteps, call: Call) -> None:
+        request = call.argument(0, "item")
+        steps.profiler.begin_request(request.request_id, len(request.initial_tokens))
+
+    @property
+    def in_any_thread(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Delivers(Role):
+    """Tokens of a batch are on the host: one for each request whose prompt is done."""
+
+    def leave(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:
+        if raised:
+            return
+        tokens = 0
+        for each in call.result[0]:
+            if each.has_new_token and each.state.status.name not in ("FINISHED", "PENDING"):
+                tokens += 1
+                steps.profiler.request_tokens(each.state.request_id)
+        if steps.measures:
+            steps.profiler.set_step_tokens(tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ends(Role):
+    """A request is done, has failed, or was cancelled."""
+
+    def leave(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:
+        if raised:
+            return
+        if call.result is None:
+            steps.profiler.end_request(call.argument(0, "request_id"))
+        for request in call.result or ():
+            steps.profiler.end_request(request.request_id)
+
+
+def _phase(call: Call) -> str:
+    """By the requests of the batch: whether their prompt is in the cache."""
+    states = [each.state for each in call.argument(0, "requests_in_batch")]
+    decoding = [state.position_offset >= len(state.initial_tokens) for state in states]
+    phase = call.notes["phase"] = "decode" if all(decoding) else "mixed" if any(decoding) else "prefill"
+    return phase
+
+
+def _kv_lengths(call: Call) -> list[int]:
+    return [each.state.position_offset for each in call.argument(0, "requests_in_batch")]
+
+
+def _idle(call: Call) -> str | None:
+    return None if call.result else "idle"
+
+
+def _no_tokens_yet(_call: Call) -> int:
+    return 0
+
+
+def _bucket(call: Call) -> str:
+    return str(call.notes.get("phase", "decode"))
+
+
+_PROCESSOR: Final = EngineMapping(
+    name="transformers batch processor",
+    methods={
+        "prepare_next_batch": Bucket("schedule", after=Reads(phase=_idle)),
+        "inputs_and_outputs.prepare_batch_tensors": Bucket(
+            "inputs", before=Reads(phase=_phase, kv_lengths=_kv_lengths, tokens=_no_tokens_yet)
+        ),
+        "model_runner.compute_batch": Bucket(_bucket),
+        "model_runner._sample": Bucket("sampler", optional=True),
+        "inputs_and_outputs.retrieve_device_outputs": Bucket("wait", optional=True),
+        "update_batch": Bucket("postproc"),
+        "inputs_and_outputs.prepare_batch_update": _Delivers(),
+        "offloading_manager.offload_requests": Bucket("kv.swap", optional=True),
+        "offloading_manager.restore_scheduled_requests": Bucket("kv.swap", optional=True),
+        "scheduler.finish_request": _Ends(optional=True),
+        "scheduler.clear_cancelled_requests": _Ends(optional=True),
+    },
+)
+
+CONTINUOUS_BATCHING: Final = EngineMapping(
+    name="transformers continuous batching",
+    methods={
+        "start": _Starts(),
+        "_run_generation_loop": _Loop(),
+        "_generation_loop_body": Step(),
+        "_create_batch_processor": Makes(_PROCESSOR, now="batch_processor"),
+        "input_queue.put": _Arrives(),
+    },
+    classes=("transformers.generation.continuous_batching.continuous_api.ContinuousBatchingManager",),
+    about="transformers' ContinuousBatchingManager",
+)

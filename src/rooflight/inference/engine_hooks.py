@@ -1,0 +1,317 @@
+"""Hooks in the methods of an engine, by a mapping, and taking them out again.
+
+A hook is an attribute of the engine's object that stands before the method of its class. ``forward`` of a torch module
+is hooked as torch does it, since code may call the module while it is compiled.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import sys
+from collections.abc import Callable, Iterable
+from functools import update_wrapper
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from weakref import ref
+
+from rooflight.inference.engine_mapping import Call, EngineMapping, Makes, Role, Run
+from rooflight.inference.engine_mappings import mapping_for
+from rooflight.inference.engine_steps import EngineSteps
+
+if TYPE_CHECKING:
+    from rooflight.inference.profiler import Profiler
+
+_SHOWN: Final = 20
+_LATER: Final = (CoroutineType, AsyncGeneratorType, GeneratorType)
+
+
+class EngineHooks:
+    """The hooks of one profiler, in any number of engines."""
+
+    def __init__(self, profiler: Profiler) -> None:
+        self._profiler = profiler
+        self._attached: list[_Attached] = []
+
+    def attach(self, engine: Any, mapping: EngineMapping | str | None) -> None:
+        """Hook an engine by a mapping, by the name of one, or by the one that is registered for its class. Raises
+        ValueError if there is none, if methods are missing or cannot be timed, and for an engine attached already.
+        """
+        engine = getattr(engine, "_orig_mod", engine)  # what torch.compile wrapped
+        if any(each.engine() is engine for each in self._attached):
+            raise ValueError(f"this {type(engine).__name__} is attached already: detach() first")
+        self._attached.append(_Attached(self._profiler, engine, mapping_for(engine, mapping)))
+
+    def detach(self) -> None:
+        """Take all hooks out."""
+        while self._attached:
+            self._attached.pop().remove()
+
+
+class _Attached:
+    """The hooks in one engine and in the parts that it makes."""
+
+    def __init__(self, profiler: Profiler, engine: Any, mapping: EngineMapping) -> None:
+        self.engine = _reference(engine)
+        self._steps = EngineSteps(profiler, self._attach_part)
+        self._steps.detach_parts = self._detach_parts
+        self._profiler = profiler
+        self._hooks: list[Any] = []
+        self._parts: list[_Part] = []
+        self._hook_all(engine, mapping, self._hooks)
+
+    def remove(self) -> None:
+        """Take the hooks out; a step that they have open ends, if it is this thread's."""
+        if not self._steps.elsewhere:
+            self._steps.end_step()
+            self._steps.end_run()
+        self._detach_parts(all_of_them=True)
+        _remove(self._hooks)
+
+    def _attach_part(self, part: Any, mapping: EngineMapping) -> None:
+        """Hook what the engine has just made, unless it is hooked already. Never raises."""
+        self._parts = [each for each in self._parts if each.owner() is not None]
+        if any(each.owner() is part for each in self._parts):
+            return
+        hooks: list[Any] = []
+        try:
+            self._hook_all(part, mapping, hooks)
+        except Exception as error:
+            self._profiler.problems.error("attach_engine", error)
+        else:
+            self._parts.append(_Part(_reference(part), hooks, self._steps.in_run))
+
+    def _detach_parts(self, *, all_of_them: bool = False) -> None:
+        """Take the hooks out of parts; after a run out of those that were made in it."""
+        for part in self._parts:
+            if all_of_them or part.of_run:
+                _remove(part.hooks)
+        self._parts = [part for part in self._parts if part.hooks]
+
+    def _hook_all(self, engine: Any, mapping: EngineMapping, hooks: list[Any]) -> None:
+        owner = _owner_at(engine, mapping)
+        found = [_find(owner, path, role, mapping) for path, role in mapping.methods.items()]
+        methods = [each for each in found if each is not None]
+        if not methods:
+            raise ValueError(
+                f'mapping "{mapping.name}": {type(owner).__name__} has none of its methods '
+                f"({_few(mapping.methods)}): it has {_few(_methods_of(owner))}"
+            )
+        for each in methods:
+            _refuse_what_cannot_be_timed(each, mapping)
+        try:
+            for each in methods:
+                hooks.append(_hook(each, self._steps))
+                if isinstance(each.role, Makes) and each.role.now is not None:
+                    part = getattr(each.owner, each.role.now, None)
+                    if part is not None:
+                        self._attach_part(part, each.role.mapping)
+        except BaseException:
+            _remove(hooks)
+            raise
+
+
+class _Part(NamedTuple):
+    owner: Callable[[], Any]
+    hooks: list[Any]
+    of_run: bool
+
+
+class _Method(NamedTuple):
+    owner: Any
+    name: str
+    path: str
+    role: Role
+
+
+def _reference(what: Any) -> Callable[[], Any]:
+    """What gives an object without keeping it, where that can be."""
+    try:
+        return ref(what)
+    except TypeError:
+        return lambda: what
+
+
+def _owner_at(engine: Any, mapping: EngineMapping) -> Any:
+    owner = engine
+    for part in filter(None, mapping.at.split(".")):
+        owner = getattr(owner, part, None)
+        if owner is None:
+            raise ValueError(f'mapping "{mapping.name}": {type(engine).__name__} has no {mapping.at}: {mapping.about}')
+    return owner
+
+
+def _find(engine: Any, paths: str, role: Role, mapping: EngineMapping) -> _Method | None:
+    """The method at the first path that there is. Raises ValueError if there is none and it is not optional."""
+    for path in paths.split("|"):
+        *parts, name = path.split(".")
+        owner = engine
+        for part in parts:
+            owner = getattr(owner, part, None)
+        if owner is not None and callable(getattr(owner, name, None)):
+            return _Method(owner, name, path, role)
+    if role.optional:
+        return None
+    near = difflib.get_close_matches(paths.rsplit(".", maxsplit=1)[-1], _methods_of(engine), n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise ValueError(
+        f'mapping "{mapping.name}": {type(engine).__name__} has no method {paths}: '
+        f"it has {_few(_methods_of(engine))}{hint}"
+    )
+
+
+def _refuse_what_cannot_be_timed(method: _Method, mapping: EngineMapping) -> None:
+    where = f'mapping "{mapping.name}": {type(method.owner).__name__}.{method.name}'
+    function = getattr(method.owner, method.name)
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise ValueError(
+            f"{where} is asynchronous: other tasks run in its time. Give the method that it calls for the work"
+        )
+    if inspect.isgeneratorfunction(function) and not isinstance(method.role, Run):
+        raise ValueError(
+            f"{where} is a generator: what takes its items runs in its time. It can be a Run; give the methods that it "
+            "calls for steps and buckets"
+        )
+    if inspect.isclass(method.owner) or not isinstance(getattr(method.owner, "__dict__", None), dict):
+        what = "is a class" if inspect.isclass(method.owner) else "has no attributes of its own (__slots__)"
+        raise ValueError(
+            f"{where} cannot be hooked, since its owner {what}: give the engine's object, or open buckets in the "
+            "engine (cpu_bucket_timer)"
+        )
+
+
+def _methods_of(owner: Any) -> list[str]:
+    found = []
+    for name in dir(owner):
+        try:
+            if not name.startswith("__") and inspect.isroutine(inspect.getattr_static(owner, name)):
+                found.append(name)
+        except AttributeError:
+            continue
+    own = [name for name in found if not name.startswith("_")]
+    return own or found
+
+
+def _few(names: Iterable[str]) -> str:
+    names = list(names)
+    return (", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")) or "none"
+
+
+def _remove(hooks: list[Any]) -> None:
+    while hooks:
+        hooks.pop().remove()
+
+
+def _hook(method: _Method, steps: EngineSteps) -> Any:
+    torch = sys.modules.get("torch")
+    if method.name == "forward" and torch is not None and isinstance(method.owner, torch.nn.Module):
+        from rooflight.inference.module_calls import ForwardHook  # loads torch
+
+        return ForwardHook(method.owner, _Timed(method, steps))
+    return MethodHook(method, steps)
+
+
+class _Timed:
+    """Calls of one method: what is done before and after. Never raises."""
+
+    def __init__(self, method: _Method, steps: EngineSteps) -> None:
+        self._role, self._steps = method.role, steps
+        self._path = method.path
+        self.in_any_thread = method.role.in_any_thread
+
+    def passes(self) -> bool:
+        """Whether this call is not to be timed: another thread has the run or step."""
+        if self._steps.elsewhere and not self.in_any_thread:
+            self._steps.profiler.problems.note(
+                f"attach_engine: {self._path} was called in another thread than the open run's: it was not timed there"
+            )
+            return True
+        return False
+
+    def begin(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        return Call(owner, args, kwargs, self._steps.notes)
+
+    def enter(self, call: Call) -> None:
+        try:
+            self._role.enter(self._steps, call)
+        except Exception as error:
+            self._steps.profiler.problems.error(f"attach_engine: {self._path}", error)
+
+    def leave(self, call: Call, *, raised: bool) -> None:
+        if isinstance(call.result, _LATER):
+            self._steps.profiler.problems.note(
+                f"attach_engine: {self._path} returned a {type(call.result).__name__}: only making it was timed"
+            )
+        try:
+            self._role.leave(self._steps, call, raised=raised)
+        except Exception as error:
+            self._steps.profiler.problems.error(f"attach_engine: {self._path}", error)
+
+
+class MethodHook:
+    """Stands before a method of one object. Copies and pickles of the object have its class's method instead."""
+
+    def __init__(self, method: _Method, steps: EngineSteps) -> None:
+        self._owner = _reference(method.owner)
+        self._name = method.name
+        self._timed = _Timed(method, steps)
+        self._before = vars(method.owner).get(method.name)
+        self._call: Callable[..., Any] = getattr(method.owner, method.name)
+        self._removed = False
+        self._is_run_of_items = inspect.isgeneratorfunction(self._call)
+        torch: Any = sys.modules.get("torch")
+        self._is_compiling: Callable[[], bool] = _never if torch is None else torch.compiler.is_compiling
+        update_wrapper(self, self._call, updated=())
+        vars(method.owner)[method.name] = self
+        if getattr(method.owner, method.name) is not self:
+            self.remove()
+            raise ValueError(f"{type(method.owner).__name__}.{method.name} is a property: it cannot be hooked")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The method, timed by its role."""
+        if self._removed or self._is_compiling() or self._timed.passes():
+            return self._call(*args, **kwargs)
+        if self._is_run_of_items:
+            return self._items(args, kwargs)
+        call = self._timed.begin(self._owner(), args, kwargs)
+        try:
+            self._timed.enter(call)
+            call.result = self._call(*args, **kwargs)
+        except BaseException:
+            self._timed.leave(call, raised=True)
+            raise
+        self._timed.leave(call, raised=False)
+        return call.result
+
+    def _items(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A generator that is a run: from when its first item is asked for to its end."""
+        call = self._timed.begin(self._owner(), args, kwargs)
+        raised = True
+        try:
+            self._timed.enter(call)
+            result = yield from self._call(*args, **kwargs)
+            raised = False
+            return result
+        finally:
+            self._timed.leave(call, raised=raised)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self._owner(), self._name)
+
+    def remove(self) -> None:
+        """Take it out. Where another hook stands before it, it is left in place and only calls the method."""
+        self._removed = True
+        owner = self._owner()
+        if owner is None or vars(owner).get(self._name) is not self:
+            return
+        before = self._before
+        while isinstance(before, MethodHook) and before._removed:
+            before = before._before
+        if before is None:
+            del vars(owner)[self._name]
+        else:
+            vars(owner)[self._name] = before
+
+
+def _never() -> bool:
+    return False

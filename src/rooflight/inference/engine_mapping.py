@@ -1,0 +1,222 @@
+"""Mappings: what the methods of an engine are to a profiler, so that ``Profiler.attach_engine`` can hook any engine.
+
+A mapping names methods by their path from the engine (``"scheduler.schedule"``) and gives each a *role*: the call is a
+run (``Run``), a step (``Step``), or a bucket of one (``Bucket``); or it only shows facts (``Shows``). Readers get the
+``Call`` and return facts of the open step: accepted tokens, KV lengths, the phase, drafts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rooflight.inference.engine_steps import EngineSteps
+
+
+class Call:
+    """One call of a method. ``owner`` is the object that has the method; ``result`` is None until it returns. ``notes``
+    is a dict that the calls of a step share: what one reader puts there, a later one finds.
+    """
+
+    __slots__ = ("args", "kwargs", "notes", "owner", "result")
+
+    def __init__(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], notes: dict[str, Any]) -> None:
+        self.owner, self.args, self.kwargs, self.notes = owner, args, kwargs, notes
+        self.result: Any = None
+
+    def argument(self, place: int, name: str, default: Any = None) -> Any:
+        """An argument, by its place after ``self`` or by its name."""
+        return self.args[place] if place < len(self.args) else self.kwargs.get(name, default)
+
+
+Reader = Callable[[Call], Any]
+"""Gets a fact from a call; None: nothing is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reads:
+    """Facts of the open step that a call shows: ``phase`` as for ``set_step_phase``, ``tokens`` as for
+    ``set_step_tokens``, ``kv_lengths`` as for ``set_step_seq_len``; ``drafts`` returns the arguments of
+    ``set_step_speculation`` (proposed and accepted, depth if the draft is a tree).
+    """
+
+    phase: Reader | None = None
+    tokens: Reader | None = None
+    kv_lengths: Reader | None = None
+    drafts: Reader | None = None
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            reader = getattr(self, each.name)
+            if reader is not None and not callable(reader):
+                raise ValueError(f"Reads({each.name}={reader!r}): give a function that gets a Call")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """What a method is. ``before`` is read when it is called, ``after`` when it has returned. A method that is not
+    there is an error, unless it is ``optional``.
+    """
+
+    before: Reads | None = None
+    after: Reads | None = None
+    optional: bool = False
+
+    def enter(self, steps: EngineSteps, call: Call) -> None:
+        """The method is called."""
+        if self.before is not None:
+            steps.read(self.before, call)
+
+    def leave(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:
+        """It returned or raised."""
+        if self.after is not None and not raised:
+            steps.read(self.after, call)
+
+    @property
+    def in_any_thread(self) -> bool:
+        """Whether calls in other threads than the step's matter too."""
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shows(Role):
+    """The call only shows facts: it is not timed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run(Role):
+    """The call is a run of ``batch`` sequences, unless one is open already. Steps that are open end with it."""
+
+    batch: Reader | None = None
+    label: str = "decode"
+
+    def enter(self, steps: EngineSteps, call: Call) -> None:
+        """Begin a run."""
+        steps.begin_run(None if self.batch is None else steps.value(self.batch, call), self.label)
+        Role.enter(self, steps, call)
+
+    def leave(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:
+        """End it."""
+        Role.leave(self, steps, call, raised=raised)
+        steps.end_step(raised=raised)
+        steps.end_run()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step(Role):
+    """The call is a step."""
+
+    def enter(self, steps: EngineSteps, call: Call) -> None:
+        """Begin a step."""
+        steps.begin_step()
+        Role.enter(self, steps, call)
+
+    def leave(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:
+        """End it."""
+        Role.leave(self, steps, call, raised=raised)
+        steps.end_step(raised=raised)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopTest(Role):
+    """The loop of steps calls this method before each step, and goes on where it returns something true: a step is the
+    time from there to the next call.
+    """
+
+    def enter(self, steps: EngineSteps, call: Call) -> None:
+        """A step ends."""
+        Role.enter(self, steps, call)
+        steps.end_step()
+
+    def leave(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:
+        """The next begins."""
+        if call.result and not raised:
+            steps.begin_step()
+        Role.leave(self, steps, call, raised=raised)
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket(Role):
+    """The call is a bucket of the engine, with a name or a reader of one. ``begins_step``: a step begins with the call,
+    and the one before ends there if it is still open; ``ends_step``: the step ends with it. ``step_of_phase``: where no
+    step is open, the call is a step by itself, of this phase.
+    """
+
+    name: str | Reader
+    begins_step: bool = field(default=False, kw_only=True)
+    ends_step: bool = field(default=False, kw_only=True)
+    step_of_phase: str | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not self.name or not (isinstance(self.name, str) or callable(self.name)):
+            raise ValueError(f"Bucket({self.name!r}): give the name of a bucket, or a function that gets a Call")
+
+    def enter(self, steps: EngineSteps, call: Call) -> None:
+        """Open the bucket."""
+        if self.begins_step:
+            steps.end_step()
+            steps.begin_step()
+        elif self.step_of_phase is not None and steps.begin_own_step(self.step_of_phase):
+            call.notes[_OWN_STEP] = call
+        Role.enter(self, steps, call)
+        name = self.name if isinstance(self.name, str) else steps.value(self.name, call)
+        steps.open(name, call)
+
+    def leave(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:
+        """Close it."""
+        steps.close(call)
+        Role.leave(self, steps, call, raised=raised)
+        if self.ends_step or call.notes.get(_OWN_STEP) is call:
+            steps.end_step(raised=raised)
+
+
+_OWN_STEP = "call that is a step by itself"
+
+
+@dataclass(frozen=True, slots=True)
+class Makes(Role):
+    """The method makes a part of the engine, which is hooked by a mapping of its own until the run ends, or until
+    ``detach()`` if no run is open. ``now``: the attribute with the part that is there when the engine is attached.
+    """
+
+    mapping: EngineMapping
+    now: str | None = field(default=None, kw_only=True)
+
+    def leave(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:
+        """Hook what was made."""
+        Role.leave(self, steps, call, raised=raised)
+        if not raised and call.result is not None:
+            steps.attach_part(call.result, self.mapping)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineMapping:
+    """The roles of an engine's methods, by path. ``a|b`` is the first of two methods that is there. ``classes`` are
+    names of classes, with their modules (``"acme.engine.Engine"``): engines of these, or derived from them, are found
+    without naming the mapping once it is registered. ``at`` is the path from the engine given to the object that has
+    the methods. ``about`` is one line for people.
+
+    Raises ValueError for what is no path or no role.
+    """
+
+    name: str
+    methods: Mapping[str, Role]
+    classes: Sequence[str] = ()
+    at: str = ""
+    about: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError(f"EngineMapping(name={self.name!r}): give it a name")
+        if not isinstance(self.methods, Mapping) or not self.methods:
+            raise ValueError(f'mapping "{self.name}" has no methods: give a dict of paths and roles')
+        for path, role in self.methods.items():
+            if not isinstance(path, str) or not all(part.isidentifier() for part in path.replace("|", ".").split(".")):
+                raise ValueError(f'mapping "{self.name}": {path!r} is no path: give one such as "scheduler.schedule"')
+            if not isinstance(role, Role):
+                raise ValueError(
+                    f'mapping "{self.name}": the role of {path} is {role!r}: give a Run, Step, Bucket("name"), '
+                    "LoopTest, Shows or Makes"
+                )

@@ -1,0 +1,113 @@
+"""vLLM (V1): its engine core, by the names of its published source; see the guide for what was and was not run.
+
+``EngineCore.step`` schedules, runs the model, samples, and updates the scheduler from the output; so it is a step.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from rooflight.inference.engine_mapping import Bucket, Call, EngineMapping, Reads, Role, Step
+
+_RUNNER: Final = "model_executor.driver_worker.worker.model_runner"
+
+
+def _phase(call: Call) -> str:
+    """By the requests that are scheduled: those whose prompt is not in the cache yet are prefilled."""
+    scheduled = call.result
+    if not scheduled.num_scheduled_tokens:
+        return "idle"
+    prefilled = sum(_is_prefill(scheduled, request) for request in scheduled.num_scheduled_tokens)
+    if not prefilled:
+        return "decode"
+    return "prefill" if prefilled == len(scheduled.num_scheduled_tokens) else "mixed"
+
+
+def _is_prefill(scheduled: Any, request: str) -> bool:
+    """New requests are, those with more tokens than the last one and its draft, and those without an output yet."""
+    drafted = scheduled.scheduled_spec_decode_tokens.get(request, ())
+    if scheduled.num_scheduled_tokens[request] > 1 + len(drafted):
+        return True
+    cached = scheduled.scheduled_cached_reqs
+    if request not in cached.req_ids:
+        return True
+    is_context_phase = getattr(cached, "is_context_phase", None)
+    return bool(is_context_phase(request)) if is_context_phase is not None else False
+
+
+def _scheduled(call: Call) -> str:
+    phase = call.notes["phase"] = _phase(call)
+    return phase
+
+
+def _kv_lengths(call: Call) -> list[int] | None:
+    scheduled = call.result
+    lengths = [each.num_computed_tokens for each in scheduled.scheduled_new_reqs]
+    return [*lengths, *scheduled.scheduled_cached_reqs.num_computed_tokens] or None
+
+
+def _idle(call: Call) -> str | None:
+    """A step that found no request at all schedules nothing: it returns no outputs."""
+    return "idle" if "phase" not in call.notes and not _delivers(call) else None
+
+
+def _delivers(call: Call) -> bool:
+    return bool(call.result and call.result[0])
+
+
+def _bucket(call: Call) -> str:
+    return str(call.notes.get("phase", "decode"))
+
+
+def _tokens(call: Call) -> int:
+    """Those that are delivered: without what came after a stop."""
+    return sum(len(each.new_token_ids) for outputs in call.result.values() for each in outputs.outputs)
+
+
+def _drafts(call: Call) -> tuple[list[int], list[int]] | None:
+    """Per request with a draft: its tokens (of a tree all nodes), and those sampled without the target's own."""
+    scheduled, output = call.argument(0, "scheduler_output"), call.argument(1, "model_runner_output")
+    proposed, accepted = [], []
+    for request, draft in scheduled.scheduled_spec_decode_tokens.items():
+        place = output.req_id_to_index.get(request)
+        sampled = output.sampled_token_ids[place] if place is not None and output.sampled_token_ids else ()
+        if len(sampled) and draft:
+            proposed.append(len(draft))
+            accepted.append(len(sampled) - 1)
+    return (proposed, accepted) if proposed else None
+
+
+_STEP: Final = Step(after=Reads(phase=_idle))
+_METHODS: Final[dict[str, Role]] = {
+    "step_fn|step": _STEP,
+    "scheduler.schedule": Bucket("schedule", after=Reads(phase=_scheduled, kv_lengths=_kv_lengths)),
+    "scheduler.get_grammar_bitmask": Bucket("grammar", optional=True),
+    "scheduler.update_from_output": Bucket("postproc", before=Reads(drafts=_drafts), after=Reads(tokens=_tokens)),
+    "model_executor.execute_model": Bucket(_bucket),
+    "model_executor.sample_tokens": Bucket("sampler", optional=True),
+    f"{_RUNNER}._prepare_inputs": Bucket("inputs", optional=True),
+    f"{_RUNNER}._sample": Bucket("sampler", optional=True),
+    f"{_RUNNER}.propose_draft_token_ids": Bucket("draft", optional=True),
+    f"{_RUNNER}._bookkeeping_sync": Bucket("postproc", optional=True),
+}
+_ABOUT: Final = (
+    "vLLM's engine core runs in another process unless VLLM_ENABLE_V1_MULTIPROCESSING=0 is set before vllm is imported"
+)
+
+VLLM_CORE: Final = EngineMapping(
+    name="vllm core", methods=_METHODS, classes=("vllm.v1.engine.core.EngineCore",), about="vLLM's EngineCore"
+)
+VLLM: Final = EngineMapping(
+    name="vllm engine",
+    methods=_METHODS,
+    classes=("vllm.v1.engine.llm_engine.LLMEngine",),
+    at="engine_core.engine_core",
+    about=_ABOUT,
+)
+VLLM_LLM: Final = EngineMapping(
+    name="vllm",
+    methods=_METHODS,
+    classes=("vllm.entrypoints.llm.LLM",),
+    at="llm_engine.engine_core.engine_core",
+    about=_ABOUT,
+)

@@ -1,0 +1,295 @@
+"""attach_engine on generate of transformers, as it is installed: the same tokens as without, and steps, tokens, KV
+lengths, drafts and buckets against what was generated."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+from fake_device import FakeDevice
+
+_LLAMA = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+          "num_key_value_heads": 2, "intermediate_size": 48, "max_position_embeddings": 128, "bos_token_id": 1,
+          "eos_token_id": 2, "pad_token_id": 0}  # fmt: skip
+_GPT2 = {"vocab_size": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128, "bos_token_id": 1,
+         "eos_token_id": 2, "pad_token_id": 0}  # fmt: skip
+_IDS = torch.randint(3, 64, (2, 6), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """More make such small operations slow, where other programs run beside."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def build(family: str = "llama", seed: int = 0, **changes: object):
+    torch.manual_seed(seed)
+    config = transformers.AutoConfig.for_model(family, **((_LLAMA if family == "llama" else _GPT2) | changes))
+    return transformers.AutoModelForCausalLM.from_config(config).eval()
+
+
+def generated(model, ids=_IDS, **settings):
+    torch.manual_seed(3)
+    settings = {"max_new_tokens": 8, "do_sample": False} | settings
+    return model.generate(ids, **settings)
+
+
+def kept(prof) -> dict[str, list[int]]:
+    return {name: column.tolist() for name, column in prof.results.samples.columns().items()}
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampling"])
+def test_greedy_and_sampling_by_hand(make, family, sampled):
+    bench = make()
+    prof, model = bench.profiler, build(family)
+    before, hooks = set(vars(model)), len(model._forward_hooks)
+    settings = {"do_sample": sampled, "eos_token_id": None, "temperature": 0.7} if sampled else {"eos_token_id": None}
+    plain = generated(model, **settings)
+    prof.attach_engine(model)
+    assert torch.equal(generated(model, **settings), plain)
+    prof.detach()
+    assert set(vars(model)) == before
+    assert len(model._forward_hooks) == hooks
+    summary = bench.summary()
+    (run,) = summary["runs"]
+    assert (run["meta"]["label"], run["meta"]["bsz"]) == ("generate", 2)
+    assert (run["stats"]["steps"], run["stats"]["tokens_total"]) == (7, 14)  # the first token is the prefill's
+    assert (run["other_phases"]["prefill"]["steps"], run["other_phases"]["prefill"]["tokens_total"]) == (1, 2)
+    assert prof.results.samples.lengths().tolist() == [0, *range(6, 13)]
+    calls = {row["name"]: row["calls_per_step"] for row in summary["buckets"]["engine"]}
+    assert calls == {"inputs": 1, "decode": 1, "sampler": 1, "postproc": 2, "(unattributed)": None}
+    prefill = next(
+        split for split in summary["bucket_splits"] if (split["domain"], split["kv_bin"]) == ("engine", "prefill")
+    )
+    assert set(prefill["buckets_avg_ms"]) <= {"prefill", "inputs", "sampler", "postproc"}
+    assert not summary["problems"]
+
+
+def test_sequences_that_are_finished_get_no_tokens(make):
+    bench = make()
+    prof, model = bench.profiler, build()
+    free = generated(model, eos_token_id=None)[:, 6:]
+    end = int(next(token for token in free[0] if token not in free[1]))  # the first sequence ends there
+    model.generation_config.eos_token_id = end
+    plain = generated(model)
+    prof.attach_engine(model)
+    assert torch.equal(generated(model), plain)
+    length = free[0].tolist().index(end) + 1
+    steps = plain.shape[1] - 6
+    assert kept(prof)["tokens"] == [2] * length + [1] * (steps - length)
+
+
+def test_tokens_of_sequences_on_a_device_are_counted_there():
+    """As ``test_sequences_that_are_finished_get_no_tokens``, on tensors that are said to be on a device."""
+    from types import SimpleNamespace
+
+    from rooflight.inference.engine_generate import _count
+
+    told = []
+    steps = SimpleNamespace(state={}, measures=True, profiler=SimpleNamespace(set_step_tokens=told.append))
+    for done in ([False, False, True], [False, True, False], [True, False, False]):
+        _count(steps, torch.tensor(done, device="meta"), [object()])
+    assert [each.device.type for each in told] == ["meta"] * 3
+    assert [each.shape for each in told] == [()] * 3
+
+
+def test_several_sequences_of_a_prompt_and_a_prompt_of_embeddings(make):
+    bench = make()
+    prof, model = bench.profiler, build()
+    settings = {"do_sample": True, "num_return_sequences": 3, "eos_token_id": None}
+    plain = generated(model, **settings)
+    embeds = model.get_input_embeddings()(_IDS)
+    of_embeds = generated(model, None, inputs_embeds=embeds, eos_token_id=None)
+    prof.attach_engine(model)
+    assert torch.equal(generated(model, **settings), plain)
+    assert torch.equal(generated(model, None, inputs_embeds=embeds, eos_token_id=None), of_embeds)
+    first, second = bench.summary()["runs"]
+    assert (first["meta"]["bsz"], first["stats"]["tokens_total"]) == (6, 42)
+    assert (second["meta"]["bsz"], second["stats"]["tokens_total"]) == (2, 14)
+    assert prof.results.samples.lengths().tolist() == [0, *range(6, 13)] * 2
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"use_cache": False},
+        {"cache_implementation": "static"},
+        {"prefill_chunk_size": 4},
+        {"return_dict_in_generate": True, "output_scores": True},
+        {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2},
+        {"num_beams": 3},
+        {"stopping_criteria": [lambda ids, scores: torch.zeros(len(ids), dtype=torch.bool)]},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_other_ways_to_generate_give_the_same_with_hooks(make, settings):
+    bench = make()
+    prof, model = bench.profiler, build()
+    plain = generated(model, **settings)
+    prof.attach_engine(model)
+    with torch.inference_mode():
+        found = generated(model, **settings)
+    if "return_dict_in_generate" in settings:
+        assert len(found.scores) == len(plain.scores)
+        assert all(torch.equal(*pair) for pair in zip(found.scores, plain.scores, strict=True))
+        found, plain = found.sequences, plain.sequences
+    assert torch.equal(found, plain)
+    summary = bench.summary()
+    assert summary["stats"]["steps"] == 7
+    assert summary["other_phases"]["prefill"]["steps"] == 1
+    if "num_beams" in settings:  # which tokens stay is known at the end
+        assert summary["runs"][0]["meta"]["bsz"] == 6
+        assert summary["stats"]["tokens_total"] is None
+    else:
+        assert summary["stats"]["tokens_total"] == 14
+    known = prof.results.samples.lengths().tolist()
+    assert known[1:] == list(range(6, 13)) or "use_cache" in settings
+
+
+def assisted(make, model, ids=_IDS[:1], **settings):
+    """Generate with and without hooks: the summary, and the number of new tokens."""
+    bench = make()
+    prof = bench.profiler
+    settings = {"eos_token_id": None, "max_new_tokens": 24} | settings
+    plain = generated(model, ids, **settings)
+    prof.attach_engine(model)
+    assert torch.equal(generated(model, ids, **settings), plain)
+    prof.detach()
+    summary = bench.summary()
+    assert not summary["problems"]
+    return prof, summary, plain.shape[1] - ids.shape[1]
+
+
+def test_a_draft_that_is_the_target_is_accepted_whole(make):
+    model, draft = build(), build()
+    draft.generation_config.num_assistant_tokens = 4
+    draft.generation_config.num_assistant_tokens_schedule = "constant"
+    draft.generation_config.assistant_confidence_threshold = 0
+    prof, summary, new = assisted(make, model, assistant_model=draft, max_new_tokens=20)
+    assert new == 20
+    assert (prof.results.rounds.proposed, prof.results.rounds.accepted) == (16, 16)
+    assert kept(prof)["tokens"] == [5] * 4  # four of the draft and one of the target
+    assert prof.results.samples.lengths().tolist() == [0, 10, 15, 20]  # the prompt's 6, then all but the last token
+    assert (summary["stats"]["steps"], summary["other_phases"]["prefill"]["steps"]) == (3, 1)
+
+
+@pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "rejection sampling"])
+def test_a_draft_that_differs_is_accepted_in_part(make, sampled):
+    model, draft = build(), build(seed=1, num_hidden_layers=1)
+    draft.lm_head.weight.data.copy_(model.lm_head.weight)
+    prof, summary, new = assisted(make, model, assistant_model=draft, do_sample=sampled)
+    rounds = prof.results.rounds
+    tokens = kept(prof)["tokens"]
+    assert sum(tokens) == new == 24
+    assert rounds.accepted == new - len(tokens)  # each round adds one of the target
+    assert 0 <= rounds.accepted <= rounds.proposed
+    names = {row["name"] for row in summary["buckets"]["engine"]}
+    assert {"inputs", "draft", "verify", "sampler", "postproc"} <= names
+    assert "decode" not in names
+    calls = {row["name"]: row["calls_per_step"] for row in summary["buckets"]["engine"]}
+    assert (calls["draft"], calls["verify"], calls["sampler"]) == (1, 1, 1)
+
+
+def test_drafts_of_the_prompt_and_of_the_models_own_first_layers(make):
+    model = build(num_hidden_layers=3)
+    repeated = _IDS[:1].repeat(1, 3)
+    prof, summary, new = assisted(make, model, repeated, prompt_lookup_num_tokens=3)
+    assert sum(kept(prof)["tokens"]) == new == prof.results.rounds.accepted + len(kept(prof)["tokens"])
+    prof, summary, new = assisted(make, model, assistant_early_exit=1)
+    assert sum(kept(prof)["tokens"]) == new
+    assert len(summary["runs"]) == 1
+    calls = {row["name"]: row["calls_per_step"] for row in summary["buckets"]["engine"]}
+    assert (calls["draft"], calls["verify"], calls["inputs"]) == (1, 1, 1)  # not those of the draft's own loop
+    assert "decode" not in calls
+
+
+def test_a_draft_that_is_attached_too_makes_no_steps_in_steps_of_the_target(make):
+    bench = make()
+    prof, model, draft = bench.profiler, build(), build()
+    plain = generated(model, _IDS[:1], assistant_model=draft, eos_token_id=None)
+    prof.attach_engine(model)
+    prof.attach_engine(draft)
+    assert torch.equal(generated(model, _IDS[:1], assistant_model=draft, eos_token_id=None), plain)
+    summary = bench.summary()
+    (run,) = summary["runs"]
+    tokens = run["stats"]["tokens_total"] + run["other_phases"]["prefill"]["tokens_total"]
+    assert tokens == 8
+
+
+def test_models_and_engines_attached_together_share_steps(make):
+    bench = make()
+    prof, model = bench.profiler, build()
+    plain = generated(model)
+    prof.attach_model(model)
+    prof.attach_engine(model)
+    assert torch.equal(generated(model), plain)
+    summary = bench.summary()
+    calls = {row["name"]: row["calls_per_step"] for row in summary["buckets"]["model"]}
+    assert (calls["lm_head"], calls["attn.compute"]) == (1, 2)
+    prof.detach()
+    assert torch.equal(generated(model), plain)
+    assert prof.results.totals.steps == summary["stats"]["steps"]
+
+
+class _Stops(transformers.LogitsProcessor):
+    def __init__(self, at):
+        self.at, self.calls = at, 0
+
+    def __call__(self, ids, scores):
+        self.calls += 1
+        if self.calls == self.at:
+            raise KeyboardInterrupt if self.at == 3 else RuntimeError("bad token")
+        return scores
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_an_exception_ends_step_and_run_and_the_next_call_is_measured(make, at):
+    bench = make()
+    prof, model = bench.profiler, build()
+    plain = generated(model)
+    prof.attach_engine(model)
+    with pytest.raises(KeyboardInterrupt if at == 3 else RuntimeError):
+        generated(model, logits_processor=[_Stops(at)])
+    assert not prof.in_run
+    assert not prof.in_step
+    assert torch.equal(generated(model), plain)
+    summary = bench.summary()
+    first, second = summary["runs"]
+    assert first["stats"]["steps"] + first["other_phases"]["prefill"]["steps"] == at
+    assert first["meta"]["steps_raised"] == 1
+    assert second["stats"]["steps"] == 7
+    prof.detach()
+    assert "generate" not in vars(model)
+
+
+def test_calls_outside_of_generate_are_not_touched(make):
+    bench = make()
+    prof, model = bench.profiler, build()
+    plain = model(_IDS).logits
+    prof.attach_engine(model)
+    assert torch.equal(model(_IDS).logits, plain)
+    assert not prof.problems.counts
+    assert not prof.results.runs
+
+
+def test_nothing_waits_for_the_device(make):
+    device = FakeDevice()
+    bench = make(device, strict_sync=False)
+    prof, model = bench.profiler, build()
+    prof.attach_engine(model)
+    prof.begin_run()
+    generated(model)
+    waits = device.syncs
+    assert waits == 0
+    device.finish()
+    prof.end_run()
+    assert prof.results.totals.steps == 7
+
+
+def test_what_is_no_model_of_transformers_cannot_generate(make):
+    with pytest.raises(ValueError, match='mapping "transformers generate": Linear has no method generate'):
+        make().profiler.attach_engine(torch.nn.Linear(2, 2), "transformers generate")
