@@ -171,7 +171,7 @@ def test_a_draft_that_is_the_target_is_accepted_whole(make):
     draft.generation_config.assistant_confidence_threshold = 0
     prof, summary, new = assisted(make, model, assistant_model=draft, max_new_tokens=20)
     assert new == 20
-    assert (prof.results.rounds.proposed, prof.results.rounds.accepted) == (16, 16)
+    assert (summary["speculative"]["proposed"], summary["speculative"]["accepted"]) == (16, 16)
     assert kept(prof)["tokens"] == [5] * 4  # four of the draft and one of the target
     assert prof.results.samples.lengths().tolist() == [0, 10, 15, 20]  # the prompt's 6, then all but the last token
     assert (summary["stats"]["steps"], summary["other_phases"]["prefill"]["steps"]) == (3, 1)
@@ -182,11 +182,11 @@ def test_a_draft_that_differs_is_accepted_in_part(make, sampled):
     model, draft = build(), build(seed=1, num_hidden_layers=1)
     draft.lm_head.weight.data.copy_(model.lm_head.weight)
     prof, summary, new = assisted(make, model, assistant_model=draft, do_sample=sampled)
-    rounds = prof.results.rounds
+    rounds = summary["speculative"]
     tokens = kept(prof)["tokens"]
     assert sum(tokens) == new == 24
-    assert rounds.accepted == new - len(tokens)  # each round adds one of the target
-    assert 0 <= rounds.accepted <= rounds.proposed
+    assert rounds["accepted"] == new - len(tokens)  # each round adds one of the target
+    assert 0 <= rounds["accepted"] <= rounds["proposed"]
     names = {row["name"] for row in summary["buckets"]["engine"]}
     assert {"inputs", "draft", "verify", "sampler", "postproc"} <= names
     assert "decode" not in names
@@ -198,7 +198,7 @@ def test_drafts_of_the_prompt_and_of_the_models_own_first_layers(make):
     model = build(num_hidden_layers=3)
     repeated = _IDS[:1].repeat(1, 3)
     prof, summary, new = assisted(make, model, repeated, prompt_lookup_num_tokens=3)
-    assert sum(kept(prof)["tokens"]) == new == prof.results.rounds.accepted + len(kept(prof)["tokens"])
+    assert sum(kept(prof)["tokens"]) == new == summary["speculative"]["accepted"] + len(kept(prof)["tokens"])
     prof, summary, new = assisted(make, model, assistant_early_exit=1)
     assert sum(kept(prof)["tokens"]) == new
     assert len(summary["runs"]) == 1

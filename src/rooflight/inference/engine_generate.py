@@ -20,6 +20,7 @@ from rooflight.inference.engine_mapping import Bucket, Call, EngineMapping, Make
 if TYPE_CHECKING:
     from rooflight.inference.engine_steps import EngineSteps
 
+_GENERATING: Final = "generating"
 _DRAFTING: Final = "drafting"
 _ASSISTED: Final = "assisted"
 _PREFILLED: Final = "prefilled, and no token chosen yet"
@@ -34,14 +35,14 @@ _AT_ONCE: Final = {"MaxLengthCriteria", "MaxTimeCriteria"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _InLoop(Role):
-    """A method of the loop. While a draft is made, it is the draft's, and is not timed."""
+    """A method that ``generate`` calls. While a draft is made, it is the draft's, and is not timed."""
 
     def enter(self, steps: EngineSteps, call: Call) -> None:
-        if _DRAFTING not in steps.state:
+        if _GENERATING in steps.state and _DRAFTING not in steps.state:
             self.begin(steps, call)
 
     def leave(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:
-        if _DRAFTING not in steps.state:
+        if _GENERATING in steps.state and _DRAFTING not in steps.state:
             self.end(steps, call, raised=raised)
 
     def begin(self, steps: EngineSteps, call: Call) -> None:
@@ -130,16 +131,16 @@ class _Stopping(_InLoop):
     """Makes the list of stopping criteria, which is called when tokens are chosen: ours is told of each call."""
 
     def end(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:
-        if not raised and steps.in_run:
+        if not raised:
             call.result = _watched(call.result, steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Candidates(Role):
+class _Candidates(_InLoop):
     """Makes the candidate generator of assisted generation."""
 
-    def leave(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:
-        if not raised and _DRAFTING not in steps.state:
+    def end(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:
+        if not raised:
             steps.state[_ASSISTED] = True
             steps.attach_part(call.result, _GENERATOR)
 
@@ -163,7 +164,7 @@ class _Cache(_InLoop):
 
     def end(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:
         cache = (call.argument(1, "model_kwargs") or {}).get("past_key_values")
-        if not raised and cache is not None and steps.in_run:
+        if not raised and cache is not None:
             steps.attach_part(cache, _KV_CACHE)
 
 
@@ -229,6 +230,7 @@ class _Generate(Run):
     def enter(self, steps: EngineSteps, call: Call) -> None:
         if _DRAFTING not in steps.state:
             Run.enter(self, steps, call)
+            steps.state[_GENERATING] = True
             steps.state[_BEAMS] = _setting(call, "num_beams") > 1
 
     def leave(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:

@@ -77,7 +77,7 @@ class EngineSteps:
         self.thread = get_ident()
         self.notes.clear()
         self.profiler.step_timing_ctx().__enter__()
-        self.set_phase(DECODE)  # the first step counts calls of buckets from its begin, whatever its phase
+        self.phase = DECODE
 
     def begin_own_step(self, phase: str) -> bool:
         """Begin a step of a phase if there is a run but no step. Returns whether it began."""
