@@ -108,7 +108,7 @@ def test_exceptions_pass_and_end_step_and_run(bench):
     with pytest.raises(RuntimeError, match="out of memory"):
         engine.serve(20)
     assert not prof.in_run
-    assert not prof.in_step
+    assert not prof.step.is_open
     engine.serve(1)
     summary = bench.summary()
     assert [run["stats"]["steps"] for run in summary["runs"]] == [14, 1]
@@ -619,7 +619,7 @@ def test_detach_inside_a_step_ends_it(bench):
 
     inner.choose = choose
     assert engine.serve(2) == [[7, 7]] * 2
-    assert not prof.in_step
+    assert not prof.step.is_open
     assert not prof.in_run
     assert prof.results.totals.steps == 1
 

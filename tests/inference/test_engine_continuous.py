@@ -3,6 +3,8 @@ mixed and decode steps."""
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 import transformers
@@ -37,6 +39,15 @@ def model():
 
 def tokens_of(results) -> list[list[int]]:
     return [each.generated_tokens for each in results.values()]
+
+
+def result_of(manager, name):
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        found = manager.get_result(request_id=name, timeout=1)
+        if found is not None:
+            return found
+    raise AssertionError(f"no result of {name}")
 
 
 def batch(model, **changes: object):
@@ -121,10 +132,7 @@ def test_a_manager_that_waits_for_requests(make, model):
     try:
         for prompt in _PROMPTS:
             name = manager.add_request(prompt, max_new_tokens=4)
-            found = None
-            while found is None:
-                found = manager.get_result(request_id=name, timeout=1)
-            assert len(found.generated_tokens) == 4
+            assert len(result_of(manager, name).generated_tokens) == 4
     finally:
         manager.stop(block=True)
     prof.detach()
@@ -146,13 +154,13 @@ def test_requests_that_are_cancelled_end(make, model):
     manager.start()
     try:
         long = manager.add_request(_PROMPTS[0], max_new_tokens=100)
-        while not prof.results.samples.steps and prof.unsaved_steps < 3:
-            pass
+        until = time.monotonic() + 30
+        while prof.unsaved_steps < 3:
+            assert time.monotonic() < until
+            time.sleep(0.01)
         manager.cancel_request(long)
         name = manager.add_request(_PROMPTS[1], max_new_tokens=2)
-        found = None
-        while found is None:
-            found = manager.get_result(request_id=name, timeout=1)
+        result_of(manager, name)
     finally:
         manager.stop(block=True)
     assert prof.requests.unfinished == 0

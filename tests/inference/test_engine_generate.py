@@ -255,7 +255,7 @@ def test_an_exception_ends_step_and_run_and_the_next_call_is_measured(make, at):
     with pytest.raises(KeyboardInterrupt if at == 3 else RuntimeError):
         generated(model, logits_processor=[_Stops(at)])
     assert not prof.in_run
-    assert not prof.in_step
+    assert not prof.step.is_open
     assert torch.equal(generated(model), plain)
     summary = bench.summary()
     first, second = summary["runs"]

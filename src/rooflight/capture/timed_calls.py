@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _NAME: Final = "_compiled_call_impl"
 
+Around = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+
 
 class Measuring(Protocol):
     """What says whether timers are to be opened."""
@@ -91,6 +93,24 @@ class _Timed:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
+
+
+class _Watched(_Timed):
+    __slots__ = ("around",)
+
+    def __init__(self, module: nn.Module, around: Around) -> None:
+        super().__init__(module, "")
+        self.around = around
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.around(self.inner, args, kwargs)
+
+
+def watch_calls(module: nn.Module, around: Around) -> TimedCall:
+    """Have ``around(call, args, kwargs)`` call a module by ``call``, and return its output, until it is removed."""
+    watched = _Watched(module, around)
+    vars(module)[_NAME] = watched
+    return TimedCall(module, watched)
 
 
 def compiled_code(module: Any) -> Callable[..., Any] | None:

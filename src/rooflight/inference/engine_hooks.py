@@ -205,23 +205,37 @@ def _remove(hooks: list[Any]) -> None:
 def _hook(method: _Method, steps: EngineSteps) -> Any:
     torch = sys.modules.get("torch")
     if method.name == "forward" and torch is not None and isinstance(method.owner, torch.nn.Module):
-        from rooflight.inference.module_calls import ForwardHook  # loads torch
+        from rooflight.capture.timed_calls import watch_calls
 
-        return ForwardHook(method.owner, _Timed(method, steps))
+        owner, timed = _reference(method.owner), _Timed(method, steps)
+        return watch_calls(method.owner, lambda call, args, kwargs: timed(owner(), call, args, kwargs))
     return MethodHook(method, steps)
 
 
 class _Timed:
-    """Calls of one method: what is done before and after. Never raises."""
+    """Calls of one method, and what its role does before and after. A role's errors are problems, and go no further."""
 
     def __init__(self, method: _Method, steps: EngineSteps) -> None:
         self._role, self._steps = method.role, steps
         self._path = method.path
-        self.in_any_thread = method.role.in_any_thread
+        self._in_any_thread = method.role.in_any_thread
+
+    def __call__(self, owner: Any, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.passes():
+            return method(*args, **kwargs)
+        call = self.begin(owner, args, kwargs)
+        try:
+            self.enter(call)
+            call.result = method(*args, **kwargs)
+        except BaseException:
+            self.leave(call, raised=True)
+            raise
+        self.leave(call, raised=False)
+        return call.result
 
     def passes(self) -> bool:
         """Whether this call is not to be timed: another thread has the run or step."""
-        if self._steps.elsewhere and not self.in_any_thread:
+        if self._steps.elsewhere and not self._in_any_thread:
             self._steps.profiler.problems.note(
                 f"attach_engine: {self._path} was called in another thread than the open run's: it was not timed there"
             )
@@ -269,22 +283,16 @@ class MethodHook:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The method, timed by its role."""
-        if self._removed or self._is_compiling() or self._timed.passes():
+        if self._removed or self._is_compiling():
             return self._call(*args, **kwargs)
         if self._is_run_of_items:
             return self._items(args, kwargs)
-        call = self._timed.begin(self._owner(), args, kwargs)
-        try:
-            self._timed.enter(call)
-            call.result = self._call(*args, **kwargs)
-        except BaseException:
-            self._timed.leave(call, raised=True)
-            raise
-        self._timed.leave(call, raised=False)
-        return call.result
+        return self._timed(self._owner(), self._call, args, kwargs)
 
     def _items(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A generator that is a run: from when its first item is asked for to its end."""
+        if self._timed.passes():
+            return (yield from self._call(*args, **kwargs))
         call = self._timed.begin(self._owner(), args, kwargs)
         raised = True
         try:

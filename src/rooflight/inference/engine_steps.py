@@ -70,7 +70,7 @@ class EngineSteps:
         """Begin a step. In one that the program has opened, nothing begins."""
         if self._in_step:
             return
-        if self.profiler.in_step:
+        if self.profiler.step.is_open:
             self.profiler.problems.note("attach_engine: an engine's step was inside another: only that one is measured")
             return
         self._in_step = True
@@ -81,7 +81,7 @@ class EngineSteps:
 
     def begin_own_step(self, phase: str) -> bool:
         """Begin a step of a phase if there is a run but no step. Returns whether it began."""
-        if self._in_step or self.profiler.in_step or not self.profiler.in_run:
+        if self._in_step or self.profiler.step.is_open or not self.profiler.in_run:
             return False
         self.begin_step()
         self.set_phase(phase)
@@ -102,13 +102,13 @@ class EngineSteps:
     @property
     def measures(self) -> bool:
         """Whether a step that was begun here is measured."""
-        return self._in_step and self.profiler.measuring
+        return self._in_step and self.profiler.step.measuring
 
     # -- buckets -------------------------------------------------------------------------------------------------------
 
     def open(self, name: str | None, key: object) -> None:
         """Open a bucket until ``close(key)``, or the end of the step."""
-        if name and self.profiler.measuring:
+        if name and self.profiler.step.measuring:
             timer = self.profiler.cpu_bucket_timer(f"engine.{name}")
             timer.__enter__()
             self._timers.append((key, timer))

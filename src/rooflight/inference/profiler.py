@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rooflight.inference.attaching import Attaching
 from rooflight.inference.bucket_bounds import RecordedBounds
 from rooflight.inference.config import Domain, ProfilerConfig, given_in
 from rooflight.inference.kv_length import LengthBins, token_count
@@ -37,9 +38,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from rooflight.devices.spec import DeviceSpec
-    from rooflight.inference.engine_hooks import EngineHooks
-    from rooflight.inference.engine_mapping import EngineMapping
-    from rooflight.inference.model_hooks import ModelHooks
     from rooflight.inference.step_recorder import StepRecorder
     from rooflight.inference.step_spans import StepSpans
     from rooflight.inference.workload_data import WorkloadData
@@ -47,7 +45,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("rooflight")
 
 
-class Profiler:
+class Profiler(Attaching):
     """Measures steps as ``args`` say: a ``ProfilerConfig``, a namespace or a mapping (``ProfilerConfig.from_args``).
 
     ``device``: ``"cuda"`` times steps with CUDA events, ``"cpu"`` with the host's clock; None decides at each
@@ -107,8 +105,6 @@ class Profiler:
         objectives = Objectives(self.cfg.slo_ttft_ms, self.cfg.slo_tpot_ms, self.cfg.slo_e2e_ms)
         self.requests = Requests(clock, objectives, self.problems)
         self._saved_steps = 0
-        self._hooks: ModelHooks | None = None
-        self._engines: EngineHooks | None = None
         if not self.disabled:
             if self.cfg.run_name and self.run_name != self.cfg.run_name:
                 _log.warning("rooflight: the folder of run %r is called %r", self.cfg.run_name, self.run_name)
@@ -261,53 +257,10 @@ class Profiler:
 
     # -- hooks --------------------------------------------------------------------------------------------------------
 
-    def attach_model(self, model: Any, use_gated_lora: bool = False) -> None:
-        """Open buckets around the modules of a model, by the names that transformers gives them, until ``detach()``.
-
-        Several models can be attached, as a target and its draft. ``use_gated_lora``: time LoRA adapters apart, in
-        ``<bucket>.lora``. Raises ValueError if this is no ``torch.nn.Module`` or is attached already. Without
-        ``model_profiling`` nothing is put into the model.
-        """
-        if self.disabled or not self.cfg.model_profiling:
-            return
-        if self._hooks is None:
-            from rooflight.inference.model_hooks import ModelHooks  # loads torch
-
-            self._hooks = ModelHooks(self)
-        self._hooks.attach(model, lora=use_gated_lora)
-
-    def attach_engine(self, engine: Any, mapping: EngineMapping | str | None = None) -> None:
-        """Make runs, steps, buckets and facts of steps of the calls of an engine's methods, until ``detach()``.
-        ``mapping``: an ``EngineMapping``, the name of one, or None for that of the engine's class. Raises ValueError if
-        there is none, if methods are missing or cannot be timed, and for an engine that is attached already.
-        """
-        if self.disabled:
-            return
-        from rooflight.inference.engine_hooks import EngineHooks
-
-        self._engines = self._engines or EngineHooks(self)
-        self._engines.attach(engine, mapping)
-
-    def detach(self) -> None:
-        """Leave every attached model and engine as it was before. Does nothing if there is none."""
-        for hooks in (self._hooks, self._engines):
-            if hooks is not None:
-                hooks.detach()
-
     @property
     def in_run(self) -> bool:
         """Whether a run is open, a warm-up run or a measured one."""
-        return self._run is not None or self._warming_up
-
-    @property
-    def in_step(self) -> bool:
-        """Whether a step is open, measured or not."""
-        return self._depth > 0
-
-    @property
-    def measuring(self) -> bool:
-        """Whether a step is open that is measured."""
-        return self._measuring
+        return self.step.run is not None or self._warming_up
 
     def in_bucket(self, name: str) -> bool:
         """Whether the bucket of the model that was opened last in the open step, and is still open, is ``name``."""
@@ -349,7 +302,7 @@ class Profiler:
 
     def has_attached(self, model: Any) -> bool:
         """Whether a model's buckets are opened by this profiler."""
-        return self._hooks is not None and self._hooks.has(model)
+        return self._models is not None and self._models.has(model)
 
     # -- results ------------------------------------------------------------------------------------------------------
 
