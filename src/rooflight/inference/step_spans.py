@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -83,23 +83,28 @@ class StepSpans:
                     yield _event(number, name, begin + opened, begin + closed)
 
 
-def spans(timer: BucketLog, domain: Domain, found: Found) -> Iterable[Span]:
-    """When each bucket of a domain was open, from the begin of a step on, properly nested: one that is closed before
-    another that was opened in it is two spans.
+def spans(timer: BucketLog, domain: Domain, found: Found) -> Sequence[Span]:
+    """When each bucket of a domain was open, from the begin of a step on, in the order of opening, which is also that
+    of nesting. They nest properly: a bucket that is closed before another one that was opened in it cuts that in two.
     """
     now = 0
-    opened: list[tuple[str, int]] = []
+    done: list[Span] = []
+    opened: list[int] = []  # places in done
     stretches = [(state, ns) for state, ns in found if state != OUTSIDE]
     for state, nanoseconds in (*stretches, (OUTSIDE, 0)):
         names = [] if state == OUTSIDE else [each.name for each in timer.opened(state) if each.domain == domain]
         common = 0
-        while common < min(len(names), len(opened)) and names[common] == opened[common][0]:
+        while common < min(len(names), len(opened)) and names[common] == done[opened[common]][0]:
             common += 1
-        while len(opened) > common:
-            name, since = opened.pop()
-            yield name, since, now
-        opened += [(name, now) for name in names[common:]]
+        for place in opened[common:]:
+            name, since, _ = done[place]
+            done[place] = (name, since, now)
+        del opened[common:]
+        for name in names[common:]:
+            opened.append(len(done))
+            done.append((name, now, now))
         now += nanoseconds
+    return done
 
 
 def _event(row: int, name: str, begin: int, end: int, about: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
