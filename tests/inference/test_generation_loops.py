@@ -246,6 +246,9 @@ def test_steps_of_a_plain_loop(tmp_path):
     requests = prof.requests.ended.columns()
     assert requests["tokens"].tolist() == requests["deliveries"].tolist() == [5, 5, 5]
     assert requests["prompt_tokens"].tolist() == [7, 7, 7]
+    # 2 layers * (keys, values) * 3 sequences * 2 heads * 8 numbers * 8 bytes, of 7 to 10 tokens
+    assert run.kv_cache is not None
+    assert run.kv_cache.last_bytes == 2 * 2 * 3 * 2 * 8 * 8 * 10
     assert not prof.problems.counts
 
 

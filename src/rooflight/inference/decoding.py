@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 
+from rooflight.inference.memory_use import cache_bytes
 from rooflight.inference.ragged_cache import RaggedCache
 from rooflight.inference.rejection_sampling import drawn, probabilities
 from rooflight.inference.timers import get_active_profiler
@@ -69,12 +70,12 @@ def decode(
     choose = _chooser(temperature, seed, model.device)
     prof = get_active_profiler() if profiler is None else profiler
     batch, prompt = prompt_ids.shape
-    forward = _forward(model, batch, prompt + new_tokens, cache)
+    cached = _CachedModel(model, batch, prompt + new_tokens, cache)
     requests = BatchRequests(prof, batch, prompt, new_tokens)
     begun = time.perf_counter()
     with prefill_step(prof, batch):
         with prof.cpu_bucket_timer("prefill"):
-            logits = forward(prompt_ids, 0)[:, -1]
+            logits = cached.logits(prompt_ids, 0)
         with prof.cpu_bucket_timer("sampler"):
             latest = choose(logits)
     wait_for(model.device)
@@ -84,11 +85,13 @@ def decode(
     told = on_step or _silent
     told(1, new_tokens)
     for number in range(1, new_tokens):
+        held = cache_bytes(cached.cache)
         with prof.step_timing_ctx():
             prof.set_step_seq_len(prompt + number - 1)
             prof.set_step_tokens(batch)
+            prof.set_step_kv_cache(held)
             with prof.cpu_bucket_timer("decode"):
-                logits = forward(latest[:, None], prompt + number - 1)[:, -1]
+                logits = cached.logits(latest[:, None], prompt + number - 1)
             with prof.cpu_bucket_timer("sampler"):
                 latest = choose(logits)
             tokens.append(latest)
@@ -172,34 +175,38 @@ def _chooser(temperature: float, seed: int, device: torch.device) -> Callable[[T
     return lambda logits: drawn(probabilities(logits, temperature), generator)
 
 
-def _forward(model: PreTrainedModel, batch: int, capacity: int, cache: str) -> Callable[[Tensor, int], Tensor]:
-    """A pass over tokens [batch, n] of which so many are cached: logits [batch, 1, vocabulary] of the last."""
-    last = last_logits(model)
-    if cache == "ragged":
-        ragged = RaggedCache(model, batch=batch, capacity=capacity)
+class _CachedModel:
+    """A model and its KV cache."""
 
-        def into_slots(ids: Tensor, cached: int) -> Tensor:
-            arguments = ragged.arguments([cached] * batch, ids.shape[1])
-            return model(input_ids=ids, **arguments, **last).logits  # type: ignore[no-any-return]
+    def __init__(self, model: PreTrainedModel, batch: int, capacity: int, kind: str) -> None:
+        if kind not in CACHES:
+            raise ValueError(f'cache "{kind}": give one of {", ".join(CACHES)}')
+        self._model = model
+        self._last = last_logits(model)
+        self._ragged = RaggedCache(model, batch=batch, capacity=capacity) if kind == "ragged" else None
+        self._held: dict[str, Any] = {}
+        if kind == "static":
+            from transformers import StaticCache
 
-        return into_slots
-    if cache not in CACHES:
-        raise ValueError(f'cache "{cache}": give one of {", ".join(CACHES)}')
-    held: dict[str, Any] = {}
-    if cache == "static":
-        from transformers import StaticCache
+            self._held["past_key_values"] = StaticCache(config=model.config, max_cache_len=capacity)
 
-        held["past_key_values"] = StaticCache(config=model.config, max_cache_len=capacity)
+    @property
+    def cache(self) -> Any:
+        """What holds keys and values."""
+        return self._held if self._ragged is None else self._ragged.tensors
 
-    def into_cache(ids: Tensor, _cached: int) -> Tensor:
-        output = model(input_ids=ids, use_cache=True, **held, **last)
+    def logits(self, ids: Tensor, cached: int) -> Tensor:
+        """A pass over tokens [batch, n] after so many cached ones: logits [batch, vocabulary] of the last."""
+        model, held = self._model, self._held
+        if self._ragged is not None:
+            arguments = self._ragged.arguments([cached] * len(ids), ids.shape[1])
+            return model(input_ids=ids, **arguments, **self._last).logits[:, -1]  # type: ignore[no-any-return]
+        output = model(input_ids=ids, use_cache=True, **held, **self._last)
         name = "cache_params" if "cache_params" in output else "past_key_values"
         if output.get(name) is None:
             raise ValueError(f"{type(model).__name__} keeps no cache: it does not decode")
         held[name] = output[name]
-        return output.logits  # type: ignore[no-any-return]
-
-    return into_cache
+        return output.logits[:, -1]  # type: ignore[no-any-return]
 
 
 def _silent(_tokens: int, _of: int) -> None:

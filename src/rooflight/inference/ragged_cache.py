@@ -107,7 +107,13 @@ class RaggedCache:
         self._dtype, self._device = model.dtype, model.device
         self._windows = _windows(config)
         self._slots = Slots(batch, capacity, model.device)
-        self._cache = Cache(layers=[RaggedLayer(self._slots) for _ in layers])
+        self._layers = [RaggedLayer(self._slots) for _ in layers]
+        self._cache = Cache(layers=[*self._layers])
+
+    @property
+    def tensors(self) -> list[Tensor | None]:
+        """Keys and values of all layers, with room for all tokens; None before the first pass."""
+        return [tensor for layer in self._layers for tensor in (layer.keys, layer.values)]
 
     def arguments(self, starts: Sequence[int], queries: int) -> dict[str, Any]:
         """Arguments of a pass over the next ``queries`` tokens of each sequence, of which ``starts`` are cached."""

@@ -25,6 +25,7 @@ from rooflight.inference.decoding import (
     prefill_step,
     wait_for,
 )
+from rooflight.inference.memory_use import cache_bytes
 from rooflight.inference.ragged_cache import RaggedCache
 from rooflight.inference.rejection_sampling import (
     accept_greedy,
@@ -103,9 +104,11 @@ def speculative_decode(
     told = on_step or (lambda _tokens, _of: None)
     told(1, new_tokens)
     steps = []
+    held = cache_bytes(loop.caches)
     while loop.remaining:
         with prof.step_timing_ctx():
             prof.set_step_seq_len(loop.cached)
+            prof.set_step_kv_cache(held)
             counts = loop.step(prof)
             live = [row for row, tokens in enumerate(counts.tokens) if tokens]
             prof.set_step_speculation(*([each[row] for row in live] for each in (counts.proposed, counts.accepted)))
@@ -179,6 +182,11 @@ class _Loop:
     def remaining(self) -> int:
         """Tokens that the slowest sequence has still to get."""
         return self._whole - min(self._have)
+
+    @property
+    def caches(self) -> list[Any]:
+        """What holds the keys and values of both models."""
+        return [cache.tensors for cache in self._caches]
 
     @property
     def cached(self) -> list[int]:
