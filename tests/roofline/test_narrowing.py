@@ -93,6 +93,8 @@ def test_a_pointwise_op_reads_what_its_slice_needs():
     bias = torch.randn(16)
     assert moved(analyzed(lambda x, b: (x * b)[..., :4].clone(), X, bias)) == (512 + 16, 512)
     assert moved(analyzed(lambda x, b: (x * b)[:2].clone(), X, bias)) == (512 + ROW, 512)
+    expanded = analyzed(lambda x: x.expand(3, 8, 4, 16).clone()[:, ::2], X)  # half of x, three times
+    assert moved(expanded) == (1024, 3 * 1024)
     turned = analyzed(lambda x: (x.transpose(0, 1).contiguous() + 1)[0].clone(), X)
     assert moved(turned) == (512, 512)
 

@@ -380,7 +380,8 @@ class _Pass:
         whole = _reads_all(op, place, fusion)
         found = {part_of(box, base) for box in ask.boxes} if base is not None and whole else set()
         covered = union_bytes(found)
-        nbytes = max(covered, min(ask.elements, tensor.distinct) * tensor.item_bytes)
+        repeats = -(-tensor.numel // max(1, tensor.distinct))  # an expanded element stands for so many
+        nbytes = max(covered, min(-(-ask.elements // max(1, repeats)), tensor.distinct) * tensor.item_bytes)
         anywhere = nbytes if nbytes > covered else 0
         if most < tensor.nbytes and whole:  # one byte per element is enough
             return _Answer(parts=tuple(found), anywhere=anywhere, read=min(most, nbytes // tensor.item_bytes))
