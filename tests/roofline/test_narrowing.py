@@ -377,7 +377,7 @@ def _needed(program: Step, x: Tensor) -> int:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(STEPS, min_size=1, max_size=6))
 def test_no_more_is_compulsory_than_what_the_result_depends_on(steps):
     x = torch.randn(3, 4, 4)
