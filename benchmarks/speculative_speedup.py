@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -38,6 +38,7 @@ from rooflight.inference.rejection_sampling import drawn, probabilities
 PROMPT = 64
 VOCABULARY = 1024
 BAR = 0.10
+ALPHA_BATCH = 4  # alpha is of so many sequences at least: it does not depend on the batch, and needs many tokens
 SPREAD = 8  # how far apart the sequences of a batch are
 
 
@@ -193,6 +194,9 @@ def measure(rounds: int, new: int) -> dict[Setting, Pieces]:
                 one.measured_accepted += accepted
                 _, overhead_s, tested, accepted = speculative_run(prof, target, draft, setting, new, seed + 3)
                 one.overhead_s.append(overhead_s)
+                if setting.batch < ALPHA_BATCH:  # more tokens of the same distribution
+                    several = replace(setting, batch=ALPHA_BATCH)
+                    *_, tested, accepted = speculative_run(prof, target, draft, several, new, seed + 6)
                 one.tested += tested
                 one.accepted += accepted
                 for queries in (1, 2):
