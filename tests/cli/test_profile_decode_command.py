@@ -257,6 +257,35 @@ def test_an_engine_of_the_user(profile, tmp_path):
     assert found.workload is not None
     assert found.workload.target.endswith("engine.py:make_engine")
     assert found.workload.parameters == 20
+    assert "The engine opens its steps itself: " in found.workload.notes[0]
+
+
+GENERATES = """
+import torch, transformers
+
+def make_engine():
+    config = transformers.LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+                                      num_attention_heads=4, max_position_embeddings=64, pad_token_id=0,
+                                      eos_token_id=None)
+    model = transformers.LlamaForCausalLM(config).eval()
+    def run(batch, prompt_tokens, new_tokens):
+        model.generate(torch.ones(batch, prompt_tokens, dtype=torch.long), max_new_tokens=new_tokens, do_sample=False)
+    return model, run
+"""
+
+
+def test_generate_of_transformers_is_an_engine(profile, tmp_path):
+    """attach_engine knows its methods: the prefill makes the first of 5 tokens, 4 steps the others."""
+    words = engine_file(tmp_path, text=GENERATES), "--batch", 2, "--prompt", 8, "--new", 5, "--runs", 2
+    code, out, err = profile(*words, "--json", "-")
+    assert code == 0, err
+    found = msgspec.json.decode(out, type=SummaryDocument)
+    assert found.stats.steps == 2 * 4
+    assert found.stats.tokens_total == 2 * 2 * 4
+    assert "attn.compute" in found.buckets_model_avg_ms
+    assert found.workload is not None
+    assert found.workload.model_class == "LlamaForCausalLM"
+    assert not found.workload.notes
 
 
 def test_sigint_in_an_engine(profile, tmp_path):

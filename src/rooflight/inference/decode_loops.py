@@ -228,12 +228,18 @@ class EngineLoop:
         self._text, self._options = text, options
         made = made_by(function.path, function.name, makes="engine")
         self._engine, self._run = _engine_of(made, text)
+        model = self._engine if isinstance(self._engine, torch.nn.Module) else getattr(self._engine, "model", None)
+        self._model = model if isinstance(model, torch.nn.Module) else None
+        self._not_hooked = ""
 
     def attach(self, prof: Profiler) -> None:
-        """Hook its model's modules. Steps are those that it opens itself."""
-        model = getattr(self._engine, "model", None)
-        if isinstance(model, torch.nn.Module):
-            prof.attach_model(model)
+        """Hook its model's modules and its methods. Without known methods it opens its steps itself."""
+        if self._model is not None:
+            prof.attach_model(self._model)
+        try:
+            prof.attach_engine(self._engine)
+        except ValueError as error:
+            self._not_hooked = str(error)
 
     def run(self, label: str, prof: Profiler, told: OnStep) -> None:  # noqa: ARG002 - the engine's own steps
         """Run the engine once."""
@@ -246,17 +252,16 @@ class EngineLoop:
 
     def about(self) -> dict[str, Any]:
         """What is known of it."""
-        model = getattr(self._engine, "model", None)
-        found = list(model.parameters()) if isinstance(model, torch.nn.Module) else []
+        found = list(self._model.parameters()) if self._model is not None else []
         unknown = dict.fromkeys(
             ("draft", "draft_parameters", "gamma", "assumed_acceptance", "temperature", "cache", "seed")
         )
         return unknown | {
             "target": self._text,
-            "model_class": type(model if found else self._engine).__name__,
+            "model_class": type(self._engine if self._model is None else self._model).__name__,
             "parameters": sum(each.numel() for each in found) or None,
             "dtype": str(found[0].dtype).removeprefix("torch.") if found else None,
-            "notes": (),
+            "notes": (f"The engine opens its steps itself: {self._not_hooked}",) if self._not_hooked else (),
         }
 
 

@@ -91,7 +91,9 @@ def share_weights(draft: PreTrainedModel, target: PreTrainedModel) -> None:
 
 
 def check_memory(models: list[NamedConfig], *, batch: int, tokens: int, device: str, dtype: str) -> None:
-    """Raise TargetError where weights and KV caches of ``tokens`` per sequence do not fit into free memory."""
+    """Raise TargetError where weights and KV caches of ``tokens`` per sequence do not fit into free memory. While a
+    draft that is a part of its target is built, it has weights of its own.
+    """
     size = torch_dtype(dtype).itemsize
     needed = 0
     for each in models:
