@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from ast import literal_eval
+from functools import cache
 from typing import Any, Final
 
 from rooflight.inference.engine_mapping import Bucket, Call, EngineMapping, Reads, Role, Step
@@ -64,7 +66,7 @@ def _tokens(call: Call) -> int:
     return sum(len(each.new_token_ids) for outputs in call.result.values() for each in outputs.outputs)
 
 
-def _drafts(call: Call) -> tuple[list[int], list[int]] | None:
+def _drafts(call: Call) -> tuple[Any, ...] | None:
     """Per request with a draft: its tokens (of a tree all nodes), and those sampled without the target's own."""
     scheduled, output = call.argument(0, "scheduler_output"), call.argument(1, "model_runner_output")
     proposed, accepted = [], []
@@ -74,7 +76,20 @@ def _drafts(call: Call) -> tuple[list[int], list[int]] | None:
         if len(sampled) and draft:
             proposed.append(len(draft))
             accepted.append(len(sampled) - 1)
-    return (proposed, accepted) if proposed else None
+    return (proposed, accepted, _depths(call.owner, proposed)) if proposed else None
+
+
+def _depths(scheduler: Any, proposed: list[int]) -> list[int] | None:
+    """Levels of the drafts, where they are trees; None for chains."""
+    speculative = getattr(getattr(scheduler, "vllm_config", None), "speculative_config", None)
+    tree = getattr(speculative, "speculative_token_tree", None)
+    return [min(_levels(tree), nodes) for nodes in proposed] if isinstance(tree, str) else None
+
+
+@cache
+def _levels(tree: str) -> int:
+    """Of a tree in the form of vLLM's setting: the paths of its nodes, as ``"[(0,), (1,), (0, 0)]"``."""
+    return max(len(path) for path in literal_eval(tree))
 
 
 _STEP: Final = Step(after=Reads(phase=_idle))
