@@ -266,6 +266,14 @@ def test_without_lifetimes_everything_counts():
     assert moved(rl.analyze(recording.session, H100))[0] == 2048
 
 
+def test_an_op_without_a_formula_reads_everything():
+    with torch.library._scoped_library("narrowing", "DEF") as library:
+        library.define("odd(Tensor x) -> Tensor")
+        library.impl("odd", lambda x: x.clone(), "CPU")
+        analysis = analyzed(lambda x: torch.ops.narrowing.odd((x + 1)[:2]) * 2, X)
+    assert moved(analysis)[0] >= 512  # of x what the op reads; how much that is of x nobody knows
+
+
 def test_a_saved_session_keeps_what_was_returned(tmp_path):
     model = Calls(lambda norm, x: norm(x)[:, 0], nn.LayerNorm(16))
     with torch.no_grad(), rl.record(model, memory=True) as recording:

@@ -223,7 +223,8 @@ class _Pass:
             op = session.signatures[number]
             reads = read_ids[read_offsets[record] : read_offsets[record + 1]]
             writes = written_ids[written_offsets[record] : written_offsets[record + 1]]
-            if len(reads) != len(op.inputs) or len(writes) > len(op.outputs):  # some results may have no storage
+            odd = len(reads) != len(op.inputs) or len(writes) > len(op.outputs)  # some results may have no storage
+            if odd or not fusion.known:
                 self._touch_unknown(reads, writes)
                 continue
             parts_read, parts_written = self._partial.get(record, _NO_PARTS)
@@ -235,7 +236,9 @@ class _Pass:
         return found
 
     def _touch_unknown(self, reads: Iterable[int], writes: Iterable[int]) -> None:
-        """A call touched other than its signature's tensors: it is taken to read all of them, and to overwrite none."""
+        """A call touched other than its signature's tensors, or has no cost: it is taken to read all that it touched,
+        and to overwrite none of it.
+        """
         for storage in writes:
             self._of(storage, written=True)
         for storage in reads:
