@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rooflight.records.session import Session as Session
     from rooflight.records.signature import OpSignature as OpSignature
     from rooflight.roofline.analysis import Analysis as Analysis
+    from rooflight.traces.session import read_trace as read_trace
     from rooflight.tracking import FunctionalPatcher as FunctionalPatcher
     from rooflight.tracking import LayerSOLHooks as LayerSOLHooks
     from rooflight.tracking import OpRecord as OpRecord
@@ -59,6 +60,7 @@ _HOMES = {
     "measure": "rooflight.capture.measure",
     "module_formula": "rooflight.costs.modules",
     "phase": "rooflight.capture.phases",
+    "read_trace": "rooflight.traces.session",
     "record": "rooflight.capture.recorder",
 }
 _NAMESPACES = ("devices", "inference", "tracking")

@@ -140,7 +140,11 @@ def traits_of(op: OpSignature | str) -> Traits:
 
 
 def cost_of(op: OpSignature) -> OpCost | Uncosted:
-    """What ``op`` must do. Uncosted where no formula is known or where its formula could not read the signature."""
+    """What ``op`` must do. Uncosted where no formula is known, where its formula could not read the signature, and
+    where the signature is not complete.
+    """
+    if op.incomplete:
+        return Uncosted(op.incomplete)
     found = _find_for(op)
     if found is None:
         layout = _layout_of(op)

@@ -1,4 +1,4 @@
-"""Which files hold sessions: Rooflight's own, and formats that packages read.
+"""Which files hold sessions: Rooflight's own, traces of torch's profiler, and formats that packages read.
 
 A source takes the path of a file and returns a Session. A package announces one under the entry point group
 ``rooflight.sources``; the name of the entry is the suffix of the files, without a dot.
@@ -10,8 +10,10 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from rooflight.extras import need
 from rooflight.records.archive import load
 from rooflight.records.session import Session
+from rooflight.traces.finding import is_trace
 
 Source = Callable[[Path], Session]
 
@@ -23,12 +25,17 @@ _TARGETS = (".py", ".json")  # suffixes of other kinds of targets
 def is_session(path: str) -> bool:
     """Whether a target names a file with a session. A damaged one must be reported as damaged, not as no preset."""
     file = Path(path)
-    return file.is_file() and file.suffix not in _TARGETS
+    return file.is_file() and (file.suffix not in _TARGETS or is_trace(file))
 
 
 def read_session(path: str) -> Session:
     """The session in a file. Raises ValueError for a damaged file, and FileNotFoundError where there is none."""
     file = Path(path)
+    if is_trace(file):
+        need("torch", "reading a trace")
+        from rooflight.traces.session import read_trace
+
+        return read_trace(file)
     source = _source_of(file.suffix) if file.is_file() else None
     if source is None:
         return load(file)

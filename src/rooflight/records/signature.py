@@ -16,6 +16,9 @@ FAILED_MODULE: Final = "rooflight::failed_module"
 UNSEEN: Final = ("unseen", True)
 """Attribute of ops that no dispatcher saw: Rooflight inferred them, and no profiler shows an event of that name."""
 
+INCOMPLETE: Final = "incomplete"
+"""Attribute of ops that could not be described completely, as where a trace does not tell a setting: the reason."""
+
 AttributeValue = int | bool | str | None | tuple[int, ...] | tuple[bool, ...]
 
 
@@ -41,6 +44,11 @@ class OpSignature:
     def is_unseen(self) -> bool:
         """Whether no dispatcher saw the op: Rooflight inferred it."""
         return UNSEEN in self.attributes
+
+    @property
+    def incomplete(self) -> str:
+        """Why the op could not be described completely, so that it cannot be costed; empty if it is complete."""
+        return str(self.attribute(INCOMPLETE, ""))
 
     @property
     def input_shapes(self) -> tuple[tuple[int, ...], ...]:

@@ -1,0 +1,219 @@
+"""Calls of torch's ops as a trace describes them, run again on meta tensors.
+
+The profiler notes an op's name without its overload, and of its arguments the shapes, dtypes, strides and, since torch
+2.2, the settings. Its results follow from running it on tensors without contents, under the same recorder as a live
+program, so that its costs are those of a live recording.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from rooflight.traces.scalar_types import DTYPES, NUMBERED
+from rooflight.traces.trace import HostArgs
+
+LIST: Final = "TensorList"
+
+
+class CannotRebuild(ValueError):  # noqa: N818 - not an error of the program: a call that the trace does not describe
+    """The trace does not tell enough of a call; the message says what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """The arguments of a call, one entry each: dims (nested for lists of tensors), type, strides, and value as text."""
+
+    dims: Sequence[Any]
+    types: Sequence[str]
+    strides: Sequence[Any]
+    values: Sequence[str] | None
+
+    def __len__(self) -> int:
+        return len(self.types)
+
+    def dtype(self, index: int) -> str | None:
+        """The dtype if the argument is a tensor, else None."""
+        return DTYPES.get(self.types[index])
+
+    def value(self, index: int) -> str:
+        """The value as text, empty where none was noted."""
+        return "" if self.values is None or index >= len(self.values) else self.values[index]
+
+
+def described(args: HostArgs) -> Described | None:
+    """What the profiler noted, None if it noted no shapes. Raises CannotRebuild if it is damaged."""
+    if not args.dims or not args.types:
+        return None
+    try:
+        dims, types = json.loads(args.dims), json.loads(args.types)
+        strides = json.loads(args.strides) if args.strides else []
+        values = json.loads(args.values) if args.values else None
+    except ValueError as error:
+        raise CannotRebuild("its shapes are no JSON") from error
+    if not (isinstance(dims, list) and isinstance(types, list) and len(dims) == len(types)):
+        raise CannotRebuild("its shapes and its types do not match")
+    if len(strides) != len(dims):
+        strides = [None] * len(dims)
+    return Described(dims, types, strides, values)
+
+
+def overload_of(name: str, found: Described) -> Any:
+    """The overload of torch's op ``name`` ("aten::add") that takes such arguments.
+
+    Raises CannotRebuild if torch has no such op or none of its overloads takes them.
+    """
+    overloads = list(overloads_of(name))
+    if not overloads:
+        raise CannotRebuild("this torch has no such op")
+    fitting = [each for each in overloads if _fits(each._schema.arguments, found)]
+    if not fitting:
+        raise CannotRebuild("no overload of it takes such arguments")
+    exact = [each for each in fitting if len(each._schema.arguments) == len(found)]
+    return (exact or fitting)[0]
+
+
+def overloads_of(name: str) -> Iterator[Any]:
+    """Every overload of torch's op ``name``, none if torch has no such op."""
+    namespace, _, op = name.partition("::")
+    try:
+        packet = getattr(getattr(torch.ops, namespace), op)
+    except (AttributeError, RuntimeError):
+        return
+    for overload in packet.overloads():
+        yield getattr(packet, overload)
+
+
+def _fits(arguments: Sequence[Any], found: Described) -> bool:
+    """Whether arguments as described can be those of a schema. Older traces end before the arguments with defaults."""
+    if len(found) > len(arguments):
+        return False
+    if any(not argument.has_default_value() for argument in arguments[len(found) :]):
+        return False
+    return all(_fits_one(argument, found, index) for index, argument in enumerate(arguments[: len(found)]))
+
+
+_TAKEN_BY: Final[Mapping[str, Callable[[str], bool]]] = {
+    "ScalarList": lambda kind: kind.startswith("List["),
+    "Scalar": lambda kind: not kind.startswith("List["),
+    "Int": lambda kind: kind in ("int", "number"),
+    "Double": lambda kind: kind in ("float", "number"),
+    "Bool": lambda kind: kind in ("bool", "number"),
+}
+"""Which types of a schema take what the profiler calls by these names; the last three are those of 2021."""
+
+
+def _fits_one(argument: Any, found: Described, index: int) -> bool:
+    kind = str(argument.type)
+    type_, is_tensor = found.types[index], found.dtype(index) is not None
+    optional = kind.startswith("Optional[")
+    kind = kind.removeprefix("Optional[").removesuffix("]") if optional else kind
+    if kind == "Tensor":
+        return is_tensor or (type_ == "" and optional)
+    if kind.startswith("List[") and "Tensor" in kind:
+        return type_ in (LIST, "GenericList", "")
+    if is_tensor or type_ == LIST:
+        return False
+    taken = _TAKEN_BY.get(type_)
+    return taken is None or taken(kind)
+
+
+def arguments_of(overload: Any, found: Described, list_dtype: str | None) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments and the keywords for a call of ``overload`` on meta tensors. ``list_dtype``: that of tensors in
+    lists, whose dtypes the profiler does not note.
+
+    Raises CannotRebuild for a setting that the trace does not tell and that has no default.
+    """
+    given: list[Any] = []
+    keywords: dict[str, Any] = {}
+    for index, argument in enumerate(overload._schema.arguments[: len(found)]):
+        value = _argument(argument, found, index, list_dtype)
+        if argument.kwarg_only:
+            keywords[argument.name] = value
+        else:
+            given.append(value)
+    if "device" in (argument.name for argument in overload._schema.arguments):
+        keywords["device"] = torch.device("meta")
+    return given, keywords
+
+
+def _argument(argument: Any, found: Described, index: int, list_dtype: str | None) -> Any:
+    if (dtype := found.dtype(index)) is not None:
+        return meta_tensor(found.dims[index], dtype, found.strides[index])
+    if found.types[index] == LIST:
+        return _tensor_list(found, index, list_dtype)
+    return _setting(argument, found, index)
+
+
+def meta_tensor(dims: Any, dtype: str, strides: Any) -> torch.Tensor:
+    """A tensor without contents. Raises CannotRebuild for shapes that are none."""
+    if not _is_shape(dims):
+        raise CannotRebuild(f"its shape {str(dims)[:40]} is none")
+    if not (_is_shape(strides) and len(strides) == len(dims)):
+        strides = _contiguous(dims)
+    return torch.empty_strided(dims, strides, dtype=getattr(torch, dtype), device="meta")
+
+
+def _is_shape(dims: Any) -> bool:
+    return isinstance(dims, list) and all(isinstance(size, int) and 0 <= size < 1 << 62 for size in dims)
+
+
+def _contiguous(dims: Sequence[int]) -> list[int]:
+    return [math.prod(max(size, 1) for size in dims[index + 1 :]) for index in range(len(dims))]
+
+
+def _tensor_list(found: Described, index: int, dtype: str | None) -> list[torch.Tensor]:
+    if dtype is None:
+        raise CannotRebuild("the dtype of a list of tensors is in no trace, and nothing near it tells it")
+    strides = found.strides[index]
+    if not isinstance(strides, list) or len(strides) != len(found.dims[index]):
+        strides = [None] * len(found.dims[index])
+    return [meta_tensor(dims, dtype, stride) for dims, stride in zip(found.dims[index], strides, strict=True)]
+
+
+def _setting(argument: Any, found: Described, index: int) -> Any:
+    """A setting from its text, its default where there is none."""
+    text, kind, real = found.value(index), str(argument.type), str(argument.real_type)
+    if text in ("", "None"):
+        return _setting_untold(argument, kind, values=found.values is not None)
+    if "ScalarType" in real:
+        return _numbered_dtype(text)
+    if any(each in real for each in ("Layout", "MemoryFormat", "Device", "Generator")):
+        return None
+    return text if "str" in kind else _number(text, argument.name)
+
+
+def _setting_untold(argument: Any, kind: str, *, values: bool) -> Any:
+    """What a setting without a text is; ``values``: the trace has texts of the others."""
+    if kind.startswith("Optional["):
+        return None
+    if argument.has_default_value():
+        return argument.default_value
+    if values and kind.startswith("List["):
+        return []
+    raise CannotRebuild(f"the trace does not tell its {argument.name}")
+
+
+def _numbered_dtype(text: str) -> torch.dtype:
+    if text.isdecimal() and int(text) < len(NUMBERED):
+        dtype = getattr(torch, NUMBERED[int(text)], None)
+        if isinstance(dtype, torch.dtype):
+            return dtype
+    raise CannotRebuild(f"the trace has {text[:20]} for a dtype")
+
+
+def _number(text: str, name: str) -> Any:
+    if text.startswith("["):
+        items = text.removeprefix("[").removesuffix("]").split(",")
+        return [_number(item.strip(), name) for item in items if item.strip()]
+    if text in ("True", "False"):
+        return text == "True"
+    try:
+        return float(text) if any(mark in text for mark in ".einf") else int(text)
+    except ValueError as error:
+        raise CannotRebuild(f"the trace has {text[:20]!r} for its {name}") from error

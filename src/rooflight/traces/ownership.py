@@ -1,0 +1,72 @@
+"""Which op of the host each piece of a device's work belongs to, and at which ops a trace is accounted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rooflight.records.session import Flags, Int32
+from rooflight.traces.nesting import Nesting
+from rooflight.traces.trace import UNKNOWN, Trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ownership:
+    """``launched_by[k]`` is the innermost op that launched work k, ``accounted[k]`` the op at which it is accounted;
+    ``UNKNOWN`` where there is none. ``before_trace[k]``: it was launched before the trace began.
+    """
+
+    launched_by: Int32
+    accounted: Int32
+    before_trace: Flags
+
+
+def owners(trace: Trace, nesting: Nesting, levels: Flags) -> Ownership:
+    """Join work to ops by the calls that launched it.
+
+    Work is accounted at the outermost op around its launch that ``levels`` marks, or, if none is, at the
+    innermost op, so that a custom op's own kernels are listed under its name.
+    """
+    launched_by, before = _launchers(trace, nesting)
+    at = _levels(trace, nesting, levels)
+    known = launched_by != UNKNOWN
+    accounted = np.full(len(launched_by), UNKNOWN, dtype=np.int32)
+    accounted[known] = np.where(at[launched_by[known]] != UNKNOWN, at[launched_by[known]], launched_by[known])
+    return Ownership(launched_by=launched_by, accounted=accounted, before_trace=before)
+
+
+def _launchers(trace: Trace, nesting: Nesting) -> tuple[Int32, Flags]:
+    work, calls = trace.work, trace.calls
+    first: dict[int, int] = {}
+    for call, correlation in enumerate(calls.correlation.tolist()):
+        if correlation != UNKNOWN:
+            first.setdefault(correlation, call)
+    call_of = np.array([first.get(one, UNKNOWN) for one in work.correlation.tolist()], dtype=np.int32)
+    known = call_of != UNKNOWN
+    found = np.full(len(work), UNKNOWN, dtype=np.int32)
+    found[known] = nesting.call_op[call_of[known]]
+    begun = min(calls.start.min() if len(calls) else np.inf, trace.ops.start.min() if len(trace.ops) else np.inf)
+    lowest = min(first, default=None)
+    before = ~known & ((work.start < begun) | (lowest is not None and work.correlation < (lowest or 0)))
+    return found, before
+
+
+def _levels(trace: Trace, nesting: Nesting, levels: Flags) -> Int32:
+    """The outermost marked op around each op, itself included."""
+    parent, is_level = nesting.parent.tolist(), levels.tolist()
+    found = [UNKNOWN] * len(trace.ops)
+    for op in nesting.order.tolist():
+        around = parent[op]
+        if around != UNKNOWN and found[around] != UNKNOWN:
+            found[op] = found[around]
+        elif is_level[op]:
+            found[op] = op
+    return np.array(found, dtype=np.int32)
+
+
+def accounted_ops(trace: Trace, nesting: Nesting, levels: Flags) -> Int32:
+    """Every op at which the host's ops are accounted, in the order in which they began."""
+    at = _levels(trace, nesting, levels)
+    own = np.flatnonzero(at == np.arange(len(at)))
+    return own[np.argsort(trace.ops.start[own], kind="stable")].astype(np.int32)

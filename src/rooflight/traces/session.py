@@ -1,0 +1,163 @@
+"""A session made of a trace."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from rooflight.records.float32 import fact_name
+from rooflight.records.from_records import session_of
+from rooflight.records.quantity import Quantity, count_of, percent
+from rooflight.records.record import OpRecord
+from rooflight.records.session import Flags, Measurement, Session
+from rooflight.traces.nesting import nested
+from rooflight.traces.ownership import Ownership, accounted_ops, owners
+from rooflight.traces.places import Places
+from rooflight.traces.signatures import Call, find_signatures, is_level
+from rooflight.traces.trace import UNKNOWN, Trace, load_trace
+
+_TF32: Final = re.compile(r"tf32|s1688(?!6)", re.IGNORECASE)
+"""Kernels of NVIDIA that multiply float32 numbers on tensor cores: "s1688" is the shape of a TF32 product."""
+
+
+def read_trace(path: str | PathLike[str], *, progress: Callable[[int, int], None] | None = None) -> Session:
+    """The session in a trace that torch.profiler exported (Kineto JSON, plain or gzip), with the times of its kernels.
+
+    Its ops are those that a recording of the program would have, as far as the trace tells: their results follow from
+    running each kind of call once on meta tensors. An op that cannot be run is kept with its time and counts as
+    uncosted. A trace does not tell which op read what another wrote, so that the fused and the program bound leave out
+    bytes between ops. ``progress`` is called with the bytes read of the file, and its size.
+
+    Raises ValueError for a file that is no trace or is damaged, and for a trace without ops; OSError.
+    """
+    trace = load_trace(Path(path), progress)
+    if not len(trace.ops) and not trace.has_device:
+        raise ValueError(f"{path}: the trace has no ops and no work of a device: nothing ran while it was recorded")
+    nesting = nested(trace)
+    levels = _levels(trace)
+    owned = owners(trace, nesting, levels)
+    if trace.has_device:
+        ops = np.unique(owned.accounted[owned.accounted != UNKNOWN])
+        ops = ops[np.argsort(trace.ops.start[ops], kind="stable")]
+        seconds = _device_seconds(trace, owned)
+    else:
+        ops = accounted_ops(trace, nesting, levels)
+        seconds = {op: (trace.ops.stop[op] - trace.ops.start[op]) * 1e-9 for op in ops.tolist()}
+    calls = [_call(trace, op) for op in ops.tolist()]
+    found = find_signatures(calls)
+    places = Places(trace, nesting)
+    records = []
+    for op, call in zip(ops.tolist(), calls, strict=True):
+        place = places.place(op)
+        records.append(
+            OpRecord(
+                signature=found[call],
+                module=place.module,
+                phase=place.phase,
+                direction=place.direction,
+                times_s=(float(seconds[op]),),
+            )
+        )
+    session = session_of(records, environment=_environment(trace, owned), notes=_notes(trace, owned))
+    starts = np.array([trace.ops.start[ops] - _window(trace)[0]], dtype=np.float64) * 1e-9
+    return session.with_measurement(
+        Measurement(
+            wall_samples_s=np.array([np.diff(_window(trace))[0] * 1e-9]),
+            op_samples_s=np.array([[seconds[op] for op in ops.tolist()]], dtype=np.float64),
+            op_starts_s=starts,
+            clock="kernels in the trace" if trace.has_device else "ops in the trace",
+        )
+    )
+
+
+def _levels(trace: Trace) -> Flags:
+    """Which ops of the host a recorder would see."""
+    known: dict[tuple[int, int], bool] = {}
+    found = []
+    for name, args in zip(trace.ops.name.tolist(), trace.ops.args.tolist(), strict=True):
+        if (name, args) not in known:
+            known[name, args] = is_level(Call(trace.names[name], trace.arguments[args]))
+        found.append(known[name, args])
+    return np.array(found, dtype=np.bool_)
+
+
+def _call(trace: Trace, op: int) -> Call:
+    return Call(trace.names[trace.ops.name[op]], trace.arguments[trace.ops.args[op]])
+
+
+def _device_seconds(trace: Trace, owned: Ownership) -> Mapping[int, float]:
+    """The device's time for each op, the sum of its kernels, copies and fills."""
+    found: dict[int, float] = defaultdict(float)
+    durations = (trace.work.stop - trace.work.start) * 1e-9
+    for op, seconds in zip(owned.accounted.tolist(), durations.tolist(), strict=True):
+        if op != UNKNOWN:
+            found[op] += seconds
+    return found
+
+
+def _window(trace: Trace) -> tuple[int, int]:
+    """When the first event began and the last one ended."""
+    both = [spans for spans in (trace.ops, trace.calls, trace.work) if len(spans)]
+    return min(int(spans.start.min()) for spans in both), max(int(spans.stop.max()) for spans in both)
+
+
+def _environment(trace: Trace, owned: Ownership) -> dict[str, str]:
+    facts = {"device_kind": "cuda" if trace.has_device else "cpu", "target": trace.path.name}
+    properties = trace.head.get("deviceProperties")
+    if trace.has_device and (gpu := _gpu(properties, set(trace.work.device.tolist()))):
+        facts["gpu"] = gpu
+    if _multiplies_by_tf32(trace, owned):
+        facts[fact_name("cuda.matmul")] = "tf32"
+    return facts
+
+
+def _gpu(properties: Any, used: set[int]) -> str | None:
+    """The name of the GPU, as its driver gives it; that of the device in use where a trace lists several."""
+    if not isinstance(properties, list):
+        return None
+    listed = [each for each in properties if isinstance(each, dict) and isinstance(each.get("name"), str)]
+    mine = [each for each in listed if each.get("id") in used] or listed
+    names = {each["name"] for each in mine}
+    return names.pop() if len(names) == 1 else None
+
+
+def _multiplies_by_tf32(trace: Trace, owned: Ownership) -> bool:
+    """Whether a product of matrices ran on a TF32 kernel; convolutions may use TF32 anyway."""
+    products = {index for index, name in enumerate(trace.names) if name in _PRODUCTS}
+    names = trace.ops.name
+    return any(
+        op != UNKNOWN and int(names[op]) in products and _TF32.search(trace.names[kernel])
+        for op, kernel in set(zip(owned.accounted.tolist(), trace.work.name.tolist(), strict=True))
+    )
+
+
+_PRODUCTS: Final = frozenset(
+    f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "_addmm_activation", "addbmm")
+)
+
+
+def _notes(trace: Trace, owned: Ownership) -> list[str]:
+    notes = [
+        f"{trace.path.name}: {count_of(events, 'event')} left out: {why}" for why, events in trace.left_out.items()
+    ]
+    if trace.has_device:
+        durations = (trace.work.stop - trace.work.start) * 1e-9
+        whole, before = durations.sum(), durations[owned.before_trace].sum()
+        without = durations[(owned.accounted == UNKNOWN) & ~owned.before_trace].sum()
+        if before:
+            notes.append(
+                f"{Quantity(before, 's')} of the device's time ({percent(before / whole)}) was launched before the "
+                "trace began: its ops are not known"
+            )
+        if without:
+            notes.append(
+                f"{Quantity(without, 's')} of the device's time ({percent(without / whole)}) has no op on the host, as "
+                "in the replay of a graph"
+            )
+    return notes

@@ -1,0 +1,187 @@
+"""Signatures of the calls in a trace, worked out once for each kind of call."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Final
+
+import torch
+
+from rooflight.capture.kernels import COMPOSITES
+from rooflight.capture.phases import phase
+from rooflight.capture.recorder import record
+from rooflight.records.record import OpRecord
+from rooflight.records.signature import INCOMPLETE, AttributeValue, OpSignature
+from rooflight.records.tensor import TensorSpec
+from rooflight.traces.host_calls import (
+    LIST,
+    CannotRebuild,
+    Described,
+    arguments_of,
+    described,
+    overload_of,
+    overloads_of,
+)
+from rooflight.traces.scalar_types import DTYPES
+from rooflight.traces.trace import HostArgs
+
+_ACCOUNTED_AS_ONE: Final = frozenset(composite.op._schema.name for composite in COMPOSITES)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A kind of call: its name and what was noted of its arguments."""
+
+    name: str
+    args: HostArgs
+
+
+def is_level(call: Call) -> bool:
+    """Whether a recorder sees the op as it is: torch has it, and does not split it into others before."""
+    if "::" not in call.name:
+        return False
+    if call.name in _ACCOUNTED_AS_ONE:
+        return True
+    split = _split_overloads(call.name)
+    if len(set(split.values())) < 2:
+        return bool(split) and not any(split.values())
+    try:
+        noted = described(call.args)
+        return noted is not None and not split[overload_of(call.name, noted).name()]
+    except CannotRebuild:
+        return False
+
+
+@cache
+def _split_overloads(name: str) -> Mapping[str, bool]:
+    """For each overload whether torch splits it; empty if torch has no such op."""
+    key = "CompositeImplicitAutograd"
+    found = {}
+    for overload in overloads_of(name):
+        try:
+            found[overload.name()] = torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), key)
+        except RuntimeError:  # an overload of TorchScript alone
+            continue
+    return found
+
+
+def find_signatures(calls: Iterable[Call]) -> dict[Call, OpSignature]:
+    """The signature of each kind of call. Calls run on meta tensors, under one recording.
+
+    An op that torch does not have is described by what was noted of its inputs alone. A call that cannot be run again
+    is described so too, and its signature is ``incomplete``.
+    """
+    distinct = list(dict.fromkeys(calls))
+    notes: dict[Call, Described | None] = {}
+    problems: dict[Call, str] = {}
+    for call in distinct:
+        try:
+            notes[call] = described(call.args)
+            if notes[call] is None:
+                problems[call] = "the trace has no shapes of it: record it with record_shapes=True"
+        except CannotRebuild as error:
+            notes[call], problems[call] = None, str(error)
+    dtypes = _dtypes_by_shape(notes.values())
+    ran: dict[int, list[OpRecord]] = defaultdict(list)
+    with torch.no_grad(), record() as recording:
+        for number, call in enumerate(distinct):
+            noted = notes[call]
+            if noted is None:
+                continue
+            try:
+                overload = overload_of(call.name, noted)
+                args, keywords = arguments_of(overload, noted, _list_dtype(noted, dtypes))
+                with phase(str(number)):
+                    overload(*args, **keywords)
+            except CannotRebuild as error:
+                problems[call] = str(error)
+            except Exception as error:
+                problems[call] = f"it cannot be run on meta tensors: {str(error).splitlines()[0][:120]}"
+    for one in recording.session.records:
+        if one.parent is None and one.phase:
+            ran[int(one.phase)].append(one)
+    found: dict[Call, OpSignature] = {}
+    for number, call in enumerate(distinct):
+        signatures = [one.signature for one in ran[number]]
+        if call not in problems and len(signatures) == 1:
+            found[call] = signatures[0]
+            continue
+        noted = notes[call]
+        op = OpSignature(name=_op_name(call.name)) if noted is None else _as_noted(_op_name(call.name), noted)
+        if noted is None or _split_overloads(call.name):
+            problem = problems.get(call) or f"torch runs it as {len(signatures)} ops"
+            op = replace(op, attributes=(*op.attributes, (INCOMPLETE, problem)))
+        found[call] = op
+    return found
+
+
+def _op_name(name: str) -> str:
+    """The name of an op, with the namespace "trace" for what is none: a Triton kernel, a range of the profiler."""
+    return name if re.fullmatch(r"\w+::\w+", name) else f"trace::{name}"
+
+
+def _as_noted(name: str, noted: Described) -> OpSignature:
+    """A signature of what was noted alone: inputs named by the op's schema, or by their places."""
+    try:
+        names = [argument.name for argument in overload_of(name, noted)._schema.arguments]
+    except CannotRebuild:
+        names = [f"arg{place}" for place in range(len(noted))]
+    inputs: list[TensorSpec] = []
+    input_names: list[str] = []
+    attributes: list[tuple[str, AttributeValue]] = []
+    for place, key in enumerate(names[: len(noted)]):
+        dtype, dims = noted.dtype(place), noted.dims[place]
+        if dtype is not None and isinstance(dims, list):
+            strides = noted.strides[place]
+            plain = isinstance(strides, list) and len(strides) == len(dims) and strides != _contiguous(dims)
+            inputs.append(TensorSpec(tuple(dims), dtype, tuple(strides) if plain else None))
+            input_names.append(key)
+        elif noted.types[place] in ("Scalar", "ScalarList") and (value := _attribute(noted.value(place))) is not None:
+            attributes.append((key, value))
+    return OpSignature(name=name, inputs=tuple(inputs), input_names=tuple(input_names), attributes=tuple(attributes))
+
+
+def _contiguous(dims: list[int]) -> list[int]:
+    found, step = [], 1
+    for size in reversed(dims):
+        found.append(step)
+        step *= max(size, 1)
+    return found[::-1]
+
+
+def _attribute(text: str) -> AttributeValue:
+    """An int, a bool or a list of ints; None for other texts."""
+    if text in ("True", "False"):
+        return text == "True"
+    try:
+        if text.startswith("["):
+            return tuple(int(item) for item in text.strip("[]").split(",") if item.strip())
+        return int(text)
+    except ValueError:
+        return None
+
+
+def _dtypes_by_shape(notes: Iterable[Described | None]) -> Mapping[tuple[int, ...], set[str]]:
+    """All dtypes that tensors of each shape have in the trace."""
+    found: dict[tuple[int, ...], set[str]] = defaultdict(set)
+    for noted in notes:
+        if noted is not None:
+            for place, type_ in enumerate(noted.types):
+                dims = noted.dims[place]
+                if (dtype := DTYPES.get(type_)) and isinstance(dims, list) and all(isinstance(d, int) for d in dims):
+                    found[tuple(dims)].add(dtype)
+    return found
+
+
+def _list_dtype(noted: Described, dtypes: Mapping[tuple[int, ...], set[str]]) -> str | None:
+    """The dtype of the tensors in a call's lists: that of all tensors of the same shapes in the trace, if it is one."""
+    candidates: set[str] = set()
+    for place, type_ in enumerate(noted.types):
+        if type_ == LIST:
+            for dims in noted.dims[place]:
+                candidates |= dtypes.get(tuple(dims) if isinstance(dims, list) else (), set())
+    return next(iter(candidates)) if len(candidates) == 1 else None

@@ -1,0 +1,317 @@
+"""Trace: the events of a profile in columns, by what they are."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from rooflight.records.session import Int8, Int32, Int64
+from rooflight.traces.chunks import TraceChunks
+from rooflight.traces.raw_event import NO_ARGS, RawArgs, RawEvent
+
+UNKNOWN: Final = -1
+"""A number that the trace does not give."""
+
+MODULE: Final = "nn.Module: "
+"""What names of Python frames of a module's call begin with."""
+
+COLLECTIVE: Final = "record_param_comms"
+"""The host event that describes a collective: its tensors, dtype and group."""
+
+
+class WorkKind(IntEnum):
+    """What a device did."""
+
+    KERNEL = 0
+    COPY = 1
+    FILL = 2
+
+
+_HOST_OPS: Final = ("cpu_op", "Operator")
+_CALLS: Final = ("cuda_runtime", "cuda_driver", "Runtime", "Driver", "privateuse1_runtime", "xpu_runtime")
+_ANNOTATIONS: Final = ("user_annotation", "python_function")
+_WORK: Final[Mapping[str, WorkKind]] = {
+    "kernel": WorkKind.KERNEL,
+    "Kernel": WorkKind.KERNEL,
+    "gpu_memcpy": WorkKind.COPY,
+    "Memcpy": WorkKind.COPY,
+    "gpu_memset": WorkKind.FILL,
+    "Memset": WorkKind.FILL,
+}
+_OTHER_EVENTS: Final = frozenset({"gpu_user_annotation", "overhead", "Trace", "cuda_sync", "cuda_event"})
+
+
+@dataclass(frozen=True, slots=True)
+class HostArgs:
+    """What the profiler noted of a host op's arguments, as JSON text, empty where it noted nothing: shapes, dtypes,
+    strides and the values of settings, in the order of the op's schema.
+    """
+
+    dims: bytes = b""
+    types: bytes = b""
+    strides: bytes = b""
+    values: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveArgs:
+    """What the profiler noted of a collective. ``elements`` are those of the input and the output of this rank."""
+
+    name: str
+    dtype: str
+    elements: tuple[int, int]
+    group: str
+    group_size: int
+    ranks: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spans:
+    """Events with a begin and an end, in nanoseconds of the trace's clock. ``name`` is a number in ``Trace.names``,
+    ``thread`` one in ``Trace.threads``.
+    """
+
+    start: Int64
+    stop: Int64
+    thread: Int32
+    name: Int32
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostOps(Spans):
+    """Ops and other ranges that torch's profiler noted on the host. ``args`` is a number in ``Trace.arguments``,
+    ``collective`` one in ``Trace.collectives`` or ``UNKNOWN``; ``sequence`` is autograd's number, which an op and its
+    backward have in common, and ``forward_thread`` above 0 makes it that of the backward.
+    """
+
+    external_id: Int64
+    args: Int32
+    sequence: Int64
+    forward_thread: Int64
+    collective: Int32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCalls(Spans):
+    """Calls of the device's runtime or driver; work on the device has the correlation of the call that launched it."""
+
+    correlation: Int64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work(Spans):
+    """What devices did: kernels, copies and fills. ``thread`` is a number in ``Trace.streams``, ``size`` in bytes."""
+
+    correlation: Int64
+    external_id: Int64
+    kind: Int8
+    device: Int32
+    size: Int64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """One trace file. ``ranges`` are annotations of the user and the profiler, and calls of modules. ``left_out``
+    counts events by the reason for which they are not here.
+    """
+
+    path: Path
+    head: Mapping[str, Any]
+    names: tuple[str, ...]
+    threads: tuple[tuple[int | str, int | str], ...]
+    streams: tuple[tuple[int, int], ...]
+    arguments: tuple[HostArgs, ...]
+    collectives: tuple[CollectiveArgs, ...]
+    ops: HostOps
+    calls: HostCalls
+    ranges: Spans
+    work: Work
+    events: int
+    left_out: Mapping[str, int]
+
+    @property
+    def has_device(self) -> bool:
+        """Whether any device did anything."""
+        return len(self.work) > 0
+
+
+@dataclass(slots=True)
+class _Table:
+    """Numbers of things, in the order of their first appearance."""
+
+    numbers: dict[Any, int] = field(default_factory=dict)
+
+    def number(self, thing: Any) -> int:
+        return self.numbers.setdefault(thing, len(self.numbers))
+
+
+class _Columns:
+    """Growing columns of one kind of event."""
+
+    def __init__(self, more: Sequence[str] = ()) -> None:
+        self.start, self.stop = array("q"), array("q")
+        self.thread, self.name = array("i"), array("i")
+        self.more = {column: array("q") for column in more}
+
+    def add(self, start: int, stop: int, thread: int, name: int, *more: int) -> None:
+        self.start.append(start)
+        self.stop.append(stop)
+        self.thread.append(thread)
+        self.name.append(name)
+        for column, value in zip(self.more.values(), more, strict=True):
+            column.append(value)
+
+    def arrays(self, **types: Any) -> dict[str, Any]:
+        """The columns as arrays, int64 where ``types`` does not say another."""
+        types = {"thread": np.int32, "name": np.int32} | types
+        named = {"start": self.start, "stop": self.stop, "thread": self.thread, "name": self.name, **self.more}
+        return {
+            key: np.frombuffer(column, dtype=column.typecode).astype(types.get(key, np.int64))
+            if len(column)
+            else np.empty(0, dtype=types.get(key, np.int64))
+            for key, column in named.items()
+        }
+
+
+class TraceReader:
+    """Sorts events into columns."""
+
+    def __init__(self) -> None:
+        self._names, self._threads, self._streams = _Table(), _Table(), _Table()
+        self._arguments, self._collectives = _Table(), _Table()
+        self._arguments.number(HostArgs())
+        self._ops = _Columns(["external_id", "args", "sequence", "forward_thread", "collective"])
+        self._calls = _Columns(["correlation"])
+        self._ranges = _Columns()
+        self._work = _Columns(["correlation", "external_id", "kind", "device", "size"])
+        self._left_out: Counter[str] = Counter()
+        self._events = 0
+
+    def add(self, events: Sequence[RawEvent]) -> None:
+        """Sort a list of events."""
+        self._events += len(events)
+        for event in events:
+            if event.ph != "X":
+                continue
+            category, name, args = event.cat, event.name, event.args
+            if category == "python_function" and not name.startswith(MODULE):
+                continue
+            duration = event.dur
+            if not duration >= 0:
+                self._left_out["a duration below 0"] += 1
+                continue
+            start = round(event.ts * 1e3)
+            stop = start + round(duration * 1e3)
+            if category in _HOST_OPS:
+                self._add_op(event, start, stop)
+            elif (kind := _WORK.get(category or "")) is not None:
+                self._add_work(event, kind, start, stop)
+            elif category in _CALLS:
+                thread = self._threads.number((event.pid, _thread(event.tid)))
+                self._calls.add(start, stop, thread, self._names.number(name), _known(args.correlation))
+            elif category in _ANNOTATIONS:
+                self._ranges.add(
+                    start, stop, self._threads.number((event.pid, _thread(event.tid))), self._names.number(name)
+                )
+            elif category not in _OTHER_EVENTS:
+                self._left_out[f"category {category}"] += 1
+
+    def _add_op(self, event: RawEvent, start: int, stop: int) -> None:
+        args = event.args
+        collective = UNKNOWN
+        if event.name == COLLECTIVE and args.collective:
+            collective = self._collectives.number(_collective(args))
+        noted = 0
+        if args is not NO_ARGS:
+            noted = self._arguments.number(
+                HostArgs(bytes(args.dims), bytes(args.types), bytes(args.strides), bytes(args.values))
+            )
+        self._ops.add(
+            start,
+            stop,
+            self._threads.number((event.pid, _thread(event.tid))),
+            self._names.number(event.name),
+            _known(args.external_id),
+            noted,
+            _known(args.sequence_number),
+            _known(args.forward_thread),
+            collective,
+        )
+
+    def _add_work(self, event: RawEvent, kind: WorkKind, start: int, stop: int) -> None:
+        args = event.args
+        device = args.device if args.device is not None else event.pid if isinstance(event.pid, int) else 0
+        stream = args.stream if args.stream is not None else event.tid if isinstance(event.tid, int) else 0
+        external = args.external_id if args.external_id is not None else args.old_external_id
+        self._work.add(
+            start,
+            stop,
+            self._streams.number((device, stream)),
+            self._names.number(event.name),
+            _known(args.correlation),
+            _known(external),
+            kind,
+            device,
+            _known(args.size),
+        )
+
+    def trace(self, path: Path, head: Mapping[str, Any], odd: int) -> Trace:
+        """What was read."""
+        if odd:
+            self._left_out["not an event of torch's profiler"] = odd
+        return Trace(
+            path=path,
+            head=head,
+            names=tuple(self._names.numbers),
+            threads=tuple(self._threads.numbers),
+            streams=tuple(self._streams.numbers),
+            arguments=tuple(self._arguments.numbers),
+            collectives=tuple(self._collectives.numbers),
+            ops=HostOps(**self._ops.arrays(args=np.int32, collective=np.int32)),
+            calls=HostCalls(**self._calls.arrays()),
+            ranges=Spans(**self._ranges.arrays()),
+            work=Work(**self._work.arrays(kind=np.int8, device=np.int32)),
+            events=self._events,
+            left_out=dict(self._left_out),
+        )
+
+
+def load_trace(path: Path, progress: Callable[[int, int], None] | None = None) -> Trace:
+    """Read a Kineto trace, plain or gzip. ``progress`` is called with the bytes read of the file, and its size.
+
+    Raises ValueError for what is no trace, or a damaged one, and OSError.
+    """
+    chunks, reader = TraceChunks(path, progress), TraceReader()
+    for events in chunks:
+        reader.add(events)
+    return reader.trace(path, chunks.head, chunks.odd)
+
+
+def _known(number: int | None) -> int:
+    return UNKNOWN if number is None else number
+
+
+def _thread(thread: int | str) -> int | str:
+    """A thread's number; traces of 2021 give it as text in some events and as a number in others."""
+    return int(thread) if isinstance(thread, str) and thread.isdecimal() else thread
+
+
+def _collective(args: RawArgs) -> CollectiveArgs:
+    return CollectiveArgs(
+        name=args.collective,
+        dtype=args.dtype,
+        elements=(_known(args.in_elements), _known(args.out_elements)),
+        group=args.group,
+        group_size=_known(args.group_size),
+        ranks=args.group_ranks,
+    )

@@ -1,0 +1,52 @@
+"""Traces as torch's profiler writes them, event by event, and real ones of the CPU."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+
+def op(name: str, start: float, stop: float, *, thread: int = 1, dims=None, types=None, **args: Any) -> dict[str, Any]:
+    """A host op from ``start`` to ``stop`` (µs)."""
+    if dims is not None:
+        args |= {"Input Dims": dims, "Input type": types}
+    return _event("cpu_op", name, start, stop, 1, thread, {key.replace("_", " "): value for key, value in args.items()})
+
+
+def launch(start: float, correlation: int, *, thread: int = 1, name: str = "cudaLaunchKernel") -> dict[str, Any]:
+    """A call of 1 µs that launches work."""
+    return _event("cuda_runtime", name, start, start + 1, 1, thread, {"correlation": correlation})
+
+
+def kernel(
+    start: float, stop: float, correlation: int, *, name: str = "k", stream: int = 7, cat: str = "kernel"
+) -> dict[str, Any]:
+    """A kernel on device 0."""
+    return _event(cat, name, start, stop, 0, stream, {"correlation": correlation, "device": 0, "stream": stream})
+
+
+def span(name: str, start: float, stop: float, *, thread: int = 1, cat: str = "user_annotation") -> dict[str, Any]:
+    """An annotation, or another range on the host."""
+    return _event(cat, name, start, stop, 1, thread, {})
+
+
+def _event(cat: str, name: str, start: float, stop: float, pid: int, tid: int, args: dict[str, Any]) -> dict[str, Any]:
+    common = {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": start}
+    return {**common, "dur": stop - start, "args": args}
+
+
+def write(path: Path, events: list[dict[str, Any]], gpu: str = "NVIDIA H100 80GB HBM3", **head: Any) -> Path:
+    """A trace file."""
+    properties = {"deviceProperties": [{"id": 0, "name": gpu}]}
+    path.write_text(json.dumps({"schemaVersion": 1, **properties, **head, "traceEvents": events}))
+    return path
+
+
+def profiled(path: Path, step: Any, **options: Any) -> Path:
+    """The trace of a step on the CPU, as torch.profiler exports it."""
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, **options) as found, torch.no_grad():
+        step()
+    found.export_chrome_trace(str(path))
+    return path

@@ -1,0 +1,170 @@
+"""Sessions made of traces: the same ops as a recording of the program, and the device's time at the right op."""
+
+import pytest
+import torch
+from kineto_traces import kernel, launch, op, profiled, span, write
+from torch import nn
+
+import rooflight as rl
+from rooflight.records.record import Direction
+
+
+def signatures(session):
+    """Signatures of the ops that are no views: a trace has those of a live recording, but not its storages."""
+    return sorted(
+        (one.signature.name, [(t.shape, t.dtype) for t in one.signature.inputs], one.signature.attributes)
+        for one in session.records
+        if one.parent is None and not rl_is_view(one.signature.name)
+    )
+
+
+def rl_is_view(name):
+    from rooflight.costs.registry import traits_of
+
+    return traits_of(name).view
+
+
+MLP = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 32))
+CNN = nn.Sequential(
+    nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()
+)
+
+
+def attention():
+    q = torch.randn(2, 4, 16, 32)
+    return nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True).softmax(-1).sum(dim=1)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [lambda: MLP(torch.ones(8, 64)), lambda: CNN.eval()(torch.ones(2, 3, 32, 32)), attention],
+    ids=["mlp", "cnn", "attention"],
+)
+def test_a_trace_of_the_cpu_has_the_ops_of_a_recording(tmp_path, step):
+    step()
+    session = rl.read_trace(profiled(tmp_path / "trace.json", step))
+    with rl.record() as recording, torch.no_grad():
+        step()
+    assert signatures(session) == signatures(recording.session)
+    found = rl.analyze(session, "H100-SXM5-80GB").totals
+    live = rl.analyze(recording.session, "H100-SXM5-80GB").totals
+    assert found.matrix_flops == live.matrix_flops
+    assert found.vector_flops == live.vector_flops
+
+
+def test_a_trace_of_the_cpu_has_the_modules(tmp_path):
+    session = rl.read_trace(profiled(tmp_path / "trace.json", lambda: MLP(torch.ones(8, 64)), with_stack=True))
+    places = [(one.signature.name, one.module.path, one.module.class_name) for one in session.records]
+    linear = [(path, kind) for name, path, kind in places if name == "aten::addmm"]
+    assert linear == [("Sequential_0.Linear_0", "Linear"), ("Sequential_0.Linear_1", "Linear")]
+
+
+# On the host: mm runs from 0 to 10 and launches at 2, add from 20 to 30 at 22. On the device: mm has a kernel of 5 µs
+# and one of 3 µs, add one of 4 µs; one of 7 µs was launched before the trace, and one of 2 µs by no op at all.
+MM = {"dims": [[4, 8], [8, 2]], "types": ["float", "float"]}
+ADD = {"dims": [[4, 2], [4, 2], []], "types": ["float", "float", "Scalar"], "Concrete_Inputs": ["", "", "1"]}
+EVENTS = [
+    kernel(0, 7, 1, name="before"),
+    op("aten::matmul", 0, 12, **MM),
+    op("aten::mm", 1, 10, **MM),
+    launch(2, 10),
+    launch(4, 11),
+    op("aten::add", 20, 30, **ADD),
+    launch(22, 12),
+    launch(40, 13),
+    kernel(10, 15, 10),
+    kernel(15, 18, 11),
+    kernel(25, 29, 12),
+    kernel(41, 43, 13),
+]
+
+
+def test_the_devices_time_is_at_the_op_that_launched_it(tmp_path):
+    session = rl.read_trace(write(tmp_path / "trace.json", EVENTS))
+    times = [(one.signature.name, pytest.approx([each * 1e6 for each in one.times_s])) for one in session.records]
+    assert times == [("aten::mm", [8]), ("aten::add", [4])]
+    assert session.environment["gpu"] == "NVIDIA H100 80GB HBM3"
+    assert session.measurement.wall_s == pytest.approx(43e-6)
+    # 7 and 2 of the 21 µs that the device worked
+    assert any(
+        "7.00 µs of the device's time (33.3%) was launched before the trace began" in note for note in session.notes
+    )
+    assert any("2.00 µs of the device's time (9.5%) has no op on the host" in note for note in session.notes)
+
+
+def test_bounds_are_those_of_the_gpu_in_the_trace(tmp_path):
+    analysis = rl.analyze(rl.read_trace(write(tmp_path / "trace.json", EVENTS)))
+    assert analysis.device.name == "H100-SXM5-80GB"
+    assert analysis.totals.matrix_flops == 2 * 4 * 8 * 2
+
+
+def test_an_op_that_the_trace_does_not_tell_enough_of_is_uncosted(tmp_path):
+    convolution = op(
+        "aten::convolution",
+        0,
+        10,
+        dims=[[1, 3, 8, 8], [4, 3, 3, 3], [], [], [], [], [], [], []],
+        types=["float", "float", "", "GenericList", "GenericList", "GenericList", "Bool", "GenericList", "Int"],
+    )
+    analysis = rl.analyze(rl.read_trace(write(tmp_path / "trace.json", [convolution, launch(2, 5), kernel(3, 9, 5)])))
+    (missing,) = analysis.coverage.uncosted
+    assert missing.reason == "the trace does not tell its stride"
+    assert analysis.coverage.calls == 0
+
+
+def test_ops_without_shapes_are_uncosted(tmp_path):
+    path = write(tmp_path / "trace.json", [op("aten::mm", 0, 10), launch(2, 5), kernel(3, 9, 5)])
+    (missing,) = rl.analyze(rl.read_trace(path)).coverage.uncosted
+    assert missing.reason == "the trace has no shapes of it: record it with record_shapes=True"
+
+
+def test_a_custom_op_is_costed_by_a_formula_of_its_name(tmp_path, restored_formulas):
+    @rl.formula("mylib::scale")
+    def scale(op):
+        return rl.OpCost(vector_flops=op.inputs[0].numel, bytes_read=op.input_bytes)
+
+    events = [op("mylib::scale", 0, 10, dims=[[100], []], types=["float", "Scalar"]), launch(2, 5), kernel(3, 9, 5)]
+    analysis = rl.analyze(rl.read_trace(write(tmp_path / "trace.json", events)))
+    assert analysis.totals.vector_flops == 100
+    assert analysis.coverage.calls == 1
+
+
+def test_a_kernel_that_multiplies_by_tf32_sets_the_precision_of_products(tmp_path):
+    def with_kernel(name):
+        events = [op("aten::mm", 0, 10, **MM), launch(2, 5), kernel(3, 9, 5, name=name)]
+        return rl.read_trace(write(tmp_path / "trace.json", events)).environment
+
+    setting = "torch.backends.cuda.matmul.fp32_precision"
+    assert with_kernel("cutlass_80_tensorop_s1688gemm_64x64")[setting] == "tf32"
+    assert setting not in with_kernel("ampere_sgemm_32x128_tn")
+    assert setting not in with_kernel("ampere_fp16_s16816gemm_fp16_128x128")
+
+
+def test_phases_backward_and_optimizer_are_found(tmp_path):
+    events = [
+        span("ProfilerStep#3", 0, 100),
+        span("train", 0, 60),
+        op("aten::mm", 1, 5, **MM, Sequence_number=7, Fwd_thread_id=0),
+        launch(2, 1),
+        op("MmBackward0", 20, 30, thread=2, Sequence_number=7, Fwd_thread_id=1),
+        op("aten::mm", 21, 29, thread=2, **MM),
+        launch(22, 2, thread=2),
+        span("Optimizer.step#SGD.step", 70, 90),
+        op("aten::add_", 71, 80, **ADD),
+        launch(72, 3),
+        *[kernel(10 * n, 10 * n + 5, n) for n in (1, 2, 3)],
+    ]
+    found = [(one.phase, one.direction) for one in rl.read_trace(write(tmp_path / "trace.json", events)).records]
+    assert found == [("train", Direction.FORWARD), ("", Direction.BACKWARD), ("", Direction.OPTIMIZER)]
+
+
+def test_a_trace_without_work_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="the trace has no ops and no work of a device"):
+        rl.read_trace(write(tmp_path / "trace.json", []))
+
+
+def test_the_command_analyzes_a_trace(run, tmp_path):
+    code, out, _ = run("analyze", write(tmp_path / "trace.json", EVENTS))
+    assert code == 0
+    assert "Speed of light: trace.json on H100-SXM5-80GB" in out
+    assert "kernels in the trace" in out
