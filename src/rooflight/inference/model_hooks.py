@@ -14,7 +14,9 @@ import torch
 from torch.compiler import is_compiling
 
 from rooflight.capture.timed_calls import TimedCalls
+from rooflight.inference.collectives import time_collectives
 from rooflight.inference.module_buckets import COMPILED, Placed, placed_modules
+from rooflight.inference.stand_ins import StandIn
 
 if TYPE_CHECKING:
     from torch import nn
@@ -61,6 +63,9 @@ class ModelHooks:
             for caller, bucket, names in _FUNCTIONS:
                 files = dict.fromkeys(type(each.module).__module__ for each in placed if each.bucket == caller)
                 self._time_functions(files, names, caller, bucket)
+            if not self._models:
+                for stand_in in time_collectives(self._profiler):
+                    self._handles.append(stand_in)
         except BaseException:
             self._remove(number)
             raise
@@ -87,7 +92,8 @@ class ModelHooks:
         for file in files:
             for name in names:
                 if callable(getattr(sys.modules.get(file), name, None)):
-                    self._handles.append(_TimedFunction(sys.modules[file], name, self._profiler, caller, bucket))
+                    made = _timed(caller, bucket)
+                    self._handles.append(StandIn(sys.modules[file], name, self._profiler, made))
 
     def _say_what_is_unknown(self, model: nn.Module, placed: Sequence[Placed]) -> None:
         unknown = [each for each in placed if not each.known]
@@ -112,53 +118,25 @@ class ModelHooks:
             )
 
 
-_shared: Final[dict[tuple[str, str], tuple[Any, Any, list[Profiler]]]] = {}
-"""By file and function: the function, what stands in for it, and the profilers that it serves."""
+def _timed(caller: str, bucket: str) -> Callable[..., Callable[..., Any]]:
+    """What times a function in ``bucket`` where a module of the bucket ``caller`` calls it."""
 
+    def make(function: Callable[..., Any], profilers: Sequence[Profiler]) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return function(*args, **kwargs)
+            opened = []
+            for profiler in profilers:
+                if profiler.in_bucket(caller):  # not in a model that is not attached
+                    timer = profiler.cuda_bucket_timer(bucket)
+                    timer.__enter__()
+                    opened.append(timer)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                for timer in opened:
+                    timer.__exit__(None, None, None)
 
-class _TimedFunction:
-    """Times a function of a file of transformers in ``bucket``, where a module of the bucket ``caller`` calls it.
+        return timed
 
-    One stand-in serves all profilers, so that they can be detached in any order.
-    """
-
-    def __init__(self, file: Any, name: str, profiler: Profiler, caller: str, bucket: str) -> None:
-        self._file, self._name, self._profiler = file, name, profiler
-        key = (file.__name__, name)
-        if key not in _shared:
-            profilers: list[Profiler] = []
-            function = getattr(file, name)
-            stand_in = _timed(function, profilers, caller, bucket)
-            _shared[key] = (function, stand_in, profilers)
-            setattr(file, name, stand_in)
-        _shared[key][2].append(profiler)
-
-    def remove(self) -> None:
-        key = (self._file.__name__, self._name)
-        function, stand_in, profilers = _shared[key]
-        profilers.remove(self._profiler)
-        if profilers:
-            return
-        del _shared[key]
-        if getattr(self._file, self._name, None) is stand_in:  # else somebody else's is around it
-            setattr(self._file, self._name, function)
-
-
-def _timed(function: Callable[..., Any], profilers: list[Profiler], caller: str, bucket: str) -> Callable[..., Any]:
-    def timed(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling():
-            return function(*args, **kwargs)
-        opened = []
-        for profiler in profilers:
-            if profiler.in_bucket(caller):  # not in a model that is not attached
-                timer = profiler.cuda_bucket_timer(bucket)
-                timer.__enter__()
-                opened.append(timer)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            for timer in opened:
-                timer.__exit__(None, None, None)
-
-    timed.__wrapped__ = function  # type: ignore[attr-defined]
-    return timed
+    return make
