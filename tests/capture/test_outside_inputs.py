@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -247,6 +248,15 @@ def test_a_tensor_that_is_looked_at_from_outside_stays_itself(export):
     (exp,) = [op for op in session.records if op.signature.name == "aten::exp"]
     assert [op.writes for op in session.records if op.signature.name == "aten::mul"] == [exp.reads]
     assert found_in(session) == []
+
+
+@over_each_way
+def test_a_constant_that_the_garbage_collector_was_told_to_leave_alone_is_an_input(wrap):
+    """A server does so once it has started (``gc.freeze``): its objects are in no list after that."""
+    tables = {"a": wrap(TABLE.copy())}
+    model = Using(lambda module, x: operator.itemgetter("a")(tables))
+    gc.freeze()
+    assert found(lambda: [model(torch.ones(2, 4)) for _ in range(2)], model) == []
 
 
 def test_what_a_recorded_op_fills_is_a_buffer():

@@ -316,6 +316,36 @@ def test_no_false_alarm(program):
     assert found(program) == []
 
 
+@pytest.mark.parametrize("memory", [False, True])
+@pytest.mark.parametrize("give", [lambda y: y, lambda y: (y, {"y": y}), lambda y: [y.view(-1)[1:]]])
+def test_a_result_that_the_model_returns_is_found_without_a_reader(give, memory):
+    class Last(nn.Module):
+        def forward(self, x):
+            return give(doubled(x))
+
+    model = nn.Sequential(nn.Linear(4, 4), Last())
+    results = []
+    with rl.record(model, memory=memory) as recording:
+        for _ in range(2):
+            results.append(model(torch.ones(2, 4)))
+        model(torch.ones(2, 4))
+        torch.ones(3).exp()
+    ops = found_in(recording.session)
+    assert [op.module.path for op in ops] == ["1", "1", "1"]
+    names = [op.signature.name for op in recording.session.records if op.writes]
+    assert names[-3:] == [WRITTEN_OUTSIDE, "aten::ones", "aten::exp"]
+    assert "aten::empty_like" in names[-4]
+
+
+def test_a_result_that_is_filled_later_is_a_buffer():
+    class Buffers(nn.Module):
+        def forward(self, x):
+            return torch.empty_like(x), x.new_empty(0)
+
+    x = torch.ones(3)
+    assert found(lambda: Buffers()(x)[0].fill_(1).sum()) == []
+
+
 def test_scratch_that_nobody_reads_is_none_of_our_business():
     assert found(lambda: doubled(torch.ones(3))) == []
 

@@ -8,7 +8,6 @@ from threading import get_ident
 from types import FrameType, MappingProxyType
 from typing import Any
 
-import torch
 from torch import nn
 from torch._C import _current_graph_task_id
 from torch._dynamo.eval_frame import OptimizedModule
@@ -16,10 +15,11 @@ from torch.nn.modules import module as torch_module
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from rooflight.capture.composites import open_sources
+from rooflight.capture.describe import storage_of
 from rooflight.capture.dispatch import DispatchSource
 from rooflight.capture.functions import FunctionSource
 from rooflight.capture.module_work import ModuleWorks
-from rooflight.capture.outside_births import foreign_memory, foreign_parts
+from rooflight.capture.outside_births import foreign_parts, may_be_foreign, plain_tensors
 
 Models = nn.Module | Mapping[str, nn.Module] | Sequence[nn.Module]
 """A model, several by name (policy and reference), or several in order (the chunks of a pipeline stage)."""
@@ -137,7 +137,7 @@ class ModuleTracker:
         try:
             if get_ident() != source.thread and not self._here():
                 return
-            if type(output) is not torch.Tensor or foreign_memory(output) is not None:
+            if may_be_foreign(output):
                 self._look_at(output, returned=True)
             if stack and stack[-1][0] is module:
                 stack.pop()
@@ -145,6 +145,7 @@ class ModuleTracker:
                 self._end_call(module)
             source.move(stack[-1][1] if stack else 0, source.function)
             if not stack:
+                self._note_results(output)
                 if sys.exc_info()[0] is None:  # otherwise its traceback holds whatever there is
                     source.tape.births.settle(output)
                 source.tape.call_ends(output)
@@ -160,6 +161,14 @@ class ModuleTracker:
             number = source.tape.foreign_storage(memory, tensor, source.context_now())
             if returned:
                 source.tape.births.consumed.add(number)
+
+    def _note_results(self, output: Any) -> None:
+        """Take note of the storages that an outermost module returns: its caller has them, even if no op reads them."""
+        ids, results = self._source.tape.storage_ids, self._source.tape.births.consumed
+        for tensor in plain_tensors(output):
+            memory = storage_of(tensor)
+            if memory is not None and (number := ids.get(memory._cdata)) is not None:
+                results.add(number)
 
     def _end_call(self, module: nn.Module) -> None:
         """Drop the innermost call of a module, if it is known, and the calls above it that an interrupt left open."""

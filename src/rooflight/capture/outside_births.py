@@ -58,13 +58,16 @@ _MOST: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Birth:
-    """A storage first seen when there were ``before`` records, and where in the program."""
+    """A storage first seen when there were ``before`` records, and where in the program. ``made``: it was certainly
+    made there.
+    """
 
     storage: int
     before: int
     place: Place
     tensor: TensorSpec
     memory: weakref.ref[torch.UntypedStorage]
+    made: bool
 
 
 class OutsideBirths:
@@ -112,7 +115,16 @@ class OutsideBirths:
         self._unshared.add(kind)
         return None
 
-    def add(self, memory: torch.UntypedStorage, tensor: torch.Tensor, storage: int, before: int, place: Place) -> None:
+    def add(
+        self,
+        memory: torch.UntypedStorage,
+        tensor: torch.Tensor,
+        *,
+        storage: int,
+        before: int,
+        place: Place,
+        made: bool,
+    ) -> None:
         """A storage that may be a kernel's result got its number."""
         birth = Birth(
             storage=storage,
@@ -120,6 +132,7 @@ class OutsideBirths:
             place=place,
             tensor=TensorSpec(spec_of(tensor).shape, spec_of(tensor).dtype),
             memory=weakref.ref(memory),
+            made=made,
         )
         self._pending[storage] = birth
         self.unread.add(storage)
@@ -185,13 +198,27 @@ def is_plain(tensor: torch.Tensor) -> bool:
     return not is_traceable_wrapper_subclass(tensor)
 
 
+def may_be_foreign(value: Any) -> bool:
+    """Whether torch may not have allocated the memory of a tensor in what a module returns: a quick first look."""
+    kind = type(value)
+    if kind is torch.Tensor:
+        return foreign_memory(value) is not None
+    if kind is tuple:
+        return any(item is not None and may_be_foreign(item) for item in value)
+    return value is not None
+
+
+def plain_tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in what a call takes or gives, without those that wrap others."""
+    return (item for item in _values_in([value]) if isinstance(item, torch.Tensor) and is_plain(item))
+
+
 def foreign_parts(value: Any) -> Iterator[tuple[torch.Tensor, torch.UntypedStorage]]:
-    """The tensors in what a call takes or gives whose memory torch did not allocate."""
-    for item in _values_in([value]):
-        if isinstance(item, torch.Tensor) and is_plain(item):
-            memory = foreign_memory(item)
-            if memory is not None:
-                yield item, memory
+    """Those of ``plain_tensors`` whose memory torch did not allocate."""
+    for item in plain_tensors(value):
+        memory = foreign_memory(item)
+        if memory is not None:
+            yield item, memory
 
 
 def _holds(values: Iterable[Any], memory: torch.UntypedStorage) -> tuple[bool, int]:
@@ -303,10 +330,13 @@ def _kept_elsewhere(births: Sequence[Birth], output: Any) -> set[int]:
         ours.add(id(value))
         if hasattr(value, "__dict__"):
             ours.add(id(vars(value)))
+    kept: set[int] = set()
+    if gc.get_freeze_count():  # objects from before are out of sight
+        seen = {numbers[address] for _, address in held.values()}
+        kept = {birth.storage for birth in births if not birth.made and birth.storage not in seen}
     for frame in _frames():
         if frame.f_code is _MODULE_CALL:  # its result is a variable of a function inside it too
             ours.update(map(id, getattr(_variables(frame).get("inner"), "__closure__", None) or ()))
-    kept: set[int] = set()
     for holder in gc.get_referrers(*tensors) if tensors else ():
         if id(holder) not in ours and not isinstance(holder, FrameType):
             kept |= {numbers[held[id(value)][1]] for value in gc.get_referents(holder) if id(value) in held}

@@ -8,7 +8,7 @@ allocated the tensor. Recording itself does nothing for this.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -67,16 +67,18 @@ def with_outside_writes(session: Session, births: OutsideBirths, state: Callable
     made_by[list(born)] = _OUTSIDE
     if not (made_by != _NOWHERE).any():
         return session
-    found = list(_read_unwritten(session, made_by, births.consumed.intersection(born)))
+    consumed = [storage for storage in births.consumed if made_by[storage] != _NOWHERE]
+    found = list(_read_unwritten(session, made_by, consumed))
     standing = state() if found else ()
     insertions: list[Insertion] = []
     for storage, reader in found:
         birth, maker = born.get(storage), int(made_by[storage])
         tensor = _tensor_of(session, storage, maker, reader) if birth is None else birth.tensor
         if storage not in standing and tensor.numel:
+            first = maker + 1 if reader == len(session) else reader
             insertions.append(
                 Insertion(
-                    before=reader if birth is None else birth.before,
+                    before=first if birth is None else birth.before,
                     place=Place.of(session, maker) if birth is None else birth.place,
                     signature=_written_outside(tensor),
                     written=storage,
@@ -108,7 +110,7 @@ def _allocations(session: Session) -> Int64:
     return made_by
 
 
-def _read_unwritten(session: Session, made_by: Int64, consumed: Collection[int]) -> Iterator[tuple[int, int]]:
+def _read_unwritten(session: Session, made_by: Int64, consumed: Sequence[int]) -> Iterator[tuple[int, int]]:
     """The storages that were allocated without contents and are read before an op fills them, with the first reader;
     of those in ``consumed``, also the ones that no op reads or fills.
 
@@ -129,7 +131,7 @@ def _read_unwritten(session: Session, made_by: Int64, consumed: Collection[int])
     np.minimum.at(first_filled, columns.read_ids[read[fills]], (2 * readers)[fills])
     filling, late = (flags[columns.signature[writers]] for flags in (writes, updates))
     np.minimum.at(first_filled, columns.written_ids[written[filling]], (2 * writers + late)[filling])
-    first_read[list(consumed)] = np.minimum(first_read[list(consumed)], never - 1)
+    first_read[consumed] = np.minimum(first_read[consumed], never - 2)
     for storage in np.flatnonzero(first_read < first_filled).tolist():
         yield storage, int(first_read[storage]) // 2
 

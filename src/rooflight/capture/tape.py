@@ -150,7 +150,7 @@ class Tape:
         self.remember_foreign(memory, number)
         if candidate and other is None and number >= count:
             place = Place(module=module, phase=phase, direction=direction, function=function)
-            births.add(memory, tensor, number, len(self), place)
+            births.add(memory, tensor, storage=number, before=len(self), place=place, made=made)
         return number
 
     def remember_foreign(self, memory: torch.UntypedStorage, number: int) -> None:

@@ -13,7 +13,7 @@ formula = partial(registry.formula, error_group="outside")
 
 @formula(WRITTEN_OUTSIDE)
 def written_outside(op: OpSignature) -> OpCost | Uncosted:  # noqa: ARG001
-    """A tensor that no recorded op wrote, and that a recorded op read."""
+    """A tensor that no recorded op wrote, and that a recorded op read or a module returned."""
     return Uncosted("written outside the dispatcher")
 
 
