@@ -170,6 +170,19 @@ def test_tensors_on_the_device_are_read_with_their_step(make):
     assert summary["problems"] == {}
 
 
+def test_tokens_on_a_device_are_no_delivery(make):
+    device = FakeDevice()
+    prof = make(device, strict_sync=False).profiler
+    prof.begin_run()
+    prof.begin_request("a", prompt_tokens=DeviceTensor(device, [7]))
+    prof.request_tokens("a", DeviceTensor(device, [3]))
+    prof.request_tokens("a", 2)
+    prof.end_request("a")
+    prof.end_run()
+    assert prof.requests.ended.columns()["tokens"].tolist() == [2]
+    assert sum("would wait for it: give a number" in problem for problem in prof.problems.counts) == 2
+
+
 @pytest.mark.parametrize("broken", ["event", "synchronize", "is_capturing"])
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_device_that_fails_does_not_stop_the_engine(make, broken, strict, monkeypatch):

@@ -128,7 +128,7 @@ class Requests:
     def begin(self, request: Hashable, prompt_tokens: Any, run: Run | None, *, warming_up: bool) -> None:
         """A request arrives in a run."""
         try:
-            prompt = UNKNOWN if prompt_tokens is None else token_count(prompt_tokens)
+            prompt = UNKNOWN if prompt_tokens is None else _count(prompt_tokens)
         except Exception as error:
             self._problems.note(f"begin_request: prompt of {error}")
             prompt = UNKNOWN
@@ -161,7 +161,7 @@ class Requests:
         """Tokens are delivered to a request, all at this moment; none at all is no delivery."""
         try:
             now = self._clock()
-            count = token_count(tokens)
+            count = _count(tokens)
             with self.lock:
                 found = self._open.get(request)
                 if found is None:
@@ -228,3 +228,10 @@ class Requests:
     def _unknown(self, call: str, request: Hashable) -> None:
         if request not in self._skipped:
             self._problems.note(f"{call}() of a request that is not open was ignored: begin_request() comes first")
+
+
+def _count(tokens: Any) -> int:
+    """A number of tokens. Raises ValueError for what is none, and for one on a device: reading it would wait."""
+    if getattr(tokens, "is_cuda", False):
+        raise ValueError("tokens on a device: reading them would wait for it: give a number")
+    return token_count(tokens)
