@@ -52,6 +52,7 @@ def test_a_run_writes_all_files_and_shows_their_report(profile, tmp_path):
     assert found.unattributed_model_ms is not None
     assert named + found.unattributed_model_ms == pytest.approx(found.stats.mean_ms)
     assert {"attn.compute", "mlp.down_proj", "lm_head"} <= set(found.buckets_model_avg_ms)
+    assert set(found.others_detail["model"]) == {"sampler"}
     assert set(found.buckets_engine_avg_ms) == {"decode", "sampler"}
     workload = found.workload
     assert workload is not None

@@ -59,10 +59,11 @@ def decode(
 ) -> Generation:
     """Generate ``new_tokens`` per sequence of ``prompt_ids`` [batch, prompt], one in each step after the prefill.
 
-    Each step is a step of ``profiler`` (None: the active one) with the engine's buckets ``decode`` and ``sampler``; the
-    prefill is a step of the phase ``prefill``. Each sequence is a request, which begins before the prefill; without
-    ``strict_sync`` a GPU's tokens count as delivered when their work is queued. Temperature 0 takes the most probable
-    token; otherwise tokens are drawn, the same for the same ``seed``. Call it between ``begin_run`` and ``end_run``.
+    Each step is a step of ``profiler`` (None: the active one) with the engine's buckets ``decode`` and ``sampler``
+    (which the model's domain has too); the prefill is a step of the phase ``prefill``. Each sequence is a request,
+    which begins before the prefill; without ``strict_sync`` a GPU's tokens count as delivered when their work is
+    queued. Temperature 0 takes the most probable token; otherwise tokens are drawn, the same for the same ``seed``.
+    Call it between ``begin_run`` and ``end_run``.
 
     Raises ValueError for sizes that cannot be, also for more tokens than the model has positions.
     """
@@ -76,7 +77,7 @@ def decode(
     with prefill_step(prof, batch):
         with prof.cpu_bucket_timer("prefill"):
             logits = cached.logits(prompt_ids, 0)
-        with prof.cpu_bucket_timer("sampler"):
+        with prof.cpu_bucket_timer("sampler"), prof.cuda_bucket_timer("sampler"):
             latest = choose(logits)
     wait_for(model.device)
     prefill_s = time.perf_counter() - begun
@@ -92,7 +93,7 @@ def decode(
             prof.set_step_kv_cache(held)
             with prof.cpu_bucket_timer("decode"):
                 logits = cached.logits(latest[:, None], prompt + number - 1)
-            with prof.cpu_bucket_timer("sampler"):
+            with prof.cpu_bucket_timer("sampler"), prof.cuda_bucket_timer("sampler"):
                 latest = choose(logits)
             tokens.append(latest)
         requests.deliver([1] * batch)

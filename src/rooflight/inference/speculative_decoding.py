@@ -78,7 +78,7 @@ def speculative_decode(
 
     Each step is a step of ``profiler`` (None: the active one) with the engine's buckets ``draft`` (the draft's passes
     and the choice of its tokens), ``verify`` (the target's pass), ``sampler`` (rejection sampling, and the one wait for
-    a device: how many tokens were accepted) and ``postproc``. ``draft`` is a bucket of the model too.
+    a device: how many tokens were accepted) and ``postproc``. The model's domain has ``draft`` and ``sampler`` too.
 
     Each sequence is a request, as in ``decode``. Temperature 0 gives the tokens of ``decode``. ``acceptance`` replaces
     the test of each drafted token by a draw that accepts it with this probability: all work is done and takes its time,
@@ -205,7 +205,7 @@ class _Loop:
             with prof.cpu_bucket_timer("draft"), prof.cuda_bucket_timer("draft"):
                 self._pass(1, ids, starts, last=True)
             logits = self._pass(0, ids, starts, last=True)
-        with prof.cpu_bucket_timer("sampler"):
+        with prof.cpu_bucket_timer("sampler"), prof.cuda_bucket_timer("sampler"):
             self._ids[:, self._prompt] = self._chosen(logits[:, -1])[0]
         self._have = [self._prompt + 1] * len(ids)
 
@@ -218,7 +218,7 @@ class _Loop:
             at = torch.tensor(self.cached, device=self._ids.device)[:, None]
             ids = torch.cat([self._ids.gather(1, at), *drafted], dim=1)
             logits = self._pass(0, ids, self.cached)
-        with prof.cpu_bucket_timer("sampler"):
+        with prof.cpu_bucket_timer("sampler"), prof.cuda_bucket_timer("sampler"):
             count, after = self._accept(ids[:, 1:], distributions, logits)
             accepted = count.tolist()
         with prof.cpu_bucket_timer("postproc"):
