@@ -124,10 +124,10 @@ class _Wants:
 
     def of(self, part: Part, storage_bytes: int) -> Wanted | None:
         """What is wanted of a part; None where that is all of it."""
+        if self.whole and not self.gone:
+            return None
         covers = part.nbytes >= storage_bytes
         if self.whole:
-            if not self.gone:
-                return None
             left = union_bytes([*self.gone, part]) - union_bytes(self.gone)
             return None if left >= part.nbytes else Wanted(elements=max(0, left) // part.tensor.item_bytes)
         meeting = list(self.parts) if covers else [each for each in self.parts if may_meet(each, part)]
@@ -190,7 +190,7 @@ class _Pass:
         partial: PartialTouches,
     ) -> None:
         self._session = session
-        self._fusions, self._costs, self._partial = fusions, costs, partial
+        self._fusions, self._partial = fusions, partial
         self._demands: dict[tuple[int, tuple[Wanted | None, ...]], tuple[list[Wanted | None], float]] = {}
         self._answers: dict[tuple[int, int, Part | None, Wanted], _Answer] = {}
         self._wants: dict[int, _Wants] = {}  # by storage, once a call that touches it was met
@@ -202,8 +202,8 @@ class _Pass:
         stays[[storage for storage in self._returned if lifetimes.made[storage] != STOOD]] = False
         self._stays = bytearray(stays.tobytes())
         self._local = bytearray(lifetimes.local.tobytes())
-        self._divisible = [
-            fusion is not None and _is_divisible(op, fusion, cost)
+        self._facts = [
+            None if fusion is None else _facts_of(op, fusion, cost)
             for op, fusion, cost in zip(session.signatures, fusions, costs, strict=True)
         ]
 
@@ -229,7 +229,8 @@ class _Pass:
                 continue
             parts_read, parts_written = self._partial.get(record, _NO_PARTS)
             wanted, written = self._written(number, writes, parts_written)
-            if wanted is None or not self._divisible[number]:
+            facts = self._facts[number]
+            if wanted is None or facts is None or not facts.divisible:
                 self._read(number, reads, parts_read)
             else:
                 found[record] = self._narrow(number, reads, parts_read, wanted, written)
@@ -263,9 +264,9 @@ class _Pass:
         """What is wanted of each result, None of one that is wanted whole, or None where all of the op is needed; and
         the bytes written of each, where what is written over later counts.
         """
-        op, fusion, cost = self._session.signatures[number], self._fusions[number], self._costs[number]
+        op, fusion, facts = self._session.signatures[number], self._fusions[number], self._facts[number]
         assert fusion is not None
-        keeps_rest = op.name.endswith("_") and isinstance(cost, OpCost) and cost.upper
+        assert facts is not None
         found: list[Wanted | None] = []
         written = list(fusion.written[: len(writes)])
         for place, storage in enumerate(writes):
@@ -273,42 +274,42 @@ class _Pass:
             tensor = op.outputs[place]
             # a compiler leaves out further results that no op reads
             wants = self._of(storage, written=place == 0)
-            part = parts.get(place) or (Part(0, tensor) if tensor.nbytes == size else None)
+            nbytes = facts.result_bytes[place]
+            part = parts.get(place) or (Part(0, tensor) if nbytes == size else None)
             wanted = _somewhere(wants, tensor, size) if part is None else wants.of(part, size)
             found.append(wanted)
             if wanted is not None and not wants.whole:
                 written[place] = min(written[place], wanted.elements * tensor.item_bytes)
-            if part is not None and fusion.written[place] == tensor.nbytes and not keeps_rest:
+            if part is not None and fusion.written[place] == nbytes and not facts.keeps_rest:
                 wants.overwrite(part, size)
-        needs_all = all if traits_of(op).over_lists else any
+        needs_all = all if facts.over_lists else any
         is_whole = not found or needs_all(each is None for each in found)
         return None if is_whole else found, tuple(written)
 
     def _read(self, number: int, reads: Sequence[int], parts: Mapping[int, Part]) -> None:
         """Want all that a call reads."""
-        op, fusion = self._session.signatures[number], self._fusions[number]
+        fusion, facts = self._fusions[number], self._facts[number]
         assert fusion is not None
+        assert facts is not None
         for place, storage in enumerate(reads):
-            size = fusion.read[place]
-            if not fusion.known:
-                self._of(storage).add_all()
-            elif size:
-                self._want(op, fusion, place, storage, parts.get(place))
-
-    def _want(self, op: OpSignature, fusion: OpFusion, place: int, storage: int, part: Part | None) -> None:
-        tensor = op.inputs[place]
-        wants = self._of(storage)
-        if not _reads_all(op, place, fusion):
-            wants.add(None, fusion.read[place])
-            dim, base = line_picked(op, place), part or _base(tensor, self._storage_bytes[storage])
-            if dim is not None and base is not None:
-                wants.add_lines(base, dim)
-        elif part is not None:
-            wants.add(part, part.nbytes)
-        elif tensor.nbytes >= self._storage_bytes[storage] or tensor.packing is not None:
-            wants.add_all()
-        else:
-            wants.add(None, tensor.nbytes)
+            size, part = fusion.read[place], parts.get(place)
+            if fusion.known and not size:
+                continue
+            wants = self._of(storage)
+            if not fusion.known or facts.packed:
+                wants.add_all()
+            elif not facts.reads_all[place]:
+                wants.add(None, size)
+                op = self._session.signatures[number]
+                dim, base = line_picked(op, place), part or _base(op.inputs[place], self._storage_bytes[storage])
+                if dim is not None and base is not None:
+                    wants.add_lines(base, dim)
+            elif part is not None:
+                wants.add(part, 0)
+            elif facts.input_bytes[place] >= self._storage_bytes[storage]:
+                wants.add_all()
+            else:
+                wants.add(None, facts.input_bytes[place])
 
     def _narrow(
         self,
@@ -415,13 +416,33 @@ def _together(asks: Sequence[Wanted]) -> Wanted:
     )
 
 
-def _is_divisible(op: OpSignature, fusion: OpFusion, cost: OpCost | Uncosted) -> bool:
-    """Whether a part of an op's results may take less than all of it."""
-    if isinstance(cost, Uncosted) or cost.bytes_sent or not fusion.known:
-        return False
-    if any(tensor.packing is not None for tensor in (*op.inputs, *op.outputs)):
-        return False
-    return traits_of(op).part_needs is not Needs.ALL
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """Of a signature: whether a part of its results may take less than all of it, whether in place it leaves what it
+    does not write, whether it reads every element of each input, and sizes in bytes.
+    """
+
+    divisible: bool
+    over_lists: bool
+    packed: bool
+    keeps_rest: bool
+    reads_all: tuple[bool, ...]
+    input_bytes: tuple[int, ...]
+    result_bytes: tuple[int, ...]
+
+
+def _facts_of(op: OpSignature, fusion: OpFusion, cost: OpCost | Uncosted) -> _Facts:
+    packed = any(tensor.packing is not None for tensor in (*op.inputs, *op.outputs))
+    is_costed = isinstance(cost, OpCost) and not cost.bytes_sent and fusion.known
+    return _Facts(
+        divisible=is_costed and not packed and traits_of(op).part_needs is not Needs.ALL,
+        over_lists=traits_of(op).over_lists,
+        packed=packed,
+        keeps_rest=op.name.endswith("_") and isinstance(cost, OpCost) and cost.upper,
+        reads_all=tuple(_reads_all(op, place, fusion) for place in range(len(op.inputs))),
+        input_bytes=tuple(tensor.nbytes for tensor in op.inputs),
+        result_bytes=tuple(tensor.nbytes for tensor in op.outputs),
+    )
 
 
 def _reads_all(op: OpSignature, place: int, fusion: OpFusion) -> bool:
