@@ -203,7 +203,7 @@ class _Pass:
         self._stays = bytearray(stays.tobytes())
         self._local = bytearray(lifetimes.local.tobytes())
         self._facts = [
-            None if fusion is None else _facts_of(op, fusion, cost)
+            None if fusion is None or not fusion.known else _facts_of(op, fusion, cost)
             for op, fusion, cost in zip(session.signatures, fusions, costs, strict=True)
         ]
 
@@ -293,10 +293,10 @@ class _Pass:
         assert facts is not None
         for place, storage in enumerate(reads):
             size, part = fusion.read[place], parts.get(place)
-            if fusion.known and not size:
+            if not size:
                 continue
             wants = self._of(storage)
-            if not fusion.known or facts.packed:
+            if facts.packed:
                 wants.add_all()
             elif not facts.reads_all[place]:
                 wants.add(None, size)
@@ -433,7 +433,7 @@ class _Facts:
 
 def _facts_of(op: OpSignature, fusion: OpFusion, cost: OpCost | Uncosted) -> _Facts:
     packed = any(tensor.packing is not None for tensor in (*op.inputs, *op.outputs))
-    is_costed = isinstance(cost, OpCost) and not cost.bytes_sent and fusion.known
+    is_costed = isinstance(cost, OpCost) and not cost.bytes_sent
     return _Facts(
         divisible=is_costed and not packed and traits_of(op).part_needs is not Needs.ALL,
         over_lists=traits_of(op).over_lists,
