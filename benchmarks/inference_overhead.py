@@ -27,13 +27,22 @@ from rooflight.inference import (
     register_active_profiler,
     release_active_profiler,
 )
+from rooflight.inference.engine_mapping import Bucket, EngineMapping, Reads, Step
 
 ROUNDS = 25
 CALLS = 4_000
 LAYERS = 30
 WIDTH = 832
 STEPS = 1500
-BARS_US = {"bucket timer off": 0.1, "model bucket on": 2.0, "engine bucket on": 2.0, "step": 10.0}
+BARS_US = {
+    "bucket timer off": 0.1,
+    "model bucket on": 2.0,
+    "engine bucket on": 2.0,
+    "step": 10.0,
+    "hooked method off": 0.5,
+    "hooked method on": 3.0,
+    "hooked step": 15.0,
+}
 
 
 def profiler(folder: str, *, buckets: bool = True) -> Profiler:
@@ -74,6 +83,26 @@ def steps(prof: Profiler, count: int = CALLS) -> None:
             prof.set_step_tokens(1)
 
 
+class Engine:
+    """One whose methods do nothing."""
+
+    def step(self, length: int) -> int:
+        return length
+
+    def sample(self) -> None:
+        pass
+
+
+def methods(engine: Engine) -> None:
+    for _ in range(CALLS):
+        engine.sample()
+
+
+def hooked_steps(engine: Engine) -> None:
+    for number in range(CALLS):
+        engine.step(number % 5000)
+
+
 def took(run: Callable[[], object]) -> float:
     start = time.process_time()
     run()
@@ -92,6 +121,15 @@ def costs_us(folder: str) -> dict[str, float]:
     """µs of each part."""
     prof = profiler(folder)
     register_active_profiler(prof)
+    mapping = EngineMapping(
+        name="engine",
+        methods={
+            "step": Step(after=Reads(tokens=lambda _: 1, kv_lengths=lambda call: call.result)),
+            "sample": Bucket("sampler"),
+        },
+    )
+    engine = Engine()
+    prof.attach_engine(engine, mapping)
     prof.begin_run(bsz=1)
     rounds: dict[str, Callable[[], float]] = {
         "nothing": lambda: took(nothing),
@@ -99,6 +137,9 @@ def costs_us(folder: str) -> dict[str, float]:
         "model bucket on": in_step(prof, model_buckets),
         "engine bucket on": in_step(prof, engine_buckets),
         "step": lambda: took(lambda: steps(prof)),
+        "hooked method off": lambda: took(lambda: methods(engine)),
+        "hooked method on": in_step(prof, lambda: methods(engine)),
+        "hooked step": lambda: took(lambda: hooked_steps(engine)),
     }
     least = dict.fromkeys(rounds, 9.9)
     for _ in range(ROUNDS):

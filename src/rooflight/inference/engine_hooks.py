@@ -11,11 +11,12 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable
 from functools import update_wrapper
+from threading import get_ident
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import ref
 
-from rooflight.inference.engine_mapping import Call, EngineMapping, Makes, Role, Run
+from rooflight.inference.engine_mapping import Bucket, Call, EngineMapping, Makes, Role, Run
 from rooflight.inference.engine_mappings import mapping_for
 from rooflight.inference.engine_steps import EngineSteps
 
@@ -221,45 +222,60 @@ class _Timed:
         self._in_any_thread = method.role.in_any_thread
 
     def __call__(self, owner: Any, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self.passes():
+        # all in one function: between heavy ops each call of another costs as much as the rest
+        steps, role = self._steps, self._role
+        if steps.thread and steps.thread != get_ident() and self.passes():
             return method(*args, **kwargs)
-        call = self.begin(owner, args, kwargs)
+        call = Call(owner, args, kwargs, steps.notes)
         try:
-            self.enter(call)
-            call.result = method(*args, **kwargs)
+            try:
+                role.enter(steps, call)
+            except Exception as error:
+                self._note(error)
+            call.result = result = method(*args, **kwargs)
         except BaseException:
             self.leave(call, raised=True)
             raise
-        self.leave(call, raised=False)
+        if isinstance(result, _LATER):
+            self._note_later(result)
+        try:
+            role.leave(steps, call, raised=False)
+        except Exception as error:
+            self._note(error)
         return call.result
 
     def passes(self) -> bool:
         """Whether this call is not to be timed: another thread has the run or step."""
-        if self._steps.elsewhere and not self._in_any_thread:
-            self._steps.profiler.problems.note(
-                f"attach_engine: {self._path} was called in another thread than the open run's: it was not timed there"
-            )
-            return True
-        return False
+        if self._in_any_thread or not self._steps.elsewhere:
+            return False
+        self._steps.profiler.problems.note(
+            f"attach_engine: {self._path} was called in another thread than the open run's: it was not timed there"
+        )
+        return True
 
     def begin(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        return Call(owner, args, kwargs, self._steps.notes)
-
-    def enter(self, call: Call) -> None:
+        """A call of a method begins."""
+        call = Call(owner, args, kwargs, self._steps.notes)
         try:
             self._role.enter(self._steps, call)
         except Exception as error:
-            self._steps.profiler.problems.error(f"attach_engine: {self._path}", error)
+            self._note(error)
+        return call
 
     def leave(self, call: Call, *, raised: bool) -> None:
-        if isinstance(call.result, _LATER):
-            self._steps.profiler.problems.note(
-                f"attach_engine: {self._path} returned a {type(call.result).__name__}: only making it was timed"
-            )
+        """It ends."""
         try:
             self._role.leave(self._steps, call, raised=raised)
         except Exception as error:
-            self._steps.profiler.problems.error(f"attach_engine: {self._path}", error)
+            self._note(error)
+
+    def _note(self, error: Exception) -> None:
+        self._steps.profiler.problems.error(f"attach_engine: {self._path}", error)
+
+    def _note_later(self, result: Any) -> None:
+        self._steps.profiler.problems.note(
+            f"attach_engine: {self._path} returned a {type(result).__name__}: only making it was timed"
+        )
 
 
 class MethodHook:
@@ -272,6 +288,8 @@ class MethodHook:
         self._before = vars(method.owner).get(method.name)
         self._call: Callable[..., Any] = getattr(method.owner, method.name)
         self._removed = False
+        self._step = steps.profiler.step
+        self._only_in_steps = isinstance(method.role, Bucket) and method.role.is_only_in_steps
         self._is_run_of_items = inspect.isgeneratorfunction(self._call)
         torch: Any = sys.modules.get("torch")
         self._is_compiling: Callable[[], bool] = _never if torch is None else torch.compiler.is_compiling
@@ -283,7 +301,7 @@ class MethodHook:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The method, timed by its role."""
-        if self._removed or self._is_compiling():
+        if self._removed or (self._only_in_steps and not self._step.measuring) or self._is_compiling():
             return self._call(*args, **kwargs)
         if self._is_run_of_items:
             return self._items(args, kwargs)
@@ -296,7 +314,6 @@ class MethodHook:
         call = self._timed.begin(self._owner(), args, kwargs)
         raised = True
         try:
-            self._timed.enter(call)
             result = yield from self._call(*args, **kwargs)
             raised = False
             return result

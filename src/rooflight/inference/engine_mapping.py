@@ -153,6 +153,11 @@ class Bucket(Role):
         if not self.name or not (isinstance(self.name, str) or callable(self.name)):
             raise ValueError(f"Bucket({self.name!r}): give the name of a bucket, or a function that gets a Call")
 
+    @property
+    def is_only_in_steps(self) -> bool:
+        """Whether a call outside of measured steps is of no interest."""
+        return not (self.begins_step or self.ends_step or self.step_of_phase)
+
     def enter(self, steps: EngineSteps, call: Call) -> None:
         """Open the bucket."""
         if self.begins_step:

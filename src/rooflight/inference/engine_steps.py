@@ -20,6 +20,8 @@ class EngineSteps:
 
     def __init__(self, profiler: Profiler, attach_part: Callable[[Any, EngineMapping], None]) -> None:
         self.profiler = profiler
+        self._step, self._engine_timers = profiler.step, profiler.timers_of_engine
+        self._labels: dict[str, str] = {}
         self.attach_part = attach_part
         self.detach_parts: Callable[[], None] = lambda: None
         self.notes: dict[str, Any] = {}  # of the open step
@@ -70,18 +72,18 @@ class EngineSteps:
         """Begin a step. In one that the program has opened, nothing begins."""
         if self._in_step:
             return
-        if self.profiler.step.is_open:
+        if self._step.is_open:
             self.profiler.problems.note("attach_engine: an engine's step was inside another: only that one is measured")
             return
         self._in_step = True
         self.thread = get_ident()
         self.notes.clear()
-        self.profiler.step_timing_ctx().__enter__()
+        self._step.__enter__()
         self.phase = DECODE
 
     def begin_own_step(self, phase: str) -> bool:
         """Begin a step of a phase if there is a run but no step. Returns whether it began."""
-        if self._in_step or self.profiler.step.is_open or not self.profiler.in_run:
+        if self._in_step or self._step.is_open or not self.profiler.in_run:
             return False
         self.begin_step()
         self.set_phase(phase)
@@ -95,21 +97,25 @@ class EngineSteps:
         while self._timers:
             self._timers.pop()[1].__exit__(None, None, None)
         kind = RuntimeError if raised else None
-        self.profiler.step_timing_ctx().__exit__(kind, None, None)
+        self._step.__exit__(kind, None, None)
         if not self._runs:
             self.thread = 0
 
     @property
     def measures(self) -> bool:
         """Whether a step that was begun here is measured."""
-        return self._in_step and self.profiler.step.measuring
+        return self._in_step and self._step.measuring
 
     # -- buckets -------------------------------------------------------------------------------------------------------
 
     def open(self, name: str | None, key: object) -> None:
         """Open a bucket until ``close(key)``, or the end of the step."""
-        if name and self.profiler.step.measuring:
-            timer = self.profiler.cpu_bucket_timer(f"engine.{name}")
+        if name and self._step.measuring:
+            try:
+                timer = self._engine_timers[self._labels[name]]
+            except KeyError:
+                self._labels[name] = f"engine.{name}"  # a name of the engine's domain, whatever it looks like
+                timer = self._engine_timers[self._labels[name]]
             timer.__enter__()
             self._timers.append((key, timer))
 

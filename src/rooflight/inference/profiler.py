@@ -85,7 +85,7 @@ class Profiler(Attaching):
             Labels(self._bucket, Domain.MODEL, self.problems.note),
             Labels(self._bucket, Domain.ENGINE, self.problems.note),
         )
-        self.timers_of_model = self._labels[0]
+        self.timers_of_model, self.timers_of_engine = self._labels
         any_on = self.cfg.model_profiling or self.cfg.engine_profiling
         self._runs_begun = 0
         self._bsz: int | None = None
