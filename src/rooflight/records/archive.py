@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import zipfile
+from dataclasses import astuple, replace
 from itertools import chain
-from math import prod
+from math import inf, prod
 from os import PathLike
 from pathlib import Path
 from typing import IO, Any, Final
@@ -30,6 +31,7 @@ from rooflight.records.session import (
 )
 from rooflight.records.signature import AttributeValue, OpSignature
 from rooflight.records.tensor import Packing, TensorSpec
+from rooflight.records.timeline import Timeline
 
 VERSION: Final = 5
 
@@ -93,6 +95,7 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     same_calls: float | None
     has_lifetimes: bool
     returned: list[tuple[int, int, _Tensor]]
+    timeline: Timeline | None = None
 
 
 def save(session: Session, path: Path) -> Path:
@@ -211,6 +214,7 @@ def _header(session: Session) -> _Header:
         clock=session.measurement.clock if session.measurement else None,
         others_share=session.measurement.others_share if session.measurement else None,
         same_calls=session.measurement.same_calls if session.measurement else None,
+        timeline=session.measurement.timeline if session.measurement else None,
         has_lifetimes=session.lifetimes is not None,
         returned=[
             (each.storage, each.start, _written_tensor(each.tensor))
@@ -320,6 +324,8 @@ def _read_measurement(archive: zipfile.ZipFile, header: _Header) -> Measurement 
     for share in (header.others_share, header.same_calls):
         if share is not None and not 0 <= share <= 1:
             raise _UnreadableError("a share of a measurement is not between 0 and 1: record it again")
+    if header.timeline is not None and not all(0 <= seconds < inf for seconds in _seconds_of(header.timeline)):
+        raise _UnreadableError("a time of its timeline is not a number from 0 on: record it again")
     return Measurement(
         wall_samples_s=walls,
         op_samples_s=ops,
@@ -327,7 +333,14 @@ def _read_measurement(archive: zipfile.ZipFile, header: _Header) -> Measurement 
         clock=header.clock,
         others_share=header.others_share,
         same_calls=header.same_calls,
+        timeline=header.timeline,
     )
+
+
+def _seconds_of(timeline: Timeline) -> list[float]:
+    *whole, without_op = astuple(replace(timeline, without_op=()))
+    assert without_op == ()
+    return [*whole, *(work.seconds for work in timeline.without_op)]
 
 
 def _read_lifetimes(archive: zipfile.ZipFile, header: _Header) -> Lifetimes | None:

@@ -14,6 +14,7 @@ from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.record import Direction, ModuleEntry, OpRecord, phase_name
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
+from rooflight.records.timeline import Timeline
 from rooflight.records.visible import visible
 
 Int32 = NDArray[np.int32]
@@ -78,7 +79,8 @@ class Measurement:
 
     ``others_share`` is the share of the CPU, of 1, that other programs took while whole steps were timed.
     ``same_calls`` is the share of calls, of the same op on the same shapes, that the recorded step and the timed one
-    have in common. Both are None where they are not known.
+    have in common. Both are None where they are not known. ``timeline`` is what the device did meanwhile, None where
+    that was not measured.
     """
 
     wall_samples_s: Float64
@@ -87,6 +89,7 @@ class Measurement:
     op_starts_s: Float64 = field(default_factory=lambda: np.empty((0, 0)))
     others_share: float | None = None
     same_calls: float | None = None
+    timeline: Timeline | None = None
 
     @property
     def disturbed(self) -> bool:

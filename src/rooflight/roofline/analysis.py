@@ -226,7 +226,8 @@ class Analysis(Shown):
     @cached_property
     def waterfall(self) -> tuple[Gap, ...]:
         """From the program bound to the measured step, each gap with its remedy."""
-        totals, program = self.totals, self.program
+        totals, program, measurement = self.totals, self.program, self.session.measurement
+        timeline = measurement.timeline if measurement is not None else None
         return waterfall_of(
             program_bound_s=program.program_bound_s,
             fused_bound_s=program.fused_bound_s,
@@ -236,6 +237,7 @@ class Analysis(Shown):
             exchange=self._exchange,
             warm_program_bound_s=program.warm.program_bound_s,
             warm_op_bound_s=program.warm.op_bound_s,
+            unknown_work_s=timeline.without_op_s if timeline is not None else 0.0,
             all_timed=not self.untimed_calls,
         )
 

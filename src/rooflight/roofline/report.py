@@ -44,6 +44,12 @@ def report_of(analysis: Analysis, *, top: int = 10, notes: Iterable[str] = ()) -
 def conclusion(analysis: Analysis) -> str:
     """How far from the speed of light, and what limits it, in plain words."""
     totals = analysis.totals
+    measurement = analysis.session.measurement
+    if not totals.calls and measurement is not None and measurement.timeline is not None:
+        return (
+            "The trace has the device's work, and no op on the host that launched it: nothing can be bounded. Record "
+            "it with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True)."
+        )
     if not totals.calls:
         return (
             "No ops were recorded: the program ran none while the recording was open, or ran them in another thread or "
@@ -68,7 +74,6 @@ def conclusion(analysis: Analysis) -> str:
         )
     if totals.measured_s is None:
         predicted = predicted_sentence(analysis)
-        measurement = analysis.session.measurement
         other = measurement is not None and not measurement.of_the_session
         timed = " The step that was timed is not the recorded one." if other else ""
         return f"These ops, one by one, take at least {bound}: {limit}.{predicted}{timed}{_without_peaks(analysis)}"
@@ -87,7 +92,6 @@ def conclusion(analysis: Analysis) -> str:
             text += f" The largest loss is time outside the ops: {Quantity(outside, 's')} of overhead."
         elif slow > 0:
             text += f" The largest loss is inside the ops, which run {Quantity(slow, 's')} longer than they must."
-    measurement = analysis.session.measurement
     if measurement is not None and measurement.disturbed:
         taken = percent(measurement.others_share or 0.0)
         text += f" Other programs took {taken} of the CPU meanwhile: measure again on a quiet machine."
@@ -123,7 +127,10 @@ def _facts(analysis: Analysis) -> Iterable[tuple[str, Cell]]:
         yield "coverage", "no ops were recorded"
     else:
         yield "coverage", f"{percent(coverage.calls)} of calls, {percent(coverage.bytes)} of bytes"
-    yield "memory", memory_fact(analysis.memory)
+    if len(analysis.session.storage_bytes) or not totals.calls:
+        yield "memory", memory_fact(analysis.memory)
+    else:
+        yield "memory", "not known: the ops are without their storages, as in a trace"
     yield "op bound", Quantity(totals.op_bound_s, "s")
     yield from predicted_facts(analysis)
     yield from measured_facts(analysis)

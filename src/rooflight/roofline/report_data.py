@@ -14,6 +14,7 @@ from rooflight.roofline.memory_report import MemoryData, memory_data
 from rooflight.roofline.predicted_report import PredictedFields, PredictionData, prediction_data, row_data
 from rooflight.roofline.program import warm_bound_s
 from rooflight.roofline.sums import Contradiction, Group, Operation
+from rooflight.roofline.timeline_report import TimelineData, UnattributedData, timeline_data, unattributed_data
 
 
 class LevelData(Fields, frozen=True, kw_only=True):
@@ -177,6 +178,8 @@ class AnalysisDocument(Document, frozen=True, kw_only=True, tag="rooflight.analy
     ops: tuple[OperationData, ...]
     contradictions: tuple[ContradictionData, ...]
     measurement: MeasurementData | None
+    timeline: TimelineData | None
+    unattributed: UnattributedData | None
     wall_samples_s: tuple[float, ...]
     conclusion: str
 
@@ -205,6 +208,8 @@ def analysis_data(analysis: Analysis, conclusion: str) -> AnalysisDocument:
         ops=tuple(_operation_data(operation, analysis.device) for operation in analysis.operations),
         contradictions=tuple(map(_contradiction_data, analysis.contradictions)),
         measurement=measurement_data(analysis),
+        timeline=timeline_data(analysis),
+        unattributed=unattributed_data(analysis),
         wall_samples_s=tuple(measurement.wall_samples_s.tolist()) if measurement else (),
         conclusion=conclusion,
     )

@@ -14,6 +14,7 @@ from rooflight.roofline.memory_report import memory_tables
 from rooflight.roofline.op_names import plain_name
 from rooflight.roofline.predicted_report import columns_explained, source_text
 from rooflight.roofline.sums import Group, Operation
+from rooflight.roofline.timeline_report import timeline_tables
 
 _SHOWN_CONTRADICTIONS: Final = 5
 _FEW_PHASES: Final = 20
@@ -25,8 +26,10 @@ _ERROR: Final = Column("error", "%")
 def analysis_tables(analysis: Analysis, top: int) -> Iterable[Table]:
     """All tables for which the analysis has rows; ``top`` is how many rows of long ones are shown."""
     if not analysis.totals.calls:
+        yield from timeline_tables(analysis, top)
         return  # the conclusion says why
     yield waterfall_table(analysis)
+    yield from timeline_tables(analysis, top)
     yield _group_table("By phase", "phase", analysis, top=max(top, _FEW_PHASES))
     yield _group_table("By layer type", "layer", analysis, top=top)
     yield _group_table("By op", "op", analysis, top=top)

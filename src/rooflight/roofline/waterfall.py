@@ -7,6 +7,7 @@ from typing import Final
 
 _KERNELS: Final = "kernels slower than their bound"
 _OVERHEAD: Final = "overhead and idle"
+_UNKNOWN: Final = "work of the device that belongs to no op"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,7 @@ def waterfall_of(
     exchange: Exchange | None = None,
     warm_program_bound_s: float | None = None,
     warm_op_bound_s: float | None = None,
+    unknown_work_s: float = 0.0,
     all_timed: bool = True,
 ) -> tuple[Gap, ...]:
     """The gaps between the figures that are known, in order; their seconds sum to the last figure.
@@ -50,7 +52,7 @@ def waterfall_of(
     Where the profiled ops took longer in sum than a whole step (the profiler slowed them, or they overlap), the two
     cannot be told apart and become one gap. With an ``exchange``, kernels and collectives have a gap each: what
     computing ops took beyond their bound, and what was exposed of collectives beyond theirs. The latter is negative
-    where computing hid them.
+    where computing hid them. ``unknown_work_s`` is work of the device of which no op is known.
 
     A step may be faster than its ops one by one, when it runs fused or overlapped, and faster than its bounds down to
     the ``warm`` ones, when a cache serves its data: the gap is then negative and called so. What
@@ -64,14 +66,16 @@ def waterfall_of(
         ops_measured_s, busy_s = computing_s + exchange.op_bound_s, computing_s + exchange.exposed_s
     else:
         exchange = None
-    if busy_s is not None and measured_s is not None and busy_s > measured_s:
-        ops_measured_s = busy_s = exchange = None
+    worked_s = busy_s + unknown_work_s if busy_s is not None and unknown_work_s else None
+    if busy_s is not None and measured_s is not None and max(busy_s, worked_s or 0.0) > measured_s:
+        ops_measured_s = busy_s = worked_s = exchange = None
     levels: list[tuple[str, float | None, str]] = [
         ("program bound", program_bound_s, "another algorithm: fewer FLOPs or bytes"),
         ("no overlap, no reuse between kernels", fused_bound_s, "overlap, reuse across kernels"),
         ("data movement that fusion would save", op_bound_s, "torch.compile, fused kernels and optimizers"),
         (_KERNELS, ops_measured_s, "better kernels, aligned shapes, lower precision"),
         *_communication(exchange, busy_s),
+        (_UNKNOWN, worked_s, "a trace that begins earlier, or has the ops"),
         (_OVERHEAD, measured_s, "torch.compile, CUDA graphs, a bigger batch"),
     ]
     gaps: list[Gap] = []

@@ -13,13 +13,14 @@ import numpy as np
 
 from rooflight.records.float32 import fact_name
 from rooflight.records.from_records import session_of
-from rooflight.records.quantity import Quantity, count_of, percent
+from rooflight.records.quantity import count_of
 from rooflight.records.record import OpRecord
 from rooflight.records.session import Flags, Measurement, Session
 from rooflight.traces.nesting import nested
 from rooflight.traces.ownership import Ownership, accounted_ops, owners
 from rooflight.traces.places import Places
 from rooflight.traces.signatures import Call, find_signatures, is_level
+from rooflight.traces.timeline import timeline_of, window
 from rooflight.traces.trace import UNKNOWN, Trace, load_trace
 
 _TF32: Final = re.compile(r"tf32|s1688(?!6)", re.IGNORECASE)
@@ -64,13 +65,14 @@ def read_trace(path: str | PathLike[str], *, progress: Callable[[int, int], None
                 times_s=(float(seconds[op]),),
             )
         )
-    session = session_of(records, environment=_environment(trace, owned), notes=_notes(trace, owned))
-    starts = np.array([trace.ops.start[ops] - _window(trace)[0]], dtype=np.float64) * 1e-9
+    session = session_of(records, environment=_environment(trace, owned), notes=_notes(trace))
+    starts = np.array([trace.ops.start[ops] - window(trace)[0]], dtype=np.float64) * 1e-9
     return session.with_measurement(
         Measurement(
-            wall_samples_s=np.array([np.diff(_window(trace))[0] * 1e-9]),
+            wall_samples_s=np.array([np.diff(window(trace))[0] * 1e-9]),
             op_samples_s=np.array([[seconds[op] for op in ops.tolist()]], dtype=np.float64),
             op_starts_s=starts,
+            timeline=timeline_of(trace, owned, _have_shapes(trace)),
             clock="kernels in the trace" if trace.has_device else "ops in the trace",
         )
     )
@@ -87,6 +89,12 @@ def _levels(trace: Trace) -> Flags:
     return np.array(found, dtype=np.bool_)
 
 
+def _have_shapes(trace: Trace) -> Flags:
+    """Whether the profiler noted shapes, by op."""
+    noted = np.array([bool(args.dims and args.types) for args in trace.arguments], dtype=np.bool_)
+    return np.asarray(noted[trace.ops.args])
+
+
 def _call(trace: Trace, op: int) -> Call:
     return Call(trace.names[trace.ops.name[op]], trace.arguments[trace.ops.args[op]])
 
@@ -99,12 +107,6 @@ def _device_seconds(trace: Trace, owned: Ownership) -> Mapping[int, float]:
         if op != UNKNOWN:
             found[op] += seconds
     return found
-
-
-def _window(trace: Trace) -> tuple[int, int]:
-    """When the first event began and the last one ended."""
-    both = [spans for spans in (trace.ops, trace.calls, trace.work) if len(spans)]
-    return min(int(spans.start.min()) for spans in both), max(int(spans.stop.max()) for spans in both)
 
 
 def _environment(trace: Trace, owned: Ownership) -> dict[str, str]:
@@ -142,22 +144,5 @@ _PRODUCTS: Final = frozenset(
 )
 
 
-def _notes(trace: Trace, owned: Ownership) -> list[str]:
-    notes = [
-        f"{trace.path.name}: {count_of(events, 'event')} left out: {why}" for why, events in trace.left_out.items()
-    ]
-    if trace.has_device:
-        durations = (trace.work.stop - trace.work.start) * 1e-9
-        whole, before = durations.sum(), durations[owned.before_trace].sum()
-        without = durations[(owned.accounted == UNKNOWN) & ~owned.before_trace].sum()
-        if before:
-            notes.append(
-                f"{Quantity(before, 's')} of the device's time ({percent(before / whole)}) was launched before the "
-                "trace began: its ops are not known"
-            )
-        if without:
-            notes.append(
-                f"{Quantity(without, 's')} of the device's time ({percent(without / whole)}) has no op on the host, as "
-                "in the replay of a graph"
-            )
-    return notes
+def _notes(trace: Trace) -> list[str]:
+    return [f"{trace.path.name}: {count_of(events, 'event')} left out: {why}" for why, events in trace.left_out.items()]

@@ -1,0 +1,158 @@
+"""The timeline of a measured run in reports: what the device did with the wall time, and what belongs to no op."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from rooflight.costs.cost import Uncosted
+from rooflight.records.document import Fields
+from rooflight.records.quantity import Quantity, percent
+from rooflight.records.report import Column, Table
+from rooflight.records.timeline import Timeline
+from rooflight.roofline.analysis import Analysis
+
+_LETTERS: Final = 72
+_SEE: Final = "--top, or --json for all"
+
+
+class TimelineData(Fields, frozen=True, kw_only=True):
+    """What the device did with the wall time. Times of which several may pass at once: ``compute_s``, ``copy_s`` and
+    ``communication_s``; ``compute_s`` and the exposed times sum to ``busy_s``, and with ``idle_s`` to ``wall_s``.
+    """
+
+    wall_s: float
+    busy_s: float
+    compute_s: float
+    copy_s: float
+    communication_s: float
+    exposed_communication_s: float
+    exposed_copy_s: float
+    idle_s: float
+
+
+class NamedWorkData(Fields, frozen=True, kw_only=True):
+    """Work of the device of one name: how many pieces, and their seconds in sum."""
+
+    name: str
+    count: int
+    seconds: float
+
+
+class UnattributedData(Fields, frozen=True, kw_only=True):
+    """The device's work, in sum, for which there is no op or no bound: launched before the trace began, by no op on the
+    host, by ops without shapes, and by other ops without a cost. ``without_op`` is the work of the first two by name.
+    """
+
+    before_trace_s: float
+    no_host_op_s: float
+    no_shapes_s: float
+    uncosted_s: float
+    without_op: tuple[NamedWorkData, ...]
+
+
+def timeline_data(analysis: Analysis) -> TimelineData | None:
+    """None where the device was not followed."""
+    found = _timeline(analysis)
+    if found is None:
+        return None
+    return TimelineData(
+        wall_s=found.wall_s,
+        busy_s=found.busy_s,
+        compute_s=found.compute_s,
+        copy_s=found.copy_s,
+        communication_s=found.communication_s,
+        exposed_communication_s=found.exposed_communication_s,
+        exposed_copy_s=found.exposed_copy_s,
+        idle_s=found.idle_s,
+    )
+
+
+def unattributed_data(analysis: Analysis) -> UnattributedData | None:
+    """None where the device was not followed."""
+    found = _timeline(analysis)
+    if found is None:
+        return None
+    return UnattributedData(
+        before_trace_s=found.before_trace_s,
+        no_host_op_s=found.no_host_op_s,
+        no_shapes_s=found.no_shapes_s,
+        uncosted_s=max(0.0, _uncosted_s(analysis) - found.no_shapes_s),
+        without_op=tuple(
+            NamedWorkData(name=work.name, count=work.count, seconds=work.seconds) for work in found.without_op
+        ),
+    )
+
+
+def timeline_tables(analysis: Analysis, top: int) -> Iterable[Table]:
+    """What the device did, and which of its work has no bound."""
+    found, rest = _timeline(analysis), unattributed_data(analysis)
+    if found is None or rest is None:
+        return
+    rows = (
+        ("compute", found.compute_s),
+        ("communication that nothing hides", found.exposed_communication_s),
+        ("copies that nothing hides", found.exposed_copy_s),
+        ("idle", found.idle_s),
+    )
+    yield Table(
+        id="timeline",
+        title="Timeline of the device",
+        columns=(Column("the device"), Column("time", "s"), Column("share", "%")),
+        rows=tuple((name, seconds, seconds / found.wall_s if found.wall_s else None) for name, seconds in rows),
+        note=_hidden(found),
+    )
+    without = (
+        ("launched before the trace began", rest.before_trace_s),
+        ("launched by no op on the host", rest.no_host_op_s),
+        ("ops without shapes", rest.no_shapes_s),
+        ("other ops without a cost", rest.uncosted_s),
+    )
+    if any(seconds for _, seconds in without):
+        work_s = sum(seconds for _, seconds in without[:2]) + (analysis.totals.ops_measured_s or 0.0)
+        yield Table(
+            id="unattributed",
+            title="Work of the device without a bound",
+            columns=(Column("why"), Column("time", "s"), Column("share", "%")),
+            rows=tuple((name, seconds, seconds / work_s) for name, seconds in without if seconds),
+            note="Shares are of the device's work in sum.",
+        )
+    if found.without_op:
+        whole_s = sum(work.seconds for work in found.without_op)
+        yield Table(
+            id="work_without_op",
+            title="Work of the device that belongs to no op",
+            columns=(Column("kernel or copy"), Column("count"), Column("time", "s"), Column("share", "%")),
+            rows=tuple(
+                (_short(work.name), work.count, work.seconds, work.seconds / whole_s if whole_s else None)
+                for work in found.without_op
+            ),
+            top=top,
+            see=_SEE,
+        )
+
+
+def _short(name: str) -> str:
+    """A kernel's name as far as a table has room: templates make it hundreds of letters long."""
+    return name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…"
+
+
+def _hidden(found: Timeline) -> str:
+    parts = [
+        f"{Quantity(whole, 's')} of {name}, {percent(1 - exposed / whole)} of it hidden"
+        for name, whole, exposed in (
+            ("communication", found.communication_s, found.exposed_communication_s),
+            ("copies", found.copy_s, found.exposed_copy_s),
+        )
+        if whole
+    ]
+    return f"In all {'; '.join(parts)}." if parts else ""
+
+
+def _uncosted_s(analysis: Analysis) -> float:
+    return sum(op.measured_s or 0.0 for op in analysis.operations if isinstance(op.cost, Uncosted))
+
+
+def _timeline(analysis: Analysis) -> Timeline | None:
+    measurement = analysis.session.measurement
+    return measurement.timeline if measurement else None
