@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+import threading
+from io import StringIO
 from itertools import pairwise
 
 import msgspec
 import pytest
 
+from rooflight.cli.progress import spinner
 from rooflight.devices import calibrations
 from rooflight.devices.calibrations import Calibration
 from rooflight.devices.spec import MemoryLevel, Roofs
@@ -63,6 +66,14 @@ def test_a_run_writes_all_files_and_shows_their_report(profile, tmp_path):
     assert "Model bucket breakdown" in out
     config = json.loads((folder / "config.json").read_text())
     assert config["runner_args"]["new"] == 5
+
+
+def test_goodput_under_an_objective(profile, tmp_path):
+    code, _, err = profile(*TINY, "--slo-ttft-ms", 1e9, "--slo-tpot-ms", 1e-6)
+    assert code == 0, err
+    found = summary(tmp_path).serving
+    assert found.requests == 2 * 2
+    assert found.goodput.requests_met == 0  # no token comes within a nanosecond
 
 
 def test_json_on_standard_output_is_the_summary(profile, tmp_path):
@@ -321,6 +332,29 @@ def test_what_is_no_engine(profile, tmp_path, text, message):
     assert len(err.strip().splitlines()) == 1
 
 
+def test_another_rank_than_0_runs_and_writes_nothing(profile, tmp_path, monkeypatch):
+    """As under torchrun: every rank of a parallel engine has to run, rank 0 reports."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert profile(*TINY) == (0, "", "")
+    assert not (tmp_path / "out").exists()
+
+
+def test_progress_is_drawn_when_it_is_told_and_never_by_a_thread(monkeypatch):
+    class Terminal(StringIO):
+        def isatty(self):
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    threads = threading.active_count()
+    with spinner(redraws=False) as say:
+        say("run 1 of 3: token 5 of [b]8[/b]")
+        assert threading.active_count() == threads
+        assert "run 1 of 3: token 5 of [b]8[/b]" in terminal.getvalue()
+
+
 # -- what cannot be ---------------------------------------------------------------------------------------------------
 
 
@@ -333,6 +367,7 @@ def test_what_is_no_engine(profile, tmp_path, text, message):
         (("llama-tiny", "--prompt", 0), "--prompt 0: give a number from 1 on"),
         (("llama-tiny", "--runs", 0), "--runs 0: measure at least 1"),
         (("llama-tiny", "--warmup", -1), "--warmup -1: give a number of runs from 0 on"),
+        (("llama-tiny", "--slo-tpot-ms", 0), "slo_tpot_ms is 0"),
         (("llama-tiny", "--prompt", 1000), "need 1,127 positions: LlamaForCausalLM has 1,024"),
         (("llama-tiny", "--draft", "llama-tiny-draft", "--gamma", 0), "gamma 0: draft at least 1 token a step"),
         (("llama-tiny", "--draft", "llama-tiny-draft", "--acceptance", 2), "acceptance 2.0: give a probability"),

@@ -71,6 +71,15 @@ def profile_decode(
     run_name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of the run's folder. [default: model, batch, time]")
     ] = None,
+    slo_ttft_ms: Annotated[
+        float | None, typer.Option(metavar="MS", help="Goodput counts requests whose first token comes within MS.")
+    ] = None,
+    slo_tpot_ms: Annotated[
+        float | None, typer.Option(metavar="MS", help="The same for the time per output token.")
+    ] = None,
+    slo_e2e_ms: Annotated[
+        float | None, typer.Option(metavar="MS", help="The same for the latency of the whole request.")
+    ] = None,
     bounds: Annotated[
         bool, typer.Option("--bounds/--no-bounds", help="Bound each bucket: how far it is from the speed of light.")
     ] = True,
@@ -107,7 +116,14 @@ def profile_decode(
     outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html, render=render)
     check_folder("--output-dir", output_dir)
     other = None if compare is None else (compare, read_summary(compare))
-    job_options = JobOptions(runs=runs, warmup=warmup, bounds=bounds, output_dir=str(output_dir), run_name=run_name)
+    job_options = JobOptions(
+        runs=runs,
+        warmup=warmup,
+        bounds=bounds,
+        output_dir=str(output_dir),
+        run_name=run_name,
+        slo_ms={"slo_ttft_ms": slo_ttft_ms, "slo_tpot_ms": slo_tpot_ms, "slo_e2e_ms": slo_e2e_ms},
+    )
     options = LoopOptions(batch=batch, prompt=prompt, new=new, draft=draft, gamma=gamma, acceptance=acceptance,
                           baseline=baseline, temperature=temperature, seed=seed, cache=cache, dtype=dtype,
                           device=device.kind, small=small)  # fmt: skip

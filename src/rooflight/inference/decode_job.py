@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
 from rooflight.front.device import find_device
+from rooflight.inference.config import ProfilerConfig
 from rooflight.inference.decode_loops import PLAIN, EngineLoop, Loop, LoopOptions, ModelLoop
 from rooflight.inference.profiler import Profiler
 from rooflight.inference.recorded_steps import measured_steps
@@ -40,12 +41,14 @@ class JobOptions:
     bounds: bool = True
     output_dir: str = "profiler_out"
     run_name: str | None = None
+    slo_ms: Mapping[str, float | None] = field(default_factory=dict)  # by the names of the profiler's settings
 
     def __post_init__(self) -> None:
         if self.runs < 1:
             raise TargetError(f"--runs {self.runs}: measure at least 1")
         if self.warmup < 0:
             raise TargetError(f"--warmup {self.warmup}: give a number of runs from 0 on")
+        ProfilerConfig.from_args(self.slo_ms)  # refuses limits that cannot be
 
 
 class DecodeJob:
@@ -71,6 +74,7 @@ class DecodeJob:
             "run_name": job.run_name,
             "warmup_runs": job.warmup * self._kinds,
             "num_total_runs": (job.runs + job.warmup) * self._kinds,
+            **job.slo_ms,
         }
         given = {"model": Path(text).name.replace(":", "_"), "target": text, "command": command, **asdict(loop)}
         self._prof = Profiler({**given, **settings, "batch_size": loop.batch}, device=loop.device, spans=self._spans)
