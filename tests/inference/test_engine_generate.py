@@ -8,6 +8,8 @@ import torch
 import transformers
 from fake_device import FakeDevice
 
+from rooflight.inference import Profiler
+
 _LLAMA = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
           "num_key_value_heads": 2, "intermediate_size": 48, "max_position_embeddings": 128, "bos_token_id": 1,
           "eos_token_id": 2, "pad_token_id": 0}  # fmt: skip
@@ -81,6 +83,44 @@ def test_sequences_that_are_finished_get_no_tokens(make):
     length = free[0].tolist().index(end) + 1
     steps = plain.shape[1] - 6
     assert kept(prof)["tokens"] == [2] * length + [1] * (steps - length)
+
+
+def test_each_sequence_is_a_request(tmp_path):
+    prof = Profiler({"warmup_runs": 0, "output_dir": str(tmp_path), "print_per_run": False}, device="cpu")
+    model = build()
+    free = generated(model, eos_token_id=None)[:, 6:]
+    model.generation_config.eos_token_id = int(next(token for token in free[0] if token not in free[1]))
+    prof.attach_engine(model)
+    length = free[0].tolist().index(model.generation_config.eos_token_id) + 1
+    generated(model)
+    generated(model, _IDS[:1], assistant_model=build(), eos_token_id=None)
+    with pytest.raises(RuntimeError):
+        generated(model, logits_processor=[_Stops(2)])
+    ended = {name: column.tolist() for name, column in prof.requests.ended.columns().items()}
+    assert ended["run"] == [0, 0, 1, 2, 2]
+    assert ended["prompt_tokens"] == [6] * 5
+    assert ended["tokens"] == [length, 8, 8, 1, 1]
+    assert ended["deliveries"][:2] == [length, 8]
+    assert ended["deliveries"][2] < 8  # several tokens of a round at once
+    times = zip(ended["ttft_ns"], ended["last_ns"], ended["e2e_ns"], strict=True)
+    assert all(0 < first <= last <= end for first, last, end in times)
+    assert prof.requests.unfinished == 0
+    prof.save_all()
+
+
+def test_an_encoder_runs_before_the_prefill(make):
+    bench = make()
+    prof = bench.profiler
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 64, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
+    model = transformers.T5ForConditionalGeneration(
+        transformers.T5Config(**sizes, decoder_start_token_id=0, pad_token_id=0, eos_token_id=2)
+    ).eval()
+    plain = generated(model, eos_token_id=None)
+    prof.attach_engine(model)
+    assert torch.equal(generated(model, eos_token_id=None), plain)
+    assert prof.results.samples.lengths().tolist() == list(range(8))  # of the decoder's cache
+    assert prof.results.totals.tokens == 14
 
 
 def test_tokens_of_sequences_on_a_device_are_counted_there():

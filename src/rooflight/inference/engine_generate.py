@@ -27,6 +27,8 @@ _PREFILLED: Final = "prefilled, and no token chosen yet"
 _UNFINISHED: Final = "unfinished"
 _PROPOSED: Final = "proposed"
 _BEAMS: Final = "beams"
+_REQUESTS: Final = "requests, one for each sequence"
+_DELIVERED: Final = "tokens of each sequence in the open step"
 _SAMPLER: Final = "sampler"
 _POSTPROC: Final = "postproc"
 _AT_ONCE: Final = {"MaxLengthCriteria", "MaxTimeCriteria"}
@@ -74,6 +76,8 @@ class _Unfinished(_InLoop):
             del steps.state[_PREFILLED]
         else:
             steps.end_step()
+            for request, tokens in zip(steps.state.get(_REQUESTS, ()), steps.state.pop(_DELIVERED, ()), strict=False):
+                steps.profiler.request_tokens(request, int(tokens))  # none is no delivery
 
     def end(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:
         if call.result and not raised:
@@ -119,6 +123,7 @@ class _Update(_InLoop):
         if _ASSISTED in steps.state and steps.measures and tokens is not None:
             steps.profiler.set_step_tokens(tokens)
             steps.profiler.set_step_speculation(steps.state[_PROPOSED], tokens - 1)
+            steps.state[_DELIVERED] = [tokens]
 
     def end(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:  # noqa: ARG002
         steps.close(call)
@@ -213,9 +218,11 @@ def _count(steps: EngineSteps, done: Any, criteria: Any) -> None:
     unfinished = state.get(_UNFINISHED)
     if len(done) == 1 or {type(each).__name__ for each in criteria} <= _AT_ONCE:
         tokens: Any = len(done)
+        state[_DELIVERED] = [1] * tokens
     elif done.device.type == "cpu":
         unfinished = unfinished or [True] * len(done)
         tokens = sum(unfinished)
+        state[_DELIVERED] = unfinished
         state[_UNFINISHED] = [before and not now for before, now in zip(unfinished, done.tolist(), strict=True)]
     else:
         unfinished = ~done.new_zeros(len(done)) if unfinished is None else unfinished
@@ -232,10 +239,23 @@ class _Generate(Run):
             Run.enter(self, steps, call)
             steps.state[_GENERATING] = True
             steps.state[_BEAMS] = _setting(call, "num_beams") > 1
+            self._begin_requests(steps, call)
 
     def leave(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:
         if _DRAFTING not in steps.state:
+            for request in steps.state.get(_REQUESTS, ()):
+                steps.profiler.end_request(request)
             Run.leave(self, steps, call, raised=raised)
+
+    def _begin_requests(self, steps: EngineSteps, call: Call) -> None:
+        """Each sequence is a request, where the host knows which of them get tokens."""
+        batch = steps.value(_batch, call)
+        if not batch or steps.state[_BEAMS] or (batch > 1 and call.owner.device.type != "cpu"):
+            return
+        steps.state[_REQUESTS] = [(id(steps), number) for number in range(batch)]
+        prompt = _inputs(call)
+        for request in steps.state[_REQUESTS]:
+            steps.profiler.begin_request(request, int(prompt.shape[1]))
 
 
 def _setting(call: Call, name: str) -> int:
@@ -243,13 +263,20 @@ def _setting(call: Call, name: str) -> int:
     return int(call.kwargs.get(name) or getattr(config, name, None) or 1)
 
 
-def _batch(call: Call) -> int | None:
-    """Sequences in a pass of the model."""
+def _inputs(call: Call) -> Any:
     for name in ("inputs", "input_ids", "inputs_embeds", "input_features"):
         inputs = call.argument(0, name) if name == "inputs" else call.kwargs.get(name)
         if inputs is not None:
-            return int(inputs.shape[0]) * max(_setting(call, "num_return_sequences"), _setting(call, "num_beams"))
+            return inputs
     return None
+
+
+def _batch(call: Call) -> int | None:
+    """Sequences in a pass of the model."""
+    inputs = _inputs(call)
+    if inputs is None:
+        return None
+    return int(inputs.shape[0]) * max(_setting(call, "num_return_sequences"), _setting(call, "num_beams"))
 
 
 _GENERATOR: Final = EngineMapping(
