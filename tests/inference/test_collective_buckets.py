@@ -16,10 +16,16 @@ from rooflight.inference.config import MODEL_BUCKET_ORDER
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory) -> list[dict]:
-    """What the profilers of two ranks saw."""
+def folder(tmp_path_factory) -> Path:
+    """Where two ranks wrote what their profilers saw."""
     folder = tmp_path_factory.mktemp("ranks")
     forked_ranks.start(Path(__file__).with_name("tensor_parallel_worker.py"), folder, [2])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ranks(folder) -> list[dict]:
+    """What they saw."""
     return [json.loads((folder / f"2_{rank}.json").read_text()) for rank in range(2)]
 
 
@@ -67,6 +73,16 @@ def test_collectives_of_objects_lists_and_coalesced_ones(ranks):
     for found in ranks:
         assert calls(found["lists"]) == {"comm.all_to_all": 1, "comm.all_gather": 2}  # sizes, then pickled objects
         assert calls(found["coalesced"]) == {"comm.all_gather": 2}  # issued as one, and waited for
+
+
+def test_the_report_of_all_ranks_names_who_waits(folder):
+    found = json.loads((folder / "out" / "tp" / "summary.json").read_text())["ranks"]
+    assert [row["rank"] for row in found["ranks"]] == [0, 1]
+    assert found["missing"] == []
+    # rank 1 sleeps 50 ms before the all-reduce of each layer, where rank 0 waits
+    assert found["communication"]["least_rank"] == 1
+    assert found["buckets_model"]["attn.o_proj"]["most_rank"] == 1
+    assert "(waits least)" in (folder / "out" / "tp" / "report.md").read_text()
 
 
 def test_all_is_undone(ranks):

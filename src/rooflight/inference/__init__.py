@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rooflight.inference.engine_mappings import register_engine_mapping as register_engine_mapping
     from rooflight.inference.module_buckets import register_module_bucket as register_module_bucket
     from rooflight.inference.profiler import Profiler as Profiler
+    from rooflight.inference.rank_files import merge_ranks as merge_ranks
     from rooflight.inference.run_names import generate_run_name as generate_run_name
     from rooflight.inference.speculation import expected_tokens as expected_tokens
     from rooflight.inference.speculation import predicted_speedup as predicted_speedup
@@ -45,6 +46,7 @@ _HOMES = {
     "generate_run_name": "rooflight.inference.run_names",
     "get_active_profiler": "rooflight.inference.timers",
     "predicted_speedup": "rooflight.inference.speculation",
+    "merge_ranks": "rooflight.inference.rank_files",
     "register_active_profiler": "rooflight.inference.timers",
     "register_engine_mapping": "rooflight.inference.engine_mappings",
     "register_module_bucket": "rooflight.inference.module_buckets",

@@ -17,10 +17,10 @@ from rooflight.inference.decode_loops import PLAIN, EngineLoop, Loop, LoopOption
 from rooflight.inference.profiler import Profiler
 from rooflight.inference.recorded_steps import measured_steps
 from rooflight.inference.report import report_of
-from rooflight.inference.saving import SUMMARY, save_trace
+from rooflight.inference.saving import save_trace
 from rooflight.inference.step_spans import StepSpans
 from rooflight.inference.summaries_compared import comparison_report, read_summary
-from rooflight.inference.summary import SummaryDocument
+from rooflight.inference.summary import SUMMARY, SummaryDocument
 from rooflight.inference.timers import register_active_profiler, release_active_profiler
 from rooflight.inference.workload_data import WorkloadData
 from rooflight.machine.bystander import Bystander

@@ -70,6 +70,7 @@ class Profiler(Attaching):
         self.cfg = ProfilerConfig.from_args(args)
         self.runner_args: Mapping[str, Any] = dict(given_in(args))
         self.rank, self.world = rank_and_world()
+        self.created_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         self.disabled = self.cfg.collect_on_rank0_only and self.rank != 0
         self.run_name = folder_name(self.cfg.run_name) if self.cfg.run_name else generate_run_name(args)
         folder = Path(self.cfg.output_dir) / self.run_name

@@ -7,6 +7,7 @@ from typing import Final
 
 from rooflight.inference.bounds_report import bound_facts, bound_notes, bounds_table
 from rooflight.inference.memory_report import memory_cells, memory_columns, memory_facts
+from rooflight.inference.rank_report import rank_facts, rank_notes, rank_tables
 from rooflight.inference.serving_report import serving_fact, serving_notes, serving_tables
 from rooflight.inference.speculation_report import (
     speculation_fact,
@@ -66,6 +67,7 @@ def _tables(summary: SummaryDocument) -> Iterable[Table]:
         ),
         rows=((*_stats(summary.stats), summary.stats.tokens_total, summary.stats.time_total_ms / 1e3),),
     )
+    yield from rank_tables(summary.ranks)
     yield from _bucket_tables(summary, "Model bucket breakdown", "Engine bucket breakdown")
     yield Table(
         id="runs",
@@ -247,6 +249,7 @@ def _facts(summary: SummaryDocument) -> Iterable[tuple[str, Cell]]:
         yield from workload_facts(summary.workload)
     yield "output folder", meta.output_dir
     yield "rank", f"{meta.rank} of {meta.world}"
+    yield from rank_facts(summary.ranks)
     yield "started", meta.started_at
     yield (
         "runs",
@@ -305,6 +308,7 @@ def _notes(summary: SummaryDocument) -> Iterable[str]:
     yield from speculation_notes(summary.speculative)
     yield from serving_notes(summary.serving)
     yield from bound_notes(summary.bounds)
+    yield from rank_notes(summary.ranks)
     for text, count in summary.problems.items():
         yield text if count == 1 else f"{text} ({count:,} times)"
 

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
+from datetime import UTC, datetime
 from io import StringIO
 from itertools import chain
 from pathlib import Path
@@ -19,6 +20,7 @@ from rooflight.inference.config import ProfilerConfig
 from rooflight.inference.memory_use import over_runs
 from rooflight.inference.meter import HOST_CLOCK
 from rooflight.inference.own_cost import bucket_cost_ns
+from rooflight.inference.rank_files import merge_once_rank_0_saved, rank_folder
 from rooflight.inference.report import report_of
 from rooflight.inference.reservoir import Reservoir
 from rooflight.inference.results import (
@@ -32,7 +34,16 @@ from rooflight.inference.results import (
 )
 from rooflight.inference.serving_results import DELIVERIES_FILE, REQUESTS_FILE, serving_data
 from rooflight.inference.steps import COLUMNS, of_all_phases
-from rooflight.inference.summary import ConfigData, ConfigDocument, SampleData, SummaryDocument, SummaryMeta
+from rooflight.inference.summary import (
+    REPORT,
+    STEPS,
+    SUMMARY,
+    ConfigData,
+    ConfigDocument,
+    SampleData,
+    SummaryDocument,
+    SummaryMeta,
+)
 from rooflight.records.document import encoded
 from rooflight.records.files import write_whole
 from rooflight.records.visible import visible
@@ -43,10 +54,7 @@ if TYPE_CHECKING:
     from rooflight.inference.profiler import Profiler
     from rooflight.inference.step_spans import StepSpans
 
-SUMMARY: Final = "summary.json"
-REPORT: Final = "report.md"
 CONFIG: Final = "config.json"
-STEPS: Final = "steps.csv"
 TRACE: Final = "trace.json"
 _DEPTH: Final = 8
 
@@ -71,6 +79,8 @@ def summary_of(profiler: Profiler) -> SummaryDocument:
             config=_config_data(profiler.cfg),
             run_name=profiler.run_name,
             output_dir=str(profiler.out_dir),
+            created_at=profiler.created_at,
+            saved_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
             started_at=results.runs[0].meta.started_at if results.runs else None,
             clock=next(iter(clocks)) if len(clocks) == 1 else None,
         ),
@@ -116,7 +126,20 @@ def save_results(profiler: Profiler) -> Path | None:
     folder = _write(profiler, texts)
     if folder is not None:
         print_line(f"{folder / REPORT}: {report.conclusion}")
+    if folder == profiler.out_dir and profiler.world > 1 and not profiler.cfg.collect_on_rank0_only:
+        _merge(profiler, texts[SUMMARY])
     return folder
+
+
+def _merge(profiler: Profiler, summary: str) -> None:
+    """Put this rank's results beside those of the others that are there."""
+    folder = profiler.out_dir if profiler.rank == 0 else profiler.out_dir.parent
+    try:
+        if profiler.rank == 0:
+            _write_to(rank_folder(folder, 0), {SUMMARY: summary})
+        merge_once_rank_0_saved(folder)
+    except Exception as error:
+        profiler.problems.error("merging the results of ranks", error)
 
 
 def config_of(profiler: Profiler, extra: Mapping[str, Any]) -> ConfigDocument:

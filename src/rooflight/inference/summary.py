@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Any, Final
 
 from rooflight.inference.memory_use import KvCacheData, MemoryData
+from rooflight.inference.rank_data import RanksData
 from rooflight.inference.serving_results import ServingData
 from rooflight.inference.speculation_results import SpeculativeData
 from rooflight.inference.workload_data import WorkloadData
 from rooflight.records.document import Document, Fields
+
+SUMMARY: Final = "summary.json"
+REPORT: Final = "report.md"
+STEPS: Final = "steps.csv"
 
 PERCENTILES: Final = "linear interpolation between order statistics (Hyndman and Fan's type 7)"
 
@@ -44,8 +49,8 @@ class ConfigDocument(Document, frozen=True, kw_only=True, tag="rooflight.inferen
 
 
 class SummaryMeta(Fields, frozen=True, kw_only=True):
-    """What was measured where. ``started_at`` is null before the first measured run; ``clock`` is ``host`` or
-    ``device events``, null if there was none or several.
+    """What was measured where. The profiler was made at ``created_at``; ``started_at`` is null before the first
+    measured run; ``clock`` is ``host`` or ``device events``, null if there was none or several.
     """
 
     rank: int
@@ -53,6 +58,8 @@ class SummaryMeta(Fields, frozen=True, kw_only=True):
     config: ConfigData
     run_name: str
     output_dir: str
+    created_at: str
+    saved_at: str
     started_at: str | None
     clock: str | None
     percentiles: str = PERCENTILES
@@ -279,7 +286,7 @@ class SampleData(Fields, frozen=True, kw_only=True):
 class SummaryDocument(BucketFields, Document, frozen=True, kw_only=True, tag="rooflight.inference/1"):
     """``summary.json``: all measured runs; ``other_phases`` as in ``RunData``. ``problems`` says what could not be
     measured as meant, with counts. ``workload`` is what ``rooflight profile-decode`` ran; null for a program's own
-    profiler.
+    profiler. ``ranks`` is in rank 0's where every rank of several collects; the rest is of that rank alone.
     """
 
     meta: SummaryMeta
@@ -300,3 +307,4 @@ class SummaryDocument(BucketFields, Document, frozen=True, kw_only=True, tag="ro
     samples: SampleData
     profiler_cost: ProfilerCost
     problems: dict[str, int]
+    ranks: RanksData | None = None

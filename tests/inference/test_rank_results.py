@@ -1,0 +1,212 @@
+"""Every rank's results beside the others', in rank 0's folder, whoever saves last and whoever never does."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from fake_clock import FakeClock
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rooflight.inference import (
+    Profiler,
+    cuda_bucket_timer,
+    merge_ranks,
+    register_active_profiler,
+    release_active_profiler,
+)
+from rooflight.inference.rank_results import spread_of
+from rooflight.inference.summary import SummaryDocument
+
+MS = 1_000_000
+
+
+@pytest.fixture
+def rank(tmp_path, monkeypatch):
+    """Makes the profiler of a rank that measured steps, given as milliseconds in no bucket and in an all-reduce."""
+
+    def make(number: int, *steps: tuple[int, int], world: int = 3) -> Profiler:
+        monkeypatch.setenv("RANK", str(number))
+        monkeypatch.setenv("WORLD_SIZE", str(world))
+        clock = FakeClock()
+        settings = {"output_dir": tmp_path, "run_name": "x", "model_profiling": True, "warmup_runs": 0}
+        prof = Profiler(
+            settings | {"collect_on_rank0_only": False, "print_per_run": False}, device="cpu", clock=clock.now_ns
+        )
+        register_active_profiler(prof)
+        prof.begin_run(bsz=1)
+        for work, communication in steps:
+            with prof.step_timing_ctx():
+                clock.time_ns += work * MS
+                with cuda_bucket_timer("comm.all_reduce"):
+                    clock.time_ns += communication * MS
+                prof.set_step_tokens(1)
+        prof.end_run()
+        release_active_profiler()
+        return prof
+
+    return make
+
+
+def summary(folder: Path) -> dict:
+    text = (folder / "x" / "summary.json").read_bytes()
+    msgspec.json.decode(text, type=SummaryDocument)
+    return json.loads(text)
+
+
+STEPS = {0: ((2, 8), (4, 6)), 1: ((9, 1), (9, 3)), 2: ((5, 5), (5, 5))}
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_ranks_by_hand_in_whatever_order_they_save(rank, tmp_path, order):
+    ranks = {number: rank(number, *steps) for number, steps in STEPS.items()}
+    for number in order:
+        ranks[number].save_all()
+    found = summary(tmp_path)
+    assert found["meta"]["rank"] == 0
+    assert found["stats"]["mean_ms"] == 10  # rank 0's own
+    found = found["ranks"]
+    assert found["world"] == 3
+    assert found["missing"] == []
+    # means: rank 0 (10 + 10) / 2, rank 1 (10 + 12) / 2, rank 2 (10 + 10) / 2
+    assert [row["mean_ms"] for row in found["ranks"]] == [10, 11, 10]
+    assert [row["communication_ms"] for row in found["ranks"]] == [7, 2, 5]
+    assert [row["file"] for row in found["ranks"]] == [f"rank{number}/summary.json" for number in range(3)]
+    assert found["latency"] == {
+        "ranks": 3, "mean_ms": pytest.approx(31 / 3), "least_ms": 10, "least_rank": 0, "most_ms": 11, "most_rank": 1,
+        "spread_ms": 1, "spread_share": pytest.approx(3 / 31)}  # fmt: skip
+    waits = found["communication"]
+    assert (waits["least_rank"], waits["least_ms"], waits["most_rank"], waits["most_ms"]) == (1, 2, 0, 7)
+    assert found["buckets_model"]["comm.all_reduce"] == waits
+    assert found["buckets_model"]["(unattributed)"]["most_rank"] == 1  # 9 of 2 to 9
+    assert found["buckets_engine"] == {}
+    # both steps are on all ranks: spreads 0 and 2; of three equal ranks the first counts
+    assert found["same_steps"] == {"steps": 2, "spread_mean_ms": 1, "spread_max_ms": 2, "slowest": {"0": 1, "1": 1}}
+    report = (tmp_path / "x" / "report.md").read_text()
+    assert "1: 11.0 ms per step on average, 1.00 ms more than rank 0, 9.7%" in report
+    assert "2.00 ms per step on rank 1 (waits least), 7.00 ms on rank 0 (waits most)" in report
+
+
+def test_a_rank_that_never_saves_is_named(rank, tmp_path):
+    for prof in [rank(0, (1, 1)), rank(2, (1, 3))]:
+        prof.save_all()
+    found = summary(tmp_path)["ranks"]
+    assert found["missing"] == [{"rank": 1, "reason": "it saved nothing so far"}]
+    assert [row["rank"] for row in found["ranks"]] == [0, 2]
+    assert "Rank 1 is not in these results: it saved nothing so far." in (tmp_path / "x" / "report.md").read_text()
+
+
+def test_results_of_an_earlier_run_are_not_mixed_in(rank, tmp_path):
+    for prof in [rank(number, (9, 9)) for number in range(3)]:
+        prof.save_all()
+    time.sleep(0.01)  # times have milliseconds
+    first, again = rank(0, (1, 1)), rank(1, (1, 1))
+    again.save_all()  # before rank 0: what there is of rank 0 is of the run before
+    found = summary(tmp_path)["ranks"]
+    assert [(row["rank"], row["mean_ms"]) for row in found["ranks"]] == [(0, 18), (2, 18)]
+    assert found["missing"] == [{"rank": 1, "reason": "its summary is of a later run, begun after rank 0 saved"}]
+    first.save_all()
+    found = summary(tmp_path)["ranks"]
+    assert [(row["rank"], row["mean_ms"]) for row in found["ranks"]] == [(0, 2), (1, 2)]
+    assert found["missing"] == [{"rank": 2, "reason": "its summary is of an earlier run, saved before rank 0 began"}]
+
+
+def test_another_number_of_ranks_and_folders_that_are_none(rank, tmp_path):
+    rank(3, (1, 1), world=4).save_all()
+    rank(1, (1, 1), world=4).save_all()
+    for name in ("rankx", "rank01", "rank-1", "rank"):
+        (tmp_path / "x" / name).mkdir(parents=True)
+        (tmp_path / "x" / name / "summary.json").write_text("no JSON")
+    rank(0, (1, 1), world=2).save_all()
+    found = summary(tmp_path)["ranks"]
+    assert [row["rank"] for row in found["ranks"]] == [0]
+    assert found["missing"] == [{"rank": 1, "reason": "its summary is of 4 ranks, not of 2"}]
+
+
+def test_a_broken_file_of_another_rank_stops_nothing(rank, tmp_path):
+    (tmp_path / "x" / "rank1").mkdir(parents=True)
+    (tmp_path / "x" / "rank1" / "summary.json").write_text('{"schema": "rooflight.inference/1"')
+    prof = rank(0, (1, 1))
+    assert prof.save_all() == tmp_path / "x"
+    assert summary(tmp_path)["stats"]["steps"] == 1
+    missing, _ = summary(tmp_path)["ranks"]["missing"]
+    assert missing["rank"] == 1
+    assert "is no summary.json" in missing["reason"]
+    (tmp_path / "x" / "rank0" / "summary.json").write_text("")
+    with pytest.raises(ValueError, match="no summary of a rank can be read"):
+        merge_ranks(tmp_path / "x")
+    assert not prof.problems.counts
+
+
+def test_ranks_brought_together_by_hand(rank, tmp_path):
+    with pytest.raises(ValueError, match=r"has no rank<n>/summary\.json"):
+        merge_ranks(tmp_path)
+    for prof in [rank(number, (number, 1)) for number in (1, 2)]:  # rank 0 died
+        prof.save_all()
+    assert not (tmp_path / "x" / "summary.json").exists()
+    assert merge_ranks(tmp_path / "x") == tmp_path / "x"
+    found = summary(tmp_path)["ranks"]
+    assert [each["rank"] for each in found["missing"]] == [0]
+    assert found["latency"]["most_rank"] == 2
+    (tmp_path / "x" / "rank2" / "steps.csv").write_text("run,step\n0,0\n")
+    merge_ranks(tmp_path / "x")
+    assert summary(tmp_path)["ranks"]["same_steps"] is None
+
+
+def test_one_rank_has_no_ranks_section(rank, tmp_path):
+    rank(0, (1, 1), world=1).save_all()
+    assert summary(tmp_path)["ranks"] is None
+    assert not (tmp_path / "x" / "rank0").exists()
+
+
+def test_a_rank_that_saves_while_another_merges_is_not_lost(rank, tmp_path, monkeypatch):
+    first, prof, other = (rank(number, (1, 1)) for number in range(3))
+    first.save_all()
+    real, done = merge_ranks.__globals__["write_whole"], []
+
+    def slow(path, text):
+        if not done:
+            done.append(1)
+            other.save_all()  # and merges, before this rank writes what it knew
+        real(path, text)
+
+    monkeypatch.setitem(merge_ranks.__globals__, "write_whole", slow)
+    prof.save_all()
+    assert [row["rank"] for row in summary(tmp_path)["ranks"]["ranks"]] == [0, 1, 2]
+
+
+@given(st.dictionaries(st.integers(0, 63), st.one_of(st.none(), st.floats(0, 1e9)), max_size=8))
+def test_a_spread_holds_all_values(values):
+    found = spread_of(values)
+    known = {rank: value for rank, value in values.items() if value is not None}
+    if not known:
+        assert found is None
+        return
+    assert found is not None
+    assert known[found.least_rank] == found.least_ms == min(known.values())
+    assert known[found.most_rank] == found.most_ms == max(known.values())
+    assert found.spread_ms == found.most_ms - found.least_ms >= 0
+    assert found.ranks == len(known)
+
+
+def test_a_rank_that_dies_keeps_nobody_waiting(tmp_path):
+    here = Path(__file__)
+    path = os.pathsep.join([str(here.parents[1]), str(here.parent), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, str(Path(__file__).with_name("dying_worker.py")), str(tmp_path)]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=90, check=False
+    )
+    assert done.stdout.splitlines()[-1] == "[0, 9]", done.stderr[-2000:]
+    assert float((tmp_path / "seconds").read_text()) < 5
+    found = json.loads((tmp_path / "out" / "x" / "summary.json").read_text())
+    assert found["stats"]["steps"] == 6  # the sixth ended by an exception
+    assert found["runs"][0]["meta"]["steps_raised"] == 1
+    assert found["ranks"]["missing"] == [{"rank": 1, "reason": "it saved nothing so far"}]
