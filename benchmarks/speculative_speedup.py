@@ -7,8 +7,8 @@ so that the target accepts some of what they propose; real rejection sampling at
 batch, gamma, noise and temperature, in rounds that alternate between everything below:
 
 - measured: tokens per second of a speculative run, over those of a plain run;
-- pieces, from other runs with other prompts and seeds: a plain step; a pass of the draft and the choice of a token, by
-  itself; a pass of the target over gamma + 1 tokens, by itself; alpha, and what a step does besides passes, of another
+- pieces, from other runs with other prompts and seeds: a plain step; gamma passes of the draft and a pass of the target
+  over gamma + 1 tokens, in turns and without anything else; alpha, and what a step does besides passes, of another
   speculative run.
 
 The prediction is ``predicted_speedup(expected_tokens(alpha, gamma), ...)``, with each time relative to the plain step
@@ -68,7 +68,9 @@ class Pieces:
     """Seconds, one a round; tokens tested and accepted in all."""
 
     plain_s: list[float] = field(default_factory=list)
-    draft_s: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))  # by tokens in the pass
+    draft_s: dict[int, list[float]] = field(
+        default_factory=lambda: defaultdict(list)
+    )  # by tokens that the first pass reads
     verify_s: list[float] = field(default_factory=list)
     overhead_s: list[float] = field(default_factory=list)
     measured: list[float] = field(default_factory=list)
@@ -149,33 +151,46 @@ def speculative_run(
 
 
 @torch.no_grad()
-def pass_s(
-    model: LlamaForCausalLM, setting: Setting, queries: int, new: int, seed: int, *, choose: bool, passes: int = 24
-) -> float:
-    """Seconds of a pass over ``queries`` tokens of each sequence, along the lengths that a run goes through."""
-    batch = setting.batch
+def passes_s(
+    target: LlamaForCausalLM, draft: LlamaForCausalLM, setting: Setting, new: int, seed: int, rounds: int = 24
+) -> tuple[dict[int, float], float]:
+    """Seconds of gamma passes of the draft with the choice of tokens, by tokens that the first one reads; and of a pass
+    of the target over gamma + 1. In turns, as in a step, since each model drives the other's weights out of the caches;
+    along the lengths that a run goes through, with tokens that nobody accepts.
+    """
+    batch, gamma = setting.batch, setting.gamma
     generator = torch.Generator().manual_seed(seed)
-    cache = RaggedCache(model, batch=batch, capacity=PROMPT + new + SPREAD + queries)
-    ids = prompts(batch, seed)
-    model(input_ids=ids, **cache.arguments([0] * batch, PROMPT))
-    times = []
-    for number in range(passes):
-        base = PROMPT + number * new // passes
-        starts = [base + row * SPREAD // max(batch - 1, 1) for row in range(batch)]
+    capacity = PROMPT + new + SPREAD + gamma + 2
+    caches = {model: RaggedCache(model, batch=batch, capacity=capacity) for model in (draft, target)}
+    for model, cache in caches.items():
+        model(input_ids=prompts(batch, seed), **cache.arguments([0] * batch, PROMPT))
+
+    def ran(model: LlamaForCausalLM, starts: list[int], queries: int) -> torch.Tensor:
         tokens = torch.randint(VOCABULARY, (batch, queries), generator=generator)
+        return model(input_ids=tokens, **caches[model].arguments(starts, queries)).logits
+
+    draft_s: dict[int, list[float]] = {1: [], 2: []}
+    verify_s: list[float] = []
+    for number in range(rounds):
+        base = PROMPT + number * new // rounds
+        starts = [base + row * SPREAD // max(batch - 1, 1) for row in range(batch)]
+        first = 1 + number % 2
         begun = time.process_time_ns()
-        logits = model(input_ids=tokens, **cache.arguments(starts, queries)).logits
-        if choose:
+        for place in range(gamma):
+            logits = ran(draft, [start + place for start in starts], 1 if place else first)
             drawn(probabilities(logits[:, -1], setting.temperature), generator)
-        times.append((time.process_time_ns() - begun) / 1e9)
-    return statistics.fmean(times)
+        drafted = time.process_time_ns()
+        ran(target, starts, gamma + 1)
+        draft_s[first].append((drafted - begun) / 1e9)
+        verify_s.append((time.process_time_ns() - drafted) / 1e9)
+    return {first: statistics.fmean(times) for first, times in draft_s.items()}, statistics.fmean(verify_s)
 
 
 def prompts(batch: int, seed: int) -> torch.Tensor:
     return torch.randint(VOCABULARY, (batch, PROMPT), generator=torch.Generator().manual_seed(seed))
 
 
-def measure(rounds: int, new: int) -> dict[Setting, Pieces]:
+def measure(rounds: int, new_tokens: int) -> dict[Setting, Pieces]:
     target, drafts = models()
     found = {setting: Pieces() for setting in SETTINGS}
     with tempfile.TemporaryDirectory() as folder:
@@ -186,7 +201,8 @@ def measure(rounds: int, new: int) -> dict[Setting, Pieces]:
                 seed = 1000 * (number + 2) + 10 * place
                 draft = drafts[setting.noise]
                 one = Pieces() if number < 0 else pieces  # the first round warms up
-                one.plain_s.append(plain_run(prof, target, setting, new // 2, seed)[0])
+                new = 16 if number < 0 else new_tokens
+                one.plain_s.append(plain_run(prof, target, setting, new, seed)[0])
                 one.plain_tok_s.append(plain_run(prof, target, setting, new, seed + 1)[1])
                 tok_s, _, tested, accepted = speculative_run(prof, target, draft, setting, new, seed + 2)
                 one.measured.append(tok_s)
@@ -199,9 +215,10 @@ def measure(rounds: int, new: int) -> dict[Setting, Pieces]:
                     *_, tested, accepted = speculative_run(prof, target, draft, several, new, seed + 6)
                 one.tested += tested
                 one.accepted += accepted
-                for queries in (1, 2):
-                    one.draft_s[queries].append(pass_s(draft, setting, queries, new, seed + 4, choose=True))
-                one.verify_s.append(pass_s(target, setting, setting.gamma + 1, new, seed + 5, choose=False))
+                draft_s, verify_s = passes_s(target, draft, setting, new, seed + 4)
+                for first, seconds in draft_s.items():
+                    one.draft_s[first].append(seconds)
+                one.verify_s.append(verify_s)
         prof.save_all()
     return found
 
@@ -218,7 +235,7 @@ def prediction(setting: Setting, pieces: Pieces) -> float:
     return predicted_speedup(
         expected_tokens(alpha, setting.gamma),
         plain_s=1.0,
-        draft_s=setting.gamma * one + behind * (two - one),
+        draft_s=one + behind * (two - one),
         verify_s=relative(pieces.verify_s),
         overhead_s=relative(pieces.overhead_s),
     )
