@@ -101,8 +101,9 @@ def _reader(schema: OpSchema, tape: Tape) -> Reader:
     number, (num_leading, most_given) = schema.number, _leading_tensors(schema)
     writes_first = schema.mutated == (0,) and schema.kinds[0] is _TENSOR and not schema.returns_new
     keys, storage_ids, new_storage = tape.keys, tape.storage_ids, tape.new_storage
-    foreign_storage = tape.foreign_storage
+    foreign_storage, all_bytes = tape.foreign_storage, tape.storage_bytes
     new_result = new_storage if _allocates(schema.name) else tape.new_result
+    add_bytes = all_bytes.append if type(tape) is Tape and _allocates(schema.name) else None
     add_signature, add_context, add_touched = tape.signatures.append, tape.contexts.append, tape.touched.extend
     all_touched, add_place, add_start = tape.touched, tape.places.append, tape.starts.append
 
@@ -148,7 +149,13 @@ def _reader(schema: OpSchema, tape: Tape) -> Reader:
                     storage = storage_ids.get(address := _storage_id(tensor))
                     if storage is None or storage not in touched:
                         # not an alias of an input, so it was just allocated, whatever was at its address before
-                        storage = new_result(address, tensor.nbytes, tensor)
+                        nbytes = tensor.nbytes
+                        if add_bytes is None:
+                            storage = new_result(address, nbytes, tensor)
+                        else:  # what ``Tape.new_storage`` does, without the call
+                            storage = len(all_bytes)
+                            add_bytes(nbytes if type(nbytes) is int else known_int(nbytes))
+                            storage_ids[address] = storage
                     elif (start := tensor.storage_offset()) is not _ZERO:
                         inside = [*(inside or ()), (len(touched), known_int(start))]
                     touched.append(storage)
