@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
@@ -15,7 +16,8 @@ from torch.compiler import is_compiling
 
 from rooflight.capture.timed_calls import TimedCalls
 from rooflight.inference.collectives import time_collectives
-from rooflight.inference.module_buckets import COMPILED, Placed, placed_modules
+from rooflight.inference.graphs import time_graphs
+from rooflight.inference.module_buckets import COMPILED, Placed, buckets_inside, placed_modules
 from rooflight.inference.stand_ins import StandIn
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ class ModelHooks:
                 files = dict.fromkeys(type(each.module).__module__ for each in placed if each.bucket == caller)
                 self._time_functions(files, names, caller, bucket)
             if not self._models:
-                for stand_in in time_collectives(self._profiler):
+                for stand_in in chain(time_collectives(self._profiler), time_graphs(self._profiler)):
                     self._handles.append(stand_in)
         except BaseException:
             self._remove(number)
@@ -111,10 +113,13 @@ class ModelHooks:
                 f"attach_model: {len(unknown)} of the modules of {type(model).__name__} have no known name ({paths}): "
                 "their buckets are their classes (register_module_bucket names them)"
             )
-        if any(each.bucket == COMPILED for each in placed):
+        compiled = [each.module for each in placed if each.bucket == COMPILED]
+        if compiled:
+            inside = dict.fromkeys(name for module in compiled for name in buckets_inside(module))
+            names = f", which holds {', '.join(inside)}" if inside else ""
             note(
                 f"attach_model: torch.compile made parts of {type(model).__name__} one: each is timed as a whole, in "
-                f"bucket {COMPILED}"
+                f"bucket {COMPILED}{names}"
             )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from rooflight.capture.timed_calls import compiled_code
+from rooflight.inference.config import MODEL_BUCKET_ORDER
 
 if TYPE_CHECKING:
     from torch import nn
@@ -163,6 +164,13 @@ class _Walk:
     def _add(self, path: str, module: nn.Module, bucket: str, *, known: bool = True) -> str:
         self._found.append(Placed(path.strip("."), module, bucket, known))
         return bucket
+
+
+def buckets_inside(module: Any) -> tuple[str, ...]:
+    """The buckets of the modules in one that torch.compile made one, in canonical order: they cannot be told apart."""
+    whole = getattr(module, "_orig_mod", module)
+    inside = {_named(path, type(part).__name__) for path, part in whole.named_modules()}
+    return tuple(name for name in MODEL_BUCKET_ORDER if name in inside)
 
 
 def is_compiled(module: Any) -> bool:

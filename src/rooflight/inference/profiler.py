@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from rooflight.inference.attaching import Attaching
 from rooflight.inference.bucket_bounds import RecordedBounds
 from rooflight.inference.config import Domain, ProfilerConfig, given_in
+from rooflight.inference.graphs import Capture, Graphs
 from rooflight.inference.kv_length import LengthBins, token_count
 from rooflight.inference.meter import Meter
 from rooflight.inference.problems import Problems
@@ -91,6 +92,7 @@ class Profiler(Attaching):
         self._runs_begun = 0
         self._bsz: int | None = None
         self.bounds = RecordedBounds()
+        self.graphs = Graphs()
         self._warming_up = False
         self._told = Told(self.cfg.kv_len_reduce, self.problems)
         self.step = StepContext(
@@ -122,6 +124,7 @@ class Profiler(Attaching):
         if self.disabled:
             return
         try:
+            self.end_capture()  # one that was never ended
             if self.step.recorder is not None:
                 self.step.recorder.batch = self._bsz = self._batch(bsz)
                 return
@@ -265,7 +268,7 @@ class Profiler(Attaching):
 
     def in_bucket(self, name: str) -> bool:
         """Whether the bucket of the model that was opened last in the open step, and is still open, is ``name``."""
-        timing = self.step.recorder or self._meter
+        timing = self.graphs.capturing or self.step.recorder or self._meter
         return self.step.measuring and timing is not None and timing.in_bucket(name)
 
     # -- bounds -------------------------------------------------------------------------------------------------------
@@ -300,6 +303,24 @@ class Profiler(Attaching):
         for labels in self._labels:
             labels.clear()
         return self.step.record(recorder)
+
+    def begin_capture(self) -> None:
+        """A CUDA graph is captured from here on: buckets that open are noted, not timed."""
+        self.graphs.capturing = Capture()
+        self._capture(on=True)
+
+    def end_capture(self, graph: Any = None) -> None:
+        """The capture ends; ``graph`` is None if it failed."""
+        capture, self.graphs.capturing = self.graphs.capturing, None
+        if capture is not None:
+            self._capture(on=False)
+            if graph is not None:
+                self.graphs.captured(graph, capture.calls)
+
+    def _capture(self, *, on: bool) -> None:
+        for labels in self._labels:
+            labels.clear()
+        self.step.capture(on=on)
 
     def has_attached(self, model: Any) -> bool:
         """Whether a model's buckets are opened by this profiler."""
@@ -363,7 +384,7 @@ class Profiler(Attaching):
 
     def _bucket(self, domain: Domain, name: str) -> Timer:
         on = self.cfg.model_profiling if domain is Domain.MODEL else self.cfg.engine_profiling
-        timing = self.step.recorder or self._meter
+        timing = self.graphs.capturing or self.step.recorder or self._meter
         return timing.bucket(domain, name) if on and timing is not None else OFF
 
     def _batch(self, bsz: Any) -> int | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from rooflight.inference.bounds_report import bound_facts, bound_notes, bounds_table
+from rooflight.inference.graph_report import graph_tables
 from rooflight.inference.memory_report import memory_cells, memory_columns, memory_facts
 from rooflight.inference.rank_report import rank_facts, rank_notes, rank_tables
 from rooflight.inference.serving_report import serving_fact, serving_notes, serving_tables
@@ -68,6 +69,7 @@ def _tables(summary: SummaryDocument) -> Iterable[Table]:
         rows=((*_stats(summary.stats), summary.stats.tokens_total, summary.stats.time_total_ms / 1e3),),
     )
     yield from rank_tables(summary.ranks)
+    yield from graph_tables(summary.graphs)
     yield from _bucket_tables(summary, "Model bucket breakdown", "Engine bucket breakdown")
     yield Table(
         id="runs",

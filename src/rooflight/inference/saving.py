@@ -106,6 +106,7 @@ def summary_of(profiler: Profiler) -> SummaryDocument:
             file=STEPS,
         ),
         profiler_cost=profiler_cost(results, bucket_cost_ns(), on_host=clocks <= {HOST_CLOCK}),
+        graphs=profiler.graphs.data(),
         problems=profiler.problems.counts,
         **fields,
     )

@@ -39,6 +39,7 @@ class StepContext:
         "_before",
         "_begin",
         "_begun",
+        "_captured_in_step",
         "_clock",
         "_depth",
         "_on_unmeasured",
@@ -76,6 +77,7 @@ class StepContext:
         self._published = published
         self._publish: Callable[[Any], None] | None = None
         self._depth = 0
+        self._captured_in_step = False
         self._begin: Callable[[], Place] | None = None  # while a run is measured
         self._before: Callable[[], None] | None = None
         self._begun: Place = 0
@@ -146,6 +148,17 @@ class StepContext:
         measured = recorder is None and self.run is not None and self.meter is not None
         self._begin = self.meter.begin if measured and self.meter is not None else None
         return before
+
+    def capture(self, *, on: bool) -> None:
+        """A CUDA graph is captured: buckets are noted outside of steps too, until it is done."""
+        if on:
+            self._captured_in_step, self.measuring = self.measuring, True
+        else:
+            self.measuring = self._captured_in_step and self.measuring
+            if not self.measuring:
+                self.told.forget()
+        if self._publish is not None:
+            self._publish(self._published if self.measuring else None)
 
     def give_up(self) -> None:
         """Forget the open step."""

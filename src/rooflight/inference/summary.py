@@ -274,6 +274,16 @@ class ProfilerCost(Fields, frozen=True, kw_only=True):
     between_steps_ms: float | None
 
 
+class GraphData(Fields, frozen=True, kw_only=True):
+    """CUDA graphs that hold the same: their number, replays in measured steps, and how often each bucket of the model
+    was opened when one was captured; null for graphs that were captured before the model was attached.
+    """
+
+    graphs: int
+    replays: int
+    buckets: dict[str, int] | None
+
+
 class SampleData(Fields, frozen=True, kw_only=True):
     """Raw samples: those kept, of how many steps. Percentiles are of all steps if ``exact``, else of the sample."""
 
@@ -307,4 +317,5 @@ class SummaryDocument(BucketFields, Document, frozen=True, kw_only=True, tag="ro
     samples: SampleData
     profiler_cost: ProfilerCost
     problems: dict[str, int]
+    graphs: tuple[GraphData, ...] = ()
     ranks: RanksData | None = None

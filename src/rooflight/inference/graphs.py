@@ -1,0 +1,133 @@
+"""CUDA graphs while a profiler is attached to a model: which buckets a graph holds, and the time of its replays.
+
+A replay runs no Python: no bucket opens in it, and events captured into it would have no time. So a replay is timed as
+one, in the bucket ``cuda_graph``, and which buckets it holds is noted at its capture, in a step or before all runs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+from rooflight.inference.config import Domain
+from rooflight.inference.stand_ins import StandIn
+from rooflight.inference.summary import GraphData
+
+if TYPE_CHECKING:
+    from rooflight.inference.profiler import Profiler
+
+BUCKET: Final = "cuda_graph"
+"""The bucket of replays."""
+
+
+class Graphs:
+    """The graphs of one profiler's process: what was captured into them, and how often they were replayed in steps."""
+
+    def __init__(self) -> None:
+        self.capturing: Capture | None = None
+        self._kinds: dict[tuple[tuple[str, int], ...], _Kind] = {}
+        self._of_graph: WeakKeyDictionary[Any, _Kind] = WeakKeyDictionary()
+
+    def captured(self, graph: Any, calls: Counter[str]) -> None:
+        """A graph holds so many calls of buckets."""
+        kind = self._kinds.setdefault(tuple(sorted(calls.items())), _Kind(dict(calls)))
+        kind.graphs += 1
+        self._of_graph[graph] = kind
+
+    def replayed(self, graph: Any) -> None:
+        """A graph was replayed in a measured step."""
+        kind = self._of_graph.get(graph)
+        if kind is None:  # captured before the profiler was attached
+            kind = self._of_graph[graph] = self._kinds.setdefault((("", 0),), _Kind(None))
+            kind.graphs += 1
+        kind.replays += 1
+
+    def data(self) -> tuple[GraphData, ...]:
+        """Graphs that hold the same, together."""
+        return tuple(
+            GraphData(graphs=kind.graphs, replays=kind.replays, buckets=kind.buckets) for kind in self._kinds.values()
+        )
+
+
+class _Kind:
+    def __init__(self, buckets: dict[str, int] | None) -> None:
+        self.buckets = buckets
+        self.graphs = self.replays = 0
+
+
+class Capture:
+    """Buckets that open while a graph is captured: counted, not timed."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+        self._open: list[str] = []
+
+    def bucket(self, domain: Domain, name: str) -> CapturedBucket:
+        """A bucket of a domain. Those of the engine are around a graph, not in it."""
+        return CapturedBucket(self._open, self.calls if domain is Domain.MODEL else Counter(), name)
+
+    def in_bucket(self, name: str) -> bool:
+        """Whether the bucket opened last of those open has a name."""
+        return bool(self._open) and self._open[-1] == name
+
+
+class CapturedBucket:
+    """Counts how often it is opened."""
+
+    def __init__(self, opened: list[str], calls: Counter[str], name: str) -> None:
+        self._opened, self._calls, self._name = opened, calls, name
+
+    def __enter__(self) -> None:
+        self._calls[self._name] += 1
+        self._opened.append(self._name)
+
+    def __exit__(self, _kind: object, _error: object, _trace: object) -> None:
+        if self._name in self._opened:
+            del self._opened[len(self._opened) - 1 - self._opened[::-1].index(self._name)]
+
+
+def time_graphs(profiler: Profiler) -> Iterable[StandIn]:
+    """Note what is captured into graphs, and time their replays. Yields what undoes it."""
+    import torch
+
+    graph = torch.cuda.CUDAGraph
+    for name, make in (("capture_begin", _begin), ("capture_end", _end), ("replay", _replay)):
+        if name in vars(graph):
+            yield StandIn(graph, name, profiler, make)
+
+
+def _begin(function: Callable[..., Any], profilers: Sequence[Profiler]) -> Callable[..., Any]:
+    def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
+        result = function(graph, *args, **kwargs)
+        for profiler in profilers:
+            profiler.begin_capture()
+        return result
+
+    return capture_begin
+
+
+def _end(function: Callable[..., Any], profilers: Sequence[Profiler]) -> Callable[..., Any]:
+    def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
+        for profiler in profilers:
+            profiler.end_capture(graph)
+        return function(graph, *args, **kwargs)
+
+    return capture_end
+
+
+def _replay(function: Callable[..., Any], profilers: Sequence[Profiler]) -> Callable[..., Any]:
+    def replay(graph: Any, *args: Any, **kwargs: Any) -> Any:
+        measuring = [profiler for profiler in profilers if profiler.step.measuring]
+        timers = [profiler.cuda_bucket_timer(f"model.{BUCKET}") for profiler in measuring]
+        for profiler, timer in zip(measuring, timers, strict=True):
+            profiler.graphs.replayed(graph)
+            timer.__enter__()
+        try:
+            return function(graph, *args, **kwargs)
+        finally:
+            for timer in reversed(timers):
+                timer.__exit__(None, None, None)
+
+    return replay
