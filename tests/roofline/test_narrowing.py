@@ -176,6 +176,26 @@ def test_of_a_convolution_images_and_channels_are_needed():
     assert (moved(images)[0], work(images, "aten::convolution")) == (768 + 8 * 112, 0.25)
     channels = analyzed(lambda c, x: c(x)[:, 4:].relu(), conv, x)
     assert (moved(channels)[0], work(channels, "aten::convolution")) == (4 * 768 + 4 * 112, 0.5)
+    # two rows of results are under windows of three rows of x, 8 x 4 bytes each of 3 channels
+    rows = analyzed(lambda c, x: c(x)[:, :, :2].relu(), conv, x)
+    assert (moved(rows)[0], work(rows, "aten::convolution")) == (4 * 3 * 3 * 32 + 8 * 112, 0.25)
+    strided = nn.Conv2d(3, 8, 3, stride=2, padding=1)  # 4 x 4 results; the last row lies on rows 5 to 7
+    last = analyzed(lambda c, x: c(x)[:, :, 3].relu(), strided, x)
+    assert moved(last)[0] == 4 * 3 * 3 * 32 + 8 * 112
+
+
+def test_of_a_transposed_convolution_little_is_left_out_for_an_edge():
+    x, conv = torch.randn(2, 4, 6, 6), nn.ConvTranspose2d(4, 3, 3, stride=2)  # to [2, 3, 13, 13]
+    images = analyzed(lambda c, x: c(x)[:1].relu(), conv, x)
+    assert (moved(images)[0], work(images, "aten::convolution")) == (576 + 4 * 3 * 9 * 4 + 12, 0.5)
+    # 13 of 169 results are not read, each of at most 4 x 4 of the 36 x 4 x 9 products of a channel
+    cropped = work(analyzed(lambda c, x: c(x)[:, :, :-1].relu(), conv, x), "aten::convolution")
+    assert cropped == pytest.approx(1 - 13 * 16 / (36 * 36))
+
+
+def test_of_a_copied_split_the_results_that_are_read():
+    two = analyzed(lambda x: torch.unbind_copy(x)[3] * 2, X)
+    assert moved(two) == (256, 256)
 
 
 def test_attention_of_one_query_reads_the_keys_that_it_sees():
@@ -353,6 +373,8 @@ STEPS = st.one_of(
             lambda x: x.repeat(*(2 for _ in x.shape)),
             lambda x: _linear(x) if x.dim() else x,
             lambda x: torch.bmm(x, x.transpose(1, 2)) if x.dim() == 3 else x,
+            lambda x: functional.conv1d(x, torch.ones(2, x.shape[1], 2), stride=2, padding=1) if x.dim() == 3 else x,
+            lambda x: functional.conv_transpose1d(x, torch.ones(x.shape[1], 2, 2), stride=3) if x.dim() == 3 else x,
             lambda x: functional.max_pool1d(x, 2) if x.dim() == 3 and x.shape[-1] > 1 else x,
             lambda x: functional.conv1d(x, torch.ones(2, x.shape[1], 1)) if x.dim() == 3 else x,
             lambda x: functional.scaled_dot_product_attention(x, x * 2, x + 1, is_causal=True) if x.dim() == 3 else x,

@@ -20,7 +20,8 @@ from rooflight.records.session import KEPT, STOOD, Flags, Lifetimes, Session
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 from rooflight.roofline.boxes import Run, box_of, canonical, part_of
-from rooflight.roofline.needs import NOTHING, Demand, Wanted, line_picked, needed, work_needed
+from rooflight.roofline.demand import NOTHING, Demand, Wanted
+from rooflight.roofline.needs import line_picked, needed, work_needed
 from rooflight.roofline.op_fusion import OpFusion
 from rooflight.roofline.parts import Part, PartialTouches, is_inside, may_meet, strides_of, union_bytes
 
@@ -71,6 +72,8 @@ def _may_narrow(
     if any(
         made[each.storage] and each.tensor.nbytes < session.storage_bytes[each.storage] for each in lifetimes.returned
     ):
+        return True
+    if any(traits_of(op).part_needs is Needs.DIVIDED for op in session.signatures):
         return True
     picks = [
         fusion is not None
@@ -282,7 +285,7 @@ class _Pass:
                 written[place] = min(written[place], wanted.elements * tensor.item_bytes)
             if part is not None and fusion.written[place] == nbytes and not facts.keeps_rest:
                 wants.overwrite(part, size)
-        needs_all = all if facts.over_lists else any
+        needs_all = all if facts.separate else any
         is_whole = not found or needs_all(each is None for each in found)
         return None if is_whole else found, tuple(written)
 
@@ -357,7 +360,7 @@ class _Pass:
         """By input, what parts of the results need of it, None of one that is not read; and the share of the FLOPs."""
         op, fusion = self._session.signatures[number], self._fusions[number]
         assert fusion is not None
-        over_lists = traits_of(op).over_lists
+        separate = _has_separate_results(op)
         asked = [list[Wanted]() for _ in op.inputs]
         elements = _elements_read(op, fusion)
         work = total = 0.0
@@ -365,14 +368,14 @@ class _Pass:
             out = op.outputs[place]
             demand = Demand(op=op, place=place, wanted=part or Wanted(elements=out.numel), reads=elements)
             share = 1.0 if part is None else work_needed(demand)
-            work = work + share * out.numel if over_lists else max(work, share)
+            work = work + share * out.numel if separate else max(work, share)
             total += out.numel
             if demand.wanted.elements:
                 feeds = fusion.feeds[place if len(fusion.feeds) > 1 else 0]
                 for source, ask in enumerate(needed(demand)):
                     if source in feeds:
                         asked[source].append(ask)
-        share = work / max(1.0, total) if over_lists else work
+        share = work / max(1.0, total) if separate else work
         return [_together(asks) if asks and size else None for asks, size in zip(asked, fusion.read, strict=True)], min(
             1.0, share
         )
@@ -418,12 +421,12 @@ def _together(asks: Sequence[Wanted]) -> Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Facts:
-    """Of a signature: whether a part of its results may take less than all of it, whether in place it leaves what it
-    does not write, whether it reads every element of each input, and sizes in bytes.
+    """Of a signature: whether a part of its results may take less than all of it, whether its results are computed one
+    by one, whether in place it leaves what it does not write, whether it reads every element of each input, and sizes.
     """
 
     divisible: bool
-    over_lists: bool
+    separate: bool
     packed: bool
     keeps_rest: bool
     reads_all: tuple[bool, ...]
@@ -431,12 +434,17 @@ class _Facts:
     result_bytes: tuple[int, ...]
 
 
+def _has_separate_results(op: OpSignature) -> bool:
+    traits = traits_of(op)
+    return traits.over_lists or traits.part_needs is Needs.DIVIDED
+
+
 def _facts_of(op: OpSignature, fusion: OpFusion, cost: OpCost | Uncosted) -> _Facts:
     packed = any(tensor.packing is not None for tensor in (*op.inputs, *op.outputs))
     is_costed = isinstance(cost, OpCost) and not cost.bytes_sent
     return _Facts(
         divisible=is_costed and not packed and traits_of(op).part_needs is not Needs.ALL,
-        over_lists=traits_of(op).over_lists,
+        separate=_has_separate_results(op),
         packed=packed,
         keeps_rest=op.name.endswith("_") and isinstance(cost, OpCost) and cost.upper,
         reads_all=tuple(_reads_all(op, place, fusion) for place in range(len(op.inputs))),

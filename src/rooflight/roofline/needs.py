@@ -6,7 +6,7 @@ Every rule gives elements that are needed for sure, perhaps not all of them: a b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from rooflight.costs.families.recurrent import weights_by_layer
@@ -16,50 +16,11 @@ from rooflight.costs.traits import Needs
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 from rooflight.roofline.boxes import FIRST, Axis, Box, up_to, whole_box, within
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Elements of a tensor: the boxes where some are known to lie, and how many there are at least, these included.
-    Of every line along a dimension of ``lines``, at least one element is among them, it is not known which.
-    """
-
-    boxes: tuple[Box, ...] = ()
-    elements: int = 0
-    lines: frozenset[int] = frozenset()
-
-    def mapped(self, of_box: Callable[[Box], Box | None], elements: int) -> Wanted:
-        """Each box as ``of_box`` has it, or left out where that is None."""
-        boxes = (of_box(box) for box in self.boxes)
-        return Wanted(boxes=tuple(box for box in boxes if box is not None), elements=elements)
-
-
-NOTHING: Final = Wanted()
+from rooflight.roofline.convolution_needs import convolution_needed, convolved
+from rooflight.roofline.demand import NOTHING, Demand, Wanted
 
 _LABELLED: Final = frozenset(names("nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d nll_loss_nd"))
 """These pick the class that a label names."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
-    """A part of one of an op's results: ``place`` of the result, ``wanted`` of it, and ``reads``, how many elements of
-    each input the op reads for all of it.
-    """
-
-    op: OpSignature
-    place: int
-    wanted: Wanted
-    reads: Sequence[int]
-
-    @property
-    def out(self) -> TensorSpec:
-        """The result."""
-        return self.op.outputs[self.place]
-
-    @property
-    def share(self) -> float:
-        """What share of the result it is."""
-        return min(1.0, self.wanted.elements / max(1, self.out.numel))
 
 
 def line_picked(op: OpSignature, place: int) -> int | None:
@@ -89,6 +50,8 @@ def work_needed(demand: Demand) -> float:
         return 0.0
     if needs is Needs.RECURRENT:
         return _steps_needed(demand)
+    if needs is Needs.CONVOLVED:
+        return convolution_needed(demand)
     # row i of a causal attention sees i + 1 keys: the first of n rows in a row take least, less than their share
     causal = bool(op.attribute("is_causal") or op.attribute("causal"))
     return demand.share**2 if causal else demand.share
@@ -275,32 +238,8 @@ def _first(sizes: Sequence[int]) -> int:
     return sizes[0] if sizes else 1
 
 
-def _convolved(demand: Demand) -> list[Wanted]:
-    """x [B, Cin, in...], weight [Cout, Cin / g, k...] to [B, Cout, out...]."""
-    x, weight = demand.op.inputs[:2]
-    out = demand.out.shape
-    if (
-        demand.op.attribute("transposed")
-        or "transpose" in demand.op.name
-        or len(out) != len(x.shape)
-        or len(weight.shape) != len(out)
-    ):
-        return _shares(demand)
-    grouped = weight.shape[1] != x.shape[1]
-
-    def images(box: Box) -> Box | None:
-        if any(axis != up_to(size) for axis, size in zip(box[2:], out[2:], strict=True)):
-            return None
-        return None if grouped and box[1] != up_to(out[1]) else (box[0], *whole_box(x.shape[1:]))
-
-    shares = _shares(demand)
-    reads_all = demand.reads[0] == x.numel
-    shares[0] = demand.wanted.mapped(images, shares[0].elements) if reads_all else shares[0]
-    shares[1] = demand.wanted.mapped(lambda box: (box[1], *whole_box(weight.shape[1:])), shares[1].elements)
-    for place, tensor in enumerate(demand.op.inputs[2:], start=2):
-        if tensor.shape == out[1:2]:  # the bias
-            shares[place] = demand.wanted.mapped(lambda box: (box[1],), shares[place].elements)
-    return shares
+def _divided(demand: Demand) -> list[Wanted]:
+    return [Wanted(elements=demand.wanted.elements) for _ in demand.op.inputs]
 
 
 def _attended(demand: Demand) -> list[Wanted]:
@@ -410,7 +349,8 @@ _RULES: Final[dict[Needs, Callable[[Demand], list[Wanted]]]] = {
     Needs.REDUCED: _reduced,
     Needs.JOINED: _joined,
     Needs.PRODUCT: _product,
-    Needs.CONVOLVED: _convolved,
+    Needs.DIVIDED: _divided,
+    Needs.CONVOLVED: convolved,
     Needs.ATTENDED: _attended,
     Needs.RECURRENT: _recurrent,
     Needs.ALL: _all,

@@ -12,8 +12,8 @@ from rooflight.costs.registry import traits_of
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec, distinct_bytes
 
-_INDICES: Final = ("index", "indices", "target")
-"""Arguments that say which elements of others are read."""
+_INDICES: Final = ("index", "indices", "target", "src")
+"""Arguments that are read whole where others are read in part."""
 
 _COPIES: Final = ("aten::copy_", "aten::_foreach_copy_")
 

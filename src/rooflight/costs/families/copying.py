@@ -31,6 +31,7 @@ formula = partial(registry.formula, error_group="copying", fusable=True)
 
 elements = partial(formula, needs=Needs.ELEMENTS)
 joined = partial(formula, needs=Needs.JOINED)
+divided = partial(formula, needs=Needs.DIVIDED)
 
 register(
     elements,
@@ -50,8 +51,7 @@ register(
 register(
     formula,
     {
-        copies: "split_with_sizes_copy split_copy unbind_copy "
-        "expand_copy permute_copy "
+        copies: "expand_copy permute_copy "
         "squeeze_copy t_copy transpose_copy unsqueeze_copy view_copy view_as_real_copy "
         "view_as_complex_copy _reshape_alias_copy _reshape_copy _neg_view_copy _fw_primal_copy "
         "_make_dual_copy values_copy _values_copy indices_copy _indices_copy crow_indices_copy col_indices_copy "
@@ -62,6 +62,9 @@ register(
         "to_mkldnn to_mkldnn_backward _convert_indices_from_coo_to_csr _convert_indices_from_csr_to_coo",
     },
 )
+
+
+register(divided, {copies: "split_with_sizes_copy split_copy unbind_copy"})
 
 
 @elements("aten::copy")
@@ -136,5 +139,6 @@ register(
     "mkldnn",
 )
 formula("mkl::_mkl_reorder_linear_weight")(copies)
-formula("fsdp::split_with_sizes_copy", "fsdp::chunk_cat")(copies)
+divided("fsdp::split_with_sizes_copy")(copies)
+joined("fsdp::chunk_cat")(copies)
 formula("fsdp::copy_")(overwrites)

@@ -13,6 +13,7 @@ from math import prod
 from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.rules import further_bytes, integers, moves, names, per_input, picked_bytes, register
+from rooflight.costs.traits import Needs
 from rooflight.records.signature import OpSignature
 
 formula = partial(registry.formula, error_group="pooling", fusable=True)
@@ -41,21 +42,25 @@ def pool(op: OpSignature) -> OpCost:
     )
 
 
-@formula("aten::avg_pool2d_backward", "aten::avg_pool3d_backward")
+@formula("aten::avg_pool2d_backward", "aten::avg_pool3d_backward", needs=Needs.JOINED)
 def avg_pool_backward(op: OpSignature) -> OpCost:
     """dy [B, C, out...] spread over each window of dx."""
     return moves(op, vector_flops=op.inputs[0].numel * _taps(op), unread=("self",))
 
 
-@formula(*names("max_pool2d_with_indices_backward max_pool3d_with_indices_backward"), mask_input="indices")
-@formula(*names("adaptive_max_pool2d_backward adaptive_max_pool3d_backward"))
-@formula(*names("fractional_max_pool2d_backward fractional_max_pool3d_backward"))
+@formula(
+    *names("max_pool2d_with_indices_backward max_pool3d_with_indices_backward"),
+    mask_input="indices",
+    needs=Needs.JOINED,
+)
+@formula(*names("adaptive_max_pool2d_backward adaptive_max_pool3d_backward"), needs=Needs.JOINED)
+@formula(*names("fractional_max_pool2d_backward fractional_max_pool3d_backward"), needs=Needs.JOINED)
 def max_pool_backward(op: OpSignature) -> OpCost:
     """dy and indices to dx, zero but where a maximum was."""
     return moves(op, vector_flops=op.inputs[0].numel, unread=("self",))
 
 
-@formula(*names("max_pool2d_backward mkldnn_max_pool2d_backward mkldnn_max_pool3d_backward"))
+@formula(*names("max_pool2d_backward mkldnn_max_pool2d_backward mkldnn_max_pool3d_backward"), needs=Needs.JOINED)
 def max_pool_backward_without_indices(op: OpSignature) -> OpCost:
     """dy and x to dx: the maxima are found again."""
     return moves(op, vector_flops=op.inputs[0].numel * _taps(op))
@@ -66,13 +71,16 @@ register(
     {
         per_input(1): "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d "
         "adaptive_avg_pool3d mkldnn_adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d",
-        per_input(0): "max_unpool2d max_unpool3d",
     },
 )
+register(partial(formula, needs=Needs.JOINED), {per_input(0): "max_unpool2d max_unpool3d"})
 
 
-@formula(*names("_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_avg_pool3d_backward"))
-@formula("aten::mkldnn_adaptive_avg_pool2d_backward")
+@formula(
+    *names("_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_avg_pool3d_backward"),
+    needs=Needs.JOINED,
+)
+@formula("aten::mkldnn_adaptive_avg_pool2d_backward", needs=Needs.JOINED)
 def adaptive_avg_pool_backward(op: OpSignature) -> OpCost:
     """dy spread over dx: one division per element of dx."""
     return moves(op, vector_flops=op.outputs[0].numel, unread=("self",))
