@@ -11,6 +11,7 @@ from itertools import pairwise
 
 import msgspec
 import pytest
+import torch
 
 from rooflight.cli.progress import spinner
 from rooflight.devices import calibrations
@@ -22,6 +23,15 @@ from rooflight.inference.summary import SummaryDocument
 from rooflight.machine.environment import fingerprint
 
 TINY = ("llama-tiny", "--small", "--batch", 2, "--prompt", 8, "--new", 5, "--runs", 2)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Models of a few thousand numbers: threads would spend the time waiting for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

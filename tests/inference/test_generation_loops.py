@@ -39,6 +39,15 @@ FAMILIES = {
 }
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Models of a few thousand numbers: threads would spend the time waiting for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def config_of(family, **more):
     return transformers.AutoConfig.for_model(family, **(FAMILIES[family] | more))
 
