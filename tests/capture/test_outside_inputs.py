@@ -259,6 +259,11 @@ def test_a_constant_that_the_garbage_collector_was_told_to_leave_alone_is_an_inp
     assert found(lambda: [model(torch.ones(2, 4)) for _ in range(2)], model) == []
 
 
+def test_an_export_keeps_its_name_among_functions():
+    x = torch.ones(3)
+    assert [op.function for op in recorded(lambda: x.numpy(), functions=True).records] == ["numpy"]
+
+
 def test_what_a_recorded_op_fills_is_a_buffer():
     class Scratch(nn.Module):
         def forward(self, x):
@@ -316,6 +321,26 @@ def test_a_gradient_that_is_given_to_backward_is_an_input():
     gradient = torch.from_numpy(np.ones((2, 4), dtype=np.float32))
     ops = found(lambda: model(torch.ones(2, 4)).backward(gradient), model)
     assert places(ops) == [("1", "forward"), ("1", "backward")]
+
+
+@over_each_way
+def test_a_gradient_that_an_autograd_function_passes_on_is_what_it_was(wrap):
+    class Passing(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return wrap(np.ones((2, 4), dtype=np.float32))
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad
+
+    class Layer(nn.Module):
+        def forward(self, x):
+            return Passing.apply(x)
+
+    model = nn.Sequential(nn.Linear(4, 4), Layer())
+    gradient = wrap(np.ones((2, 4), dtype=np.float32))
+    assert places(found(lambda: model(torch.ones(2, 4)).backward(gradient), model)) == [("1", "forward")]
 
 
 def test_nothing_happens_on_meta():

@@ -6,6 +6,7 @@ No mode of torch's sees the call. ``numpy.asarray(tensor)`` and ``tensor.__array
 
 from __future__ import annotations
 
+from functools import wraps
 from threading import Lock
 from typing import Any
 
@@ -34,6 +35,7 @@ def stop_watching_exports(source: DispatchSource) -> None:
             del torch.Tensor.numpy
 
 
+@wraps(torch._C.TensorBase.numpy)
 def _numpy(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     if is_plain(self):
         for source in open_sources():

@@ -20,6 +20,7 @@ from rooflight.capture.dispatch import DispatchSource
 from rooflight.capture.functions import FunctionSource
 from rooflight.capture.module_work import ModuleWorks
 from rooflight.capture.outside_births import foreign_parts, may_be_foreign, plain_tensors
+from rooflight.capture.outside_gradients import OutsideGradients
 
 Models = nn.Module | Mapping[str, nn.Module] | Sequence[nn.Module]
 """A model, several by name (policy and reference), or several in order (the chunks of a pipeline stage)."""
@@ -44,6 +45,7 @@ class ModuleTracker:
         self._source = source
         self._functions = functions
         self._works = ModuleWorks(source)
+        self._gradients = OutsideGradients(source)
         self._formulas = self._works.formulas
         self._numbers: dict[int, int] = {}  # id of a module -> its number on the tape
         self._kept: list[nn.Module] = []  # named modules stay alive, or their ids could be reused
@@ -139,6 +141,8 @@ class ModuleTracker:
                 return
             if may_be_foreign(output):
                 self._look_at(output, returned=True)
+            if (makers := source.tape.births.makers) and (number := self._numbers.get(id(module))) in makers:
+                self._gradients.hook(output, number)
             if stack and stack[-1][0] is module:
                 stack.pop()
             else:

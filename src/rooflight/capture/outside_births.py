@@ -73,11 +73,12 @@ class Birth:
 class OutsideBirths:
     """What one recording knows of them."""
 
-    __slots__ = ("_pending", "_released", "_unshared", "consumed", "found", "open_modules", "unread")
+    __slots__ = ("_pending", "_released", "_unshared", "consumed", "found", "makers", "open_modules", "unread")
 
     def __init__(self) -> None:
         self.found: list[Birth] = []  # made by a kernel that nobody saw
         self.open_modules: Sequence[tuple[nn.Module, int]] = ()  # the calls that run, outermost first
+        self.makers: set[int] = set()  # numbers of modules that may have made one in forward
         self.unread: set[int] = set()  # storages that no recorded op has read yet
         self.consumed: set[int] = set()  # those that a module returned or autograd keeps, be they read or not
         self._pending: dict[int, Birth] = {}
@@ -135,6 +136,7 @@ class OutsideBirths:
             made=made,
         )
         self._pending[storage] = birth
+        self.makers.add(place.module)
         self.unread.add(storage)
 
     def first_read(self, storage: int, memory: torch.UntypedStorage) -> None:
