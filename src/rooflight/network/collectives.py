@@ -40,7 +40,8 @@ class CollectiveKind(Enum):
 
 _OPS = {
     CollectiveKind.ALL_REDUCE: "c10d::allreduce_ c10d::allreduce_coalesced_ _c10d_functional::all_reduce "
-    "_c10d_functional::all_reduce_ _c10d_functional::all_reduce_coalesced _c10d_functional::all_reduce_coalesced_",
+    "_c10d_functional::all_reduce_ _c10d_functional::all_reduce_coalesced _c10d_functional::all_reduce_coalesced_ "
+    "symm_mem::multimem_all_reduce_",
     CollectiveKind.ALL_GATHER: "c10d::allgather_ c10d::_allgather_base_ c10d::allgather_into_tensor_coalesced_ "
     "c10d::allgather_coalesced_ _c10d_functional::all_gather_into_tensor "
     "_c10d_functional::all_gather_into_tensor_coalesced _c10d_functional::all_gather_into_tensor_out "

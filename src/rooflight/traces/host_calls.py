@@ -7,60 +7,14 @@ program, so that its costs are those of a live recording.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 
-from rooflight.traces.scalar_types import DTYPES, NUMBERED
-from rooflight.traces.trace import HostArgs
-
-LIST: Final = "TensorList"
-
-
-class CannotRebuild(ValueError):  # noqa: N818 - not an error of the program: a call that the trace does not describe
-    """The trace does not tell enough of a call; the message says what is missing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """The arguments of a call, one entry each: dims (nested for lists of tensors), type, strides, and value as text."""
-
-    dims: Sequence[Any]
-    types: Sequence[str]
-    strides: Sequence[Any]
-    values: Sequence[str] | None
-
-    def __len__(self) -> int:
-        return len(self.types)
-
-    def dtype(self, index: int) -> str | None:
-        """The dtype if the argument is a tensor, else None."""
-        return DTYPES.get(self.types[index])
-
-    def value(self, index: int) -> str:
-        """The value as text, empty where none was noted."""
-        return "" if self.values is None or index >= len(self.values) else self.values[index]
-
-
-def described(args: HostArgs) -> Described | None:
-    """What the profiler noted, None if it noted no shapes. Raises CannotRebuild if it is damaged."""
-    if not args.dims or not args.types:
-        return None
-    try:
-        dims, types = json.loads(args.dims), json.loads(args.types)
-        strides = json.loads(args.strides) if args.strides else []
-        values = json.loads(args.values) if args.values else None
-    except ValueError as error:
-        raise CannotRebuild("its shapes are no JSON") from error
-    if not (isinstance(dims, list) and isinstance(types, list) and len(dims) == len(types)):
-        raise CannotRebuild("its shapes and its types do not match")
-    if len(strides) != len(dims):
-        strides = [None] * len(dims)
-    return Described(dims, types, strides, values)
+from rooflight.traces.noted import LIST, CannotRebuild, Described, is_shape
+from rooflight.traces.scalar_types import NUMBERED
 
 
 def overload_of(name: str, found: Described) -> Any:
@@ -152,15 +106,11 @@ def _argument(argument: Any, found: Described, index: int, list_dtype: str | Non
 
 def meta_tensor(dims: Any, dtype: str, strides: Any) -> torch.Tensor:
     """A tensor without contents. Raises CannotRebuild for shapes that are none."""
-    if not _is_shape(dims):
+    if not is_shape(dims):
         raise CannotRebuild(f"its shape {str(dims)[:40]} is none")
-    if not (_is_shape(strides) and len(strides) == len(dims)):
+    if not (is_shape(strides) and len(strides) == len(dims)):
         strides = _contiguous(dims)
     return torch.empty_strided(dims, strides, dtype=getattr(torch, dtype), device="meta")
-
-
-def _is_shape(dims: Any) -> bool:
-    return isinstance(dims, list) and all(isinstance(size, int) and 0 <= size < 1 << 62 for size in dims)
 
 
 def _contiguous(dims: Sequence[int]) -> list[int]:

@@ -16,12 +16,13 @@ from rooflight.records.from_records import session_of
 from rooflight.records.quantity import count_of
 from rooflight.records.record import OpRecord
 from rooflight.records.session import Flags, Measurement, Session
+from rooflight.traces.clues import NOTHING, Clues, find_clues
 from rooflight.traces.nesting import nested
 from rooflight.traces.ownership import Ownership, accounted_ops, owners
 from rooflight.traces.places import Places
 from rooflight.traces.signatures import Call, find_signatures, is_level
 from rooflight.traces.timeline import timeline_of, window
-from rooflight.traces.trace import UNKNOWN, Trace, load_trace
+from rooflight.traces.trace import COLLECTIVE, UNKNOWN, Trace, load_trace
 
 _TF32: Final = re.compile(r"tf32|s1688(?!6)", re.IGNORECASE)
 """Kernels of NVIDIA that multiply float32 numbers on tensor cores: "s1688" is the shape of a TF32 product."""
@@ -50,7 +51,8 @@ def read_trace(path: str | PathLike[str], *, progress: Callable[[int, int], None
     else:
         ops = accounted_ops(trace, nesting, levels)
         seconds = {op: (trace.ops.stop[op] - trace.ops.start[op]) * 1e-9 for op in ops.tolist()}
-    calls = [_call(trace, op) for op in ops.tolist()]
+    clues = find_clues(trace, nesting, owned, ops.tolist())
+    calls = [_call(trace, op, clues.get(op, NOTHING)) for op in ops.tolist()]
     found = find_signatures(calls)
     places = Places(trace, nesting)
     records = []
@@ -72,7 +74,7 @@ def read_trace(path: str | PathLike[str], *, progress: Callable[[int, int], None
             wall_samples_s=np.array([np.diff(window(trace))[0] * 1e-9]),
             op_samples_s=np.array([[seconds[op] for op in ops.tolist()]], dtype=np.float64),
             op_starts_s=starts,
-            timeline=timeline_of(trace, owned, _have_shapes(trace)),
+            timeline=timeline_of(trace, owned, _have_shapes(trace, clues)),
             clock="kernels in the trace" if trace.has_device else "ops in the trace",
         )
     )
@@ -84,19 +86,22 @@ def _levels(trace: Trace) -> Flags:
     found = []
     for name, args in zip(trace.ops.name.tolist(), trace.ops.args.tolist(), strict=True):
         if (name, args) not in known:
-            known[name, args] = is_level(Call(trace.names[name], trace.arguments[args]))
+            is_collective = trace.has_device and trace.names[name] == COLLECTIVE
+            known[name, args] = is_collective or is_level(Call(trace.names[name], trace.arguments[args]))
         found.append(known[name, args])
     return np.array(found, dtype=np.bool_)
 
 
-def _have_shapes(trace: Trace) -> Flags:
-    """Whether the profiler noted shapes, by op."""
+def _have_shapes(trace: Trace, clues: Mapping[int, Clues]) -> Flags:
+    """Whether the profiler noted shapes, by op, in its event or, of a collective, elsewhere."""
     noted = np.array([bool(args.dims and args.types) for args in trace.arguments], dtype=np.bool_)
-    return np.asarray(noted[trace.ops.args])
+    found = noted[trace.ops.args]
+    found[[op for op, told in clues.items() if told.collective is not None]] = True
+    return found
 
 
-def _call(trace: Trace, op: int) -> Call:
-    return Call(trace.names[trace.ops.name[op]], trace.arguments[trace.ops.args[op]])
+def _call(trace: Trace, op: int, clues: Clues) -> Call:
+    return Call(trace.names[trace.ops.name[op]], trace.arguments[trace.ops.args[op]], clues)
 
 
 def _device_seconds(trace: Trace, owned: Ownership) -> Mapping[int, float]:

@@ -14,37 +14,32 @@ import torch
 from rooflight.capture.kernels import COMPOSITES
 from rooflight.capture.phases import phase
 from rooflight.capture.recorder import record
-from rooflight.records.record import OpRecord
 from rooflight.records.signature import INCOMPLETE, AttributeValue, OpSignature
 from rooflight.records.tensor import TensorSpec
-from rooflight.traces.host_calls import (
-    LIST,
-    CannotRebuild,
-    Described,
-    arguments_of,
-    described,
-    overload_of,
-    overloads_of,
-)
+from rooflight.traces.clues import NOTHING, Clues
+from rooflight.traces.host_calls import arguments_of, overload_of, overloads_of
+from rooflight.traces.noted import LIST, CannotRebuild, Described, described
 from rooflight.traces.scalar_types import DTYPES
 from rooflight.traces.trace import HostArgs
+from rooflight.traces.untold import CONVOLUTION_BACKWARD, as_today, with_untold
 
 _ACCOUNTED_AS_ONE: Final = frozenset(composite.op._schema.name for composite in COMPOSITES)
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A kind of call: its name and what was noted of its arguments."""
+    """A kind of call: its name, what was noted of its arguments, and what else the trace tells of it."""
 
     name: str
     args: HostArgs
+    clues: Clues = NOTHING
 
 
 def is_level(call: Call) -> bool:
     """Whether a recorder sees the op as it is: torch has it, and does not split it into others before."""
     if "::" not in call.name:
         return False
-    if call.name in _ACCOUNTED_AS_ONE:
+    if call.name in _ACCOUNTED_AS_ONE or call.name in CONVOLUTION_BACKWARD:
         return True
     split = _split_overloads(call.name)
     if len(set(split.values())) < 2:
@@ -76,47 +71,66 @@ def find_signatures(calls: Iterable[Call]) -> dict[Call, OpSignature]:
     is described so too, and its signature is ``incomplete``.
     """
     distinct = list(dict.fromkeys(calls))
-    notes: dict[Call, Described | None] = {}
-    problems: dict[Call, str] = {}
-    for call in distinct:
-        try:
-            notes[call] = described(call.args)
-            if notes[call] is None:
-                problems[call] = "the trace has no shapes of it: record it with record_shapes=True"
-        except CannotRebuild as error:
-            notes[call], problems[call] = None, str(error)
-    dtypes = _dtypes_by_shape(notes.values())
-    ran: dict[int, list[OpRecord]] = defaultdict(list)
-    with torch.no_grad(), record() as recording:
-        for number, call in enumerate(distinct):
-            noted = notes[call]
-            if noted is None:
-                continue
-            try:
-                overload = overload_of(call.name, noted)
-                args, keywords = arguments_of(overload, noted, _list_dtype(noted, dtypes))
-                with phase(str(number)):
-                    overload(*args, **keywords)
-            except CannotRebuild as error:
-                problems[call] = str(error)
-            except Exception as error:
-                problems[call] = f"it cannot be run on meta tensors: {str(error).splitlines()[0][:120]}"
-    for one in recording.session.records:
-        if one.parent is None and one.phase:
-            ran[int(one.phase)].append(one)
-    found: dict[Call, OpSignature] = {}
-    for number, call in enumerate(distinct):
-        signatures = [one.signature for one in ran[number]]
-        if call not in problems and len(signatures) == 1:
+    found = {call: call.clues.collective for call in distinct if call.clues.collective is not None}
+    told = {call: _told(call) for call in distinct if call not in found}
+    dtypes = _dtypes_by_shape(each.noted for each in told.values())
+    ran = _run(told, dtypes)
+    for number, (call, each) in enumerate(told.items()):
+        signatures = ran[number]
+        if not each.problem and len(signatures) == 1:
             found[call] = signatures[0]
             continue
-        noted = notes[call]
-        op = OpSignature(name=_op_name(call.name)) if noted is None else _as_noted(_op_name(call.name), noted)
-        if noted is None or _split_overloads(call.name):
-            problem = problems.get(call) or f"torch runs it as {len(signatures)} ops"
+        op = OpSignature(name=_op_name(call.name))
+        if each.noted is not None:
+            op = _as_noted(op.name, each.noted)
+        if each.noted is None or _split_overloads(call.name):
+            problem = each.problem or f"torch runs it as {len(signatures)} ops"
             op = replace(op, attributes=(*op.attributes, (INCOMPLETE, problem)))
         found[call] = op
     return found
+
+
+@dataclass(slots=True)
+class _Told:
+    """A call as today's torch names it, what was noted of it, and why it cannot be run, if so."""
+
+    name: str
+    noted: Described | None = None
+    problem: str = ""
+
+
+def _told(call: Call) -> _Told:
+    try:
+        noted = described(call.args)
+        if noted is None:
+            return _Told(call.name, problem="the trace has no shapes of it: record it with record_shapes=True")
+        return _Told(*as_today(call.name, noted, call.clues))
+    except CannotRebuild as error:
+        return _Told(call.name, problem=str(error))
+
+
+def _run(told: Mapping[Call, _Told], dtypes: Mapping[tuple[int, ...], set[str]]) -> Mapping[int, list[OpSignature]]:
+    """The signatures that each call leaves when it is run on meta tensors. Notes why a call cannot be run."""
+    with torch.no_grad(), record() as recording:
+        for number, (call, each) in enumerate(told.items()):
+            if each.noted is None:
+                continue
+            try:
+                overload = overload_of(each.name, each.noted)
+                names = [argument.name for argument in overload._schema.arguments]
+                noted = with_untold(each.name, names, each.noted, call.clues)
+                args, keywords = arguments_of(overload, noted, _list_dtype(noted, dtypes, call.clues))
+                with phase(str(number)):
+                    overload(*args, **keywords)
+            except CannotRebuild as error:
+                each.problem = str(error)
+            except Exception as error:
+                each.problem = f"it cannot be run on meta tensors: {str(error).splitlines()[0][:120]}"
+    ran: dict[int, list[OpSignature]] = defaultdict(list)
+    for one in recording.session.records:
+        if one.parent is None and one.phase:
+            ran[int(one.phase)].append(one.signature)
+    return ran
 
 
 def _op_name(name: str) -> str:
@@ -177,11 +191,15 @@ def _dtypes_by_shape(notes: Iterable[Described | None]) -> Mapping[tuple[int, ..
     return found
 
 
-def _list_dtype(noted: Described, dtypes: Mapping[tuple[int, ...], set[str]]) -> str | None:
-    """The dtype of the tensors in a call's lists: that of all tensors of the same shapes in the trace, if it is one."""
+def _list_dtype(noted: Described, dtypes: Mapping[tuple[int, ...], set[str]], clues: Clues) -> str | None:
+    """The dtype of the tensors in a call's lists: of those that its kernel allows, that of all tensors of the same
+    shapes in the trace, if it is one. If none of them is, the first that the kernel allows: they have one size.
+    """
     candidates: set[str] = set()
     for place, type_ in enumerate(noted.types):
         if type_ == LIST:
             for dims in noted.dims[place]:
                 candidates |= dtypes.get(tuple(dims) if isinstance(dims, list) else (), set())
-    return next(iter(candidates)) if len(candidates) == 1 else None
+    if not clues.dtypes:
+        return next(iter(candidates)) if len(candidates) == 1 else None
+    return next((dtype for dtype in clues.dtypes if dtype in candidates), clues.dtypes[0])

@@ -102,6 +102,15 @@ class HostOps(Spans):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ranges(Spans):
+    """Annotations and calls of modules. ``args`` is a number in ``Trace.arguments``: those of NCCL's annotations are
+    the tensors of a collective.
+    """
+
+    args: Int32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostCalls(Spans):
     """Calls of the device's runtime or driver; work on the device has the correlation of the call that launched it."""
 
@@ -134,7 +143,7 @@ class Trace:
     collectives: tuple[CollectiveArgs, ...]
     ops: HostOps
     calls: HostCalls
-    ranges: Spans
+    ranges: Ranges
     work: Work
     events: int
     left_out: Mapping[str, int]
@@ -192,7 +201,7 @@ class TraceReader:
         self._arguments.number(HostArgs())
         self._ops = _Columns(["external_id", "args", "sequence", "forward_thread", "collective"])
         self._calls = _Columns(["correlation"])
-        self._ranges = _Columns()
+        self._ranges = _Columns(["args"])
         self._work = _Columns(["correlation", "external_id", "kind", "device", "size"])
         self._left_out: Counter[str] = Counter()
         self._events = 0
@@ -220,9 +229,8 @@ class TraceReader:
                 thread = self._threads.number((event.pid, _thread(event.tid)))
                 self._calls.add(start, stop, thread, self._names.number(name), _known(args.correlation))
             elif category in _ANNOTATIONS:
-                self._ranges.add(
-                    start, stop, self._threads.number((event.pid, _thread(event.tid))), self._names.number(name)
-                )
+                thread = self._threads.number((event.pid, _thread(event.tid)))
+                self._ranges.add(start, stop, thread, self._names.number(name), self._noted(args))
             elif category not in _OTHER_EVENTS:
                 self._left_out[f"category {category}"] += 1
 
@@ -231,21 +239,23 @@ class TraceReader:
         collective = UNKNOWN
         if event.name == COLLECTIVE and args.collective:
             collective = self._collectives.number(_collective(args))
-        noted = 0
-        if args is not NO_ARGS:
-            noted = self._arguments.number(
-                HostArgs(bytes(args.dims), bytes(args.types), bytes(args.strides), bytes(args.values))
-            )
         self._ops.add(
             start,
             stop,
             self._threads.number((event.pid, _thread(event.tid))),
             self._names.number(event.name),
             _known(args.external_id),
-            noted,
+            self._noted(args),
             _known(args.sequence_number),
             _known(args.forward_thread),
             collective,
+        )
+
+    def _noted(self, args: RawArgs) -> int:
+        if args is NO_ARGS:
+            return 0
+        return self._arguments.number(
+            HostArgs(bytes(args.dims), bytes(args.types), bytes(args.strides), bytes(args.values))
         )
 
     def _add_work(self, event: RawEvent, kind: WorkKind, start: int, stop: int) -> None:
@@ -279,7 +289,7 @@ class TraceReader:
             collectives=tuple(self._collectives.numbers),
             ops=HostOps(**self._ops.arrays(args=np.int32, collective=np.int32)),
             calls=HostCalls(**self._calls.arrays()),
-            ranges=Spans(**self._ranges.arrays()),
+            ranges=Ranges(**self._ranges.arrays(args=np.int32)),
             work=Work(**self._work.arrays(kind=np.int8, device=np.int32)),
             events=self._events,
             left_out=dict(self._left_out),

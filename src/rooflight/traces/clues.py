@@ -1,0 +1,217 @@
+"""What a trace tells of a call elsewhere than in its own event: in its kernels, in ops inside it, in later ops."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from rooflight.records.dtypes import item_bytes
+from rooflight.records.signature import OpSignature
+from rooflight.traces.collectives import (
+    NOTED,
+    Groups,
+    annotated_collective,
+    described_collective,
+    reduced_in_switches,
+)
+from rooflight.traces.nesting import Nesting
+from rooflight.traces.noted import CannotRebuild, Described, described
+from rooflight.traces.ownership import Ownership
+from rooflight.traces.scalar_types import DTYPES
+from rooflight.traces.trace import COLLECTIVE, UNKNOWN, Trace
+
+Shape = tuple[int, ...]
+
+_LIST_OPS: Final = re.compile(r"CatArrayBatchedCopy\w*<|multi_tensor_apply_kernel<")
+_OPAQUE: Final = re.compile(r"CatArrayBatchedCopy\w*<[^<]*OpaqueType<(\d+)u>")
+_COPIED: Final = re.compile(r"\bCopyFunctor<([\w: ]+?), ([\w: ]+?),")
+_TYPED: Final = re.compile(r"(?:CatArrayBatchedCopy\w*|\w*Functor\w*)<([\w: ]+?)(?:,|>)")
+_OF_SIZE: Final[Mapping[int, tuple[str, ...]]] = {
+    1: ("uint8", "int8", "bool", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"),
+    2: ("float16", "bfloat16", "int16"),
+    4: ("float32", "int32"),
+    8: ("int64", "float64", "complex64"),
+    16: ("complex128",),
+}
+_CONVOLUTIONS: Final = frozenset(
+    f"aten::{name}" for name in ("convolution", "cudnn_convolution", "miopen_convolution", "max_pool2d_with_indices")
+)
+_GRADIENTS: Final = {  # places of x, of the weight and of dy among the tensors
+    "aten::cudnn_convolution_backward": (0, 2, 1),
+    "aten::miopen_convolution_backward": (0, 2, 1),
+    "aten::convolution_backward": (1, 2, 0),
+    "aten::max_pool2d_with_indices_backward": (1, UNKNOWN, 0),
+}
+_WITH_PARTS: Final = frozenset({*_GRADIENTS, "aten::native_layer_norm_backward"})
+"""Ops of which old traces do not tell which gradients they computed."""
+_LOOKED_AHEAD: Final = 12
+"""So many ops after a convolution are searched for the one that takes its result: those inside it come first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clues:
+    """What is known of a call besides its own event. ``dtypes``: those that tensors in its lists can have by the names
+    of its kernels, empty if those tell nothing. ``result``: the shape of its result. ``parts``: the ops and the kernels
+    inside it. ``collective``: its signature, if it is one.
+    """
+
+    dtypes: tuple[str, ...] = ()
+    result: Shape | None = None
+    parts: frozenset[str] = field(default_factory=frozenset)
+    collective: OpSignature | None = None
+
+
+NOTHING: Final = Clues()
+
+
+def find_clues(trace: Trace, nesting: Nesting, owned: Ownership, ops: Iterable[int]) -> dict[int, Clues]:
+    """The clues of each op, where there are any."""
+    chosen = list(ops)
+    names = [trace.names[trace.ops.name[op]] for op in chosen]
+    dtypes = _kernel_dtypes(trace, owned)
+    collectives = _Collectives(trace, nesting)
+    convolutions = _Convolutions(trace)
+    inside: dict[int, set[str]] = defaultdict(set)
+    for op, around in enumerate(nesting.parent.tolist()):
+        if around != UNKNOWN and trace.names[trace.ops.name[around]] in _WITH_PARTS:
+            inside[around].add(trace.names[trace.ops.name[op]])
+    for op, kernel in zip(owned.accounted.tolist(), trace.work.name.tolist(), strict=True):
+        if op != UNKNOWN and trace.names[trace.ops.name[op]] in _WITH_PARTS:
+            inside[op].add(trace.names[kernel])
+    found = {}
+    for op, name in zip(chosen, names, strict=True):
+        clues = Clues(
+            dtypes=dtypes.get(op, ()),
+            result=convolutions.result(op) if name in _CONVOLUTIONS else None,
+            parts=frozenset(inside.get(op, ())),
+            collective=collectives.signature(op),
+        )
+        if clues != NOTHING:
+            found[op] = clues
+    return found
+
+
+def noted_of(trace: Trace, op: int) -> Described | None:
+    """What the profiler noted of an op's arguments, None if nothing or nothing readable."""
+    try:
+        return described(trace.arguments[trace.ops.args[op]])
+    except CannotRebuild:
+        return None
+
+
+def dtypes_of_kernel(name: str) -> tuple[str, ...]:
+    """The dtypes that tensors in the lists of ``cat`` and ``_foreach_`` ops can have, by the name of their kernel."""
+    if not _LIST_OPS.search(name):
+        return ()
+    if opaque := _OPAQUE.search(name):
+        return _OF_SIZE.get(int(opaque[1]), ())
+    if copied := _COPIED.search(name):  # of two dtypes the smaller, so that a bound stays one
+        both = [DTYPES[kind] for kind in copied.groups() if kind in DTYPES]
+        return (min(both, key=item_bytes),) if len(both) == 2 else ()
+    found = {DTYPES[kind.strip()] for kind in _TYPED.findall(name) if kind.strip() in DTYPES}
+    return (found.pop(),) if len(found) == 1 else ()
+
+
+def _kernel_dtypes(trace: Trace, owned: Ownership) -> dict[int, tuple[str, ...]]:
+    """By op; of several kernels those that all of them allow."""
+    kernels = {number: told for number, name in enumerate(trace.names) if (told := dtypes_of_kernel(name))}
+    found: dict[int, tuple[str, ...]] = {}
+    for op, name in zip(owned.accounted.tolist(), trace.work.name.tolist(), strict=True):
+        if op != UNKNOWN and (allowed := kernels.get(name)):
+            found[op] = tuple(dtype for dtype in found.get(op, allowed) if dtype in allowed)
+    return found
+
+
+class _Collectives:
+    """The signature of the collective that an op is, or that ran inside it."""
+
+    def __init__(self, trace: Trace, nesting: Nesting) -> None:
+        self._trace, self._groups = trace, Groups.of(trace.head)
+        self._described: dict[int, OpSignature] = {}
+        parent = nesting.parent
+        for op in np.flatnonzero(trace.ops.collective != UNKNOWN).tolist():
+            found = described_collective(trace.collectives[trace.ops.collective[op]], self._groups)
+            around = op
+            while found is not None and around != UNKNOWN:
+                self._described.setdefault(around, found)
+                around = int(parent[around])
+        self._annotations = [
+            index for index, name in enumerate(trace.ranges.name.tolist()) if trace.names[name].startswith(NOTED)
+        ]
+
+    def signature(self, op: int) -> OpSignature | None:
+        name = self._trace.names[self._trace.ops.name[op]]
+        if name == "symm_mem::multimem_all_reduce_":
+            noted = noted_of(self._trace, op)
+            tensors = noted.tensors if noted is not None else ()
+            return reduced_in_switches(tensors[0], self._groups) if tensors else None
+        if not (name == COLLECTIVE or name.startswith("c10d::")):
+            return None
+        return self._described.get(op) or self._annotated(op)
+
+    def _annotated(self, op: int) -> OpSignature | None:
+        """From the annotation inside the op that has a tensor."""
+        trace, ranges = self._trace, self._trace.ranges
+        for index in self._annotations:
+            within = trace.ops.start[op] <= ranges.start[index] and ranges.stop[index] <= trace.ops.stop[op]
+            if not (within and ranges.thread[index] == trace.ops.thread[op]):
+                continue
+            noted = described(trace.arguments[ranges.args[index]])
+            if noted is not None and noted.tensors:
+                tensor = noted.tensors[0]
+                name = trace.names[ranges.name[index]]
+                return annotated_collective(name, tensor.shape, tensor.dtype, self._groups)
+        return None
+
+
+class _Convolutions:
+    """Shapes of results of convolutions in traces without settings: that of the gradient that came back for the same x
+    and weight, where all such are equal, or that of the tensor which the next op takes.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._gradients: dict[tuple[Shape, Shape], set[Shape]] = defaultdict(set)
+        by_name: dict[int, tuple[int, int, int]] = {
+            number: places for number, name in enumerate(trace.names) if (places := _GRADIENTS.get(name))
+        }
+        for op in np.flatnonzero(np.isin(trace.ops.name, list(by_name))).tolist():
+            shapes = self._shapes(op)
+            if len(shapes) > 2:
+                at_x, at_weight, at_grad = by_name[trace.ops.name[op]]
+                weight: Shape = () if at_weight == UNKNOWN else shapes[at_weight]
+                self._gradients[shapes[at_x], weight].add(shapes[at_grad])
+        self._next: dict[int, list[int]] = {}
+        for thread in np.unique(trace.ops.thread).tolist():
+            mine = np.flatnonzero(trace.ops.thread == thread)
+            self._next[thread] = mine[np.argsort(trace.ops.start[mine], kind="stable")].tolist()
+
+    def result(self, op: int) -> Shape | None:
+        shapes = self._shapes(op)
+        noted = noted_of(self._trace, op)
+        if not shapes or noted is None or noted.values is not None:
+            return None
+        x, weight = shapes[0], shapes[1] if len(shapes) > 1 else ()
+        gradients = self._gradients.get((x, weight), set())
+        return next(iter(gradients)) if len(gradients) == 1 else self._taken_next(op, x, weight)
+
+    def _taken_next(self, op: int, x: Shape, weight: Shape) -> Shape | None:
+        ops, stop = self._trace.ops, self._trace.ops.stop[op]
+        after = self._next[int(ops.thread[op])]
+        at = int(np.searchsorted(ops.start[after], ops.start[op], side="right"))
+        for later in after[at : at + _LOOKED_AHEAD]:
+            if ops.start[later] < stop:
+                continue
+            taken = self._shapes(later)[:1]
+            if taken and len(taken[0]) == len(x) and taken[0][:2] == (x[0], weight[0] if weight else x[1]):
+                return taken[0]
+        return None
+
+    def _shapes(self, op: int) -> list[Shape]:
+        noted = noted_of(self._trace, op)
+        return [tensor.shape for tensor in noted.tensors] if noted is not None else []

@@ -1,0 +1,75 @@
+"""What a trace notes of the arguments of a call."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from rooflight.records.tensor import TensorSpec
+from rooflight.traces.scalar_types import DTYPES
+from rooflight.traces.trace import HostArgs
+
+LIST: Final = "TensorList"
+
+
+class CannotRebuild(ValueError):  # noqa: N818 - not an error of the program: a call that the trace does not describe
+    """The trace does not tell enough of a call; the message says what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """The arguments of a call, one entry each: dims (nested for lists of tensors), type, strides, and value as text.
+    ``inferred`` has values, by place, that the trace does not tell.
+    """
+
+    dims: Sequence[Any]
+    types: Sequence[str]
+    strides: Sequence[Any]
+    values: Sequence[str] | None
+    inferred: Mapping[int, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.types)
+
+    def dtype(self, index: int) -> str | None:
+        """The dtype if the argument is a tensor, else None."""
+        return DTYPES.get(self.types[index])
+
+    @property
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        """The arguments that are tensors, in order; those in lists are left out."""
+        return tuple(
+            TensorSpec(tuple(dims), dtype)
+            for dims, kind in zip(self.dims, self.types, strict=True)
+            if (dtype := DTYPES.get(kind)) is not None and is_shape(dims)
+        )
+
+    def value(self, index: int) -> str:
+        """The value as text, empty where none was noted or inferred."""
+        if index in self.inferred:
+            return self.inferred[index]
+        return "" if self.values is None or index >= len(self.values) else self.values[index]
+
+
+def described(args: HostArgs) -> Described | None:
+    """What the profiler noted, None if it noted no shapes. Raises CannotRebuild if it is damaged."""
+    if not args.dims or not args.types:
+        return None
+    try:
+        dims, types = json.loads(args.dims), json.loads(args.types)
+        strides = json.loads(args.strides) if args.strides else []
+        values = json.loads(args.values) if args.values else None
+    except ValueError as error:
+        raise CannotRebuild("its shapes are no JSON") from error
+    if not (isinstance(dims, list) and isinstance(types, list) and len(dims) == len(types)):
+        raise CannotRebuild("its shapes and its types do not match")
+    if len(strides) != len(dims):
+        strides = [None] * len(dims)
+    return Described(dims, types, strides, values)
+
+
+def is_shape(dims: Any) -> bool:
+    """Whether this is a list of sizes."""
+    return isinstance(dims, list) and all(isinstance(size, int) and 0 <= size < 1 << 62 for size in dims)

@@ -1,0 +1,95 @@
+"""Collectives in traces: the same costs as those of a live recording, with the group that the trace names."""
+
+import pytest
+from kineto_traces import kernel, launch, op, span, write
+
+import rooflight as rl
+from rooflight.costs.registry import cost_of
+from rooflight.traces.collectives import Groups, annotated_collective, described_collective
+from rooflight.traces.trace import CollectiveArgs
+
+NO_GROUPS = Groups(0, {})
+
+
+def noted(name, sent, received=None, ranks=4):
+    return CollectiveArgs(name, "BFloat16", (sent, received or sent), "7", ranks, str(list(range(ranks))))
+
+
+def test_an_all_reduce_costs_what_a_live_one_costs():
+    found = described_collective(noted("allreduce", 1000), NO_GROUPS)
+    assert found.name == "c10d::allreduce_"
+    assert dict(found.attributes) == {"group_size": 4, "group_ranks": (0, 1, 2, 3), "group_name": "7"}
+    cost = cost_of(found)
+    # 1000 numbers of 2 bytes, read and written; a ring of 4 sends 2 * 3/4 of them
+    assert (cost.bytes_read, cost.bytes_written, cost.bytes_sent) == (2000, 2000, 3000)
+
+
+@pytest.mark.parametrize(
+    ("name", "sent", "received", "bytes_sent"),
+    [
+        ("_allgather_base", 100, 400, 600),  # S = 800 bytes gathered, 3/4 of them
+        ("all_gather", 100, 400, 600),
+        ("_reduce_scatter_base", 400, 100, 600),
+        ("all_to_all", 400, 400, 600),
+        ("broadcast", 100, 100, 200),
+        ("send", 100, 100, 200),
+    ],
+)
+def test_each_kind_sends_what_it_must(name, sent, received, bytes_sent):
+    assert cost_of(described_collective(noted(name, sent, received), NO_GROUPS)).bytes_sent == bytes_sent
+
+
+@pytest.mark.parametrize("odd", [noted("wait", 5), noted("allreduce", -1), noted("new_collective", 5)])
+def test_what_is_not_told_is_no_collective(odd):
+    assert described_collective(odd, NO_GROUPS) is None
+
+
+def test_an_annotation_is_of_the_world_where_no_groups_are_listed():
+    world = Groups.of({"distributedInfo": {"backend": "nccl", "rank": 3, "world_size": 8}})
+    found = annotated_collective("nccl:all_reduce", (100,), "float32", world)
+    assert cost_of(found).bytes_sent == 400 * 2 * 7 // 8
+    unknown = annotated_collective("nccl:all_reduce", (100,), "float32", NO_GROUPS)
+    assert cost_of(unknown).reason == "group size unknown"
+
+
+def test_several_groups_of_one_set_of_ranks_are_one():
+    listed = [{"pg_name": str(n), "pg_size": 2, "ranks": [0, 1]} for n in range(3)]
+    alone = {"pg_name": "9", "pg_size": 1, "ranks": [0]}
+    assert Groups.of({"distributedInfo": {"pg_config": [*listed, alone]}}).only.size == 2
+    other = {"pg_name": "8", "pg_size": 2, "ranks": [2, 3]}
+    assert Groups.of({"distributedInfo": {"pg_config": [*listed, other]}}).only is None
+    assert Groups.of({"distributedInfo": [1]}).only is None
+
+
+def test_a_trace_has_one_record_for_each_collective(tmp_path):
+    details = {
+        "Collective name": "allreduce", "dtype": "Float", "In msg nelems": 250, "Out msg nelems": 250,
+        "Group size": 8, "Process Group Name": "0", "Process Group Ranks": "[0, 1, 2, 3, 4, 5, 6, 7]",
+    }  # fmt: skip
+    params = op("record_param_comms", 2, 9)
+    params["args"] |= details
+    events = [op("c10d::allreduce_", 0, 10, dims=[[[250]], []], types=["TensorList", ""]), params, launch(5, 1)]
+    session = rl.read_trace(write(tmp_path / "trace.json", [*events, kernel(20, 60, 1, name="ncclDevKernel")]))
+    (one,) = session.records
+    assert one.signature.name == "c10d::allreduce_"
+    assert one.signature.inputs[0].dtype == "float32"
+    assert cost_of(one.signature).bytes_sent == 1000 * 2 * 7 // 8
+
+
+def test_an_old_trace_has_the_sizes_of_its_annotations(tmp_path):
+    annotation = span("nccl:all_to_all", 3, 8)
+    annotation["args"] |= {"Input Dims": [[8, 16]], "Input type": ["float"]}
+    events = [op("record_param_comms", 2, 9), annotation, launch(5, 1), kernel(20, 60, 1)]
+    session = rl.read_trace(write(tmp_path / "trace.json", events, distributedInfo={"world_size": 8}))
+    (one,) = session.records
+    assert one.signature.name == "c10d::alltoall_base_"
+    assert cost_of(one.signature).bytes_sent == 8 * 16 * 4 * 7 // 8
+
+
+def test_a_reduction_in_switches_is_of_the_only_group(tmp_path):
+    reduced = op("symm_mem::multimem_all_reduce_", 0, 9, dims=[[100], [], []], types=["c10::BFloat16", "", ""])
+    groups = {"pg_config": [{"pg_name": "0", "pg_size": 8, "ranks": list(range(8))}]}
+    path = write(tmp_path / "trace.json", [reduced, launch(1, 1), kernel(2, 9, 1)], distributedInfo=groups)
+    (one,) = rl.read_trace(path).records
+    assert one.signature.name == "symm_mem::multimem_all_reduce_"
+    assert cost_of(one.signature).bytes_sent == 200 * 2 * 7 // 8

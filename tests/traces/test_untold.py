@@ -1,0 +1,157 @@
+"""What traces of older versions do not tell: settings that follow from shapes, and ops that torch had once."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kineto_traces import kernel, launch, op, write
+
+import rooflight as rl
+from rooflight.costs.registry import cost_of
+from rooflight.traces.clues import dtypes_of_kernel
+from rooflight.traces.untold import _windows
+
+CONV = ["float", "float", "", "GenericList", "GenericList", "GenericList", "Bool", "GenericList", "Int"]
+
+
+def convolution(x, weight, start=0):
+    return op("aten::convolution", start, start + 10, dims=[x, weight, *[[]] * 7], types=CONV)
+
+
+def following(shape, start=20):
+    return op("aten::relu", start, start + 5, dims=[shape], types=["float"])
+
+
+def read(tmp_path, *events, **head):
+    """The records of these ops, each of which launches a kernel of 5 µs."""
+    launches = [launch(event["ts"] + 1, 100 + n) for n, event in enumerate(events)]
+    kernels = [kernel(100 * n, 100 * n + 5, 100 + n) for n in range(len(events))]
+    return list(rl.read_trace(write(tmp_path / "trace.json", [*events, *launches, *kernels], **head)).records)
+
+
+def test_a_convolutions_stride_follows_from_what_the_next_op_takes(tmp_path):
+    session = read(tmp_path, convolution([2, 3, 32, 32], [8, 3, 3, 3]), following([2, 8, 16, 16]))
+    found = session[0].signature
+    assert found.outputs[0].shape == (2, 8, 16, 16)
+    # 2 * B 2 * Cout 8 * 16 * 16 * Cin 3 * 3 * 3 = 221184
+    assert cost_of(found).matrix_flops == 221184
+
+
+def test_groups_follow_from_the_weight(tmp_path):
+    session = read(tmp_path, convolution([1, 8, 4, 4], [8, 1, 3, 3]), following([1, 8, 4, 4]))
+    assert dict(session[0].signature.attributes)["groups"] == 8
+    assert cost_of(session[0].signature).matrix_flops == 2 * 8 * 16 * 9
+
+
+@pytest.mark.parametrize(
+    ("taken", "reason"),
+    [
+        ([2, 8, 99, 99], "none makes 99 of 32 with 3 taps"),  # larger than any padding makes it
+        ([2, 9, 16, 16], "no op after it tells the shape of its result"),  # another number of channels
+        ([2, 8], "no op after it tells the shape of its result"),
+    ],
+)
+def test_a_result_that_no_setting_makes_is_not_taken(tmp_path, taken, reason):
+    session = read(tmp_path, convolution([2, 3, 32, 32], [8, 3, 3, 3]), following(taken))
+    assert reason in cost_of(session[0].signature).reason
+
+
+def test_the_backward_of_2021_is_that_of_today(tmp_path):
+    shapes = [[2, 3, 32, 32], [2, 8, 16, 16], [8, 3, 3, 3]]
+    kinds = ["float", "float", "float", "GenericList", "GenericList", "GenericList", "Int", "Bool", "Bool", "Bool"]
+    outer = op("aten::cudnn_convolution_backward", 0, 30, dims=[*shapes, *[[]] * 7], types=kinds)
+    weight = op("aten::cudnn_convolution_backward_weight", 10, 20, dims=[[]], types=["GenericList"])
+    session = rl.read_trace(write(tmp_path / "trace.json", [outer, weight, launch(11, 1), kernel(12, 20, 1)]))
+    (one,) = session.records
+    assert one.signature.name == "aten::convolution_backward"
+    # only the weight's gradient ran: one forward's worth, 2 * 2 * 8 * 16 * 16 * 27
+    assert cost_of(one.signature).matrix_flops == 221184
+
+
+def test_a_convolution_backward_with_no_gradient_in_it_moves_only_what_it_must(tmp_path):
+    shapes = [[2, 3, 32, 32], [2, 8, 16, 16], [8, 3, 3, 3]]
+    outer = op("aten::cudnn_convolution_backward", 0, 30, dims=[*shapes, []], types=["float"] * 3 + ["Bool"])
+    session = list(rl.read_trace(write(tmp_path / "trace.json", [outer, launch(11, 1), kernel(12, 20, 1)])).records)
+    assert cost_of(session[0].signature).matrix_flops == 0
+
+
+@given(st.integers(1, 64), st.integers(1, 7), st.sampled_from([1, 2, 4]), st.integers(1, 4), st.integers(0, 3))
+def test_settings_found_give_the_shape_that_was_seen(size, taps, dilation, stride, padding):
+    reach = dilation * (taps - 1)
+    padding = min(padding, reach)
+    if size + 2 * padding <= reach:
+        return
+    out = (size + 2 * padding - reach - 1) // stride + 1
+    found = next(_windows(size, taps, out), None)
+    assert found is not None
+    stride, padding, dilation = found
+    assert (size + 2 * padding - dilation * (taps - 1) - 1) // stride + 1 == out
+
+
+def test_layer_norms_of_old_traces_have_the_weights_shape(tmp_path):
+    kinds = ["float", "", "float", "float", "Scalar"]
+    norm = op("aten::native_layer_norm", 0, 10, dims=[[4, 512], [], [512], [512], []], types=kinds)
+    (one,) = read(tmp_path, norm)
+    assert [tensor.shape for tensor in one.signature.outputs] == [(4, 512), (4, 1), (4, 1)]
+
+
+def test_a_pooling_has_the_smallest_windows_that_fit(tmp_path):
+    kinds = ["float", "GenericList", "GenericList", "GenericList", "GenericList", "Bool"]
+    pool = op("aten::max_pool2d_with_indices", 0, 10, dims=[[2, 4, 8, 8], *[[]] * 5], types=kinds)
+    session = read(tmp_path, pool, following([2, 4, 4, 4]))
+    assert session[0].signature.outputs[0].shape == (2, 4, 4, 4)
+    assert dict(session[0].signature.attributes)["kernel_size"] == (2, 2)
+
+
+def test_settings_that_change_no_cost_take_any_value(tmp_path):
+    kinds = ["float", *["float"] * 4, "Bool", "Double", "Double"]
+    dims = [[2, 8, 4, 4], *[[8]] * 4, [], [], []]
+    session = read(
+        tmp_path,
+        op("aten::cudnn_batch_norm", 0, 10, dims=dims, types=kinds),
+        op("aten::threshold_backward", 20, 30, dims=[[8], [8], []], types=["float", "float", "Int"]),
+        op("aten::_log_softmax", 40, 50, dims=[[2, 8], [], []], types=["float", "Int", "Bool"]),
+        op(
+            "aten::_log_softmax_backward_data",
+            60,
+            70,
+            dims=[[2, 8], [2, 8], [], [2, 8]],
+            types=["float", "float", "Int", "float"],
+        ),
+        op("aten::clamp", 80, 90, dims=[[8], [], []], types=["float", "Scalar", "Scalar"]),
+    )
+    assert [one.signature.incomplete for one in session] == [""] * 5
+
+
+def test_a_setting_of_a_new_trace_is_never_inferred(tmp_path):
+    # torch 2.2 and later notes settings: one that is missing there has its default
+    event = convolution([2, 3, 32, 32], [8, 3, 3, 3])
+    event["args"]["Concrete Inputs"] = ["", "", "", "[4, 4]", "[0, 0]", "[1, 1]", "False", "[0, 0]", "1"]
+    session = read(tmp_path, event, following([2, 8, 16, 16]))
+    assert session[0].signature.outputs[0].shape == (2, 8, 8, 8)
+
+
+CAT = "void at::native::(anonymous namespace)::CatArrayBatchedCopy"
+FOREACH = "void multi_tensor_apply_kernel<TensorListMetadata<2>, "
+
+
+@pytest.mark.parametrize(
+    ("kernel_name", "dtypes"),
+    [
+        (f"{CAT}<float, unsigned int, 2, 128, 1>(float*)", ("float32",)),
+        (f"{CAT}_contig<at::native::(anonymous namespace)::OpaqueType<8u>, 1>", ("int64", "float64", "complex64")),
+        (f"{FOREACH}BinaryOpListAlphaFunctor<c10::BFloat16, 2, 2, 0>, std::plus<float>, float>", ("bfloat16",)),
+        (f"{FOREACH}CopyFunctor<int, long, 2, 1, 1>, Copy<int, long> >", ("int32",)),
+        (f"{FOREACH}CopyFunctor<long, int, 2, 1, 1>, Copy<long, int> >", ("int32",)),
+        ("ampere_sgemm_128x64_tn", ()),
+    ],
+)
+def test_kernels_tell_the_dtype_of_lists(kernel_name, dtypes):
+    assert dtypes_of_kernel(kernel_name) == dtypes
+
+
+def test_a_cat_has_the_size_that_its_kernel_has(tmp_path):
+    cat = op("aten::cat", 0, 10, dims=[[[4, 8], [4, 8]], []], types=["TensorList", "Scalar"])
+    name = "void CatArrayBatchedCopy<at::native::(anonymous namespace)::OpaqueType<2u>, unsigned int, 4, 64, 64>()"
+    path = write(tmp_path / "trace.json", [cat, launch(1, 1), kernel(2, 9, 1, name=name)])
+    (one,) = rl.read_trace(path).records
+    assert cost_of(one.signature).bytes_read == 2 * 32 * 2
