@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -16,6 +17,10 @@ from rooflight.records.signature import OpSignature
 Formula = Callable[[OpSignature], OpCost | Uncosted]
 
 STRIDED, SPARSE, NESTED = "strided", "sparse", "nested"
+
+GENERATED = "triton::fused"
+"""Whose formula is that of all fused kernels which Inductor wrote, each with a name of its own."""
+_GENERATED_NAME = re.compile(r"trace::triton_(poi|red|per)_fused_")
 
 _FAMILIES = "rooflight.costs.families"
 ENTRY_POINT_GROUP = "rooflight.formulas"
@@ -224,7 +229,8 @@ def _is_elementwise(op: OpSignature, traits: Traits, layout: str) -> bool:
 
 def _find(name: str, layout: str) -> _Registered | None:
     load_formulas()
-    return _formulas.get((name, layout)) or _formulas.get((name.removesuffix("_"), layout))
+    found = _formulas.get((name, layout)) or _formulas.get((name.removesuffix("_"), layout))
+    return found or (_formulas.get((GENERATED, layout)) if _GENERATED_NAME.match(name) else None)
 
 
 def load_formulas() -> None:

@@ -118,6 +118,8 @@ def _contiguous(dims: Sequence[int]) -> list[int]:
 
 
 def _tensor_list(found: Described, index: int, dtype: str | None) -> list[torch.Tensor]:
+    if not found.dims[index]:
+        raise CannotRebuild("the trace leaves out the shapes of its list of tensors")
     if dtype is None:
         raise CannotRebuild("the dtype of a list of tensors is in no trace, and nothing near it tells it")
     strides = found.strides[index]
