@@ -155,3 +155,38 @@ def test_a_cat_has_the_size_that_its_kernel_has(tmp_path):
     path = write(tmp_path / "trace.json", [cat, launch(1, 1), kernel(2, 9, 1, name=name)])
     (one,) = rl.read_trace(path).records
     assert cost_of(one.signature).bytes_read == 2 * 32 * 2
+
+
+def zeros_like(tmp_path, kernel_name, **settings):
+    kinds = ["long", "Scalar", "Scalar", "", "", ""]
+    like = op("aten::zeros_like", 0, 10, dims=[[100], *[[]] * 5], types=kinds)
+    path = write(tmp_path / "trace.json", [like, launch(1, 1), kernel(2, 9, 1, name=kernel_name, **settings)])
+    (one,) = rl.read_trace(path).records
+    return one.signature
+
+
+def test_a_dtype_that_was_given_and_not_told_is_that_of_the_kernel(tmp_path):
+    fill = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, Array<char*, 1> >"
+    assert cost_of(zeros_like(tmp_path, fill)).bytes_written == 400
+    assert cost_of(zeros_like(tmp_path, "k")).reason == "the trace does not tell its dtype"
+
+
+def test_memory_that_was_copied_as_it_is_keeps_its_dtype(tmp_path):
+    found = zeros_like(tmp_path, "Memcpy DtoD (Device -> Device)", cat="gpu_memcpy")
+    assert found.outputs[0].dtype == "int64"
+
+
+@pytest.mark.parametrize(
+    ("kernel_name", "share"),
+    [
+        ("volta_scudnn_128x64_relu_interior_nn_v1", 1),
+        ("volta_scudnn_winograd_128x128_ldg1_ldg4_relu_tile148t_nt_v1", 0.25),  # 6 * 6 products for 16 results, not 144
+        ("miopenSp3AsmConv_v30_3_1_gfx9_fp32_f2x3_stride1", 0.25),
+        ("void fft2d_r2c_32x32<float, false, 1u, true>(float2*)", 0),
+    ],
+)
+def test_an_algorithm_with_fewer_multiplications_is_bounded_by_these(tmp_path, kernel_name, share):
+    events = [convolution([2, 3, 32, 32], [8, 3, 3, 3]), following([2, 8, 32, 32]), launch(1, 1)]
+    path = write(tmp_path / "trace.json", [*events, kernel(100, 110, 1, name=kernel_name)])
+    (one,) = rl.read_trace(path).records
+    assert cost_of(one.signature).matrix_flops == 2 * 2 * 8 * 32 * 32 * 27 * share

@@ -19,6 +19,10 @@ UNSEEN: Final = ("unseen", True)
 INCOMPLETE: Final = "incomplete"
 """Attribute of ops that could not be described completely, as where a trace does not tell a setting: the reason."""
 
+ALGORITHM: Final = "algorithm"
+"""Attribute of convolutions that a trace shows to have been computed in another way than by their definition:
+"winograd" or "fft", which do fewer multiplications."""
+
 AttributeValue = int | bool | str | None | tuple[int, ...] | tuple[bool, ...]
 
 

@@ -23,13 +23,16 @@ from rooflight.traces.nesting import Nesting
 from rooflight.traces.noted import CannotRebuild, Described, described
 from rooflight.traces.ownership import Ownership
 from rooflight.traces.scalar_types import DTYPES
-from rooflight.traces.trace import COLLECTIVE, UNKNOWN, Trace
+from rooflight.traces.trace import COLLECTIVE, UNKNOWN, Trace, WorkKind
 
 Shape = tuple[int, ...]
 
 _LIST_OPS: Final = re.compile(r"CatArrayBatchedCopy\w*<|multi_tensor_apply_kernel<")
 _OPAQUE: Final = re.compile(r"CatArrayBatchedCopy\w*<[^<]*OpaqueType<(\d+)u>")
 _COPIED: Final = re.compile(r"\bCopyFunctor<([\w: ]+?), ([\w: ]+?),")
+_WINOGRAD: Final = re.compile("winograd|Sp3AsmConv", re.IGNORECASE)
+"""Kernels of cuDNN and MIOpen."""
+_FILLED: Final = re.compile(r"FillFunctor<([\w: ]+)>")
 _TYPED: Final = re.compile(r"(?:CatArrayBatchedCopy\w*|\w*Functor\w*)<([\w: ]+?)(?:,|>)")
 _OF_SIZE: Final[Mapping[int, tuple[str, ...]]] = {
     1: ("uint8", "int8", "bool", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"),
@@ -49,6 +52,9 @@ _GRADIENTS: Final = {  # places of x, of the weight and of dy among the tensors
 }
 _WITH_PARTS: Final = frozenset({*_GRADIENTS, "aten::native_layer_norm_backward"})
 """Ops of which old traces do not tell which gradients they computed."""
+_TYPED_BY_SETTING: Final = frozenset(
+    f"aten::{name}" for name in ("_to_copy", "zeros_like", "ones_like", "full_like", "empty_like")
+)
 _LOOKED_AHEAD: Final = 12
 """So many ops after a convolution are searched for the one that takes its result: those inside it come first."""
 
@@ -56,12 +62,15 @@ _LOOKED_AHEAD: Final = 12
 @dataclass(frozen=True, slots=True)
 class Clues:
     """What is known of a call besides its own event. ``dtypes``: those that tensors in its lists can have by the names
-    of its kernels, empty if those tell nothing. ``result``: the shape of its result. ``parts``: the ops and the kernels
-    inside it. ``collective``: its signature, if it is one.
+    of its kernels, empty if those tell nothing. ``result_dtype``: that of its result, by the same. ``result``: its
+    shape. ``algorithm``: "winograd" or "fft" if the kernels of a convolution are such. ``parts``: the ops and the
+    kernels inside it. ``collective``: its signature, if it is one.
     """
 
     dtypes: tuple[str, ...] = ()
+    result_dtype: str = ""
     result: Shape | None = None
+    algorithm: str = ""
     parts: frozenset[str] = field(default_factory=frozenset)
     collective: OpSignature | None = None
 
@@ -74,6 +83,7 @@ def find_clues(trace: Trace, nesting: Nesting, owned: Ownership, ops: Iterable[i
     chosen = list(ops)
     names = [trace.names[trace.ops.name[op]] for op in chosen]
     dtypes = _kernel_dtypes(trace, owned)
+    kernels, algorithms = _kernels(trace, owned), _algorithms(trace, owned)
     collectives = _Collectives(trace, nesting)
     convolutions = _Convolutions(trace)
     inside: dict[int, set[str]] = defaultdict(set)
@@ -87,7 +97,9 @@ def find_clues(trace: Trace, nesting: Nesting, owned: Ownership, ops: Iterable[i
     for op, name in zip(chosen, names, strict=True):
         clues = Clues(
             dtypes=dtypes.get(op, ()),
+            result_dtype=_result_dtype(trace, op, name, kernels.get(op, frozenset())),
             result=convolutions.result(op) if name in _CONVOLUTIONS else None,
+            algorithm=algorithms.get(op, ""),
             parts=frozenset(inside.get(op, ())),
             collective=collectives.signature(op),
         )
@@ -125,6 +137,46 @@ def _kernel_dtypes(trace: Trace, owned: Ownership) -> dict[int, tuple[str, ...]]
         if op != UNKNOWN and (allowed := kernels.get(name)):
             found[op] = tuple(dtype for dtype in found.get(op, allowed) if dtype in allowed)
     return found
+
+
+def _algorithms(trace: Trace, owned: Ownership) -> Mapping[int, str]:
+    """How convolutions were computed where it was not by their definition."""
+    named = {number: algorithm for number, name in enumerate(trace.names) if (algorithm := _algorithm(name))}
+    convolving = {number for number, name in enumerate(trace.names) if "conv" in name and "::" in name}
+    pairs = zip(owned.accounted.tolist(), trace.work.name.tolist(), strict=True)
+    return {
+        op: named[kernel]
+        for op, kernel in pairs
+        if op != UNKNOWN and kernel in named and int(trace.ops.name[op]) in convolving
+    }
+
+
+def _algorithm(kernel: str) -> str:
+    if _WINOGRAD.search(kernel):
+        return "winograd"
+    return "fft" if "fft" in kernel.lower() else ""
+
+
+def _kernels(trace: Trace, owned: Ownership) -> Mapping[int, frozenset[tuple[str, int]]]:
+    """The names and kinds of the work of each op whose result may have a dtype that old traces do not tell."""
+    chosen = {number for number, name in enumerate(trace.names) if name in _TYPED_BY_SETTING}
+    found: dict[int, set[tuple[str, int]]] = defaultdict(set)
+    work = trace.work
+    for op, name, kind in zip(owned.accounted.tolist(), work.name.tolist(), work.kind.tolist(), strict=True):
+        if op != UNKNOWN and int(trace.ops.name[op]) in chosen:
+            found[op].add((trace.names[name], kind))
+    return {op: frozenset(each) for op, each in found.items()}
+
+
+def _result_dtype(trace: Trace, op: int, name: str, work: frozenset[tuple[str, int]]) -> str:
+    """What a kernel fills, or that of the source where memory was copied as it is."""
+    noted = noted_of(trace, op) if name in _TYPED_BY_SETTING else None
+    if noted is None or noted.values is not None or not work:
+        return ""
+    if all(kind == WorkKind.COPY for _, kind in work) and noted.tensors:
+        return noted.tensors[0].dtype
+    filled = {DTYPES.get(match[1], "") for kernel, _ in work if (match := _FILLED.search(kernel))}
+    return filled.pop() if len(filled) == 1 else ""
 
 
 class _Collectives:

@@ -14,7 +14,7 @@ import torch
 from rooflight.capture.kernels import COMPOSITES
 from rooflight.capture.phases import phase
 from rooflight.capture.recorder import record
-from rooflight.records.signature import INCOMPLETE, AttributeValue, OpSignature
+from rooflight.records.signature import ALGORITHM, INCOMPLETE, AttributeValue, OpSignature
 from rooflight.records.tensor import TensorSpec
 from rooflight.traces.clues import NOTHING, Clues
 from rooflight.traces.host_calls import arguments_of, overload_of, overloads_of
@@ -78,7 +78,9 @@ def find_signatures(calls: Iterable[Call]) -> dict[Call, OpSignature]:
     for number, (call, each) in enumerate(told.items()):
         signatures = ran[number]
         if not each.problem and len(signatures) == 1:
-            found[call] = signatures[0]
+            (op,) = signatures
+            told_too = ((ALGORITHM, call.clues.algorithm),) if call.clues.algorithm else ()
+            found[call] = replace(op, attributes=(*op.attributes, *told_too)) if told_too else op
             continue
         op = OpSignature(name=_op_name(call.name))
         if each.noted is not None:

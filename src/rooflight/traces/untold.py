@@ -43,6 +43,9 @@ _BOTH: Final = {
 _ALONG: Final = frozenset(["_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data"])
 """Ops that cost the same along whatever dimension they work."""
 
+_GIVEN: Final = ("Scalar", "Int", "number")
+"""The types that the profiler notes for a dtype that was given."""
+
 CONVOLUTION_BACKWARD: Final = frozenset({"aten::cudnn_convolution_backward", "aten::miopen_convolution_backward"})
 _DATA_BACKWARD: Final = frozenset({"aten::_log_softmax_backward_data", "aten::_softmax_backward_data"})
 
@@ -74,6 +77,10 @@ def with_untold(name: str, arguments: Sequence[str], noted: Described, clues: Cl
         found |= infer(noted, clues)
     if op in _ALONG or _is_flat(noted):
         found.setdefault("dim", "0")
+    if "dtype" in arguments[: len(noted)] and noted.types[arguments.index("dtype")] in _GIVEN:
+        if not clues.result_dtype:
+            raise CannotRebuild("the trace does not tell its dtype")
+        found["dtype"] = str(NUMBERED.index(clues.result_dtype))
     values = {
         index: found[key]
         for index, key in enumerate(arguments[: len(noted)])

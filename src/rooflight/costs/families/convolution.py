@@ -4,19 +4,22 @@ Conventions: 2 FLOPs per multiply-add of the direct algorithm, padded taps inclu
 algorithms do fewer and may seem to beat 100 %. Backward is one forward's worth for each of the input's and weight's
 gradients asked for; the bias gradient is a vector reduction. A complex convolution is three real ones, as torch does
 it (Gauss's trick; ATen's complex_convolution), so that a multiply-add is 6 FLOPs. Where strides skip input (1x1 at
-stride 2) only the elements under some tap are read.
+stride 2) only the elements under some tap are read. Where a trace shows that one was computed by Winograd's
+algorithm, the multiplications of F(4x4, 3x3) are counted, which needs the fewest of those in use (Lavin, Gray, "Fast
+algorithms for convolutional neural networks", 2015); where by FFT, none are, since their number is unknown.
 """
 
 from __future__ import annotations
 
 from functools import partial
 from math import prod
+from typing import Final
 
 from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.rules import flags, moves, names, picked_bytes, sources, tensor_bytes
 from rooflight.costs.traits import Float32Kind, Needs
-from rooflight.records.signature import OpSignature
+from rooflight.records.signature import ALGORITHM, OpSignature
 from rooflight.records.tensor import TensorSpec
 
 formula = partial(
@@ -27,6 +30,9 @@ formula = partial(
     convolution=True,
     float32=Float32Kind.CONV,
 )
+
+
+WINOGRAD_TILE: Final = 4
 
 
 def multiply_adds(count: int, operand: TensorSpec) -> int:
@@ -41,6 +47,19 @@ def direct_multiply_adds(x: TensorSpec, weight: TensorSpec, out: TensorSpec, *, 
     a weight slice of all but the first dimension.
     """
     return (x if transposed else out).numel * prod(weight.shape[1:])
+
+
+def _by_algorithm(op: OpSignature, flops: int, weight: TensorSpec) -> int:
+    """What is left of a convolution's FLOPs by the algorithm that computed it: of each 4 results along a dimension with
+    t taps Winograd's needs 3 + t products, not 4 t.
+    """
+    algorithm = op.attribute(ALGORITHM)
+    if algorithm == "fft":
+        return 0
+    if algorithm == "winograd":
+        taps = weight.shape[2:]
+        return flops * prod(WINOGRAD_TILE - 1 + t for t in taps) // prod(WINOGRAD_TILE * t for t in taps)
+    return flops
 
 
 def touched_bytes(x: TensorSpec, weight: TensorSpec, out: TensorSpec) -> int:
@@ -61,7 +80,9 @@ def convolve(op: OpSignature, *, epilogue: int = 0) -> OpCost:
     out = op.outputs[0]
     transposed = _is_transposed(op)
     return OpCost(
-        matrix_flops=multiply_adds(direct_multiply_adds(x, weight, out, transposed=transposed), x),
+        matrix_flops=_by_algorithm(
+            op, multiply_adds(direct_multiply_adds(x, weight, out, transposed=transposed), x), weight
+        ),
         matrix_dtype=x.dtype,
         vector_flops=(epilogue + bool(others)) * out.numel,
         bytes_read=(x.nbytes if transposed else touched_bytes(x, weight, out)) + tensor_bytes(weight, *others),
@@ -117,7 +138,7 @@ def _backward(op: OpSignature, grad: TensorSpec, x: TensorSpec, weight: TensorSp
     forward = direct_multiply_adds(x, weight, grad, transposed=transposed)
     seen = x.nbytes if transposed else touched_bytes(x, weight, grad)
     return OpCost(
-        matrix_flops=multiply_adds((wants_x + wants_weight) * forward, x),
+        matrix_flops=_by_algorithm(op, multiply_adds((wants_x + wants_weight) * forward, x), weight),
         matrix_dtype=x.dtype,
         vector_flops=grad.numel if wants_bias else 0,
         bytes_read=grad.nbytes + (seen if wants_weight else 0) + (weight.nbytes if wants_x else 0),

@@ -1,0 +1,207 @@
+"""How much of the kernel time of real traces has a bound, and does any op beat it? The traces of ROOFLIGHT_DATA.
+
+Per trace: the time of the device's work, the part of it that was launched before the trace began, the part without a
+host op, and of the rest the share with a bound; what has none, by reason. Then every kind of op that was measured
+faster than its bound: warm, if a cache could have served its data (then it is no contradiction), else faster than
+light.
+
+Where TraceLens' ``unified_perf_summary.csv`` of a trace is there, FLOPs of one call beside TraceLens', joined by op,
+shapes and dtypes of the inputs. ``--json`` prints all of it as JSON. The figures are in docs/lab/traces.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import csv
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+import rooflight as rl
+from rooflight.costs.cost import Uncosted
+from rooflight.roofline.analysis import Analysis
+from rooflight.traces.scalar_types import DTYPES
+
+DEVICES = {"Tesla V100-DGXS-32GB": "V100-SXM2-32GB"}
+"""Parts that are not in the catalog, and ones of the same chip, no slower."""
+
+TOLERANCE = 0.005  # TraceLens prints MB with rounding, and floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fast:
+    """A kind of call measured faster than its bound."""
+
+    op: str
+    shapes: tuple[tuple[int, ...], ...]
+    calls: int
+    bound_us: float
+    measured_us: float
+    warm: bool
+
+
+@dataclass(kw_only=True)
+class Row:
+    """One trace; milliseconds of the device's work."""
+
+    trace: str
+    device: str
+    work_ms: float
+    before_ms: float
+    no_op_ms: float
+    op_ms: float
+    bounded_share: float
+    without: dict[str, float] = field(default_factory=dict)
+    fast: list[Fast] = field(default_factory=list)
+    beside: list[Beside] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """FLOPs of one call, by both."""
+
+    op: str
+    shapes: str
+    rooflight_gflops: float
+    tracelens_gflops: float
+
+    @property
+    def equal(self) -> bool:
+        return abs(self.rooflight_gflops - self.tracelens_gflops) <= TOLERANCE * max(
+            self.rooflight_gflops, self.tracelens_gflops
+        )
+
+
+def row_of(path: Path) -> Row:
+    """What one trace gives."""
+    session = rl.read_trace(path)
+    gpu = session.environment.get("gpu", "")
+    session = replace(session, environment={**session.environment, "gpu": DEVICES.get(gpu, gpu)})
+    analysis = rl.analyze(session)
+    without: dict[str, float] = defaultdict(float)
+    op_s = bounded_s = 0.0
+    for operation in analysis.operations:
+        measured = operation.measured_s or 0.0
+        op_s += measured
+        if isinstance(operation.cost, Uncosted):
+            without[f"{operation.signature.name}: {operation.cost.reason}"] += measured
+        else:
+            bounded_s += measured
+    timeline = session.measurement.timeline if session.measurement else None
+    before = timeline.before_trace_s if timeline else 0.0
+    no_op = timeline.no_host_op_s if timeline else 0.0
+    return Row(
+        trace=path.name.removesuffix(".json.gz"),
+        device=analysis.device.name,
+        work_ms=(op_s + before + no_op) * 1e3,
+        before_ms=before * 1e3,
+        no_op_ms=no_op * 1e3,
+        op_ms=op_s * 1e3,
+        bounded_share=bounded_s / op_s if op_s else float("nan"),
+        without={name: s / op_s for name, s in sorted(without.items(), key=lambda item: -item[1])},
+        fast=list(fast_ops(analysis)),
+        beside=list(beside(analysis, path)),
+    )
+
+
+def fast_ops(analysis: Analysis) -> Iterator[Fast]:
+    """Kinds of calls of which one was measured faster than the bound."""
+    session = analysis.session
+    assert session.measurement is not None
+    contradicted = {each.signature for each in analysis.contradictions}
+    times, numbers = session.measurement.op_s, session.columns.signature
+    for number, signature in enumerate(session.signatures):
+        bound = analysis._bounds[number]
+        mine = times[(numbers == number) & session.counted & (times > 0)]
+        if bound is None or not len(mine) or not (mine < bound.time_s).any():
+            continue
+        yield Fast(
+            op=signature.name,
+            shapes=signature.input_shapes,
+            calls=int((mine < bound.time_s).sum()),
+            bound_us=bound.time_s * 1e6,
+            measured_us=float(np.min(mine)) * 1e6,
+            warm=signature not in contradicted,
+        )
+
+
+def beside(analysis: Analysis, path: Path) -> Iterator[Beside]:
+    """FLOPs beside TraceLens', where it has them and the call has one meaning."""
+    file = path.parent / "tracelens" / f"{path.name.removesuffix('.json.gz')}.unified_perf_summary.csv"
+    if not file.exists():
+        return
+    ours: dict[tuple[str, tuple[tuple[tuple[int, ...], str], ...]], set[int]] = defaultdict(set)
+    for operation in analysis.operations:
+        cost, op = operation.cost, operation.signature
+        if not isinstance(cost, Uncosted):
+            key = tuple((tensor.shape, tensor.dtype) for tensor in op.inputs)
+            ours[op.name, key].add(cost.matrix_flops or cost.vector_flops)
+    with file.open(newline="") as lines:
+        for line in csv.DictReader(lines):
+            if not line.get("GFLOPS") or line.get("has_perf_model") != "True":
+                continue
+            shapes, kinds = ast.literal_eval(line["Input Dims"]), ast.literal_eval(line["Input type"])
+            tensors = tuple(
+                (tuple(shape), DTYPES[kind]) for shape, kind in zip(shapes, kinds, strict=False) if kind in DTYPES
+            )
+            counted = ours.get((line["name"], tensors), set())
+            if len(counted) == 1:
+                yield Beside(
+                    op=line["name"],
+                    shapes=line["Input Dims"],
+                    rooflight_gflops=next(iter(counted)) * 1e-9,
+                    tracelens_gflops=float(line["GFLOPS"]),
+                )
+
+
+def show(row: Row) -> None:
+    """The lines of one trace."""
+    print(
+        f"{row.trace} ({row.device}): {row.work_ms:.3f} ms of work, {row.before_ms:.3f} before the trace, "
+        f"{row.no_op_ms:.3f} without a host op; of the other {row.op_ms:.3f} ms {row.bounded_share:.2%} have a bound"
+    )
+    for name, share in list(row.without.items())[:6]:
+        print(f"    {share:7.2%} {name}")
+    for fast in row.fast:
+        kind = "a cache may have served it" if fast.warm else "FASTER THAN LIGHT"
+        print(
+            f"    {kind}: {fast.op} {fast.shapes}: {fast.measured_us:.2f} µs, bound {fast.bound_us:.2f} µs, "
+            f"{fast.calls} calls"
+        )
+    if row.beside:
+        differ = [each for each in row.beside if not each.equal]
+        print(f"    FLOPs: {len(row.beside) - len(differ)} of {len(row.beside)} kinds of calls as TraceLens")
+        for each in differ:
+            print(
+                f"      {each.op} {each.shapes}: {each.rooflight_gflops:.6g} GFLOPs, TraceLens "
+                f"{each.tracelens_gflops:.6g}"
+            )
+
+
+def main() -> None:
+    """All traces, or those whose names contain one of the arguments."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="parts of the names of the traces to read; all by default")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args()
+    folder = Path(os.environ["ROOFLIGHT_DATA"]) / "traces"
+    rows = []
+    for path in sorted(folder.glob("*.json.gz")):
+        if options.names and not any(name in path.name for name in options.names):
+            continue
+        row = row_of(path)
+        rows.append(row)
+        if not options.json:
+            show(row)
+    if options.json:
+        print(json.dumps([asdict(row) for row in rows], indent=2))
+
+
+if __name__ == "__main__":
+    main()
