@@ -19,8 +19,10 @@ FOREIGN = (
     "torch_nn::",
     "quantized_decomposed::",
     "torchvision::",
+    *("_C::", "_C_cache_ops::", "vllm::", "sgl_kernel::", "sglang::", "aiter::", "fbgemm::", "fb::"),
+    *("trace::", "triton::"),  # kernels and nodes of autograd in traces
 )
-"""Ops of libraries and of torch's Python side, which register when those are imported."""
+"""Ops of libraries and of torch's Python side, which register when those are imported, and what is in traces alone."""
 
 
 @pytest.fixture
