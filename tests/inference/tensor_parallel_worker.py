@@ -132,7 +132,7 @@ def programs(rank: int, world: int, model: nn.Module) -> dict[str, object]:
 def run(rank: int, world: int, folder: Path) -> None:
     warnings.simplefilter("ignore")
     before, found = state(), {}
-    late = 0.05 if rank == world - 1 else 0.0
+    late = 0.15 if rank == world - 1 else 0.0
     with torch.inference_mode():
         plain = llama()(IDS).logits
     model = tensor_parallel(llama(), rank, world, late=late)
