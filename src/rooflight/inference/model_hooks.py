@@ -43,6 +43,7 @@ class ModelHooks:
         self._models: WeakSet[nn.Module] = WeakSet()
         self._calls = TimedCalls(profiler.step, profiler.timers_of_model)
         self._handles: list[Any] = []
+        self._process_timed = False  # collectives and graphs, which belong to no model
 
     def has(self, model: Any) -> bool:
         """Whether a model is timed."""
@@ -65,7 +66,7 @@ class ModelHooks:
             for caller, bucket, names in _FUNCTIONS:
                 files = dict.fromkeys(type(each.module).__module__ for each in placed if each.bucket == caller)
                 self._time_functions(files, names, caller, bucket)
-            if not self._models:
+            if not self._process_timed:
                 for stand_in in chain(time_collectives(self._profiler), time_graphs(self._profiler)):
                     self._handles.append(stand_in)
         except BaseException:
@@ -73,12 +74,14 @@ class ModelHooks:
             raise
         self._modules.update(each.module for each in placed)
         self._models.add(model)
+        self._process_timed = True
 
     def detach(self) -> None:
         """Take all hooks out."""
         self._remove(0)
         self._modules.clear()
         self._models.clear()
+        self._process_timed = False
 
     def _remove(self, number: int) -> None:
         """Take out the hooks from a number on, the last first."""
