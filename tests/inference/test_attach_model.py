@@ -270,7 +270,7 @@ def test_attaching_twice_is_refused_and_changes_nothing(make):
     for again in (model, model.model.layers[0], model.lm_head):
         with pytest.raises(ValueError, match="attached already: detach"):
             prof.attach_model(again)
-    with pytest.raises(ValueError, match=r"takes a torch\.nn\.Module, not a str"):
+    with pytest.raises(ValueError, match=r"takes a torch\.nn\.Module, not str"):
         prof.attach_model("llama")
     assert hooks(model) == before
     prof.detach()

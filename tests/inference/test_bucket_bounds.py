@@ -97,6 +97,8 @@ def test_the_bytes_of_each_bucket_by_hand(bench):
     rows = {row["name"]: row for row in summary["buckets"]["model"]}
     assert rows["attn.mask"]["bound_ms"] == 0.0
     assert rows["attn.mask"]["efficiency"] is None
+    assert rows["logits"]["efficiency"] is None  # not 0: nothing is to be done there
+    assert {each["name"]: each["efficiency"] for each in split["bounds"]}["logits"] is None
     assert rows["mlp.down_proj"]["bound_ms"] == pytest.approx(bounds["mlp.down_proj"])
     assert rows["mlp.down_proj"]["limiter"] == "cache"  # no cache is listed, so it may be there
 
@@ -322,7 +324,7 @@ def test_lengths_that_are_sums_are_recorded_per_sequence(make):
 def test_hostile_use(bench, tmp_path):
     prof = bench.profiler
     model = llama()
-    with pytest.raises(ValueError, match=r"takes a torch\.nn\.Module, not a str"):
+    with pytest.raises(ValueError, match=r"takes a torch\.nn\.Module, not str"):
         prof.add_bounds("llama", HERE)
     with pytest.raises(ValueError, match="unknown device"):
         prof.add_bounds(model, "no such device")

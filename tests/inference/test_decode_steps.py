@@ -116,6 +116,24 @@ def test_buckets_by_batch_and_kv_length(bench):
     assert all(each["unattributed_ms"] * MS == pytest.approx(100) for each in splits)
 
 
+def test_splits_have_the_order_of_the_other_tables(bench):
+    prof = bench.profiler
+    prof.begin_run(bsz=1)
+    with prof.step_timing_ctx():
+        for name in ("short", "lm_head", "long", "attn.compute", "embed"):
+            with prof.cuda_bucket_timer(name):
+                bench.work(9 if name == "long" else 1)
+        with prof.cpu_bucket_timer("decode"):
+            bench.work(1)
+    prof.end_run()
+    summary = bench.summary()
+    model, engine = summary["bucket_splits"]
+    assert list(model["buckets_avg_ms"]) == ["embed", "attn.compute", "lm_head", "long", "short"]
+    assert [row["name"] for row in summary["buckets"]["model"]][:-1] == list(model["buckets_avg_ms"])
+    assert (model["domain"], engine["domain"]) == ("model", "engine")
+    assert bench.report().count("others is the sum of long, short.") == 1
+
+
 @pytest.mark.parametrize(
     ("reduction", "expected"),
     # p50: between 2 and 3 of 1 2 3 10; p90: place 2.7: 3 + 0.7 * 7
@@ -263,8 +281,8 @@ def test_raw_samples_are_on_disk(bench):
     bench.summary()
     lines = (bench.profiler.out_dir / "steps.csv").read_text().splitlines()
     assert lines == [
-        "run,step,batch,kv_bin,tokens,step_ns,host_ns,proposed,accepted,kv_cache_bytes,kv_length",
-        "0,0,4,0,3,1000000,1000000,-1,-1,-1,7.0",
-        "0,1,4,7,3,2000000,2000000,-1,-1,-1,nan",
-        "1,0,2,7,-1,1000000,1000000,8,5,4096,nan",
+        "run,step,batch,kv_bin,tokens,step_ns,host_ns,proposed,accepted,kv_cache_bytes,kv_length,phase",
+        "0,0,4,0,3,1000000,1000000,-1,-1,-1,7.0,decode",
+        "0,1,4,7,3,2000000,2000000,-1,-1,-1,nan,decode",
+        "1,0,2,7,-1,1000000,1000000,8,5,4096,nan,decode",
     ]

@@ -59,6 +59,7 @@ def test_statistics_are_of_decode_steps_and_the_wall_time_of_all(bench):
         rows = list(csv.DictReader(file))
     assert [row["step"] for row in rows] == ["0", "1", "2", "3"]
     assert [row["kv_bin"] for row in rows] == ["8", "0", "0", "9"]  # seven bins, unbinned, prefill, mixed
+    assert [row["phase"] for row in rows] == ["prefill", "decode", "decode", "mixed"]
 
 
 def test_calls_of_buckets_before_the_first_phase_is_known_are_the_only_ones_not_exact(bench):

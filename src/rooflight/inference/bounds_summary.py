@@ -53,7 +53,7 @@ def with_bounds(profiler: Profiler, buckets: Buckets, splits: Sequence[BucketSpl
     found: list[BucketSplit] = []
     reasons: dict[str, str] = {}
     notes: dict[str, None] = {}
-    for split, (key, sums) in zip(splits, sorted(results.splits.items()), strict=True):
+    for split, (key, sums) in zip(splits, results.splits_in_order(), strict=True):
         batch, cell, domain = key
         length = mean_length(sums)
         if cell >= len(results.bins.keys):
@@ -114,7 +114,7 @@ def _bucket_bounds(times: TimeByPlace) -> Iterable[BucketBound]:
                 name=place.name,
                 bound_ms=place.group.bound_s * 1e3,
                 limiter=place.group.limiter,
-                efficiency=place.efficiency,
+                efficiency=place.efficiency if place.group.bound_s else None,  # what does no work has none
             )
 
 
@@ -146,7 +146,7 @@ def _means(splits: Sequence[BucketSplit]) -> tuple[BucketBound, ...]:
 def _with_bound(row: BucketTime, means: Sequence[BucketBound], *, compared: bool) -> BucketTime:
     nothing = BucketBound(name=row.name, bound_ms=0.0, limiter=Limiter.NOTHING.value, efficiency=None)
     mean = next((each for each in means if each.name == row.name), nothing)
-    efficiency = mean.bound_ms / row.exclusive_ms if compared and mean is not nothing and row.exclusive_ms else None
+    efficiency = mean.bound_ms / row.exclusive_ms if compared and mean.bound_ms and row.exclusive_ms else None
     return msgspec.structs.replace(row, bound_ms=mean.bound_ms, limiter=mean.limiter, efficiency=efficiency)
 
 

@@ -54,7 +54,7 @@ class ModelHooks:
         shares with a model attached before are timed once.
         """
         if not isinstance(model, torch.nn.Module):
-            raise ValueError(f"attach_model takes a torch.nn.Module, not a {type(model).__name__}")
+            raise ValueError(f"attach_model takes a torch.nn.Module, not {type(model).__name__}")
         if self.has(model):
             raise ValueError(f"this {type(model).__name__} is attached already: detach() first")
         placed = [each for each in placed_modules(model, lora=lora) if each.module not in self._modules]

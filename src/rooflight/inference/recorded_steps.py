@@ -50,7 +50,7 @@ def add_bounds(profiler: Profiler, model: Any, device: DeviceSpec | str | None, 
     import torch
 
     if not isinstance(model, torch.nn.Module):
-        raise ValueError(f"add_bounds takes a torch.nn.Module, not a {type(model).__name__}")
+        raise ValueError(f"add_bounds takes a torch.nn.Module, not {type(model).__name__}")
     if profiler.disabled:
         return
     kinds = {parameter.device.type for parameter in model.parameters()}

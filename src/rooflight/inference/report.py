@@ -17,6 +17,7 @@ from rooflight.inference.speculation_report import (
     speculation_tables,
 )
 from rooflight.inference.summary import (
+    OTHERS,
     BucketFields,
     BucketTime,
     LengthStats,
@@ -182,7 +183,13 @@ def _across_runs(summary: SummaryDocument) -> Iterable[Table]:
                 rows=tuple(
                     (name, _seconds(each.mean), _seconds(each.std), each.n_runs) for name, each in spreads.items()
                 ),
+                note=_of_others(summary.others_detail.get(domain, {})),
             )
+
+
+def _of_others(names: Mapping[str, float]) -> str:
+    shown = ", ".join(list(names)[:_SHOWN])
+    return f"{OTHERS} is the sum of {shown}{', …' if len(names) > _SHOWN else ''}." if names else ""
 
 
 def _spread_row(name: str, spread: Spread, *, is_time: bool = False) -> tuple[Cell, ...]:
@@ -209,7 +216,7 @@ def _other_phases(summary: SummaryDocument) -> Table:
         title="Steps of other phases",
         columns=(Column("phase"), Column("steps"), *_LATENCIES, Column("tok/s"), Column("tokens")),
         rows=tuple((phase, *_stats(stats), stats.tokens_total) for phase, stats in summary.other_phases.items()),
-        note="Prefill and mixed steps are in no other table but the last; the wall time has them.",
+        note="Of the other tables, only buckets by batch size and KV length have these steps; so has the wall time.",
     )
 
 

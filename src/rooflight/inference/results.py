@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from rooflight.inference.problems import Problems
 from rooflight.inference.speculation_results import Speculation
 from rooflight.inference.steps import UNKNOWN, Run, Samples, Totals, of_all_phases
 from rooflight.inference.summary import (
+    OTHERS,
     Buckets,
     BucketSplit,
     BucketTime,
@@ -38,9 +39,6 @@ from rooflight.roofline.time_by_place import UNATTRIBUTED
 
 if TYPE_CHECKING:
     from rooflight.inference.step_spans import StepSpans
-
-OTHERS: Final = "others"
-"""The sum of all buckets whose names are not canonical."""
 
 
 @dataclass(slots=True)
@@ -181,6 +179,11 @@ class Results:
             buckets_engine_avg_ms=_spreads([run.buckets_engine_avg_ms for run in runs]),
         )
 
+    def splits_in_order(self) -> list[tuple[tuple[int, int, Domain], BucketSums]]:
+        """The sums of buckets by batch size, number of the KV bin and domain: those of the model first."""
+        domains = list(Domain)
+        return sorted(self.splits.items(), key=lambda item: (domains.index(item[0][2]), *item[0][:2]))
+
     def split_data(self) -> tuple[BucketSplit, ...]:
         """The buckets by batch size and KV bin."""
         return tuple(
@@ -190,12 +193,10 @@ class Results:
                 kv_bin=(*self.bins.keys, *OTHER_PHASES)[number],
                 steps=sums.steps,
                 mean_ms=sums.average_ms(sums.whole_ns),
-                buckets_avg_ms={
-                    name: sums.average_ms(nanoseconds) for name, nanoseconds in sums.exclusive_ns.items() if nanoseconds
-                },
+                buckets_avg_ms=_ordered(sums, ORDERS[domain]),
                 unattributed_ms=sums.average_ms(sums.unattributed_ns),
             )
-            for (batch, number, domain), sums in sorted(self.splits.items())
+            for (batch, number, domain), sums in self.splits_in_order()
         )
 
 

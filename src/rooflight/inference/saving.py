@@ -44,6 +44,7 @@ from rooflight.inference.summary import (
     SummaryDocument,
     SummaryMeta,
 )
+from rooflight.inference.told import DECODE, OTHER_PHASES
 from rooflight.records.document import encoded
 from rooflight.records.files import write_whole
 from rooflight.records.visible import visible
@@ -200,12 +201,16 @@ def _write_to(folder: Path, texts: Mapping[str, str]) -> None:
 
 
 def _steps_csv(profiler: Profiler) -> str:
-    """The raw samples: numbers only, -1 where a count is not known, ``nan`` for a length."""
-    samples = profiler.results.samples
-    columns = [column.tolist() for column in samples.columns().values()]
+    """The raw samples: -1 where a count is not known, ``nan`` for a length, and the phase in the last column."""
+    samples, decode_bins = profiler.results.samples, len(profiler.results.bins.keys)
+    columns = samples.columns()
+    phases = [
+        DECODE if number < decode_bins else OTHER_PHASES[number - decode_bins] for number in columns["kv_bin"].tolist()
+    ]
     out = StringIO()
-    out.write(",".join(chain(COLUMNS, ("kv_length",))) + "\n")
-    for row in zip(*columns, samples.lengths().tolist(), strict=True):
+    out.write(",".join(chain(COLUMNS, ("kv_length", "phase"))) + "\n")
+    counts = (column.tolist() for column in columns.values())
+    for row in zip(*counts, samples.lengths().tolist(), phases, strict=True):
         out.write(",".join(map(str, row)) + "\n")
     return out.getvalue()
 

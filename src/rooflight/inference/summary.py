@@ -14,6 +14,7 @@ from rooflight.records.document import Document, Fields
 SUMMARY: Final = "summary.json"
 REPORT: Final = "report.md"
 STEPS: Final = "steps.csv"
+OTHERS: Final = "others"  # the sum of all buckets whose names are not canonical
 
 PERCENTILES: Final = "linear interpolation between order statistics (Hyndman and Fan's type 7)"
 

@@ -59,8 +59,9 @@ class Labels(dict[str, Timer]):
         return timer
 
     def refuse(self, label: object) -> Timer:
-        """What is no text has no timer."""
-        self._on_problem(f"a bucket is named by a text, not by {type(label).__name__}: it was not timed")
+        """What is no text, or an empty one, has no timer."""
+        what = "by an empty one" if label == "" else f"by {type(label).__name__}"
+        self._on_problem(f"a bucket is named by a text, not {what}: it was not timed")
         return OFF  # type: ignore[no-any-return]
 
 
