@@ -6,6 +6,7 @@ once each. Reductions add S (n - 1) / n elements per rank on the vector unit.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from rooflight.costs import registry
@@ -19,6 +20,7 @@ from rooflight.records.tensor import distinct_bytes
 
 formula = partial(registry.formula, error_group="collective")
 
+_IN_SWITCHES = "symm_mem::multimem_all_reduce_"
 UNKNOWN_GROUP = Uncosted("group size unknown")
 _REDUCING = (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER, CollectiveKind.REDUCE)
 _ONE_WAY = (CollectiveKind.SEND, CollectiveKind.RECEIVE, CollectiveKind.BARRIER)
@@ -45,7 +47,17 @@ def collective(op: OpSignature) -> OpCost | Uncosted:
 
 for kind in CollectiveKind:
     if kind not in _ONE_WAY:
-        formula(*ops_of(kind))(collective)
+        formula(*(name for name in ops_of(kind) if name != _IN_SWITCHES))(collective)
+
+
+@formula(_IN_SWITCHES)
+def all_reduce_in_switches(op: OpSignature) -> OpCost | Uncosted:
+    """An all-reduce that NVLink's switches add up: a rank sends each byte once, as in a reduction to one rank."""
+    cost = collective(op)
+    if isinstance(cost, Uncosted) or cost.traffic is None:
+        return cost
+    traffic = replace(cost.traffic, kind=CollectiveKind.REDUCE)
+    return replace(cost, vector_flops=0, bytes_sent=traffic.bytes_sent, traffic=traffic)
 
 
 @formula(*ops_of(CollectiveKind.SEND))
