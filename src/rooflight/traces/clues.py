@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
 from rooflight.records.dtypes import item_bytes
+from rooflight.records.session import Flags, Int32
 from rooflight.records.signature import OpSignature
 from rooflight.traces.collectives import (
     NOTED,
@@ -23,7 +26,7 @@ from rooflight.traces.nesting import Nesting
 from rooflight.traces.noted import CannotRebuild, Described, described
 from rooflight.traces.ownership import Ownership
 from rooflight.traces.scalar_types import DTYPES
-from rooflight.traces.trace import COLLECTIVE, UNKNOWN, Trace, WorkKind
+from rooflight.traces.trace import COLLECTIVE, UNKNOWN, HostArgs, Trace, WorkKind
 
 Shape = tuple[int, ...]
 
@@ -81,18 +84,14 @@ NOTHING: Final = Clues()
 def find_clues(trace: Trace, nesting: Nesting, owned: Ownership, ops: Iterable[int]) -> dict[int, Clues]:
     """The clues of each op, where there are any."""
     chosen = list(ops)
+    if not chosen:
+        return {}
     names = [trace.names[trace.ops.name[op]] for op in chosen]
     dtypes = _kernel_dtypes(trace, owned)
     kernels, algorithms = _kernels(trace, owned), _algorithms(trace, owned)
     collectives = _Collectives(trace, nesting)
     convolutions = _Convolutions(trace)
-    inside: dict[int, set[str]] = defaultdict(set)
-    for op, around in enumerate(nesting.parent.tolist()):
-        if around != UNKNOWN and trace.names[trace.ops.name[around]] in _WITH_PARTS:
-            inside[around].add(trace.names[trace.ops.name[op]])
-    for op, kernel in zip(owned.accounted.tolist(), trace.work.name.tolist(), strict=True):
-        if op != UNKNOWN and trace.names[trace.ops.name[op]] in _WITH_PARTS:
-            inside[op].add(trace.names[kernel])
+    inside = _parts(trace, nesting, owned)
     found = {}
     for op, name in zip(chosen, names, strict=True):
         clues = Clues(
@@ -110,10 +109,44 @@ def find_clues(trace: Trace, nesting: Nesting, owned: Ownership, ops: Iterable[i
 
 def noted_of(trace: Trace, op: int) -> Described | None:
     """What the profiler noted of an op's arguments, None if nothing or nothing readable."""
+    return _noted(trace.arguments[trace.ops.args[op]])
+
+
+@lru_cache(maxsize=1 << 14)
+def _noted(args: HostArgs) -> Described | None:
     try:
-        return described(trace.arguments[trace.ops.args[op]])
+        return described(args)
     except CannotRebuild:
         return None
+
+
+def _named(trace: Trace, names: Collection[str], of: Int32) -> Flags:
+    """Which of these numbers are those of the ``names``."""
+    return np.isin(of, [number for number, name in enumerate(trace.names) if name in names])
+
+
+def _work_of(trace: Trace, owned: Ownership, chosen: Flags) -> Iterator[tuple[int, int, int]]:
+    """The op, the name and the kind of each piece of work chosen that has an op."""
+    chosen = chosen & (owned.accounted != UNKNOWN)
+    work = trace.work
+    return zip(owned.accounted[chosen].tolist(), work.name[chosen].tolist(), work.kind[chosen].tolist(), strict=True)
+
+
+def _of_ops(trace: Trace, owned: Ownership, names: Collection[str]) -> Flags:
+    """Which work belongs to ops of these names."""
+    return np.asarray((owned.accounted != UNKNOWN) & _named(trace, names, trace.ops.name[owned.accounted]))
+
+
+def _parts(trace: Trace, nesting: Nesting, owned: Ownership) -> Mapping[int, set[str]]:
+    """Ops and kernels inside ops of which old traces do not tell what they computed."""
+    inside: dict[int, set[str]] = defaultdict(set)
+    around = nesting.parent
+    chosen = (around != UNKNOWN) & _named(trace, _WITH_PARTS, trace.ops.name[around])
+    for op, name in zip(around[chosen].tolist(), trace.ops.name[chosen].tolist(), strict=True):
+        inside[op].add(trace.names[name])
+    for op, name, _ in _work_of(trace, owned, _of_ops(trace, owned, _WITH_PARTS)):
+        inside[op].add(trace.names[name])
+    return inside
 
 
 def dtypes_of_kernel(name: str) -> tuple[str, ...]:
@@ -133,22 +166,18 @@ def _kernel_dtypes(trace: Trace, owned: Ownership) -> dict[int, tuple[str, ...]]
     """By op; of several kernels those that all of them allow."""
     kernels = {number: told for number, name in enumerate(trace.names) if (told := dtypes_of_kernel(name))}
     found: dict[int, tuple[str, ...]] = {}
-    for op, name in zip(owned.accounted.tolist(), trace.work.name.tolist(), strict=True):
-        if op != UNKNOWN and (allowed := kernels.get(name)):
-            found[op] = tuple(dtype for dtype in found.get(op, allowed) if dtype in allowed)
+    for op, name, _ in _work_of(trace, owned, np.isin(trace.work.name, list(kernels))):
+        allowed = kernels[name]
+        found[op] = tuple(dtype for dtype in found.get(op, allowed) if dtype in allowed)
     return found
 
 
 def _algorithms(trace: Trace, owned: Ownership) -> Mapping[int, str]:
     """How convolutions were computed where it was not by their definition."""
     named = {number: algorithm for number, name in enumerate(trace.names) if (algorithm := _algorithm(name))}
-    convolving = {number for number, name in enumerate(trace.names) if "conv" in name and "::" in name}
-    pairs = zip(owned.accounted.tolist(), trace.work.name.tolist(), strict=True)
-    return {
-        op: named[kernel]
-        for op, kernel in pairs
-        if op != UNKNOWN and kernel in named and int(trace.ops.name[op]) in convolving
-    }
+    convolving = {name for name in trace.names if "conv" in name and "::" in name}
+    chosen = np.isin(trace.work.name, list(named)) & _of_ops(trace, owned, convolving)
+    return {op: named[kernel] for op, kernel, _ in _work_of(trace, owned, chosen)}
 
 
 def _algorithm(kernel: str) -> str:
@@ -159,12 +188,9 @@ def _algorithm(kernel: str) -> str:
 
 def _kernels(trace: Trace, owned: Ownership) -> Mapping[int, frozenset[tuple[str, int]]]:
     """The names and kinds of the work of each op whose result may have a dtype that old traces do not tell."""
-    chosen = {number for number, name in enumerate(trace.names) if name in _TYPED_BY_SETTING}
     found: dict[int, set[tuple[str, int]]] = defaultdict(set)
-    work = trace.work
-    for op, name, kind in zip(owned.accounted.tolist(), work.name.tolist(), work.kind.tolist(), strict=True):
-        if op != UNKNOWN and int(trace.ops.name[op]) in chosen:
-            found[op].add((trace.names[name], kind))
+    for op, name, kind in _work_of(trace, owned, _of_ops(trace, owned, _TYPED_BY_SETTING)):
+        found[op].add((trace.names[name], kind))
     return {op: frozenset(each) for op, each in found.items()}
 
 
@@ -192,9 +218,12 @@ class _Collectives:
             while found is not None and around != UNKNOWN:
                 self._described.setdefault(around, found)
                 around = int(parent[around])
-        self._annotations = [
-            index for index, name in enumerate(trace.ranges.name.tolist()) if trace.names[name].startswith(NOTED)
-        ]
+        self._annotations: dict[int, list[tuple[int, int]]] = defaultdict(list)  # by thread: begin and number
+        names = {name for name in trace.names if name.startswith(NOTED)}
+        for index in np.flatnonzero(_named(trace, names, trace.ranges.name)).tolist():
+            self._annotations[int(trace.ranges.thread[index])].append((int(trace.ranges.start[index]), index))
+        for listed in self._annotations.values():
+            listed.sort()
 
     def signature(self, op: int) -> OpSignature | None:
         name = self._trace.names[self._trace.ops.name[op]]
@@ -209,11 +238,11 @@ class _Collectives:
     def _annotated(self, op: int) -> OpSignature | None:
         """From the annotation inside the op that has a tensor."""
         trace, ranges = self._trace, self._trace.ranges
-        for index in self._annotations:
-            within = trace.ops.start[op] <= ranges.start[index] and ranges.stop[index] <= trace.ops.stop[op]
-            if not (within and ranges.thread[index] == trace.ops.thread[op]):
-                continue
-            noted = described(trace.arguments[ranges.args[index]])
+        listed = self._annotations.get(int(trace.ops.thread[op]), [])
+        for start, index in listed[bisect_left(listed, (int(trace.ops.start[op]), 0)) :]:
+            if start >= trace.ops.stop[op]:
+                break
+            noted = _noted(trace.arguments[ranges.args[index]])
             if noted is not None and noted.tensors:
                 tensor = noted.tensors[0]
                 name = trace.names[ranges.name[index]]
