@@ -17,6 +17,7 @@ from rooflight.cli.progress import spinner
 from rooflight.devices import calibrations
 from rooflight.devices.calibrations import Calibration
 from rooflight.devices.spec import MemoryLevel, Roofs
+from rooflight.front.device import log_progress
 from rooflight.inference import decode_job
 from rooflight.inference.summaries_compared import ComparisonDocument, comparison_report, read_summary
 from rooflight.inference.summary import SummaryDocument
@@ -348,6 +349,18 @@ def test_another_rank_than_0_runs_and_writes_nothing(profile, tmp_path, monkeypa
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert profile(*TINY) == (0, "", "")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("every_s", "lines"), [(2.5, ["token 3 of 6, 3 s", "token 6 of 6, 6 s"]), (100.0, [])])
+def test_progress_without_a_terminal_is_a_line_now_and_then(monkeypatch, caplog, every_s, lines):
+    seconds = iter(range(100))
+    monkeypatch.setattr(decode_job.time, "monotonic", lambda: float(next(seconds)))
+    monkeypatch.setattr(decode_job, "_LOGGED_EVERY_S", every_s)
+    told = decode_job._teller(log_progress, "run 1 of 3")
+    for token in range(1, 7):
+        told(token, 6)  # a second each
+    assert [record.getMessage() for record in caplog.records] == [f"rooflight: run 1 of 3: {line}" for line in lines]
+    assert {record.levelname for record in caplog.records} <= {"WARNING"}
 
 
 def test_progress_is_drawn_when_it_is_told_and_never_by_a_thread(monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -11,7 +12,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
-from rooflight.front.device import find_device
+from rooflight.front.device import find_device, log_progress
 from rooflight.inference.config import ProfilerConfig
 from rooflight.inference.decode_loops import PLAIN, EngineLoop, Loop, LoopOptions, ModelLoop
 from rooflight.inference.profiler import Profiler
@@ -30,6 +31,9 @@ from rooflight.workloads.errors import RunFailed, TargetError, told_in_one_line
 from rooflight.workloads.targets import UserFunction, find_target
 
 _EVERY_S: Final = 0.1  # how often progress is drawn
+_LOGGED_EVERY_S: Final = (
+    15.0  # and how often it is logged, where nothing is drawn: a minute of silence looks like a hang
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,15 +198,21 @@ def _version(package: str) -> str | None:
     return None if module is None else str(module.__version__)
 
 
+def _log_aloud(text: str) -> None:
+    """Log as a warning, which Python shows on standard error."""
+    logging.getLogger("rooflight").warning("rooflight: %s", text)
+
+
 def _teller(progress: Callable[[str], None], what: str) -> Callable[[int, int], None]:
-    """Says how far a run is, between steps, ten times a second at most."""
+    """Says how far a run is, between steps: ten times a second at most where it is drawn, else each quarter minute."""
+    say, every_s = (_log_aloud, _LOGGED_EVERY_S) if progress is log_progress else (progress, _EVERY_S)
     begun = last = time.monotonic()
 
     def told(tokens: int, of: int) -> None:
         nonlocal last
         now = time.monotonic()
-        if now - last >= _EVERY_S or tokens == of:
+        if now - last >= every_s or (tokens == of and say is progress):
             last = now
-            progress(f"{what}: token {tokens:,} of {of:,}, {now - begun:.0f} s")
+            say(f"{what}: token {tokens:,} of {of:,}, {now - begun:.0f} s")
 
     return told
