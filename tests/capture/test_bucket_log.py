@@ -131,3 +131,16 @@ def test_events_are_used_again_and_read_when_the_device_has_passed_them():
         log.forget(place[1])
     assert device.events == 5  # four a step, and the end of the one before
     assert device.syncs == 0
+
+
+def test_the_innermost_bucket_where_buckets_overlap():
+    bench = Bench()
+    log = bench.log
+    a, b = log.bucket("m", "a"), log.bucket("m", "b")
+    assert not log.in_bucket("a")
+    log.begin()
+    assert not log.in_bucket("a")
+    for bucket, opens, innermost in ((a, True, "a"), (b, True, "b"), (a, True, "a"), (a, False, "b"), (a, False, "b"),
+                                     (b, False, None)):  # fmt: skip
+        bucket.__enter__() if opens else bucket.__exit__(None, None, None)
+        assert [name for name in "ab" if log.in_bucket(name)] == ([innermost] if innermost else [])

@@ -89,16 +89,8 @@ class BucketLog:
 
     def in_bucket(self, name: str) -> bool:
         """Whether the bucket opened last, of those open in the open step, has this name."""
-        closed: Counter[int] = Counter()
-        for key in self._pen.newest_keys():
-            number = key >> 1
-            if key & 1:
-                closed[number] += 1
-            elif closed[number]:
-                closed[number] -= 1
-            else:
-                return self._states.of_key(key).name == name
-        return False
+        key = self._pen.innermost()
+        return key is not None and self._states.of_key(key).name == name
 
     def stop(self) -> None:
         """Give up the open step: it cannot be read."""
@@ -277,10 +269,19 @@ class _Pen:
 
         self.kind: type[Bucket] = Noted
 
-    def newest_keys(self) -> Iterable[int]:
-        """The keys of the open step, the newest first."""
-        for place in range(len(self._log) - 1, 0, -2):
-            key = self._log[place]
+    def innermost(self) -> int | None:
+        """The key of the bucket opened last of those open in the open step."""
+        log, closed = self._log, []
+        place = len(log) - 1
+        while place > 0:
+            key = log[place]
             if key == _BEGIN:
-                return
-            yield key
+                return None
+            if key & 1:
+                closed.append(key)
+            elif key + 1 in closed:
+                closed.remove(key + 1)
+            else:
+                return int(key)
+            place -= 2
+        return None
