@@ -45,16 +45,21 @@ class Bench:
 def make(tmp_path) -> Iterator[Any]:
     """Makes benches: settings by name; ``device`` a FakeDevice for CUDA's side."""
 
+    made: list[Profiler] = []
+
     def bench(device: FakeDevice | None = None, **settings: Any) -> Bench:
         settings = {"model_profiling": True, "engine_profiling": True, "warmup_runs": 0, "run_name": "run"} | settings
         config = ProfilerConfig(**{"output_dir": str(tmp_path / "out"), "print_per_run": False} | settings)
         clock = FakeClock()
         profiler = Profiler(config, device=device or "cpu", clock=clock.now_ns)
+        made.append(profiler)
         register_active_profiler(profiler)
         return Bench(profiler, clock, device)
 
     yield bench
     release_active_profiler()
+    for profiler in made:
+        profiler.detach()
 
 
 @pytest.fixture(params=["cpu", "device", "device without strict_sync"])

@@ -162,6 +162,14 @@ def test_lengths_that_cannot_be(bench, value):
     assert value is None or any(problem.startswith("set_step_seq_len:") for problem in summary["problems"])
 
 
+def test_more_lengths_than_the_batch_has_sequences_are_named(bench):
+    run(bench, [1, 1], lengths=[[100, 300, 500], [4]], batch=2)  # one sequence may be done, but not one too many
+    summary = bench.summary()
+    assert summary["decode_length_buckets"]["stats"]["[0,512)"]["steps"] == 2
+    found = [problem for problem in summary["problems"] if problem.startswith("set_step_seq_len:")]
+    assert found == ["set_step_seq_len: 3 KV lengths for a batch of 2: begin_run takes the sequences of a run"]
+
+
 @pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), 1.5, "3", [1, 2], 10**400, True, torch.ones(2), {}])
 def test_tokens_that_cannot_be_are_unknown(bench, value):
     with pytest.raises((ValueError, TypeError)):

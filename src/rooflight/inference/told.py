@@ -98,6 +98,11 @@ class Told:
                 "set_step_tokens: more tokens than draft tokens accepted and one per sequence: give sequences without "
                 "a draft to set_step_speculation too, with 0 proposed"
             )
+        if batch is not None and isinstance(length, list) and len(length) > batch:
+            self._problems.note(
+                f"set_step_seq_len: {len(length)} KV lengths for a batch of {batch}: "
+                "begin_run takes the sequences of a run"
+            )
         return Facts(
             tokens=count,
             length=self._read("set_step_seq_len", lambda each: reduced(each, self._reduction), length),
