@@ -22,6 +22,7 @@ from rooflight.roofline.report_data import analysis_data
 from rooflight.roofline.report_series import analysis_series
 from rooflight.roofline.report_tables import analysis_tables
 from rooflight.roofline.sums import Operation
+from rooflight.roofline.timeline_report import unbounded_sentence
 from rooflight.roofline.what_if_report import what_if_facts, what_if_notes
 
 
@@ -80,7 +81,7 @@ def conclusion(analysis: Analysis) -> str:
     speed = totals.measured_s / totals.op_bound_s
     text = (
         f"The step took {Quantity(totals.measured_s, 's')}, {_times(speed)} the {bound} that its ops need at the speed "
-        f"of light ({percent(1 / speed)} efficiency); {limit}.{_without_peaks(analysis)}"
+        f"of light ({percent(1 / speed)} efficiency); {limit}.{unbounded_sentence(analysis)}{_without_peaks(analysis)}"
     )
     losses = {gap.name: gap.seconds for gap in analysis.waterfall}
     if "overhead and idle" in losses:

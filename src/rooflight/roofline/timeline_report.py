@@ -13,6 +13,7 @@ from rooflight.records.timeline import Timeline
 from rooflight.roofline.analysis import Analysis
 
 _LETTERS: Final = 72
+_MUCH: Final = 0.01  # of the device's work: so much without a bound is said
 _SEE: Final = "--top, or --json for all"
 
 
@@ -135,6 +136,19 @@ def timeline_tables(analysis: Analysis, top: int) -> Iterable[Table]:
 def _short(name: str) -> str:
     """A kernel's name as far as a table has room: templates make it hundreds of letters long."""
     return name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…"
+
+
+def unbounded_sentence(analysis: Analysis) -> str:
+    """How much of the device's work a comparison of its time with the bound leaves out; empty where that is little."""
+    rest = unattributed_data(analysis)
+    if rest is None:
+        return ""
+    without_s = rest.before_trace_s + rest.no_host_op_s
+    work_s = without_s + (analysis.totals.ops_measured_s or 0.0)
+    share = (without_s + rest.no_shapes_s + rest.uncosted_s) / work_s if work_s else 0.0
+    if share < _MUCH:
+        return ""
+    return f" {percent(share)} of the device's work has no bound, so that the step is nearer to the speed of light."
 
 
 def _hidden(found: Timeline) -> str:
