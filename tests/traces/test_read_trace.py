@@ -137,6 +137,14 @@ def test_a_kernel_that_multiplies_by_tf32_sets_the_precision_of_products(tmp_pat
     assert setting not in with_kernel("ampere_fp16_s16816gemm_fp16_128x128")
 
 
+@pytest.mark.parametrize("dims", [[-1, 4], ["4"], [[4]], [1.5], {"a": 1}, None])
+def test_shapes_that_are_none_do_no_harm(tmp_path, dims):
+    odd = op("mylib::scale", 0, 10, dims=[dims, []], types=["float", "Scalar"])
+    session = rl.read_trace(write(tmp_path / "trace.json", [odd, launch(2, 5), kernel(3, 9, 5)]))
+    assert session.signatures[0].inputs == ()
+    assert rl.analyze(session).coverage.calls == 0
+
+
 def test_phases_backward_and_optimizer_are_found(tmp_path):
     events = [
         span("ProfilerStep#3", 0, 100),

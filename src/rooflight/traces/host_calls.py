@@ -109,11 +109,12 @@ def meta_tensor(dims: Any, dtype: str, strides: Any) -> torch.Tensor:
     if not is_shape(dims):
         raise CannotRebuild(f"its shape {str(dims)[:40]} is none")
     if not (is_shape(strides) and len(strides) == len(dims)):
-        strides = _contiguous(dims)
+        strides = contiguous_strides(dims)
     return torch.empty_strided(dims, strides, dtype=getattr(torch, dtype), device="meta")
 
 
-def _contiguous(dims: Sequence[int]) -> list[int]:
+def contiguous_strides(dims: Sequence[int]) -> list[int]:
+    """The strides, in elements, of a contiguous tensor of a shape."""
     return [math.prod(max(size, 1) for size in dims[index + 1 :]) for index in range(len(dims))]
 
 

@@ -17,8 +17,8 @@ from rooflight.capture.recorder import record
 from rooflight.records.signature import ALGORITHM, INCOMPLETE, AttributeValue, OpSignature
 from rooflight.records.tensor import TensorSpec
 from rooflight.traces.clues import NOTHING, Clues
-from rooflight.traces.host_calls import arguments_of, overload_of, overloads_of
-from rooflight.traces.noted import LIST, CannotRebuild, Described, described
+from rooflight.traces.host_calls import arguments_of, contiguous_strides, overload_of, overloads_of
+from rooflight.traces.noted import LIST, CannotRebuild, Described, described, is_shape
 from rooflight.traces.scalar_types import DTYPES
 from rooflight.traces.trace import HostArgs
 from rooflight.traces.untold import CONVOLUTION_BACKWARD, as_today, with_untold
@@ -151,22 +151,14 @@ def _as_noted(name: str, noted: Described) -> OpSignature:
     attributes: list[tuple[str, AttributeValue]] = []
     for place, key in enumerate(names[: len(noted)]):
         dtype, dims = noted.dtype(place), noted.dims[place]
-        if dtype is not None and isinstance(dims, list):
+        if dtype is not None and is_shape(dims):
             strides = noted.strides[place]
-            plain = isinstance(strides, list) and len(strides) == len(dims) and strides != _contiguous(dims)
+            plain = is_shape(strides) and len(strides) == len(dims) and strides != contiguous_strides(dims)
             inputs.append(TensorSpec(tuple(dims), dtype, tuple(strides) if plain else None))
             input_names.append(key)
         elif noted.types[place] in ("Scalar", "ScalarList") and (value := _attribute(noted.value(place))) is not None:
             attributes.append((key, value))
     return OpSignature(name=name, inputs=tuple(inputs), input_names=tuple(input_names), attributes=tuple(attributes))
-
-
-def _contiguous(dims: list[int]) -> list[int]:
-    found, step = [], 1
-    for size in reversed(dims):
-        found.append(step)
-        step *= max(size, 1)
-    return found[::-1]
 
 
 def _attribute(text: str) -> AttributeValue:
