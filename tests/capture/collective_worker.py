@@ -50,8 +50,8 @@ def observe(path: Path, step: Step, model: nn.Module | None = None) -> None:
     session.save(path)
 
 
-def compute() -> torch.Tensor:
-    return torch.ones(200, 200) @ torch.ones(200, 200)
+def compute(size: int = 200) -> torch.Tensor:
+    return torch.ones(size, size) @ torch.ones(size, size)
 
 
 def blocking(world: int) -> None:
@@ -69,8 +69,8 @@ def blocking(world: int) -> None:
 
 def overlapping(rank: int, world: int) -> None:
     work = dist.all_reduce(torch.ones(1_000_000), async_op=True)
-    for _ in range(20):
-        compute()
+    for _ in range(20):  # tens of milliseconds, so that gloo's thread gets a core of a busy machine meanwhile
+        compute(500)
     work.wait()
     out = functional.all_gather_tensor(torch.ones(1000), 0, dist.group.WORLD)
     compute()
