@@ -19,9 +19,14 @@ from rooflight.costs import registry
 
 
 def pytest_configure(config):
-    """No test sees the calibrations of whoever runs it: a device is then its datasheet, unless a test calibrates."""
+    """No test sees the calibrations of whoever runs it: a device is then its datasheet, unless a test calibrates.
+
+    Nor whether the tests were started in the background, where a shell ignores Ctrl-C for all that they start.
+    """
     config.empty_cache = tempfile.mkdtemp(prefix="rooflight-tests-")
     os.environ["ROOFLIGHT_CACHE"] = config.empty_cache
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure(config):
