@@ -8,7 +8,8 @@ from builders import op, spec
 from sessions import Call, session_of
 
 from rooflight.front.sessions import analyze_file, analyze_ranks
-from rooflight.front.sources import ENTRY_POINT_GROUP, is_session, read_session
+from rooflight.front.sources import ENTRY_POINT_GROUP, TraceOptions, is_session, read_session
+from rooflight.front.targets import RunOptions, analyze_target
 
 X = spec((4, 8))
 
@@ -47,3 +48,10 @@ def test_mistakes_are_said(acme):
     announce(acme, ENTRY_POINT_GROUP, "acme = other:read", package="other")
     with pytest.raises(ValueError, match=r"2 packages read \.acme files: "):
         read_session(str(acme / "run.acme"))
+
+
+def test_options_of_traces_are_refused_where_there_is_no_trace(acme, tmp_path):
+    with pytest.raises(ValueError, match=r"^--capture: no effect on .*run\.acme"):
+        analyze_file(str(acme / "run.acme"), options=TraceOptions(capture=tmp_path / "capture.json"))
+    with pytest.raises(ValueError, match=r"^--capture: no effect on gpt2"):
+        analyze_target("gpt2", RunOptions(), trace=TraceOptions(capture=tmp_path / "capture.json"))

@@ -68,6 +68,10 @@ def analyze(
             help="Predict, with the models that rooflight fit wrote to this folder. [default: shipped]",
         ),
     ] = None,
+    capture: Annotated[
+        Path | None,
+        typer.Option(metavar="TRACE", help="Of a trace: that of the capture of the graphs that were replayed."),
+    ] = None,
     top: Annotated[int, typer.Option(metavar="N", help="Rows of the long tables.")] = 10,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Save the session to this file.")] = None,
     json: JsonFile = None,
@@ -87,6 +91,9 @@ def analyze(
     --predict adds the predicted time of the step, with an interval, beside its bound: learned from measurements of
     such operations, never below the bound.
 
+    TARGET can also be a trace that torch.profiler exported (trace.json.gz). If graphs were replayed in it, --capture
+    takes the trace of their capture: kernels of a replay then belong to the ops that were captured.
+
     --precision and --clock bound the step with other roofs of the device: products in fewer bits than those of the
     program, a locked clock. The report names them.
 
@@ -98,9 +105,11 @@ def analyze(
       rooflight analyze run.session --device B200-SXM --json -
       rooflight analyze gpt2 --mode train --device A100-SXM4-80GB --predict
       rooflight analyze run.session --device H100-SXM5-80GB --precision fp8
+      rooflight analyze decode.json.gz --capture capture.json.gz
       rooflight analyze rank0.session rank1.session
     """
     from rooflight.front.sessions import analyze_ranks, predicted
+    from rooflight.front.sources import TraceOptions
     from rooflight.front.targets import RunOptions, analyze_target
     from rooflight.reporting.output import Outputs
     from rooflight.roofline.ranks_report import ranks_report
@@ -113,6 +122,9 @@ def analyze(
         raise ValueError("--save: each rank's session is saved already")
     if len(target) > 1 and measure is not None:
         raise ValueError(f"--{'' if measure else 'no-'}measure: no effect, saved sessions cannot run again")
+    beside = TraceOptions(capture=capture)
+    if len(target) > 1:
+        beside.refuse("several targets")
     supposed = what_if(precision, clock)
     predictor = _predictor(models) if predict or models is not None else None
     options = RunOptions(mode=mode, batch=batch, seq=seq, dtype=dtype, optimizer=optimizer, small=small)
@@ -126,7 +138,7 @@ def analyze(
             report = ranks_report(ranked, top=top)
         else:
             analysis, notes = analyze_target(
-                target[0], options, device=device, what_if=supposed, measured=measure, progress=progress
+                target[0], options, device=device, what_if=supposed, measured=measure, trace=beside, progress=progress
             )
             if save is not None:
                 progress(f"saving {save}")

@@ -13,7 +13,7 @@ import numpy as np
 from rooflight.devices.spec import DeviceSpec, Roofs
 from rooflight.devices.what_if import AS_IT_IS, WhatIf
 from rooflight.front.device import Progress, find_device, find_what_if, log_progress
-from rooflight.front.sources import is_session, read_session
+from rooflight.front.sources import PLAIN, TraceOptions, is_session, read_session
 from rooflight.records.estimate import Estimate
 from rooflight.records.session import Session
 from rooflight.roofline.analysis import Analysis
@@ -104,10 +104,13 @@ def analyze_file(
     device: str | None = None,
     *,
     what_if: WhatIf = AS_IT_IS,
+    options: TraceOptions = PLAIN,
     progress: Progress = log_progress,
 ) -> Analysis:
-    """A saved session, analysed. Raises ValueError for a damaged file, an unknown device, and roofs it cannot have."""
-    session = read_session(path)
+    """A saved session or a trace, analysed. Raises ValueError for a damaged file, options that it does not take, an
+    unknown device, and roofs it cannot have.
+    """
+    session = read_session(path, options)
     spec = find_what_if(device, what_if, session=session, progress=progress)
     return analyze(session, spec, target=session.environment.get("target") or Path(path).name, progress=progress)
 

@@ -7,15 +7,42 @@ A source takes the path of a file and returns a Session. A package announces one
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Final
 
 from rooflight.extras import need
 from rooflight.records.archive import load
 from rooflight.records.session import Session
 from rooflight.traces.finding import is_trace
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceOptions:
+    """What is read beside a trace. ``capture``: the trace of the capture of the graphs that were replayed."""
+
+    capture: Path | None = None
+
+    @property
+    def given(self) -> list[str]:
+        """The options that were given, as they are typed."""
+        return [
+            f"--{option.name.replace('_', '-')}" for option in fields(self) if getattr(self, option.name) is not None
+        ]
+
+    def refuse(self, target: str) -> None:
+        """Raise ValueError if any is given with a target that is no trace."""
+        if self.given:
+            raise ValueError(
+                f"{', '.join(self.given)}: no effect on {target}: only a trace of torch's profiler takes such options"
+            )
+
+
 Source = Callable[[Path], Session]
+
+PLAIN: Final = TraceOptions()
+"""Nothing beside the trace."""
 
 ENTRY_POINT_GROUP = "rooflight.sources"
 
@@ -28,14 +55,17 @@ def is_session(path: str) -> bool:
     return file.is_file() and (file.suffix not in _TARGETS or is_trace(file))
 
 
-def read_session(path: str) -> Session:
-    """The session in a file. Raises ValueError for a damaged file, and FileNotFoundError where there is none."""
+def read_session(path: str, options: TraceOptions = PLAIN) -> Session:
+    """The session in a file. Raises ValueError for a damaged file, and for options where it is no trace, and
+    FileNotFoundError where there is none.
+    """
     file = Path(path)
     if is_trace(file):
         need("torch", "reading a trace")
         from rooflight.traces.session import read_trace
 
-        return read_trace(file)
+        return read_trace(file, options.capture)
+    options.refuse(path)
     source = _source_of(file.suffix) if file.is_file() else None
     if source is None:
         return load(file)

@@ -10,7 +10,7 @@ from rooflight.devices.spec import DeviceSpec
 from rooflight.devices.what_if import AS_IT_IS, WhatIf
 from rooflight.front.device import Progress, find_what_if, log_progress, place_of
 from rooflight.front.sessions import analyze, analyze_file
-from rooflight.front.sources import is_session
+from rooflight.front.sources import PLAIN, TraceOptions, is_session
 from rooflight.records.quantity import Quantity
 from rooflight.records.session import Session
 from rooflight.roofline.analysis import Analysis
@@ -62,6 +62,7 @@ def analyze_target(
     device: str | None = None,
     what_if: WhatIf = AS_IT_IS,
     measured: bool | None = None,
+    trace: TraceOptions = PLAIN,
     progress: Progress = log_progress,
 ) -> tuple[Analysis, list[str]]:
     """What ``rooflight analyze`` does up to the report: the analysis, and notes on options that had no effect.
@@ -75,7 +76,8 @@ def analyze_target(
             raise ValueError(
                 f"--{'' if measured else 'no-'}measure: no effect on {target}: a saved session cannot run again"
             )
-        return analyze_file(target, device, what_if=what_if, progress=progress), []
+        return analyze_file(target, device, what_if=what_if, options=trace, progress=progress), []
+    trace.refuse(target)
     from rooflight.workloads.targets import ProblemFile, UserFunction, find_target, require_libraries
 
     kind = find_target(target)

@@ -21,6 +21,14 @@ class Ownership:
     accounted: Int32
     before_trace: Flags
 
+    def without(self, chosen: Flags) -> Ownership:
+        """The same with the chosen work belonging to no op."""
+        return Ownership(
+            launched_by=np.where(chosen, np.int32(UNKNOWN), self.launched_by),
+            accounted=np.where(chosen, np.int32(UNKNOWN), self.accounted),
+            before_trace=self.before_trace,
+        )
+
 
 def owners(trace: Trace, nesting: Nesting, levels: Flags) -> Ownership:
     """Join work to ops by the calls that launched it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -62,8 +63,7 @@ class Places:
             direction = Direction.OPTIMIZER
         else:
             direction = Direction.FORWARD
-        phase = next((name for name in chain if not name.startswith(_NOT_PHASES)), "")
-        return Place(module=module, phase=phase, direction=direction)
+        return Place(module=module, phase=phase_of(chain), direction=direction)
 
     def _forward(self, op: int) -> int:
         """The op of the forward pass whose backward this op is part of."""
@@ -84,6 +84,11 @@ class Places:
             names = [name.removeprefix(MODULE) for name in self._modules.names_around(op)]
             self._entries[innermost] = ModuleEntry(".".join(reversed(names)), _NUMBERED.sub("", names[0]))
         return self._entries[innermost]
+
+
+def phase_of(names: Iterable[str]) -> str:
+    """The innermost phase among annotations, the innermost first; empty if none is one."""
+    return next((name for name in names if not name.startswith(_NOT_PHASES)), "")
 
 
 def steps(trace: Trace) -> list[tuple[int, int]]:

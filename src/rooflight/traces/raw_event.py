@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 NOTHING = msgspec.Raw(b"")
@@ -13,6 +15,7 @@ class RawArgs(msgspec.Struct, frozen=True, gc=False):
     external_id: int | None = msgspec.field(default=None, name="External id")
     old_external_id: int | None = msgspec.field(default=None, name="external id")
     correlation: int | None = None
+    kernel: Any = None  # ROCm's calls have the name of the kernel that they launch
     device: int | None = None
     stream: int | None = None
     sequence_number: int | None = msgspec.field(default=None, name="Sequence number")

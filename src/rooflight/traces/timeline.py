@@ -18,8 +18,10 @@ _COLLECTIVE: Final = re.compile(
 """Kernels of collectives: those of NCCL, RCCL and MSCCL, and all-reduces of vLLM, SGLang and symmetric memory."""
 
 
-def timeline_of(trace: Trace, owned: Ownership, has_shapes: Flags) -> Timeline | None:
-    """The timeline of a trace, None where no device did anything. ``has_shapes[i]``: those of op i are known."""
+def timeline_of(trace: Trace, owned: Ownership, has_shapes: Flags, replayed: Flags | None = None) -> Timeline | None:
+    """The timeline of a trace, None where no device did anything. ``has_shapes[i]``: those of op i are known;
+    ``replayed[i]``: work i belongs to an op in the trace of a capture.
+    """
     work = trace.work
     if not len(work):
         return None
@@ -30,8 +32,8 @@ def timeline_of(trace: Trace, owned: Ownership, has_shapes: Flags) -> Timeline |
     compute_ns, kernels_ns = _union(trace, ~moved & ~communication), _union(trace, ~moved)
     busy_ns = _union(trace, np.ones(len(work), dtype=np.bool_))
     durations = work.stop - work.start
-    unowned = owned.accounted == UNKNOWN
-    shapeless = ~unowned
+    shapeless = owned.accounted != UNKNOWN
+    unowned = ~shapeless & ~replayed if replayed is not None else ~shapeless
     shapeless[shapeless] = ~has_shapes[owned.accounted[shapeless]]
     return Timeline(
         wall_s=(end - begin) * 1e-9,

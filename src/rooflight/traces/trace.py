@@ -112,9 +112,12 @@ class Ranges(Spans):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCalls(Spans):
-    """Calls of the device's runtime or driver; work on the device has the correlation of the call that launched it."""
+    """Calls of the device's runtime or driver; work on the device has the correlation of the call that launched it.
+    ``kernel`` is a number in ``Trace.names``: that of the kernel launched, which ROCm notes, else ``UNKNOWN``.
+    """
 
     correlation: Int64
+    kernel: Int32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +203,7 @@ class TraceReader:
         self._arguments, self._collectives = _Table(), _Table()
         self._arguments.number(HostArgs())
         self._ops = _Columns(["external_id", "args", "sequence", "forward_thread", "collective"])
-        self._calls = _Columns(["correlation"])
+        self._calls = _Columns(["correlation", "kernel"])
         self._ranges = _Columns(["args"])
         self._work = _Columns(["correlation", "external_id", "kind", "device", "size"])
         self._left_out: Counter[str] = Counter()
@@ -227,7 +230,8 @@ class TraceReader:
                 self._add_work(event, kind, start, stop)
             elif category in _CALLS:
                 thread = self._threads.number((event.pid, _thread(event.tid)))
-                self._calls.add(start, stop, thread, self._names.number(name), _known(args.correlation))
+                kernel = self._names.number(args.kernel) if isinstance(args.kernel, str) else UNKNOWN
+                self._calls.add(start, stop, thread, self._names.number(name), _known(args.correlation), kernel)
             elif category in _ANNOTATIONS:
                 thread = self._threads.number((event.pid, _thread(event.tid)))
                 self._ranges.add(start, stop, thread, self._names.number(name), self._noted(args))
@@ -288,7 +292,7 @@ class TraceReader:
             arguments=tuple(self._arguments.numbers),
             collectives=tuple(self._collectives.numbers),
             ops=HostOps(**self._ops.arrays(args=np.int32, collective=np.int32)),
-            calls=HostCalls(**self._calls.arrays()),
+            calls=HostCalls(**self._calls.arrays(kernel=np.int32)),
             ranges=Ranges(**self._ranges.arrays(args=np.int32)),
             work=Work(**self._work.arrays(kind=np.int8, device=np.int32)),
             events=self._events,
