@@ -90,7 +90,7 @@ def predicted(analysis: Analysis, predictor: Predictor) -> Analysis:
     estimates: list[Estimate | None] = [None] * len(session.signatures)
     by_precision: dict[str, list[int]] = {}
     for number in counted:
-        by_precision.setdefault(analysis.float32.precision_of(session.signatures[number].name), []).append(number)
+        by_precision.setdefault(analysis.float32.precision_of(session.signatures[number]), []).append(number)
     for precision, numbers in by_precision.items():
         works = [(session.signatures[number],) for number in numbers]
         found = predictor.predict_many(works, _as_it_ran(analysis.device, precision))

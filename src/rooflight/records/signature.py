@@ -23,6 +23,9 @@ ALGORITHM: Final = "algorithm"
 """Attribute of convolutions that a trace shows to have been computed in another way than by their definition:
 "winograd" or "fft", which do fewer multiplications."""
 
+COMPUTED_IN: Final = "computed_in"
+"""Attribute of ops of which a trace shows at which precision their float32 products ran: "tfloat32" or "float32"."""
+
 AttributeValue = int | bool | str | None | tuple[int, ...] | tuple[bool, ...]
 
 

@@ -18,6 +18,7 @@ from rooflight.records.record import Direction, outside_modules, phase_name
 from rooflight.records.report import Report
 from rooflight.records.session import Float64, Int64, Session
 from rooflight.records.showing import Shown
+from rooflight.records.signature import OpSignature
 from rooflight.records.visible import visible
 from rooflight.roofline.bound import Limiter, bound_of
 from rooflight.roofline.communication import Communication, communication_of
@@ -53,7 +54,7 @@ class Analysis(Shown):
         self.float32 = float32_rules(session.environment, device)
         self._costs = tuple(cost_of(op) for op in session.signatures)
         self._bounds = tuple(
-            None if isinstance(cost, Uncosted) else bound_of(cost, device, self.float32.precision_of(op.name))
+            None if isinstance(cost, Uncosted) else bound_of(cost, device, self.float32.precision_of(op))
             for op, cost in zip(session.signatures, self._costs, strict=True)
         )
         self._estimates = (
@@ -91,9 +92,9 @@ class Analysis(Shown):
         """Whether there are estimates, so that times are predicted."""
         return self._estimates is not None
 
-    def matrix_precision(self, op_name: str, dtype: str) -> str:
+    def matrix_precision(self, op: OpSignature, dtype: str) -> str:
         """The precision at whose peak an op's products of ``dtype`` are bounded; the dtype where none is known."""
-        return self.device.computed_as(self.float32.matrix_precision(op_name, dtype))
+        return self.device.computed_as(self.float32.matrix_precision(op, dtype))
 
     @cached_property
     def totals(self) -> Totals:

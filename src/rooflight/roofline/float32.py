@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from rooflight.costs.registry import traits_of
@@ -11,6 +11,7 @@ from rooflight.costs.traits import Float32Kind
 from rooflight.devices.spec import THREE_TF32, DeviceSpec
 from rooflight.records.dtypes import precision_of
 from rooflight.records.float32 import PRECISIONS, fact_name, setting_of
+from rooflight.records.signature import COMPUTED_IN, OpSignature
 
 _CUDA: Final = {Float32Kind.MATMUL: "cuda.matmul", Float32Kind.CONV: "cudnn.conv", Float32Kind.RNN: "cudnn.rnn"}
 _ONEDNN: Final = {Float32Kind.MATMUL: "mkldnn.matmul", Float32Kind.CONV: "mkldnn.conv", Float32Kind.RNN: "mkldnn.rnn"}
@@ -26,23 +27,34 @@ class Float32Rule:
 
 @dataclass(frozen=True, slots=True)
 class Float32Rules:
-    """The rule of each kind of op, on one device under one session's settings."""
+    """The rule of each kind of op, on one device under one session's settings. An op of which a trace shows what ran is
+    bounded at that instead. ``has_tf32``: the device lists a TF32 peak; ``merged``: a compiler made attention of
+    products, whose own kernels tell no more of it than that TF32 is allowed.
+    """
 
     by_kind: Mapping[Float32Kind, Float32Rule]
+    has_tf32: bool
+    merged: bool = False
 
-    def precision_of(self, op_name: str) -> str:
+    def precision_of(self, op: OpSignature) -> str:
         """The precision at which an op's float32 products are bounded."""
-        return self.by_kind[traits_of(op_name).float32].precision
+        ran = op.attribute(COMPUTED_IN)
+        if ran == "tfloat32" and self.has_tf32:
+            return "tfloat32"
+        if ran is not None and not self.merged:
+            return "float32"
+        return self.by_kind[traits_of(op.name).float32].precision
 
-    def matrix_precision(self, op_name: str, dtype: str) -> str:
+    def matrix_precision(self, op: OpSignature, dtype: str) -> str:
         """The precision at which an op's products of ``dtype`` are bounded; the dtype itself where none is known."""
         precision = precision_of(dtype) or dtype
-        return self.precision_of(op_name) if precision == "float32" else precision
+        return self.precision_of(op) if precision == "float32" else precision
 
     @property
     def as_attention(self) -> Float32Rules:
         """The same where a compiler makes attention of products."""
-        return Float32Rules({**self.by_kind, Float32Kind.MATMUL: self.by_kind[Float32Kind.ATTENTION]})
+        by_kind = {**self.by_kind, Float32Kind.MATMUL: self.by_kind[Float32Kind.ATTENTION]}
+        return replace(self, by_kind=by_kind, merged=True)
 
 
 def float32_rules(environment: Mapping[str, str], device: DeviceSpec) -> Float32Rules:
@@ -54,7 +66,10 @@ def float32_rules(environment: Mapping[str, str], device: DeviceSpec) -> Float32
     setting of products, MIOpen computes in float32. Google: XLA makes a float32 product in one bfloat16 pass
     (``jax_default_matmul_precision``). CPUs: oneDNN's settings. A precision without a peak on the device is not used.
     """
-    return Float32Rules({kind: _rule(kind, environment, device) for kind in Float32Kind})
+    return Float32Rules(
+        {kind: _rule(kind, environment, device) for kind in Float32Kind},
+        has_tf32=device.matrix_peak("tfloat32") is not None,
+    )
 
 
 def _rule(kind: Float32Kind, environment: Mapping[str, str], device: DeviceSpec) -> Float32Rule:

@@ -12,6 +12,7 @@ from rooflight.devices.spec import DeviceSpec, MemoryLevel
 from rooflight.records.dtypes import precision_of
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.report import Cell, Report
+from rooflight.records.signature import COMPUTED_IN, OpSignature
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.bound import Limiter
 from rooflight.roofline.measured_report import measured_facts, measured_notes
@@ -252,26 +253,32 @@ def _source(device: DeviceSpec) -> str:
 
 def _matrix_formats(analysis: Analysis) -> list[str]:
     """The formats of which matrix peaks bound the run."""
-    return sorted({analysis.matrix_precision(name, dtype) for name, dtype in _products(analysis)})
+    return sorted({analysis.matrix_precision(op, dtype) for op, dtype in _products(analysis)})
 
 
-def _products(analysis: Analysis) -> set[tuple[str, str]]:
-    """Names of ops that compute matrix products, each with the dtype of those."""
-    return {
-        (operation.signature.name, operation.cost.matrix_dtype)
+def _products(analysis: Analysis) -> list[tuple[OpSignature, str]]:
+    """Ops that compute matrix products, each with the dtype of those."""
+    return [
+        (operation.signature, operation.cost.matrix_dtype)
         for operation in analysis.operations
         if not isinstance(operation.cost, Uncosted) and operation.cost.matrix_flops and operation.cost.matrix_dtype
-    }
+    ]
 
 
 def _float32_text(analysis: Analysis) -> str:
     """At which precision each kind of float32 product is bounded, and why."""
-    kinds = {traits_of(name).float32 for name, dtype in _products(analysis) if precision_of(dtype) == "float32"}
-    rules = [(kind.value, analysis.float32.by_kind[kind]) for kind in Float32Kind if kind in kinds]
-    supposed = [(words, analysis.device.computed_as(rule.precision), rule) for words, rule in rules]
+    rules, device = analysis.float32, analysis.device
+    found: dict[tuple[Float32Kind, str, str], None] = {}
+    for op, dtype in _products(analysis):
+        if precision_of(dtype) == "float32":
+            kind, precision = traits_of(op.name).float32, rules.precision_of(op)
+            reason = "the kernels in the trace" if op.attribute(COMPUTED_IN) else rules.by_kind[kind].reason
+            used = device.computed_as(precision)
+            found[kind, used, reason if used == precision else "what if"] = None
+    order = list(Float32Kind)
     return ", ".join(
-        f"{words} at the {used} peak ({rule.reason if used == rule.precision else 'what if'})"
-        for words, used, rule in supposed
+        f"{kind.value} at the {used} peak ({reason})"
+        for kind, used, reason in sorted(found, key=lambda each: (order.index(each[0]), *each[1:]))
     )
 
 

@@ -96,13 +96,13 @@ def _peaks(analysis: Analysis) -> dict[str, float]:
     """The peaks of what the ops compute with."""
     device = analysis.device
     costs = [
-        (operation.signature.name, operation.cost)
+        (operation.signature, operation.cost)
         for operation in analysis.operations
         if not isinstance(operation.cost, Uncosted)
     ]
     names = {
-        analysis.matrix_precision(name, cost.matrix_dtype)
-        for name, cost in costs
+        analysis.matrix_precision(op, cost.matrix_dtype)
+        for op, cost in costs
         if cost.matrix_flops and cost.matrix_dtype
     }
     peaks = {f"{name} matrix": device.matrix_peak(name) for name in sorted(names)}

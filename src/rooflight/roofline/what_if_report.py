@@ -60,7 +60,7 @@ def _lowered(analysis: Analysis) -> list[str]:
         cost = operation.cost
         if isinstance(cost, Uncosted) or not cost.matrix_flops or not cost.matrix_dtype:
             continue
-        own = analysis.float32.matrix_precision(operation.signature.name, cost.matrix_dtype)
+        own = analysis.float32.matrix_precision(operation.signature, cost.matrix_dtype)
         if analysis.device.computed_as(own) != own:
             found.add(precision_of(cost.matrix_dtype) or cost.matrix_dtype)
     return sorted(found)

@@ -137,10 +137,10 @@ def computes_in_tf32(session: Session, device: DeviceSpec | None) -> bool:
     if device is None:
         return False
     rules = float32_rules(session.environment, device)
-    costs = ((op.name, cost_of(op)) for op in session.signatures)
+    costs = ((op, cost_of(op)) for op in session.signatures)
     return any(
-        rules.matrix_precision(name, cost.matrix_dtype) == "tfloat32"
-        for name, cost in costs
+        rules.matrix_precision(op, cost.matrix_dtype) == "tfloat32"
+        for op, cost in costs
         if not isinstance(cost, Uncosted) and cost.matrix_flops and cost.matrix_dtype == "float32"
     )
 

@@ -25,6 +25,7 @@ from rooflight.traces.collectives import (
 from rooflight.traces.nesting import Nesting
 from rooflight.traces.noted import CannotRebuild, Described, described
 from rooflight.traces.ownership import Ownership
+from rooflight.traces.precision import FLOAT32, precisions_of
 from rooflight.traces.scalar_types import DTYPES
 from rooflight.traces.trace import COLLECTIVE, UNKNOWN, HostArgs, Trace, WorkKind
 
@@ -66,7 +67,8 @@ _LOOKED_AHEAD: Final = 12
 class Clues:
     """What is known of a call besides its own event. ``dtypes``: those that tensors in its lists can have by the names
     of its kernels, empty if those tell nothing. ``result_dtype``: that of its result, by the same. ``result``: its
-    shape. ``algorithm``: "winograd" or "fft" if the kernels of a convolution are such. ``parts``: the ops and the
+    shape. ``algorithm``: "winograd" or "fft" if the kernels of a convolution are such. ``computed_in``: the precision
+    at which its kernels multiplied float32 numbers, empty where they did not or do not tell. ``parts``: the ops and the
     kernels inside it. ``collective``: its signature, if it is one.
     """
 
@@ -74,6 +76,7 @@ class Clues:
     result_dtype: str = ""
     result: Shape | None = None
     algorithm: str = ""
+    computed_in: str = ""
     parts: frozenset[str] = field(default_factory=frozenset)
     collective: OpSignature | None = None
 
@@ -89,6 +92,7 @@ def find_clues(trace: Trace, nesting: Nesting, owned: Ownership, ops: Iterable[i
     names = [trace.names[trace.ops.name[op]] for op in chosen]
     dtypes = _kernel_dtypes(trace, owned)
     kernels, algorithms = _kernels(trace, owned), _algorithms(trace, owned)
+    precisions = precisions_of(trace, owned)
     collectives = _Collectives(trace, nesting)
     convolutions = _Convolutions(trace)
     inside = _parts(trace, nesting, owned)
@@ -99,12 +103,18 @@ def find_clues(trace: Trace, nesting: Nesting, owned: Ownership, ops: Iterable[i
             result_dtype=_result_dtype(trace, op, name, kernels.get(op, frozenset())),
             result=convolutions.result(op) if name in _CONVOLUTIONS else None,
             algorithm=algorithms.get(op, ""),
+            computed_in=precisions[op] if op in precisions and _takes_float32(trace, op) else "",
             parts=frozenset(inside.get(op, ())),
             collective=collectives.signature(op),
         )
         if clues != NOTHING:
             found[op] = clues
     return found
+
+
+def _takes_float32(trace: Trace, op: int) -> bool:
+    noted = noted_of(trace, op)
+    return noted is not None and any(tensor.dtype == FLOAT32 for tensor in noted.tensors)
 
 
 def noted_of(trace: Trace, op: int) -> Described | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -21,13 +20,11 @@ from rooflight.traces.clues import NOTHING, Clues, find_clues
 from rooflight.traces.nesting import nested
 from rooflight.traces.ownership import Ownership, accounted_ops, owners
 from rooflight.traces.places import Place, Places, phase_of
+from rooflight.traces.precision import multiplies_by_tf32, precisions_of
 from rooflight.traces.replays import Replays, join_replays, work_by_replay
 from rooflight.traces.signatures import Call, find_signatures, is_level
 from rooflight.traces.timeline import timeline_of, window
 from rooflight.traces.trace import COLLECTIVE, UNKNOWN, Trace, load_trace
-
-_TF32: Final = re.compile(r"tf32|s1688(?!6)", re.IGNORECASE)
-"""Kernels of NVIDIA that multiply float32 numbers on tensor cores: "s1688" is the shape of a TF32 product."""
 
 
 def read_trace(
@@ -167,7 +164,8 @@ def _environment(trace: Trace, owned: Ownership) -> dict[str, str]:
 
 def _float32_setting(trace: Trace, owned: Ownership) -> dict[str, str]:
     """The precision of float32 products, where a kernel tells it."""
-    return {fact_name("cuda.matmul"): "tf32"} if _multiplies_by_tf32(trace, owned) else {}
+    allowed = multiplies_by_tf32(trace, precisions_of(trace, owned))
+    return {fact_name("cuda.matmul"): "tf32"} if allowed else {}
 
 
 def _gpu(properties: Any, used: set[int]) -> str | None:
@@ -178,21 +176,6 @@ def _gpu(properties: Any, used: set[int]) -> str | None:
     mine = [each for each in listed if each.get("id") in used] or listed
     names = {each["name"] for each in mine}
     return names.pop() if len(names) == 1 else None
-
-
-def _multiplies_by_tf32(trace: Trace, owned: Ownership) -> bool:
-    """Whether a product of matrices ran on a TF32 kernel; convolutions may use TF32 anyway."""
-    products = {index for index, name in enumerate(trace.names) if name in _PRODUCTS}
-    names = trace.ops.name
-    return any(
-        op != UNKNOWN and int(names[op]) in products and _TF32.search(trace.names[kernel])
-        for op, kernel in set(zip(owned.accounted.tolist(), trace.work.name.tolist(), strict=True))
-    )
-
-
-_PRODUCTS: Final = frozenset(
-    f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "_addmm_activation", "addbmm")
-)
 
 
 def _notes(trace: Trace) -> list[str]:

@@ -14,7 +14,7 @@ import torch
 from rooflight.capture.kernels import COMPOSITES
 from rooflight.capture.phases import phase
 from rooflight.capture.recorder import record
-from rooflight.records.signature import ALGORITHM, INCOMPLETE, AttributeValue, OpSignature
+from rooflight.records.signature import ALGORITHM, COMPUTED_IN, INCOMPLETE, AttributeValue, OpSignature
 from rooflight.records.tensor import TensorSpec
 from rooflight.traces.clues import NOTHING, Clues
 from rooflight.traces.host_calls import arguments_of, contiguous_strides, overload_of, overloads_of
@@ -79,8 +79,10 @@ def find_signatures(calls: Iterable[Call]) -> dict[Call, OpSignature]:
         signatures = ran[number]
         if not each.problem and len(signatures) == 1:
             (op,) = signatures
-            told_too = ((ALGORITHM, call.clues.algorithm),) if call.clues.algorithm else ()
-            found[call] = replace(op, attributes=(*op.attributes, *told_too)) if told_too else op
+            how = ((ALGORITHM, call.clues.algorithm), (COMPUTED_IN, call.clues.computed_in))
+            if told_too := tuple((key, value) for key, value in how if value):
+                op = replace(op, attributes=(*op.attributes, *told_too))
+            found[call] = op
             continue
         op = OpSignature(name=_op_name(call.name))
         if each.noted is not None:

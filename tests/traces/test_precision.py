@@ -1,0 +1,100 @@
+"""At which precision float32 products of a trace ran."""
+
+import pytest
+from kineto_traces import kernel, launch, op, write
+
+import rooflight as rl
+from rooflight.records.signature import COMPUTED_IN
+from rooflight.traces.precision import precision_of_kernel
+
+MM = {"dims": [[256, 512], [512, 1024]], "types": ["float", "float"]}
+FLOPS = 2 * 256 * 512 * 1024
+TF32, SGEMM = "cutlass_80_tensorop_s1688gemm_64x64", "ampere_sgemm_32x128_tn"
+A100 = "NVIDIA A100-SXM4-80GB"
+
+
+@pytest.mark.parametrize(
+    ("kernel_name", "precision"),
+    [
+        ("void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x128_32x3_tn_align1>", "tfloat32"),
+        ("sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x16", "tfloat32"),
+        ("sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize64x64x32_warpgroupsize1x1x1", "tfloat32"),
+        ("nvjet_sm90_sss_128x64_64x3_2x1_v_bz_TNN", "tfloat32"),
+        ("Cijk_Alik_Bljk_S_MX_B_Bias_HA_S_SAV_UserArgs_MT128x160x64_MI16x16x1", "tfloat32"),
+        ("ampere_sgemm_32x128_tn", "float32"),
+        ("void cutlass::Kernel2<cutlass_80_simt_sgemm_128x32_8x5_nn_align1>", "float32"),
+        ("volta_scudnn_128x64_relu_interior_nn_v1", "float32"),
+        ("Cijk_Ailk_Bljk_S_B_Bias_HA_S_SAV_UserArgs_MT16x16x128_MI16x16x1", "float32"),
+        ("ampere_fp16_s16816gemm_fp16_128x128", ""),
+        ("Cijk_Alik_Bljk_BBS_BH_Bias_HAS_SAV_UserArgs", ""),
+        ("void splitKreduce_kernel<float, float, float, float>", ""),
+    ],
+)
+def test_names_of_kernels_tell_the_precision(kernel_name, precision):
+    assert precision_of_kernel(kernel_name) == precision
+
+
+def two_products(path, first, second, gpu=A100, name="aten::mm"):
+    """Two products of equal shapes, the second 100 µs after the first, by these kernels."""
+    events = [op(name, 0, 10, **MM), launch(2, 5), kernel(3, 9, 5, name=first)]
+    events += [op(name, 100, 110, **MM), launch(102, 6), kernel(103, 109, 6, name=second)]
+    return rl.read_trace(write(path / "trace.json", events, gpu=gpu))
+
+
+def test_each_product_is_bounded_at_the_precision_of_its_own_kernel(tmp_path):
+    analysis = rl.analyze(two_products(tmp_path, TF32, SGEMM))
+    assert [op.attribute(COMPUTED_IN) for op in analysis.session.signatures] == ["tfloat32", "float32"]
+    # A100: 156 TFLOP/s in TF32, 19.5 in float32
+    seconds = sorted(operation.bound.compute_s for operation in analysis.operations)
+    assert seconds == pytest.approx([FLOPS / 156e12, FLOPS / 19.5e12])
+    # all at once, the matrix unit has both to do
+    assert analysis.program.program_bound_s == pytest.approx(FLOPS / 156e12 + FLOPS / 19.5e12)
+    notes = " ".join(analysis.report().notes)
+    assert "matrix products at the float32 peak (the kernels in the trace)" in notes
+    assert "matrix products at the tfloat32 peak (the kernels in the trace)" in notes
+
+
+def test_a_product_whose_kernel_does_not_tell_may_use_tf32_where_another_did(tmp_path):
+    session = two_products(tmp_path, TF32, "my_own_product")
+    assert session.environment["torch.backends.cuda.matmul.fp32_precision"] == "tf32"
+    bounds = {operation.bound.compute_s for operation in rl.analyze(session).operations}
+    assert bounds == {FLOPS / 156e12}
+    without = two_products(tmp_path, SGEMM, "my_own_product")
+    assert "torch.backends.cuda.matmul.fp32_precision" not in without.environment
+
+
+def test_on_a_device_without_tf32_such_products_are_bounded_in_float32(tmp_path):
+    session = two_products(tmp_path, TF32, SGEMM)
+    analysis = rl.analyze(session, "V100-SXM2-32GB")  # 15.7 TFLOP/s
+    assert {operation.bound.compute_s for operation in analysis.operations} == {FLOPS / 15.7e12}
+
+
+def test_a_convolution_by_a_float32_kernel_is_bounded_in_float32(tmp_path):
+    x, weight = [8, 64, 32, 32], [64, 64, 3, 3]
+    settings = {"Concrete_Inputs": ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1", "False", "False"]}
+    types = ["float", "float", "", "ScalarList", "ScalarList", "ScalarList", "Scalar", "ScalarList", *["Scalar"] * 4]
+
+    def bound_with(name):
+        inputs = {"dims": [x, weight, *[[]] * 10], "types": types, **settings}
+        inputs["Concrete_Inputs"] = [*settings["Concrete_Inputs"], "True"]
+        events = [op("aten::_convolution", 0, 10, **inputs), launch(2, 5), kernel(3, 9, 5, name=name)]
+        (operation,) = rl.analyze(rl.read_trace(write(tmp_path / "trace.json", events, gpu=A100))).operations
+        return operation.bound.compute_s
+
+    flops = 2 * 8 * 64 * 32 * 32 * 64 * 9
+    assert bound_with("sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32") == pytest.approx(flops / 156e12)
+    assert bound_with("implicit_convolve_sgemm<float, float, 128>") == pytest.approx(flops / 19.5e12)
+    assert bound_with("cudnn_kernel_of_unknown_kind") == pytest.approx(flops / 156e12)  # cuDNN may by default
+
+
+def test_attention_in_float32_keeps_its_rule(tmp_path):
+    q = [2, 8, 128, 64]
+    inputs = {
+        "dims": [q, q, q, [], [], [], [], []],
+        "types": [*["float"] * 3, "", "Scalar", "Scalar", "Scalar", ""],
+        "Concrete_Inputs": ["", "", "", "", "False", "0.", "False", ""],
+    }
+    name = "aten::_scaled_dot_product_efficient_attention"
+    events = [op(name, 0, 10, **inputs), launch(2, 5), kernel(3, 9, 5, name="fmha_cutlassF_f32_simt_gemv")]
+    (signature,) = rl.read_trace(write(tmp_path / "trace.json", events, gpu=A100)).signatures
+    assert signature.attribute(COMPUTED_IN) is None
