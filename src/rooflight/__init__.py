@@ -25,12 +25,14 @@ if TYPE_CHECKING:
     from rooflight.front.device import current_device as current_device
     from rooflight.front.device import find_device as find_device
     from rooflight.front.sessions import analyze as analyze
+    from rooflight.prediction.host_fit import fit_host as fit_host
     from rooflight.prediction.predictor import Predictor as Predictor
     from rooflight.records.archive import load as load
     from rooflight.records.report import Report
     from rooflight.records.session import Session as Session
     from rooflight.records.signature import OpSignature as OpSignature
     from rooflight.roofline.analysis import Analysis as Analysis
+    from rooflight.roofline.host import Host as Host
     from rooflight.traces.session import read_trace as read_trace
     from rooflight.tracking import FunctionalPatcher as FunctionalPatcher
     from rooflight.tracking import LayerSOLHooks as LayerSOLHooks
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Analysis": "rooflight.roofline.analysis",
+    "Host": "rooflight.roofline.host",
     "OpCost": "rooflight.costs.cost",
     "OpSignature": "rooflight.records.signature",
     "Predictor": "rooflight.prediction.predictor",
@@ -55,6 +58,7 @@ _HOMES = {
     "calibrate": "rooflight.front.device",
     "current_device": "rooflight.front.device",
     "find_device": "rooflight.front.device",
+    "fit_host": "rooflight.prediction.host_fit",
     "formula": "rooflight.costs.registry",
     "load": "rooflight.records.archive",
     "measure": "rooflight.capture.measure",

@@ -36,7 +36,28 @@ def test_a_saved_session_is_predicted_from_models(run, session, models):
     assert code == 0, err
     for part in ("predicted", "predicted efficiency", "Top operations by predicted time", "regressed", "typical"):
         assert part in out
-    assert "They are predicted to take" in " ".join(out.split())
+    assert "The step is predicted to take" in " ".join(out.split())
+
+
+def test_the_wall_time_is_that_of_the_host_named(run, session, models):
+    predicted = ("analyze", session, *DEVICE, "--models", models, "--json", "-")
+    walls = {}
+    for option in ((), ("--host", "1e-3"), ("--graph",)):
+        code, out, err = run(*predicted, *option)
+        assert code == 0, err
+        data = json.loads(out)
+        walls[option] = data["totals"]["predicted_wall_s"]
+        assert data["prediction"]["predicted_wall_s"] == walls[option]
+        assert data["totals"]["predicted_s"] < walls[option]
+    # 1.2 before the first op, 2.1 for the product, 1 for the sum, 1 ms each; then the sum on the device
+    assert walls["--host", "1e-3"] == pytest.approx(4.3e-3, rel=0.01)
+    assert walls["--graph",] < walls[()] < walls["--host", "1e-3"]
+    code, _, err = run(*predicted, "--graph", "--host", "1e-6")
+    assert code == 2
+    assert "--graph: its host launches once" in err
+    code, _, err = run(*predicted, "--host", "-1")
+    assert code == 2
+    assert "at least 0" in err
 
 
 def test_naming_models_is_asking_for_predictions(run, session, models, tmp_path):
@@ -146,4 +167,4 @@ def test_prediction_needs_no_torch(session, models):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "They are predicted" in " ".join(done.stdout.split())
+    assert "The step is predicted" in " ".join(done.stdout.split())

@@ -9,6 +9,7 @@ import pytest
 from builders import op, spec
 from gemm_table import A100, SLOWDOWN, fit_models, gemm
 from sessions import Call, session_of
+from tracked import CPU
 
 import rooflight as rl
 from rooflight.devices import get
@@ -168,3 +169,20 @@ def test_predicted_and_measured_stand_side_by_side_on_this_machine():
     assert whole.measured_s > 0
     assert whole.error == pytest.approx(whole.timed_s / whole.measured_s - 1)
     assert -1 < whole.error < 0  # an A100's roofs are higher
+
+
+def test_the_host_is_seconds_per_launch_or_a_fitted_one(predictor):
+    session = session_of([Call(op=ADD), Call(op=VIEW)])
+    walls = [
+        rl.analyze(session, A100, predictor=predictor, host=host).totals.predicted_wall
+        for host in (1e-3, rl.Host.of(1e-3), rl.Host.of_graph(), None)
+    ]
+    assert walls[0].time_s == walls[1].time_s == pytest.approx(1e-3 * (1.2 + 1 + 0.34), rel=0.01)
+    assert walls[2].time_s < walls[3].time_s < walls[0].time_s
+    assert "typical" in walls[3].host.source
+    with pytest.raises(ValueError, match="at least 0"):
+        rl.analyze(session, A100, predictor=predictor, host=-1.0)
+    with pytest.raises(ValueError, match="only predictions"):
+        rl.analyze(session, A100, host=1e-6)
+    with pytest.raises(ValueError, match="leave it out"):
+        predicted(rl.analyze(session, CPU), predictor, 1e-6)

@@ -245,15 +245,20 @@ def three_kinds() -> Analysis:
 def test_the_report_says_how_long_how_sure_and_why():
     text = text_of(three_kinds())
     # down: sqrt(1^2 + (1 + 0.5)^2) = 1.80, up: sqrt(2^2 + (1 + 1)^2) = 2.83
-    assert "predicted 10.0 ms (90 %: 8.20 ms to 12.8 ms), the ops one after the other" in text
+    assert "predicted device time 10.0 ms (90 %: 8.20 ms to 12.8 ms), the ops one after the other, as if rep" in text
+    assert "predicted wall time 10.0 ms" in text
+    assert "a host that takes 9.00 µs per launch (typical" in text
     assert "60.0% on measurements of such ops" in text
     assert "30.0% on measurements of other ops, sizes or devices" in text
     assert "10.0% on no measurements" in text
     assert "10.0% of the predicted time is of ops without a model (bmm)" in text
     assert "30.0% of the predicted time is of ops outside of what models learned from" in text
-    assert "They are predicted to take 10.0 ms (90 %: 8.20 ms to 12.8 ms)." in text
+    assert "The step is predicted to take 10.0 ms (90 %: 8.2" in text
+    assert (
+        "the device takes longest. The device alone, as if replayed from a graph, is predicted to take 10.0 ms." in text
+    )
     assert "Top operations by predicted time" in text
-    assert "without overhead between them" in text
+    assert "on the device, as if replayed from a graph" in text
     report = report_of(three_kinds())
     phases = report.table("by_phase")
     shown = dict(zip(phases.values("phase"), phases.values("predicted"), strict=True))
@@ -293,7 +298,7 @@ def test_json_and_markdown_have_the_same_figures():
         "aten::bmm": ("typical", True),
     }
     markdown = render_markdown(report_of(analysis))
-    assert "- **predicted**: 10.0 ms (90 %: 8.20 ms to 12.8 ms)" in markdown
+    assert "- **predicted device time**: 10.0 ms (90 %: 8.20 ms to 12.8 ms)" in markdown
     assert "| predicted |" in markdown
 
 

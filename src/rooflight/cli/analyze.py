@@ -16,6 +16,7 @@ from rooflight.cli.what_if_options import Clock, Precision, what_if
 
 if TYPE_CHECKING:
     from rooflight.prediction.predictor import Predictor
+    from rooflight.roofline.host import Host
 
 
 def analyze(
@@ -72,6 +73,15 @@ def analyze(
         Path | None,
         typer.Option(metavar="TRACE", help="Of a trace: that of the capture of the graphs that were replayed."),
     ] = None,
+    host: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS", help="Predict, with a host that takes so long per launch (6e-6 to 17e-6 were measured)."
+        ),
+    ] = None,
+    graph: Annotated[
+        bool, typer.Option("--graph", help="Predict the step as replayed from a CUDA graph: the host launches once.")
+    ] = False,
     top: Annotated[int, typer.Option(metavar="N", help="Rows of the long tables.")] = 10,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Save the session to this file.")] = None,
     json: JsonFile = None,
@@ -89,7 +99,8 @@ def analyze(
     Several saved sessions are the ranks of one run: the report names the slowest and by how much they differ.
 
     --predict adds the predicted time of the step, with an interval, beside its bound: learned from measurements of
-    such operations, never below the bound.
+    such operations, never below the bound. It is given twice: the device's time alone, and the wall time with a host
+    that issues one op after the other, --host SECONDS per launch; --graph has it replayed from a CUDA graph.
 
     TARGET can also be a trace that torch.profiler exported (trace.json.gz). If graphs were replayed in it, --capture
     takes the trace of their capture: kernels of a replay then belong to the ops that were captured.
@@ -104,6 +115,7 @@ def analyze(
       rooflight analyze path/to/problem.py --device B200-SXM
       rooflight analyze run.session --device B200-SXM --json -
       rooflight analyze gpt2 --mode train --device A100-SXM4-80GB --predict
+      rooflight analyze gpt2 --mode decode --device H100-SXM5-80GB --predict --host 6e-6
       rooflight analyze run.session --device H100-SXM5-80GB --precision fp8
       rooflight analyze decode.json.gz --capture capture.json.gz
       rooflight analyze rank0.session rank1.session
@@ -126,7 +138,8 @@ def analyze(
     if len(target) > 1:
         beside.refuse("several targets")
     supposed = what_if(precision, clock)
-    predictor = _predictor(models) if predict or models is not None else None
+    issuing = _host(host, graph=graph)
+    predictor = _predictor(models) if predict or models is not None or issuing is not None else None
     options = RunOptions(mode=mode, batch=batch, seq=seq, dtype=dtype, optimizer=optimizer, small=small)
     # the output of the recorded program must not get into a report on standard output, which another program reads
     aside = redirect_stdout(sys.stderr) if outputs.to_stdout else nullcontext()
@@ -134,7 +147,9 @@ def analyze(
         if len(target) > 1:
             options.refuse("saved sessions cannot run with other options")
             progress("putting the ranks together")
-            ranked = analyze_ranks(target, device, what_if=supposed, predictor=predictor, progress=progress)
+            ranked = analyze_ranks(
+                target, device, what_if=supposed, predictor=predictor, host=issuing, progress=progress
+            )
             report = ranks_report(ranked, top=top)
         else:
             analysis, notes = analyze_target(
@@ -145,10 +160,21 @@ def analyze(
                 analysis.session.save(save)
             if predictor is not None:
                 progress("predicting")
-                analysis = predicted(analysis, predictor)
+                analysis = predicted(analysis, predictor, issuing)
             progress("writing the report")
             report = report_of(analysis, top=top, notes=notes)
     outputs.write(report)
+
+
+def _host(seconds: float | None, *, graph: bool) -> Host | None:
+    """The host that a wall time is to assume, None for a typical one. Raises ValueError for two, or a time below 0."""
+    from rooflight.roofline.host import Host
+
+    if graph and seconds is not None:
+        raise ValueError("--graph: its host launches once, so that --host has no effect: give one of the two")
+    if graph:
+        return Host.of_graph()
+    return None if seconds is None else Host.of(seconds, source="--host")
 
 
 def _predictor(models: Path | None) -> Predictor:

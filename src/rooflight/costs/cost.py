@@ -46,6 +46,11 @@ class OpCost:
         """Bytes read and written."""
         return self.bytes_read + self.bytes_written
 
+    @property
+    def does_nothing(self) -> bool:
+        """Whether no kernel runs: a view, an allocation."""
+        return not (self.matrix_flops or self.vector_flops or self.bytes_moved or self.bytes_sent)
+
 
 @dataclass(frozen=True, slots=True)
 class Uncosted:

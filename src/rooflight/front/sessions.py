@@ -18,6 +18,7 @@ from rooflight.records.estimate import Estimate
 from rooflight.records.session import Session
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.analysis import analyze as analyze_for
+from rooflight.roofline.host import Host
 
 if TYPE_CHECKING:
     from rooflight.capture.recorder import record
@@ -31,6 +32,7 @@ def analyze(
     *,
     target: str = "",
     predictor: Predictor | None = None,
+    host: Host | float | None = None,
     progress: Progress = log_progress,
 ) -> Analysis:
     """Cost a session and bound it for a device: a spec, a name (``"H100-SXM5-80GB"``), "cpu" or "cuda" for what is
@@ -40,10 +42,12 @@ def analyze(
     In the place of a session can be the recording that has it, once its ``with`` block has ended, or the path of a
     saved session. ``target`` names the program in the report; by default it has the name that was saved with it. A CPU
     that is this machine's and was never calibrated is calibrated now. With a ``predictor``, times are predicted too, as
-    ``predicted`` does.
+    ``predicted`` does; the wall time assumes ``host``: seconds per launch, what ``fit_host`` learned of a machine,
+    ``Host.of_graph()`` for a step that is replayed from a graph, or None for a typical one.
 
-    Raises ValueError for an unknown device and a damaged file, FileNotFoundError for a path where no file is,
-    IsADirectoryError for a folder, RuntimeError for a recording that is still open, TypeError for anything else.
+    Raises ValueError for an unknown device, a damaged file and a host without a predictor, FileNotFoundError for a path
+    where no file is, IsADirectoryError for a folder, RuntimeError for a recording that is still open, TypeError for
+    anything else.
     """
     if isinstance(session, str | PathLike):
         path = fspath(session)
@@ -54,8 +58,10 @@ def analyze(
     target = target or session.environment.get("target", "")
     if predictor is not None and not hasattr(predictor, "predict_many"):
         raise TypeError(f"predictor is {type(predictor).__name__}: pass rl.Predictor(), or leave it out")
+    if host is not None and predictor is None:
+        raise ValueError("host: only predictions assume one: pass predictor=rl.Predictor() too")
     analysis = analyze_for(session, find_device(device, session=session, progress=progress), target)
-    return analysis if predictor is None else predicted(analysis, predictor)
+    return analysis if predictor is None else predicted(analysis, predictor, host)
 
 
 def _saved(path: str) -> Session:
@@ -80,11 +86,17 @@ def _recorded(recording: record) -> Session:
     return found
 
 
-def predicted(analysis: Analysis, predictor: Predictor) -> Analysis:
-    """The same analysis with predicted times beside the bounds; each distinct op is predicted once, on its own.
+def predicted(analysis: Analysis, predictor: Predictor, host: Host | float | None = None) -> Analysis:
+    """The same analysis with predicted times beside the bounds; each distinct op is predicted once, on its own. The
+    wall time is that of a host which issues them one after the other, as ``analyze`` has it.
 
-    Raises ValueError for a model that turns out to be damaged when it is first needed.
+    Raises ValueError for a model that turns out to be damaged when it is first needed, for seconds per launch that
+    cannot be, and for a host beside a CPU, whose ops' times include the host's.
     """
+    if host is not None and analysis.device.kind == "cpu":
+        raise ValueError(f"host: ops of {analysis.device.name} are measured with what the host spends: leave it out")
+    if host is not None and not isinstance(host, Host):
+        host = Host.of(float(host))
     session = analysis.session
     counted = np.unique(session.columns.signature[session.counted]).tolist()
     estimates: list[Estimate | None] = [None] * len(session.signatures)
@@ -96,7 +108,7 @@ def predicted(analysis: Analysis, predictor: Predictor) -> Analysis:
         found = predictor.predict_many(works, _as_it_ran(analysis.device, precision))
         for number, estimate in zip(numbers, found, strict=True):
             estimates[number] = estimate
-    return analyze_for(session, analysis.device, analysis.target, estimates)
+    return analyze_for(session, analysis.device, analysis.target, estimates, host)
 
 
 def analyze_file(
@@ -121,6 +133,7 @@ def analyze_ranks(
     *,
     what_if: WhatIf = AS_IT_IS,
     predictor: Predictor | None = None,
+    host: Host | float | None = None,
     progress: Progress = log_progress,
 ) -> RankedAnalysis:
     """The saved sessions of a run's ranks, analysed and put together, for a device or the ones they ran on.
@@ -141,6 +154,7 @@ def analyze_ranks(
             what_if.of(spec or find_device(session=session, progress=progress)),
             target=session.environment.get("target", "a step"),
             predictor=predictor,
+            host=host,
             progress=progress,
         )
         for session in sessions

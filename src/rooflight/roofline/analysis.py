@@ -25,10 +25,12 @@ from rooflight.roofline.communication import Communication, communication_of
 from rooflight.roofline.coverage import Coverage, coverage_of
 from rooflight.roofline.float32 import float32_rules
 from rooflight.roofline.fusion import Fusion, fuse
+from rooflight.roofline.host import TYPICAL, Host
 from rooflight.roofline.memory import MemoryUse, memory_use
 from rooflight.roofline.predicted import Estimates, Predicted
 from rooflight.roofline.program import ProgramBounds, program_bounds, warm_bound_s
 from rooflight.roofline.sums import Contradiction, Group, Operation, Totals
+from rooflight.roofline.wall import PredictedWall, Queue, predicted_wall, queue_of, without_host
 from rooflight.roofline.waterfall import Exchange, Gap, waterfall_of
 
 _KEYS = ("phase", "module", "layer", "function", "op", "direction")
@@ -37,8 +39,9 @@ _KEYS = ("phase", "module", "layer", "function", "op", "direction")
 class Analysis(Shown):
     """What a session must do, how fast ``device`` could do it, and how fast it ran. Computed once, on first use.
 
-    ``estimates``, one for each of the session's signatures, are the times predicted for ``device``. ``show()``
-    prints the report, ``print(analysis)`` its main part; ``report()`` is what renderers take.
+    ``estimates``, one for each of the session's signatures, are the times predicted for ``device``; ``host``, the
+    typical one by default, is what the predicted wall time assumes. ``show()`` prints the report, ``print(analysis)``
+    its main part; ``report()`` is what renderers take.
     """
 
     def __init__(
@@ -47,10 +50,12 @@ class Analysis(Shown):
         device: DeviceSpec,
         target: str = "",
         estimates: Sequence[Estimate | None] | None = None,
+        host: Host | None = None,
     ) -> None:
         self.session = session
         self.device = device
         self.target = target
+        self.host = host or TYPICAL
         self.float32 = float32_rules(session.environment, device)
         self._costs = tuple(cost_of(op) for op in session.signatures)
         self._bounds = tuple(
@@ -76,7 +81,7 @@ class Analysis(Shown):
 
     def of(self, session: Session) -> Analysis:
         """The same analysis with other times: ``session`` is this one's, measured differently."""
-        other = Analysis(session, self.device, self.target)
+        other = Analysis(session, self.device, self.target, host=self.host)
         other._estimates = self._estimates
         other.program = self.program
         return other
@@ -118,7 +123,30 @@ class Analysis(Shown):
             measured_s=measurement.wall_s if measurement and measurement.of_the_session else None,
             ops_measured_s=group.measured_s,
             predicted=predicted,
+            predicted_wall=self._predicted_wall(predicted),
         )
+
+    def _predicted_wall(self, predicted: Predicted | None) -> PredictedWall | None:
+        """None where nothing is predicted. A CPU's measured ops include what the host spends on them."""
+        if self._estimates is None or predicted is None:
+            return None
+        if self.device.kind == "cpu":
+            return without_host(predicted)
+        return predicted_wall(self.queue, self.predicted_op_s, predicted, self.host)
+
+    @cached_property
+    def queue(self) -> Queue:
+        """What the counted ops ask of a host and of the device, in order."""
+        return queue_of(self.session, self._costs)
+
+    @property
+    def predicted_op_s(self) -> Float64:
+        """Predicted seconds of each counted op on the device, 0 where they are not known. Raises ValueError without
+        estimates.
+        """
+        if self._estimates is None:
+            raise ValueError("nothing is predicted: rl.analyze(session, device, predictor=rl.Predictor())")
+        return self._estimates.seconds[self.session.columns.signature[self.session.counted]]
 
     @cached_property
     def coverage(self) -> Coverage:
@@ -393,10 +421,14 @@ class Analysis(Shown):
 
 
 def analyze(
-    session: Session, device: DeviceSpec | str, target: str = "", estimates: Sequence[Estimate | None] | None = None
+    session: Session,
+    device: DeviceSpec | str,
+    target: str = "",
+    estimates: Sequence[Estimate | None] | None = None,
+    host: Host | None = None,
 ) -> Analysis:
     """Cost and bound a session for a device given as a spec or by name; ``estimates`` of its signatures on that device
-    make it predict times too. Raises ValueError for an unknown name.
+    make it predict times too, its wall time with ``host``. Raises ValueError for an unknown name.
 
     Times that were measured on another device are not times of this one: they are left out, with a note.
     """
@@ -405,7 +437,7 @@ def analyze(
     if elsewhere:
         note = f"Measured on {elsewhere}, not on {spec.name}: those times are left out."
         session = replace(session, measurement=None, notes=(*session.notes, note))
-    return Analysis(session, spec, target, estimates)
+    return Analysis(session, spec, target, estimates, host)
 
 
 def _measured_elsewhere(session: Session, device: DeviceSpec) -> str:

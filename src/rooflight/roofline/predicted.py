@@ -93,6 +93,11 @@ class Estimates:
         self._kind = np.array([kinds.setdefault(name, len(kinds)) for name in names], dtype=np.int64)
         self._num_kinds = len(kinds)
 
+    @property
+    def seconds(self) -> Float64:
+        """Seconds of one call of each op; 0 where they are not known."""
+        return self._time_s
+
     def sums(
         self, group: Int64, signature: Int64, calls: Int64, timed: Int64, measured_s: Float64, num_groups: int
     ) -> list[Predicted | None]:
@@ -146,14 +151,7 @@ class Estimates:
 
 def _idle(costs: Sequence[OpCost | Uncosted]) -> np.ndarray:
     """Which ops have a cost that is nothing: views, allocations."""
-    return np.array(
-        [
-            isinstance(cost, OpCost)
-            and not (cost.matrix_flops or cost.vector_flops or cost.bytes_moved or cost.bytes_sent)
-            for cost in costs
-        ],
-        dtype=bool,
-    )
+    return np.array([isinstance(cost, OpCost) and cost.does_nothing for cost in costs], dtype=bool)
 
 
 def _no_faster(estimate: Estimate, bound_s: float) -> Estimate:

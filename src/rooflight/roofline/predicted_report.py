@@ -10,9 +10,12 @@ from rooflight.records.estimate import Estimate, Source
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.report import Cell
 from rooflight.roofline.analysis import Analysis
+from rooflight.roofline.host import IN_THE_OPS
 from rooflight.roofline.op_names import plain_name
 from rooflight.roofline.predicted import Predicted
+from rooflight.roofline.wall import PredictedWall
 
+AS_A_GRAPH: Final = "as if replayed from a graph"
 _NAMED: Final = 4
 _REST: Final = 1e-9  # what is left of a difference that should be 0
 
@@ -27,8 +30,27 @@ class PredictedFields(Fields, frozen=True, kw_only=True):
     prediction_error: float | None
 
 
+class HostData(Fields, frozen=True, kw_only=True):
+    """The host that a wall time assumes: seconds for an eager pointwise op, and before the first op of a step. With
+    ``replayed`` the step is one CUDA graph. ``time_s`` is what it needs to issue the step.
+    """
+
+    launch_s: float
+    first_s: float
+    replayed: bool
+    source: str
+    time_s: float
+
+
 class PredictionData(PredictedFields, frozen=True, kw_only=True):
-    """The prediction of the whole: what of it is extrapolated, or of ops that no model knows, and of how many calls."""
+    """The prediction of the whole: what of it is extrapolated, or of ops that no model knows, and of how many calls.
+    Its times are the device's, as if replayed from a graph; ``predicted_wall_s`` includes the ``host``'s.
+    """
+
+    predicted_wall_s: float | None
+    predicted_wall_low_s: float | None
+    predicted_wall_high_s: float | None
+    host: HostData | None
 
     extrapolated_s: float | None
     typical_s: float | None
@@ -44,7 +66,10 @@ def predicted_facts(analysis: Analysis) -> Iterable[tuple[str, Cell]]:
     if predicted is None or not predicted.time_s:
         yield "predicted", "nothing: no op has a cost that takes time"
         return
-    yield "predicted", f"{_with_interval(predicted)}, the ops one after the other"
+    yield "predicted device time", f"{_with_interval(predicted)}, the ops one after the other, {AS_A_GRAPH}"
+    wall = analysis.totals.predicted_wall
+    if wall is not None and wall.host is not IN_THE_OPS:
+        yield "predicted wall time", f"{_with_interval(wall)}, {host_text(wall)}"
     yield "predicted efficiency", f"{percent(predicted.efficiency or 0.0)} (op bound / predicted)"
     parts = {
         "measurements of such ops": predicted.time_s - predicted.extrapolated_s - predicted.typical_s,
@@ -66,7 +91,22 @@ def predicted_sentence(analysis: Analysis) -> str:
     predicted = analysis.totals.predicted
     if predicted is None or not predicted.time_s:
         return ""
-    return f" They are predicted to take {_with_interval(predicted)}."
+    wall = analysis.totals.predicted_wall
+    if wall is None or wall.host is IN_THE_OPS:
+        return f" They are predicted to take {_with_interval(predicted)}."
+    who = "the host, which issues the ops, takes longest" if wall.host_bound else "the device takes longest"
+    return (
+        f" The step is predicted to take {_with_interval(wall)} on the wall clock; {who}. The device alone, "
+        f"{AS_A_GRAPH}, is predicted to take {Quantity(predicted.time_s, 's')}."
+    )
+
+
+def host_text(wall: PredictedWall) -> str:
+    """Which host was assumed, and how long it needs."""
+    if wall.host.replayed:
+        return f"one launch of a graph in {Quantity(wall.host_s, 's')}"
+    launch = Quantity(wall.host.launch_s, "s")
+    return f"a host that takes {launch} per launch ({wall.host.source}), {Quantity(wall.host_s, 's')} in all"
 
 
 def predicted_notes(analysis: Analysis) -> Iterable[str]:
@@ -103,7 +143,7 @@ def columns_explained(analysis: Analysis) -> str:
     """What the predicted figures in a table are."""
     if not analysis.predicts:
         return ""
-    text = "Predicted: the ops one after the other, without overhead between them."
+    text = f"Predicted: the ops one after the other on the device, {AS_A_GRAPH}."
     if analysis.totals.ops_measured_s is not None:
         text += " Error: predicted / measured − 1, of the calls that have both."
     return text
@@ -121,14 +161,36 @@ def prediction_data(analysis: Analysis) -> PredictionData | None:
     """The prediction of the whole; None without a predictor."""
     if not analysis.predicts:
         return None
-    predicted = analysis.totals.predicted
+    predicted, wall = analysis.totals.predicted, analysis.totals.predicted_wall
     calls = predicted.calls if predicted else 0
     return PredictionData(
         **row_data(predicted),
+        **wall_data(wall),
+        host=_host_data(wall) if wall else None,
         extrapolated_s=predicted.extrapolated_s if predicted else None,
         typical_s=predicted.typical_s if predicted else None,
         calls=calls,
         unpredicted_calls=analysis.totals.calls - calls,
+    )
+
+
+def wall_data(wall: PredictedWall | None) -> dict[str, float | None]:
+    """The predicted wall time and its interval; None where nothing is predicted."""
+    return {
+        "predicted_wall_s": wall.time_s if wall else None,
+        "predicted_wall_low_s": wall.low_s if wall else None,
+        "predicted_wall_high_s": wall.high_s if wall else None,
+    }
+
+
+def _host_data(wall: PredictedWall) -> HostData:
+    host = wall.host
+    return HostData(
+        launch_s=host.launch_s,
+        first_s=host.first_s,
+        replayed=host.replayed,
+        source=host.source,
+        time_s=wall.host_s,
     )
 
 
@@ -143,7 +205,7 @@ def row_data(predicted: Predicted | None) -> dict[str, float | None]:
     }
 
 
-def _with_interval(predicted: Predicted) -> str:
+def _with_interval(predicted: Predicted | PredictedWall) -> str:
     low, high = Quantity(predicted.low_s, "s"), Quantity(predicted.high_s, "s")
     return f"{Quantity(predicted.time_s, 's')} (90 %: {low} to {high})"
 

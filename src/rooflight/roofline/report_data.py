@@ -11,7 +11,7 @@ from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.communication_report import CommunicationData, communication_data
 from rooflight.roofline.measured_report import MeasurementData, measurement_data
 from rooflight.roofline.memory_report import MemoryData, memory_data
-from rooflight.roofline.predicted_report import PredictedFields, PredictionData, prediction_data, row_data
+from rooflight.roofline.predicted_report import PredictedFields, PredictionData, prediction_data, row_data, wall_data
 from rooflight.roofline.program import warm_bound_s
 from rooflight.roofline.sums import Contradiction, Group, Operation
 from rooflight.roofline.timeline_report import TimelineData, UnattributedData, timeline_data, unattributed_data
@@ -52,9 +52,13 @@ class DeviceData(Fields, frozen=True, kw_only=True):
 class TotalsData(PredictedFields, frozen=True, kw_only=True):
     """Sums over all ops. ``measured_s`` is the median of steps, ``ops_measured_s`` the sum of the ops' medians.
 
-    The ``warm`` bounds are what the bounds are with all that a cache can hold in it.
+    The ``warm`` bounds are what the bounds are with all that a cache can hold in it. ``predicted_s`` is the device's
+    time, ``predicted_wall_s`` that of the step with the host of ``prediction``.
     """
 
+    predicted_wall_s: float | None
+    predicted_wall_low_s: float | None
+    predicted_wall_high_s: float | None
     calls: int
     matrix_flops: int
     vector_flops: int
@@ -251,6 +255,7 @@ def _totals_data(analysis: Analysis) -> TotalsData:
         measured_s=totals.measured_s,
         ops_measured_s=totals.ops_measured_s,
         **row_data(totals.predicted),
+        **wall_data(totals.predicted_wall),
     )
 
 

@@ -9,13 +9,15 @@ from rooflight.records.estimate import Estimate
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.bound import Bound
 from rooflight.roofline.predicted import Predicted
+from rooflight.roofline.wall import PredictedWall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
     """Sums over the counted ops. ``measured_s`` is the median time of a whole step, ``ops_measured_s`` the sum of the
     ops' median times; both None for a session that was not measured, or whose timed step is another than the recorded
-    one. ``predicted`` is None without a predictor.
+    one. ``predicted`` is the device's time, as if replayed from a graph; ``predicted_wall`` includes the host's. Both
+    are None without a predictor.
     """
 
     calls: int = 0
@@ -28,6 +30,7 @@ class Totals:
     measured_s: float | None = None
     ops_measured_s: float | None = None
     predicted: Predicted | None = None
+    predicted_wall: PredictedWall | None = None
 
     @property
     def bytes_moved(self) -> int:

@@ -1,0 +1,108 @@
+"""Host: the CPU time that a program's ops take before the device can begin them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Final
+
+from rooflight.costs.cost import OpCost, Uncosted
+from rooflight.costs.registry import traits_of
+from rooflight.records.record import Direction
+from rooflight.records.signature import OpSignature
+
+UNITS: Final = {
+    "aten::native_batch_norm": 5.6,
+    "aten::native_group_norm": 4.0,
+    "aten::native_layer_norm": 2.5,
+    "aten::logsumexp": 8.0,  # five ops, which a recording without hardware sees as one
+    "aten::cat": 2.8,
+    "aten::max": 1.9,
+    "aten::min": 1.9,
+    "aten::argmax": 1.9,
+    "aten::cumsum": 1.4,
+    "aten::scaled_dot_product_attention": 4.0,
+    "aten::empty": 0.3,
+    "aten::_local_scalar_dense": 1.0,
+}
+"""Host time of an eager call, where that of a pointwise op, launch included, is 1. The ratios are those of measured
+programs on five machines whose hosts differ by a factor of 3 (docs/reference/prediction_models.md); a machine scales
+them all.
+"""
+_VIEW, _PRODUCT, _CONVOLUTION, _LIST, _ENTRY, _OTHER = 0.34, 2.1, 3.8, 2.0, 0.1, 1.0
+_BACKWARD: Final = 0.8  # of the forward op's: autograd calls it from C++, without Python
+SYNCS: Final = frozenset({"aten::_local_scalar_dense", "aten::item", "aten::nonzero", "aten::is_nonzero"})
+"""Ops whose results the host needs: it waits until the device has computed them."""
+_FIRST: Final = 1.2  # host time, in the same unit, before the first op of a step
+_REPLAY_S: Final = 10e-6  # one launch of a whole graph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A host that spends ``launch_s`` seconds on an eager pointwise op, its launch included, and on other ops in
+    proportion (``units_of``); and ``first_s`` before the first op of a step. ``replayed``: the step is one CUDA graph,
+    whose ops cost the host nothing, and ``first_s`` is the launch of that. ``low`` and ``high`` are the factors by
+    which the host time of nine steps in ten differs. ``source`` says where the figures come from.
+
+    Raises ValueError for times that are negative or not finite, and for factors that do not enclose 1.
+    """
+
+    launch_s: float
+    first_s: float
+    low: float
+    high: float
+    source: str
+    replayed: bool = False
+
+    def __post_init__(self) -> None:
+        if not all(isfinite(seconds) and seconds >= 0 for seconds in (self.launch_s, self.first_s)):
+            raise ValueError(f"a host's seconds per launch are at least 0, not {self.launch_s} and {self.first_s}")
+        if not 0 < self.low <= 1 <= self.high or not isfinite(self.high):
+            raise ValueError(f"factors of a host's time enclose 1, not {self.low} and {self.high}")
+
+    @classmethod
+    def of(cls, launch_s: float, source: str = "given") -> Host:
+        """A host that spends so many seconds on an eager pointwise op. Raises ValueError below 0."""
+        return cls(launch_s=launch_s, first_s=_FIRST * launch_s, low=0.75, high=1.35, source=source)
+
+    @classmethod
+    def of_graph(cls) -> Host:
+        """A host that replays the whole step from one CUDA graph."""
+        return cls(launch_s=0.0, first_s=_REPLAY_S, low=0.5, high=2.0, source="a graph's replay", replayed=True)
+
+    def scaled(self, factor: float) -> Host:
+        """A host that takes so many times as long."""
+        return replace(self, launch_s=self.launch_s * factor, first_s=self.first_s * factor)
+
+
+TYPICAL: Final = Host(
+    launch_s=9e-6,
+    first_s=_FIRST * 9e-6,
+    low=0.6,
+    high=2.0,
+    source="typical: five measured hosts take 6 to 17 µs",
+)
+"""The host that is assumed where none is given."""
+IN_THE_OPS: Final = Host(launch_s=0.0, first_s=0.0, low=1.0, high=1.0, source="in the ops' times")
+"""The host of a device whose ops are measured together with what launches them: a CPU."""
+
+
+def units_of(op: OpSignature, cost: OpCost | Uncosted, direction: Direction = Direction.FORWARD) -> float:
+    """Host time of an eager call, where that of a pointwise op in forward is 1."""
+    units = _forward_units(op, cost)
+    return units * _BACKWARD if direction is Direction.BACKWARD else units
+
+
+def _forward_units(op: OpSignature, cost: OpCost | Uncosted) -> float:
+    known = UNITS.get(op.name)
+    if known is not None:
+        return known
+    traits = traits_of(op)
+    if traits.over_lists:
+        # a list is launched in pieces, and each tensor's address is written for its piece
+        return _LIST + _ENTRY * len(op.named("self") or op.inputs)
+    if traits.view or (isinstance(cost, OpCost) and cost.does_nothing):
+        return _VIEW
+    if traits.convolution:
+        return _CONVOLUTION
+    return _PRODUCT if traits.product else _OTHER

@@ -1,0 +1,91 @@
+"""A host learned from programs measured on its machine, or from a trace."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from builders import op, spec
+from sessions import Call, session_of
+
+import rooflight as rl
+from rooflight.devices import get
+from rooflight.records.estimate import Estimate, Source
+from rooflight.roofline.analysis import Analysis, analyze
+
+H100 = get("H100-SXM5-80GB")
+X = spec((1000,))
+ADD = op("aten::add", {"self": X, "other": X}, [X])
+MM = op("aten::mm", {"self": spec((64, 64)), "mat2": spec((64, 64))}, [spec((64, 64))])
+US = 1e-6
+
+
+def program(*ops, device_s: float = 1e-6, device=H100) -> Analysis:
+    session = session_of([Call(op=one) for one in ops])
+    known = Estimate(
+        time_s=device_s, low_s=device_s, high_s=device_s, bound_s=1e-9, source=Source.REGRESSED, extrapolated=False
+    )
+    return analyze(session, device, "a test", [known] * len(session.signatures))
+
+
+def measured_on(host: rl.Host, programs: list[Analysis]) -> list[tuple[Analysis, float]]:
+    return [(each, each.queue.wall_s(each.predicted_op_s, host)) for each in programs]
+
+
+PROGRAMS = [program(*[ADD] * 3), program(*[ADD, MM] * 4), program(*[MM] * 9), program(*[ADD] * 20), program(*[MM, ADD])]
+
+
+@pytest.mark.parametrize("launch_s", [2 * US, 6.3 * US, 40 * US])
+def test_the_host_that_measured_is_found(launch_s):
+    found = rl.fit_host(measured_on(rl.Host.of(launch_s), PROGRAMS))
+    assert found.launch_s == pytest.approx(launch_s, rel=0.03)  # one step of those tried
+    assert found.low <= 0.75
+    assert found.high >= 1.35
+    assert "5 programs" in found.source
+
+
+def test_one_program_whose_device_was_slow_does_not_settle_the_host():
+    measured = measured_on(rl.Host.of(6 * US), PROGRAMS)
+    measured[2] = (measured[2][0], 1.0)
+    found = rl.fit_host(measured)
+    assert found.launch_s == pytest.approx(6 * US, rel=0.03)
+    assert found.high == pytest.approx(3.0)  # the farthest that counts
+
+
+def test_programs_that_their_device_limits_leave_a_typical_host():
+    slow = [program(ADD, device_s=1.0) for _ in range(5)]
+    found = rl.fit_host([(each, 1.0) for each in slow])
+    assert found.launch_s == pytest.approx(9 * US, rel=0.5)
+
+
+def test_what_cannot_settle_a_host_is_refused():
+    two = measured_on(rl.Host.of(6 * US), PROGRAMS[:2])
+    with pytest.raises(ValueError, match="2 programs for a host: measure at least 3"):
+        rl.fit_host(two)
+    unpredicted = analyze(session_of([Call(op=ADD)]), H100)
+    with pytest.raises(ValueError, match="with predicted times"):
+        rl.fit_host([(unpredicted, 1.0)] * 3)
+    with pytest.raises(ValueError, match="with predicted times"):
+        rl.fit_host([(program(ADD, device=replace(H100, kind="cpu")), 1.0)] * 3)
+    for wall_s in (0.0, -1.0, float("nan")):
+        with pytest.raises(ValueError, match="give the seconds"):
+            rl.fit_host([*two, (PROGRAMS[3], wall_s)])
+    with pytest.raises(ValueError, match="read it from a trace"):
+        rl.fit_host(session_of([Call(op=ADD)]))
+
+
+def test_a_trace_has_the_times_between_ops():
+    calls = [Call(op=each) for each in [ADD] * 30 + [MM] * 10]
+    session = session_of(calls, times=[[1e-6] * 40])
+    # 8 µs after each sum, 2.1 times that after each product; once the host waited for a second
+    gaps = np.array([8e-6] * 30 + [8e-6 * 2.1] * 10)
+    gaps[5] = 1.0
+    starts = np.concatenate([[0.0], np.cumsum(gaps)[:-1]])
+    traced = session.with_measurement(replace(session.measurement, op_starts_s=starts[None]))
+    found = rl.fit_host(traced)
+    assert found.launch_s == pytest.approx(8e-6)
+    assert "40 traced ops" in found.source
+    few = session_of(calls[:5], times=[[1e-6] * 5])
+    with pytest.raises(ValueError, match="too few"):
+        rl.fit_host(few.with_measurement(replace(few.measurement, op_starts_s=starts[None, :5])))
