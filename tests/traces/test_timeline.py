@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kineto_traces import kernel, launch, op, write
 
 import rooflight as rl
-from rooflight.traces.timeline import union_ns
+from rooflight.traces.covered import Covered
 
 MM = {"dims": [[4, 8], [8, 2]], "types": ["float", "float"]}
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -101,4 +101,4 @@ def test_a_union_counts_each_moment_once(intervals):
     start = np.array([begin for begin, _ in intervals], dtype=np.int64)
     stop = start + np.array([length for _, length in intervals], dtype=np.int64)
     moments = {moment for begin, length in intervals for moment in range(begin, begin + length)}
-    assert union_ns(start, stop) == len(moments)
+    assert Covered.by(start, stop).length == len(moments)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zipfile
-from dataclasses import astuple, replace
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from itertools import chain
 from math import inf, prod
 from os import PathLike
@@ -33,7 +34,7 @@ from rooflight.records.signature import AttributeValue, OpSignature
 from rooflight.records.tensor import Packing, TensorSpec
 from rooflight.records.timeline import Timeline
 
-VERSION: Final = 5
+VERSION: Final = 6
 
 _MOST_PACKED: Final = 100  # a file may unpack to this many times its size; recorded steps unpack to 9 to 15 times
 _ALWAYS_ALLOWED_BYTES: Final = 1 << 28  # whatever the size of the file
@@ -148,6 +149,8 @@ def load(path: str | Path) -> Session:
             notes=tuple(header.notes),
         )
         _check(session)
+        if header.timeline is not None and len(header.timeline.signature_s) not in (0, len(session.signatures)):
+            raise _UnreadableError("its timeline is of other signatures: record it again")
         return session.with_measurement(measurement) if measurement is not None else session
     except _UnreadableError as error:
         raise ValueError(f"{path}: {error}") from error
@@ -337,10 +340,15 @@ def _read_measurement(archive: zipfile.ZipFile, header: _Header) -> Measurement 
     )
 
 
-def _seconds_of(timeline: Timeline) -> list[float]:
-    *whole, without_op = astuple(replace(timeline, without_op=()))
-    assert without_op == ()
-    return [*whole, *(work.seconds for work in timeline.without_op)]
+def _seconds_of(part: Any) -> Iterator[float]:
+    """Every time in a timeline."""
+    for each in fields(part):
+        value = getattr(part, each.name)
+        for inner in value if isinstance(value, tuple) else (value,):
+            if is_dataclass(inner):
+                yield from _seconds_of(inner)
+            elif isinstance(inner, float | int):
+                yield inner
 
 
 def _read_lifetimes(archive: zipfile.ZipFile, header: _Header) -> Lifetimes | None:

@@ -97,6 +97,11 @@ class Analysis(Shown):
         """Whether there are estimates, so that times are predicted."""
         return self._estimates is not None
 
+    @property
+    def costs(self) -> tuple[OpCost | Uncosted, ...]:
+        """The cost of each of the session's signatures."""
+        return self._costs
+
     def matrix_precision(self, op: OpSignature, dtype: str) -> str:
         """The precision at whose peak an op's products of ``dtype`` are bounded; the dtype where none is known."""
         return self.device.computed_as(self.float32.matrix_precision(op, dtype))
@@ -266,7 +271,7 @@ class Analysis(Shown):
             exchange=self._exchange,
             warm_program_bound_s=program.warm.program_bound_s,
             warm_op_bound_s=program.warm.op_bound_s,
-            unknown_work_s=timeline.without_op_s if timeline is not None else 0.0,
+            unknown_work_s=timeline.step_without_op_s if timeline is not None else 0.0,
             all_timed=not self.untimed_calls,
         )
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from rooflight.costs.cost import Uncosted
 from rooflight.records.document import Fields
 from rooflight.records.quantity import Quantity, percent
 from rooflight.records.report import Column, Table
-from rooflight.records.timeline import Timeline
+from rooflight.records.timeline import DeviceTime, Timeline
 from rooflight.roofline.analysis import Analysis
 
 _LETTERS: Final = 72
@@ -17,9 +17,10 @@ _MUCH: Final = 0.01  # of the device's work: so much without a bound is said
 _SEE: Final = "--top, or --json for all"
 
 
-class TimelineData(Fields, frozen=True, kw_only=True):
-    """What the device did with the wall time. Times of which several may pass at once: ``compute_s``, ``copy_s`` and
-    ``communication_s``; ``compute_s`` and the exposed times sum to ``busy_s``, and with ``idle_s`` to ``wall_s``.
+class DeviceTimeData(Fields, frozen=True, kw_only=True):
+    """What the device did with a stretch of wall time. Times of which several may pass at once: ``compute_s``,
+    ``copy_s`` and ``communication_s``; ``compute_s`` and the exposed times sum to ``busy_s``, and with ``idle_s`` to
+    ``wall_s``.
     """
 
     wall_s: float
@@ -32,6 +33,28 @@ class TimelineData(Fields, frozen=True, kw_only=True):
     idle_s: float
 
 
+class StepData(DeviceTimeData, frozen=True, kw_only=True):
+    """A step that the profiler marked: it begins when the host begins it or the device has finished the steps before,
+    whichever is later. ``calls`` are its ops; ``in_session``: totals, ops and measured times are of such steps.
+    ``without_op_s`` is its work in sum that belongs to no op.
+    """
+
+    name: str
+    calls: int
+    in_session: bool
+    without_op_s: float
+
+
+class TimelineData(DeviceTimeData, frozen=True, kw_only=True):
+    """What the device did in the whole trace, and in each of its ``steps``, where the profiler marked some.
+    ``launched`` is the time of that work alone which an op launched within the trace, from its first piece to the end
+    of its last, as TraceLens counts; None if there is no such work.
+    """
+
+    steps: tuple[StepData, ...]
+    launched: DeviceTimeData | None
+
+
 class NamedWorkData(Fields, frozen=True, kw_only=True):
     """Work of the device of one name: how many pieces, and their seconds in sum."""
 
@@ -41,8 +64,9 @@ class NamedWorkData(Fields, frozen=True, kw_only=True):
 
 
 class UnattributedData(Fields, frozen=True, kw_only=True):
-    """The device's work, in sum, for which there is no op or no bound: launched before the trace began, by no op on the
-    host, by ops without shapes, and by other ops without a cost. ``without_op`` is the work of the first two by name.
+    """The device's work in the whole trace, in sum, for which there is no op or no bound: launched before the trace
+    began, by no op on the host, by ops without shapes, and by other ops without a cost. ``without_op`` is the work of
+    the first two by name.
     """
 
     before_trace_s: float
@@ -57,16 +81,22 @@ def timeline_data(analysis: Analysis) -> TimelineData | None:
     found = _timeline(analysis)
     if found is None:
         return None
-    return TimelineData(
-        wall_s=found.wall_s,
-        busy_s=found.busy_s,
-        compute_s=found.compute_s,
-        copy_s=found.copy_s,
-        communication_s=found.communication_s,
-        exposed_communication_s=found.exposed_communication_s,
-        exposed_copy_s=found.exposed_copy_s,
-        idle_s=found.idle_s,
+    steps = tuple(
+        StepData(
+            **_shared(step),
+            name=step.name,
+            calls=step.calls,
+            in_session=step.in_session,
+            without_op_s=step.without_op_s,
+        )
+        for step in found.steps
     )
+    launched = DeviceTimeData(**_shared(found.launched)) if found.launched is not None else None
+    return TimelineData(**_shared(found), steps=steps, launched=launched)
+
+
+def _shared(time: DeviceTime) -> dict[str, Any]:
+    return {name: getattr(time, name) for name in DeviceTimeData.__struct_fields__}
 
 
 def unattributed_data(analysis: Analysis) -> UnattributedData | None:
@@ -78,7 +108,7 @@ def unattributed_data(analysis: Analysis) -> UnattributedData | None:
         before_trace_s=found.before_trace_s,
         no_host_op_s=found.no_host_op_s,
         no_shapes_s=found.no_shapes_s,
-        uncosted_s=max(0.0, _uncosted_s(analysis) - found.no_shapes_s),
+        uncosted_s=max(0.0, _uncosted_s(analysis, found) - found.no_shapes_s),
         without_op=tuple(
             NamedWorkData(name=work.name, count=work.count, seconds=work.seconds) for work in found.without_op
         ),
@@ -110,7 +140,7 @@ def timeline_tables(analysis: Analysis, top: int) -> Iterable[Table]:
         ("other ops without a cost", rest.uncosted_s),
     )
     if any(seconds for _, seconds in without):
-        work_s = sum(seconds for _, seconds in without[:2]) + (analysis.totals.ops_measured_s or 0.0)
+        work_s = _work_s(analysis)
         yield Table(
             id="unattributed",
             title="Work of the device without a bound",
@@ -144,7 +174,7 @@ def unbounded_sentence(analysis: Analysis) -> str:
     if rest is None:
         return ""
     without_s = rest.before_trace_s + rest.no_host_op_s
-    work_s = without_s + (analysis.totals.ops_measured_s or 0.0)
+    work_s = _work_s(analysis)
     share = (without_s + rest.no_shapes_s + rest.uncosted_s) / work_s if work_s else 0.0
     if share < _MUCH:
         return ""
@@ -163,8 +193,19 @@ def _hidden(found: Timeline) -> str:
     return f"In all {'; '.join(parts)}." if parts else ""
 
 
-def _uncosted_s(analysis: Analysis) -> float:
-    return sum(op.measured_s or 0.0 for op in analysis.operations if isinstance(op.cost, Uncosted))
+def _uncosted_s(analysis: Analysis, timeline: Timeline) -> float:
+    """Seconds of all ops of the run without a cost, also of those in steps without records."""
+    return sum(
+        seconds
+        for seconds, cost in zip(timeline.signature_s, analysis.costs, strict=True)
+        if isinstance(cost, Uncosted)
+    )
+
+
+def _work_s(analysis: Analysis) -> float:
+    """The device's work in sum, of the whole run."""
+    timeline = _timeline(analysis)
+    return timeline.without_op_s + sum(timeline.signature_s) if timeline is not None else 0.0
 
 
 def _timeline(analysis: Analysis) -> Timeline | None:

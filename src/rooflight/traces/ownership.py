@@ -13,10 +13,12 @@ from rooflight.traces.trace import UNKNOWN, Trace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ownership:
-    """``launched_by[k]`` is the innermost op that launched work k, ``accounted[k]`` the op at which it is accounted;
-    ``UNKNOWN`` where there is none. ``before_trace[k]``: it was launched before the trace began.
+    """``call[k]`` is the call that launched work k, ``launched_by[k]`` the innermost op that did, ``accounted[k]`` the
+    op at which it is accounted; ``UNKNOWN`` where there is none. ``before_trace[k]``: it was launched before the trace
+    began.
     """
 
+    call: Int32
     launched_by: Int32
     accounted: Int32
     before_trace: Flags
@@ -24,6 +26,7 @@ class Ownership:
     def without(self, chosen: Flags) -> Ownership:
         """The same with the chosen work belonging to no op."""
         return Ownership(
+            call=self.call,
             launched_by=np.where(chosen, np.int32(UNKNOWN), self.launched_by),
             accounted=np.where(chosen, np.int32(UNKNOWN), self.accounted),
             before_trace=self.before_trace,
@@ -36,15 +39,15 @@ def owners(trace: Trace, nesting: Nesting, levels: Flags) -> Ownership:
     Work is accounted at the outermost op around its launch that ``levels`` marks, or, if none is, at the
     innermost op, so that a custom op's own kernels are listed under its name.
     """
-    launched_by, before = _launchers(trace, nesting)
+    call, launched_by, before = _launchers(trace, nesting)
     at = _levels(trace, nesting, levels)
     known = launched_by != UNKNOWN
     accounted = np.full(len(launched_by), UNKNOWN, dtype=np.int32)
     accounted[known] = np.where(at[launched_by[known]] != UNKNOWN, at[launched_by[known]], launched_by[known])
-    return Ownership(launched_by=launched_by, accounted=accounted, before_trace=before)
+    return Ownership(call=call, launched_by=launched_by, accounted=accounted, before_trace=before)
 
 
-def _launchers(trace: Trace, nesting: Nesting) -> tuple[Int32, Flags]:
+def _launchers(trace: Trace, nesting: Nesting) -> tuple[Int32, Int32, Flags]:
     work, calls = trace.work, trace.calls
     first: dict[int, int] = {}
     for call, correlation in enumerate(calls.correlation.tolist()):
@@ -57,7 +60,7 @@ def _launchers(trace: Trace, nesting: Nesting) -> tuple[Int32, Flags]:
     begun = min(calls.start.min() if len(calls) else np.inf, trace.ops.start.min() if len(trace.ops) else np.inf)
     lowest = min(first, default=None)
     before = ~known & ((work.start < begun) | (lowest is not None and work.correlation < (lowest or 0)))
-    return found, before
+    return call_of, found, before
 
 
 def _levels(trace: Trace, nesting: Nesting, levels: Flags) -> Int32:

@@ -16,7 +16,6 @@ from rooflight.traces.trace import MODULE, UNKNOWN, Spans, Trace
 OUTSIDE: Final = ModuleEntry("", "")
 
 _NUMBERED: Final = re.compile(r"_\d+$")
-_STEP: Final = re.compile(r"^ProfilerStep\*?#?\d+$")
 _OPTIMIZER: Final = "Optimizer.step#"
 _NOT_PHASES: Final = (
     "ProfilerStep",
@@ -89,18 +88,6 @@ class Places:
 def phase_of(names: Iterable[str]) -> str:
     """The innermost phase among annotations, the innermost first; empty if none is one."""
     return next((name for name in names if not name.startswith(_NOT_PHASES)), "")
-
-
-def steps(trace: Trace) -> list[tuple[int, int]]:
-    """Begin and end of each of the profiler's steps, in nanoseconds."""
-    found = [
-        (start, stop)
-        for start, stop, name in zip(
-            trace.ranges.start.tolist(), trace.ranges.stop.tolist(), trace.ranges.name.tolist(), strict=True
-        )
-        if _STEP.match(trace.names[name])
-    ]
-    return sorted(found)
 
 
 class _Around:

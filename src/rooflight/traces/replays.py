@@ -38,14 +38,16 @@ _CONTRADICTIONS: Final = 0.05
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replays:
     """Replays as if the device had worked while the graph was captured. ``trace`` is that of the capture, and its work
-    what the replays did; ``replay[k]`` is the number of the replay that did work k, and ``names[replay]`` the
-    annotations around it, the innermost first. ``joined[i]``: work i of the replays' own trace is among it.
+    what the replays did; ``replay[k]`` is the number of the replay that did work k, ``names[replay]`` the annotations
+    around it, the innermost first, and ``launched[replay]`` when and on which thread it was launched. ``joined[i]``:
+    work i of the replays' own trace is among it.
     """
 
     trace: Trace
     nesting: Nesting
     replay: Int32
     names: tuple[tuple[str, ...], ...]
+    launched: tuple[tuple[int, int], ...]
     joined: Flags
     note: str
 
@@ -103,6 +105,9 @@ class _Join:
             nesting=self._nesting,
             replay=np.array(numbers, dtype=np.int32),
             names=tuple(self._names),
+            launched=tuple(
+                zip(calls.start[self._launches].tolist(), calls.thread[self._launches].tolist(), strict=True)
+            ),
             joined=joined,
             note=self._note(len(works), len(chosen)),
         )

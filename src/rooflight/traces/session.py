@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,17 @@ import numpy as np
 from rooflight.records.float32 import fact_name
 from rooflight.records.from_records import session_of
 from rooflight.records.quantity import count_of
-from rooflight.records.record import OpRecord
 from rooflight.records.session import Flags, Measurement, Session
 from rooflight.traces.clues import NOTHING, Clues, find_clues
 from rooflight.traces.nesting import nested
 from rooflight.traces.ownership import Ownership, accounted_ops, owners
-from rooflight.traces.places import Place, Places, phase_of
+from rooflight.traces.places import Places, phase_of
 from rooflight.traces.precision import multiplies_by_tf32, precisions_of
 from rooflight.traces.replays import Replays, join_replays, work_by_replay
+from rooflight.traces.runs import Run, Runs, times_of_ops
 from rooflight.traces.signatures import Call, find_signatures, is_level
-from rooflight.traces.timeline import timeline_of, window
+from rooflight.traces.steps import marked_steps, repeated, step_notes
+from rooflight.traces.timeline import step_times, timeline_of
 from rooflight.traces.trace import COLLECTIVE, UNKNOWN, Trace, load_trace
 
 
@@ -55,58 +56,67 @@ def read_trace(
         owned = owned.without(replays.joined)
     if trace.has_device:
         ops = np.unique(owned.accounted[owned.accounted != UNKNOWN])
-        ops = ops[np.argsort(trace.ops.start[ops], kind="stable")]
-        seconds = _device_seconds(trace, owned)
     else:
         ops = accounted_ops(trace, nesting, levels)
-        seconds = {op: (trace.ops.stop[op] - trace.ops.start[op]) * 1e-9 for op in ops.tolist()}
     clues = find_clues(trace, nesting, owned, ops.tolist())
-    places = Places(trace, nesting)
-    runs = [
-        _Run(_call(trace, op, clues.get(op, NOTHING)), places.place(op), float(seconds[op]), int(trace.ops.start[op]))
-        for op in ops.tolist()
-    ]
-    environment = _environment(trace, owned)
-    notes = _notes(trace)
+    found = _host_runs(trace, owned, ops.tolist(), clues, Places(trace, nesting))
+    environment, notes = _environment(trace, owned), _notes(trace)
     if replays is not None:
         notes.append(replays.note)
         at_capture = owners(replays.trace, replays.nesting, _levels(replays.trace))
         environment |= _float32_setting(replays.trace, at_capture)
-        runs = sorted([*runs, *_replayed_runs(replays, at_capture)], key=lambda run: run.start)
-    found = find_signatures(run.call for run in runs)
-    records = [
-        OpRecord(
-            signature=found[run.call],
-            module=run.place.module,
-            phase=run.place.phase,
-            direction=run.place.direction,
-            times_s=(run.seconds,),
+        found += _replayed_runs(replays, at_capture)
+    runs = Runs.of(found, find_signatures(run.call for run in found))
+    steps = marked_steps(trace, owned)
+    alike = repeated(trace, steps, runs)
+    session = session_of(
+        runs.records(alike.runs[alike.shown]), environment=environment, notes=[*notes, *step_notes(trace, runs, alike)]
+    )
+    # signatures that other steps alone have are kept, for what the timeline says of the whole trace
+    session = replace(session, signatures=tuple(dict.fromkeys((*session.signatures, *runs.signatures))))
+    replayed = replays.joined if replays is not None else np.zeros(len(trace.work), dtype=np.bool_)
+    timeline = timeline_of(trace, owned, _have_shapes(trace, clues), replayed)
+    if timeline is not None:
+        unowned = (owned.accounted == UNKNOWN) & ~replayed
+        timeline = replace(
+            timeline,
+            signature_s=runs.seconds_of(session.signatures),
+            steps=step_times(trace, unowned, steps, Counter(steps.of(runs.launched).tolist()), alike.numbers),
         )
-        for run in runs
-    ]
-    session = session_of(records, environment=environment, notes=notes)
     return session.with_measurement(
         Measurement(
-            wall_samples_s=np.array([np.diff(window(trace))[0] * 1e-9]),
-            op_samples_s=np.array([[run.seconds for run in runs]], dtype=np.float64),
-            op_starts_s=np.array([[run.start - window(trace)[0] for run in runs]], dtype=np.float64) * 1e-9,
-            timeline=timeline_of(trace, owned, _have_shapes(trace, clues), replays.joined if replays else None),
+            wall_samples_s=np.array([end - begin for begin, end in alike.walls], dtype=np.float64) * 1e-9,
+            op_samples_s=np.array([runs.seconds[row] for row in alike.runs], dtype=np.float64),
+            op_starts_s=np.array(
+                [runs.start[row] - begin for row, (begin, _) in zip(alike.runs, alike.walls, strict=True)],
+                dtype=np.float64,
+            )
+            * 1e-9,
+            timeline=timeline,
             clock="kernels in the trace" if trace.has_device else "ops in the trace",
         )
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """One run of an op: the device's time for it, and when it began, in nanoseconds of the trace's clock."""
+def _host_runs(
+    trace: Trace, owned: Ownership, ops: Sequence[int], clues: Mapping[int, Clues], places: Places
+) -> list[Run]:
+    """The runs of the ops that the host ran."""
+    start, seconds = times_of_ops(trace, owned)
+    return [
+        Run(
+            call=_call(trace, op, clues.get(op, NOTHING)),
+            place=places.place(op),
+            seconds=float(seconds[op]),
+            start=int(start[op]),
+            launched=int(trace.ops.start[op]),
+            thread=int(trace.ops.thread[op]),
+        )
+        for op in ops
+    ]
 
-    call: Call
-    place: Place
-    seconds: float
-    start: int
 
-
-def _replayed_runs(replays: Replays, owned: Ownership) -> list[_Run]:
+def _replayed_runs(replays: Replays, owned: Ownership) -> list[Run]:
     """The runs of a graph's ops, once for each replay. Modules are those of the capture, phases those of the replay."""
     trace, nesting = replays.trace, replays.nesting
     worked = work_by_replay(replays, owned.accounted)
@@ -115,7 +125,14 @@ def _replayed_runs(replays: Replays, owned: Ownership) -> list[_Run]:
     calls = {op: _call(trace, op, clues.get(op, NOTHING)) for op in ops}
     found = {op: places.place(op) for op in ops}
     return [
-        _Run(calls[op], replace(found[op], phase=phase_of(replays.names[replay])), seconds, start)
+        Run(
+            call=calls[op],
+            place=replace(found[op], phase=phase_of(replays.names[replay])),
+            seconds=seconds,
+            start=start,
+            launched=replays.launched[replay][0],
+            thread=replays.launched[replay][1],
+        )
         for (replay, op), (seconds, start) in worked.items()
     ]
 
@@ -142,16 +159,6 @@ def _have_shapes(trace: Trace, clues: Mapping[int, Clues]) -> Flags:
 
 def _call(trace: Trace, op: int, clues: Clues) -> Call:
     return Call(trace.names[trace.ops.name[op]], trace.arguments[trace.ops.args[op]], clues)
-
-
-def _device_seconds(trace: Trace, owned: Ownership) -> Mapping[int, float]:
-    """The device's time for each op, the sum of its kernels, copies and fills."""
-    found: dict[int, float] = defaultdict(float)
-    durations = (trace.work.stop - trace.work.start) * 1e-9
-    for op, seconds in zip(owned.accounted.tolist(), durations.tolist(), strict=True):
-        if op != UNKNOWN:
-            found[op] += seconds
-    return found
 
 
 def _environment(trace: Trace, owned: Ownership) -> dict[str, str]:

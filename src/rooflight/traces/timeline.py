@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import numpy as np
 
 from rooflight.records.session import Flags, Int64
-from rooflight.records.timeline import NamedWork, Timeline
+from rooflight.records.timeline import DeviceTime, NamedWork, StepTime, Timeline
+from rooflight.traces.covered import Covered
 from rooflight.traces.ownership import Ownership
-from rooflight.traces.trace import UNKNOWN, Trace, WorkKind
+from rooflight.traces.steps import Steps
+from rooflight.traces.trace import UNKNOWN, Trace, WorkKind, window
 
 _COLLECTIVE: Final = re.compile(
     r"nccl(?:Dev)?Kernel|^[nr]ccl|^msccl|cross_device_reduce|multimem_|(?:one|two)_shot_all_?reduce", re.IGNORECASE
@@ -18,37 +21,100 @@ _COLLECTIVE: Final = re.compile(
 """Kernels of collectives: those of NCCL, RCCL and MSCCL, and all-reduces of vLLM, SGLang and symmetric memory."""
 
 
-def timeline_of(trace: Trace, owned: Ownership, has_shapes: Flags, replayed: Flags | None = None) -> Timeline | None:
-    """The timeline of a trace, None where no device did anything. ``has_shapes[i]``: those of op i are known;
-    ``replayed[i]``: work i belongs to an op in the trace of a capture.
+class Activity:
+    """When the devices of a trace worked, by kind of work: all of it, or the pieces ``chosen``."""
+
+    def __init__(self, trace: Trace, chosen: Flags | None = None) -> None:
+        work = trace.work
+        chosen = np.ones(len(work), dtype=np.bool_) if chosen is None else chosen
+        collective = np.array([bool(_COLLECTIVE.search(name)) for name in trace.names], dtype=np.bool_)[work.name]
+        moved = work.kind == WorkKind.COPY
+        communication = (work.kind == WorkKind.KERNEL) & collective
+        self.busy = _of(trace, chosen)
+        self._compute = _of(trace, chosen & ~moved & ~communication)
+        self._kernels, self._copies = _of(trace, chosen & ~moved), _of(trace, chosen & moved)
+        self._communication = _of(trace, chosen & communication)
+
+    def times(self, begin: Int64, end: Int64) -> list[DeviceTime]:
+        """What was done between each ``begin`` and its ``end``, in nanoseconds."""
+        busy, compute, kernels, copies, communication = (
+            each.within(begin, end).tolist()
+            for each in (self.busy, self._compute, self._kernels, self._copies, self._communication)
+        )
+        return [
+            DeviceTime(
+                wall_s=wall * 1e-9,
+                busy_s=busy[place] * 1e-9,
+                compute_s=compute[place] * 1e-9,
+                copy_s=copies[place] * 1e-9,
+                communication_s=communication[place] * 1e-9,
+                exposed_communication_s=(kernels[place] - compute[place]) * 1e-9,
+                exposed_copy_s=(busy[place] - kernels[place]) * 1e-9,
+                idle_s=(wall - busy[place]) * 1e-9,
+            )
+            for place, wall in enumerate((end - begin).tolist())
+        ]
+
+
+def timeline_of(trace: Trace, owned: Ownership, has_shapes: Flags, replayed: Flags) -> Timeline | None:
+    """The timeline of a whole trace, None where no device did anything. ``has_shapes[i]``: those of op i are known;
+    ``replayed[k]``: work k belongs to an op in the trace of a capture.
     """
-    work = trace.work
-    if not len(work):
+    if not len(trace.work):
         return None
     begin, end = window(trace)
-    collective = np.array([bool(_COLLECTIVE.search(name)) for name in trace.names], dtype=np.bool_)[work.name]
-    moved = work.kind == WorkKind.COPY
-    communication = (work.kind == WorkKind.KERNEL) & collective
-    compute_ns, kernels_ns = _union(trace, ~moved & ~communication), _union(trace, ~moved)
-    busy_ns = _union(trace, np.ones(len(work), dtype=np.bool_))
-    durations = work.stop - work.start
+    (whole,) = Activity(trace).times(np.array([begin]), np.array([end]))
+    durations = trace.work.stop - trace.work.start
     shapeless = owned.accounted != UNKNOWN
-    unowned = ~shapeless & ~replayed if replayed is not None else ~shapeless
+    unowned = ~shapeless & ~replayed
     shapeless[shapeless] = ~has_shapes[owned.accounted[shapeless]]
     return Timeline(
-        wall_s=(end - begin) * 1e-9,
-        busy_s=busy_ns * 1e-9,
-        compute_s=compute_ns * 1e-9,
-        copy_s=_union(trace, moved) * 1e-9,
-        communication_s=_union(trace, communication) * 1e-9,
-        exposed_communication_s=(kernels_ns - compute_ns) * 1e-9,
-        exposed_copy_s=(busy_ns - kernels_ns) * 1e-9,
-        idle_s=(end - begin - busy_ns) * 1e-9,
+        **fields_of(whole),
+        launched=_launched_by_ops(trace, owned),
         before_trace_s=float(durations[owned.before_trace].sum()) * 1e-9,
         no_host_op_s=float(durations[unowned & ~owned.before_trace].sum()) * 1e-9,
         no_shapes_s=float(durations[shapeless].sum()) * 1e-9,
         without_op=_by_name(trace, unowned),
     )
+
+
+def _launched_by_ops(trace: Trace, owned: Ownership) -> DeviceTime | None:
+    """The time of the work alone that an op launched within the trace, from its first piece to the end of its last."""
+    chosen = owned.launched_by != UNKNOWN
+    if not chosen.any():
+        return None
+    begin, end = trace.work.start[chosen].min(), trace.work.stop[chosen].max()
+    return Activity(trace, chosen).times(np.array([begin]), np.array([end]))[0]
+
+
+def step_times(
+    trace: Trace, unowned: Flags, steps: Steps, calls: Mapping[int, int], in_session: tuple[int, ...]
+) -> tuple[StepTime, ...]:
+    """The timeline of each step. ``calls`` counts the ops by the number of the step; ``unowned[k]``: work k belongs to
+    no op.
+    """
+    if not len(steps):
+        return ()
+    start, stop = trace.work.start[unowned], trace.work.stop[unowned]
+    without = np.zeros(len(steps), dtype=np.int64)
+    place = np.searchsorted(steps.begin, start, side="right") - 1
+    inside = (place >= 0) & (start < steps.end[np.maximum(place, 0)])
+    np.add.at(without, place[inside], (stop - start)[inside])
+    return tuple(
+        StepTime(
+            **fields_of(time),
+            name=steps.names[number],
+            calls=calls.get(number, 0),
+            in_session=number in in_session,
+            without_op_s=int(without[number]) * 1e-9,
+        )
+        for number, time in enumerate(Activity(trace).times(steps.begin, steps.end))
+    )
+
+
+def fields_of(time: DeviceTime) -> dict[str, Any]:
+    """The fields of a stretch of time, for a noun that has more."""
+    return {name: getattr(time, name) for name in DeviceTime.__dataclass_fields__}
 
 
 def _by_name(trace: Trace, chosen: Flags) -> tuple[NamedWork, ...]:
@@ -60,22 +126,5 @@ def _by_name(trace: Trace, chosen: Flags) -> tuple[NamedWork, ...]:
     )
 
 
-def window(trace: Trace) -> tuple[int, int]:
-    """When the first event of the trace began and the last one ended, in nanoseconds of its clock."""
-    both = [spans for spans in (trace.ops, trace.calls, trace.work) if len(spans)]
-    return min(int(spans.start.min()) for spans in both), max(int(spans.stop.max()) for spans in both)
-
-
-def _union(trace: Trace, chosen: Flags) -> int:
-    """Nanoseconds in which at least one of the chosen pieces of work ran."""
-    return union_ns(trace.work.start[chosen], trace.work.stop[chosen])
-
-
-def union_ns(start: Int64, stop: Int64) -> int:
-    """The length of the union of intervals."""
-    if not len(start):
-        return 0
-    order = np.argsort(start, kind="stable")
-    begun, ended = start[order], np.maximum.accumulate(stop[order])
-    gaps = np.maximum(begun[1:] - ended[:-1], 0)
-    return int(ended[-1] - begun[0] - gaps.sum())
+def _of(trace: Trace, chosen: Flags) -> Covered:
+    return Covered.by(trace.work.start[chosen], trace.work.stop[chosen])

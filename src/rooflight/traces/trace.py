@@ -37,6 +37,8 @@ class WorkKind(IntEnum):
 _HOST_OPS: Final = ("cpu_op", "Operator")
 _CALLS: Final = ("cuda_runtime", "cuda_driver", "Runtime", "Driver", "privateuse1_runtime", "xpu_runtime")
 _ANNOTATIONS: Final = ("user_annotation", "python_function")
+_OLD_ANNOTATIONS: Final = ("ProfilerStep", "enumerate(DataLoader)", "Optimizer.step#", "Optimizer.zero_grad#")
+"""What torch's own annotations begin with, which torch before 1.13 notes among the ops."""
 _WORK: Final[Mapping[str, WorkKind]] = {
     "kernel": WorkKind.KERNEL,
     "Kernel": WorkKind.KERNEL,
@@ -224,7 +226,7 @@ class TraceReader:
                 continue
             start = round(event.ts * 1e3)
             stop = start + round(duration * 1e3)
-            if category in _HOST_OPS:
+            if category in _HOST_OPS and not name.startswith(_OLD_ANNOTATIONS):
                 self._add_op(event, start, stop)
             elif (kind := _WORK.get(category or "")) is not None:
                 self._add_work(event, kind, start, stop)
@@ -232,7 +234,7 @@ class TraceReader:
                 thread = self._threads.number((event.pid, _thread(event.tid)))
                 kernel = self._names.number(args.kernel) if isinstance(args.kernel, str) else UNKNOWN
                 self._calls.add(start, stop, thread, self._names.number(name), _known(args.correlation), kernel)
-            elif category in _ANNOTATIONS:
+            elif category in _ANNOTATIONS or category in _HOST_OPS:
                 thread = self._threads.number((event.pid, _thread(event.tid)))
                 self._ranges.add(start, stop, thread, self._names.number(name), self._noted(args))
             elif category not in _OTHER_EVENTS:
@@ -309,6 +311,12 @@ def load_trace(path: Path, progress: Callable[[int, int], None] | None = None) -
     for events in chunks:
         reader.add(events)
     return reader.trace(path, chunks.head, chunks.odd)
+
+
+def window(trace: Trace) -> tuple[int, int]:
+    """When the first event of the trace began and the last one ended, in nanoseconds of its clock."""
+    both = [spans for spans in (trace.ops, trace.calls, trace.ranges, trace.work) if len(spans)]
+    return min(int(spans.start.min()) for spans in both), max(int(spans.stop.max()) for spans in both)
 
 
 def _known(number: int | None) -> int:

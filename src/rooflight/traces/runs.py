@@ -1,0 +1,95 @@
+"""Runs: every run of an op in a trace, in columns, and which of them are the steps of the session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rooflight.records.record import OpRecord
+from rooflight.records.session import Float64, Int32, Int64
+from rooflight.records.signature import OpSignature
+from rooflight.traces.ownership import Ownership
+from rooflight.traces.places import Place
+from rooflight.traces.signatures import Call
+from rooflight.traces.trace import UNKNOWN, Trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run of an op: the device's ``seconds`` for it (the host's where there is no device), and when it began there
+    (``start``), in nanoseconds of the trace's clock. ``launched``: when the host ran it, or launched the graph that
+    did, on the thread of this number.
+    """
+
+    call: Call
+    place: Place
+    seconds: float
+    start: int
+    launched: int
+    thread: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """Runs in the order in which they were launched. ``signature[i]`` is a number in ``signatures``."""
+
+    signatures: tuple[OpSignature, ...]
+    signature: Int64
+    places: tuple[Place, ...]
+    seconds: Float64
+    start: Int64
+    launched: Int64
+    thread: Int32
+
+    def __len__(self) -> int:
+        return len(self.signature)
+
+    @classmethod
+    def of(cls, runs: Iterable[Run], signatures: dict[Call, OpSignature]) -> Runs:
+        """Runs whose calls have these signatures."""
+        in_order = sorted(runs, key=lambda run: (run.launched, run.start))
+        numbers = {signature: number for number, signature in enumerate(dict.fromkeys(signatures.values()))}
+        return cls(
+            signatures=tuple(numbers),
+            signature=np.array([numbers[signatures[run.call]] for run in in_order], dtype=np.int64),
+            places=tuple(run.place for run in in_order),
+            seconds=np.array([run.seconds for run in in_order], dtype=np.float64),
+            start=np.array([run.start for run in in_order], dtype=np.int64),
+            launched=np.array([run.launched for run in in_order], dtype=np.int64),
+            thread=np.array([run.thread for run in in_order], dtype=np.int32),
+        )
+
+    def records(self, chosen: Int64) -> list[OpRecord]:
+        """Records of the chosen runs, without times."""
+        return [
+            OpRecord(
+                signature=self.signatures[self.signature[run]],
+                module=self.places[run].module,
+                phase=self.places[run].phase,
+                direction=self.places[run].direction,
+            )
+            for run in chosen.tolist()
+        ]
+
+    def seconds_of(self, signatures: Sequence[OpSignature]) -> tuple[float, ...]:
+        """The time of all runs of each of these signatures, in sum."""
+        sums = np.bincount(self.signature, self.seconds, len(self.signatures)).tolist()
+        found = dict(zip(self.signatures, sums, strict=True))
+        return tuple(found[signature] for signature in signatures)
+
+
+def times_of_ops(trace: Trace, owned: Ownership) -> tuple[Int64, Float64]:
+    """When each op began, in nanoseconds, and how many seconds it took: the device's, the sum of its kernels, copies
+    and fills, or the host's in a trace without a device.
+    """
+    ops, work = trace.ops, trace.work
+    if not trace.has_device:
+        return ops.start, np.asarray((ops.stop - ops.start) * 1e-9, dtype=np.float64)
+    known = owned.accounted != UNKNOWN
+    mine = owned.accounted[known]
+    seconds = np.asarray(np.bincount(mine, (work.stop - work.start)[known], len(ops)) * 1e-9, dtype=np.float64)
+    start = np.full(len(ops), np.iinfo(np.int64).max)
+    np.minimum.at(start, mine, work.start[known])
+    return start, seconds

@@ -1,0 +1,169 @@
+"""Steps that the profiler marked, by hand arithmetic."""
+
+import json
+
+import pytest
+from kineto_traces import kernel, launch, op, span, write
+
+import rooflight as rl
+
+MM = {"dims": [[4, 8], [8, 2]], "types": ["float", "float"]}
+WIDE = {"dims": [[4, 8], [8, 3]], "types": ["float", "float"]}
+
+
+def step(number, start, seconds, *, shapes=MM, lasts=100, wait=10, more=(), extra=0):
+    """A step of ``lasts`` µs: mm has a kernel that begins ``wait`` µs after the step and takes ``seconds`` µs."""
+    first = 100 * number
+    return [
+        span(f"ProfilerStep#{number}", start, start + lasts),
+        op("aten::mm", start + 1, start + 5, **shapes),
+        launch(start + 2, first),
+        kernel(start + wait, start + wait + seconds, first),
+        *[
+            each
+            for place in range(extra)
+            for each in (
+                op("aten::relu", start + 50 + 5 * place, start + 53 + 5 * place),
+                launch(start + 50 + 5 * place, first + 1 + place),
+                kernel(start + 55 + 5 * place, start + 58 + 5 * place, first + 1 + place),
+            )
+        ],
+        *more,
+    ]
+
+
+def read(tmp_path, *steps, more=()):
+    return rl.read_trace(write(tmp_path / "trace.json", [*[event for each in steps for event in each], *more]))
+
+
+def us(values):
+    return pytest.approx([value * 1e-6 for value in values])
+
+
+def test_equal_steps_are_samples_of_one(tmp_path):
+    session = read(tmp_path, step(1, 0, 20), step(2, 100, 40), step(3, 200, 30))
+    assert [one.signature.name for one in session.records] == ["aten::mm"]
+    assert session.record(0).times_s == us([20, 40, 30])
+    assert session.measurement.wall_samples_s.tolist() == us([100, 100, 100])
+    assert session.measurement.op_starts_s.tolist() == [us([10])] * 3
+    totals = rl.analyze(session).totals
+    assert totals.matrix_flops == 2 * 4 * 8 * 2  # of one step
+    assert totals.ops_measured_s == pytest.approx(30e-6)  # the median
+    assert totals.measured_s == pytest.approx(100e-6)
+    (note,) = session.notes
+    assert note.startswith("The trace has 3 steps.")
+
+
+def test_a_step_begins_when_the_device_has_finished_the_one_before(tmp_path):
+    # the host takes 10 µs per step, the device 40: step 1 runs from 5 to 45, step 2 from 45 to 85, step 3 to 125
+    steps = [
+        step(1, 0, 40, lasts=10, wait=5),
+        step(2, 10, 40, lasts=10, wait=35),
+        step(3, 20, 40, lasts=10, wait=65),
+    ]
+    session = read(tmp_path, *steps)
+    assert session.measurement.wall_samples_s.tolist() == us([45, 40, 40])
+    first, second, third = session.measurement.timeline.steps
+    assert (first.idle_s, second.idle_s, third.idle_s) == (pytest.approx(5e-6), pytest.approx(0), pytest.approx(0))
+    assert second.busy_s == pytest.approx(40e-6)
+    assert sum(each.wall_s for each in (first, second, third)) == pytest.approx(125e-6)
+
+
+def test_other_steps_are_named_and_keep_their_time(tmp_path):
+    warm_up, last = step(1, 0, 60, extra=2), step(4, 300, 10, shapes=WIDE, lasts=20)
+    session = read(tmp_path, warm_up, step(2, 100, 20), step(3, 200, 40), last)
+    timeline = session.measurement.timeline
+    assert [(each.name, each.calls, each.in_session) for each in timeline.steps] == [
+        ("ProfilerStep#1", 3, False),
+        ("ProfilerStep#2", 1, True),
+        ("ProfilerStep#3", 1, True),
+        ("ProfilerStep#4", 1, False),
+    ]
+    assert session.record(0).times_s == us([20, 40])
+    (note,) = session.notes
+    assert "Other ops, or other shapes, have ProfilerStep#1, ProfilerStep#4." in note
+    # the whole trace: 60 + 20 + 40 of mm, 10 of the wide one, 2 · 3 of relu, whose shapes nobody noted
+    assert sum(timeline.signature_s) == pytest.approx(136e-6)
+    assert timeline.no_shapes_s == pytest.approx(6e-6)
+
+
+def test_of_steps_that_all_differ_the_median_is_taken(tmp_path):
+    steps = [step(1, 0, 20, extra=1, lasts=90), step(2, 90, 20, extra=2, lasts=300), step(3, 390, 20, lasts=100)]
+    session = read(tmp_path, *steps)
+    assert [each.name for each in session.measurement.timeline.steps if each.in_session] == ["ProfilerStep#3"]
+    assert session.measurement.wall_s == pytest.approx(100e-6)
+
+
+def test_work_of_no_op_is_that_of_a_step(tmp_path):
+    lone = [launch(60, 900), kernel(70, 74, 900), launch(160, 901), kernel(170, 180, 901)]
+    session = read(tmp_path, step(1, 0, 20), step(2, 100, 20), more=lone)
+    timeline = session.measurement.timeline
+    assert [each.without_op_s for each in timeline.steps] == us([4, 10])
+    assert timeline.no_host_op_s == pytest.approx(14e-6)
+    gaps = {gap.name: gap.seconds for gap in rl.analyze(session).waterfall}
+    assert gaps["work of the device that belongs to no op"] == pytest.approx(7e-6)  # of two steps the mean
+
+
+def test_ops_outside_of_steps_are_counted(tmp_path):
+    outside = [op("aten::mm", 200, 210, **MM), launch(201, 900), kernel(205, 212, 900)]
+    session = read(tmp_path, step(1, 0, 20), more=outside)
+    assert len(session) == 1
+    assert session.notes == ("1 op outside of the profiler's steps, in the timeline alone.",)
+    assert session.measurement.timeline.wall_s == pytest.approx(212e-6)
+
+
+def test_an_annotation_that_repeats_is_named_and_splits_nothing(tmp_path):
+    events = [
+        each
+        for place in (0, 100, 200)
+        for each in (
+            span("## forward ##", place, place + 50),
+            op("aten::mm", place + 1, place + 5, **MM),
+            launch(place + 2, place),
+            kernel(place + 10, place + 20, place),
+        )
+    ]
+    session = read(tmp_path, events)
+    assert len(session) == 3
+    assert session.measurement.timeline.steps == ()
+    (note,) = session.notes
+    assert '"## forward ##" occurs 3 times' in note
+
+
+def test_steps_without_a_device_are_those_of_the_host(tmp_path):
+    events = [
+        each
+        for place in (0, 100)
+        for each in (span(f"ProfilerStep#{place}", place, place + 80), op("aten::mm", place + 1, place + 5, **MM))
+    ]
+    session = read(tmp_path, events)
+    assert session.record(0).times_s == us([4, 4])
+    assert session.measurement.wall_samples_s.tolist() == us([100, 80])
+    assert session.measurement.timeline is None
+
+
+def test_steps_noted_among_the_ops_as_torch_once_did(tmp_path):
+    marks = [span(f"ProfilerStep#{number}", 100 * number, 100 * number + 90, cat="Operator") for number in (1, 2)]
+    steps = [each for number in (1, 2) for each in step(number, 100 * number, 20)[1:]]
+    session = read(tmp_path, marks, steps)
+    assert session.record(0).times_s == us([20, 20])
+
+
+def test_a_saved_session_keeps_steps_and_other_signatures(tmp_path):
+    session = read(tmp_path, step(1, 0, 60, extra=2), step(2, 100, 20), step(3, 200, 40))
+    kept = rl.load(session.save(tmp_path / "it.session"))
+    assert kept.measurement.timeline == session.measurement.timeline
+    assert kept.signatures == session.signatures
+
+
+def test_the_document_is_of_the_whole_trace_and_of_its_steps(tmp_path, run):
+    path = write(tmp_path / "trace.json", [*step(1, 0, 60, extra=2), *step(2, 100, 20), *step(3, 200, 40)])
+    code, out, _ = run("analyze", path, "--json", "-")
+    assert code == 0
+    document = json.loads(out)
+    assert document["timeline"]["wall_s"] == pytest.approx(300e-6)
+    assert document["timeline"]["busy_s"] == pytest.approx((60 + 20 + 40) * 1e-6)  # relu runs beside mm
+    steps = document["timeline"]["steps"]
+    assert [each["wall_s"] for each in steps] == us([100, 100, 100])
+    assert [each["in_session"] for each in steps] == [False, True, True]
+    assert document["unattributed"]["no_shapes_s"] == pytest.approx(6e-6)
