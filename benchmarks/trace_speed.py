@@ -1,11 +1,11 @@
 """How fast traces are read and analysed: a gigabyte of JSON, and the traces of ROOFLIGHT_DATA.
 
-    ROOFLIGHT_DATA=... python benchmarks/trace_speed.py [--trace NAME] [--gigabytes 1] [--gzip] [--skip-large | --skip-small]
+    ROOFLIGHT_DATA=... python benchmarks/trace_speed.py [--trace NAME] [--gigabytes 1] [--gzip]
 
-The gigabyte is a real trace, repeated: each copy begins when the one before it ended, and has correlation ids, external
-ids, sequence numbers and flow ids of its own. It is written to a temporary folder and removed. Each reading is a process
-of its own with one thread, so that its peak memory is its own. Bars: 60 s and 3 GB for the gigabyte, 30 s for the
-traces together. On a machine that others use, the process's own seconds count; both are printed.
+The gigabyte is a real trace, repeated: each copy begins when the one before it ended, and has correlation ids,
+external ids, sequence numbers and flow ids of its own. It is written to a temporary folder and removed. Each reading
+is a process of its own with one thread, so that its peak memory is its own. Bars: 60 s and 3 GB for the gigabyte, 30 s
+for the traces together. On a machine that others use, the process's own seconds count; both are printed.
 """
 
 from __future__ import annotations

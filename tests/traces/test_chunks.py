@@ -51,15 +51,16 @@ def test_a_bare_list_is_a_trace(tmp_path):
     assert is_trace(tmp_path / "trace.json")
 
 
-def test_events_that_are_none_of_the_profilers_are_counted(tmp_path):
+def test_fields_that_make_no_sense_are_unknown_and_their_events_counted(tmp_path):
     good = {"ph": "X", "name": "a", "args": {"correlation": 3, "bytes": "128"}}
     odd = {"ph": "X", "name": "b", "args": {"correlation": ["not", "a", "number"]}}
     (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [good, odd, good]}))
     found = TraceChunks(tmp_path / "trace.json")
     (read,) = found
-    assert [event.name for event in read] == ["a", "a"]
+    assert [event.name for event in read] == ["a", "b", "a"]
+    assert [event.args.correlation for event in read] == [3, None, 3]
     assert read[0].args.size == 128  # ROCm writes numbers as texts
-    assert found.odd == 1
+    assert (found.odd, found.damaged) == (1, 0)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,9 @@ class Collective:
     def bus_bytes_per_s(self) -> float | None:
         """Algorithm bandwidth × bus factor: what to hold against the speed of a link."""
         speed = self.algorithm_bytes_per_s
-        return None if speed is None else speed * float(bus_factor(self.kind, self.group.size))
+        if speed is None or self.group.size < 1:  # of a group of unknown size
+            return None
+        return speed * float(bus_factor(self.kind, self.group.size))
 
     @property
     def efficiency(self) -> float | None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from rooflight.traces.noted import LIST, CannotRebuild, Described, is_shape
+from rooflight.traces.noted import LIST, CannotRebuild, Described, are_strides, is_shape
 from rooflight.traces.scalar_types import NUMBERED
 
 
@@ -108,7 +108,7 @@ def meta_tensor(dims: Any, dtype: str, strides: Any) -> torch.Tensor:
     """A tensor without contents. Raises CannotRebuild for shapes that are none."""
     if not is_shape(dims):
         raise CannotRebuild(f"its shape {str(dims)[:40]} is none")
-    if not (is_shape(strides) and len(strides) == len(dims)):
+    if not (are_strides(strides) and len(strides) == len(dims)):
         strides = contiguous_strides(dims)
     return torch.empty_strided(dims, strides, dtype=getattr(torch, dtype), device="meta")
 

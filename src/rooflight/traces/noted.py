@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, Final
 
 from rooflight.records.tensor import TensorSpec
@@ -12,6 +13,8 @@ from rooflight.traces.scalar_types import DTYPES
 from rooflight.traces.trace import HostArgs
 
 LIST: Final = "TensorList"
+_MOST_DIMS: Final = 64
+_MOST_ELEMENTS: Final = 1 << 48
 
 
 class CannotRebuild(ValueError):  # noqa: N818 - not an error of the program: a call that the trace does not describe
@@ -61,15 +64,26 @@ def described(args: HostArgs) -> Described | None:
         dims, types = json.loads(args.dims), json.loads(args.types)
         strides = json.loads(args.strides) if args.strides else []
         values = json.loads(args.values) if args.values else None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CannotRebuild("its shapes are no JSON") from error
-    if not (isinstance(dims, list) and isinstance(types, list) and len(dims) == len(types)):
+    if not (isinstance(dims, list) and _are_texts(types) and len(dims) == len(types)):
         raise CannotRebuild("its shapes and its types do not match")
-    if len(strides) != len(dims):
+    if not isinstance(strides, list) or len(strides) != len(dims):
         strides = [None] * len(dims)
-    return Described(dims, types, strides, values)
+    return Described(dims, types, strides, values if _are_texts(values) else None)
+
+
+def _are_texts(listed: Any) -> bool:
+    return isinstance(listed, list) and all(isinstance(each, str) for each in listed)
 
 
 def is_shape(dims: Any) -> bool:
-    """Whether this is a list of sizes."""
-    return isinstance(dims, list) and all(isinstance(size, int) and 0 <= size < 1 << 62 for size in dims)
+    """Whether this is a list of sizes, of no more elements than a memory can have."""
+    return are_strides(dims) and prod(dims) <= _MOST_ELEMENTS
+
+
+def are_strides(listed: Any) -> bool:
+    """Whether this is a list of strides, in elements."""
+    if not isinstance(listed, list) or len(listed) > _MOST_DIMS:
+        return False
+    return all(isinstance(each, int) and 0 <= each <= _MOST_ELEMENTS for each in listed)

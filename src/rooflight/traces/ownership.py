@@ -49,18 +49,38 @@ def owners(trace: Trace, nesting: Nesting, levels: Flags) -> Ownership:
 
 def _launchers(trace: Trace, nesting: Nesting) -> tuple[Int32, Int32, Flags]:
     work, calls = trace.work, trace.calls
-    first: dict[int, int] = {}
-    for call, correlation in enumerate(calls.correlation.tolist()):
-        if correlation != UNKNOWN:
-            first.setdefault(correlation, call)
-    call_of = np.array([first.get(one, UNKNOWN) for one in work.correlation.tolist()], dtype=np.int32)
+    call_of = calls_of(trace)
     known = call_of != UNKNOWN
     found = np.full(len(work), UNKNOWN, dtype=np.int32)
     found[known] = nesting.call_op[call_of[known]]
     begun = min(calls.start.min() if len(calls) else np.inf, trace.ops.start.min() if len(trace.ops) else np.inf)
-    lowest = min(first, default=None)
-    before = ~known & ((work.start < begun) | (lowest is not None and work.correlation < (lowest or 0)))
+    correlated = calls.correlation[calls.correlation != UNKNOWN]
+    before = ~known & (work.start < begun)
+    if len(correlated):
+        before |= ~known & (work.correlation < correlated.min())
     return call_of, found, before
+
+
+def calls_of(trace: Trace) -> Int32:
+    """The call that launched each piece of work, by correlation; ``UNKNOWN`` where the trace has none.
+
+    Of several calls with one correlation (a runtime's call and the driver's inside it, or several processes in one
+    trace) it is the last that began before the work, or the first if all began after it.
+    """
+    work, calls = trace.work, trace.calls
+    correlation = np.concatenate([calls.correlation, work.correlation])
+    begun = np.concatenate([calls.start, work.start])
+    is_work = np.arange(len(correlation)) >= len(calls)
+    order = np.lexsort((is_work, begun, correlation))
+    is_call, ids = ~is_work[order], correlation[order]
+    last = np.maximum.accumulate(np.where(is_call, np.arange(len(order)), UNKNOWN))
+    later = np.minimum.accumulate(np.where(is_call, np.arange(len(order)), len(order))[::-1])[::-1]
+    found = np.full(len(work), UNKNOWN, dtype=np.int32)
+    for nearest in (later, last):  # the last before it wins
+        at = np.clip(nearest, 0, max(len(order) - 1, 0))
+        same = (nearest == at) & ~is_call & (ids != UNKNOWN) & (ids[at] == ids)
+        found[order[same] - len(calls)] = order[at[same]]
+    return found
 
 
 def _levels(trace: Trace, nesting: Nesting, levels: Flags) -> Int32:

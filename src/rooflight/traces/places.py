@@ -50,26 +50,31 @@ class Places:
         self._annotations = _Around(trace, _subset(trace.ranges, ~is_module))
         self._forward_of: dict[int, int] | None = None
         self._entries: dict[int, ModuleEntry] = {UNKNOWN: OUTSIDE}
+        self._phases, self._optimizes = self._annotations.phases()
+        self._backward: dict[int, int] = {UNKNOWN: UNKNOWN}
 
     def place(self, op: int) -> Place:
         """The place of one op."""
-        chain = self._annotations.names_around(op)
+        around = self._annotations.innermost(op)
         forward = self._forward(op)
         module = self._module(op if forward == UNKNOWN else forward)
         if forward != UNKNOWN:
             direction = Direction.BACKWARD
-        elif any(name.startswith(_OPTIMIZER) for name in chain):
+        elif self._optimizes[around]:
             direction = Direction.OPTIMIZER
         else:
             direction = Direction.FORWARD
-        return Place(module=module, phase=phase_of(chain), direction=direction)
+        return Place(module=module, phase=self._phases[around], direction=direction)
 
     def _forward(self, op: int) -> int:
         """The op of the forward pass whose backward this op is part of."""
         ops, parent = self._trace.ops, self._nesting.parent
-        around = op
-        while around != UNKNOWN and not (ops.forward_thread[around] > 0 and ops.sequence[around] >= 0):
+        passed, around = [], op
+        while around not in self._backward and not (ops.forward_thread[around] > 0 and ops.sequence[around] >= 0):
+            passed.append(around)
             around = int(parent[around])
+        around = self._backward.setdefault(around, around)
+        self._backward.update(dict.fromkeys(passed, around))
         if around == UNKNOWN:
             return UNKNOWN
         if self._forward_of is None:
@@ -95,11 +100,23 @@ class _Around:
 
     def __init__(self, trace: Trace, ranges: Spans) -> None:
         self._names, self._ranges = trace.names, ranges
-        self._parent, order = parents_of(ranges)
-        self._innermost = enclosing(ranges, self._parent, order, trace.ops)
+        self._parent, self._order = parents_of(ranges)
+        self._innermost = enclosing(ranges, self._parent, self._order, trace.ops)
 
     def innermost(self, op: int) -> int:
         return int(self._innermost[op])
+
+    def phases(self) -> tuple[list[str], list[bool]]:
+        """The phase of what runs in each range, and whether it is an optimizer's step; the last entries are those
+        outside of all ranges.
+        """
+        phases, optimizes = [""] * (len(self._ranges) + 1), [False] * (len(self._ranges) + 1)
+        parent, numbers = self._parent.tolist(), self._ranges.name.tolist()
+        for index in self._order.tolist():
+            name, around = self._names[numbers[index]], parent[index]
+            phases[index] = phases[around] if name.startswith(_NOT_PHASES) else name
+            optimizes[index] = optimizes[around] or name.startswith(_OPTIMIZER)
+        return phases, optimizes
 
     def names_around(self, op: int) -> list[str]:
         """From the innermost to the outermost."""

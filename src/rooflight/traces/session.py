@@ -13,9 +13,10 @@ import numpy as np
 
 from rooflight.records.float32 import fact_name
 from rooflight.records.from_records import session_of
-from rooflight.records.quantity import count_of
 from rooflight.records.session import Flags, Measurement, Session
+from rooflight.traces.clocks import without_strays
 from rooflight.traces.clues import NOTHING, Clues, find_clues
+from rooflight.traces.missing import missing, nothing_ran
 from rooflight.traces.nesting import nested
 from rooflight.traces.ownership import Ownership, accounted_ops, owners
 from rooflight.traces.places import Places, phase_of
@@ -45,9 +46,9 @@ def read_trace(
     Raises ValueError for a file that is no trace or is damaged, for a trace without ops, and for a capture that fits
     none of the replays; OSError.
     """
-    trace = load_trace(Path(path), progress)
+    trace = without_strays(load_trace(Path(path), progress))
     if not len(trace.ops) and not trace.has_device:
-        raise ValueError(f"{path}: the trace has no ops and no work of a device: nothing ran while it was recorded")
+        raise ValueError(nothing_ran(trace))
     nesting = nested(trace)
     levels = _levels(trace)
     owned = owners(trace, nesting, levels)
@@ -60,7 +61,7 @@ def read_trace(
         ops = accounted_ops(trace, nesting, levels)
     clues = find_clues(trace, nesting, owned, ops.tolist())
     found = _host_runs(trace, owned, ops.tolist(), clues, Places(trace, nesting))
-    environment, notes = _environment(trace, owned), _notes(trace)
+    environment, notes = _environment(trace, owned), missing(trace, owned.call)
     if replays is not None:
         notes.append(replays.note)
         at_capture = owners(replays.trace, replays.nesting, _levels(replays.trace))
@@ -180,10 +181,6 @@ def _gpu(properties: Any, used: set[int]) -> str | None:
     if not isinstance(properties, list):
         return None
     listed = [each for each in properties if isinstance(each, dict) and isinstance(each.get("name"), str)]
-    mine = [each for each in listed if each.get("id") in used] or listed
+    mine = [each for each in listed if isinstance(each.get("id"), int) and each["id"] in used] or listed
     names = {each["name"] for each in mine}
     return names.pop() if len(names) == 1 else None
-
-
-def _notes(trace: Trace) -> list[str]:
-    return [f"{trace.path.name}: {count_of(events, 'event')} left out: {why}" for why, events in trace.left_out.items()]

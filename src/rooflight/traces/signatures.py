@@ -18,7 +18,7 @@ from rooflight.records.signature import ALGORITHM, COMPUTED_IN, INCOMPLETE, Attr
 from rooflight.records.tensor import TensorSpec
 from rooflight.traces.clues import NOTHING, Clues
 from rooflight.traces.host_calls import arguments_of, contiguous_strides, overload_of, overloads_of
-from rooflight.traces.noted import LIST, CannotRebuild, Described, described, is_shape
+from rooflight.traces.noted import LIST, CannotRebuild, Described, are_strides, described, is_shape
 from rooflight.traces.scalar_types import DTYPES
 from rooflight.traces.trace import HostArgs
 from rooflight.traces.untold import CONVOLUTION_BACKWARD, as_today, with_untold
@@ -155,7 +155,7 @@ def _as_noted(name: str, noted: Described) -> OpSignature:
         dtype, dims = noted.dtype(place), noted.dims[place]
         if dtype is not None and is_shape(dims):
             strides = noted.strides[place]
-            plain = is_shape(strides) and len(strides) == len(dims) and strides != contiguous_strides(dims)
+            plain = are_strides(strides) and len(strides) == len(dims) and strides != contiguous_strides(dims)
             inputs.append(TensorSpec(tuple(dims), dtype, tuple(strides) if plain else None))
             input_names.append(key)
         elif noted.types[place] in ("Scalar", "ScalarList") and (value := _attribute(noted.value(place))) is not None:

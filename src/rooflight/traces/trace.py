@@ -35,7 +35,10 @@ class WorkKind(IntEnum):
 
 
 _HOST_OPS: Final = ("cpu_op", "Operator")
-_CALLS: Final = ("cuda_runtime", "cuda_driver", "Runtime", "Driver", "privateuse1_runtime", "xpu_runtime")
+_CALLS: Final = (
+    *("cuda_runtime", "cuda_driver", "Runtime", "Driver", "privateuse1_runtime", "privateuse1_driver"),
+    *("xpu_runtime", "xpu_driver", "mtia_runtime", "glow_runtime"),
+)
 _ANNOTATIONS: Final = ("user_annotation", "python_function")
 _OLD_ANNOTATIONS: Final = ("ProfilerStep", "enumerate(DataLoader)", "Optimizer.step#", "Optimizer.zero_grad#")
 """What torch's own annotations begin with, which torch before 1.13 notes among the ops."""
@@ -47,7 +50,15 @@ _WORK: Final[Mapping[str, WorkKind]] = {
     "gpu_memset": WorkKind.FILL,
     "Memset": WorkKind.FILL,
 }
-_OTHER_EVENTS: Final = frozenset({"gpu_user_annotation", "overhead", "Trace", "cuda_sync", "cuda_event"})
+_OTHER_EVENTS: Final = frozenset(
+    {
+        *("gpu_user_annotation", "overhead", "Trace", "cuda_sync", "cuda_event", "cuda_profiler_range"),
+        *("collective_comm", "external_correlation", "gpu_pm_counter"),
+    }
+)
+_NO_RANGES: Final = frozenset("MCiIstfPNODRcvV(),")  # Chrome's kinds of events that have no begin and end
+_LONGEST_NAME: Final = 8192  # those of templates have some thousand characters
+_LAST_US: Final = 4e15  # such a time and such a duration are, in nanoseconds, together below 2^63
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +147,8 @@ class Work(Spans):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
     """One trace file. ``ranges`` are annotations of the user and the profiler, and calls of modules. ``left_out``
-    counts events by the reason for which they are not here.
+    counts events by the reason for which they are not here; ``odd`` events are here without some of their fields,
+    which were not of the types that the profiler writes.
     """
 
     path: Path
@@ -152,6 +164,7 @@ class Trace:
     work: Work
     events: int
     left_out: Mapping[str, int]
+    odd: int = 0
 
     @property
     def has_device(self) -> bool:
@@ -216,15 +229,20 @@ class TraceReader:
         self._events += len(events)
         for event in events:
             if event.ph != "X":
+                if event.ph not in _NO_RANGES:
+                    self._left_out["not a whole range (ph X), and not of a kind without a duration"] += 1
                 continue
             category, name, args = event.cat, event.name, event.args
             if category == "python_function" and not name.startswith(MODULE):
                 continue
-            duration = event.dur
-            if not duration >= 0:
-                self._left_out["a duration below 0"] += 1
+            if len(name) > _LONGEST_NAME:
+                name = event.name = f"{name[:_LONGEST_NAME]}… ({len(name):,} characters)"
+            began, duration = event.ts, event.dur
+            if not (0 <= duration <= _LAST_US and -_LAST_US <= began <= _LAST_US):
+                self._left_out[_why_untimed(began, duration)] += 1
                 continue
-            start = round(event.ts * 1e3)
+            whole = int(began)  # times since 1970 have too many digits to be multiplied as floats
+            start = whole * 1000 + round((began - whole) * 1e3)
             stop = start + round(duration * 1e3)
             if category in _HOST_OPS and not name.startswith(_OLD_ANNOTATIONS):
                 self._add_op(event, start, stop)
@@ -238,7 +256,7 @@ class TraceReader:
                 thread = self._threads.number((event.pid, _thread(event.tid)))
                 self._ranges.add(start, stop, thread, self._names.number(name), self._noted(args))
             elif category not in _OTHER_EVENTS:
-                self._left_out[f"category {category}"] += 1
+                self._left_out[f"category {category[:40]}" if category else "no category"] += 1
 
     def _add_op(self, event: RawEvent, start: int, stop: int) -> None:
         args = event.args
@@ -266,8 +284,8 @@ class TraceReader:
 
     def _add_work(self, event: RawEvent, kind: WorkKind, start: int, stop: int) -> None:
         args = event.args
-        device = args.device if args.device is not None else event.pid if isinstance(event.pid, int) else 0
-        stream = args.stream if args.stream is not None else event.tid if isinstance(event.tid, int) else 0
+        device = _small(event.pid if args.device is None else args.device)
+        stream = _small(event.tid if args.stream is None else args.stream)
         external = args.external_id if args.external_id is not None else args.old_external_id
         self._work.add(
             start,
@@ -281,10 +299,10 @@ class TraceReader:
             _known(args.size),
         )
 
-    def trace(self, path: Path, head: Mapping[str, Any], odd: int) -> Trace:
-        """What was read."""
-        if odd:
-            self._left_out["not an event of torch's profiler"] = odd
+    def trace(self, path: Path, head: Mapping[str, Any], damaged: int = 0, odd: int = 0) -> Trace:
+        """What was read. ``damaged`` events could not be, of ``odd`` ones some fields."""
+        if damaged:
+            self._left_out["damaged, or not an event at all"] = damaged
         return Trace(
             path=path,
             head=head,
@@ -297,8 +315,9 @@ class TraceReader:
             calls=HostCalls(**self._calls.arrays(kernel=np.int32)),
             ranges=Ranges(**self._ranges.arrays(args=np.int32)),
             work=Work(**self._work.arrays(kind=np.int8, device=np.int32)),
-            events=self._events,
+            events=self._events + damaged,
             left_out=dict(self._left_out),
+            odd=odd,
         )
 
 
@@ -310,7 +329,7 @@ def load_trace(path: Path, progress: Callable[[int, int], None] | None = None) -
     chunks, reader = TraceChunks(path, progress), TraceReader()
     for events in chunks:
         reader.add(events)
-    return reader.trace(path, chunks.head, chunks.odd)
+    return reader.trace(path, chunks.head, chunks.damaged, chunks.odd)
 
 
 def window(trace: Trace) -> tuple[int, int]:
@@ -321,6 +340,17 @@ def window(trace: Trace) -> tuple[int, int]:
 
 def _known(number: int | None) -> int:
     return UNKNOWN if number is None else number
+
+
+def _small(number: int | str) -> int:
+    """A number of a device or a stream, 0 for what is none."""
+    return number if isinstance(number, int) and abs(number) < 1 << 31 else 0
+
+
+def _why_untimed(began: float, duration: float) -> str:
+    if not -_LAST_US <= began <= _LAST_US:
+        return "no time at which it began"
+    return "a duration below 0" if duration < 0 else "no duration"
 
 
 def _thread(thread: int | str) -> int | str:
