@@ -167,7 +167,10 @@ def test_more_lengths_than_the_batch_has_sequences_are_named(bench):
     summary = bench.summary()
     assert summary["decode_length_buckets"]["stats"]["[0,512)"]["steps"] == 2
     found = [problem for problem in summary["problems"] if problem.startswith("set_step_seq_len:")]
-    assert found == ["set_step_seq_len: 3 KV lengths for a batch of 2: begin_run takes the sequences of a run"]
+    assert found == [
+        "set_step_seq_len: 3 KV lengths for a batch of 2: "
+        "give set_step_batch() the sequences of the step, or begin_run() those of every step of the run"
+    ]
 
 
 @pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), 1.5, "3", [1, 2], 10**400, True, torch.ones(2), {}])

@@ -82,6 +82,8 @@ def test_steps_of_a_batch_by_hand(make, model, attention):
         (0, 3, 7.0),  # 12, 4 and 5
     ]
     assert sum(tokens for _, tokens, _ in steps) == 18
+    assert rows[2][:4] == [1, 3, 3, 3]  # sequences of each step
+    assert summary["batch_sizes"][-1]["batch"] == 3
     assert set(summary["other_phases"]) == {"prefill", "mixed"}
     calls = {row["name"]: row["calls_per_step"] for row in summary["buckets"]["engine"]}
     assert {"schedule", "inputs", "decode", "sampler", "postproc"} <= set(calls)
@@ -112,7 +114,7 @@ def test_warm_up_runs_and_later_ones(make, model):
     batch(model)
     assert prof.results.totals.steps == 0
     batch(model)
-    assert prof.results.totals.tokens + sum(each.tokens for each in prof.results.by_bin[-2:]) == 18
+    assert prof.results.cells.totals().tokens == 18
     assert len(prof.results.runs) == 1
     assert not prof.problems.counts
 

@@ -26,7 +26,7 @@ def test_steps_leave_nothing_behind(make, kind, monkeypatch):
             with prof.step_timing_ctx():
                 with cpu_bucket_timer("decode"), cuda_bucket_timer("embed"):
                     bench.work(5)
-                prof.set_step_seq_len(number % 20_000)
+                prof.set_step_seq_len(number * 61 % 20_000)  # every bin from the first steps on
                 prof.set_step_tokens(1)
             bench.catch_up()
         gc.collect()

@@ -35,10 +35,13 @@ def test_prefill_and_decode_steps_of_the_loop(bench, plan):
         (0, 2, 9.0),
         (0, 1, 12.0),  # a is done
     ]
+    assert bench.profiler.results.samples.columns()["batch"].tolist() == [1, 1, 2, 2, 1]
     summary = bench.summary()
     assert not summary["problems"]
     (run,) = summary["runs"]
     assert (run["meta"]["label"], run["meta"]["bsz"]) == ("event loop", None)
+    assert run["meta"]["batch_mean"] == 5 / 3  # of the decode steps
+    assert [(each["batch"], each["stats"]["steps"]) for each in summary["batch_sizes"]] == [(1, 1), (2, 2)]
     assert summary["stats"]["mean_ms"] == 6.5  # 1 of scheduling, 4 and 0.5 of the model, 1 of results
     assert summary["buckets_engine_avg_ms"] == {"schedule": 1, "decode": 4, "sampler": 0.5, "postproc": 1}
     assert summary["unattributed_engine_ms"] == 0
@@ -55,6 +58,7 @@ def test_the_overlapped_loop_delivers_a_step_later(bench):
     scheduler_of(bench, Req("a", 6, 3), passes=6).event_loop_overlap()
     summary = bench.summary()
     assert not summary["problems"]
+    assert summary["decode_length_buckets"]["steps_without_length"] == 1  # the last one: nothing new runs in it
     # prefill | decode, with its token | decode | what was still in flight, beyond the end | its result
     assert [tokens for _, tokens, _ in samples(bench.profiler)] == [-1, 1, 1, 1, 0]
     assert summary["other_phases"]["prefill"]["steps"] == 1

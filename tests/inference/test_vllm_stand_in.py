@@ -46,6 +46,7 @@ def test_prefill_mixed_and_decode_steps(bench, kind):
         (0, 2, 13.5),  # 7 and 20
         (0, 2, 14.5),
     ]
+    assert bench.profiler.results.samples.columns()["batch"].tolist() == [2, 2, 2, 2]
     summary = bench.summary()
     assert not summary["problems"]
     assert summary["stats"]["mean_ms"] == 8

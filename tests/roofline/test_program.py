@@ -7,6 +7,7 @@ from sessions import Call, session_of
 from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec, Link, MemoryLevel, Roofs
 from rooflight.roofline.analysis import Analysis, analyze
+from rooflight.roofline.bound import Limiter
 from rooflight.roofline.report import report_of
 
 X = spec((8, 8))  # 256 B
@@ -178,3 +179,24 @@ def test_warm_bounds_of_measured_caches_are_the_bounds():
     assert warm.program_bound_s == program.program_bound_s
     assert warm.fused_bound_s == program.fused_bound_s
     assert warm.op_bound_s == analysis.totals.op_bound_s
+
+
+def test_what_fits_a_measured_cache_one_by_one_need_not_fit_it_together():
+    """Two products read a weight of 256 B each from a cache of 600 B at 100 B/s; main memory moves 1 B/s."""
+    cached = device(
+        memory=(
+            MemoryLevel(name="L3", capacity_bytes=600, bytes_per_s=100.0),
+            MemoryLevel(name="DRAM", bytes_per_s=1.0),
+        )
+    )
+    analysis = analysis_of((MM, (0, 1), (2,)), (MM, (2, 3), (4,)), on=cached)
+    assert analysis.totals.op_bound_s == 2 * 3 * B / 100  # each finds its 512 B there, and leaves 256 B
+    program = analysis.program
+    assert program.compulsory_bound_s == 3 * B - 600  # 0, 1 and 3 are read; 4 stays in the cache
+    assert program.compulsory_limiter is Limiter.MEMORY
+    assert program.program_bound_s <= program.fused_bound_s <= analysis.totals.op_bound_s < program.compulsory_bound_s
+    assert program.warm.compulsory_bound_s == program.compulsory_bound_s  # the only cache was measured
+    datasheet = analysis_of((MM, (0, 1), (2,)), (MM, (2, 3), (4,))).program
+    assert datasheet.compulsory_bound_s == datasheet.program_bound_s == 4 * B
+    assert datasheet.compulsory_limiter is Limiter.CACHE  # none is listed, so it may be there
+    assert datasheet.warm.compulsory_bound_s == 2 * 1024 / 1e12  # arithmetic alone

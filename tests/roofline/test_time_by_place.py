@@ -10,8 +10,8 @@ from sessions import Call, session_of
 
 from rooflight.devices import get
 from rooflight.roofline.analysis import analyze
-from rooflight.roofline.time_by_place import UNATTRIBUTED, time_by_place
-from rooflight.roofline.time_by_place_report import modules_table, places_data, places_table
+from rooflight.roofline.time_by_place import UNATTRIBUTED, time_by_place, whole_time
+from rooflight.roofline.time_by_place_report import modules_table, places_data, places_table, whole_contradiction
 
 H100 = get("H100-SXM5-80GB")
 BIG = spec((8192, 8192), "bfloat16")
@@ -116,3 +116,31 @@ def test_shares_sum_to_one_whatever_the_times(found, more):
         # what is below a millionth of the whole may be left by adding up floats
         assert sum(place.share or 0.0 for place in times.places) == pytest.approx(1, abs=2e-6)
     assert {place.name for place in times.places} - {UNATTRIBUTED} == {"Linear", "Residual", *found}
+
+
+def test_a_whole_step_beside_its_bounds():
+    step = analyze(session_of([Call(op=MM, reads=(0, 1), writes=(2,)), Call(op=ADD, reads=(3, 4), writes=(5,))]), H100)
+    whole = whole_time(step, 10e-3)
+    assert whole.op_bound_s == whole.bound_s == pytest.approx(MM_S + ADD_S)
+    assert whole.limiter == "compute"  # most of it is the product's
+    # all at once: the product's arithmetic beside 3 matrices of bfloat16 and 3 long vectors of float32
+    assert whole.compulsory_bytes == 3 * 2 * 8192**2 + 3 * 4 * 2**28
+    assert whole.compulsory_bytes / 3.35e12 < MM_S
+    assert whole.compulsory_bound_s == whole.program_bound_s == pytest.approx(MM_S)
+    assert whole.efficiency == pytest.approx((MM_S + ADD_S) / 10e-3)
+    assert whole_contradiction(whole) == ""
+    assert whole_time(step).efficiency is None  # nobody measured it
+
+
+def test_a_step_faster_than_its_bound_has_a_cause():
+    short = spec((1 << 20,))  # 4 MB: the L2 of 50 MB holds all of it
+    add = op("aten::add", {"self": short, "other": short}, [short])
+    exp = op("aten::exp", {"self": short}, [short])
+    step = analyze(session_of([Call(op=add, reads=(0, 1), writes=(2,)), Call(op=exp, reads=(2,), writes=(3,))]), H100)
+    part = 4 * 2**20 / 3.35e12
+    assert whole_time(step).op_bound_s == pytest.approx(5 * part)
+    assert whole_time(step).program_bound_s == pytest.approx(3 * part)
+    merged, cached, impossible = (whole_contradiction(whole_time(step, s)) for s in (4 * part, 2 * part, 1e-9))
+    assert "the step took 5.01 µs, less than its bound of 6.26 µs: its ops can have been merged or over" in merged
+    assert "its data can have come from a cache" in cached
+    assert impossible.endswith("did other work than the one recorded.")

@@ -12,6 +12,10 @@ from rooflight.roofline.time_by_place import UNATTRIBUTED
 
 _WHOLE: Final = "(whole step)"
 _SHOWN: Final = 40
+_WHOLE_MEANING: Final = (
+    "Program, fused and op bound are those of a whole step. Compulsory is the time to read weights and KV cache once "
+    "and to write the results, or that of all arithmetic if it is longer. Estimated is the larger of op and compulsory."
+)
 _MEANING: Final = (
     "Estimated is the op bound of the bucket's own ops in a step recorded at that KV length; the bounds of all buckets "
     "sum to that of the whole step."
@@ -41,6 +45,51 @@ def bounds_table(splits: Sequence[BucketSplit]) -> Table:
     )
 
 
+def steps_table(bounds: BoundsData) -> Table:
+    """Whole steps beside their bounds, one row for each batch size and KV bin."""
+    return Table(
+        id="step_bounds",
+        title="Steps beside their bounds, by batch size and KV length",
+        columns=(
+            Column("batch"),
+            Column("KV length"),
+            Column("recorded at"),
+            Column("steps"),
+            Column("avg", "s"),
+            Column("estimated", "s"),
+            Column("efficiency", "%"),
+            Column("bound"),
+            Column("program", "s"),
+            Column("fused", "s"),
+            Column("op", "s"),
+            Column("compulsory", "s"),
+            Column("compulsory bytes", "B"),
+        ),
+        rows=tuple(
+            (
+                each.batch,
+                each.kv_bin,
+                each.kv_length,
+                each.steps,
+                each.mean_ms / 1e3,
+                each.bound_ms / 1e3,
+                each.efficiency,
+                each.limiter,
+                each.program_bound_ms / 1e3,
+                each.fused_bound_ms / 1e3,
+                each.op_bound_ms / 1e3,
+                each.compulsory_bound_ms / 1e3,
+                each.compulsory_bytes,
+            )
+            for each in bounds.steps
+        ),
+        top=_SHOWN,
+        optional=("compulsory bytes", "fused", "program", "recorded at", "op", "compulsory"),
+        see="summary.json has all",
+        note=_WHOLE_MEANING,
+    )
+
+
 def _rows(split: BucketSplit) -> Iterable[tuple[Cell, ...]]:
     whole = split.step_bound
     assert whole is not None
@@ -55,7 +104,8 @@ def bound_facts(bounds: BoundsData) -> Iterable[tuple[str, Cell]]:
     """What the bounds are for, and how far the whole step is from its own."""
     if not bounds.recorded:
         return
-    yield "bounds", f"{bounds.device} ({bounds.roofs}), {count_of(len(bounds.recorded), 'step')} recorded"
+    roofs = (bounds.roofs or "").replace(f" on {bounds.device}", "")  # a calibration names its device itself
+    yield "bounds", f"{bounds.device} ({roofs}), {count_of(len(bounds.recorded), 'step')} recorded"
     if bounds.step is not None:
         share = "" if bounds.step.efficiency is None else f", {percent(bounds.step.efficiency)} of the speed of light"
         yield "step bound", f"{Quantity(bounds.step.bound_ms / 1e3, 's')} ({bounds.step.limiter}){share}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from rooflight.front.device import place_of
-from rooflight.inference.bucket_bounds import NOTHING_RECORDED, RecordedBounds, mean_length
+from rooflight.inference.bucket_bounds import NOTHING_RECORDED, RecordedBounds
 from rooflight.inference.config import Domain
 from rooflight.inference.meter import HOST_CLOCK
 from rooflight.inference.steps import UNKNOWN
@@ -21,10 +21,11 @@ from rooflight.inference.summary import (
     BucketTime,
     RecordedStepData,
     StepBound,
+    WholeStep,
 )
 from rooflight.roofline.bound import Limiter
 from rooflight.roofline.time_by_place import TimeByPlace
-from rooflight.roofline.time_by_place_report import contradictions
+from rooflight.roofline.time_by_place_report import contradictions, whole_contradiction
 
 if TYPE_CHECKING:
     from rooflight.inference.profiler import Profiler
@@ -53,9 +54,10 @@ def with_bounds(profiler: Profiler, buckets: Buckets, splits: Sequence[BucketSpl
     found: list[BucketSplit] = []
     reasons: dict[str, str] = {}
     notes: dict[str, None] = {}
+    lengths = {key: cell.mean_length for key, cell in results.cells.items()}
     for split, (key, sums) in zip(splits, results.splits_in_order(), strict=True):
         batch, cell, domain = key
-        length = mean_length(sums)
+        length = lengths[batch, cell]
         if cell >= len(results.bins.keys):
             found.append(msgspec.structs.replace(split, kv_length_mean=length, no_bound=_NO_DECODE_STEP))
             continue
@@ -71,12 +73,11 @@ def with_bounds(profiler: Profiler, buckets: Buckets, splits: Sequence[BucketSpl
                 split,
                 kv_length_mean=length,
                 bounds=bounds,
-                step_bound=_step_bound(bounds, times.whole_s, kv_length=step.kv_length),
+                step_bound=_step_bound(bounds, times.whole_s, step.kv_length),
             )
         )
         notes |= dict.fromkeys(f"{_steps_of(split)}: {text}" for text in contradictions(times))
     rows: dict[str, tuple[BucketTime, ...]] = {}
-    step_bound: StepBound | None = None
     for domain in Domain:
         mine = [split for split in found if split.domain == domain.value and split.no_bound != _NO_DECODE_STEP]
         rows[domain.value] = getattr(buckets, domain.value)
@@ -85,12 +86,69 @@ def with_bounds(profiler: Profiler, buckets: Buckets, splits: Sequence[BucketSpl
         means = _means(mine)
         compared = not_compared[domain] is None
         rows[domain.value] = tuple(_with_bound(row, means, compared=compared) for row in rows[domain.value])
-        whole_s = sum(split.steps * split.mean_ms for split in mine) / sum(split.steps for split in mine) / 1e3
-        step_bound = step_bound or _step_bound(means, whole_s if compared else None, kv_length=None)
+    wholes = tuple(_whole_steps(profiler, compared=not_compared[Domain.MODEL] is None))
+    notes |= dict.fromkeys(f"{_steps_of(whole)}: {text}" for whole, text in wholes if text)
     if book.steps:
         reasons = {domain.value: why for domain, why in not_compared.items() if why} | reasons
-    data = _data(book, step_bound, reasons)
+    data = _data(book, [whole for whole, _ in wholes], reasons, _mean(profiler, [whole for whole, _ in wholes]))
     return Bounded(buckets=Buckets(**rows), splits=tuple(found), data=data, notes=tuple(notes))
+
+
+def _whole_steps(profiler: Profiler, *, compared: bool) -> Iterable[tuple[WholeStep, str]]:
+    """Decode steps by batch size and KV bin beside the bounds of a whole step, where one was recorded; and what
+    contradicts them.
+    """
+    results = profiler.results
+    for (batch, number), cell in results.cells.items():
+        totals, length = cell.totals, cell.mean_length
+        if number >= len(results.bins.keys):
+            continue
+        step = profiler.bounds.of(Domain.MODEL, None if batch == UNKNOWN else batch, length)
+        if isinstance(step, str):
+            continue
+        mean_s = totals.time_ns / totals.steps / 1e9
+        whole = step.whole_time(mean_s if compared else None)
+        yield (
+            WholeStep(
+                batch=None if batch == UNKNOWN else batch,
+                kv_bin=results.bins.keys[number],
+                kv_length=step.kv_length,
+                steps=totals.steps,
+                mean_ms=mean_s * 1e3,
+                program_bound_ms=whole.program_bound_s * 1e3,
+                fused_bound_ms=whole.fused_bound_s * 1e3,
+                op_bound_ms=whole.op_bound_s * 1e3,
+                compulsory_bound_ms=whole.compulsory_bound_s * 1e3,
+                compulsory_bytes=whole.compulsory_bytes,
+                bound_ms=whole.bound_s * 1e3,
+                limiter=whole.limiter,
+                efficiency=whole.efficiency,
+            ),
+            whole_contradiction(whole),
+        )
+
+
+def _mean(profiler: Profiler, wholes: Sequence[WholeStep]) -> WholeStep | None:
+    """Over all decode steps; None where some of them have no bound."""
+    steps = sum(each.steps for each in wholes)
+    if not steps or steps != profiler.results.totals.steps:
+        return None
+
+    times = {
+        name: sum(each.steps * float(getattr(each, name)) for each in wholes) / steps
+        for name in WholeStep.__struct_fields__
+        if name.endswith(("_ms", "_bytes"))
+    }
+    compared = all(each.efficiency is not None for each in wholes)
+    return WholeStep(
+        batch=None,
+        kv_bin=None,
+        kv_length=None,
+        steps=steps,
+        limiter=_most((each.limiter, each.steps * each.bound_ms) for each in wholes),
+        efficiency=times["bound_ms"] / times["mean_ms"] if compared and times["mean_ms"] else None,
+        **times,
+    )
 
 
 def _why_not_compared(profiler: Profiler, domain: Domain) -> str | None:
@@ -118,7 +176,7 @@ def _bucket_bounds(times: TimeByPlace) -> Iterable[BucketBound]:
             )
 
 
-def _step_bound(bounds: Sequence[BucketBound], whole_s: float | None, *, kv_length: float | None) -> StepBound:
+def _step_bound(bounds: Sequence[BucketBound], whole_s: float | None, kv_length: float | None) -> StepBound:
     bound_ms = sum(each.bound_ms for each in bounds)
     return StepBound(
         kv_length=kv_length,
@@ -158,12 +216,14 @@ def _most(parts: Iterable[tuple[str, float]]) -> str:
     return max(sums, key=lambda limiter: sums[limiter], default=Limiter.NOTHING.value)
 
 
-def _steps_of(split: BucketSplit) -> str:
+def _steps_of(split: BucketSplit | WholeStep) -> str:
     batch = "steps of unknown batch" if split.batch is None else f"steps of batch {split.batch:,}"
     return f"{batch}, KV length {split.kv_bin}"
 
 
-def _data(book: RecordedBounds, step: StepBound | None, reasons: dict[str, str]) -> BoundsData:
+def _data(
+    book: RecordedBounds, steps: Sequence[WholeStep], reasons: dict[str, str], mean: WholeStep | None
+) -> BoundsData:
     return BoundsData(
         device=book.device.name if book.device else None,
         roofs=book.device.roofs_used if book.device else None,
@@ -179,6 +239,7 @@ def _data(book: RecordedBounds, step: StepBound | None, reasons: dict[str, str])
             )
             for each in book.steps
         ),
-        step=step,
+        steps=tuple(steps),
+        step=mean,
         none_because=reasons,
     )

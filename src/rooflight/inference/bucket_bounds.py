@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import isnan
 from typing import TYPE_CHECKING, Final
 
 from rooflight.inference.config import Domain
 from rooflight.roofline.analysis import Analysis, analyze
-from rooflight.roofline.time_by_place import UNATTRIBUTED, TimeByPlace, time_by_place
+from rooflight.roofline.time_by_place import UNATTRIBUTED, TimeByPlace, WholeTime, time_by_place, whole_time
 
 if TYPE_CHECKING:
     from rooflight.devices.spec import DeviceSpec
@@ -40,6 +39,10 @@ class StepBounds:
     def analysis(self) -> Analysis:
         """The whole step."""
         return self.by_domain[Domain.MODEL]
+
+    def whole_time(self, measured_s: float | None) -> WholeTime:
+        """The whole step beside its bounds."""
+        return whole_time(self.analysis, measured_s)
 
     def beside(self, domain: Domain, sums: BucketSums, *, timed_here: bool) -> TimeByPlace:
         """The buckets of a domain beside their mean times per step; ``timed_here``: on the device of the bounds."""
@@ -90,13 +93,6 @@ class RecordedBounds:
             length = "of unknown KV length" if kv_length is None else f"with a KV length up to {kv_length:,.0f}"
             return f"no step of {of_batch} {length} was recorded"
         return max(fitting, key=lambda step: (step.kv_length or 0.0, step.whole))
-
-
-def mean_length(sums: BucketSums) -> float | None:
-    """The mean KV length of steps, None where that of one is not known."""
-    if not sums.steps or isnan(sums.length_sum):
-        return None
-    return sums.length_sum / sums.steps
 
 
 def _no_longer(recorded: float | None, measured: float | None) -> bool:

@@ -95,6 +95,10 @@ def _kv_lengths(call: Call) -> list[int]:
     return [each.state.position_offset for each in call.argument(0, "requests_in_batch")]
 
 
+def _sequences(call: Call) -> int:
+    return len(call.argument(0, "requests_in_batch"))
+
+
 def _idle(call: Call) -> str | None:
     return None if call.result else "idle"
 
@@ -112,7 +116,7 @@ _PROCESSOR: Final = EngineMapping(
     methods={
         "prepare_next_batch": Bucket("schedule", after=Reads(phase=_idle)),
         "inputs_and_outputs.prepare_batch_tensors": Bucket(
-            "inputs", before=Reads(phase=_phase, kv_lengths=_kv_lengths, tokens=_no_tokens_yet)
+            "inputs", before=Reads(phase=_phase, kv_lengths=_kv_lengths, tokens=_no_tokens_yet, batch=_sequences)
         ),
         "model_runner.compute_batch": Bucket(_bucket),
         "model_runner._sample": Bucket("sampler", optional=True),

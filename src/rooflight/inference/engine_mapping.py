@@ -2,7 +2,7 @@
 
 A mapping names methods by their path from the engine (``"scheduler.schedule"``) and gives each a *role*: the call is a
 run (``Run``), a step (``Step``), or a bucket of one (``Bucket``); or it only shows facts (``Shows``). Readers get the
-``Call`` and return facts of the open step: accepted tokens, KV lengths, the phase, drafts.
+``Call`` and return facts of the open step: accepted tokens, KV lengths, the phase, drafts, its batch.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ Reader = Callable[[Call], Any]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reads:
     """Facts of the open step that a call shows: ``phase`` as for ``set_step_phase``, ``tokens`` as for
-    ``set_step_tokens``, ``kv_lengths`` as for ``set_step_seq_len``; ``drafts`` returns the arguments of
-    ``set_step_speculation`` (proposed and accepted, depth if the draft is a tree).
+    ``set_step_tokens``, ``kv_lengths`` as for ``set_step_seq_len``, ``batch`` as for ``set_step_batch``; ``drafts``
+    returns the arguments of ``set_step_speculation`` (proposed and accepted, depth if the draft is a tree).
     """
 
     phase: Reader | None = None
     tokens: Reader | None = None
     kv_lengths: Reader | None = None
     drafts: Reader | None = None
+    batch: Reader | None = None
 
     def __post_init__(self) -> None:
         for each in fields(self):

@@ -58,6 +58,10 @@ def _kv_lengths(call: Call) -> Any:
     return lengths - 1 if batch.spec_algorithm.is_none() else lengths
 
 
+def _sequences(call: Call) -> int | None:
+    return len(call.argument(0, "batch").reqs) or None
+
+
 def _bucket(call: Call) -> str:
     return str(call.notes.get("phase", "decode"))
 
@@ -92,7 +96,7 @@ SGLANG: Final = EngineMapping(
         "event_loop_normal": Run(label="event loop", optional=True),
         "event_loop_overlap": Run(label="event loop", optional=True),
         "get_next_batch_to_run": Bucket("schedule", begins_step=True, after=Reads(phase=_next)),
-        "run_batch": Bucket(_bucket, before=Reads(phase=_runs, kv_lengths=_kv_lengths)),
+        "run_batch": Bucket(_bucket, before=Reads(phase=_runs, kv_lengths=_kv_lengths, batch=_sequences)),
         "process_batch_result": Bucket(
             "postproc", ends_step=True, before=Reads(phase=_processes), after=Reads(tokens=_tokens)
         ),

@@ -143,6 +143,7 @@ class EngineSteps:
             (reads.phase, profiler.set_step_phase),
             (reads.tokens, profiler.set_step_tokens),
             (reads.kv_lengths, profiler.set_step_seq_len),
+            (reads.batch, profiler.set_step_batch),
             (reads.drafts, lambda drafts: profiler.set_step_speculation(*drafts)),
         ):
             if reader is not None:

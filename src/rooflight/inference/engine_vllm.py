@@ -48,6 +48,10 @@ def _kv_lengths(call: Call) -> list[int] | None:
     return [*lengths, *scheduled.scheduled_cached_reqs.num_computed_tokens] or None
 
 
+def _sequences(call: Call) -> int | None:
+    return len(call.result.num_scheduled_tokens) or None
+
+
 def _idle(call: Call) -> str | None:
     """A step that found no request at all schedules nothing: it returns no outputs."""
     return "idle" if "phase" not in call.notes and not _delivers(call) else None
@@ -95,7 +99,7 @@ def _levels(tree: str) -> int:
 _STEP: Final = Step(after=Reads(phase=_idle))
 _METHODS: Final[dict[str, Role]] = {
     "step_fn|step": _STEP,
-    "scheduler.schedule": Bucket("schedule", after=Reads(phase=_scheduled, kv_lengths=_kv_lengths)),
+    "scheduler.schedule": Bucket("schedule", after=Reads(phase=_scheduled, kv_lengths=_kv_lengths, batch=_sequences)),
     "scheduler.get_grammar_bitmask": Bucket("grammar", optional=True),
     "scheduler.update_from_output": Bucket("postproc", before=Reads(drafts=_drafts), after=Reads(tokens=_tokens)),
     "model_executor.execute_model": Bucket(_bucket),

@@ -117,9 +117,9 @@ class Profiler(Attaching):
     # -- runs ---------------------------------------------------------------------------------------------------------
 
     def begin_run(self, bsz: int | None = None, label: str = "decode", *, baseline: bool = False) -> None:
-        """Begin a run of steps with a batch of ``bsz`` sequences. The first ``warmup_runs`` are not measured. A
-        ``baseline`` is a run without a draft that others are compared with: apart from its own row it counts only in
-        ``speculative``.
+        """Begin a run of steps with a batch of ``bsz`` sequences, unless a step has another (``set_step_batch``). The
+        first ``warmup_runs`` are not measured. A ``baseline`` is a run without a draft that others are compared with:
+        apart from its own row it counts only in ``speculative``.
         """
         if self.disabled:
             return
@@ -198,6 +198,15 @@ class Profiler(Attaching):
             self._told.length = kv_len if type(kv_len) is int else self._copied(kv_len)
         else:
             self._not_in_step("set_step_seq_len")
+
+    def set_step_batch(self, n: Any) -> None:
+        """The number of sequences in the open step, where it is not that of the run, as with continuous batching: a
+        number, or a tensor of one. Without it, a run of unknown batch has as many as KV lengths are given in a list.
+        """
+        if self.step.measuring:
+            self._told.batch = n if type(n) is int else self._copied(n)
+        else:
+            self._not_in_step("set_step_batch")
 
     def set_step_speculation(self, proposed: Any, accepted: Any, depth: Any = None) -> None:
         """Draft tokens proposed in the open step, and those of them that the target accepted, without the token that it

@@ -8,7 +8,6 @@ from math import floor
 from typing import TYPE_CHECKING, Any
 
 from rooflight.front.device import find_device
-from rooflight.inference.bucket_bounds import mean_length
 from rooflight.inference.steps import UNKNOWN
 
 if TYPE_CHECKING:
@@ -70,9 +69,9 @@ def add_bounds(profiler: Profiler, model: Any, device: DeviceSpec | str | None, 
 def measured_steps(profiler: Profiler) -> set[tuple[int, int]]:
     """Batch and mean KV length of what was measured, rounded down: the bound of a shorter step is one of a longer."""
     found = set()
-    for (batch, cell, _), sums in profiler.results.splits.items():
-        length = mean_length(sums)
-        if batch != UNKNOWN and length is not None and cell < len(profiler.results.bins.keys):
+    for (batch, number), cell in profiler.results.cells.items():
+        length = cell.mean_length
+        if batch != UNKNOWN and length is not None and number < len(profiler.results.bins.keys):
             found.add((batch, floor(length / batch if profiler.cfg.kv_len_reduce == "sum" else length)))
     return found
 

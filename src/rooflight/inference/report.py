@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from rooflight.inference.bounds_report import bound_facts, bound_notes, bounds_table
+from rooflight.inference.bounds_report import bound_facts, bound_notes, bounds_table, steps_table
 from rooflight.inference.graph_report import graph_tables
+from rooflight.inference.kv_length import UNBINNED
 from rooflight.inference.memory_report import memory_cells, memory_columns, memory_facts
 from rooflight.inference.rank_report import rank_facts, rank_notes, rank_tables
 from rooflight.inference.serving_report import serving_fact, serving_notes, serving_tables
@@ -37,6 +38,7 @@ _SPREAD: Final = (Column("mean", "s"), Column("std", "s"), Column("runs"))
 _BOUND: Final = (Column("estimated", "s"), Column("efficiency", "%"), Column("bound"))
 _SHOWN: Final = 40
 _SEE: Final = "summary.json has all"
+_UNBINNED: Final = f"{UNBINNED}: steps without a KV length, or below the first bin."
 _EXCLUSIVE: Final = (
     "Each bucket without those inside it, so that shares sum to 100 %; inclusive has them too. "
     f"{UNATTRIBUTED} is the time in which no bucket of this domain was open."
@@ -90,13 +92,17 @@ def _tables(summary: SummaryDocument) -> Iterable[Table]:
         see=_SEE,
     )
     yield from _across_runs(summary)
-    yield _lengths("decode_length_buckets", "Decode-length buckets", summary.decode_length_buckets)
+    yield _lengths(summary.decode_length_buckets)
+    if len(summary.batch_sizes) > 1:
+        yield _batches(summary)
     if summary.other_phases:
         yield _other_phases(summary)
     if summary.bucket_splits:
         yield _splits(summary)
     yield from speculation_tables(summary.speculative)
     yield from serving_tables(summary.serving)
+    if summary.bounds.steps:
+        yield steps_table(summary.bounds)
     if any(split.bounds for split in summary.bucket_splits):
         yield bounds_table(summary.bucket_splits)
 
@@ -149,7 +155,7 @@ def _run_row(run: RunData) -> tuple[Cell, ...]:
     return (
         run.meta.number,
         run.meta.label,
-        run.meta.bsz,
+        run.meta.bsz if run.meta.batch_mean in (None, run.meta.bsz) else run.meta.batch_mean,
         stats.steps,
         stats.tokens_total,
         _seconds(stats.mean_ms),
@@ -199,14 +205,26 @@ def _spread_row(name: str, spread: Spread, *, is_time: bool = False) -> tuple[Ce
     return name, cell(spread.mean), cell(spread.std), spread.n_runs
 
 
-def _lengths(table_id: str, title: str, lengths: LengthStats) -> Table:
+def _lengths(lengths: LengthStats) -> Table:
+    """Bins without a step are left out, unless all are."""
+    bins = [each for each in lengths.bins if lengths.stats[each.key].steps] or lengths.bins
     return Table(
-        id=table_id,
-        title=title,
+        id="decode_length_buckets",
+        title="Decode-length buckets",
         columns=(Column("KV length"), Column("steps"), *_LATENCIES, Column("tok/s"), Column("tokens")),
-        rows=tuple(
-            (each.key, *_stats(lengths.stats[each.key]), lengths.stats[each.key].tokens_total) for each in lengths.bins
-        ),
+        rows=tuple((each.key, *_stats(lengths.stats[each.key]), lengths.stats[each.key].tokens_total) for each in bins),
+        note=_UNBINNED if UNBINNED in lengths.stats else "",
+    )
+
+
+def _batches(summary: SummaryDocument) -> Table:
+    return Table(
+        id="batch_sizes",
+        title="Decode steps by batch size",
+        columns=(Column("batch"), Column("steps"), *_LATENCIES, Column("tok/s"), Column("tokens")),
+        rows=tuple((each.batch, *_stats(each.stats), each.stats.tokens_total) for each in summary.batch_sizes),
+        top=_SHOWN,
+        see=_SEE,
     )
 
 
@@ -311,6 +329,12 @@ def _notes(summary: SummaryDocument) -> Iterable[str]:
         yield (
             f"{count_of(stats.steps_without_tokens, 'step has', 'steps have')} no token count: "
             "throughput is over the others."
+        )
+    without = summary.decode_length_buckets.steps_without_length
+    if without:
+        yield (
+            f"{count_of(without, 'step has', 'steps have')} no KV length, since set_step_seq_len() gave none: they are "
+            "unbinned, and have no bound."
         )
     if summary.workload is not None:
         yield from workload_notes(summary.workload)

@@ -17,9 +17,10 @@ from rooflight.inference.memory_use import KvCacheUse, MemoryData, memory_data
 from rooflight.inference.meter import Meter
 from rooflight.inference.problems import Problems
 from rooflight.inference.speculation_results import Speculation
-from rooflight.inference.steps import UNKNOWN, Run, Samples, Totals, of_all_phases
+from rooflight.inference.steps import MOST_BATCHES, UNKNOWN, Cells, Run, Samples, Totals
 from rooflight.inference.summary import (
     OTHERS,
+    BatchStats,
     Buckets,
     BucketSplit,
     BucketTime,
@@ -43,16 +44,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class BucketSums:
-    """Nanoseconds of a domain over steps, and how often each bucket was opened. ``length_sum``: of their KV lengths,
-    NaN where one is not known.
-    """
+    """Nanoseconds of a domain over steps, and how often each bucket was opened."""
 
     steps: int = 0
     exclusive_ns: dict[str, int] = field(default_factory=dict)
     inclusive_ns: dict[str, int] = field(default_factory=dict)
     unattributed_ns: int = 0
     calls: dict[str, int] = field(default_factory=dict)
-    length_sum: float = 0.0
 
     def add(self, steps: int, times: DomainTimes) -> None:
         """More steps."""
@@ -88,7 +86,7 @@ class Results:
         self.warmup_runs = 0
         self.runs: list[RunData] = []
         self.totals = Totals()
-        self.by_bin = [Totals() for _ in (*self.bins.keys, *OTHER_PHASES)]
+        self.cells = Cells()
         self.samples = Samples()
         self.sums = {domain: BucketSums() for domain in profiled}
         self.splits: dict[tuple[int, int, Domain], BucketSums] = {}
@@ -102,17 +100,15 @@ class Results:
     def finish(self, run: Run, meter: Meter) -> RunData:
         """Add a run that has ended, and return what is known of it."""
         sums = {domain: BucketSums() for domain in self.sums}
-        splits = self.splits if not run.baseline else {}
-        for number, totals in enumerate(run.by_bin):
-            if totals.steps:
-                batch = UNKNOWN if run.batch is None else run.batch
-                times = meter.times(run.by_state[number], run.host_by_state[number])
-                for domain, of_domain in sums.items():
-                    if number < len(self.bins.keys):
-                        of_domain.add(totals.steps, times[domain])
-                    split = splits.setdefault((batch, number, domain), BucketSums())
-                    split.add(totals.steps, times[domain])
-                    split.length_sum += run.length_sums[number]
+        for (said, number), cell in run.cells.items():
+            times = meter.times(cell.by_state, cell.host_by_state)
+            batch = UNKNOWN if run.baseline else self.cells.add(said, number, cell)
+            for domain, of_domain in sums.items():
+                if number < len(self.bins.keys):
+                    of_domain.add(cell.totals.steps, times[domain])
+                if not run.baseline:
+                    split = self.splits.setdefault((batch, number, domain), BucketSums())
+                    split.add(cell.totals.steps, times[domain])
         for (name, bucket), calls in run.calls.items():
             if name in sums:
                 sums[Domain(name)].calls[bucket] = calls
@@ -129,6 +125,11 @@ class Results:
             )
         if run.totals.steps and not run.totals.token_steps:
             self.problems.note(f"run {run.number}: no step has tokens: call set_step_tokens() in each")
+        if run.cells.left_out:
+            self.problems.note(
+                f"run {run.number}: more than {MOST_BATCHES} batch sizes: "
+                f"{count_of(run.cells.left_out, 'step')} of further sizes count as steps of unknown batch"
+            )
         return found
 
     def _merge(self, run: Run, sums: Mapping[Domain, BucketSums]) -> None:
@@ -139,8 +140,6 @@ class Results:
         for domain, of_domain in sums.items():
             self.sums[domain].merge(of_domain)
         self.totals.merge(run.totals)
-        for mine, its in zip(self.by_bin, run.by_bin, strict=True):
-            mine.merge(its)
         self.host_ns += run.host_ns
         self.host_gap_ns += run.host_gap_ns
         self.gap_ns += run.gap_ns
@@ -153,6 +152,7 @@ class Results:
                 number=run.number,
                 label=run.label,
                 bsz=run.batch,
+                batch_mean=run.batch_sum / run.batch_steps if run.batch_steps else None,
                 baseline=run.baseline,
                 started_at=run.started_at,
                 clock=run.clock,
@@ -160,9 +160,9 @@ class Results:
                 steps_lost=run.lost,
             ),
             stats=step_stats(run.totals, decode_ns(self.bins, columns)),
-            wall=wall_stats(of_all_phases(run.by_bin), run.host_ns, run.host_gap_ns, run.gap_ns, 1),
-            other_phases=phase_stats(self.bins, run.by_bin, columns),
-            decode_length_buckets=length_stats(self.bins, run.by_bin, columns),
+            wall=wall_stats(run.cells.totals(), run.host_ns, run.host_gap_ns, run.gap_ns, 1),
+            other_phases=phase_stats(self.bins, run.cells, columns),
+            decode_length_buckets=length_stats(self.bins, run.cells, columns),
             memory=memory,
             kv_cache=run.kv_cache.data(),
             **bucket_fields(sums),
@@ -202,7 +202,7 @@ class Results:
 
 def profiler_cost(results: Results, bucket_ns: float, *, on_host: bool) -> ProfilerCost:
     """What measuring cost the steps, if a bucket costs ``bucket_ns``."""
-    everything = of_all_phases(results.by_bin)
+    everything = results.cells.totals()
     steps, time_ns = everything.steps, everything.time_ns
     opened = results.buckets_opened
     in_steps_ns = opened * bucket_ns
@@ -255,20 +255,19 @@ def decode_ns(bins: LengthBins, columns: Mapping[str, NDArray[np.int64]]) -> NDA
     return columns["step_ns"][columns["kv_bin"] < len(bins.keys)]
 
 
-def phase_stats(
-    bins: LengthBins, by_bin: Sequence[Totals], columns: Mapping[str, NDArray[np.int64]]
-) -> dict[str, StepStats]:
+def phase_stats(bins: LengthBins, cells: Cells, columns: Mapping[str, NDArray[np.int64]]) -> dict[str, StepStats]:
     """Steps of the other phases that there are."""
     numbers = enumerate(OTHER_PHASES, start=len(bins.keys))
     return {
-        phase: step_stats(by_bin[number], columns["step_ns"][columns["kv_bin"] == number])
+        phase: step_stats(cells.totals({number}), columns["step_ns"][columns["kv_bin"] == number])
         for number, phase in numbers
-        if by_bin[number].steps
+        if cells.totals({number}).steps
     }
 
 
-def length_stats(bins: LengthBins, by_bin: Sequence[Totals], columns: Mapping[str, NDArray[np.int64]]) -> LengthStats:
+def length_stats(bins: LengthBins, cells: Cells, columns: Mapping[str, NDArray[np.int64]]) -> LengthStats:
     """Steps by KV bin; the one of unknown lengths only where it has any."""
+    by_bin = [cells.totals({number}) for number in range(len(bins.keys))]
     numbers = [number for number, key in enumerate(bins.keys) if key != UNBINNED or by_bin[number].steps]
     return LengthStats(
         bins=tuple(LengthBin(key=bins.keys[number], range=bins.ranges[number]) for number in numbers),
@@ -276,6 +275,27 @@ def length_stats(bins: LengthBins, by_bin: Sequence[Totals], columns: Mapping[st
             bins.keys[number]: step_stats(by_bin[number], columns["step_ns"][columns["kv_bin"] == number])
             for number in numbers
         },
+        steps_without_length=cells.unknown_lengths(range(len(bins.keys))),
+    )
+
+
+def batch_stats(bins: LengthBins, cells: Cells, columns: Mapping[str, NDArray[np.int64]]) -> tuple[BatchStats, ...]:
+    """Decode steps by batch size, the unknown ones last."""
+    decode = range(len(bins.keys))
+    sizes = dict.fromkeys(batch for (batch, number), _ in cells.items() if number in decode)
+    is_decode = columns["kv_bin"] < len(bins.keys)
+    known = [size for size in sizes if size != UNKNOWN]
+    return tuple(
+        BatchStats(
+            batch=None if size == UNKNOWN else size,
+            stats=step_stats(
+                cells.totals(decode, {size}),
+                columns["step_ns"][
+                    is_decode & (~np.isin(columns["batch"], known) if size == UNKNOWN else columns["batch"] == size)
+                ],
+            ),
+        )
+        for size in (*known, *(size for size in sizes if size == UNKNOWN))
     )
 
 

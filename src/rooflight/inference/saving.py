@@ -24,6 +24,7 @@ from rooflight.inference.rank_files import merge_once_rank_0_saved, rank_folder
 from rooflight.inference.report import report_of
 from rooflight.inference.reservoir import Reservoir
 from rooflight.inference.results import (
+    batch_stats,
     bucket_fields,
     decode_ns,
     length_stats,
@@ -33,7 +34,7 @@ from rooflight.inference.results import (
     wall_stats,
 )
 from rooflight.inference.serving_results import DELIVERIES_FILE, REQUESTS_FILE, serving_data
-from rooflight.inference.steps import COLUMNS, of_all_phases
+from rooflight.inference.steps import COLUMNS
 from rooflight.inference.summary import (
     REPORT,
     STEPS,
@@ -71,7 +72,7 @@ def summary_of(profiler: Profiler) -> SummaryDocument:
     for note in bounded.notes:
         profiler.problems.note(note)
     clocks = {run.meta.clock for run in results.runs}
-    everything = of_all_phases(results.by_bin)
+    everything = results.cells.totals()
     with_steps = sum(run.stats.steps > 0 or bool(run.other_phases) for run in results.runs if not run.meta.baseline)
     return SummaryDocument(
         meta=SummaryMeta(
@@ -87,11 +88,12 @@ def summary_of(profiler: Profiler) -> SummaryDocument:
         ),
         workload=profiler.workload,
         stats=step_stats(results.totals, decode_ns(results.bins, columns)),
-        other_phases=phase_stats(results.bins, results.by_bin, columns),
+        other_phases=phase_stats(results.bins, results.cells, columns),
         wall=wall_stats(everything, results.host_ns, results.host_gap_ns, results.gap_ns, with_steps),
         runs=tuple(results.runs),
         runs_aggregate=results.aggregate(),
-        decode_length_buckets=length_stats(results.bins, results.by_bin, columns),
+        decode_length_buckets=length_stats(results.bins, results.cells, columns),
+        batch_sizes=batch_stats(results.bins, results.cells, columns),
         speculative=results.speculation.data(),
         serving=serving_data(profiler.requests),
         bucket_splits=bounded.splits,

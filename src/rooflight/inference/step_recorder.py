@@ -43,7 +43,7 @@ class RecordedStep:
 class StepRecorder:
     """Records steps between ``begin`` and ``end``. ``on_problem`` gets sentences (``BucketTimer``).
 
-    ``batch`` is that of the next steps. Of steps with the same batch and KV length the last is kept.
+    ``batch`` is that of the next steps which say none. Of steps with the same batch and KV length the last is kept.
     """
 
     def __init__(self, on_problem: Callable[[str], None], *, whole: bool) -> None:
@@ -92,7 +92,7 @@ class StepRecorder:
             self._keep(recording.session, facts)
 
     def _keep(self, session: Session, facts: Facts) -> None:
-        key = self.batch, facts.length
+        key = facts.batch, facts.length
         if not session.counted.any():
             self._on_problem(
                 "a recorded step ran no op that torch sees in its thread, as the replay of a CUDA graph: no bound"
@@ -101,7 +101,7 @@ class StepRecorder:
             self._on_problem(f"more than {_MOST_STEPS} different steps were recorded: the rest is left out")
         else:
             self._steps[key] = RecordedStep(
-                batch=self.batch,
+                batch=facts.batch,
                 kv_length=facts.length,
                 sessions={domain: self._by_bucket(session, domain) for domain in Domain},
                 whole=self._whole,

@@ -117,7 +117,7 @@ def _about(step: _Step) -> Mapping[str, Any]:
     found: dict[str, Any] = {
         "run": step.run.number,
         "label": step.run.label,
-        "batch": step.run.batch,
+        "batch": facts.batch,
         "tokens": facts.tokens,
         "kv_length": facts.length,
     }

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
+from math import nan
 from typing import Final
 
 import numpy as np
@@ -91,11 +92,12 @@ class Samples:
         self._rows = Reservoir(COLUMNS, most)
         self._lengths = array("d")
 
-    def add(self, row: tuple[int, ...], length: float) -> None:
+    def add(self, row: tuple[int, ...], length: float | None) -> None:
         """One more step: kept, or not, or in the place of another."""
         place = self._rows.add(row)
         if place is None:
             return
+        length = nan if length is None else length
         if place == len(self._lengths):
             self._lengths.append(length)
         else:
@@ -152,12 +154,91 @@ class Decoding:
         self.lengths += other.lengths
 
 
+@dataclass(slots=True)
+class Cell:
+    """The steps of one batch size and bin, and their nanoseconds by state. ``length_sum`` is of the KV lengths that are
+    known; those of ``unknown_lengths`` steps are not.
+    """
+
+    totals: Totals = field(default_factory=Totals)
+    length_sum: float = 0.0
+    unknown_lengths: int = 0
+    by_state: list[int] = field(default_factory=list)
+    host_by_state: list[int] = field(default_factory=list)
+
+    def add(self, step_ns: int, tokens: int | None, length: float | None) -> None:
+        """One more step."""
+        self.totals.add(step_ns, tokens)
+        if length is None:
+            self.unknown_lengths += 1
+        else:
+            self.length_sum += length
+
+    @property
+    def mean_length(self) -> float | None:
+        """The mean KV length, None where that of a step is not known."""
+        return None if self.unknown_lengths or not self.totals.steps else self.length_sum / self.totals.steps
+
+    def merge(self, other: Cell) -> None:
+        """The steps of both; nanoseconds by state are of one run alone, and stay there."""
+        self.totals.merge(other.totals)
+        self.length_sum += other.length_sum
+        self.unknown_lengths += other.unknown_lengths
+
+
+MOST_BATCHES: Final = 256
+"""Batch sizes that are kept apart: memory stays bounded whatever an engine says."""
+
+
+class Cells:
+    """Steps by batch size (``UNKNOWN``: not known) and bin: first the KV bins, of decode steps, then ``OTHER_PHASES``.
+    Sizes after the first ``MOST_BATCHES`` count as unknown ones; ``left_out`` are the steps of these.
+    """
+
+    def __init__(self) -> None:
+        self._cells: dict[tuple[int, int], Cell] = {}
+        self._sizes: set[int] = {UNKNOWN}
+        self.left_out = 0
+
+    def at(self, batch: int, number: int) -> Cell:
+        """The cell of a batch size and the number of a bin."""
+        return self._cells.get((batch, number)) or self._new(batch, number)
+
+    def _new(self, batch: int, number: int) -> Cell:
+        if batch not in self._sizes:
+            if len(self._sizes) > MOST_BATCHES:
+                self.left_out += 1
+                batch = UNKNOWN
+            self._sizes.add(batch)
+        return self._cells.setdefault((batch, number), Cell())
+
+    def items(self) -> Iterable[tuple[tuple[int, int], Cell]]:
+        """Each cell that has steps, after its batch size and bin."""
+        return sorted(self._cells.items(), key=lambda item: item[0])
+
+    def add(self, batch: int, number: int, cell: Cell) -> int:
+        """More steps; returns the batch size that they count under."""
+        self.at(batch, number).merge(cell)
+        return batch if (batch, number) in self._cells else UNKNOWN
+
+    def unknown_lengths(self, bins: Container[int]) -> int:
+        """Steps of some bins whose KV length is not known."""
+        return sum(cell.unknown_lengths for (_, number), cell in self._cells.items() if number in bins)
+
+    def totals(self, bins: Container[int] | None = None, batches: Container[int] | None = None) -> Totals:
+        """All steps, or those of some bins or batch sizes."""
+        found = Totals()
+        for (batch, number), cell in self._cells.items():
+            if (bins is None or number in bins) and (batches is None or batch in batches):
+                found.merge(cell.totals)
+        return found
+
+
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """One run while it is measured. ``totals`` is of the decode steps. ``by_bin`` has all steps by *cell*: first the KV
-    bins, of decode steps, then ``OTHER_PHASES``; ``by_state`` and ``host_by_state`` have nanoseconds by cell and state.
-    ``calls`` counts the calls of buckets in decode steps by domain and name, ``calls_elsewhere`` those in other steps.
-    ``length_sums`` are the sums of KV lengths by cell, NaN where one is not known.
+    """One run while it is measured. ``totals`` is of the decode steps, ``cells`` have all. ``batch`` is that of steps
+    which say none. Of the decode steps ``batch_steps`` have a known batch, whose sum is ``batch_sum``. ``calls``
+    counts the calls of buckets in decode steps by domain and name, ``calls_elsewhere`` those in other steps.
 
     A ``baseline`` is not among the samples of all runs. ``speculative`` are the decode steps whose ``rounds`` are
     known, ``plain`` those without a draft. Of ``steps_with_drafts`` some may be of another phase, whose rounds are
@@ -171,11 +252,10 @@ class Run:
     clock: str
     bins: LengthBins
     totals: Totals = field(default_factory=Totals)
-    by_bin: list[Totals] = field(default_factory=list)
+    cells: Cells = field(default_factory=Cells)
+    batch_sum: int = 0
+    batch_steps: int = 0
     samples: Samples = field(default_factory=Samples)
-    length_sums: list[float] = field(default_factory=list)
-    by_state: list[list[int]] = field(default_factory=list)
-    host_by_state: list[list[int]] = field(default_factory=list)
     rounds: RoundSums = field(default_factory=RoundSums)
     other_rounds: RoundSums = field(default_factory=RoundSums)
     plain: Decoding = field(default_factory=Decoding)
@@ -196,30 +276,24 @@ class Run:
     calls: Counter[tuple[str, str]] = field(default_factory=Counter)
     calls_elsewhere: Counter[tuple[str, str]] = field(default_factory=Counter)
 
-    def __post_init__(self) -> None:
-        for _ in (*self.bins.keys, *OTHER_PHASES):
-            self.by_bin.append(Totals())
-            self.length_sums.append(0.0)
-            self.by_state.append([])
-            self.host_by_state.append([])
-
     def add(self, reading: Reading, facts: Facts, everything: Samples) -> None:
         """One more step."""
         found, host_found, calls = reading
-        tokens, length, drafts, phase, cached = facts
+        tokens, length, drafts, phase, cached, sequences = facts
         if phase == IDLE:
             self._idle(found, host_found)
             return
         is_decode = phase == DECODE
         number = self.bins.number(length) if is_decode else len(self.bins.keys) + OTHER_PHASES.index(phase)
-        step_ns, gap_ns = _add(found, self.by_state[number])
-        host_ns, host_gap_ns = (step_ns, gap_ns) if host_found is None else _add(host_found, self.host_by_state[number])
+        batch = UNKNOWN if sequences is None else sequences
+        cell = self.cells.at(batch, number)
+        step_ns, gap_ns = _add(found, cell.by_state)
+        host_ns, host_gap_ns = (step_ns, gap_ns) if host_found is None else _add(host_found, cell.host_by_state)
         if self.samples.steps:  # what was before the first is no gap between two
             self.gap_ns += gap_ns + self.idle_ns
             self.host_gap_ns += host_gap_ns + self.host_idle_ns
         self.idle_ns = self.host_idle_ns = 0
         self.host_ns += host_ns
-        batch = UNKNOWN if self.batch is None else self.batch
         row = (
             self.number,
             self.samples.steps,
@@ -233,10 +307,13 @@ class Run:
         )
         if is_decode:
             self.totals.add(step_ns, tokens)
+            if sequences is not None:
+                self.batch_sum += sequences
+                self.batch_steps += 1
         opened = self.calls if is_decode else self.calls_elsewhere
         for bucket, times in calls:
             opened[bucket] += times
-        self.by_bin[number].add(step_ns, tokens)
+        cell.add(step_ns, tokens, length)
         if cached is not None:
             self.kv_cache.add(cached)
         if drafts is not None:
@@ -250,8 +327,6 @@ class Run:
             _add(host_found or (), self.speculative_host_by_state)
         elif drafts is None and is_decode:
             self.plain.add(step_ns, tokens, length)
-        length = float("nan") if length is None else length
-        self.length_sums[number] += length
         self.samples.add(row, length)
         if not self.baseline:
             everything.add(row, length)
@@ -260,14 +335,6 @@ class Run:
         whole_ns = sum(nanoseconds for _, nanoseconds in found)
         self.idle_ns += whole_ns
         self.host_idle_ns += whole_ns if host_found is None else sum(nanoseconds for _, nanoseconds in host_found)
-
-
-def of_all_phases(by_bin: Iterable[Totals]) -> Totals:
-    """The steps of all cells."""
-    found = Totals()
-    for totals in by_bin:
-        found.merge(totals)
-    return found
 
 
 def _add(found: Found, sums: list[int]) -> tuple[int, int]:

@@ -110,11 +110,38 @@ class BucketBound(Fields, frozen=True, kw_only=True):
 
 
 class StepBound(Fields, frozen=True, kw_only=True):
-    """A whole step's op bound, the sum of those of a domain's buckets and of ``(unattributed)``. ``kv_length`` is that
-    of the step that was recorded, at most the mean of those measured; null for a mean over bins.
+    """The bounds of a domain's buckets and of ``(unattributed)``, summed: the op bound of a step. ``kv_length`` is that
+    of the step that was recorded, at most the mean of those measured.
     """
 
     kv_length: float | None
+    bound_ms: float
+    limiter: str
+    efficiency: float | None
+
+
+class WholeStep(Fields, frozen=True, kw_only=True):
+    """The decode steps of a batch size and KV bin as wholes, beside the bounds of a step recorded at ``kv_length``. In
+    the mean over all, ``batch``, ``kv_bin`` and ``kv_length`` are null.
+
+    ``program_bound_ms`` ≤ ``fused_bound_ms`` ≤ ``op_bound_ms`` are those of ``rooflight analyze``.
+    ``compulsory_bound_ms`` is the time that ``compulsory_bytes`` (weights and KV cache read once, results written
+    once) and all arithmetic need at least; it is above the program bound where a calibration measured a cache that can
+    hold the data of each op, but not of all. ``bound_ms`` is the larger of the op bound and that, ``limiter`` what
+    limits most of it, ``efficiency`` bound / mean: 1 is the speed of light. It is null where the times are not those of
+    the bounds' device.
+    """
+
+    batch: int | None
+    kv_bin: str | None
+    kv_length: float | None
+    steps: int
+    mean_ms: float
+    program_bound_ms: float
+    fused_bound_ms: float
+    op_bound_ms: float
+    compulsory_bound_ms: float
+    compulsory_bytes: float
     bound_ms: float
     limiter: str
     efficiency: float | None
@@ -136,12 +163,15 @@ class RecordedStepData(Fields, frozen=True, kw_only=True):
 
 
 class BoundsData(Fields, frozen=True, kw_only=True):
-    """What steps were bounded by. ``none_because`` has by domain why (part of) it has no bounds."""
+    """What steps were bounded by. ``steps`` has them by batch size and KV bin, ``step`` their mean, null where one has
+    no bound. ``none_because`` has by domain why (part of) it has no bounds.
+    """
 
     device: str | None
     roofs: str | None
     recorded: tuple[RecordedStepData, ...]
-    step: StepBound | None
+    steps: tuple[WholeStep, ...]
+    step: WholeStep | None
     none_because: dict[str, str]
 
 
@@ -187,6 +217,13 @@ class BucketSplit(Fields, frozen=True, kw_only=True):
     no_bound: str | None = None
 
 
+class BatchStats(Fields, frozen=True, kw_only=True):
+    """The decode steps of one batch size; null: it is not known."""
+
+    batch: int | None
+    stats: StepStats
+
+
 class LengthBin(Fields, frozen=True, kw_only=True):
     """A KV-length bin: from the first length on, below the second, which is null for an open end."""
 
@@ -195,14 +232,16 @@ class LengthBin(Fields, frozen=True, kw_only=True):
 
 
 class LengthStats(Fields, frozen=True, kw_only=True):
-    """Steps by KV-length bin, by the bins' keys."""
+    """Steps by KV-length bin, by the bins' keys. ``steps_without_length`` are in ``unbinned``."""
 
     bins: tuple[LengthBin, ...]
     stats: dict[str, StepStats]
+    steps_without_length: int
 
 
 class RunMeta(Fields, frozen=True, kw_only=True):
-    """A measured run; warm-up runs are numbered too. ``steps_raised`` were left by an exception: they are in the
+    """A measured run; warm-up runs are numbered too. ``bsz`` is what the run began with, ``batch_mean`` the mean over
+    the decode steps whose batch is known. ``steps_raised`` were left by an exception: they are in the
     statistics. ``steps_lost`` could not be read: they are not. A ``baseline`` is in no statistics but those of
     speed-ups.
     """
@@ -210,6 +249,7 @@ class RunMeta(Fields, frozen=True, kw_only=True):
     number: int
     label: str
     bsz: int | None
+    batch_mean: float | None
     baseline: bool
     started_at: str
     clock: str
@@ -308,6 +348,7 @@ class SummaryDocument(BucketFields, Document, frozen=True, kw_only=True, tag="ro
     runs: tuple[RunData, ...]
     runs_aggregate: RunsAggregate
     decode_length_buckets: LengthStats
+    batch_sizes: tuple[BatchStats, ...]
     bucket_splits: tuple[BucketSplit, ...]
     speculative: SpeculativeData
     serving: ServingData

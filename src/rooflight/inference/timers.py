@@ -86,6 +86,9 @@ class NullProfiler:
     def set_step_seq_len(self, kv_len: Any) -> None:
         """Nothing."""
 
+    def set_step_batch(self, n: Any) -> None:
+        """Nothing."""
+
     def set_step_speculation(self, proposed: Any, accepted: Any, depth: Any = None) -> None:
         """Nothing."""
 

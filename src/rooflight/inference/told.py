@@ -23,8 +23,10 @@ IDLE: Final = "idle"
 
 _MANY: Final = 1 << 31
 
-Kept = tuple[Any, Any, Any, str, int | None]
-"""Tokens, KV lengths and drafts of a step as they were said; None where nothing was. Its phase; bytes of its cache."""
+Kept = tuple[Any, Any, Any, str, int | None, Any]
+"""Tokens, KV lengths and drafts of a step as they were said, None where nothing was; its phase, the bytes of its cache;
+its batch as it was said.
+"""
 
 
 class Facts(NamedTuple):
@@ -35,6 +37,7 @@ class Facts(NamedTuple):
     drafts: Drafts | None = None
     phase: str = DECODE
     cache_bytes: int | None = None
+    batch: int | None = None
 
 
 class Told:
@@ -46,11 +49,12 @@ class Told:
         self.tokens: Any = None
         self.length: Any = None
         self.drafts: Any = None
+        self.batch: Any = None
         self.phase = DECODE
 
     def forget(self) -> None:
         """Nothing was said."""
-        self.tokens = self.length = self.drafts = self.cache_bytes = None
+        self.tokens = self.length = self.drafts = self.cache_bytes = self.batch = None
         self.phase = DECODE
 
     def set_phase(self, phase: str) -> None:
@@ -69,8 +73,8 @@ class Told:
 
     def kept(self) -> Kept:
         """What was said of the step that ends; nothing was said of the next."""
-        kept = self.tokens, self.length, self.drafts, self.phase, self.cache_bytes
-        self.tokens = self.length = self.drafts = self.cache_bytes = None
+        kept = self.tokens, self.length, self.drafts, self.phase, self.cache_bytes, self.batch
+        self.tokens = self.length = self.drafts = self.cache_bytes = self.batch = None
         self.phase = DECODE
         return kept
 
@@ -87,10 +91,16 @@ class Told:
             return None
 
     def read(self, kept: Kept, batch: int | None) -> Facts:
-        """What is known of a step of ``batch`` sequences, from what was said of it."""
-        tokens, length, drafts, phase, cached = kept
+        """What is known of a step, from what was said of it. ``batch`` is that of a step of which none was said; if it
+        is None too, there are as many sequences as KV lengths, where these are several.
+        """
+        tokens, length, drafts, phase, cached, said = kept
+        if said is not None:
+            batch = self._read("set_step_batch", _batch_size, said) or batch
+        elif batch is None:
+            batch = _sequences(length)
         if drafts is None and type(tokens) is type(length) is int and 0 <= tokens < _MANY and 0 <= length < _MANY:
-            return Facts(tokens, length, None, phase, cached)  # most often, and the fastest
+            return Facts(tokens, length, None, phase, cached, batch)  # most often, and the fastest
         found = self._read("set_step_speculation", lambda each: drafts_of(*each, batch=batch), drafts)
         count = self._read("set_step_tokens", token_count, tokens)
         if found and count is not None and count > sum(found.accepted) + len(found.accepted):
@@ -101,7 +111,7 @@ class Told:
         if batch is not None and isinstance(length, list) and len(length) > batch:
             self._problems.note(
                 f"set_step_seq_len: {len(length)} KV lengths for a batch of {batch}: "
-                "begin_run takes the sequences of a run"
+                "give set_step_batch() the sequences of the step, or begin_run() those of every step of the run"
             )
         return Facts(
             tokens=count,
@@ -109,6 +119,7 @@ class Told:
             drafts=UNKNOWN_DRAFTS if drafts is not None and found is None else found,
             phase=phase,
             cache_bytes=cached,
+            batch=batch,
         )
 
     def _read(self, call: str, reader: Any, value: Any) -> Any:
@@ -117,3 +128,16 @@ class Told:
         except Exception as error:
             self._problems.note(f"{call}: {error}")
             return None
+
+
+def _batch_size(batch: Any) -> int:
+    sequences = token_count(batch)
+    if not sequences:
+        raise ValueError("a batch of 0 sequences: give a whole number from 1 on")
+    return sequences
+
+
+def _sequences(lengths: Any) -> int | None:
+    """How many sequences have these KV lengths, where there is one each."""
+    one_each = isinstance(lengths, list) or getattr(lengths, "ndim", 0) == 1
+    return len(lengths) or None if one_each else None

@@ -125,6 +125,7 @@ class Analysis(Shown):
             bytes_written=sum(cost.bytes_written * calls for cost, calls in costs),
             bytes_sent=group.bytes_sent,
             op_bound_s=group.bound_s,
+            limiter=group.limiter,
             measured_s=measurement.wall_s if measurement and measurement.of_the_session else None,
             ops_measured_s=group.measured_s,
             predicted=predicted,

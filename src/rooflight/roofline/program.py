@@ -11,14 +11,21 @@ import numpy as np
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.devices.spec import DeviceSpec
 from rooflight.records.session import Float64, Session
-from rooflight.roofline.bound import Bound, memory_time, uncached_memory_time, unit_times
+from rooflight.roofline.bound import (
+    Bound,
+    Limiter,
+    fits_unknown_cache,
+    memory_time,
+    uncached_memory_time,
+    unit_times,
+)
 from rooflight.roofline.float32 import Float32Rules
 from rooflight.roofline.fusion import Fusion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmBounds:
-    """The three bounds, were all that a cache can hold in it when an op, region or program begins, and left in it when
+    """The bounds, were all that a cache can hold in it when an op, region or program begins, and left in it when
     that ends. The cache is as fast as its vendor's peak, infinitely fast where none is printed or no cache is listed.
     Where every cache was measured, equal to the bounds themselves.
     """
@@ -26,6 +33,7 @@ class WarmBounds:
     op_bound_s: float
     fused_bound_s: float
     program_bound_s: float
+    compulsory_bound_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +44,19 @@ class ProgramBounds:
     and what they send. *Program*: the largest of all arithmetic, the compulsory bytes (inputs, weights and states read
     once, states and results written once) and all that is sent, everything overlapping. ``warm``: what they are where a
     cache serves the data.
+
+    *Compulsory*: the program bound without being held below the fused one. Where a calibration measured a cache, each
+    region may find as much of its data there as the cache holds, all of them together may not: so it may be more than
+    all three, and nothing that runs the whole program is faster. Else it is the program bound. ``compulsory_limiter``
+    is what it is due to.
     """
 
     fused_bound_s: float
     program_bound_s: float
     fused_bytes: int
     compulsory_bytes: int
+    compulsory_bound_s: float
+    compulsory_limiter: Limiter
     regions: int
     warm: WarmBounds
 
@@ -75,19 +90,25 @@ def program_bounds(
     read = np.array([region.bytes_read for region in fusion.regions], dtype=np.float64)
     written = np.array([region.bytes_written for region in fusion.regions], dtype=np.float64)
 
-    def bounds_with(alone: Sequence[float], moving: Callable[..., Any]) -> tuple[float, float, float]:
+    def bounds_with(alone: Sequence[float], moving: Callable[..., Any]) -> tuple[float, float, Bound]:
         """Sums over ops and over regions, and everything at once."""
         ops = by_region(np.array(alone, dtype=np.float64)[signature])
         # what is small enough to come from a cache op by op may not be when merged
         fused_s = float(np.minimum(np.max([*work, moving(read, written, device.memory)], axis=0), ops).sum())
-        compulsory_s = moving(fusion.bytes_in, fusion.bytes_out, device.memory)
-        return float(ops.sum()), fused_s, max(compulsory_s, *(float(seconds.sum()) for seconds in work))
+        matrix_s, vector_s, network_s = (float(seconds.sum()) for seconds in work)
+        everything = Bound(
+            compute_s=max(matrix_s, vector_s),
+            memory_s=float(moving(fusion.bytes_in, fusion.bytes_out, device.memory)),
+            network_s=network_s,
+            cache_resident=fits_unknown_cache(fusion.bytes_in + fusion.bytes_out, device.memory),
+        )
+        return float(ops.sum()), fused_s, everything
 
-    op_s, fused_s, everything_s = bounds_with([bound.time_s if bound else 0.0 for bound in bounds], memory_time)
-    warm_op_s, warm_fused_s, warm_program_s = bounds_with(
+    op_s, fused_s, everything = bounds_with([bound.time_s if bound else 0.0 for bound in bounds], memory_time)
+    warm_op_s, warm_fused_s, warm_everything = bounds_with(
         [warm_bound_s(*each, device) for each in zip(costs, bounds, strict=True)], uncached_memory_time
     )
-    program_s = min(everything_s, fused_s)
+    program_s, warm_program_s = min(everything.time_s, fused_s), warm_everything.time_s
     # a cache can hold the data of each op or region, but not of all: one by one they take no less than all at once
     warm_fused_s = max(warm_fused_s, warm_program_s)
     warm_op_s = max(warm_op_s, warm_fused_s)
@@ -96,11 +117,14 @@ def program_bounds(
         program_bound_s=program_s,
         fused_bytes=sum(region.bytes_read + region.bytes_written for region in fusion.regions),
         compulsory_bytes=fusion.bytes_in + fusion.bytes_out,
+        compulsory_bound_s=everything.time_s,
+        compulsory_limiter=everything.limiter,
         regions=len(fusion.regions),
         warm=WarmBounds(
             op_bound_s=min(warm_op_s, op_s),
             fused_bound_s=min(warm_fused_s, fused_s),
             program_bound_s=min(warm_program_s, program_s),
+            compulsory_bound_s=min(warm_program_s, everything.time_s),
         ),
     )
 

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.records.estimate import Estimate
 from rooflight.records.signature import OpSignature
-from rooflight.roofline.bound import Bound
+from rooflight.roofline.bound import Bound, Limiter
 from rooflight.roofline.predicted import Predicted
 from rooflight.roofline.wall import PredictedWall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """Sums over the counted ops. ``measured_s`` is the median time of a whole step, ``ops_measured_s`` the sum of the
-    ops' median times; both None for a session that was not measured, or whose timed step is another than the recorded
-    one. ``predicted`` is the device's time, as if replayed from a graph; ``predicted_wall`` includes the host's. Both
-    are None without a predictor.
+    """Sums over the counted ops. ``limiter`` is what limits most of the op bound. ``measured_s`` is the median time of
+    a whole step, ``ops_measured_s`` the sum of the ops' median times; both None for a session that was not measured, or
+    whose timed step is another than the recorded one. ``predicted`` is the device's time, as if replayed from a graph;
+    ``predicted_wall`` includes the host's. Both are None without a predictor.
     """
 
     calls: int = 0
@@ -27,6 +27,7 @@ class Totals:
     bytes_written: int = 0
     bytes_sent: int = 0
     op_bound_s: float = 0.0
+    limiter: str = Limiter.NOTHING.value
     measured_s: float | None = None
     ops_measured_s: float | None = None
     predicted: Predicted | None = None

@@ -1,4 +1,4 @@
-"""TimeByPlace: the seconds of a step by place (phase, class of module, module, function) beside the bounds there."""
+"""Seconds beside bounds: of a step by place (phase, class of module, module, function), and of the step as a whole."""
 
 from __future__ import annotations
 
@@ -66,6 +66,47 @@ class TimeByPlace:
     def faster_than_bound(self) -> tuple[PlaceTime, ...]:
         """Places that took less than their bound, which cannot be: contradictions."""
         return tuple(place for place in self.places if place.efficiency is not None and place.efficiency > 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeTime:
+    """A whole step beside its bounds. ``bound_s`` is the largest of them that holds for the ops run one by one: their
+    op bound, or the time that all arithmetic and the compulsory bytes need at once (``ProgramBounds``), if a measured
+    cache lets each op find data there that does not fit it together. ``limiter`` is what limits most of it. Nothing
+    that does the same work takes less than ``warm_bound_s``, even if every cache is full of the right data before it.
+    """
+
+    measured_s: float | None
+    program_bound_s: float
+    fused_bound_s: float
+    op_bound_s: float
+    compulsory_bound_s: float
+    compulsory_bytes: int
+    warm_bound_s: float
+    bound_s: float
+    limiter: str
+
+    @property
+    def efficiency(self) -> float | None:
+        """bound / measured: 1 is the speed of light. None where nothing was measured or is to be done."""
+        return self.bound_s / self.measured_s if self.measured_s and self.bound_s else None
+
+
+def whole_time(analysis: Analysis, measured_s: float | None = None) -> WholeTime:
+    """A step beside its bounds; ``measured_s`` is the analysis's own time where it is not given."""
+    program, totals = analysis.program, analysis.totals
+    at_once = program.compulsory_bound_s > totals.op_bound_s
+    return WholeTime(
+        measured_s=totals.measured_s if measured_s is None else measured_s,
+        program_bound_s=program.program_bound_s,
+        fused_bound_s=program.fused_bound_s,
+        op_bound_s=totals.op_bound_s,
+        compulsory_bound_s=program.compulsory_bound_s,
+        compulsory_bytes=program.compulsory_bytes,
+        warm_bound_s=program.warm.compulsory_bound_s,
+        bound_s=program.compulsory_bound_s if at_once else totals.op_bound_s,
+        limiter=program.compulsory_limiter.value if at_once else totals.limiter,
+    )
 
 
 def time_by_place(

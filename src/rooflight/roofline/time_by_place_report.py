@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from rooflight.records.quantity import Quantity
 from rooflight.records.report import Column, Table
 from rooflight.roofline.predicted_report import PredictedFields, row_data
-from rooflight.roofline.time_by_place import PlaceTime, TimeByPlace
+from rooflight.roofline.time_by_place import PlaceTime, TimeByPlace, WholeTime
 
 _TIMES = (Column("estimated", "s"), Column("measured", "s"), Column("efficiency", "%"), Column("bound"))
 SEE = "a higher top shows them"
@@ -95,6 +95,20 @@ def contradictions(times: TimeByPlace) -> Iterable[str]:
             else "a cost, a roof or a clock is wrong, or the step did other work than the one recorded."
         )
         yield f"{place.name} took {measured}, less than its bound of {bound}: {cause}"
+
+
+def whole_contradiction(whole: WholeTime) -> str:
+    """A sentence about a step that took less than its bound; empty for one that did not."""
+    if whole.efficiency is None or whole.efficiency <= 1 or whole.measured_s is None:
+        return ""
+    measured, bound = Quantity(whole.measured_s, "s"), Quantity(whole.bound_s, "s")
+    if whole.measured_s < whole.warm_bound_s:
+        cause = "a cost, a roof or a clock is wrong, or the step did other work than the one recorded."
+    elif whole.measured_s >= max(whole.program_bound_s, whole.compulsory_bound_s):
+        cause = "its ops can have been merged or overlapped, or have found their data in a cache."
+    else:
+        cause = f"its data can have come from a cache, where its bound is {Quantity(whole.warm_bound_s, 's')}."
+    return f"the step took {measured}, less than its bound of {bound}: {cause}"
 
 
 def _times(place: PlaceTime) -> tuple[float | None, float | None, float | None, str | None]:
