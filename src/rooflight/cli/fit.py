@@ -11,13 +11,17 @@ from rooflight.cli.arguments import check_folder
 from rooflight.cli.endings import interrupted
 from rooflight.cli.output_options import CsvFolder, HtmlFile, JsonFile, MarkdownFile, Render
 from rooflight.cli.progress import spinner
+from rooflight.cli.source_device import SourceDevice
 
 
 def fit(
     data: Annotated[
         list[Path],
-        typer.Argument(metavar="DATA", help=".csv, .csv.gz or .jsonl files of samples, or folders of them."),
+        typer.Argument(
+            metavar="DATA", help="Samples (.csv, .csv.gz, .jsonl), traces, saved sessions, or folders of them."
+        ),
     ],
+    device: SourceDevice = None,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the models.")] = Path("models"),
     keep_flagged: Annotated[bool, typer.Option("--keep-flagged", help="Learn from rows that lint flags too.")] = False,
     trees_only: Annotated[
@@ -29,33 +33,39 @@ def fit(
     html: HtmlFile = None,
     render: Render = None,
 ) -> None:
-    """Learn from samples how much longer than their bounds ops take, for rooflight predict.
+    """Learn from samples and traces how much longer than their bounds ops take, for rooflight predict.
 
     Times that rooflight lint flags are left out. Models are arrays and JSON, one file per kind of work; the
     errors reported are those of held-out rows.
 
     \b
       rooflight fit sampling_data --out models
+      rooflight fit sampling_data trace.json.gz --out models
       rooflight predict gemm --m 512 --n 512 --k 512 --device cpu --models models
     """
+    from rooflight.front.measured import find_measured, read_measured
     from rooflight.prediction.fit_report import report_of
     from rooflight.prediction.fitting import learn_all, read_for_fit
+    from rooflight.prediction.measured_ops import MeasuredOps, lint_ops, shown_by_ops
+    from rooflight.prediction.measured_table import MeasuredTable
     from rooflight.prediction.predictor import Predictor
-    from rooflight.prediction.reading import find_all
     from rooflight.reporting.output import Outputs
 
     outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html, render=render)
     check_folder("--out", out)
     with spinner() as progress, interrupted(f"no model was written to {out}"):
         # each file once: of a row that is there twice, one copy would be learned from while the other is held out
-        files = read_for_fit(find_all(data)[0], keep_flagged=keep_flagged, progress=progress, processes=True)
-        learned = learn_all(
-            (each for file in files for each in file.shown), progress, processes=True, trees_only=trees_only
-        )
+        found = find_measured(data)
+        files = read_for_fit(found.tables, keep_flagged=keep_flagged, progress=progress, processes=True)
+        sessions = read_measured(found.sessions, device, progress)
+        beaten = [] if keep_flagged else [finding for session in sessions for finding in lint_ops(session)]
+        taught = shown_by_ops(sessions, beaten)
+        shown = [*(each for file in files for each in file.shown), *taught.shown]
+        learned = learn_all(shown, progress, processes=True, trees_only=trees_only)
         if not learned.models:
             raise ValueError(f"{', '.join(map(str, data))}: too few rows of any kind to learn from, sample more")
     predictor = Predictor.of(learned.models)
     predictor.save(out)
-    tables = [table for file in files for table in file.tables]
-    findings = [finding for file in files for finding in file.findings]
-    outputs.write(report_of(predictor, tables, findings, learned.few, out))
+    tables: list[MeasuredTable | MeasuredOps] = [*(table for file in files for table in file.tables), *sessions]
+    findings = [*(finding for file in files for finding in file.findings), *beaten]
+    outputs.write(report_of(predictor, tables, findings, learned.few, out, taught))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rooflight.devices.spec import DeviceSpec, Roofs
+from rooflight.devices.spec import DeviceSpec
 from rooflight.devices.what_if import AS_IT_IS, WhatIf
 from rooflight.front.device import Progress, find_device, find_what_if, log_progress
 from rooflight.front.sources import PLAIN, TraceOptions, is_session, read_session
@@ -18,6 +17,7 @@ from rooflight.records.estimate import Estimate
 from rooflight.records.session import Session
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.analysis import analyze as analyze_for
+from rooflight.roofline.float32 import as_it_ran
 from rooflight.roofline.host import Host
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def predicted(analysis: Analysis, predictor: Predictor, host: Host | float | Non
         by_precision.setdefault(analysis.float32.precision_of(session.signatures[number]), []).append(number)
     for precision, numbers in by_precision.items():
         works = [(session.signatures[number],) for number in numbers]
-        found = predictor.predict_many(works, _as_it_ran(analysis.device, precision))
+        found = predictor.predict_many(works, as_it_ran(analysis.device, precision))
         for number, estimate in zip(numbers, found, strict=True):
             estimates[number] = estimate
     return analyze_for(session, analysis.device, analysis.target, estimates, host)
@@ -160,15 +160,3 @@ def analyze_ranks(
         for session in sessions
     ]
     return merge(analyses, [Path(path).name for path in paths])
-
-
-def _as_it_ran(device: DeviceSpec, precision: str) -> DeviceSpec:
-    """The device with the peak at which float32 products ran: a predictor knows no settings."""
-    peak = device.matrix_peak(precision)
-    if precision == "float32" or peak is None:
-        return device
-
-    def faster(roofs: Roofs | None) -> Roofs | None:
-        return roofs and replace(roofs, matrix_flops_per_s={**roofs.matrix_flops_per_s, "float32": peak})
-
-    return replace(device, datasheet=faster(device.datasheet), calibrated=faster(device.calibrated))

@@ -10,6 +10,7 @@ from typing import Final
 
 from rooflight.devices.spec import roofs_used_by
 from rooflight.prediction.lint import Finding, Rule
+from rooflight.prediction.measured_ops import MeasuredOps, Taught
 from rooflight.prediction.measured_table import MeasuredTable
 from rooflight.prediction.model import Expert, Model
 from rooflight.prediction.predictor import Predictor
@@ -17,6 +18,8 @@ from rooflight.records.document import Document, Fields
 from rooflight.records.quantity import count_of
 from rooflight.records.report import Column, Report, Table
 
+_NAMED: Final = 6
+"""Kinds of work with too few times that are named."""
 _STALE: Final = 0.01
 """A share of times that beat a calibration, from which the calibration is at fault rather than the times."""
 
@@ -48,16 +51,17 @@ class FitDocument(Document, frozen=True, kw_only=True, tag="rooflight.fit/1"):
 
 def report_of(
     predictor: Predictor,
-    tables: Sequence[MeasuredTable],
+    tables: Sequence[MeasuredTable | MeasuredOps],
     findings: Sequence[Finding],
     few: Mapping[str, int],
     folder: Path,
+    taught_by_ops: Taught | None = None,
 ) -> Report:
     """The models made, with the errors of rows held out; what lint took out, and what was too little to learn from."""
     taught = [(model, expert) for model in predictor.models.values() for expert in model.experts]
     taught.sort(key=lambda pair: (-pair[0].rows, pair[0].key, -pair[1].rows))
     times = sum(table.seconds.size for table in tables)
-    flagged = len({finding.place for finding in findings if finding.line})
+    flagged = len({(*finding.place, finding.row) for finding in findings if finding.row is not None})
     return Report(
         title=f"Models in {folder}",
         data=FitDocument(
@@ -75,11 +79,9 @@ def report_of(
         ),
         tables=(_models(taught),),
         notes=(
-            *(
-                f"{key}: {count_of(count, 'time is', 'times are')} too few to learn from."
-                for key, count in sorted(few.items())
-            ),
+            *_too_few(few),
             *_skipped(tables),
+            *_of_sessions(taught_by_ops),
             *_beaten_calibrations(tables, findings),
             *_earlier_fits(predictor, folder),
         ),
@@ -125,7 +127,30 @@ def _models(taught: Sequence[tuple[Model, Expert]]) -> Table:
     )
 
 
-def _skipped(tables: Sequence[MeasuredTable]) -> Iterator[str]:
+def _too_few(few: Mapping[str, int]) -> Iterator[str]:
+    """Kinds of work with too few times, one by one if there are only some."""
+    if len(few) <= _NAMED:
+        for key, count in sorted(few.items()):
+            yield f"{key}: {count_of(count, 'time is', 'times are')} too few to learn from."
+        return
+    most = sorted(few, key=lambda key: (-few[key], key))[:_NAMED]
+    named = ", ".join(f"{key} ({few[key]})" for key in most)
+    rest = len(few) - _NAMED
+    yield f"{len(few)} kinds of work have too few times for a model of their own: {named} and {rest} more."
+
+
+def _of_sessions(taught: Taught | None) -> Iterator[str]:
+    """Which ops of traces and sessions teach nothing."""
+    if taught is not None and taught.collectives:
+        yield (
+            f"Left out: {count_of(taught.collectives, 'collective')} of traces and sessions, in whose times a rank "
+            "waits for others; rooflight sample measures them alone."
+        )
+    if taught is not None and taught.uncosted:
+        yield f"Left out: {count_of(taught.uncosted, 'op')} of traces and sessions without a cost, or with no work."
+
+
+def _skipped(tables: Sequence[MeasuredTable | MeasuredOps]) -> Iterator[str]:
     unknown = sorted({table.kernel for table in tables if not table.known})
     if unknown:
         yield f"Skipped, because no such operator is registered: {', '.join(unknown)}."
@@ -136,7 +161,7 @@ def _earlier_fits(predictor: Predictor, folder: Path) -> Iterator[str]:
         yield f"{folder} also holds {count_of(left, 'model')} of earlier fits, used too: delete what should not be."
 
 
-def _beaten_calibrations(tables: Sequence[MeasuredTable], findings: Sequence[Finding]) -> Iterator[str]:
+def _beaten_calibrations(tables: Sequence[MeasuredTable | MeasuredOps], findings: Sequence[Finding]) -> Iterator[str]:
     """What to do about devices known by a calibration alone, whose times are faster than that allows."""
     times = Counter[str]()
     for table in tables:

@@ -106,17 +106,26 @@ def learn_all(
             done = f"learned {len(taught)} of {len(enough)}"
             progress(f"{done}: {each.key} on {each.device.name}, {count_of(expert.rows, 'time')}")
         progress("learning what ops and devices have in common")
-        models = _models(taught, run, trees_only=trees_only)
+        models = _models(taught, whole, run, trees_only=trees_only)
     return Fit(models=models, few=few)
 
 
 def _models(
-    taught: Sequence[tuple[Expert, Shown]], run: Callable[..., Iterable[Any]], *, trees_only: bool
+    taught: Sequence[tuple[Expert, Shown]],
+    whole: Sequence[Shown],
+    run: Callable[..., Iterable[Any]],
+    *,
+    trees_only: bool,
 ) -> tuple[Model, ...]:
-    """A model of each kind of work from its devices' experts; before them one of other ops, where any could be."""
-    plain = _grouped((each for _, each in taught if is_plain(each.key, each.facts)), lambda each: each.device.name)
+    """A model of each kind of work from its devices' experts; before them one of other ops, where any could be. A kind
+    with too few rows for a model of its own still teaches what ops have in common: a trace has few of each kind.
+    """
+    plain = list(
+        _grouped((each for each in whole if is_plain(each.key, each.facts)), lambda each: each.device.name).values()
+    )
+    plain = [each for each in plain if sum(len(kind.facts) for kind in each) >= LEAST_ROWS]
     kinds = _grouped(taught, lambda pair: pair[1].key)
-    jobs: list[Callable[[], Any]] = [partial(teach_others, each, trees_only=trees_only) for each in plain.values()]
+    jobs: list[Callable[[], Any]] = [partial(teach_others, each, trees_only=trees_only) for each in plain]
     jobs += [partial(_joined, kinds[key]) for key in sorted(kinds)]
     found = list(run(_call, jobs))
     others, models = found[: len(plain)], found[len(plain) :]

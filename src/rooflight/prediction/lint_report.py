@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rooflight.devices.spec import roofs_used_by
 from rooflight.prediction.lint import Finding, Rule
+from rooflight.prediction.measured_ops import MeasuredOps, from_cache
 from rooflight.prediction.measured_table import MeasuredTable
 from rooflight.records.document import Document, Fields
 from rooflight.records.quantity import Quantity, count_of
@@ -54,7 +55,7 @@ class LintDocument(Document, frozen=True, kw_only=True, tag="rooflight.lint/1"):
 
 def report_of(
     roots: Sequence[Path],
-    tables: Sequence[MeasuredTable],
+    tables: Sequence[MeasuredTable | MeasuredOps],
     findings: Sequence[Finding],
     *,
     skipped: Sequence[Path] = (),
@@ -89,20 +90,27 @@ def report_of(
     )
 
 
-def _notes(tables: Sequence[MeasuredTable], skipped: Sequence[Path]) -> Iterator[str]:
+def _notes(tables: Sequence[MeasuredTable | MeasuredOps], skipped: Sequence[Path]) -> Iterator[str]:
     """What was not checked, or not against a bound."""
     if unread := sum(path.suffix != SUFFIX for path in skipped):
         yield f"Not checked: {count_of(unread, 'CSV file')} of an unknown format."
     if unmeasured := len(skipped) - unread:
         sweeps = count_of(unmeasured, "sweep")
         yield f"Not checked: {sweeps} of which no shape could be measured; the reasons are in the rows."
+    for table in tables:
+        if isinstance(table, MeasuredOps) and (count := from_cache(table)):
+            ops = count_of(count, "op was", "ops were")
+            yield (
+                f"{table.label}: {ops} faster than main memory allows, but not than a cache: their data may have been "
+                "in one."
+            )
     unknown = Counter(table.kernel for table in tables if not table.known)
     for kernel, count in sorted(unknown.items()):
         yield f'No operator "{kernel}" is known, so its rows have no bound: {count_of(count, "table")}.'
 
 
 def _with_findings(
-    tables: Sequence[MeasuredTable],
+    tables: Sequence[MeasuredTable | MeasuredOps],
     by_table: Mapping[_Key, Sequence[Finding]],
     flagged: Mapping[_Key, int],
     top: int,
@@ -137,7 +145,7 @@ def _with_findings(
     )
 
 
-def _key(table: MeasuredTable) -> _Key:
+def _key(table: MeasuredTable | MeasuredOps) -> _Key:
     return table.source, table.kernel, table.device.name
 
 
@@ -184,7 +192,7 @@ def _counts(findings: Sequence[Finding]) -> str:
 
 def _data(
     roots: Sequence[Path],
-    tables: Sequence[MeasuredTable],
+    tables: Sequence[MeasuredTable | MeasuredOps],
     by_table: Mapping[_Key, list[Finding]],
     skipped: Sequence[Path],
 ) -> LintDocument:

@@ -88,10 +88,11 @@ def _bounds_of_ops(
     if registry.find(table.operator).ranks:
         least_s = _collective_s(work, table.device)
         return (least_s, least_s, 0.0), facts_from(work)
-    return _sums(work, table.device), facts_from(work)
+    return summed(work, table.device), facts_from(work)
 
 
-def _sums(work: Iterable[Costed | Uncosted], device: DeviceSpec) -> tuple[float, float, float]:
+def summed(work: Iterable[Costed | Uncosted], device: DeviceSpec) -> tuple[float, float, float]:
+    """Bound, floor and bytes of operands of ops, as ``RowBounds`` has them."""
     bound_s, floor_s, operand_bytes = 0.0, 0.0, 0
     for each in work:
         if isinstance(each, Uncosted):

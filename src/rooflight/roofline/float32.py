@@ -8,7 +8,7 @@ from typing import Final
 
 from rooflight.costs.registry import traits_of
 from rooflight.costs.traits import Float32Kind
-from rooflight.devices.spec import THREE_TF32, DeviceSpec
+from rooflight.devices.spec import THREE_TF32, DeviceSpec, Roofs
 from rooflight.records.dtypes import precision_of
 from rooflight.records.float32 import PRECISIONS, fact_name, setting_of
 from rooflight.records.signature import COMPUTED_IN, OpSignature
@@ -100,3 +100,15 @@ def _if_known(rule: Float32Rule, device: DeviceSpec) -> Float32Rule:
     if rule.precision == "float32" or device.matrix_peak(rule.precision):
         return rule
     return Float32Rule(precision="float32", reason=f"{device.name} lists no {rule.precision} peak")
+
+
+def as_it_ran(device: DeviceSpec, precision: str) -> DeviceSpec:
+    """The device with the peak at which float32 products ran, for who knows no settings: a predictor, say."""
+    peak = device.matrix_peak(precision)
+    if precision == "float32" or peak is None:
+        return device
+
+    def faster(roofs: Roofs | None) -> Roofs | None:
+        return roofs and replace(roofs, matrix_flops_per_s={**roofs.matrix_flops_per_s, "float32": peak})
+
+    return replace(device, datasheet=faster(device.datasheet), calibrated=faster(device.calibrated))
