@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from kineto_traces import kernel, launch, op, write
+from kineto_traces import kernel, launch, op, span, write
 
 import rooflight as rl
 from rooflight import devices
@@ -51,6 +51,14 @@ def test_a_row_is_a_distinct_call_with_the_times_of_all_its_kernels(tmp_path):
     assert found.seconds == pytest.approx([35e-6, 9e-6])  # the median of 30 and 40
     assert {tensor.dtype for row in found.rows for tensor in row.op.inputs} == {"bfloat16"}
     assert found.device.name == "H100-SXM5-80GB"
+
+
+def test_ops_of_all_steps_are_rows_also_of_those_that_are_unlike(tmp_path):
+    marks = [span(f"ProfilerStep#{number}", 1000 * number, 1000 * number + 900) for number in range(3)]
+    steps = [product(0, 256, 30), product(1000, 256, 40), product(2000, 128, 9)]
+    found = rows_of(trace(tmp_path / "a.json", marks, *steps))
+    assert [len(row.samples_s) for row in found.rows] == [2, 1]
+    assert len(rl.read_trace(tmp_path / "a.json")) == 1  # two of three steps are alike, and are samples of one
 
 
 def test_traces_of_one_device_are_pooled_and_those_of_two_are_kept_apart(tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from rooflight.devices.spec import DeviceSpec
+from rooflight.extras import need
 from rooflight.front.device import find_device, log_progress
 from rooflight.front.sources import is_session, read_session
 from rooflight.prediction.measured_ops import MeasuredOps, measured_ops
@@ -66,7 +67,7 @@ def read_measured(
     found = []
     for path in paths:
         progress(f"reading {path.name}")
-        session = read_session(str(path))
+        session = _whole(path)
         found.append(measured_ops(session, _device_of(session, path, device, progress), path))
     return found
 
@@ -79,6 +80,16 @@ def _sessions(path: Path) -> Iterator[Path]:
         for each in sorted(path.rglob("*")):
             if each.is_file() and (each.suffix == _SESSION or is_trace(each)):
                 yield each
+
+
+def _whole(path: Path) -> Session:
+    """The session of a file; of a trace all steps, not only those that are alike."""
+    if not is_trace(path):
+        return read_session(str(path))
+    need("torch", "reading a trace")
+    from rooflight.traces.session import read_trace
+
+    return read_trace(path, whole=True)
 
 
 def _device_of(session: Session, path: Path, device: str | None, progress: Callable[[str], None]) -> DeviceSpec:

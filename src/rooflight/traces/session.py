@@ -24,7 +24,7 @@ from rooflight.traces.precision import multiplies_by_tf32, precisions_of
 from rooflight.traces.replays import Replays, join_replays, work_by_replay
 from rooflight.traces.runs import Run, Runs, times_of_ops
 from rooflight.traces.signatures import Call, find_signatures, is_level
-from rooflight.traces.steps import marked_steps, repeated, step_notes
+from rooflight.traces.steps import NO_STEPS, marked_steps, repeated, step_notes
 from rooflight.traces.timeline import step_times, timeline_of
 from rooflight.traces.trace import COLLECTIVE, UNKNOWN, Trace, load_trace
 
@@ -33,6 +33,7 @@ def read_trace(
     path: str | PathLike[str],
     capture: str | PathLike[str] | None = None,
     *,
+    whole: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Session:
     """The session in a trace that torch.profiler exported (Kineto JSON, plain or gzip), with the times of its kernels.
@@ -41,7 +42,8 @@ def read_trace(
     running each kind of call once on meta tensors. An op that cannot be run is kept with its time and counts as
     uncosted. A trace does not tell which op read what another wrote, so that the fused and the program bound leave out
     bytes between ops. ``capture`` is the trace of the capture of the graphs that were replayed: their kernels then
-    belong to the ops whose launches were captured. ``progress`` is called with the bytes read of a file, and its size.
+    belong to the ops whose launches were captured. With ``whole`` the session is of all ops of the trace, one step
+    whatever steps the profiler marked. ``progress`` is called with the bytes read of a file, and its size.
 
     Raises ValueError for a file that is no trace or is damaged, for a trace without ops, and for a capture that fits
     none of the replays; OSError.
@@ -68,7 +70,7 @@ def read_trace(
         environment |= _float32_setting(replays.trace, at_capture)
         found += _replayed_runs(replays, at_capture)
     runs = Runs.of(found, find_signatures(run.call for run in found))
-    steps = marked_steps(trace, owned)
+    steps = NO_STEPS if whole else marked_steps(trace, owned)
     alike = repeated(trace, steps, runs)
     session = session_of(
         runs.records(alike.runs[alike.shown]), environment=environment, notes=[*notes, *step_notes(trace, runs, alike)]

@@ -46,6 +46,10 @@ class Steps:
         return np.where((place >= 0) & (moment < self.ended[np.maximum(place, 0)]), place, UNKNOWN)
 
 
+NO_STEPS: Final = Steps(names=(), **dict.fromkeys(("began", "ended", "begin", "end"), np.empty(0, dtype=np.int64)))
+"""Those of a trace in which none is marked."""
+
+
 def marked_steps(trace: Trace, owned: Ownership) -> Steps:
     """The profiler's steps, none where the trace has none."""
     marks: list[tuple[int, int, str]] = []
