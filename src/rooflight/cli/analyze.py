@@ -73,6 +73,14 @@ def analyze(
         Path | None,
         typer.Option(metavar="TRACE", help="Of a trace: that of the capture of the graphs that were replayed."),
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CONFIG",
+            autocompletion=completion.presets,
+            help="Of a trace of vLLM or SGLang: the model's config.json, or a preset.",
+        ),
+    ] = None,
     host: Annotated[
         float | None,
         typer.Option(
@@ -103,7 +111,8 @@ def analyze(
     that issues one op after the other, --host SECONDS per launch; --graph has it replayed from a CUDA graph.
 
     TARGET can also be a trace that torch.profiler exported (trace.json.gz). If graphs were replayed in it, --capture
-    takes the trace of their capture: kernels of a replay then belong to the ops that were captured.
+    takes the trace of their capture: kernels of a replay then belong to the ops that were captured. --model tells what
+    ops of serving engines leave out: an expert's width, the experts of a token, windows of attention.
 
     --precision and --clock bound the step with other roofs of the device: products in fewer bits than those of the
     program, a locked clock. The report names them.
@@ -117,7 +126,7 @@ def analyze(
       rooflight analyze gpt2 --mode train --device A100-SXM4-80GB --predict
       rooflight analyze gpt2 --mode decode --device H100-SXM5-80GB --predict --host 6e-6
       rooflight analyze run.session --device H100-SXM5-80GB --precision fp8
-      rooflight analyze decode.json.gz --capture capture.json.gz
+      rooflight analyze decode.json.gz --capture capture.json.gz --model config.json
       rooflight analyze rank0.session rank1.session
     """
     from rooflight.front.sessions import analyze_ranks, predicted
@@ -134,7 +143,7 @@ def analyze(
         raise ValueError("--save: each rank's session is saved already")
     if len(target) > 1 and measure is not None:
         raise ValueError(f"--{'' if measure else 'no-'}measure: no effect, saved sessions cannot run again")
-    beside = TraceOptions(capture=capture)
+    beside = TraceOptions(capture=capture, model=model)
     if len(target) > 1:
         beside.refuse("several targets")
     supposed = what_if(precision, clock)

@@ -20,9 +20,12 @@ from rooflight.traces.finding import is_trace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceOptions:
-    """What is read beside a trace. ``capture``: the trace of the capture of the graphs that were replayed."""
+    """What is read beside a trace. ``capture``: the trace of the capture of the graphs that were replayed; ``model``:
+    the config of the model that a serving engine ran, or a preset.
+    """
 
     capture: Path | None = None
+    model: str | None = None
 
     @property
     def given(self) -> list[str]:
@@ -64,7 +67,7 @@ def read_session(path: str, options: TraceOptions = PLAIN) -> Session:
         need("torch", "reading a trace")
         from rooflight.traces.session import read_trace
 
-        return read_trace(file, options.capture)
+        return read_trace(file, options.capture, model=options.model)
     options.refuse(path)
     source = _source_of(file.suffix) if file.is_file() else None
     if source is None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from rooflight.records.dtypes import item_bytes
 from rooflight.records.session import Flags, Int32
-from rooflight.records.signature import OpSignature
+from rooflight.records.signature import AttributeValue, OpSignature
 from rooflight.traces.collectives import (
     NOTED,
     Groups,
@@ -69,7 +69,7 @@ class Clues:
     of its kernels, empty if those tell nothing. ``result_dtype``: that of its result, by the same. ``result``: its
     shape. ``algorithm``: "winograd" or "fft" if the kernels of a convolution are such. ``computed_in``: the precision
     at which its kernels multiplied float32 numbers, empty where they did not or do not tell. ``parts``: the ops and the
-    kernels inside it. ``collective``: its signature, if it is one.
+    kernels inside it. ``collective``: its signature, if it is one. ``facts``: attributes of an engine's op.
     """
 
     dtypes: tuple[str, ...] = ()
@@ -79,6 +79,7 @@ class Clues:
     computed_in: str = ""
     parts: frozenset[str] = field(default_factory=frozenset)
     collective: OpSignature | None = None
+    facts: tuple[tuple[str, AttributeValue], ...] = ()
 
 
 NOTHING: Final = Clues()

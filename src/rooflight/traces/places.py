@@ -66,6 +66,10 @@ class Places:
             direction = Direction.FORWARD
         return Place(module=module, phase=self._phases[around], direction=direction)
 
+    def annotations(self, op: int) -> list[str]:
+        """The annotations around one op, the innermost first."""
+        return self._annotations.names_around(op)
+
     def _forward(self, op: int) -> int:
         """The op of the forward pass whose backward this op is part of."""
         ops, parent = self._trace.ops, self._nesting.parent

@@ -16,7 +16,9 @@ from rooflight.records.from_records import session_of
 from rooflight.records.session import Flags, Measurement, Session
 from rooflight.traces.clocks import without_strays
 from rooflight.traces.clues import NOTHING, Clues, find_clues
+from rooflight.traces.engine_facts import EngineFacts, Facts
 from rooflight.traces.missing import missing, nothing_ran
+from rooflight.traces.model_facts import Model, ModelFacts, read_model
 from rooflight.traces.nesting import nested
 from rooflight.traces.ownership import Ownership, accounted_ops, owners
 from rooflight.traces.places import Places, phase_of
@@ -33,6 +35,7 @@ def read_trace(
     path: str | PathLike[str],
     capture: str | PathLike[str] | None = None,
     *,
+    model: Model | None = None,
     whole: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Session:
@@ -42,12 +45,15 @@ def read_trace(
     running each kind of call once on meta tensors. An op that cannot be run is kept with its time and counts as
     uncosted. A trace does not tell which op read what another wrote, so that the fused and the program bound leave out
     bytes between ops. ``capture`` is the trace of the capture of the graphs that were replayed: their kernels then
-    belong to the ops whose launches were captured. With ``whole`` the session is of all ops of the trace, one step
-    whatever steps the profiler marked. ``progress`` is called with the bytes read of a file, and its size.
+    belong to the ops whose launches were captured. ``model`` is the config of the model that a serving engine ran, from
+    which follows what its ops do not tell: a mapping, the path of a config.json, or a preset. With ``whole`` the session
+    is of all ops of the trace, one step whatever steps the profiler marked. ``progress`` is called with the bytes read
+    of a file, and its size.
 
     Raises ValueError for a file that is no trace or is damaged, for a trace without ops, and for a capture that fits
-    none of the replays; OSError.
+    none of the replays, and for a model that is no config; OSError.
     """
+    known = read_model(model) if model is not None else None
     trace = without_strays(load_trace(Path(path), progress))
     if not len(trace.ops) and not trace.has_device:
         raise ValueError(nothing_ran(trace))
@@ -62,13 +68,14 @@ def read_trace(
     else:
         ops = accounted_ops(trace, nesting, levels)
     clues = find_clues(trace, nesting, owned, ops.tolist())
-    found = _host_runs(trace, owned, ops.tolist(), clues, Places(trace, nesting))
+    engine = EngineFacts(trace, nesting, owned, known)
+    found = _host_runs(trace, owned, ops.tolist(), clues, Places(trace, nesting), engine)
     environment, notes = _environment(trace, owned), missing(trace, owned.call)
     if replays is not None:
         notes.append(replays.note)
         at_capture = owners(replays.trace, replays.nesting, _levels(replays.trace))
         environment |= _float32_setting(replays.trace, at_capture)
-        found += _replayed_runs(replays, at_capture)
+        found += _replayed_runs(replays, at_capture, known)
     runs = Runs.of(found, find_signatures(run.call for run in found))
     steps = NO_STEPS if whole else marked_steps(trace, owned)
     alike = repeated(trace, steps, runs)
@@ -102,13 +109,18 @@ def read_trace(
 
 
 def _host_runs(
-    trace: Trace, owned: Ownership, ops: Sequence[int], clues: Mapping[int, Clues], places: Places
+    trace: Trace,
+    owned: Ownership,
+    ops: Sequence[int],
+    clues: Mapping[int, Clues],
+    places: Places,
+    engine: EngineFacts,
 ) -> list[Run]:
     """The runs of the ops that the host ran."""
     start, seconds = times_of_ops(trace, owned)
     return [
         Run(
-            call=_call(trace, op, clues.get(op, NOTHING)),
+            call=_call(trace, op, clues.get(op, NOTHING), engine.of(op, _around(engine, places, op))),
             place=places.place(op),
             seconds=float(seconds[op]),
             start=int(start[op]),
@@ -119,17 +131,22 @@ def _host_runs(
     ]
 
 
-def _replayed_runs(replays: Replays, owned: Ownership) -> list[Run]:
+def _around(engine: EngineFacts, places: Places, op: int) -> Sequence[str]:
+    """The annotations around an op of an engine; others do not need them."""
+    return places.annotations(op) if engine.concerns(op) else ()
+
+
+def _replayed_runs(replays: Replays, owned: Ownership, model: ModelFacts | None) -> list[Run]:
     """The runs of a graph's ops, once for each replay. Modules are those of the capture, phases those of the replay."""
     trace, nesting = replays.trace, replays.nesting
     worked = work_by_replay(replays, owned.accounted)
     ops = sorted({op for _, op in worked})
     clues, places = find_clues(trace, nesting, owned, ops), Places(trace, nesting)
-    calls = {op: _call(trace, op, clues.get(op, NOTHING)) for op in ops}
+    engine = EngineFacts(trace, nesting, owned, model)
     found = {op: places.place(op) for op in ops}
     return [
         Run(
-            call=calls[op],
+            call=_call(trace, op, clues.get(op, NOTHING), engine.of(op, replays.names[replay])),
             place=replace(found[op], phase=phase_of(replays.names[replay])),
             seconds=seconds,
             start=start,
@@ -160,8 +177,9 @@ def _have_shapes(trace: Trace, clues: Mapping[int, Clues]) -> Flags:
     return found
 
 
-def _call(trace: Trace, op: int, clues: Clues) -> Call:
-    return Call(trace.names[trace.ops.name[op]], trace.arguments[trace.ops.args[op]], clues)
+def _call(trace: Trace, op: int, clues: Clues, facts: Facts) -> Call:
+    told = replace(clues, facts=facts) if facts else clues
+    return Call(trace.names[trace.ops.name[op]], trace.arguments[trace.ops.args[op]], told)
 
 
 def _environment(trace: Trace, owned: Ownership) -> dict[str, str]:

@@ -23,6 +23,9 @@ from rooflight.traces.scalar_types import DTYPES
 from rooflight.traces.trace import HostArgs
 from rooflight.traces.untold import CONVOLUTION_BACKWARD, as_today, with_untold
 
+_WRAPPED: Final = re.compile(r"(sglang_profiler::\w+?)_\d+")
+"""SGLang's names of functions that it wraps for the profiler: module, name, and a number that counts them."""
+
 _ACCOUNTED_AS_ONE: Final = frozenset(composite.op._schema.name for composite in COMPOSITES)
 
 
@@ -90,7 +93,7 @@ def find_signatures(calls: Iterable[Call]) -> dict[Call, OpSignature]:
         if each.noted is None or _split_overloads(call.name):
             problem = each.problem or f"torch runs it as {len(signatures)} ops"
             op = replace(op, attributes=(*op.attributes, (INCOMPLETE, problem)))
-        found[call] = op
+        found[call] = replace(op, attributes=(*op.attributes, *call.clues.facts)) if call.clues.facts else op
     return found
 
 
@@ -139,6 +142,8 @@ def _run(told: Mapping[Call, _Told], dtypes: Mapping[tuple[int, ...], set[str]])
 
 def _op_name(name: str) -> str:
     """The name of an op, with the namespace "trace" for what is none: a Triton kernel, a range of the profiler."""
+    if wrapped := _WRAPPED.fullmatch(name):
+        return wrapped[1]
     return name if re.fullmatch(r"\w+::\w+", name) else f"trace::{name}"
 
 

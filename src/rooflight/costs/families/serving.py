@@ -5,8 +5,8 @@ AITER's ``aiter/ops``. Most write into tensors that they were given, so that res
 places; this holds for a trace, which has no names of arguments, and for a recording.
 
 Conventions: RMS norm 5 FLOPs per element, 6 with an addition before it; a gated activation 5 per element of the result;
-rotary embedding 3 per element turned; quantizing 2. What an engine takes from its own state (lengths of sequences, the
-width of an expert) is in no shape: such ops are not costed.
+rotary embedding 3 per element turned; quantizing 2. Attention is in ``engine_attention``, experts in
+``engine_experts``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from math import prod
 from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.normalization import RMS_NORM_FLOPS
-from rooflight.costs.families.rules import names, picked_bytes, register, tensor_bytes, uncosted
+from rooflight.costs.families.rules import names, picked_bytes, register, tensor_bytes
 from rooflight.costs.registry import Formula
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
@@ -136,20 +136,3 @@ def cutlass_scaled_mm(op: OpSignature) -> OpCost:
     """out [m, n], a [m, k], b [k, n], their scales, perhaps a bias."""
     out, a, *others = op.inputs
     return _product(a, out.shape[-1], out.nbytes, tensor_bytes(a, *others))
-
-
-_NO_LENGTHS = uncosted("the lengths of the sequences in the cache are in no shape")
-_NO_WIDTH = uncosted("an expert's width, and how many experts a token goes to, are in no shape")
-
-register(
-    alone,
-    {
-        _NO_LENGTHS: "unified_attention unified_attention_with_output unified_mla_attention "
-        "unified_mla_attention_with_output",
-        _NO_WIDTH: "moe_forward moe_forward_shared",
-    },
-    "vllm",
-)
-register(alone, {_NO_LENGTHS: "paged_attention_v1 paged_attention_v2"}, "_C")
-register(alone, {_NO_LENGTHS: "paged_attention_ragged paged_attention_rocm paged_attention_v1"}, "aiter")
-register(alone, {_NO_LENGTHS: "unified_attention_with_output"}, "sglang")

@@ -1,0 +1,200 @@
+"""Attention in serving engines: over sequences in a paged cache, whose lengths are in no argument.
+
+Where the lengths are known (``records.engine_facts``), keys and values of all of them are read once, and the pairs of
+causal attention are counted. Where they are not, the least is: each query sees its own key, and the keys of the call's
+own tokens are read. Dqk and Dv are the sizes of a head, W the numbers of one token's keys, of all heads together; pairs
+P are of one head. FLOPs as in ``attention``: 2 Hq P (Dqk + Dv) on the matrix unit, 5 per pair and head on the vector
+unit. Sequences that share keys (a common prefix) read them once, so that counts with lengths are ``upper``.
+
+Schemas: vLLM's ``csrc/torch_bindings.cpp`` and ``vllm/attention/layer.py``, vllm-flash-attention's
+``csrc/common/pytorch_shim.h`` and ``flash_api_torch_lib.cpp``, SGLang's ``sgl-kernel/csrc/flash_extension.cc``, and
+AITER's ``aiter/ops/attention.py``. Results are written into tensors that the op is given, or have the query's shape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+
+from rooflight.costs import registry
+from rooflight.costs.cost import OpCost, Uncosted
+from rooflight.costs.families.attention import FORWARD_VECTOR_FLOPS
+from rooflight.costs.families.matmul import multiply_adds
+from rooflight.costs.families.rules import integer, names
+from rooflight.costs.registry import Formula
+from rooflight.records import engine_facts
+from rooflight.records.dtypes import item_bytes
+from rooflight.records.signature import OpSignature
+from rooflight.records.tensor import TensorSpec
+
+formula = partial(registry.formula, error_group="serving")
+
+LEAST_NOTE = "lengths of sequences unknown: keys before those of the call's own tokens are not counted"
+CAUSAL_NOTE = "attention taken as causal"
+LENGTHS_NOTE = "sequences taken to share no keys"
+INSIDE = Uncosted("ops inside it did its work, and have their own rows: this is what else it launched")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """Queries [..., Hq, Dqk] or [tokens, Hq Dqk] and their result alike. A cached token has so many numbers in its key
+    and in its value, of the cache's dtype.
+    """
+
+    query: TensorSpec
+    result: TensorSpec
+    key_width: int
+    value_width: int
+    cache_dtype: str
+
+    @property
+    def tokens(self) -> int:
+        """How many queries each head has."""
+        return prod(self.query.shape[:-2]) if len(self.query.shape) > 2 else self.query.shape[0]
+
+    def cost(self, keys: int, pairs: int, *, upper: bool = False, note: str = "") -> OpCost:
+        """The cost with so many keys read, and pairs of each head."""
+        heads = self.query.shape[-2] if len(self.query.shape) > 2 else 0
+        per_pair = (self.query.numel + self.result.numel) // max(self.tokens, 1)
+        return OpCost(
+            matrix_flops=multiply_adds(pairs * per_pair, self.query),
+            matrix_dtype=self.query.dtype,
+            vector_flops=FORWARD_VECTOR_FLOPS * pairs * heads,
+            vector_dtype="float32",
+            bytes_read=self.query.nbytes + keys * (self.key_width + self.value_width) * item_bytes(self.cache_dtype),
+            bytes_written=self.result.nbytes,
+            upper=upper,
+            note=note,
+        )
+
+    def attended(self, op: OpSignature, *, hides: bool = False) -> OpCost | Uncosted:
+        """The cost with the lengths that are known of the call, the least without; ``hides``: a window hides keys."""
+        if op.attribute(engine_facts.RUNS_INSIDE):
+            return INSIDE
+        told = op.attribute(engine_facts.CACHE_DTYPE)
+        call = replace(self, cache_dtype=told) if isinstance(told, str) else self
+        pairs, keys = integer(op, engine_facts.VISIBLE_PAIRS, 0), integer(op, engine_facts.KV_TOKENS, 0)
+        if hides or not pairs >= call.tokens > 0:
+            return call.cost(call.tokens, call.tokens, note=LEAST_NOTE)
+        return call.cost(keys, pairs, upper=True, note=LENGTHS_NOTE)
+
+
+def _width(tensor: TensorSpec | None) -> int:
+    """Numbers per token of [tokens, ...]."""
+    return tensor.numel // max(tensor.shape[0], 1) if tensor is not None and tensor.shape else 0
+
+
+@formula(*names("unified_attention unified_attention_with_output", "vllm"), "sglang::unified_attention_with_output")
+def unified_attention(op: OpSignature) -> OpCost | Uncosted:
+    """q [T, Hq, D], the call's own k and v [T, Hkv, D], perhaps the result."""
+    query, key, value = op.inputs[0], op.input("arg1"), op.input("arg2")
+    result = op.input("arg3") or query
+    return Call(
+        query=query,
+        result=result,
+        key_width=_width(key),
+        value_width=_width(value),
+        cache_dtype=(key or query).dtype,
+    ).attended(op)
+
+
+@formula(*names("unified_mla_attention unified_mla_attention_with_output", "vllm"))
+def unified_mla(op: OpSignature) -> OpCost | Uncosted:
+    """q [T, Hq, D], compressed keys and values [T, R], the keys' rotary part [T, 1, Dr], the result [T, Hq Dv].
+
+    A cached token has R + Dr numbers, keys and values together. FLOPs are those with keys that were expanded.
+    """
+    query, compressed, rotary = op.inputs[:3]
+    return Call(
+        query=query,
+        result=op.input("arg3") or query,
+        key_width=_width(compressed) + _width(rotary),
+        value_width=0,
+        cache_dtype=compressed.dtype,
+    ).attended(op)
+
+
+def _paged(place: int, heads: int | None = None) -> Formula:
+    """A formula: the first tensor is the result, that at ``place`` the query [T, Hq, D], the next two the caches; how
+    many heads the keys have is the argument at ``heads``, or known of the cache, or in its shape.
+    """
+
+    def cost(op: OpSignature) -> OpCost | Uncosted:
+        result, query, cache = op.inputs[0], op.inputs[place], op.inputs[place + 1]
+        width = integer(op, engine_facts.KV_WIDTH, 0)
+        if heads is not None:
+            width = integer(op, f"arg{heads}", 0) * query.shape[-1] or width
+        elif not width:  # [pages, page size, Hkv, D] or [pages, Hkv, page size, D]
+            width = min(cache.shape[1:3]) * cache.shape[-1]
+        return Call(query=query, result=result, key_width=width, value_width=width, cache_dtype=cache.dtype).attended(
+            op
+        )
+
+    return cost
+
+
+formula("_C::paged_attention_v1")(_paged(1, heads=4))
+formula("_C::paged_attention_v2", "_rocm_C::paged_attention", "aiter::paged_attention_rocm")(_paged(4, heads=7))
+formula(
+    "aiter::paged_attention_v1",
+    "aiter::paged_attention_ragged",
+    "sglang_profiler::attention_paged_attention_ragged",
+    "sglang_profiler::attention_paged_attention_v1",
+)(_paged(2))
+
+
+@formula(*names("pa_fwd pa_fwd_asm _pa_fwd_asm pa_fwd_naive pa_ps_fwd_asm _pa_ps_fwd_asm", "aiter"))
+def pa_fwd(op: OpSignature) -> OpCost | Uncosted:
+    """q [T, Hq, D], K [pages, Hkv, D / x, page size, x], V."""
+    query, cache = op.inputs[:2]
+    width = cache.shape[1] * query.shape[-1]
+    return Call(query=query, result=query, key_width=width, value_width=width, cache_dtype=cache.dtype).attended(op)
+
+
+def _flash(op: OpSignature, *, pages: int, starts: int, window: int) -> OpCost | Uncosted:
+    """q [T, Hq, D] or [B, N, Hq, D]; k and v [..., Hkv, D] of all keys, or pages of them where the argument ``pages``
+    is given. ``starts``: where packed sequences begin; ``window``: the keys before its own that a query sees, -1: all.
+    """
+    query, key, value = op.inputs[:3]
+    call = Call(
+        query=query,
+        result=TensorSpec((*query.shape[:-1], value.shape[-1]), query.dtype),
+        key_width=prod(key.shape[-2:]),
+        value_width=prod(value.shape[-2:]),
+        cache_dtype=key.dtype,
+    )
+    hides = integer(op, f"arg{window}", -1) >= 0
+    if hides or op.input(f"arg{pages}") is not None or op.attribute(engine_facts.RUNS_INSIDE):
+        return call.attended(op, hides=hides)
+    begins = op.input(f"arg{starts}")
+    sequences = max(begins.numel - 1, 1) if begins is not None else prod(query.shape[:-3])
+    # n sequences of T queries have at least the pairs of causal attention among T / n queries each
+    each = call.tokens // max(sequences, 1)
+    pairs = max(call.tokens, sequences * (each * (each + 1) // 2))
+    return call.cost(prod(key.shape[:-2]), pairs, note=CAUSAL_NOTE)
+
+
+@formula("sgl_kernel::fwd", "_vllm_fa3_C::fwd", "flash_attn_3::fwd")
+def flash_3(op: OpSignature) -> OpCost | Uncosted:
+    """FlashAttention-3: q, k, v, new k, new v, q's part for v, the result, where sequences begin, ...."""
+    return _flash(op, pages=14, starts=7, window=25)
+
+
+@formula("_vllm_fa2_C::varlen_fwd")
+def flash_2(op: OpSignature) -> OpCost | Uncosted:
+    """FlashAttention-2 as vLLM builds it: q, k, v, the result, where sequences begin, the table of pages, ...."""
+    return _flash(op, pages=8, starts=4, window=16)
+
+
+@formula("_vllm_fa2_C::fwd_kvcache")
+def flash_2_cache(op: OpSignature) -> OpCost | Uncosted:
+    """q [B, N, Hq, D] and caches [pages, page size, Hkv, D], or [B, longest, Hkv, D], of which a part is in use."""
+    query, key, value = op.inputs[:3]
+    return Call(
+        query=query,
+        result=TensorSpec((*query.shape[:-1], value.shape[-1]), query.dtype),
+        key_width=prod(key.shape[-2:]),
+        value_width=prod(value.shape[-2:]),
+        cache_dtype=key.dtype,
+    ).attended(op, hides=integer(op, "arg15", -1) >= 0)

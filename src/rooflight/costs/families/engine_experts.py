@@ -1,0 +1,230 @@
+"""Experts of serving engines: layers whose tokens each go to k of E experts, in one op or in two.
+
+Convention: T tokens take T k multiply-adds per weight of one expert, whichever they go to; every token goes to k
+experts of this rank, whose part of an expert is its share of the width. Which experts are picked is data: at least k
+of them are, whose weights are read once; this is the least, and usual only for few tokens. Where a map of experts is
+given, some are on other ranks, and perhaps no token goes to one of this rank: then tokens alone are counted.
+
+Schemas: vLLM's ``fused_moe/fused_moe.py``, ``fused_moe/layer.py`` and ``csrc/moe/torch_bindings.cpp``, SGLang's
+``fused_moe_triton/fused_moe.py`` and ``sgl-kernel/csrc/common_extension.cc``, AITER's ``aiter/ops/moe_op.py``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from math import prod
+
+from rooflight.costs import registry
+from rooflight.costs.cost import OpCost, Uncosted
+from rooflight.costs.families.engine_attention import INSIDE
+from rooflight.costs.families.rules import integer, names, tensor_bytes
+from rooflight.costs.families.softmax import FORWARD_FLOPS
+from rooflight.records import engine_facts
+from rooflight.records.signature import OpSignature
+from rooflight.records.tensor import TensorSpec
+
+formula = partial(registry.formula, error_group="moe")
+
+NO_WIDTH = Uncosted("an expert's width, and how many experts a token goes to, are in no shape: give the model's config")
+LEAST_NOTE = "the weights of the fewest experts that a token goes to are counted"
+ELSEWHERE_NOTE = "some experts are on other ranks: their work is not counted, nor is that of the others"
+
+
+@formula(*names("moe_forward moe_forward_shared", "vllm"))
+def moe_forward(op: OpSignature) -> OpCost | Uncosted:
+    """x [T, H or padded], router's logits [T, E], to [T, H]; experts of a known size."""
+    if op.attribute(engine_facts.RUNS_INSIDE):
+        return INSIDE
+    x, logits = op.inputs[:2]
+    keys = (
+        engine_facts.HIDDEN_SIZE,
+        engine_facts.EXPERT_WEIGHTS,
+        engine_facts.EXPERTS_PER_TOKEN,
+        engine_facts.EXPERT_BITS,
+    )
+    hidden, weights, per_token, bits = (integer(op, key, 0) for key in keys)
+    if not (hidden and weights and per_token and bits):
+        return NO_WIDTH
+    tokens = prod(x.shape[:-1])
+    dtype = op.attribute(engine_facts.PRODUCT_DTYPE)
+    moved = tokens * hidden * x.item_bytes
+    return OpCost(
+        matrix_flops=2 * tokens * per_token * weights,
+        matrix_dtype=dtype if isinstance(dtype, str) else x.dtype,
+        bytes_read=moved + logits.nbytes + (per_token * weights * bits // 8 if tokens else 0),
+        bytes_written=moved,
+        note=LEAST_NOTE,
+    )
+
+
+def _experts(
+    op: OpSignature, x: TensorSpec, weights: tuple[TensorSpec, TensorSpec], per_token: int, result: int, *, here: bool
+) -> OpCost | Uncosted:
+    """x [T, H], weights [E, I or 2 I, H] and [E, H, I], of which a number may hold several along the last dimension.
+    ``here``: all experts are on this rank.
+    """
+    if op.attribute(engine_facts.RUNS_INSIDE):
+        return INSIDE
+    first, second = weights
+    tokens, hidden = prod(x.shape[:-1]), x.shape[-1]
+    packed = max(hidden // max(first.shape[-1], 1), 1)
+    rows, width = first.shape[1], second.shape[-1] * packed
+    least = per_token * (first.nbytes + second.nbytes) // max(first.shape[0], 1) if tokens else 0
+    return OpCost(
+        matrix_flops=2 * tokens * per_token * hidden * (rows + width) * here,
+        matrix_dtype=_multiplied(x, first),
+        bytes_read=x.nbytes + least * here,
+        bytes_written=result,
+        note=LEAST_NOTE if here else ELSEWHERE_NOTE,
+    )
+
+
+def _multiplied(x: TensorSpec, weight: TensorSpec) -> str:
+    """The dtype of the products: that of weights in 8 bits, to which tokens are rounded too; others are widened."""
+    return weight.dtype if weight.dtype.startswith("float8") or weight.dtype == "int8" else x.dtype
+
+
+def _has_map(op: OpSignature, experts: int) -> bool:
+    """Whether a list of more ints than there are experts here tells where each of all experts is."""
+    return any(
+        len(tensor.shape) == 1 and tensor.dtype in ("int32", "int64") and tensor.numel > experts
+        for tensor in op.inputs[5:]
+    )
+
+
+@formula(
+    *names("inplace_fused_experts outplace_fused_experts rocm_aiter_fused_moe", "vllm"),
+    *names("inplace_fused_experts outplace_fused_experts", "sglang"),
+    *names("fused_moe_ fused_moe", "aiter"),
+)
+def fused_experts(op: OpSignature) -> OpCost | Uncosted:
+    """x [T, H], weights [E, 2 I, H] and [E, H, I], shares and numbers of the experts of each token [T, k]."""
+    x, first, second, shares = op.inputs[:4]
+    here = not _has_map(op, first.shape[0])
+    return _experts(op, x, (first, second), shares.shape[-1], x.nbytes, here=here)
+
+
+@formula(
+    *names(
+        "fmoe fmoe_int8_g1u0 fmoe_g1u1 fmoe_g1u1_tkw1 fmoe_int8_g1u0_a16 fmoe_g1u1_a16 fmoe_fp8_blockscale_g1u1",
+        "aiter",
+    )
+)
+def fmoe(op: OpSignature) -> OpCost | Uncosted:
+    """The result [T, H], x, weights [E, I or 2 I, H] and [E, H, I], tokens sorted by experts, ..., k at place 8."""
+    result, x, first, second = op.inputs[:4]
+    return _experts(op, x, (first, second), max(integer(op, "arg8", 1), 1), result.nbytes, here=True)
+
+
+def _one(rows: int, x: TensorSpec, weight: TensorSpec, contracted: int, experts: int, result: int) -> OpCost:
+    """So many rows, each times one of the matrices [E, N, K]; at least so many ``experts`` are read."""
+    return OpCost(
+        matrix_flops=2 * rows * contracted * weight.shape[1],
+        matrix_dtype=_multiplied(x, weight),
+        bytes_read=x.nbytes + (experts * weight.nbytes // max(weight.shape[0], 1) if rows else 0),
+        bytes_written=result,
+        note=LEAST_NOTE,
+    )
+
+
+@formula(*names("ck_moe_stage1 ck_moe_stage1_fwd", "aiter"))
+def ck_stage_1(op: OpSignature) -> OpCost:
+    """x [T, H], weights [E, 2 I, H] and [E, H, I], sorted tokens and experts, their number, the result [T, k, I], k."""
+    x, first = op.inputs[:2]
+    per_token = max(integer(op, "arg7", 1), 1)
+    return _one(prod(x.shape[:-1]) * per_token, x, first, x.shape[-1], per_token, op.inputs[6].nbytes)
+
+
+@formula("aiter::moe_stage1_g1u1")
+def stage_1(op: OpSignature) -> OpCost:
+    """As ck_moe_stage1; k is in the shape of the result [T, k, I]."""
+    x, first, result = op.inputs[0], op.inputs[1], op.inputs[6]
+    per_token = result.shape[1] if len(result.shape) == 3 else 1
+    return _one(prod(x.shape[:-1]) * per_token, x, first, x.shape[-1], per_token, result.nbytes)
+
+
+@formula(*names("ck_moe_stage2 ck_moe_stage2_fwd", "aiter"))
+def ck_stage_2(op: OpSignature) -> OpCost:
+    """The middle [T, k, I], weights [E, 2 I, H] and [E, H, I], ..., the result [T, H]: the way back."""
+    middle, second = op.inputs[0], op.inputs[2]
+    return _one(prod(middle.shape[:-1]), middle, second, middle.shape[-1], 1, op.inputs[6].nbytes)
+
+
+@formula("_moe_C::moe_wna16_gemm")
+def wna16(op: OpSignature) -> OpCost:
+    """x [T, K], the result [T, k, N], weights [E, N, K bits / 8], ...: each row of the result times one expert."""
+    x, result, weight = op.inputs[:3]
+    return _one(prod(result.shape[:-1]), x, weight, x.shape[-1], 1, result.nbytes)
+
+
+@formula(*names("moe_wna16_marlin_gemm", "_moe_C"), *names("moe_wna16_marlin_gemm", "sgl_kernel"))
+def wna16_marlin(op: OpSignature) -> OpCost | Uncosted:
+    """x [rows, K], the result [rows k, N], weights [E, ...] in Marlin's order, ...."""
+    x, result, weight = op.input("arg0"), op.input("arg1"), op.input("arg2")
+    if x is None or result is None or weight is None:
+        return Uncosted("it was given no tensor for its result")
+    return OpCost(
+        matrix_flops=2 * result.numel * x.shape[-1],
+        matrix_dtype=x.dtype,
+        bytes_read=x.nbytes + weight.nbytes // max(weight.shape[0], 1),
+        bytes_written=result.nbytes,
+        note=LEAST_NOTE,
+    )
+
+
+@formula(
+    *names("cutlass_moe_mm cutlass_fp4_group_mm cutlass_mxfp4_group_mm cutlass_w4a8_moe_mm", "_C"),
+    *names("cutlass_fp4_group_mm cutlass_w4a8_moe_mm", "sgl_kernel"),
+)
+def group_mm(op: OpSignature) -> OpCost:
+    """The result [rows, N], a [rows, K], b [E, K, N] or [E, N, K], ...: each row times one expert."""
+    result, a, b = op.inputs[:3]
+    four_bits = "fp4" in op.name
+    contracted = a.shape[-1] * (2 if four_bits else 1)
+    return OpCost(
+        matrix_flops=2 * result.numel * contracted,
+        matrix_dtype="float4_e2m1fn_x2" if four_bits else a.dtype,
+        bytes_read=a.nbytes + (b.nbytes // max(b.shape[0], 1) if result.numel else 0),
+        bytes_written=result.nbytes,
+        upper=True,
+        note=LEAST_NOTE,
+    )
+
+
+@formula(
+    *names("topk_softmax topk_sigmoid", "_moe_C"),
+    *names("topk_softmax topk_sigmoid", "sgl_kernel"),
+    "aiter::topk_softmax",
+)
+def topk_softmax(op: OpSignature) -> OpCost:
+    """Shares [T, k], numbers [T, k], perhaps places [T, k], the router's logits [T, E]; choosing k is not counted."""
+    logits = max(op.inputs, key=lambda tensor: tensor.numel)
+    at = op.inputs.index(logits)
+    return OpCost(
+        vector_flops=FORWARD_FLOPS * logits.numel,
+        vector_dtype="float32",
+        bytes_read=logits.nbytes,
+        bytes_written=tensor_bytes(*op.inputs[: min(at, 2)]),
+    )
+
+
+@formula(
+    *names("moe_align_block_size sgl_moe_align_block_size", "_moe_C"),
+    *names("moe_align_block_size", "sgl_kernel"),
+    *names("moe_align_block_size", "aiter"),
+)
+def align_blocks(op: OpSignature) -> OpCost:
+    """Numbers of experts [T, k] to the order of tokens by experts; padding is not counted."""
+    chosen = op.inputs[0]
+    return OpCost(bytes_read=chosen.nbytes, bytes_written=chosen.numel * 4)
+
+
+@formula("_moe_C::moe_sum", "aiter::moe_sum", "sgl_kernel::moe_sum")
+def moe_sum(op: OpSignature) -> OpCost:
+    """x [T, k, H] summed over k into [T, H]."""
+    x, result = op.inputs[:2]
+    return OpCost(
+        vector_flops=x.numel - result.numel,
+        bytes_read=x.nbytes,
+        bytes_written=result.nbytes,
+    )

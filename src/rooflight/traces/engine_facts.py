@@ -1,0 +1,214 @@
+"""What a trace and a model's config tell of an engine's ops besides their arguments, as attributes of their signatures.
+
+Lengths of sequences are in the annotations around a step; the dtype and the width of the cache are those of the tensors
+that other ops write; whether a window hides keys, and which numbers experts multiply, is in names of kernels. Where
+something is not known for certain, what is told is the least that it can be.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from rooflight.records import engine_facts as attribute
+from rooflight.records.signature import AttributeValue
+from rooflight.records.tensor import TensorSpec
+from rooflight.traces.clues import noted_of
+from rooflight.traces.model_facts import ModelFacts
+from rooflight.traces.nesting import Nesting
+from rooflight.traces.ownership import Ownership
+from rooflight.traces.step_lengths import in_window, step_lengths
+from rooflight.traces.trace import UNKNOWN, Trace
+
+Facts = tuple[tuple[str, AttributeValue], ...]
+
+_ATTENTION: Final = re.compile(
+    r"attention|attn|mha_|mla_|pa_fwd|pa_ps_fwd|fmha|::(?:varlen_)?fwd|scaled_dot_product", re.IGNORECASE
+)
+_NO_ATTENTION: Final = re.compile(r"cache|rotary|rope|merge|state|quant|metadata|workspace", re.IGNORECASE)
+_EXPERTS: Final = re.compile(r"moe_forward|fused_experts|fused_moe", re.IGNORECASE)
+_MULTIPLY_EXPERTS: Final = re.compile(
+    r"fused_experts|fused_moe|fmoe|moe_stage|group(?:ed)?_(?:mm|gemm)|moe_mm|moe_wna16|marlin|scaled_mm", re.IGNORECASE
+)
+_ATTENDS: Final = re.compile(
+    r"fmha|flash|atten|attn|paged|mla|_fwd|fwd_|mha|\dpa_|xqa|prefill|decode|triton", re.IGNORECASE
+)
+_MULTIPLIES: Final = re.compile(r"gemm|moe|bmm|expert|group|matmul|_mm|nvjet|Cijk|cutlass|fused|ck::", re.IGNORECASE)
+_STORES: Final = re.compile(r"::(?:reshape_and_cache\w*|store_cache|store_kv_cache)$")
+_TELLS_WINDOW: Final = re.compile(r"paged_attention|pa_fwd|pa_ps_fwd|::(?:varlen_)?fwd")
+"""Ops that have no window, or whose arguments tell it."""
+_SLIDING: Final = re.compile("sliding", re.IGNORECASE)
+_NAMED_BY_WINDOW: Final = "fmhaSm1"
+"""Kernels whose names have "Sliding" where they have a window."""
+_EIGHT_BITS: Final = re.compile(r"e4m3|e5m2|fp8(?!KVCacheDataType\)0)|float8", re.IGNORECASE)
+_WIDENS: Final = re.compile(r"marlin|w8a16|wna16", re.IGNORECASE)
+_FOUR_BITS: Final = re.compile(r"e2m1|fp4", re.IGNORECASE)
+
+
+class EngineFacts:
+    """Finds the facts of each op of an engine."""
+
+    def __init__(self, trace: Trace, nesting: Nesting, owned: Ownership, model: ModelFacts | None) -> None:
+        self._trace, self._model = trace, model
+        self._kernels = _kernels(trace, owned)
+        self._holding = _holding(trace, nesting, self._kernels)
+        self._cache = _cache(trace)
+        self._ranks = _ranks(trace, model)
+        self._windows_named = any(_SLIDING.search(name) for name in trace.names)
+        self._found: dict[tuple[tuple[int, int], frozenset[str], tuple[str, ...], bool], Facts] = {}
+
+    def concerns(self, op: int) -> bool:
+        """Whether an op is one of an engine that can have facts."""
+        name = self._trace.names[self._trace.ops.name[op]]
+        return not name.startswith("aten::") and (_attends(name) or bool(_EXPERTS.search(name)))
+
+    def of(self, op: int, annotations: Sequence[str]) -> Facts:
+        """The facts of an op with these annotations around it, the innermost first; none for ops of no engine."""
+        if not self.concerns(op):
+            return ()
+        kernels = self._kernels.get(op, frozenset())
+        around = tuple(each for each in annotations if each.startswith("execute_"))
+        kind = int(self._trace.ops.name[op]), int(self._trace.ops.args[op])
+        key = kind, kernels, around, op in self._holding
+        if key not in self._found:
+            self._found[key] = self._facts(op, kernels, around)
+        return self._found[key]
+
+    def _facts(self, op: int, kernels: frozenset[str], around: Sequence[str]) -> Facts:
+        name = self._trace.names[self._trace.ops.name[op]]
+        attends = _attends(name)
+        shown = _ATTENDS if attends else _MULTIPLIES
+        if self._trace.has_device and (op in self._holding or not any(shown.search(each) for each in kernels)):
+            return ((attribute.RUNS_INSIDE, True),)
+        found = self._of_attention(op, name, kernels, around) if attends else self._of_experts(kernels)
+        return tuple(sorted(found.items()))
+
+    def _of_attention(
+        self, op: int, name: str, kernels: frozenset[str], around: Sequence[str]
+    ) -> Mapping[str, AttributeValue]:
+        found: dict[str, AttributeValue] = dict(self._cache)
+        if attribute.CACHE_DTYPE not in found and any(_EIGHT_BITS.search(kernel) for kernel in kernels):
+            found[attribute.CACHE_DTYPE] = "float8_e4m3fn"
+        noted = noted_of(self._trace, op)
+        tokens = _tokens(noted.tensors) if noted is not None else 0
+        lengths = step_lengths(around, tokens) if tokens else None
+        window = self._window(name, kernels)
+        if lengths is not None and window is not None:
+            lengths = in_window(lengths, window) if window else lengths
+            found[attribute.KV_TOKENS], found[attribute.VISIBLE_PAIRS] = lengths.keys, lengths.pairs
+        return found
+
+    def _window(self, name: str, kernels: frozenset[str]) -> int | None:
+        """The most keys that a query of the call sees, 0 where no window hides any, None if that is not known."""
+        window = self._model.window if self._model is not None else None
+        if _TELLS_WINDOW.search(name) or window == 0:
+            return 0
+        if any(_SLIDING.search(kernel) for kernel in kernels):
+            return window
+        named = self._windows_named or any(kernel.startswith(_NAMED_BY_WINDOW) for kernel in kernels)
+        return 0 if named else window
+
+    def _of_experts(self, kernels: frozenset[str]) -> Mapping[str, AttributeValue]:
+        model = self._model
+        if model is None or not model.has_experts:
+            return {}
+        found: dict[str, AttributeValue] = {
+            attribute.HIDDEN_SIZE: model.hidden_size,
+            attribute.EXPERT_WEIGHTS: max(1, model.expert_weights // self._ranks),
+            attribute.EXPERTS_PER_TOKEN: model.experts_per_token,
+            attribute.EXPERT_BITS: model.expert_bits,
+        }
+        if dtype := _product_dtype(kernels, model.expert_bits):
+            found[attribute.PRODUCT_DTYPE] = dtype
+        return found
+
+
+def _attends(name: str) -> bool:
+    """Whether an op of this name may be attention."""
+    return bool(_ATTENTION.search(name)) and not _NO_ATTENTION.search(name)
+
+
+def _kernels(trace: Trace, owned: Ownership) -> Mapping[int, frozenset[str]]:
+    """The names of each engine op's own kernels, and of none other."""
+    engine = {number for number, name in enumerate(trace.names) if _ATTENTION.search(name) or _EXPERTS.search(name)}
+    engine |= {number for number, name in enumerate(trace.names) if _MULTIPLY_EXPERTS.search(name)}
+    found: dict[int, set[str]] = defaultdict(set)
+    for op, kernel in zip(owned.accounted.tolist(), trace.work.name.tolist(), strict=True):
+        if op != UNKNOWN and int(trace.ops.name[op]) in engine:
+            found[op].add(trace.names[kernel])
+    return {op: frozenset(names) for op, names in found.items()}
+
+
+def _holding(trace: Trace, nesting: Nesting, kernels: Iterable[int]) -> frozenset[int]:
+    """Ops in which others did the attention, or multiplied by the experts."""
+    found = set()
+    for op in kernels:
+        name = trace.names[trace.ops.name[op]]
+        attends = _attends(name)
+        multiplies = bool(_MULTIPLY_EXPERTS.search(name))
+        around = int(nesting.parent[op])
+        while around != UNKNOWN:
+            outer = trace.names[trace.ops.name[around]]
+            if (attends and _ATTENTION.search(outer)) or (multiplies and _EXPERTS.search(outer)):
+                found.add(around)
+            around = int(nesting.parent[around])
+    return frozenset(found)
+
+
+def _cache(trace: Trace) -> Mapping[str, AttributeValue]:
+    """The dtype and the width of the cache, by the ops that store keys in it; the least of several."""
+    widths, dtypes = set(), set()
+    for op, number in enumerate(trace.ops.name.tolist()):
+        if not _STORES.search(trace.names[number]):
+            continue
+        noted = noted_of(trace, op)
+        if noted is not None and len(noted.tensors) >= 4 and noted.tensors[0].shape:
+            key, cache = noted.tensors[0], noted.tensors[2]
+            widths.add(key.numel // max(key.shape[0], 1))
+            dtypes.add(cache.dtype)
+    if not widths:
+        return {}
+    smallest = min(sorted(dtypes), key=lambda dtype: TensorSpec((1,), dtype).nbytes)
+    return {attribute.KV_WIDTH: min(widths), attribute.CACHE_DTYPE: smallest}
+
+
+def _ranks(trace: Trace, model: ModelFacts | None) -> int:
+    """Among how many ranks the heads of attention, and with them the work of experts, are split: the heads of the
+    config by those of the queries in the trace; all ranks of the run where no op tells them.
+    """
+    if model is None:
+        return 1
+    for op, number in enumerate(trace.ops.name.tolist()):
+        name = trace.names[number]
+        if name.startswith("aten::") or not _attends(name):
+            continue
+        noted = noted_of(trace, op)
+        tensors = noted.tensors if noted is not None else ()
+        if tensors and len(tensors[0].shape) >= 3 and (heads := tensors[0].shape[-2]) and model.heads % heads == 0:
+            return max(1, model.heads // heads)
+    info = trace.head.get("distributedInfo")
+    world = info.get("world_size") if isinstance(info, dict) else None
+    return world if isinstance(world, int) and world > 0 else 1
+
+
+def _tokens(tensors: Sequence[TensorSpec]) -> int:
+    """Tokens of the first tensor, the query or the result: [..., heads, size of a head], or [tokens, width]."""
+    if not tensors or len(tensors[0].shape) < 2:
+        return 0
+    shape = tensors[0].shape
+    width = shape[-1] if len(shape) == 2 else shape[-1] * shape[-2]
+    return tensors[0].numel // width if width else 0
+
+
+def _product_dtype(kernels: Iterable[str], bits: int) -> str:
+    """The dtype that experts are multiplied in, by the kernels' names; empty: that of the tokens. Weights of 8 bits are
+    multiplied by 8 bits, but by kernels that widen them; weights of 4 bits are widened, if no kernel tells otherwise.
+    """
+    listed = list(kernels)
+    if any(_EIGHT_BITS.search(kernel) for kernel in listed):
+        return "float8_e4m3fn"
+    if any(_FOUR_BITS.search(kernel) for kernel in listed):
+        return "float4_e2m1fn_x2"
+    return "float8_e4m3fn" if bits == 8 and not any(_WIDENS.search(kernel) for kernel in listed) else ""

@@ -1,0 +1,188 @@
+"""Attention and experts of serving engines: hand arithmetic."""
+
+import pytest
+from test_serving_costs import cost
+
+from rooflight.costs.cost import Uncosted
+
+EIGHT = "float8_e4m3fn"
+KNOWN = [("kv_tokens", 100), ("visible_pairs", 90)]
+
+
+def test_attention_of_known_lengths_reads_the_cache_once():
+    # 4 tokens, 2 query heads and 1 of keys, of 8 numbers each; 90 pairs for each of 2 heads, 100 keys
+    found = cost("vllm::unified_attention_with_output", (4, 2, 8), (4, 1, 8), (4, 1, 8), (4, 2, 8), ints=KNOWN)
+    assert found.matrix_flops == 2 * 90 * 2 * (8 + 8)
+    assert found.vector_flops == 5 * 90 * 2
+    assert found.bytes_read == 4 * 2 * 8 * 2 + 100 * (8 + 8) * 2
+    assert found.bytes_written == 4 * 2 * 8 * 2
+    assert found.upper
+    in_bytes = [*KNOWN, ("cache_dtype", "uint8")]
+    found = cost("vllm::unified_attention_with_output", (4, 2, 8), (4, 1, 8), (4, 1, 8), (4, 2, 8), ints=in_bytes)
+    assert found.bytes_read == 4 * 2 * 8 * 2 + 100 * (8 + 8)
+
+
+def test_attention_of_unknown_lengths_counts_the_calls_own_tokens():
+    found = cost("vllm::unified_attention", (4, 2, 8), (4, 1, 8), (4, 1, 8))
+    assert found.matrix_flops == 2 * 4 * 2 * (8 + 8)  # each query sees its own key
+    assert found.bytes_read == 4 * 2 * 8 * 2 + 4 * (8 + 8) * 2
+    assert not found.upper
+    assert "not counted" in found.note
+    too_few = [("kv_tokens", 2), ("visible_pairs", 2)]  # no lengths of a call with 4 queries
+    assert cost("vllm::unified_attention", (4, 2, 8), (4, 1, 8), (4, 1, 8), ints=too_few) == found
+
+
+def test_layers_that_share_keys_read_what_is_known():
+    found = cost("vllm::unified_attention", (4, 2, 8), places=(0,))
+    assert found.bytes_read == 4 * 2 * 8 * 2
+
+
+def test_latent_attention_reads_a_latent_per_key():
+    # a latent of 16 and a rotary part of 4 numbers a key; results of 2 heads of 8
+    found = cost("vllm::unified_mla_attention_with_output", (4, 2, 12), (4, 16), (4, 1, 4), (4, 16), ints=KNOWN)
+    assert found.bytes_read == 4 * 2 * 12 * 2 + 100 * (16 + 4) * 2
+    assert found.matrix_flops == 2 * 90 * 2 * (12 + 8)
+
+
+PAGED = {
+    "_C::paged_attention_v1": ([(4, 2, 8), (4, 2, 8), (50, 1, 1, 16, 8), (50, 1, 8, 16)], [("arg4", 1)]),
+    "_rocm_C::paged_attention": ([(4, 2, 8), (4, 2), (4, 2), (4, 2, 8), (4, 2, 8), (50, 1, 1, 16, 8)], [("arg7", 1)]),
+    "_C::paged_attention_v2": ([(4, 2, 8), (4, 2), (4, 2), (4, 2, 8), (4, 2, 8), (50, 1, 1, 16, 8)], [("arg7", 1)]),
+    "aiter::paged_attention_rocm": ([(4, 2, 8), (4,), (4,), (4,), (4, 2, 8), (50, 1, 1, 16, 8)], [("arg7", 1)]),
+    "aiter::paged_attention_ragged": ([(4, 2, 8), ((99,), "uint8"), (4, 2, 8), (50, 16, 1, 8), (50, 16, 1, 8)], []),
+    "aiter::pa_fwd_asm": ([(4, 2, 8), (50, 1, 1, 16, 8), (50, 1, 8, 16)], []),
+}
+
+
+@pytest.mark.parametrize("name", PAGED)
+def test_paged_attention(name):
+    shapes, ints = PAGED[name]
+    found = cost(name, *shapes, ints=[*ints, *KNOWN])
+    # one head of keys of 8 numbers
+    assert found.bytes_read == 4 * 2 * 8 * 2 + 100 * (8 + 8) * 2, name
+    assert found.matrix_flops == 2 * 90 * 2 * (8 + 8)
+    assert found.bytes_written == 4 * 2 * 8 * 2
+
+
+def test_a_width_of_the_cache_that_is_known_is_taken():
+    shapes, _ = PAGED["aiter::paged_attention_ragged"]
+    found = cost("aiter::paged_attention_ragged", *shapes, ints=[*KNOWN, ("kv_width", 24)])
+    assert found.bytes_read == 4 * 2 * 8 * 2 + 100 * 2 * 24 * 2
+
+
+def test_flash_attention_over_pages():
+    tables = [(4, 2, 8), (50, 16, 1, 8), (50, 16, 1, 8), ((5,), "int32"), ((4, 9), "int32")]
+    paged = cost("_vllm_fa3_C::fwd", *tables, places=(0, 1, 2, 7, 14), ints=[*KNOWN, ("arg25", -1), ("arg26", -1)])
+    assert paged.bytes_read == 4 * 2 * 8 * 2 + 100 * (8 + 8) * 2
+    assert paged.matrix_flops == 2 * 90 * 2 * (8 + 8)
+    windowed = cost("_vllm_fa3_C::fwd", *tables, places=(0, 1, 2, 7, 14), ints=[*KNOWN, ("arg25", 16)])
+    assert windowed.matrix_flops == 2 * 4 * 2 * (8 + 8)  # how many keys the window leaves is unknown
+    older = cost("_vllm_fa2_C::varlen_fwd", *tables, places=(0, 1, 2, 4, 8), ints=[*KNOWN, ("arg16", -1)])
+    assert older.bytes_read == paged.bytes_read
+    caches = [(4, 1, 2, 8), (50, 16, 1, 8), (50, 16, 1, 8)]
+    assert cost("_vllm_fa2_C::fwd_kvcache", *caches, ints=KNOWN).bytes_read == paged.bytes_read
+
+
+def test_flash_attention_over_keys_that_are_given():
+    # 3 sequences of 12 queries together, 20 keys: at least 3 times the 4 * 5 / 2 pairs of causal attention
+    tensors = [(12, 2, 8), (20, 1, 8), (20, 1, 8), ((4,), "int32"), ((4,), "int32")]
+    found = cost("sgl_kernel::fwd", *tensors, places=(0, 1, 2, 7, 8))
+    assert found.matrix_flops == 2 * (3 * 10) * 2 * (8 + 8)
+    assert found.bytes_read == 12 * 2 * 8 * 2 + 20 * (8 + 8) * 2
+    dense = cost("flash_attn_3::fwd", (3, 4, 2, 8), (3, 6, 1, 8), (3, 6, 1, 8))
+    assert dense.matrix_flops == 2 * (3 * 10) * 2 * (8 + 8)
+
+
+INSIDE = [("runs_inside", True)]
+
+
+@pytest.mark.parametrize("name", ["vllm::unified_attention", "vllm::moe_forward", "vllm::outplace_fused_experts"])
+def test_an_op_whose_work_ops_inside_it_did_is_not_costed(name):
+    found = cost(name, (4, 8), (6, 32, 8), (6, 8, 16), (4, 2), ints=INSIDE)
+    assert isinstance(found, Uncosted)
+    assert "inside it" in found.reason
+
+
+MODEL = [("hidden_size", 8), ("expert_weights", 3 * 8 * 10), ("experts_per_token", 2), ("expert_bits", 4)]
+
+
+def test_a_layer_of_experts_of_a_known_model():
+    # 5 tokens, padded from 8 to 12 numbers, 6 experts: each token goes to 2 experts of 240 weights of 4 bits
+    found = cost("vllm::moe_forward", (5, 12), (5, 6), ints=MODEL)
+    assert found.matrix_flops == 2 * 5 * 2 * 240
+    assert found.bytes_read == 5 * 8 * 2 + 5 * 6 * 2 + 2 * 240 // 2
+    assert found.bytes_written == 5 * 8 * 2
+    assert found.matrix_dtype == "bfloat16"
+    assert cost("vllm::moe_forward", (5, 12), (5, 6), ints=[*MODEL, ("product_dtype", EIGHT)]).matrix_dtype == EIGHT
+    assert cost("vllm::moe_forward", (0, 12), (0, 6), ints=MODEL).bytes_moved == 0
+
+
+def test_a_layer_of_experts_of_an_unknown_model_is_not_costed():
+    found = cost("vllm::moe_forward", (5, 12), (5, 6))
+    assert isinstance(found, Uncosted)
+    assert "give the model's config" in found.reason
+
+
+EXPERTS = [(5, 8), (6, 20, 8), (6, 8, 10), ((5, 2), "float32"), ((5, 2), "int32")]
+
+
+@pytest.mark.parametrize(
+    "name", ["vllm::inplace_fused_experts", "sglang::outplace_fused_experts", "vllm::rocm_aiter_fused_moe"]
+)
+def test_fused_experts(name):
+    found = cost(name, *EXPERTS)
+    # 5 tokens to 2 experts of 20 * 8 and 8 * 10 weights, of which at least 2 are read
+    assert found.matrix_flops == 2 * 5 * 2 * (160 + 80)
+    assert found.bytes_read == 5 * 8 * 2 + 2 * 240 * 2
+    assert found.bytes_written == 5 * 8 * 2
+    eight = cost(name, EXPERTS[0], ((6, 20, 8), EIGHT), ((6, 8, 10), EIGHT), *EXPERTS[3:])
+    assert eight.matrix_dtype == EIGHT
+    assert eight.bytes_read == 5 * 8 * 2 + 2 * 240
+    four = cost(name, EXPERTS[0], ((6, 20, 4), "uint8"), ((6, 8, 5), "uint8"), *EXPERTS[3:])
+    assert four.matrix_flops == found.matrix_flops
+    assert four.bytes_read == 5 * 8 * 2 + 2 * 240 // 2
+
+
+def test_experts_on_other_ranks_are_not_counted():
+    found = cost("vllm::inplace_fused_experts", *EXPERTS, ((48,), "int32"))  # where each of 48 experts is
+    assert found.matrix_flops == 0
+    assert found.bytes_read == 5 * 8 * 2
+
+
+def test_experts_of_aiter():
+    lists = [((64,), "int32"), ((64,), "float32"), ((2,), "int32"), ((1,), "int32")]
+    found = cost("aiter::fmoe_g1u1", (5, 8), *EXPERTS[:3], *lists, ints=[("arg8", 2)])
+    assert found.matrix_flops == 2 * 5 * 2 * (160 + 80)
+    stage = [((64,), "int32"), ((2,), "int32"), ((1,), "int32")]
+    first = cost("aiter::ck_moe_stage1", *EXPERTS[:3], *stage, (5, 2, 10), ints=[("arg7", 2)])
+    assert first.matrix_flops == 2 * 5 * 2 * 160
+    assert first.bytes_read == 5 * 8 * 2 + 2 * 160 * 2
+    assert cost("aiter::moe_stage1_g1u1", *EXPERTS[:3], *stage, (5, 2, 10)).matrix_flops == first.matrix_flops
+    second = cost("aiter::ck_moe_stage2", (5, 2, 10), *EXPERTS[1:3], *stage, (5, 8), ints=[("arg7", 2)])
+    assert second.matrix_flops == 2 * 10 * 10 * 8
+
+
+def test_products_of_rows_with_experts():
+    weights = ((6, 20, 4), "uint8")
+    found = cost("_moe_C::moe_wna16_gemm", (5, 8), (5, 2, 20), weights, (6, 20, 1))
+    assert found.matrix_flops == 2 * 10 * 8 * 20
+    assert found.bytes_read == 5 * 8 * 2 + 20 * 4
+    marlin = cost("sgl_kernel::moe_wna16_marlin_gemm", (5, 8), (10, 20), ((6, 1, 40), "int32"))
+    assert marlin.matrix_flops == 2 * 10 * 8 * 20
+    without = cost("sgl_kernel::moe_wna16_marlin_gemm", (5, 8), ((6, 1, 40), "int32"), places=(0, 2))
+    assert isinstance(without, Uncosted)
+    grouped = cost("_C::cutlass_moe_mm", (10, 20), ((10, 8), EIGHT), ((6, 8, 20), EIGHT))
+    assert (grouped.matrix_flops, grouped.matrix_dtype) == (2 * 10 * 8 * 20, EIGHT)
+    four = cost("_C::cutlass_fp4_group_mm", (10, 20), ((10, 4), "uint8"), ((6, 20, 4), "uint8"))
+    assert (four.matrix_flops, four.matrix_dtype) == (2 * 10 * 8 * 20, "float4_e2m1fn_x2")
+
+
+def test_routing():
+    shares, chosen = ((5, 2), "float32"), ((5, 2), "int32")
+    found = cost("_moe_C::topk_softmax", shares, chosen, chosen, ((5, 6), "float32"))
+    assert (found.bytes_read, found.bytes_written) == (5 * 6 * 4, 2 * 5 * 2 * 4)
+    assert cost("sgl_kernel::topk_softmax", shares, chosen, ((5, 6), "float32")) == found
+    align = cost("_moe_C::moe_align_block_size", chosen, ((64,), "int32"), ((4,), "int32"), ((1,), "int32"))
+    assert (align.bytes_read, align.bytes_written) == (40, 40)
+    summed = cost("_moe_C::moe_sum", (5, 2, 8), (5, 8))
+    assert (summed.vector_flops, summed.bytes_read, summed.bytes_written) == (40, 160, 80)
