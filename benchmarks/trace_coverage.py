@@ -31,6 +31,12 @@ from rooflight.traces.scalar_types import DTYPES
 DEVICES = {"Tesla V100-DGXS-32GB": "V100-SXM2-32GB"}
 """Parts that are not in the catalog, and ones of the same chip, no slower."""
 
+CAPTURES = {"mi300x_sglang_qwen3-8b_decode_graph": "mi300x_sglang_qwen3-8b_decode_capture_bs32"}
+"""Traces with replays of a graph, and that of its capture."""
+
+MODELS = {"b200_vllm_moe_eager": "gpt-oss-120b.json"}
+"""Traces of engines, and the config of the model that they ran, by its heads, experts and widths."""
+
 TOLERANCE = 0.005  # TraceLens prints MB with rounding, and floats
 
 
@@ -80,7 +86,13 @@ class Beside:
 
 def row_of(path: Path) -> Row:
     """What one trace gives."""
-    session = rl.read_trace(path)
+    name = path.name.removesuffix(".json.gz")
+    capture, model = CAPTURES.get(name), MODELS.get(name)
+    session = rl.read_trace(
+        path,
+        capture and path.with_name(f"{capture}.json.gz"),
+        model=model and Path(__file__).parents[1] / "tests" / "models" / model,
+    )
     gpu = session.environment.get("gpu", "")
     session = replace(session, environment={**session.environment, "gpu": DEVICES.get(gpu, gpu)})
     analysis = rl.analyze(session)

@@ -46,9 +46,9 @@ def read_trace(
     uncosted. A trace does not tell which op read what another wrote, so that the fused and the program bound leave out
     bytes between ops. ``capture`` is the trace of the capture of the graphs that were replayed: their kernels then
     belong to the ops whose launches were captured. ``model`` is the config of the model that a serving engine ran, from
-    which follows what its ops do not tell: a mapping, the path of a config.json, or a preset. With ``whole`` the session
-    is of all ops of the trace, one step whatever steps the profiler marked. ``progress`` is called with the bytes read
-    of a file, and its size.
+    which follows what its ops do not tell: a mapping, the path of a config.json, or a preset. With ``whole``, all ops
+    of the trace are one step, whatever steps the profiler marked. ``progress`` is called with the bytes read of a file,
+    and its size.
 
     Raises ValueError for a file that is no trace or is damaged, for a trace without ops, and for a capture that fits
     none of the replays, and for a model that is no config; OSError.
