@@ -1,0 +1,128 @@
+"""The tables that the shipped models learn from, and their rows with what each came from.
+
+    ROOFLIGHT_DATA=path/to/data python benchmarks/shipped_rows.py
+
+prints the paths, for ``fit_shipped.sh``. Left out are Perlmutter's collectives, which ran over sockets between nodes
+and over single links within, Vista's all-gathers, most of which lint flags, and Vidur's sends between pairs: two kinds
+of node have one and the same file.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rooflight.devices import get
+from rooflight.prediction.fitting import unflagged
+from rooflight.prediction.lint import lint_table
+from rooflight.prediction.reading import find, read_file
+from rooflight.prediction.row_bounds import row_bounds
+from rooflight.prediction.teaching import Shown
+
+ETT, NEUSIGHT, VIDUR = "estimate-train-time", "neusight", "vidur"
+
+
+def tables(root: Path) -> list[Path]:
+    """Files and folders of the shipped models' tables."""
+    regressors, network = root / ETT / "regressors", root / VIDUR / "network"
+    return [
+        *(regressors / place / "operator" for place in ("Perlmutter", "Vista")),
+        *(root / NEUSIGHT / part for part in ("train", "test", "amd_train", "amd_test")),
+        root / VIDUR / "compute",
+        *sorted((regressors / "Vista" / "nccl").glob("*allreduce*.csv")),
+        *sorted((regressors / "Vista" / "nccl").glob("*p2p*.csv")),
+        *(network / node for node in ("a100_dgx", "h100_dgx", "a40_pairwise_nvlink")),
+        *(network / f"{gpu}_pairwise_nvlink" / "all_reduce.csv" for gpu in ("a100", "h100")),
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Work of one kind on one device: facts [rows, facts], log(seconds / bound) as measured [rows], and the study, its
+    folder, the operator and the direction of each row.
+    """
+
+    key: str
+    device: str
+    facts: NDArray[np.float64]
+    slowdown: NDArray[np.float64]
+    studies: NDArray[np.str_]
+    folders: NDArray[np.str_]
+    operators: NDArray[np.str_]
+    directions: NDArray[np.str_]
+
+    def shown(self, which: NDArray[np.bool_], most: int | None = None) -> Shown:
+        """Some of the rows, at most ``most``, as models learn from them."""
+        places = np.flatnonzero(which)
+        if most is not None and len(places) > most:
+            places = np.random.default_rng(0).permutation(places)[:most]
+        return Shown(key=self.key, device=get(self.device), facts=self.facts[places], slowdown=self.slowdown[places])
+
+
+def rows_of(paths: Iterable[Path], kinds: Iterable[str] = ()) -> dict[tuple[str, str], Rows]:
+    """All rows that lint does not flag, by kind of work and device; of some kinds of work only where any are named."""
+    files = [path for each in paths for path in find(each)[0]]
+    parts: dict[tuple[str, str], list[tuple[NDArray[Any], ...]]] = defaultdict(list)
+    wanted = frozenset(kinds)
+    with pool() as workers:
+        for found in workers.map(_rows_in, files):
+            for key, device, *columns in found:
+                if not wanted or key in wanted:
+                    parts[key, device].append(tuple(columns))
+    names = ("facts", "slowdown", "studies", "folders", "operators", "directions")
+    return {
+        (key, device): Rows(
+            key=key,
+            device=device,
+            **{name: np.concatenate(arrays) for name, arrays in zip(names, zip(*found, strict=True), strict=True)},
+        )
+        for (key, device), found in parts.items()
+    }
+
+
+def _rows_in(
+    path: Path,
+) -> list[tuple[str, str, NDArray[np.float64], NDArray[np.float64], *tuple[NDArray[np.str_], ...]]]:
+    found = []
+    study = next(name for name in (ETT, NEUSIGHT, VIDUR) if name in path.parts)
+    for table in read_file(path):
+        bounds = row_bounds(table)
+        flagged = {finding.place for finding in lint_table(table, bounds)}
+        for facts, seconds, directions in unflagged(table, flagged, bounds):
+            labels = (study, path.parent.name, table.operator)
+            found.append((
+                facts.key,
+                table.device.name,
+                facts.values,
+                np.log(seconds / facts.values[:, 0]),
+                *(np.full(len(seconds), label) for label in labels),
+                np.array(table.directions)[directions],
+            ))  # fmt: skip
+    return found
+
+
+def pool() -> ProcessPoolExecutor:
+    """As many processes as there are cores."""
+    return ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=get_context("spawn"))
+
+
+def root_of_data() -> Path:
+    """The folder that ROOFLIGHT_DATA names. Exits where it is not set."""
+    place = os.environ.get("ROOFLIGHT_DATA")
+    if not place:
+        sys.exit("set ROOFLIGHT_DATA to the folder that holds estimate-train-time, neusight and vidur")
+    return Path(place)
+
+
+if __name__ == "__main__":
+    print("\n".join(map(str, tables(root_of_data()))))
