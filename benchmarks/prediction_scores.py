@@ -28,7 +28,7 @@ from shipped_rows import NEUSIGHT, VIDUR, Rows, pool, root_of_data, rows_of, tab
 
 from rooflight.devices import get
 from rooflight.prediction.model import Expert, Model
-from rooflight.prediction.teaching import LEAST_ROWS, Shown, join, teach
+from rooflight.prediction.teaching import LEAST_ROWS, Shown, join, teach, with_reached
 
 HELD_OUT = 0.15
 MOST_ROWS = 6000
@@ -106,10 +106,11 @@ def unseen(data: dict[tuple[str, str], Rows]) -> dict[str, dict[str, Figures]]:
     shown = [rows.shown(np.ones(len(rows.slowdown), dtype=bool), MOST_ROWS) for rows in data.values()]
     enough = [each for each in shown if len(each.slowdown) >= LEAST_ROWS]
     with pool() as workers:
-        taught = list(workers.map(partial(teach, trees_only=True), enough))
+        taught = list(zip(workers.map(partial(teach, trees_only=True), enough), enough, strict=True))
+    taught = with_reached(taught)
     parts: dict[str, dict[str, list[tuple[Floats, Floats, Floats]]]] = defaultdict(lambda: defaultdict(list))
     for key in sorted({each.key for each in enough}):
-        experts = [pair for pair in zip(taught, enough, strict=True) if pair[1].key == key]
+        experts = [pair for pair in taught if pair[1].key == key]
         for (_, device), rows in data.items():
             others = [pair for pair in experts if pair[1].device.name != device]
             if rows.key != key or not others:

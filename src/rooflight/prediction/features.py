@@ -19,7 +19,7 @@ _TILES: Final = ((128, 256), (256, 128), (128, 128), (64, 64))
 _ALIGNED: Final = 512
 _LARGEST_WHOLE: Final = float(1 << 62)  # sizes are floats: larger ones fit no integer
 _PADDED: Final = 32  # attention kernels round a head up to such a width
-_FAR_FROM_RIDGE: Final = 1.4
+FAR_FROM_RIDGE: Final = 1.4
 """How far from the ridge, as a logarithm, it no longer matters how far: otherwise an op that always waits for memory
 would look like another kind of work on a device with another balance."""
 _LEAST: Final = 1e-12
@@ -35,7 +35,7 @@ def features_of(key: str, facts: Floats, device: DeviceSpec) -> Floats:
     ridge = np.log(np.maximum(fact["compute_s"], _LEAST) / np.maximum(fact["memory_s"], _LEAST))
     columns = [
         _log(fact["bound_s"]),
-        np.clip(ridge, -_FAR_FROM_RIDGE, _FAR_FROM_RIDGE),
+        np.clip(ridge, -FAR_FROM_RIDGE, FAR_FROM_RIDGE),
         _log(fact["bytes"]),
         _log(fact["matrix"]),
         _log(fact["vector"]),

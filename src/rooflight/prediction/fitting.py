@@ -24,7 +24,7 @@ from rooflight.prediction.measured_table import Floats, Integers, Mask, Measured
 from rooflight.prediction.model import Expert, Model
 from rooflight.prediction.reading import read_file
 from rooflight.prediction.row_bounds import RowBounds, row_bounds
-from rooflight.prediction.teaching import LEAST_ROWS, Shown, join, teach, teach_others
+from rooflight.prediction.teaching import LEAST_ROWS, Shown, join, teach, teach_others, with_reached
 from rooflight.records.quantity import count_of
 
 Item = TypeVar("Item")
@@ -106,7 +106,7 @@ def learn_all(
             done = f"learned {len(taught)} of {len(enough)}"
             progress(f"{done}: {each.key} on {each.device.name}, {count_of(expert.rows, 'time')}")
         progress("learning what ops and devices have in common")
-        models = _models(taught, whole, run, trees_only=trees_only)
+        models = _models(with_reached(taught), whole, run, trees_only=trees_only)
     return Fit(models=models, few=few)
 
 

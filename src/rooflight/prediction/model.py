@@ -19,11 +19,13 @@ from rooflight.prediction.facts import (
 from rooflight.prediction.features import features_of, names_of, size_features, steady_features
 from rooflight.prediction.smooth import Smooth
 from rooflight.prediction.trees import Trees
-from rooflight.prediction.unseen_device import DEVICE_TRAITS, blended, device_traits
+from rooflight.prediction.unseen_device import DEVICE_TRAITS, blended, device_traits, familiarity
 from rooflight.records.quantity import count_of
 
 SCHEMA: Final = "rooflight.model/3"
 _SLACK: Final = 0.02  # of a feature's range: what lies no further outside counts as inside
+_FAMILIAR: Final = 0.8
+"""Of less familiar work an expert's own answer is not trusted alone: a size 11 % below the least that it was shown."""
 _MOST_BYTES: Final = 1 << 28
 _MOST_FIGURE: Final = 1e9  # in what is said of an expert
 _MOST_LOG: Final = 250.0  # of an answer, and of an interval around it: e^500 times a bound is still a number
@@ -162,7 +164,7 @@ class Model:
         """What to expect of rows of facts [rows, facts] on a device.
 
         On a device without an expert, all experts are averaged in the logarithm; those of similar devices weigh
-        more.
+        more, and those that learned from such sizes. So they are for work that is strange to the device's own expert.
         """
         values = features_of(self.key, facts, device)
         expert = next((each for each in self.experts if each.device == device.name), None)
@@ -174,6 +176,14 @@ class Model:
             slowdown, known = expert.predict(self.key, values), expert.knows(self.key, values)
             low = np.where(known, expert.inside[0], expert.outside[0])
             high = np.where(known, expert.inside[1], expert.outside[1])
+            strange = familiarity(self.key, expert, values) < _FAMILIAR
+            if strange.any():
+                if len(self.experts) > 1:
+                    slowdown[strange] = self.blend(values[strange], expert.traits)
+                low[strange], high[strange] = (
+                    min(expert.outside[0], self.unseen[0]),
+                    max(expert.outside[1], self.unseen[1]),
+                )
         return Answer(slowdown=slowdown, low=np.maximum(0.0, slowdown + low), high=slowdown + high, known=known)
 
     def blend(self, values: Floats, traits: Mapping[str, float]) -> Floats:

@@ -13,12 +13,21 @@ from rooflight.devices.spec import DeviceSpec
 from rooflight.prediction.facts import (
     OTHERS_KEY,
     Floats,
+    is_plain,
 )
 from rooflight.prediction.features import features_of, steady_features
 from rooflight.prediction.model import Expert, Interval, Learner, Model
 from rooflight.prediction.smooth import MOST_ROWS, smooth
 from rooflight.prediction.trees import WAYS, Way, answers_of_grown, grow, lone
-from rooflight.prediction.unseen_device import blended, computing, device_traits, fewer_watts, likeness
+from rooflight.prediction.unseen_device import (
+    REACHED,
+    blended,
+    computing,
+    device_traits,
+    fewer_watts,
+    likeness,
+    reached_bandwidth,
+)
 from rooflight.records.quantity import count_of
 
 LEAST_ROWS: Final = 12
@@ -179,6 +188,22 @@ def _some(shown: Shown, count: int) -> Shown:
     return replace(shown, facts=shown.facts[chosen], slowdown=shown.slowdown[chosen])
 
 
+def with_reached(taught: Sequence[tuple[Expert, Shown]]) -> list[tuple[Expert, Shown]]:
+    """Experts with the share of its bandwidth that each device reaches: in the kind of work that wastes the least."""
+    found: dict[str, float] = {}
+    for expert, shown in taught:
+        if is_plain(shown.key, shown.facts):
+            reached = reached_bandwidth(shown.key, shown.slowdown, _largest(shown.facts))
+            if reached is not None:
+                found[expert.device] = max(reached, found.get(expert.device, reached))
+    return [
+        (replace(expert, traits={**expert.traits, REACHED: found[expert.device]}), shown)
+        if expert.device in found
+        else (expert, shown)
+        for expert, shown in taught
+    ]
+
+
 def join(experts: Sequence[Expert], shown: Sequence[Shown]) -> Model:
     """A model of what each device taught; each in turn is predicted from the others, to learn how far off that is."""
     key = shown[0].key
@@ -190,7 +215,7 @@ def join(experts: Sequence[Expert], shown: Sequence[Shown]) -> Model:
             answers = [each.answers[expert.device] for expert in others]
             power = _power([one for one in asked if one.device != each.device], others)
             missed.append(each.slowdown - blended(key, others, answers, each.values, each.traits, power))
-    unseen = _quantiles(np.concatenate(missed)) if missed else UNSEEN
+    unseen = _with_doubt(_quantiles(np.concatenate(missed)), len(missed)) if missed else UNSEEN
     # an interval for a new device is never narrower than those for known devices
     low, high = min(expert.inside[0] for expert in experts), max(expert.inside[1] for expert in experts)
     return Model(
@@ -199,6 +224,12 @@ def join(experts: Sequence[Expert], shown: Sequence[Shown]) -> Model:
         unseen=(min(unseen[0], low), max(unseen[1], high)),
         power=_power(asked, experts),
     )
+
+
+def _with_doubt(seen: Interval, devices: int) -> Interval:
+    """What was missed of some devices, widened as if one more had been missed by ``UNSEEN``."""
+    low, high = (float(np.hypot(end, doubt / np.sqrt(devices))) for end, doubt in zip(seen, UNSEEN, strict=True))
+    return -low, high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +272,7 @@ def _power(asked: Sequence[_Asked], experts: Sequence[Expert]) -> float:
                 continue
             missed = each.slowdown[rows] - each.answers[expert.device][rows]
             slopes.append(float(np.median(missed / share[rows])) / fewer)
-            weights.append(abs(fewer) * likeness(expert.traits, each.traits))
+            weights.append(abs(fewer) * likeness(expert.traits, each.traits, each.key))
     if not slopes:
         return 0.0
     order = np.argsort(slopes)

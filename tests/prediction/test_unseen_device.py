@@ -1,0 +1,162 @@
+"""What devices that were measured say of one that was not: which are alike, and how their times scale."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import exp, log
+
+import numpy as np
+import pytest
+from handmade_models import A100, H100, expert, model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rooflight.devices import get
+from rooflight.prediction.facts import FACTS, PRODUCT_KEY, WorkKind
+from rooflight.prediction.features import features_of, names_of
+from rooflight.prediction.products import product_facts
+from rooflight.prediction.teaching import Shown, join, teach, with_reached
+from rooflight.prediction.unseen_device import REACHED, device_traits, familiarity, likeness
+
+ADD = "aten::add"
+MI100, MI210, MI300X = (get(name) for name in ("MI100", "MI210", "MI300X"))
+
+
+def rows(byte_count: float, device=A100) -> np.ndarray:
+    """One addition whose bound is the memory's."""
+    found = np.ones((1, len(FACTS[WorkKind.ROWS])))
+    place = FACTS[WorkKind.ROWS].index
+    for name, value in (
+        ("bound_s", byte_count / device.dram_bytes_per_s), ("memory_s", byte_count / device.dram_bytes_per_s),
+        ("compute_s", 1e-12), ("bytes", byte_count), ("matrix", 0.0), ("item", 2.0),
+    ):  # fmt: skip
+        found[:, place(name)] = value
+    return found
+
+
+def test_a_trait_that_one_of_them_lacks_makes_devices_unlike():
+    """AMD's parts have no number of a capability: that must not bring them nearer than NVIDIA's own."""
+    whole = device_traits(H100)
+    for name in ("bandwidth", "peak", "unit", "capability"):
+        lacking = {key: value for key, value in whole.items() if key != name}
+        assert likeness(whole, lacking, ADD) == pytest.approx(exp(-9))
+        assert likeness(lacking, whole, ADD) == pytest.approx(exp(-9))
+    assert likeness(whole, whole, ADD) == 1
+
+
+def test_parts_of_one_maker_are_nearer_to_each_other_than_to_anothers():
+    amd = {device.name: device_traits(device) for device in (MI100, MI210, MI300X)}
+    assert likeness(amd["MI100"], amd["MI210"], ADD) > 1e3 * likeness(amd["MI100"], device_traits(A100), ADD)
+    both = model(expert(MI210, 0.2, 0.2, key=ADD), expert(H100, 1.0, 1.0, key=ADD), key=ADD)
+    assert both.answer(rows(1e8), A100).slowdown == pytest.approx(1.0, abs=0.02)
+
+
+def test_watts_tell_products_apart_and_nothing_else():
+    cool = replace(A100, name="cool", tdp_w=A100.tdp_w * exp(-0.6))  # twice the scale of 0.3: exp(-4)
+    assert likeness(device_traits(A100), device_traits(cool), PRODUCT_KEY) == pytest.approx(exp(-4))
+    assert likeness(device_traits(A100), device_traits(cool), ADD) == 1
+
+
+def test_what_waits_for_no_memory_scales_with_units_and_clock():
+    """An A100 that reaches 80 % of its bandwidth takes four times the bound: 1.25 of it for memory. The rest, as a norm
+    of order 1.5: (4 ** 1.5 - 1.25 ** 1.5) ** (1 / 1.5) = 3.520. On a part with a third of the bandwidth, and as many
+    units, it is a third in units of a bound that is three times as long:
+    (1.25 ** 1.5 + 1.173 ** 1.5) ** (1 / 1.5) = 1.924.
+    """
+    slow = expert(A100, log(4.0), log(4.0), key=ADD)
+    slow = replace(slow, traits={**slow.traits, REACHED: log(0.8)})
+    traits = device_traits(A100)
+    values = features_of(ADD, rows(1e8), A100)
+    third = {**traits, "bandwidth": traits["bandwidth"] - log(3.0)}
+    found = exp(model(slow, key=ADD).blend(values, third)[0])
+    assert found == pytest.approx(1.924, rel=1e-3)
+    assert exp(model(slow, key=ADD).blend(values, traits)[0]) == pytest.approx(4.0)
+    fast = {**third, "pace": traits["pace"] + log(2.0)}
+    assert 1.25 < exp(model(slow, key=ADD).blend(values, fast)[0]) < found
+
+
+def test_work_at_the_roof_takes_the_bandwidth_that_the_other_reaches():
+    at_roof = expert(A100, log(1.25), log(1.25), key=ADD)
+    at_roof = replace(at_roof, traits={**at_roof.traits, REACHED: log(0.8)})
+    values = features_of(ADD, rows(1e8), A100)
+    traits = device_traits(A100)
+    found = model(at_roof, key=ADD).blend(values, {**traits, REACHED: log(0.64)})[0]
+    assert found == pytest.approx(log(1 / 0.64))
+
+
+@settings(deadline=None)
+@given(
+    st.floats(0, 5),
+    st.dictionaries(st.sampled_from(["bandwidth", "pace", "peak", "watts", REACHED]), st.floats(-60, 60)),
+)
+def test_no_device_beats_its_bound_or_takes_for_ever(slowdown: float, changes: dict[str, float]):
+    one = expert(A100, slowdown, slowdown, key=ADD)
+    one = replace(one, traits={**one.traits, REACHED: log(0.8)})
+    changes = {name: max(-3.0, min(0.0, value)) if name == REACHED else value for name, value in changes.items()}
+    found = model(one, key=ADD).blend(features_of(ADD, rows(1e8), A100), {**device_traits(A100), **changes})
+    assert np.isfinite(found).all()
+    assert (found >= 0).all()
+
+
+def test_the_bandwidth_that_a_device_reaches_is_learned_from_its_large_rows():
+    size = np.geomspace(1e5, 1e9, 100)
+    facts = np.concatenate([rows(each) for each in size])
+    slow = np.where(size > 1e7, log(1.25), log(3.0))
+    add = Shown(key=ADD, device=A100, facts=facts, slowdown=slow)
+    wasteful = Shown(key="aten::_softmax", device=A100, facts=facts, slowdown=slow + 0.5)
+    chain = Shown(
+        key="aten::mul+aten::add", device=A100, facts=facts, slowdown=np.zeros(100)
+    )  # finds its data in caches
+    few = Shown(key=ADD, device=H100, facts=facts[:20], slowdown=slow[:20])
+    taught = [(teach(each, trees_only=True), each) for each in (add, wasteful, chain, few)]
+    found = with_reached(taught)
+    assert [expert.traits.get(REACHED) for expert, _ in found] == [pytest.approx(log(0.8))] * 3 + [None]
+
+
+def narrow(device, *, least_m: float):
+    """An expert that was never shown fewer rows than ``least_m``."""
+    names = names_of(PRODUCT_KEY)
+    low, high = np.full(len(names), -100.0), np.full(len(names), 100.0)
+    low[names.index("log m")] = log(least_m)
+    return expert(device, 1.0, 1.0, low=low, high=high)
+
+
+def test_work_smaller_than_any_shown_is_unfamiliar_larger_work_is_not():
+    one = narrow(A100, least_m=1024.0)
+    sizes = np.array([16.0, 1024.0, 65536.0])
+    values = features_of(PRODUCT_KEY, product_facts(sizes, 4096.0, 4096.0, "fp16", A100), A100)
+    assert familiarity(PRODUCT_KEY, one, values) == pytest.approx([(16 / 1024) ** 2, 1, 1])
+
+
+def test_a_device_asks_the_others_of_work_that_is_strange_to_it():
+    own, other = narrow(H100, least_m=1024.0), expert(get("GH200-96GB"), 0.2, 0.2)
+    sizes = np.array([16.0, 2048.0])
+    answer = model(own, other).answer(product_facts(sizes, 4096.0, 4096.0, "fp16", H100), H100)
+    assert 0.2 < answer.slowdown[0] < 0.95
+    assert answer.slowdown[1] == pytest.approx(1.0)
+    assert list(answer.known) == [False, True]
+    assert answer.high[0] - answer.slowdown[0] > answer.high[1] - answer.slowdown[1]
+
+
+def test_a_dtype_that_was_never_shown_widens_the_interval():
+    names = names_of(PRODUCT_KEY)
+    low, high = np.full(len(names), -100.0), np.full(len(names), 100.0)
+    low[names.index("log item")] = high[names.index("log item")] = log(2)
+    found = model(expert(A100, 1.0, 1.0, low=low, high=high))
+    half, whole = (
+        found.answer(product_facts(np.array([4096.0]), 4096.0, 4096.0, dtype, A100), A100) for dtype in ("fp16", "fp32")
+    )
+    assert whole.high - whole.slowdown > 5 * (half.high - half.slowdown)
+
+
+def test_two_devices_are_joined_with_more_doubt_than_ten():
+    size = np.geomspace(1e5, 1e9, 40)
+    shown = [
+        Shown(key=ADD, device=replace(A100, name=f"A100 {number}"), facts=np.concatenate([rows(each) for each in size]),
+              slowdown=np.full(40, 0.5))
+        for number in range(10)
+    ]  # fmt: skip
+    experts = [teach(each, trees_only=True) for each in shown]
+    two, ten = join(experts[:2], shown[:2]), join(experts, shown)
+    assert two.unseen[1] == pytest.approx(0.7 / 2**0.5, abs=0.02)
+    assert ten.unseen[1] == pytest.approx(0.7 / 10**0.5, abs=0.02)
