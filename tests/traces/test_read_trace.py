@@ -160,7 +160,7 @@ def test_phases_backward_and_optimizer_are_found(tmp_path):
         *[kernel(10 * n, 10 * n + 5, n) for n in (1, 2, 3)],
     ]
     found = [(one.phase, one.direction) for one in rl.read_trace(write(tmp_path / "trace.json", events)).records]
-    assert found == [("train", Direction.FORWARD), ("", Direction.BACKWARD), ("", Direction.OPTIMIZER)]
+    assert found == [("train", Direction.FORWARD), ("train", Direction.BACKWARD), ("", Direction.OPTIMIZER)]
 
 
 def test_a_trace_without_work_is_refused(tmp_path):

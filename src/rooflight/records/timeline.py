@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from enum import StrEnum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,6 +13,40 @@ class NamedWork:
     name: str
     count: int
     seconds: float
+
+
+class IdleCause(StrEnum):
+    """Why a device was idle; ``Idle`` explains each."""
+
+    HOST = "host_late"
+    SYNC = "sync"
+    PAGEABLE_COPY = "pageable_copy"
+    DATA_LOADER = "data_loader"
+    RANK = "rank"
+    DRIVER = "driver"
+    PROFILER = "profiler"
+    LAUNCH = "launch"
+    UNKNOWN = "unknown"
+
+    @property
+    def field(self) -> str:
+        """The name of its seconds."""
+        return f"{self.value}_s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleDetail:
+    """How one cause held the device up: ``count`` stretches of ``seconds`` in sum. ``where``: the op, call or
+    annotation that most of it was in, ``where_s``; empty if there is no such name.
+    """
+
+    cause: IdleCause
+    seconds: float
+    count: int
+    median_s: float
+    longest_s: float
+    where: str
+    where_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +72,9 @@ class Idle:
     unknown_s: float = 0.0
 
     @property
-    def parts(self) -> tuple[tuple[str, float], ...]:
-        """Each cause, by the name of its field, with its seconds."""
-        return tuple((each.name, getattr(self, each.name)) for each in fields(self))
+    def parts(self) -> tuple[tuple[IdleCause, float], ...]:
+        """Each cause with its seconds."""
+        return tuple((cause, getattr(self, cause.field)) for cause in IdleCause)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +84,8 @@ class DeviceTime:
     Each is the time in which at least one such piece of work ran, whatever else ran: ``compute_s`` kernels that are no
     collectives, and fills, ``copy_s`` copies, ``communication_s`` collectives. ``exposed_communication_s`` is that in
     which collectives ran and no other kernel, ``exposed_copy_s`` that in which copies ran and no kernel at all.
-    ``busy_s`` is compute and both exposed times; ``idle_s`` is the rest of the wall time, and ``idle`` has its causes.
+    ``busy_s`` is compute and both exposed times; ``idle_s`` is the rest of the wall time, and ``idle`` has its causes,
+    None where they were not looked for.
     A device is busy where any of its streams is; of several devices the work is counted as if they were one.
     """
 
@@ -61,7 +97,7 @@ class DeviceTime:
     exposed_communication_s: float
     exposed_copy_s: float
     idle_s: float
-    idle: Idle = Idle()
+    idle: Idle | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +114,64 @@ class StepTime(DeviceTime):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseTime:
+    """What the device did for a phase, whenever it did so: the work that was launched in it. ``count`` and ``host_s``
+    are those of its annotation on the host, 0 for work outside of annotations. ``idle_s`` is the idle time before its
+    work began, by cause in ``idle``; over all phases it sums to the idle time up to the last work.
+    """
+
+    name: str
+    count: int
+    host_s: float
+    busy_s: float
+    compute_s: float
+    copy_s: float
+    communication_s: float
+    idle_s: float
+    idle: Idle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostOp:
+    """All calls of an op that launched work: the host's time in them without its waits for the device, the pieces of
+    work, and the device's time.
+    """
+
+    name: str
+    calls: int
+    host_s: float
+    launched: int
+    device_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launches:
+    """How the host launched the device's work. ``short_kernels`` took less than 5 µs each, ``short_s`` in sum.
+
+    ``launches`` are the pieces of work whose call is known; ``graphs`` counts replays of graphs, one call of many
+    pieces. ``delay_…_s`` passed from the begin of the call to that of the work.
+    ``queue_…`` is how much work was launched and had not begun, over time from the first launch to the last begin:
+    ``queue_empty`` is the share of that time in which there was none. ``host_per_launch_s`` is the host's time in the
+    ops that launched, without its waits for the device, per piece of work.
+    """
+
+    kernels: int
+    kernels_s: float
+    short_kernels: int
+    short_s: float
+    launches: int
+    graphs: int
+    delay_median_s: float
+    delay_p90_s: float
+    queue_median: int
+    queue_p90: int
+    queue_max: int
+    queue_empty: float
+    host_per_launch_s: float
+    ops: tuple[HostOp, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline(DeviceTime):
     """A whole run, from the begin of its first event to the end of its last, and its ``steps`` where they are marked.
 
@@ -86,6 +180,7 @@ class Timeline(DeviceTime):
     work of the first two by name, the longest first. ``signature_s[i]`` is the work of all ops with signature i, also
     of those in steps that the session has no records of. ``launched`` is the time of that work alone which an op
     launched within the trace, from its first piece to the end of its last, as TraceLens counts; None if there is none.
+    ``launches`` is None where no call that launched is known.
     """
 
     before_trace_s: float
@@ -95,6 +190,9 @@ class Timeline(DeviceTime):
     signature_s: tuple[float, ...] = ()
     steps: tuple[StepTime, ...] = ()
     launched: DeviceTime | None = None
+    phases: tuple[PhaseTime, ...] = ()
+    idle_details: tuple[IdleDetail, ...] = ()
+    launches: Launches | None = None
 
     @property
     def without_op_s(self) -> float:

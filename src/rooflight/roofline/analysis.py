@@ -19,6 +19,7 @@ from rooflight.records.report import Report
 from rooflight.records.session import Float64, Int64, Session
 from rooflight.records.showing import Shown
 from rooflight.records.signature import OpSignature
+from rooflight.records.timeline import Timeline
 from rooflight.records.visible import visible
 from rooflight.roofline.bound import Limiter, bound_of
 from rooflight.roofline.communication import Communication, communication_of
@@ -26,6 +27,7 @@ from rooflight.roofline.coverage import Coverage, coverage_of
 from rooflight.roofline.float32 import float32_rules
 from rooflight.roofline.fusion import Fusion, fuse
 from rooflight.roofline.host import TYPICAL, Host
+from rooflight.roofline.idle_report import step_remedy
 from rooflight.roofline.memory import MemoryUse, memory_use
 from rooflight.roofline.predicted import Estimates, Predicted
 from rooflight.roofline.program import ProgramBounds, program_bounds, warm_bound_s
@@ -96,6 +98,12 @@ class Analysis(Shown):
     def predicts(self) -> bool:
         """Whether there are estimates, so that times are predicted."""
         return self._estimates is not None
+
+    @property
+    def timeline(self) -> Timeline | None:
+        """What the device did while the session was measured, None where it was not followed."""
+        measurement = self.session.measurement
+        return measurement.timeline if measurement is not None else None
 
     @property
     def costs(self) -> tuple[OpCost | Uncosted, ...]:
@@ -261,8 +269,7 @@ class Analysis(Shown):
     @cached_property
     def waterfall(self) -> tuple[Gap, ...]:
         """From the program bound to the measured step, each gap with its remedy."""
-        totals, program, measurement = self.totals, self.program, self.session.measurement
-        timeline = measurement.timeline if measurement is not None else None
+        totals, program, timeline = self.totals, self.program, self.timeline
         return waterfall_of(
             program_bound_s=program.program_bound_s,
             fused_bound_s=program.fused_bound_s,
@@ -274,6 +281,7 @@ class Analysis(Shown):
             warm_op_bound_s=program.warm.op_bound_s,
             unknown_work_s=timeline.step_without_op_s if timeline is not None else 0.0,
             all_timed=not self.untimed_calls,
+            idle_remedy=step_remedy(timeline) if timeline is not None else "",
         )
 
     @cached_property

@@ -15,6 +15,8 @@ from rooflight.records.report import Cell, Report
 from rooflight.records.signature import COMPUTED_IN, OpSignature
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.bound import Limiter
+from rooflight.roofline.idle_report import idle_sentence
+from rooflight.roofline.launches_report import launch_facts
 from rooflight.roofline.measured_report import measured_facts, measured_notes
 from rooflight.roofline.memory_report import memory_fact
 from rooflight.roofline.op_names import plain_name
@@ -47,11 +49,12 @@ def conclusion(analysis: Analysis) -> str:
     """How far from the speed of light, and what limits it, in plain words."""
     totals = analysis.totals
     measurement = analysis.session.measurement
-    if not totals.calls and measurement is not None and measurement.timeline is not None:
-        return (
+    if not totals.calls and analysis.timeline is not None:
+        text = (
             "The trace has the device's work, and no op on the host that launched it: nothing can be bounded. Record "
             "it with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True)."
         )
+        return text + idle_sentence(analysis.timeline)
     if not totals.calls:
         return (
             "No ops were recorded: the program ran none while the recording was open, or ran them in another thread or "
@@ -94,6 +97,8 @@ def conclusion(analysis: Analysis) -> str:
             text += f" The largest loss is time outside the ops: {Quantity(outside, 's')} of overhead."
         elif slow > 0:
             text += f" The largest loss is inside the ops, which run {Quantity(slow, 's')} longer than they must."
+    if analysis.timeline is not None:
+        text += idle_sentence(analysis.timeline)
     if measurement is not None and measurement.disturbed:
         taken = percent(measurement.others_share or 0.0)
         text += f" Other programs took {taken} of the CPU meanwhile: measure again on a quiet machine."
@@ -129,13 +134,15 @@ def _facts(analysis: Analysis) -> Iterable[tuple[str, Cell]]:
         yield "coverage", "no ops were recorded"
     else:
         yield "coverage", f"{percent(coverage.calls)} of calls, {percent(coverage.bytes)} of bytes"
-    if len(analysis.session.storage_bytes) or not totals.calls:
+    if len(analysis.session.storage_bytes) or (not totals.calls and analysis.timeline is None):
         yield "memory", memory_fact(analysis.memory)
     else:
         yield "memory", "not known: the ops are without their storages, as in a trace"
     yield "op bound", Quantity(totals.op_bound_s, "s")
     yield from predicted_facts(analysis)
     yield from measured_facts(analysis)
+    if analysis.timeline is not None and analysis.timeline.launches is not None:
+        yield from launch_facts(analysis.timeline.launches)
 
 
 def _notes(analysis: Analysis) -> Iterable[str]:

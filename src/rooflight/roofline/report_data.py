@@ -14,7 +14,8 @@ from rooflight.roofline.memory_report import MemoryData, memory_data
 from rooflight.roofline.predicted_report import PredictedFields, PredictionData, prediction_data, row_data, wall_data
 from rooflight.roofline.program import warm_bound_s
 from rooflight.roofline.sums import Contradiction, Group, Operation
-from rooflight.roofline.timeline_report import TimelineData, UnattributedData, timeline_data, unattributed_data
+from rooflight.roofline.timeline_data import TimelineData, timeline_data
+from rooflight.roofline.timeline_report import UnattributedData, unattributed_data
 
 
 class LevelData(Fields, frozen=True, kw_only=True):

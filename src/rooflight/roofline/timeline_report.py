@@ -3,56 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from rooflight.costs.cost import Uncosted
 from rooflight.records.document import Fields
 from rooflight.records.quantity import Quantity, percent
 from rooflight.records.report import Column, Table
-from rooflight.records.timeline import DeviceTime, Timeline
+from rooflight.records.timeline import Timeline
 from rooflight.roofline.analysis import Analysis
+from rooflight.roofline.idle_report import idle_tables
+from rooflight.roofline.launches_report import host_table
 
 _LETTERS: Final = 72
 _MUCH: Final = 0.01  # of the device's work: so much without a bound is said
 _SEE: Final = "--top, or --json for all"
-
-
-class DeviceTimeData(Fields, frozen=True, kw_only=True):
-    """What the device did with a stretch of wall time. Times of which several may pass at once: ``compute_s``,
-    ``copy_s`` and ``communication_s``; ``compute_s`` and the exposed times sum to ``busy_s``, and with ``idle_s`` to
-    ``wall_s``.
-    """
-
-    wall_s: float
-    busy_s: float
-    compute_s: float
-    copy_s: float
-    communication_s: float
-    exposed_communication_s: float
-    exposed_copy_s: float
-    idle_s: float
-
-
-class StepData(DeviceTimeData, frozen=True, kw_only=True):
-    """A step that the profiler marked: it begins when the host begins it or the device has finished the steps before,
-    whichever is later. ``calls`` are its ops; ``in_session``: totals, ops and measured times are of such steps.
-    ``without_op_s`` is its work in sum that belongs to no op.
-    """
-
-    name: str
-    calls: int
-    in_session: bool
-    without_op_s: float
-
-
-class TimelineData(DeviceTimeData, frozen=True, kw_only=True):
-    """What the device did in the whole trace, and in each of its ``steps``, where the profiler marked some.
-    ``launched`` is the time of that work alone which an op launched within the trace, from its first piece to the end
-    of its last, as TraceLens counts; None if there is no such work.
-    """
-
-    steps: tuple[StepData, ...]
-    launched: DeviceTimeData | None
 
 
 class NamedWorkData(Fields, frozen=True, kw_only=True):
@@ -76,32 +40,9 @@ class UnattributedData(Fields, frozen=True, kw_only=True):
     without_op: tuple[NamedWorkData, ...]
 
 
-def timeline_data(analysis: Analysis) -> TimelineData | None:
-    """None where the device was not followed."""
-    found = _timeline(analysis)
-    if found is None:
-        return None
-    steps = tuple(
-        StepData(
-            **_shared(step),
-            name=step.name,
-            calls=step.calls,
-            in_session=step.in_session,
-            without_op_s=step.without_op_s,
-        )
-        for step in found.steps
-    )
-    launched = DeviceTimeData(**_shared(found.launched)) if found.launched is not None else None
-    return TimelineData(**_shared(found), steps=steps, launched=launched)
-
-
-def _shared(time: DeviceTime) -> dict[str, Any]:
-    return {name: getattr(time, name) for name in DeviceTimeData.__struct_fields__}
-
-
 def unattributed_data(analysis: Analysis) -> UnattributedData | None:
     """None where the device was not followed."""
-    found = _timeline(analysis)
+    found = analysis.timeline
     if found is None:
         return None
     return UnattributedData(
@@ -117,7 +58,7 @@ def unattributed_data(analysis: Analysis) -> UnattributedData | None:
 
 def timeline_tables(analysis: Analysis, top: int) -> Iterable[Table]:
     """What the device did, and which of its work has no bound."""
-    found, rest = _timeline(analysis), unattributed_data(analysis)
+    found, rest = analysis.timeline, unattributed_data(analysis)
     if found is None or rest is None:
         return
     rows = (
@@ -128,11 +69,15 @@ def timeline_tables(analysis: Analysis, top: int) -> Iterable[Table]:
     )
     yield Table(
         id="timeline",
-        title="Timeline of the device",
+        title="Timeline of the device, whole trace",
         columns=(Column("the device"), Column("time", "s"), Column("share", "%")),
         rows=tuple((name, seconds, seconds / found.wall_s if found.wall_s else None) for name, seconds in rows),
         note=_hidden(found),
     )
+    yield from idle_tables(found, top)
+    host = host_table(found.launches, top) if found.launches is not None else None
+    if host is not None:
+        yield host
     without = (
         ("launched before the trace began", rest.before_trace_s),
         ("launched by no op on the host", rest.no_host_op_s),
@@ -204,10 +149,5 @@ def _uncosted_s(analysis: Analysis, timeline: Timeline) -> float:
 
 def _work_s(analysis: Analysis) -> float:
     """The device's work in sum, of the whole run."""
-    timeline = _timeline(analysis)
+    timeline = analysis.timeline
     return timeline.without_op_s + sum(timeline.signature_s) if timeline is not None else 0.0
-
-
-def _timeline(analysis: Analysis) -> Timeline | None:
-    measurement = analysis.session.measurement
-    return measurement.timeline if measurement else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from rooflight.records.record import Direction, ModuleEntry
 from rooflight.traces.nesting import Nesting, enclosing, parents_of
-from rooflight.traces.trace import MODULE, UNKNOWN, Spans, Trace
+from rooflight.traces.trace import LOADER_FRAME, MODULE, UNKNOWN, Spans, Trace
 
 OUTSIDE: Final = ModuleEntry("", "")
 
@@ -46,8 +46,12 @@ class Places:
         self._trace, self._nesting = trace, nesting
         names = np.array([name.startswith(MODULE) for name in trace.names], dtype=np.bool_)
         is_module = names[trace.ranges.name] if len(trace.ranges) else np.empty(0, dtype=np.bool_)
-        self._modules = _Around(trace, _subset(trace.ranges, is_module))
-        self._annotations = _Around(trace, _subset(trace.ranges, ~is_module))
+        self._modules = _Around(trace, trace.ranges.where(is_module))
+        annotations = trace.ranges.where(~is_module)
+        self._annotations = _Around(trace, annotations)
+        caller = _callers_of_backward(trace, annotations)
+        self._around_backward = _Around(trace, annotations, caller(trace.ops))
+        self._of_calls = _Around(trace, annotations, caller(trace.calls))
         self._forward_of: dict[int, int] | None = None
         self._entries: dict[int, ModuleEntry] = {UNKNOWN: OUTSIDE}
         self._phases, self._optimizes = self._annotations.phases()
@@ -64,11 +68,16 @@ class Places:
             direction = Direction.OPTIMIZER
         else:
             direction = Direction.FORWARD
-        return Place(module=module, phase=self._phases[around], direction=direction)
+        phase = self._phases[around] or self._phases[self._around_backward.innermost(op)]
+        return Place(module=module, phase=phase, direction=direction)
 
     def annotations(self, op: int) -> list[str]:
         """The annotations around one op, the innermost first."""
         return self._annotations.names_around(op)
+
+    def phase_of_call(self, call: int) -> str:
+        """The phase in which a call of the device's runtime ran."""
+        return self._phases[self._of_calls.innermost(call)]
 
     def _forward(self, op: int) -> int:
         """The op of the forward pass whose backward this op is part of."""
@@ -94,18 +103,23 @@ class Places:
         return self._entries[innermost]
 
 
+def is_phase(name: str) -> bool:
+    """Whether an annotation is the user's."""
+    return not name.startswith(_NOT_PHASES) and LOADER_FRAME not in name
+
+
 def phase_of(names: Iterable[str]) -> str:
     """The innermost phase among annotations, the innermost first; empty if none is one."""
-    return next((name for name in names if not name.startswith(_NOT_PHASES)), "")
+    return next((name for name in names if is_phase(name)), "")
 
 
 class _Around:
-    """The ranges around each op on its thread."""
+    """The ranges around each of other spans on its thread, by default around each op."""
 
-    def __init__(self, trace: Trace, ranges: Spans) -> None:
+    def __init__(self, trace: Trace, ranges: Spans, inner: Spans | None = None) -> None:
         self._names, self._ranges = trace.names, ranges
         self._parent, self._order = parents_of(ranges)
-        self._innermost = enclosing(ranges, self._parent, self._order, trace.ops)
+        self._innermost = enclosing(ranges, self._parent, self._order, trace.ops if inner is None else inner)
 
     def innermost(self, op: int) -> int:
         return int(self._innermost[op])
@@ -118,7 +132,7 @@ class _Around:
         parent, numbers = self._parent.tolist(), self._ranges.name.tolist()
         for index in self._order.tolist():
             name, around = self._names[numbers[index]], parent[index]
-            phases[index] = phases[around] if name.startswith(_NOT_PHASES) else name
+            phases[index] = name if is_phase(name) else phases[around]
             optimizes[index] = optimizes[around] or name.startswith(_OPTIMIZER)
         return phases, optimizes
 
@@ -131,7 +145,19 @@ class _Around:
         return names
 
 
-def _subset(spans: Spans, chosen: np.ndarray) -> Spans:
-    return Spans(
-        start=spans.start[chosen], stop=spans.stop[chosen], thread=spans.thread[chosen], name=spans.name[chosen]
+def _callers_of_backward(trace: Trace, annotations: Spans) -> Callable[[Spans], Spans]:
+    """Makes of spans the same as if autograd's threads were the thread that waits for them, so that the annotations
+    around ``loss.backward()`` are around its ops.
+    """
+    ops = trace.ops
+    of_backward = np.unique(ops.thread[(ops.forward_thread > 0) & (ops.sequence >= 0)])
+    if not len(annotations):
+        return lambda spans: spans
+    threads, counts = np.unique(annotations.thread, return_counts=True)
+    main = threads[np.argmax(counts)]
+    return lambda spans: Spans(
+        start=spans.start,
+        stop=spans.stop,
+        thread=np.where(np.isin(spans.thread, of_backward), main, spans.thread),
+        name=spans.name,
     )

@@ -27,7 +27,7 @@ from rooflight.traces.replays import Replays, join_replays, work_by_replay
 from rooflight.traces.runs import Run, Runs, times_of_ops
 from rooflight.traces.signatures import Call, find_signatures, is_level
 from rooflight.traces.steps import NO_STEPS, marked_steps, repeated, step_notes
-from rooflight.traces.timeline import step_times, timeline_of
+from rooflight.traces.timeline import timeline_of
 from rooflight.traces.trace import COLLECTIVE, UNKNOWN, Trace, load_trace
 
 
@@ -69,7 +69,8 @@ def read_trace(
         ops = accounted_ops(trace, nesting, levels)
     clues = find_clues(trace, nesting, owned, ops.tolist())
     engine = EngineFacts(trace, nesting, owned, known)
-    found = _host_runs(trace, owned, ops.tolist(), clues, Places(trace, nesting), engine)
+    places = Places(trace, nesting)
+    found = _host_runs(trace, owned, ops.tolist(), clues, places, engine)
     environment, notes = _environment(trace, owned), missing(trace, owned.call)
     if replays is not None:
         notes.append(replays.note)
@@ -84,15 +85,19 @@ def read_trace(
     )
     # signatures that other steps alone have are kept, for what the timeline says of the whole trace
     session = replace(session, signatures=tuple(dict.fromkeys((*session.signatures, *runs.signatures))))
-    replayed = replays.joined if replays is not None else np.zeros(len(trace.work), dtype=np.bool_)
-    timeline = timeline_of(trace, owned, _have_shapes(trace, clues), replayed)
+    timeline = timeline_of(
+        trace,
+        nesting,
+        owned,
+        places,
+        steps,
+        shown=alike.numbers,
+        calls=Counter(steps.of(runs.launched).tolist()),
+        has_shapes=_have_shapes(trace, clues),
+        replayed=replays.joined if replays is not None else np.zeros(len(trace.work), dtype=np.bool_),
+    )
     if timeline is not None:
-        unowned = (owned.accounted == UNKNOWN) & ~replayed
-        timeline = replace(
-            timeline,
-            signature_s=runs.seconds_of(session.signatures),
-            steps=step_times(trace, unowned, steps, Counter(steps.of(runs.launched).tolist()), alike.numbers),
-        )
+        timeline = replace(timeline, signature_s=runs.seconds_of(session.signatures))
     return session.with_measurement(
         Measurement(
             wall_samples_s=np.array([end - begin for begin, end in alike.walls], dtype=np.float64) * 1e-9,

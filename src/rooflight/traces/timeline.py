@@ -11,7 +11,12 @@ import numpy as np
 from rooflight.records.session import Flags, Int64
 from rooflight.records.timeline import DeviceTime, NamedWork, StepTime, Timeline
 from rooflight.traces.covered import Covered
+from rooflight.traces.idle import IdleTime, idle_time
+from rooflight.traces.launches import launches_of
+from rooflight.traces.nesting import Nesting
 from rooflight.traces.ownership import Ownership
+from rooflight.traces.phase_times import phase_times, phases_of_work
+from rooflight.traces.places import Places
 from rooflight.traces.steps import Steps
 from rooflight.traces.trace import UNKNOWN, Trace, WorkKind, window
 
@@ -30,13 +35,15 @@ class Activity:
         collective = np.array([bool(_COLLECTIVE.search(name)) for name in trace.names], dtype=np.bool_)[work.name]
         moved = work.kind == WorkKind.COPY
         communication = (work.kind == WorkKind.KERNEL) & collective
+        self.collective, self.moved = communication, moved
         self.busy = _of(trace, chosen)
         self._compute = _of(trace, chosen & ~moved & ~communication)
         self._kernels, self._copies = _of(trace, chosen & ~moved), _of(trace, chosen & moved)
         self._communication = _of(trace, chosen & communication)
 
-    def times(self, begin: Int64, end: Int64) -> list[DeviceTime]:
+    def times(self, begin: Int64, end: Int64, idle: IdleTime | None = None) -> list[DeviceTime]:
         """What was done between each ``begin`` and its ``end``, in nanoseconds."""
+        causes = idle.within(begin, end) if idle is not None else [None] * len(begin)
         busy, compute, kernels, copies, communication = (
             each.within(begin, end).tolist()
             for each in (self.busy, self._compute, self._kernels, self._copies, self._communication)
@@ -51,23 +58,39 @@ class Activity:
                 exposed_communication_s=(kernels[place] - compute[place]) * 1e-9,
                 exposed_copy_s=(busy[place] - kernels[place]) * 1e-9,
                 idle_s=(wall - busy[place]) * 1e-9,
+                idle=causes[place],
             )
             for place, wall in enumerate((end - begin).tolist())
         ]
 
 
-def timeline_of(trace: Trace, owned: Ownership, has_shapes: Flags, replayed: Flags) -> Timeline | None:
-    """The timeline of a whole trace, None where no device did anything. ``has_shapes[i]``: those of op i are known;
+def timeline_of(
+    trace: Trace,
+    nesting: Nesting,
+    owned: Ownership,
+    places: Places,
+    steps: Steps,
+    *,
+    shown: tuple[int, ...],
+    calls: Mapping[int, int],
+    has_shapes: Flags,
+    replayed: Flags,
+) -> Timeline | None:
+    """The timeline of a whole trace and its steps, None where no device did anything. The session is of the ``shown``
+    steps; ``calls`` counts the ops by the number of the step; ``has_shapes[i]``: those of op i are known;
     ``replayed[k]``: work k belongs to an op in the trace of a capture.
     """
     if not len(trace.work):
         return None
     begin, end = window(trace)
-    (whole,) = Activity(trace).times(np.array([begin]), np.array([end]))
+    activity = Activity(trace)
+    idle = idle_time(trace, nesting, owned, activity.busy)
+    (whole,) = activity.times(np.array([begin]), np.array([end]), idle)
     durations = trace.work.stop - trace.work.start
     shapeless = owned.accounted != UNKNOWN
     unowned = ~shapeless & ~replayed
     shapeless[shapeless] = ~has_shapes[owned.accounted[shapeless]]
+    phases = phases_of_work(owned, places)
     return Timeline(
         **fields_of(whole),
         launched=_launched_by_ops(trace, owned),
@@ -75,6 +98,21 @@ def timeline_of(trace: Trace, owned: Ownership, has_shapes: Flags, replayed: Fla
         no_host_op_s=float(durations[unowned & ~owned.before_trace].sum()) * 1e-9,
         no_shapes_s=float(durations[shapeless].sum()) * 1e-9,
         without_op=_by_name(trace, unowned),
+        steps=tuple(
+            StepTime(
+                **fields_of(time),
+                name=steps.names[number],
+                calls=calls.get(number, 0),
+                in_session=number in shown,
+                without_op_s=without_op_s,
+            )
+            for number, (time, without_op_s) in enumerate(
+                zip(activity.times(steps.begin, steps.end, idle), _by_step(trace, unowned, steps), strict=True)
+            )
+        ),
+        phases=phase_times(trace, phases, idle, activity.collective, activity.moved),
+        idle_details=idle.details(),
+        launches=launches_of(trace, nesting, owned),
     )
 
 
@@ -87,29 +125,15 @@ def _launched_by_ops(trace: Trace, owned: Ownership) -> DeviceTime | None:
     return Activity(trace, chosen).times(np.array([begin]), np.array([end]))[0]
 
 
-def step_times(
-    trace: Trace, unowned: Flags, steps: Steps, calls: Mapping[int, int], in_session: tuple[int, ...]
-) -> tuple[StepTime, ...]:
-    """The timeline of each step. ``calls`` counts the ops by the number of the step; ``unowned[k]``: work k belongs to
-    no op.
-    """
+def _by_step(trace: Trace, chosen: Flags, steps: Steps) -> list[float]:
+    """Seconds of the chosen work, in sum, that began in each step."""
     if not len(steps):
-        return ()
-    start, stop = trace.work.start[unowned], trace.work.stop[unowned]
-    without = np.zeros(len(steps), dtype=np.int64)
+        return []
+    start, lengths = trace.work.start[chosen], (trace.work.stop - trace.work.start)[chosen] * 1e-9
     place = np.searchsorted(steps.begin, start, side="right") - 1
     inside = (place >= 0) & (start < steps.end[np.maximum(place, 0)])
-    np.add.at(without, place[inside], (stop - start)[inside])
-    return tuple(
-        StepTime(
-            **fields_of(time),
-            name=steps.names[number],
-            calls=calls.get(number, 0),
-            in_session=number in in_session,
-            without_op_s=int(without[number]) * 1e-9,
-        )
-        for number, time in enumerate(Activity(trace).times(steps.begin, steps.end))
-    )
+    found: list[float] = np.bincount(place[inside], lengths[inside], len(steps)).tolist()
+    return found
 
 
 def fields_of(time: DeviceTime) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from rooflight.records.session import Int8, Int32, Int64
+from rooflight.records.session import Flags, Int8, Int32, Int64
 from rooflight.traces.chunks import TraceChunks
 from rooflight.traces.raw_event import NO_ARGS, RawArgs, RawEvent
 
@@ -24,6 +24,10 @@ MODULE: Final = "nn.Module: "
 
 COLLECTIVE: Final = "record_param_comms"
 """The host event that describes a collective: its tensors, dtype and group."""
+
+
+LOADER_FRAME: Final = "torch/utils/data/dataloader.py("
+"""What names of Python frames of the data loader have."""
 
 
 class WorkKind(IntEnum):
@@ -50,9 +54,10 @@ _WORK: Final[Mapping[str, WorkKind]] = {
     "gpu_memset": WorkKind.FILL,
     "Memset": WorkKind.FILL,
 }
+_OVERHEAD: Final = "overhead"
 _OTHER_EVENTS: Final = frozenset(
     {
-        *("gpu_user_annotation", "overhead", "Trace", "cuda_sync", "cuda_event", "cuda_profiler_range"),
+        *("gpu_user_annotation", "Trace", "cuda_sync", "cuda_event", "cuda_profiler_range"),
         *("collective_comm", "external_correlation", "gpu_pm_counter"),
     }
 )
@@ -98,6 +103,12 @@ class Spans:
 
     def __len__(self) -> int:
         return len(self.start)
+
+    def where(self, chosen: Flags) -> Spans:
+        """The chosen ones."""
+        return Spans(
+            start=self.start[chosen], stop=self.stop[chosen], thread=self.thread[chosen], name=self.name[chosen]
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,9 +157,10 @@ class Work(Spans):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """One trace file. ``ranges`` are annotations of the user and the profiler, and calls of modules. ``left_out``
-    counts events by the reason for which they are not here; ``odd`` events are here without some of their fields,
-    which were not of the types that the profiler writes.
+    """One trace file. ``ranges`` are annotations of the user and the profiler, calls of modules, and Python's waits for
+    a batch. ``overhead`` is what the profiler noted of itself and of loading kernels. ``left_out`` counts events by the
+    reason for which they are not here; ``odd`` events are here without some of their fields, which were not of the
+    types that the profiler writes.
     """
 
     path: Path
@@ -162,6 +174,7 @@ class Trace:
     calls: HostCalls
     ranges: Ranges
     work: Work
+    overhead: Spans
     events: int
     left_out: Mapping[str, int]
     odd: int = 0
@@ -221,6 +234,7 @@ class TraceReader:
         self._calls = _Columns(["correlation", "kernel"])
         self._ranges = _Columns(["args"])
         self._work = _Columns(["correlation", "external_id", "kind", "device", "size"])
+        self._overhead = _Columns()
         self._left_out: Counter[str] = Counter()
         self._events = 0
 
@@ -233,7 +247,7 @@ class TraceReader:
                     self._left_out["not a whole range (ph X), and not of a kind without a duration"] += 1
                 continue
             category, name, args = event.cat, event.name, event.args
-            if category == "python_function" and not name.startswith(MODULE):
+            if category == "python_function" and not (name.startswith(MODULE) or is_loader(name)):
                 continue
             if len(name) > _LONGEST_NAME:
                 name = event.name = f"{name[:_LONGEST_NAME]}… ({len(name):,} characters)"
@@ -255,6 +269,8 @@ class TraceReader:
             elif category in _ANNOTATIONS or category in _HOST_OPS:
                 thread = self._threads.number((event.pid, _thread(event.tid)))
                 self._ranges.add(start, stop, thread, self._names.number(name), self._noted(args))
+            elif category == _OVERHEAD:
+                self._overhead.add(start, stop, UNKNOWN, self._names.number(name))
             elif category not in _OTHER_EVENTS:
                 self._left_out[f"category {category[:40]}" if category else "no category"] += 1
 
@@ -315,6 +331,7 @@ class TraceReader:
             calls=HostCalls(**self._calls.arrays(kernel=np.int32)),
             ranges=Ranges(**self._ranges.arrays(args=np.int32)),
             work=Work(**self._work.arrays(kind=np.int8, device=np.int32)),
+            overhead=Spans(**self._overhead.arrays()),
             events=self._events + damaged,
             left_out=dict(self._left_out),
             odd=odd,
@@ -336,6 +353,13 @@ def window(trace: Trace) -> tuple[int, int]:
     """When the first event of the trace began and the last one ended, in nanoseconds of its clock."""
     both = [spans for spans in (trace.ops, trace.calls, trace.ranges, trace.work) if len(spans)]
     return min(int(spans.start.min()) for spans in both), max(int(spans.stop.max()) for spans in both)
+
+
+def is_loader(name: str) -> bool:
+    """Whether a range is a wait for the next batch: torch's annotation of it, or the Python frame."""
+    return name.startswith("enumerate(DataLoader)") or (
+        LOADER_FRAME in name and name.endswith((": __next__", ": _next_data"))
+    )
 
 
 def _known(number: int | None) -> int:
