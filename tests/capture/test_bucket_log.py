@@ -144,3 +144,45 @@ def test_the_innermost_bucket_where_buckets_overlap():
                                      (b, False, None)):  # fmt: skip
         bucket.__enter__() if opens else bucket.__exit__(None, None, None)
         assert [name for name in "ab" if log.in_bucket(name)] == ([innermost] if innermost else [])
+
+
+def test_a_full_log_drops_and_counts_what_opens_and_the_next_step_is_whole(monkeypatch):
+    monkeypatch.setattr("rooflight.capture.bucket_log.MOST_NOTES", 5)
+    bench = Bench()
+    outer = bench.log.bucket("m", "outer")
+    begun = bench.log.begin()  # a note
+    with outer:  # the second
+        bench.clock.time_ns += 2
+        for _ in range(4):
+            with bench.log.bucket("m", "a"):  # two each: with the third opening there are seven, which is too much
+                bench.clock.time_ns += 10
+            bench.clock.time_ns += 100
+    step = begun, bench.log.end()
+    found, calls = bench.log.read(*step)
+    by_name = {bench.states.innermost("m", state): ns for state, ns in found}
+    # the third opening is in the log, and takes no time: from there on the step is in no bucket
+    assert by_name == {None: 110 + 110, "outer": 2 + 100 + 100, "a": 10 + 10}
+    assert dict(calls) == {("m", "outer"): 1, ("m", "a"): 3}
+    assert sum(by_name.values()) == 2 + 4 * 110
+    assert not bench.problems  # nothing was left open, and no other thread opened anything
+    assert bench.log.take_dropped() == 1
+    assert bench.log.take_dropped() == 0
+    bench.log.forget(step[1])
+    assert bench.by_name(bench.step(("a", 2), ("b", 4))) == {None: 1, "a": 2, "b": 4}
+
+
+def test_in_a_full_log_no_bucket_is_the_one_opened_last(monkeypatch):
+    monkeypatch.setattr("rooflight.capture.bucket_log.MOST_NOTES", 1)
+    bench = Bench()
+    bench.log.begin()
+    with bench.log.bucket("m", "a"):
+        assert not bench.log.in_bucket("a")
+    bench.log.end()
+
+
+def test_a_log_is_no_longer_than_its_limit(monkeypatch):
+    monkeypatch.setattr("rooflight.capture.bucket_log.MOST_NOTES", 1000)
+    bench = Bench()
+    for _ in range(50):
+        bench.step(*(("a", 1),) * 100)  # never read
+    assert bench.log.notes <= 1000 + 4 * 50  # begin, one opening, the mark that it is full, and end

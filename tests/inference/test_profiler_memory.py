@@ -76,3 +76,44 @@ def test_drafts_and_requests_leave_nothing_behind(make, monkeypatch):
     prof.end_run()
     assert prof.results.speculation.data().rounds == 2 * 6080
     assert (prof.requests.ended.seen, prof.requests.ended.kept, prof.requests.unfinished) == (6080, 50, 0)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "device"])
+def test_a_step_of_endless_buckets_is_bounded_and_said(make, kind, monkeypatch):
+    monkeypatch.setattr("rooflight.capture.bucket_log.MOST_NOTES", 2000)
+    bench = make(FakeDevice() if kind == "device" else None, strict_sync=False)
+    prof = bench.profiler
+    prof.begin_run(bsz=1)
+    for _ in range(3):
+        with prof.step_timing_ctx():
+            for _ in range(1500):
+                with cuda_bucket_timer("embed"):
+                    bench.work(1000)
+        bench.catch_up()
+        assert prof._meter.notes <= 2100
+    prof.end_run()
+    summary = bench.summary()
+    (text,) = [text for text in summary["problems"] if "buckets were not timed" in text]
+    assert text.startswith("run 0: ")
+    assert summary["stats"]["steps"] == 3
+    timed, rest = summary["buckets_model_avg_ms"]["embed"], summary["unattributed_model_ms"]
+    assert timed + rest == pytest.approx(1.5)  # 1,500 of 1 us
+    assert 0.3 < timed < 1.1  # in each step about 1,000 fit, if it is read before the next
+    assert "buckets were not timed" in bench.report()
+
+
+def test_steps_of_many_buckets_are_read_before_the_log_is_full(make, monkeypatch):
+    monkeypatch.setattr("rooflight.capture.bucket_log.MOST_NOTES", 2000)
+    monkeypatch.setattr("rooflight.inference.step_context._NOTES", 500)
+    bench = make()
+    prof = bench.profiler
+    prof.begin_run(bsz=1)
+    for _ in range(100):
+        with prof.step_timing_ctx():
+            for _ in range(400):  # 802 notes: more than two steps would not fit
+                with cuda_bucket_timer("embed"):
+                    bench.work(1000)
+    prof.end_run()
+    summary = bench.summary()
+    assert summary["buckets_model_avg_ms"]["embed"] == pytest.approx(0.4)
+    assert not [text for text in summary["problems"] if "not timed" in text]

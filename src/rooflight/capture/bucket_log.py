@@ -19,6 +19,12 @@ from rooflight.capture.bucket_states import IN_STEP, OUTSIDE, Bucket, BucketStat
 from rooflight.capture.marks import Found
 from rooflight.capture.stamps import Stamps
 
+MOST_NOTES: Final = 1 << 19
+"""Openings and closings that the log holds, of the open step and of those that were not read yet: 25 MB at most, and 80
+while they are read. What opens after them is counted, and not timed.
+"""
+
+_FULL: Final = -3
 _BEGIN: Final = -2
 _END: Final = -1
 _MOST_PLANS: Final = 64
@@ -92,6 +98,16 @@ class BucketLog:
         key = self._pen.innermost()
         return key is not None and self._states.of_key(key).name == name
 
+    @property
+    def notes(self) -> int:
+        """Openings and closings of the open step and of those that were not read yet."""
+        return self._pen.notes
+
+    def take_dropped(self) -> int:
+        """Openings that were not timed since this was asked last, because the log was full (``MOST_NOTES``)."""
+        dropped, self._pen.dropped = self._pen.dropped, 0
+        return dropped
+
     def stop(self) -> None:
         """Give up the open step: it cannot be read."""
         self._pen.stop()
@@ -143,6 +159,11 @@ class BucketLog:
         state = IN_STEP
         states = [state]
         for key in keys[1:-1]:
+            if key == _FULL:
+                opened.clear()
+                state = IN_STEP
+                states.append(state)
+                continue
             bucket = self._states.of_key(key)
             if key & 1:
                 state = self._states.closed(opened, state, bucket)
@@ -160,7 +181,9 @@ class BucketLog:
         return plan
 
     def _refuse(self, bucket: Bucket) -> None:
-        if self._pen.is_open():
+        if self._pen.drops():
+            self._pen.dropped += 1
+        elif self._pen.is_open():
             self._on_problem(
                 f"bucket {bucket.name} was opened in another thread than its step's: it was not timed there"
             )
@@ -198,10 +221,12 @@ class _Pen:
     ) -> None:
         log: list[Any] = []
         note, ident = log.append, get_ident
-        thread = forgotten = 0
+        thread = forgotten = full_in = 0
+        most = 2 * MOST_NOTES  # each is a stamp and a key
 
         def begin() -> int:
-            nonlocal thread
+            nonlocal thread, full_in
+            full_in = 0
             begun = forgotten + len(log)
             note(stamp())
             note(_BEGIN)
@@ -209,15 +234,25 @@ class _Pen:
             return begun
 
         def end() -> int:
-            nonlocal thread
-            thread = 0
+            nonlocal thread, full_in
+            thread = full_in = 0
             note(stamp())
             note(_END)
             return forgotten + len(log)
 
         def stop() -> None:
-            nonlocal thread
-            thread = 0
+            nonlocal thread, full_in
+            thread = full_in = 0
+
+        def fill() -> None:
+            """The rest of the step is in no bucket."""
+            nonlocal thread, full_in
+            note(stamp())
+            note(_FULL)
+            thread, full_in = 0, thread
+
+        def drops() -> bool:
+            return full_in == ident()
 
         def forget(ended: int) -> None:
             nonlocal forgotten
@@ -233,7 +268,7 @@ class _Pen:
             return found[::2], tuple(found[1::2])
 
         def is_open() -> bool:
-            return thread != 0
+            return thread != 0 or full_in != 0
 
         def waited() -> Any:
             if wait is not None:
@@ -241,7 +276,8 @@ class _Pen:
             return stamp()
 
         self._log = log
-        self.is_open = is_open
+        self.dropped = 0
+        self.is_open, self.drops = is_open, drops
         self.begin, self.end, self.stop, self.forget, self.entries = begin, end, stop, forget, entries
         at = stamp if wait is None else waited
 
@@ -253,6 +289,8 @@ class _Pen:
                     try:
                         note(at())
                         note(self.opens)
+                        if len(log) > most:
+                            fill()
                     except Exception as error:
                         fail(error)
                 else:
@@ -269,13 +307,18 @@ class _Pen:
 
         self.kind: type[Bucket] = Noted
 
+    @property
+    def notes(self) -> int:
+        """How many there are."""
+        return len(self._log) // 2
+
     def innermost(self) -> int | None:
         """The key of the bucket opened last of those open in the open step."""
         log, closed = self._log, []
         place = len(log) - 1
         while place > 0:
             key = log[place]
-            if key == _BEGIN:
+            if key in (_BEGIN, _FULL):
                 return None
             if key & 1:
                 closed.append(key)

@@ -140,6 +140,15 @@ class Meter:
             self._forget(ended)
         return reading
 
+    @property
+    def notes(self) -> int:
+        """Openings and closings of buckets in steps that were not read yet."""
+        return max(self.steps.notes, self.engine.notes)
+
+    def take_dropped(self) -> int:
+        """Openings of buckets that were not timed since this was asked last, because the log was full."""
+        return self.steps.take_dropped() + (self.engine.take_dropped() if self.engine is not self.steps else 0)
+
     def lose(self, ended: Place) -> None:
         """A step is not to be read."""
         self.steps.lose()

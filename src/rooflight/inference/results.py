@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rooflight.capture.bucket_log import MOST_NOTES
 from rooflight.capture.bucket_states import DomainTimes
 from rooflight.inference.config import ORDERS, Domain
 from rooflight.inference.kv_length import UNBINNED, LengthBins
@@ -125,6 +126,12 @@ class Results:
             )
         if run.totals.steps and not run.totals.token_steps:
             self.problems.note(f"run {run.number}: no step has tokens: call set_step_tokens() in each")
+        dropped = meter.take_dropped()
+        if dropped:
+            self.problems.note(
+                f"run {run.number}: {count_of(dropped, 'bucket was', 'buckets were')} not timed, since more than "
+                f"{MOST_NOTES // 2:,} were opened before their steps were read: the rest of such a step is unattributed"
+            )
         if run.cells.left_out:
             self.problems.note(
                 f"run {run.number}: more than {MOST_BATCHES} batch sizes: "

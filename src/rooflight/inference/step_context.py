@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from rooflight.capture.bucket_log import MOST_NOTES
 from rooflight.inference.meter import Meter, Place
 from rooflight.inference.problems import Problems
 from rooflight.inference.ranks import barrier
@@ -21,7 +22,8 @@ from rooflight.inference.told import Kept, Told
 if TYPE_CHECKING:
     from rooflight.inference.step_recorder import StepRecorder
 
-_BATCH: Final = 32  # steps that are read together
+_BATCH: Final = 32  # steps that are read together, at most
+_NOTES: Final = MOST_NOTES // 4  # of buckets, in the steps that are read together
 MOST_PENDING: Final = 1024
 """Steps that the device may lag behind before one is given up."""
 
@@ -36,6 +38,7 @@ class StepContext:
 
     __slots__ = (
         "_barrier",
+        "_batch",
         "_before",
         "_begin",
         "_begun",
@@ -77,6 +80,7 @@ class StepContext:
         self._published = published
         self._publish: Callable[[Any], None] | None = None
         self._depth = 0
+        self._batch = 1  # until it is known how many buckets a step has
         self._captured_in_step = False
         self._begin: Callable[[], Place] | None = None  # while a run is measured
         self._before: Callable[[], None] | None = None
@@ -112,7 +116,7 @@ class StepContext:
             if self._publish is not None:
                 self._publish(None)
             self._pending.append((run, self._begun, ended, self.told.kept()))
-            if len(self._pending) >= _BATCH or kind is not None or meter.failed or self._barrier:
+            if len(self._pending) >= self._batch or kind is not None or meter.failed or self._barrier:
                 self._after_step(run, meter, raised=kind is not None)
         except Exception as error:
             self._leave()
@@ -237,7 +241,8 @@ class StepContext:
             self._begin = None
             self._pending.pop()
             run.lost += 1
-        elif len(self._pending) >= _BATCH:
+        elif len(self._pending) >= self._batch:
+            self._batch = min(_BATCH, max(1, _NOTES * len(self._pending) // max(1, meter.notes)))
             self._take(meter)
         if not run.baseline:
             self._results.own_ns += self._clock() - begun_ns
