@@ -152,7 +152,7 @@ def costs_us(folder: str) -> dict[str, float]:
 
 
 def memory_mb(folder: str, count: int) -> list[float]:
-    """The process's memory after a tenth of the steps, and after all. Each has buckets of both domains and its batch."""
+    """The process's memory after a tenth of the steps, and after all. Each has buckets of both domains, and a batch."""
     prof = profiler(folder)
     register_active_profiler(prof)
     prof.begin_run(bsz=1)
