@@ -183,6 +183,42 @@ def test_a_rank_that_saves_while_another_merges_is_not_lost(rank, tmp_path, monk
     assert [row["rank"] for row in summary(tmp_path)["ranks"]["ranks"]] == [0, 1, 2]
 
 
+def test_drafts_and_requests_of_each_rank(tmp_path, monkeypatch):
+    """Rank 0 accepts 1 of 4, rank 1 accepts 3 of 4; the first token of a request takes 5 and 7 ms."""
+    profilers = []
+    for number, accepted in ((0, 1), (1, 3)):
+        monkeypatch.setenv("RANK", str(number))
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        clock = FakeClock()
+        prof = Profiler(
+            {"output_dir": tmp_path, "run_name": "x", "warmup_runs": 0, "collect_on_rank0_only": False,
+             "print_per_run": False, "engine_profiling": True}, device="cpu", clock=clock.now_ns)  # fmt: skip
+        for drafts in (False, True):
+            prof.begin_run(bsz=1)
+            prof.begin_request("a", prompt_tokens=4)
+            clock.time_ns += (4 + 2 * number) * MS
+            with prof.step_timing_ctx():
+                clock.time_ns += MS
+                prof.set_step_tokens(1 + accepted * drafts)
+                if drafts:
+                    prof.set_step_speculation(4, accepted)
+            prof.request_tokens("a", 1 + accepted * drafts)
+            prof.end_request("a")
+            prof.end_run()
+        profilers.append(prof)
+    for prof in profilers:
+        prof.save_all()
+    found = summary(tmp_path)
+    first, second = found["ranks"]["ranks"]
+    assert (first["acceptance_rate"], first["mean_accepted_length"], first["requests"]) == (0.25, 2, 2)
+    assert (second["acceptance_rate"], second["mean_accepted_length"], second["requests"]) == (0.75, 4, 2)
+    assert (first["ttft_p50_ms"], second["ttft_p50_ms"]) == (5, 7)
+    assert (first["speedup_measured"], second["speedup_measured"]) == (2, 4)
+    assert found["speculative"]["accepted"] == 1  # outside of ranks all is rank 0's own
+    assert found["serving"]["requests"] == 2
+    assert "Drafts and requests of each rank" in (tmp_path / "x" / "report.md").read_text()
+
+
 @given(st.dictionaries(st.integers(0, 63), st.one_of(st.none(), st.floats(0, 1e9)), max_size=8))
 def test_a_spread_holds_all_values(values):
     found = spread_of(values)

@@ -254,3 +254,31 @@ def test_shares_are_shares_and_sum_to_the_whole(rounds):
         expected = sum(accepted > at for accepted in tested) / len(tested) if tested else None
         assert if_tested == (None if expected is None else pytest.approx(expected))
     assert found["mean_accepted_length"] == pytest.approx(1 + sum(accepted for _, accepted in drafted) / len(drafted))
+
+
+def test_each_run_has_its_own_statistics_beside_all_plain_steps(make):
+    bench = make()
+    speculative(bench, [(3, 3), (3, 1)])  # before the plain run that it is compared with
+    plain(bench, 10)
+    speculative(bench, [(2, 0)], draft_ms=4)
+    summary = bench.summary()
+    first, middle, last = (run["speculative"] for run in summary["runs"])
+    assert middle is None
+    assert (first["proposed"], first["accepted"], first["rounds"], first["step_ms"]) == (6, 4, 2, 15)
+    assert (last["proposed"], last["accepted"], last["rounds"], last["draft_ms"]) == (2, 0, 1, 4)
+    assert first["alpha"] == pytest.approx(4 / 5)  # tested: 3 + 2
+    # plain: a token in 10 ms. 4 accepted and 2 more in 30 ms; 1 in 17 ms
+    assert first["speedup_measured"] == pytest.approx(6 * 10 / 30)
+    assert last["speedup_measured"] == pytest.approx(1 * 10 / 17)
+    assert summary["speculative"]["speedup_measured"] == pytest.approx(7 * 10 / 47)
+    assert [row["plain_steps"] for row in first["by_batch"]] == [2]
+    assert "Speculative decoding by run" in bench.report()
+
+
+def test_without_plain_steps_each_run_says_so(make):
+    bench = make()
+    speculative(bench, [(3, 3)])
+    (run,) = bench.summary()["runs"]
+    assert run["speculative"]["speedup_measured"] is None
+    assert "no plain steps" in run["speculative"]["reasons"]["speedup_measured"]
+    assert "Speculative decoding by run" not in bench.report()

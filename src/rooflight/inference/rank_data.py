@@ -22,7 +22,8 @@ class RankSpread(Fields, frozen=True, kw_only=True):
 
 class RankRow(Fields, frozen=True, kw_only=True):
     """What one rank measured; the rest is in its own ``file``. ``communication_ms`` is the exclusive time of its
-    ``comm.`` buckets of the model, null if the model was not profiled.
+    ``comm.`` buckets of the model, null if the model was not profiled. Acceptance and speed-up are those of
+    ``speculative``, the latencies medians of ``serving``, both of that rank's own steps and requests.
     """
 
     rank: int
@@ -33,6 +34,12 @@ class RankRow(Fields, frozen=True, kw_only=True):
     p99_ms: float | None
     throughput_tok_s: float | None
     communication_ms: float | None
+    acceptance_rate: float | None
+    mean_accepted_length: float | None
+    speedup_measured: float | None
+    requests: int
+    ttft_p50_ms: float | None
+    tpot_p50_ms: float | None
     steps_lost: int
     problems: int
 

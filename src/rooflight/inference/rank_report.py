@@ -46,6 +46,8 @@ def rank_tables(ranks: RanksData | None) -> Iterable[Table]:
         top=_SHOWN,
         see=_SEE,
     )
+    if any(row.requests or row.acceptance_rate is not None for row in ranks.ranks):
+        yield _serving(ranks)
     rows = tuple(
         (domain, name, each.mean_ms / 1e3, each.least_ms / 1e3, each.least_rank, each.most_ms / 1e3, each.most_rank,
          each.spread_ms / 1e3, each.ranks)
@@ -71,6 +73,35 @@ def rank_tables(ranks: RanksData | None) -> Iterable[Table]:
             top=_SHOWN,
             see=_SEE,
         )
+
+
+def _serving(ranks: RanksData) -> Table:
+    return Table(
+        id="rank_serving",
+        title="Drafts and requests of each rank",
+        columns=(
+            Column("rank"),
+            Column("accepted", "%"),
+            Column("mean accepted length"),
+            Column("speed-up measured"),
+            Column("requests"),
+            Column("TTFT p50", "s"),
+            Column("TPOT p50", "s"),
+        ),
+        rows=tuple(
+            (
+                row.rank,
+                row.acceptance_rate,
+                row.mean_accepted_length,
+                row.speedup_measured,
+                row.requests,
+                *(None if ms is None else ms / 1e3 for ms in (row.ttft_p50_ms, row.tpot_p50_ms)),
+            )
+            for row in ranks.ranks
+        ),
+        top=_SHOWN,
+        see=_SEE,
+    )
 
 
 def rank_facts(ranks: RanksData | None) -> Iterable[tuple[str, Cell]]:

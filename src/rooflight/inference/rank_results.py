@@ -67,6 +67,12 @@ def _row(rank: int, summary: SummaryDocument, file: str, communication_ms: float
         p99_ms=stats.p99_ms,
         throughput_tok_s=stats.throughput_tok_s,
         communication_ms=communication_ms,
+        acceptance_rate=summary.speculative.acceptance_rate,
+        mean_accepted_length=summary.speculative.mean_accepted_length,
+        speedup_measured=summary.speculative.speedup_measured,
+        requests=summary.serving.requests,
+        ttft_p50_ms=summary.serving.ttft_ms.p50,
+        tpot_p50_ms=summary.serving.tpot_ms.p50,
         steps_lost=sum(run.meta.steps_lost for run in summary.runs),
         problems=sum(summary.problems.values()),
     )

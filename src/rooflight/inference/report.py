@@ -12,6 +12,7 @@ from rooflight.inference.memory_report import memory_cells, memory_columns, memo
 from rooflight.inference.rank_report import rank_facts, rank_notes, rank_tables
 from rooflight.inference.serving_report import serving_fact, serving_notes, serving_tables
 from rooflight.inference.speculation_report import (
+    speculation_by_run,
     speculation_fact,
     speculation_notes,
     speculation_series,
@@ -38,6 +39,7 @@ _SPREAD: Final = (Column("mean", "s"), Column("std", "s"), Column("runs"))
 _BOUND: Final = (Column("estimated", "s"), Column("efficiency", "%"), Column("bound"))
 _SHOWN: Final = 40
 _SEE: Final = "summary.json has all"
+_NUMBERS: Final = "Runs are numbered from 0; the numbers that are missing are those of warm-up runs."
 _UNBINNED: Final = f"{UNBINNED}: steps without a KV length, or below the first bin."
 _EXCLUSIVE: Final = (
     "Each bucket without those inside it, so that shares sum to 100 %; inclusive has them too. "
@@ -87,6 +89,7 @@ def _tables(summary: SummaryDocument) -> Iterable[Table]:
             Column("tok/s"),
             *memory_columns(summary),
         ),
+        note=_NUMBERS if summary.warmup_runs_skipped else "",
         rows=tuple((*_run_row(run), *memory_cells(summary, run)) for run in summary.runs),
         top=_SHOWN,
         see=_SEE,
@@ -100,6 +103,9 @@ def _tables(summary: SummaryDocument) -> Iterable[Table]:
     if summary.bucket_splits:
         yield _splits(summary)
     yield from speculation_tables(summary.speculative)
+    yield from speculation_by_run(
+        [(run.meta.number, run.meta.label, run.speculative) for run in summary.runs if run.speculative is not None]
+    )
     yield from serving_tables(summary.serving)
     if summary.bounds.steps:
         yield steps_table(summary.bounds)

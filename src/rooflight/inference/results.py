@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rooflight.capture.bucket_log import MOST_NOTES
@@ -92,6 +93,7 @@ class Results:
         self.sums = {domain: BucketSums() for domain in profiled}
         self.splits: dict[tuple[int, int, Domain], BucketSums] = {}
         self.speculation = Speculation()
+        self._speculation_of_runs: dict[int, Speculation] = {}
         self.kv_cache = KvCacheUse()
         self.host_ns = self.host_gap_ns = self.gap_ns = 0
         self.own_ns = 0  # between steps, for the profiler's own bookkeeping
@@ -114,6 +116,9 @@ class Results:
             if name in sums:
                 sums[Domain(name)].calls[bucket] = calls
         self.speculation.add(run, meter)
+        of_run = Speculation.of_run(run, meter)
+        if of_run is not None:
+            self._speculation_of_runs[run.number] = of_run
         if not run.baseline:
             self._merge(run, sums)
         place = "host" if meter.device is None else "device"
@@ -173,6 +178,16 @@ class Results:
             memory=memory,
             kv_cache=run.kv_cache.data(),
             **bucket_fields(sums),
+        )
+
+    def runs_data(self) -> tuple[RunData, ...]:
+        """All finished runs; speed-ups of a draft are relative to plain runs, which may have come later."""
+        alone = self._speculation_of_runs
+        return tuple(
+            replace(run, speculative=alone[run.meta.number].beside(self.speculation))
+            if run.meta.number in alone
+            else run
+            for run in self.runs
         )
 
     def aggregate(self) -> RunsAggregate:

@@ -90,7 +90,7 @@ def summary_of(profiler: Profiler) -> SummaryDocument:
         stats=step_stats(results.totals, decode_ns(results.bins, columns)),
         other_phases=phase_stats(results.bins, results.cells, columns),
         wall=wall_stats(everything, results.host_ns, results.host_gap_ns, results.gap_ns, with_steps),
-        runs=tuple(results.runs),
+        runs=results.runs_data(),
         runs_aggregate=results.aggregate(),
         decode_length_buckets=length_stats(results.bins, results.cells, columns),
         batch_sizes=batch_stats(results.bins, results.cells, columns),

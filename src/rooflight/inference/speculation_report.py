@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from rooflight.inference.speculation_results import SpeculativeData
@@ -47,6 +47,42 @@ def speculation_tables(data: SpeculativeData) -> Iterable[Table]:
         note="Without the token that the target adds to each round.",
     )
     yield _by_batch(data)
+
+
+def speculation_by_run(runs: Sequence[tuple[int, str, SpeculativeData]]) -> Iterable[Table]:
+    """Acceptance and speed-up of each run, after its number and label; none of a single run."""
+    if len(runs) < 2:
+        return
+    yield Table(
+        id="speculative_runs",
+        title="Speculative decoding by run",
+        columns=(
+            Column("run"),
+            Column("label"),
+            Column("rounds"),
+            Column("acceptance rate", "%"),
+            Column("alpha", "%"),
+            Column("mean accepted length"),
+            Column("speed-up measured"),
+            Column("predicted"),
+        ),
+        rows=tuple(
+            (
+                number,
+                label,
+                data.rounds,
+                data.acceptance_rate,
+                data.alpha,
+                data.mean_accepted_length,
+                data.speedup_measured,
+                data.speedup_predicted,
+            )
+            for number, label, data in runs
+        ),
+        top=_SHOWN,
+        see="summary.json has all",
+        note="Speed-ups are relative to the plain steps of all runs.",
+    )
 
 
 def speculation_series(data: SpeculativeData) -> Iterable[Series]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from rooflight.inference.drafts import RoundSums
@@ -154,6 +154,24 @@ class Speculation:
             by_batch=tuple(_row(number, batch) for number, batch in self._speculative()),
             reasons=_reasons(bool(rounds.drafted), values),
         )
+
+    @staticmethod
+    def of_run(run: Run, meter: Meter) -> Speculation | None:
+        """One run alone, if it has a speculative step."""
+        if not run.steps_with_drafts:
+            return None
+        found = Speculation()
+        found.add(run, meter)
+        return found
+
+    def beside(self, all_runs: Speculation) -> SpeculativeData:
+        """The statistics of these runs, relative to the plain steps of all."""
+        found = Speculation()
+        found._parts_ns, found._other_rounds = self._parts_ns, self._other_rounds
+        found._batches = {
+            number: replace(batch, plain=all_runs._batches[number].plain) for number, batch in self._batches.items()
+        }
+        return found.data()
 
     def _speculative(self) -> list[tuple[int | None, _Batch]]:
         """The batches with speculative steps."""

@@ -269,7 +269,8 @@ class BucketFields(Fields, frozen=True, kw_only=True):
 
 
 class RunData(BucketFields, frozen=True, kw_only=True):
-    """One measured run. ``other_phases`` has the steps that are no decode steps, by phase (``prefill``, ``mixed``):
+    """One measured run. ``speculative`` is null for a run without drafts; its speed-ups are relative to the plain runs
+    among all. ``other_phases`` has the steps that are no decode steps, by phase (``prefill``, ``mixed``):
     they are not in ``stats``, buckets and KV bins, but in ``wall``. ``memory`` is null where the system
     does not count it, ``kv_cache`` where no step told it.
     """
@@ -282,6 +283,7 @@ class RunData(BucketFields, frozen=True, kw_only=True):
     wall: WallStats
     other_phases: dict[str, StepStats]
     decode_length_buckets: LengthStats
+    speculative: SpeculativeData | None = None
 
 
 class Spread(Fields, frozen=True, kw_only=True):
