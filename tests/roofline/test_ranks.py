@@ -52,7 +52,7 @@ def test_the_slowest_rank_is_the_one_that_others_wait_for():
         "Rank 1 is the slowest: it spends 1.00 s of a step in collectives alone, while rank 0, which waits for it, "
         "spends 4.00 s (3.00 s apart, 42.9% of a step)."
     )
-    assert [table.id for table in report.tables][:3] == ["ranks", "spread", "slowest_waterfall"]
+    assert [table.id for table in report.tables][:4] == ["ranks", "waits", "spread", "slowest_waterfall"]
     assert report.table("slowest_waterfall").title == "Rank 1: Waterfall"
     assert report.data.slowest_rank == 1
     assert report.data.slowest.totals.measured_s == 7

@@ -30,7 +30,7 @@ _THREADS: Final = 2
 _MOST_TRIES: Final = 20_000
 _MOST_ASSIGNMENTS: Final = 64
 
-_SPAN_NAMES: Final = {
+SPAN_NAMES: Final = {
     CollectiveKind.ALL_REDUCE: "gloo:all_reduce",
     CollectiveKind.ALL_GATHER: "gloo:all_gather",
     CollectiveKind.REDUCE_SCATTER: "gloo:reduce_scatter",
@@ -41,6 +41,7 @@ _SPAN_NAMES: Final = {
     CollectiveKind.SCATTER: "gloo:scatter",
     CollectiveKind.BARRIER: "gloo:barrier",
 }
+"""What the threads of gloo call their work."""
 
 Interval = tuple[int, int]
 _Assignment = Mapping[int, Hashable]
@@ -216,12 +217,12 @@ def _calls(step: StepCollectives) -> dict[int, Interval]:
 def _expected(op: OpSignature, present: set[str]) -> tuple[str, int]:
     """Name and number of the spans that a collective writes; the name is empty if the calling thread writes them."""
     kind = kind_of(op.name)
-    if kind is CollectiveKind.REDUCE_SCATTER and _SPAN_NAMES[kind] not in present:
+    if kind is CollectiveKind.REDUCE_SCATTER and SPAN_NAMES[kind] not in present:
         # gloo has no reduce-scatter of its own: it reduces everything everywhere, tensor by tensor
         if op.name == "c10d::reduce_scatter_":
-            return _SPAN_NAMES[CollectiveKind.ALL_REDUCE], RankGroup.of(op).size
+            return SPAN_NAMES[CollectiveKind.ALL_REDUCE], RankGroup.of(op).size
         sources = [name for name in op.input_names if name.startswith("input")]
-        return _SPAN_NAMES[CollectiveKind.ALL_REDUCE], max(1, len(sources))
+        return SPAN_NAMES[CollectiveKind.ALL_REDUCE], max(1, len(sources))
     if kind is None or op.name == "c10d::monitored_barrier_":
         return "", 0
-    return _SPAN_NAMES.get(kind, ""), 1
+    return SPAN_NAMES.get(kind, ""), 1

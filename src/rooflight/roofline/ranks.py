@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
+from rooflight.network.collectives import kind_of, waits
 from rooflight.records.quantity import count_of
 from rooflight.records.report import Report
+from rooflight.records.session import Session
 from rooflight.records.showing import Shown
 from rooflight.roofline.analysis import Analysis
+from rooflight.roofline.waiting import Waiting, waiting_of
+
+_COMMON: Final = 0.5  # ranks of one program have at least such a share of their kinds of ops in common
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +112,11 @@ class RankedAnalysis(Shown):
         return min(exposed, key=lambda rank: exposed[rank]) if len(exposed) == len(self.times) else None
 
     @cached_property
+    def waiting(self) -> Waiting:
+        """Who waited for whom in collectives."""
+        return waiting_of({rank: analysis.session for rank, analysis in self.analyses.items()}, self.world_size)
+
+    @cached_property
     def spreads(self) -> tuple[Spread, ...]:
         """The spread of each figure that is known of every rank."""
         figures: dict[str, list[float | None]] = {
@@ -130,7 +141,8 @@ def merge(analyses: Sequence[Analysis], names: Sequence[str] = ()) -> RankedAnal
     """Put the ranks of one run together; ``names``, such as those of files, are used in error messages.
 
     Each session must have been recorded where ``torch.distributed`` was initialised. Raises ValueError for a session
-    without a rank, a rank that comes twice, and ranks of worlds of different sizes; a rank that is missing is no error.
+    without a rank, a rank that comes twice, ranks of worlds of different sizes, and ranks of different programs; a rank
+    that is missing is no error.
     """
     if not analyses:
         raise ValueError("no sessions to merge: give one per rank")
@@ -148,7 +160,25 @@ def merge(analyses: Sequence[Analysis], names: Sequence[str] = ()) -> RankedAnal
         if not 0 <= rank < size:
             raise ValueError(f"{name} is marked as rank {rank} of {size}, which cannot be: record it again")
         seen[rank], world_size, first = name, size, first or name
+    _check_same_program({name: analysis.session for analysis, name in zip(analyses, called, strict=True)})
     return RankedAnalysis(sorted(analyses, key=_rank), world_size)
+
+
+def _check_same_program(sessions: Mapping[str, Session]) -> None:
+    """Raise ValueError for a rank that has few of the first one's ops. Stages of a pipeline have most in common."""
+    kinds = {name: _ops_of(session) for name, session in sessions.items()}
+    first = max(kinds, key=lambda name: len(kinds[name]))
+    for name, ops in kinds.items():
+        if ops and len(ops & kinds[first]) < _COMMON * len(ops):
+            raise ValueError(
+                f"{first} and {name} are of different programs: of {count_of(len(ops), 'kind')} of ops in {name}, "
+                f"{first} has {len(ops & kinds[first])}"
+            )
+
+
+def _ops_of(session: Session) -> set[str]:
+    """The names of a session's ops, without collectives."""
+    return {op.name for op in session.signatures if kind_of(op.name) is None and not waits(op.name)}
 
 
 def _times(rank: int, analysis: Analysis) -> RankTimes:

@@ -17,6 +17,7 @@ from rooflight.roofline.report_data import AnalysisDocument, analysis_data
 
 _EVEN = 0.05  # share of a step that the ranks' waiting may differ by for them to count as even
 _NAMED = 8
+_PAIRS = 1000  # pairs of ranks in JSON, the longest waits
 
 
 class RankData(Fields, frozen=True, kw_only=True):
@@ -43,6 +44,37 @@ class SpreadData(Fields, frozen=True, kw_only=True):
     share_of_median: float | None
 
 
+class WaitData(Fields, frozen=True, kw_only=True):
+    """How long a rank waited per step for another to arrive in collectives."""
+
+    rank: int
+    for_rank: int
+    seconds: float
+    collectives: float
+
+
+class RankWaitsData(Fields, frozen=True, kw_only=True):
+    """Per step: how long a rank waited for others in collectives, for which of them longest, how long the others waited
+    for it in sum, and in how many collectives it arrived last.
+    """
+
+    rank: int
+    waits_s: float
+    longest_for: int | None
+    longest_s: float
+    others_wait_s: float
+    last_in: float
+
+
+class WaitingData(Fields, frozen=True, kw_only=True):
+    """Who waits for whom: by rank, and the pairs that wait longest. So many ``collectives`` of a step were compared."""
+
+    ranks: tuple[RankWaitsData, ...]
+    longest: tuple[WaitData, ...]
+    collectives: int
+    unmatched: int
+
+
 class RanksDocument(Document, frozen=True, kw_only=True, tag="rooflight.ranks/1"):
     """The ranks of a run side by side, and the slowest in full."""
 
@@ -52,6 +84,7 @@ class RanksDocument(Document, frozen=True, kw_only=True, tag="rooflight.ranks/1"
     least_exposed_rank: int | None
     ranks: tuple[RankData, ...]
     spreads: tuple[SpreadData, ...]
+    waiting: WaitingData
     slowest: AnalysisDocument
     conclusion: str
 
@@ -65,7 +98,7 @@ def ranks_report(ranked: RankedAnalysis, *, top: int = 10, notes: Iterable[str] 
         title=f"{whole.title}, {count_of(ranked.world_size, 'rank')}",
         data=_data(ranked, analysis_data(slowest, whole.conclusion)),
         facts=tuple(_facts(ranked)),
-        tables=(_ranks_table(ranked, top), _spread_table(ranked), *tables),
+        tables=(_ranks_table(ranked, top), *_waits_table(ranked, top), _spread_table(ranked), *tables),
         series=tuple(_of_slowest(series, ranked) for series in whole.series),
         notes=(*notes, *_notes(ranked), *(f"Rank {ranked.slowest}: {note}" for note in whole.notes)),
         conclusion=f"{_verdict(ranked)} Rank {ranked.slowest}: {whole.conclusion}",
@@ -112,6 +145,9 @@ def _facts(ranked: RankedAnalysis) -> Iterable[tuple[str, Cell]]:
     yield "slowest rank", str(ranked.slowest)
     if ranked.least_exposed is not None and known > 1:
         yield "waits least", f"rank {ranked.least_exposed} (least time in collectives alone)"
+    if (last := ranked.waiting.last) is not None:
+        yield "arrives last", f"rank {last.rank}, in {last.last_in:.4g} of {ranked.waiting.collectives:,} collectives"
+        yield "others wait for it", Quantity(last.others_wait_s, "s")
     backends = {analysis.session.environment.get("backend", "") for analysis in ranked.analyses.values()} - {""}
     if backends:
         yield "backend", ", ".join(sorted(backends))
@@ -125,6 +161,11 @@ def _notes(ranked: RankedAnalysis) -> Iterable[str]:
         shown = ", ".join(map(str, ranked.missing[:_NAMED])) + (", …" if len(ranked.missing) > _NAMED else "")
         which = f"rank {shown}" if len(ranked.missing) == 1 else f"ranks {shown}"
         yield f"No session of {which}: it may have died, and may have been the slowest."
+    if ranked.waiting.unmatched and len(ranked.times) > 1:
+        yield (
+            f"Who waited for whom is not known of {count_of(ranked.waiting.unmatched, 'collective')} per step: its "
+            "group is not known, a rank of it has no session or ran other collectives, or it was not timed."
+        )
     if not ranked.comparable:
         yield "Not all ranks were measured: the slowest is the slowest of the measured ones."
     targets = {analysis.session.environment.get("target", "") for analysis in ranked.analyses.values()}
@@ -162,6 +203,38 @@ def _row(time: RankTimes, predicts: bool) -> tuple[Cell, ...]:
     return (time.rank, *times, *predicted, time.bytes_sent)
 
 
+def _waits_table(ranked: RankedAnalysis, top: int) -> Iterable[Table]:
+    waits = ranked.waiting.by_rank
+    if not waits:
+        return
+    yield Table(
+        id="waits",
+        title="Who waits for whom",
+        columns=(
+            Column("rank"),
+            Column("waits for others", "s"),
+            Column("longest for rank"),
+            Column("for it", "s"),
+            Column("others wait for it", "s"),
+            Column("arrives last in"),
+        ),
+        rows=tuple(
+            (
+                each.rank,
+                each.waits_s,
+                "-" if each.longest_for is None else each.longest_for,
+                each.longest_s,
+                each.others_wait_s,
+                round(each.last_in, 2),
+            )
+            for each in sorted(waits, key=lambda each: -each.others_wait_s)
+        ),
+        top=top,
+        note="Per step. A collective lasts until its last rank arrives: who has the shortest time in it arrived last, "
+        "and what another rank's time has more, it waited. Others wait for it: all other ranks in sum.",
+    )
+
+
 def _spread_table(ranked: RankedAnalysis) -> Table:
     return Table(
         id="spread",
@@ -191,6 +264,12 @@ def _data(ranked: RankedAnalysis, slowest: AnalysisDocument) -> RanksDocument:
         spreads=tuple(
             SpreadData(**asdict(spread), spread_s=spread.seconds, share_of_median=spread.share)
             for spread in ranked.spreads
+        ),
+        waiting=WaitingData(
+            ranks=tuple(RankWaitsData(**asdict(rank)) for rank in ranked.waiting.by_rank),
+            longest=tuple(WaitData(**asdict(wait)) for wait in ranked.waiting.waits[:_PAIRS]),
+            collectives=ranked.waiting.collectives,
+            unmatched=ranked.waiting.unmatched,
         ),
         slowest=slowest,
         conclusion=_verdict(ranked),

@@ -12,6 +12,7 @@ import gzip
 import re
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
@@ -21,6 +22,7 @@ from rooflight.traces.odd_events import odd_event
 from rooflight.traces.raw_event import RawEvent
 
 _CHUNK: Final = 16 << 20
+_PEEK: Final = 1 << 18
 _HEAD: Final = 64 << 20  # a head longer than this is that of no trace
 _LONGEST: Final = 4  # so many pieces without a cut are no event, but damaged
 _TAIL: Final = 1 << 16  # cuts are looked for in so many bytes at the end of a piece,
@@ -72,8 +74,24 @@ class TraceChunks:
         self._progress = progress
 
     def __iter__(self) -> Iterator[list[RawEvent]]:
-        with self.path.open("rb") as file:
+        with self._opened() as (file, text):
             size = self.path.stat().st_size
+            for events in self._lists(text):
+                self._events += len(events)
+                if self._progress is not None:
+                    self._progress(file.tell(), size)
+                yield events
+
+    def read_head(self) -> dict[str, Any]:
+        """The keys before the events alone. Raises as iterating does."""
+        with self._opened() as (_, text):
+            self._after_head(text, _PEEK)
+        return self.head
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+        """The file, and its text, unpacked. What is damaged inside raises ValueError."""
+        with self.path.open("rb") as file:
             begin = file.read(16)
             file.seek(0)
             for magic, (what, how) in _PACKED.items():
@@ -82,11 +100,7 @@ class TraceChunks:
                     raise ValueError(f"{self.path} is {what}, not JSON or gzip: {unpack}")
             text = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if begin.startswith(_GZIP) else file
             try:
-                for events in self._lists(text):
-                    self._events += len(events)
-                    if self._progress is not None:
-                        self._progress(file.tell(), size)
-                    yield events
+                yield file, text
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 raise ValueError(f"{self.path}: the gzip file is damaged or ends too early ({error})") from error
 
@@ -112,10 +126,10 @@ class TraceChunks:
                 searched = 0
         yield self._last(rest)
 
-    def _after_head(self, text: IO[bytes]) -> bytes:
-        """What follows the begin of the list of events. Keeps the keys before it."""
+    def _after_head(self, text: IO[bytes], size: int = 0) -> bytes:
+        """What follows the begin of the list of events, read in pieces of this size. Keeps the keys before it."""
         found = b""
-        while piece := text.read(_CHUNK):
+        while piece := text.read(size or _CHUNK):
             found = (found + piece).removeprefix(_BOM)
             if found.lstrip()[:1] == b"[":  # a bare list of events, as Chrome's own traces may be
                 return found.lstrip()[1:]

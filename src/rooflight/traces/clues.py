@@ -22,6 +22,7 @@ from rooflight.traces.collectives import (
     described_collective,
     reduced_in_switches,
 )
+from rooflight.traces.gloo import gloo_spans
 from rooflight.traces.nesting import Nesting
 from rooflight.traces.noted import CannotRebuild, Described, described
 from rooflight.traces.ownership import Ownership
@@ -221,6 +222,7 @@ class _Collectives:
 
     def __init__(self, trace: Trace, nesting: Nesting) -> None:
         self._trace, self._groups = trace, Groups.of(trace.head)
+        self._on_threads = gloo_spans(trace)
         self._described: dict[int, OpSignature] = {}
         parent = nesting.parent
         for op in np.flatnonzero(trace.ops.collective != UNKNOWN).tolist():
@@ -247,18 +249,25 @@ class _Collectives:
         return self._described.get(op) or self._annotated(op)
 
     def _annotated(self, op: int) -> OpSignature | None:
-        """From the annotation inside the op that has a tensor."""
-        trace, ranges = self._trace, self._trace.ranges
+        """From the annotation inside the op that has a tensor, or the one of gloo's thread that did the work."""
+        trace = self._trace
+        if op in self._on_threads:
+            return self._of_range(self._on_threads[op])
         listed = self._annotations.get(int(trace.ops.thread[op]), [])
         for start, index in listed[bisect_left(listed, (int(trace.ops.start[op]), 0)) :]:
             if start >= trace.ops.stop[op]:
                 break
-            noted = _noted(trace.arguments[ranges.args[index]])
-            if noted is not None and noted.tensors:
-                tensor = noted.tensors[0]
-                name = trace.names[ranges.name[index]]
-                return annotated_collective(name, tensor.shape, tensor.dtype, self._groups)
+            if (found := self._of_range(index)) is not None:
+                return found
         return None
+
+    def _of_range(self, index: int) -> OpSignature | None:
+        trace = self._trace
+        noted = _noted(trace.arguments[trace.ranges.args[index]])
+        if noted is None or not noted.tensors:
+            return None
+        tensor = noted.tensors[0]
+        return annotated_collective(trace.names[trace.ranges.name[index]], tensor.shape, tensor.dtype, self._groups)
 
 
 class _Convolutions:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rooflight.network.collectives import waits
 from rooflight.records.record import OpRecord
 from rooflight.records.session import Float64, Int32, Int64
 from rooflight.records.signature import OpSignature
+from rooflight.traces.gloo import gloo_spans
 from rooflight.traces.ownership import Ownership
 from rooflight.traces.places import Place
 from rooflight.traces.signatures import Call
@@ -80,13 +82,26 @@ class Runs:
         return tuple(found[signature] for signature in signatures)
 
 
+def _times_on_host(trace: Trace) -> tuple[Int64, Float64]:
+    """Collectives of gloo run on threads of its own; the op that waits for one does no work, and takes 0 s."""
+    ops, ranges, spans = trace.ops, trace.ranges, gloo_spans(trace)
+    start, seconds = ops.start.copy(), np.asarray((ops.stop - ops.start) * 1e-9, dtype=np.float64)
+    if spans:
+        queued, ran = np.array(list(spans)), np.array(list(spans.values()))
+        start[queued] = ranges.start[ran]
+        seconds[queued] = (ranges.stop - ranges.start)[ran] * 1e-9
+        idle = [number for number, name in enumerate(trace.names) if waits(name)]
+        seconds[np.isin(ops.name, idle)] = 0.0
+    return start, seconds
+
+
 def times_of_ops(trace: Trace, owned: Ownership) -> tuple[Int64, Float64]:
     """When each op began, in nanoseconds, and how many seconds it took: the device's, the sum of its kernels, copies
     and fills, or the host's in a trace without a device.
     """
     ops, work = trace.ops, trace.work
     if not trace.has_device:
-        return ops.start, np.asarray((ops.stop - ops.start) * 1e-9, dtype=np.float64)
+        return _times_on_host(trace)
     known = owned.accounted != UNKNOWN
     mine = owned.accounted[known]
     seconds = np.asarray(np.bincount(mine, (work.stop - work.start)[known], len(ops)) * 1e-9, dtype=np.float64)

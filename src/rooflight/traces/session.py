@@ -192,7 +192,22 @@ def _environment(trace: Trace, owned: Ownership) -> dict[str, str]:
     properties = trace.head.get("deviceProperties")
     if trace.has_device and (gpu := _gpu(properties, set(trace.work.device.tolist()))):
         facts["gpu"] = gpu
-    return facts | _float32_setting(trace, owned)
+    return facts | _rank(trace.head) | _float32_setting(trace, owned)
+
+
+def _rank(head: Mapping[str, Any]) -> dict[str, str]:
+    """Which rank of how many the trace is of, where it is of a distributed program."""
+    info = head.get("distributedInfo")
+    if not isinstance(info, dict):
+        return {}
+    known = {key: info.get(key) for key in ("rank", "world_size")}
+    facts = {key: str(number) for key, number in known.items() if _is_number(number)}
+    backend = info.get("backend")
+    return facts | ({"backend": backend} if isinstance(backend, str) and backend else {})
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _float32_setting(trace: Trace, owned: Ownership) -> dict[str, str]:
