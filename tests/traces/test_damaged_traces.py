@@ -160,7 +160,7 @@ def test_hostile_names_are_read_and_shown(run, tmp_path, name):
     code, out, _ = run("analyze", path)
     assert code == 0
     assert "\x1b[31m" not in out
-    assert len(out) < 100_000
+    assert len(out) < 300_000  # some times the name, not of a million characters
     code, out, _ = run("analyze", path, "--json", "-")
     assert code == 0
     json.loads(out)
