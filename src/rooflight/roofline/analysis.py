@@ -88,6 +88,12 @@ class Analysis(Shown):
         other.program = self.program
         return other
 
+    def with_host(self, host: Host) -> Analysis:
+        """The same analysis with the wall time of another host."""
+        other = Analysis(self.session, self.device, self.target, host=host)
+        other._estimates, other.queue = self._estimates, self.queue
+        return other
+
     def on(self, device: DeviceSpec) -> Analysis:
         """The same session bounded for another device, without estimates; what does not depend on one is shared."""
         other = Analysis(self.session, device, self.target)
