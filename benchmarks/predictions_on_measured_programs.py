@@ -4,8 +4,8 @@ Reads ``kernelbench/`` in the folder that ROOFLIGHT_DATA names. Each problem is 
 predicted for each machine that it was timed on; the host of a machine is fitted from five of its programs (``HOST``),
 which are not scored. A time is the mean of 100 trials, between two CUDA events around one eager call.
 
-The models are those that come with Rooflight, or of ``--models``. A machine whose programs they learned from is *shown*.
-``--json`` writes every row, ``--worst N`` prints the N programs of each set that are farthest off.
+The models are those that come with Rooflight, or of ``--models``. ``--json`` writes every row, ``--worst N`` prints the
+N programs of each set that are farthest off.
 """
 
 from __future__ import annotations
@@ -173,7 +173,8 @@ def markdown(rows: list[Row], worst: int) -> Iterator[str]:
     for (name, machine, level), group in sorted(groups.items(), key=lambda item: (*item[0][:2], item[0][2] != "all")):
         yield (
             f"| {name} | {machine} | {level} | {len(group)} | {group[0].launch_s * 1e6:.1f} µs "
-            f"| {statistics.median(row.error for row in group):.1%} | {statistics.mean(row.error for row in group):.1%} "
+            f"| {statistics.median(row.error for row in group):.1%} "
+            f"| {statistics.mean(row.error for row in group):.1%} "
             f"| {rank_correlation(group):.3f} | {statistics.mean(row.held for row in group):.0%} |"
         )
     for (name, machine, level), group in sorted(groups.items()):

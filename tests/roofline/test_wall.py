@@ -205,3 +205,12 @@ def test_a_gradients_all_reduce_hides_behind_backward():
     assert analysis_of(calls, issuing=FREE).totals.predicted_wall.time_s == pytest.approx(3e-3)
     calls[2] = Call(op=ADD, writes=(1,), reads=(0, 6))
     assert analysis_of(calls, issuing=FREE).totals.predicted_wall.time_s == pytest.approx(4e-3)
+
+
+def test_a_recurrent_network_is_issued_step_by_step():
+    x, state = spec((512, 10, 128)), spec((12, 10, 256))
+    gru = op("aten::gru", {"input": x, "hx": state}, [x], num_layers=6, bidirectional=True, batch_first=False)
+    # 512 steps of 6 layers in 2 directions
+    assert units_of(gru, cost_of(gru)) == pytest.approx(0.9 * 512 * 6 * 2)
+    first = op("aten::gru", {"input": x, "hx": state}, [x], num_layers=6, bidirectional=False, batch_first=True)
+    assert units_of(first, cost_of(first)) == pytest.approx(0.9 * 10 * 6)

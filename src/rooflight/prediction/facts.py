@@ -36,11 +36,17 @@ PRODUCT_KEY: Final = "gemm"
 OTHERS_KEY: Final = "other ops"
 """The key of what is learned from all ops but products, attention and collectives, for ops that nobody measured."""
 ALL_REDUCE_KEY: Final = collectives.CollectiveKind.ALL_REDUCE.value
-_NO_ATTENTION: Final = "rows of "
-"""What the key begins with of work that is called attention without being known as such: most of it is another op."""
+CONVOLUTION_KEY: Final = "aten::convolution"
+"""The key of all convolutions, whatever library a name says; that of their backward passes is beside it."""
+CONVOLUTION_BACKWARD_KEY: Final = "aten::convolution_backward"
+_NOT_AS_NAMED: Final = "rows of "
+"""What the key begins with of work that is called attention or convolution without being known as such: most of it is
+another op.
+"""
 _NETWORK: Final = "c10d"
 """What the names of collectives have in common: ``c10d::allreduce_``, ``_c10d_functional::all_reduce``."""
 _COLLECTIVES: Final = frozenset(kind.value for kind in collectives.CollectiveKind)
+_CONVOLUTIONS: Final = (CONVOLUTION_KEY, CONVOLUTION_BACKWARD_KEY)
 _NEGLIGIBLE: Final = 0.01
 
 
@@ -49,6 +55,7 @@ class WorkKind(Enum):
 
     PRODUCT = "product"
     ATTENTION = "attention"
+    CONVOLUTION = "convolution"
     NETWORK = "network"
     ROWS = "rows"
 
@@ -58,6 +65,20 @@ FACTS: Final[Mapping[WorkKind, tuple[str, ...]]] = {
     # b, m, n and k of the largest product and of the next; whether the largest has its operands transposed
     WorkKind.PRODUCT: (*_COMMON, "b", "m", "n", "k", "other b", "other m", "other n", "left", "right"),
     WorkKind.ATTENTION: (*_COMMON, "heads", "queries", "keys", "width", "group", "causal"),
+    # positions of the result, in the whole batch; channels of a group, out and in; taps of the kernel; groups; whether
+    # it is transposed; in how many dimensions; products of the strides and of the dilations
+    WorkKind.CONVOLUTION: (
+        *_COMMON,
+        "positions",
+        "out",
+        "in",
+        "taps",
+        "groups",
+        "transposed",
+        "dims",
+        "stride",
+        "dilation",
+    ),
     # bytes that a rank sends; ranks that take part, and the nodes they are on
     WorkKind.NETWORK: (*_COMMON, "sent", "ranks", "nodes"),
     # sizes of the largest tensor, or of a list; bytes written to memory that no input has; tensors in all
@@ -93,7 +114,9 @@ def kind_of(key: str) -> WorkKind:
         return WorkKind.PRODUCT
     if key in _COLLECTIVES:
         return WorkKind.NETWORK
-    return WorkKind.ATTENTION if "attention" in key and not key.startswith(_NO_ATTENTION) else WorkKind.ROWS
+    if key in _CONVOLUTIONS:
+        return WorkKind.CONVOLUTION
+    return WorkKind.ATTENTION if "attention" in key and not key.startswith(_NOT_AS_NAMED) else WorkKind.ROWS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,8 +160,8 @@ def as_all_reduce(facts: Floats, device: DeviceSpec) -> Floats:
 def facts_from(work: Sequence[Costed | Uncosted]) -> Facts | None:
     """``facts_of`` ops whose bounds are known already.
 
-    Products share a key, attention has one for each direction, collectives one for each kind ("all-reduce"), anything
-    else one for each sequence of op names.
+    Products share a key, attention and convolutions have one for each direction, collectives one for each kind
+    ("all-reduce"), anything else one for each sequence of op names.
     """
     known = [each for each in work if isinstance(each, Costed)]
     if not known or len(known) < len(work):
@@ -147,7 +170,13 @@ def facts_from(work: Sequence[Costed | Uncosted]) -> Facts | None:
     if common[0] <= 0:
         return None
     main = max(known, key=lambda each: each.bound.time_s)
-    found = _product(known, main) or _attention(main) or _collective(known) or _rows(known, main, common[0])
+    found = (
+        _product(known, main)
+        or _attention(main)
+        or _convolution(main)
+        or _collective(known)
+        or _rows(known, main, common[0])
+    )
     key, values = found
     return Facts(key=key, values=tuple(map(real, (*common, *values))))
 
@@ -200,6 +229,44 @@ def _attention(main: Costed) -> _Found | None:
     return None if sizes is None else (main.op.name, sizes)
 
 
+def _convolution(main: Costed) -> _Found | None:
+    """Sizes of a convolution with both its operands: x [B, Cin, in...], weight [Cout, Cin / g, k...], or transposed
+    [Cin, Cout / g, k...].
+    """
+    op = main.op
+    x, weight = op.input("input") or op.input("self"), op.input("weight")
+    out = op.input("grad_output") or (op.outputs[0] if op.outputs else None)
+    if not traits_of(op).convolution or not main.cost.matrix_flops or x is None or weight is None or out is None:
+        return None
+    dims = len(weight.shape) - 2
+    if dims < 1 or len(x.shape) < dims + 1 or len(out.shape) < dims + 1:
+        return None
+    channels_in, channels_out = x.shape[-dims - 1], out.shape[-dims - 1]
+    positions = prod(out.shape[: -dims - 1]) * prod(out.shape[-dims:])
+    transposed = bool(op.attribute("transposed")) or "transpose" in op.name
+    groups = _setting(op, "groups")
+    values = (
+        positions,
+        channels_out / groups,
+        channels_in / groups,
+        prod(weight.shape[2:]),
+        groups,
+        float(transposed),
+        dims,
+        _setting(op, "stride"),
+        _setting(op, "dilation"),
+    )
+    return (CONVOLUTION_BACKWARD_KEY if "backward" in op.name else CONVOLUTION_KEY), values
+
+
+def _setting(op: OpSignature, name: str) -> int:
+    """The product of a convolution's setting along all dimensions, 1 where it is not told."""
+    value = op.attribute(name)
+    if isinstance(value, tuple | list):
+        return prod(each for each in value if isinstance(each, int)) or 1
+    return value if isinstance(value, int) and value else 1
+
+
 def _collective(work: Sequence[Costed]) -> _Found | None:
     """A collective on its own, if it sends anything."""
     kind = collectives.kind_of(work[0].op.name)
@@ -213,7 +280,7 @@ def _collective(work: Sequence[Costed]) -> _Found | None:
 def _rows(work: Sequence[Costed], main: Costed, bound_s: float) -> _Found:
     """What takes next to nothing, as counting a step does, makes no other kind of work of it."""
     names = "+".join(dict.fromkeys(each.op.name for each in work if each.bound.time_s >= _NEGLIGIBLE * bound_s))
-    key = _NO_ATTENTION + names if "attention" in names else names
+    key = _NOT_AS_NAMED + names if "attention" in names or names in _CONVOLUTIONS else names
     fresh = sum(_fresh_bytes(each.op) for each in work)
     return key, (*_rows_and_width(main.op), fresh, sum(len(each.op.inputs) + len(each.op.outputs) for each in work))
 

@@ -19,6 +19,7 @@ _TILES: Final = ((128, 256), (256, 128), (128, 128), (64, 64))
 _ALIGNED: Final = 512
 _LARGEST_WHOLE: Final = float(1 << 62)  # sizes are floats: larger ones fit no integer
 _PADDED: Final = 32  # attention kernels round a head up to such a width
+_CHANNELS, _DEPTH = 64, 32  # of a block of a convolution's result that a unit computes at a time
 FAR_FROM_RIDGE: Final = 1.4
 """How far from the ridge, as a logarithm, it no longer matters how far: otherwise an op that always waits for memory
 would look like another kind of work on a device with another balance."""
@@ -48,6 +49,8 @@ def features_of(key: str, facts: Floats, device: DeviceSpec) -> Floats:
             columns += _product(fact, units)
         case WorkKind.ATTENTION:
             columns += _attention(fact, units)
+        case WorkKind.CONVOLUTION:
+            columns += _convolution(fact, units)
         case WorkKind.ROWS:
             columns += _row(fact, units, float(_cache_bytes(device)))
     return np.stack(columns, axis=1)
@@ -65,6 +68,9 @@ def names_of(key: str) -> tuple[str, ...]:
         case WorkKind.ATTENTION:
             shape = ("log heads", "log queries", "log keys", "log width", "group", "causal", "padded")
             return (*common, *shape, "log waves", "filled")
+        case WorkKind.CONVOLUTION:
+            shape = ("log positions", "log out", "log in", "log taps", "log groups", "transposed", "log dims")
+            return (*common, *shape, "log stride", "log dilation", "log depth", "log waste", "log waves", "filled")
         case WorkKind.NETWORK:
             return ("log link", "log sent", "log ranks", "log nodes", "log ranks a node")
         case WorkKind.ROWS:
@@ -74,7 +80,18 @@ def names_of(key: str) -> tuple[str, ...]:
 
 def size_features(key: str) -> tuple[int, ...]:
     """Places of the features in whose ranges work must lie to be like what was shown: the sizes, not how they align."""
-    odd = ("align", "filled", "padded", "fresh share", "ops", "products", "log vector", "log fresh", "log tensors")
+    odd = (
+        "align",
+        "filled",
+        "padded",
+        "fresh share",
+        "ops",
+        "products",
+        "log vector",
+        "log fresh",
+        "log tensors",
+        "log waste",
+    )
     return tuple(place for place, name in enumerate(names_of(key)) if not name.startswith(odd))
 
 
@@ -108,6 +125,19 @@ def _attention(fact: Mapping[str, Floats], units: float) -> list[Floats]:
     padded = width / (_PADDED * np.ceil(width / _PADDED))
     sizes = [_log(heads), _log(queries), _log(keys), _log(width), fact["group"], fact["causal"], padded]
     return [*sizes, _log(waves), _filled(waves)]
+
+
+def _convolution(fact: Mapping[str, Floats], units: float) -> list[Floats]:
+    """A convolution as the product that kernels make of it: positions x channels out, as deep as channels in x taps.
+    What is stuffed with zeros between strides is not multiplied.
+    """
+    positions, out, groups = fact["positions"], fact["out"], fact["groups"]
+    depth = np.maximum(1.0, fact["matrix"] / np.maximum(1.0, 2 * positions * out * groups))
+    waste = np.ceil(out / _CHANNELS) * _CHANNELS / out * np.ceil(depth / _DEPTH) * _DEPTH / depth
+    waves = groups * np.ceil(positions / 128) * np.ceil(out / _CHANNELS) / units
+    sizes = [_log(positions), _log(out), _log(fact["in"]), _log(fact["taps"]), _log(groups), fact["transposed"]]
+    settings = [_log(fact["dims"]), _log(fact["stride"]), _log(fact["dilation"])]
+    return [*sizes, *settings, _log(depth), _log(waste), _log(waves), _filled(waves)]
 
 
 def _network(fact: Mapping[str, Floats], link_bytes_per_s: float) -> list[Floats]:

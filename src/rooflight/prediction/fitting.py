@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import active_children, get_context
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from rooflight.prediction.facts import OTHERS_KEY, FactRows, is_plain
+from rooflight.prediction.launch_inside import with_launches
 from rooflight.prediction.lint import Finding, Place, lint_table
 from rooflight.prediction.measured_table import Floats, Integers, Mask, MeasuredTable
 from rooflight.prediction.model import Expert, Model
@@ -106,7 +107,7 @@ def learn_all(
             done = f"learned {len(taught)} of {len(enough)}"
             progress(f"{done}: {each.key} on {each.device.name}, {count_of(expert.rows, 'time')}")
         progress("learning what ops and devices have in common")
-        models = _models(with_reached(taught), whole, run, trees_only=trees_only)
+        models = _models(with_reached(with_launches(taught)), whole, run, trees_only=trees_only)
     return Fit(models=models, few=few)
 
 
@@ -130,6 +131,8 @@ def _models(
     found = list(run(_call, jobs))
     others, models = found[: len(plain)], found[len(plain) :]
     if others:
+        launches = {expert.device: expert.launch_s for expert, _ in taught}
+        others = [replace(expert, launch_s=launches.get(expert.device, 0.0)) for expert in others]
         models.insert(0, Model(key=OTHERS_KEY, experts=tuple(others), unseen=_of_others(others)))
     return tuple(models)
 

@@ -60,6 +60,7 @@ class _About(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     outside: Interval
     error: float
     steady: bool  # whether there is a learner for larger work
+    launch_s: float = 0.0
 
 
 class _Version(msgspec.Struct):
@@ -81,7 +82,8 @@ class Expert:
     ``low`` and ``high`` [features] are the ranges of the rows that it learned from. ``inside`` and ``outside`` are the
     5 % and 95 % quantiles of log(true / predicted) of held-out work like those rows, and of larger work. ``error`` is
     the mean absolute percentage error, held out, as a fraction. ``beyond`` is for larger work and sees
-    ``steady_features`` only; None where ``main`` does better at that too.
+    ``steady_features`` only; None where ``main`` does better at that too. ``launch_s`` seconds of every time that it
+    learned from are a launch (``launch_inside``).
     """
 
     device: str
@@ -94,6 +96,7 @@ class Expert:
     error: float
     main: Learner
     beyond: Learner | None
+    launch_s: float = 0.0
 
     def predict(self, key: str, values: Floats) -> Floats:
         """log(time / bound) of rows of features [rows, features], never below 0."""
@@ -186,6 +189,12 @@ class Model:
                 )
         return Answer(slowdown=slowdown, low=np.maximum(0.0, slowdown + low), high=slowdown + high, known=known)
 
+    def launch_s(self, device: DeviceSpec) -> float:
+        """Seconds of a launch in what is answered for a device; of one without an expert, the mean over all."""
+        own = [expert.launch_s for expert in self.experts if expert.device == device.name]
+        each = own or [expert.launch_s for expert in self.experts]
+        return sum(each) / len(each)
+
     def blend(self, values: Floats, traits: Mapping[str, float]) -> Floats:
         """log(time / bound) of rows of features [rows, features] on a device with these traits, from all experts."""
         answers = [expert.predict(self.key, values) for expert in self.experts]
@@ -207,6 +216,7 @@ class Model:
                     outside=expert.outside,
                     error=expert.error,
                     steady=expert.beyond is not None,
+                    launch_s=expert.launch_s,
                 )
             )
             for name, learner in (("main", expert.main), ("beyond", expert.beyond)):
@@ -268,10 +278,16 @@ def _expert(key: str, number: int, about: _About, arrays: Mapping[str, NDArray[A
         raise ValueError(
             f"a model of {key} with {count_of(len(about.low), 'feature')} instead of {count}: fit it again"
         )
-    figures = [*about.low, *about.high, about.rows, about.error, *about.traits.values()]
+    figures = [*about.low, *about.high, about.rows, about.error, about.launch_s, *about.traits.values()]
     backward = any(low > high for low, high in zip(about.low, about.high, strict=True))
     _refuse_backward(key, about.inside, about.outside)
-    if backward or about.rows < 1 or not set(about.traits) <= set(DEVICE_TRAITS) or not all(map(_plausible, figures)):
+    if (
+        backward
+        or about.rows < 1
+        or about.launch_s < 0
+        or not set(about.traits) <= set(DEVICE_TRAITS)
+        or not all(map(_plausible, figures))
+    ):
         raise ValueError(f"the model of {key} holds impossible numbers: fit it again")
     return Expert(
         device=about.device,
@@ -284,6 +300,7 @@ def _expert(key: str, number: int, about: _About, arrays: Mapping[str, NDArray[A
         error=about.error,
         main=_learner(f"{number}.main", count, arrays),
         beyond=_learner(f"{number}.beyond", steady, arrays) if about.steady else None,
+        launch_s=about.launch_s,
     )
 
 

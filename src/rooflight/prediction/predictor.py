@@ -177,7 +177,8 @@ class Predictor:
         for key, group in by_key.items():
             values = np.array([facts.values for _, facts in group])
             batch = self._batch(key, values, spec)
-            source = self._model_for(key, values)[1]
+            model, source = self._model_for(key, values)
+            launch_s = model.launch_s(spec) if model is not None else 0.0
             rows = zip(batch.time_s, batch.low_s, batch.high_s, batch.bound_s, batch.extrapolated, strict=True)
             for (ops, _), (time_s, low_s, high_s, bound_s, extrapolated) in zip(group, rows, strict=True):
                 found[ops] = Estimate(
@@ -187,6 +188,7 @@ class Predictor:
                     bound_s=float(bound_s),
                     source=source,
                     extrapolated=bool(extrapolated),
+                    launch_s=launch_s,
                 )
         return [found[tuple(ops)] for ops in works]
 

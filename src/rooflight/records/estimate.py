@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 
@@ -18,7 +18,8 @@ class Source(Enum):
 class Estimate:
     """Nine of ten measured times lie between ``low_s`` and ``high_s`` if the work is like the samples that the model
     learned from; ``extrapolated``: its shape or its device is unlike them. None of the three times is below
-    ``bound_s``.
+    ``bound_s``. ``launch_s`` of each is the host's launch, where the samples were measured with it: no part of what the
+    device takes.
     """
 
     time_s: float
@@ -27,6 +28,17 @@ class Estimate:
     bound_s: float
     source: Source
     extrapolated: bool
+    launch_s: float = 0.0
+
+    @property
+    def on_device(self) -> Estimate:
+        """The same without a launch, and no faster than the bound."""
+        if not self.launch_s:
+            return self
+        low_s, time_s, high_s = (
+            max(self.bound_s, each - self.launch_s) for each in (self.low_s, self.time_s, self.high_s)
+        )
+        return replace(self, low_s=low_s, time_s=time_s, high_s=high_s, launch_s=0.0)
 
     def __post_init__(self) -> None:
         assert self.bound_s <= self.low_s <= self.time_s <= self.high_s

@@ -164,9 +164,14 @@ class Analysis(Shown):
         """Predicted seconds of each counted op on the device, 0 where they are not known. Raises ValueError without
         estimates.
         """
+        return self.estimates.seconds[self.session.columns.signature[self.session.counted]]
+
+    @property
+    def estimates(self) -> Estimates:
+        """The estimates of the session's signatures. Raises ValueError without any."""
         if self._estimates is None:
             raise ValueError("nothing is predicted: rl.analyze(session, device, predictor=rl.Predictor())")
-        return self._estimates.seconds[self.session.columns.signature[self.session.counted]]
+        return self._estimates
 
     @cached_property
     def coverage(self) -> Coverage:

@@ -37,6 +37,11 @@ _FIRST: Final = 1.2  # host time, in the same unit, before the first op of a ste
 _REPLAY_S: Final = 10e-6  # one launch of a whole graph
 
 
+_RECURRENT: Final = frozenset({"aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu"})
+_CELL: Final = 0.9
+"""Of a recurrent network, for each step of each layer and direction: the library launches them one after the other."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """A host that spends ``launch_s`` seconds on an eager pointwise op, its launch included, and on other ops in
@@ -97,6 +102,8 @@ def _forward_units(op: OpSignature, cost: OpCost | Uncosted) -> float:
     known = UNITS.get(op.name)
     if known is not None:
         return known
+    if op.name in _RECURRENT:
+        return _CELL * _cells(op)
     traits = traits_of(op)
     if traits.over_lists:
         # a list is launched in pieces, and each tensor's address is written for its piece
@@ -106,3 +113,12 @@ def _forward_units(op: OpSignature, cost: OpCost | Uncosted) -> float:
     if traits.convolution:
         return _CONVOLUTION
     return _PRODUCT if traits.product else _OTHER
+
+
+def _cells(op: OpSignature) -> int:
+    """Steps x layers x directions of a recurrent network; of a packed batch one for all tokens of a layer."""
+    x = op.input("input")
+    layers, directions = op.attribute("num_layers"), 1 + bool(op.attribute("bidirectional"))
+    if x is None or len(x.shape) < 3 or not isinstance(layers, int):
+        return directions
+    return x.shape[1 if op.attribute("batch_first") else 0] * layers * directions

@@ -75,7 +75,9 @@ class Estimates:
                 "None where unknown"
             )
         self.of_one_call = tuple(
-            None if estimate is None or bound is None or not bound.time_s else _no_faster(estimate, bound.time_s)
+            None
+            if estimate is None or bound is None or not bound.time_s
+            else _no_faster(estimate.on_device, bound.time_s)
             for estimate, bound in zip(estimates, bounds, strict=True)
         )
         given = self.of_one_call
@@ -97,6 +99,16 @@ class Estimates:
     def seconds(self) -> Float64:
         """Seconds of one call of each op; 0 where they are not known."""
         return self._time_s
+
+    @property
+    def bounds_s(self) -> Float64:
+        """Bounds of one call of each op that has an estimate; 0 elsewhere."""
+        return self._bound_s
+
+    @property
+    def widths(self) -> Float64:
+        """log(high / low) of each op's interval; 0 where its time is not known."""
+        return np.asarray(np.log(np.maximum(self._high_s, 1e-30) / np.maximum(self._low_s, 1e-30)))
 
     def sums(
         self, group: Int64, signature: Int64, calls: Int64, timed: Int64, measured_s: Float64, num_groups: int

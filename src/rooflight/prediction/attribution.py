@@ -1,0 +1,66 @@
+"""Attribution: what a step's wall time says of the times of its ops, where the ops were not timed."""
+
+from __future__ import annotations
+
+from math import log
+from typing import Final
+
+import numpy as np
+
+from rooflight.records.quantity import Quantity
+from rooflight.records.session import Float64, Measurement, Session
+from rooflight.roofline.analysis import Analysis
+
+CLOCK: Final = "attributed from the time of a step"
+LEAST_SHARE: Final = 0.08
+"""Of a step's wall time: what is told of an op that takes less is mostly what was predicted of it before."""
+_WIDTHS: Final = 3.3
+"""A 90 % interval, from low to high, is so many standard deviations of a normal distribution."""
+_LEAST_WIDTH: Final = 0.02
+_FARTHEST: Final = 400.0
+_HALVINGS: Final = 60
+_CLOSE: Final = 0.03
+"""How far the wall time may stay from the measured one, as a share: further, no times of ops explain it."""
+
+
+def attributed(analysis: Analysis, wall_s: float) -> Session:
+    """The session with times of the ops that its step's wall time tells something of: those with which the step, beside
+    ``analysis.host``, takes ``wall_s`` seconds, and which are least unlike what was predicted. Such a session teaches a
+    model as a timed one does.
+
+    Each op differs from its prediction by a factor, whose logarithm is in proportion to the variance of the prediction
+    (its interval) and to the time that all calls of its signature take: the maximum of the likelihood of independent
+    log-normal errors, to first order. No op takes less than its bound. Ops with less than 8 % of the wall time have no
+    time (NaN).
+
+    Raises ValueError for an analysis without predictions, and where no times of ops explain the wall time: a host that
+    needs as long alone, or a step that is faster than its bound.
+    """
+    queue, predicted_s = analysis.queue, analysis.predicted_op_s
+    signature = analysis.session.columns.signature[analysis.session.counted]
+    bound_s, width = analysis.estimates.bounds_s[signature], analysis.estimates.widths[signature]
+    share = np.bincount(signature, weights=predicted_s) / max(1e-30, float(predicted_s.sum()))
+    spread = np.maximum(_LEAST_WIDTH, width / _WIDTHS) ** 2 * share[signature]
+
+    def times(factor: float) -> Float64:
+        return np.maximum(bound_s, predicted_s * np.exp(np.clip(factor * spread, -_FARTHEST, log(1e4))))
+
+    low, high = -_FARTHEST, _FARTHEST
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if queue.wall_s(times(middle), analysis.host) < wall_s else (low, middle)
+    found = times(high)
+    if abs(queue.wall_s(found, analysis.host) / wall_s - 1) > _CLOSE:
+        raise ValueError(
+            f"{Quantity(wall_s, 's')} for a step that takes {Quantity(queue.wall_s(bound_s, analysis.host), 's')} with "
+            "every op at its bound: no times of its ops explain it"
+        )
+    total = np.bincount(signature, weights=found)
+    told = (total[signature] >= LEAST_SHARE * wall_s) & (predicted_s > 0)
+    return analysis.session.with_measurement(_measurement(analysis.session, found, told, wall_s))
+
+
+def _measurement(session: Session, seconds: Float64, told: np.ndarray, wall_s: float) -> Measurement:
+    samples = np.full((1, len(session)), np.nan)
+    samples[0, session.counted] = np.where(told, seconds, np.nan)
+    return Measurement(wall_samples_s=np.array([wall_s]), op_samples_s=samples, clock=CLOCK)

@@ -1,0 +1,70 @@
+"""Sources that time a launch with every call, and what predictions make of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from builders import op, spec
+from sessions import Call, session_of
+
+import rooflight as rl
+from rooflight.devices import get
+from rooflight.prediction.facts import facts_of
+from rooflight.prediction.fitting import learn_all
+from rooflight.prediction.launch_inside import launch_inside_s
+from rooflight.prediction.model import decode
+from rooflight.prediction.predictor import Predictor
+from rooflight.prediction.teaching import Shown
+
+A100 = get("A100-PCIe-40GB")
+US = 1e-6
+
+
+def relu(elements: int):
+    return op("aten::relu", {"self": spec((elements,))}, [spec((elements,))])
+
+
+def shown(floor_s: float, inside_s: float, device=A100) -> Shown:
+    """Times of relu at 200 sizes: 1.2 times the bound and ``inside_s``, at least ``floor_s``."""
+    found = [facts_of([relu(int(size))], device) for size in np.geomspace(1e3, 1e9, 200)]
+    values = np.array([each.values for each in found])
+    seconds = np.maximum(floor_s, 1.2 * values[:, 0] + inside_s)
+    return Shown(key=found[0].key, device=device, facts=values, slowdown=np.log(seconds / values[:, 0]))
+
+
+def test_a_floor_that_no_kernel_has_is_a_launch():
+    # 0.55 of the floor
+    assert launch_inside_s([shown(31e-6, 20e-6)]) == pytest.approx(0.55 * 31e-6, rel=0.01)
+    assert launch_inside_s([shown(3e-6, 0.0)]) == 0.0
+    assert launch_inside_s([shown(31e-6, 20e-6), shown(3e-6, 0.0)]) == 0.0
+    assert launch_inside_s([shown(31e-6, 20e-6, replace(A100, kind="cpu"))]) == 0.0
+    assert launch_inside_s([]) == 0.0
+
+
+def test_a_step_has_no_launch_in_its_device_time_but_an_op_asked_for_has():
+    predictor = Predictor.of(learn_all([shown(31e-6, 17e-6)]).models)
+    small = relu(1000)
+    alone = predictor.predict(small, A100)
+    assert alone.time_s == pytest.approx(31e-6, rel=0.1)
+    assert alone.launch_s == pytest.approx(17e-6, rel=0.05)
+    step = rl.analyze(session_of([Call(op=small)] * 10), A100, predictor=predictor, host=0.0)
+    assert step.totals.predicted.time_s == pytest.approx(10 * (alone.time_s - alone.launch_s))
+    large = relu(10**9)
+    of_large = rl.analyze(session_of([Call(op=large)]), A100, predictor=predictor).totals.predicted
+    assert of_large.time_s == pytest.approx(1.2 * of_large.bound_s, rel=0.05)
+
+
+def test_a_device_time_is_no_faster_than_the_bound():
+    found = Predictor.of(learn_all([shown(31e-6, 17e-6)]).models).predict(relu(1000), A100)
+    faster = replace(found, launch_s=1.0).on_device
+    assert faster.time_s == faster.low_s == faster.high_s == found.bound_s
+    assert faster.launch_s == 0
+
+
+def test_models_keep_it():
+    model = learn_all([shown(31e-6, 17e-6)]).models[0]
+    assert decode(model.encode()).launch_s(A100) == model.launch_s(A100) > 0
+    # of a device without an expert the mean over those that there are
+    assert model.launch_s(get("L40S")) == model.launch_s(A100)
