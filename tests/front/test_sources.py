@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from announced import announce
 from builders import op, spec
+from kineto_traces import kernel, launch, write
+from kineto_traces import op as host_op
 from sessions import Call, session_of
 
 from rooflight.front.sessions import analyze_file, analyze_ranks
@@ -55,3 +57,35 @@ def test_options_of_traces_are_refused_where_there_is_no_trace(acme, tmp_path):
         analyze_file(str(acme / "run.acme"), options=TraceOptions(capture=tmp_path / "capture.json"))
     with pytest.raises(ValueError, match=r"^--capture: no effect on gpt2"):
         analyze_target("gpt2", RunOptions(), trace=TraceOptions(capture=tmp_path / "capture.json"))
+
+
+def mm(number):
+    shapes = {"dims": [[4, 8], [8, 2]], "types": ["float", "float"]}
+    start = 10 * number
+    return [
+        host_op("aten::mm", start, start + 5, **shapes),
+        launch(start + 1, number),
+        kernel(start, start + 9, number),
+    ]
+
+
+def test_how_much_of_a_trace_is_read_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr("rooflight.traces.chunks._CHUNK", 1 << 10)
+    path = write(tmp_path / "trace.json", [event for number in range(40) for event in mm(number)])
+    said = []
+    analyze_file(str(path), progress=said.append)
+    assert said[-1] == "working out the ops of trace.json"
+    shares = [int(text.removeprefix("reading trace.json: ").removesuffix(" %")) for text in said[:-1]]
+    assert len(shares) > 3
+    assert shares == sorted(set(shares))
+
+
+def test_reading_a_trace_can_be_interrupted(tmp_path, monkeypatch, run):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rooflight.traces.session.find_signatures", interrupted)
+    code, out, err = run("analyze", write(tmp_path / "trace.json", mm(0)), "--save", tmp_path / "it.session")
+    assert (code, out) == (130, "")
+    assert err == "rooflight: interrupted: nothing was left half-written\n"
+    assert [each.name for each in tmp_path.iterdir()] == ["trace.json"]

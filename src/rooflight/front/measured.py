@@ -10,7 +10,7 @@ from typing import Final
 from rooflight.devices.spec import DeviceSpec
 from rooflight.extras import need
 from rooflight.front.device import find_device, log_progress
-from rooflight.front.sources import is_session, read_session
+from rooflight.front.sources import is_session, read_session, reading
 from rooflight.prediction.measured_ops import MeasuredOps, measured_ops
 from rooflight.prediction.reading import find
 from rooflight.prediction.reading.sheet import SUFFIXES
@@ -67,7 +67,7 @@ def read_measured(
     found = []
     for path in paths:
         progress(f"reading {path.name}")
-        session = _whole(path)
+        session = _whole(path, progress)
         found.append(measured_ops(session, _device_of(session, path, device, progress), path))
     return found
 
@@ -82,14 +82,14 @@ def _sessions(path: Path) -> Iterator[Path]:
                 yield each
 
 
-def _whole(path: Path) -> Session:
+def _whole(path: Path, progress: Callable[[str], None]) -> Session:
     """The session of a file; of a trace all steps, not only those that are alike."""
     if not is_trace(path):
         return read_session(str(path))
     need("torch", "reading a trace")
     from rooflight.traces.session import read_trace
 
-    return read_trace(path, whole=True)
+    return read_trace(path, whole=True, progress=reading(path, progress))
 
 
 def _device_of(session: Session, path: Path, device: str | None, progress: Callable[[str], None]) -> DeviceSpec:

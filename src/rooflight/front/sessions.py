@@ -51,7 +51,7 @@ def analyze(
     """
     if isinstance(session, str | PathLike):
         path = fspath(session)
-        session = _saved(path)
+        session = _saved(path, progress)
         target = target or session.environment.get("target") or Path(path).name
     elif not isinstance(session, Session):
         session = _recorded(session)
@@ -64,7 +64,7 @@ def analyze(
     return analysis if predictor is None else predicted(analysis, predictor, host)
 
 
-def _saved(path: str) -> Session:
+def _saved(path: str, progress: Progress) -> Session:
     wanted = (
         "pass a Session, a recording, or the path of a file that Session.save wrote; "
         "presets and functions are targets of the command rooflight analyze"
@@ -73,7 +73,7 @@ def _saved(path: str) -> Session:
         raise IsADirectoryError(f"{path} is a folder: {wanted}")
     if not Path(path).is_file():
         raise FileNotFoundError(f"no saved session {path}: {wanted}")
-    return read_session(path)
+    return read_session(path, progress=progress)
 
 
 def _recorded(recording: record) -> Session:
@@ -122,7 +122,7 @@ def analyze_file(
     """A saved session or a trace, analysed. Raises ValueError for a damaged file, options that it does not take, an
     unknown device, and roofs it cannot have.
     """
-    session = read_session(path, options)
+    session = read_session(path, options, progress)
     spec = find_what_if(device, what_if, session=session, progress=progress)
     return analyze(session, spec, target=session.environment.get("target") or Path(path).name, progress=progress)
 
@@ -145,7 +145,7 @@ def analyze_ranks(
     others = [path for path in paths if not is_session(path)]
     if others:
         raise ValueError(f"{others[0]} is no saved session: several targets are the sessions of one run, one per rank")
-    sessions = [read_session(path) for path in paths]
+    sessions = [read_session(path, progress=progress) for path in paths]
     # found once: a device that is to be calibrated first is calibrated for all ranks
     spec = None if device is None else find_device(device, session=sessions[0], progress=progress)
     analyses = [

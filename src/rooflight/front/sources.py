@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from rooflight.extras import need
+from rooflight.front.device import Progress, log_progress
 from rooflight.records.archive import load
 from rooflight.records.session import Session
 from rooflight.traces.finding import is_trace
@@ -58,16 +59,16 @@ def is_session(path: str) -> bool:
     return file.is_file() and (file.suffix not in _TARGETS or is_trace(file))
 
 
-def read_session(path: str, options: TraceOptions = PLAIN) -> Session:
+def read_session(path: str, options: TraceOptions = PLAIN, progress: Progress = log_progress) -> Session:
     """The session in a file. Raises ValueError for a damaged file, and for options where it is no trace, and
-    FileNotFoundError where there is none.
+    FileNotFoundError where there is none. How much of a trace is read goes to ``progress``.
     """
     file = Path(path)
     if is_trace(file):
         need("torch", "reading a trace")
         from rooflight.traces.session import read_trace
 
-        return read_trace(file, options.capture, model=options.model)
+        return read_trace(file, options.capture, model=options.model, progress=reading(file, progress))
     options.refuse(path)
     source = _source_of(file.suffix) if file.is_file() else None
     if source is None:
@@ -76,6 +77,22 @@ def read_session(path: str, options: TraceOptions = PLAIN) -> Session:
     if not isinstance(found, Session):
         raise ValueError(f"the source of {file.suffix} files returned {type(found).__name__}, not a Session")
     return found
+
+
+def reading(file: Path, progress: Progress) -> Callable[[int, int], None]:
+    """Says what percentage of a trace was read, each once, and then that its ops are worked out."""
+    said = -1
+
+    def read(done: int, size: int) -> None:
+        nonlocal said
+        percentage = 100 * done // size if size else 100
+        if percentage != said:
+            said = percentage
+            progress(
+                f"reading {file.name}: {percentage} %" if percentage < 100 else f"working out the ops of {file.name}"
+            )
+
+    return read
 
 
 def _source_of(suffix: str) -> Source | None:
