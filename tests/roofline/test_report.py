@@ -129,17 +129,35 @@ def test_arithmetic_without_a_known_peak_is_said_to_be_unbounded():
     assert "Arithmetic is not bounded: V100-SXM2-16GB has no known bfloat16 matrix peak" in text
 
 
-def test_times_of_another_device_are_left_out():
+def test_times_of_another_device_are_kept_apart():
     calls, environment = [Call(op=MM)], {"device_kind": "cpu", "cpu": "a small CPU"}
     session = session_of(calls, times=[[2e-3]], walls=[2.5e-3], environment=environment)
     analysis = analyze(session, H100)
     assert analysis.totals.measured_s is None
     assert analysis.contradictions == ()
-    assert "Measured on a small CPU, not on H100-SXM5-80GB" in console_text(analysis)
+    assert analysis.session.measurement is session.measurement  # a saved copy keeps its times
+    text = console_text(analysis)
+    assert "Measured on a small CPU, not on H100-SXM5-80GB" in text
+    assert "step of 2.50 ms on a small CPU" in text
+    assert "On a small CPU, where it was measured, the step took 2.50 ms" in conclusion(analysis)
+    document = analysis.report().data
+    assert document.measured_there.device == "a small CPU"
+    assert document.measured_there.measured_s == 2.5e-3
+    assert [op.measured_there_s for op in document.ops] == [2e-3]
+    assert [op.efficiency for op in document.ops] == [None]
+    assert [group.measured_there_s for group in document.by_op] == [2e-3]
     on_gpu = {"device_kind": "cuda", "gpu": "NVIDIA H100 80GB HBM3"}
     session = session_of(calls, times=[[2e-3]], walls=[2.5e-3], environment=on_gpu)
     assert analyze(session, H100).totals.measured_s == 2.5e-3
+    assert analyze(session, H100).report().data.measured_there is None
     assert analyze(session, get("H200-SXM-141GB")).totals.measured_s is None
+
+
+def test_a_device_stands_for_a_gpu_that_is_not_in_the_catalog():
+    environment = {"device_kind": "cuda", "gpu": "NVIDIA Something 9"}
+    analysis = analyze(session_of([Call(op=MM)], times=[[2e-3]], walls=[2.5e-3], environment=environment), H100)
+    assert analysis.totals.measured_s == 2.5e-3
+    assert "NVIDIA Something 9, on which this was measured, is not in the catalog" in console_text(analysis)
 
 
 def test_the_op_named_is_the_one_that_the_limiter_limits():

@@ -10,13 +10,13 @@ import numpy as np
 
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.registry import cost_of
-from rooflight.devices import find_by_torch_name, get
+from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
 from rooflight.records.estimate import Estimate
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.record import Direction, outside_modules, phase_name
 from rooflight.records.report import Report
-from rooflight.records.session import Float64, Int64, Session
+from rooflight.records.session import Float64, Int64, Measurement, Session
 from rooflight.records.showing import Shown
 from rooflight.records.signature import OpSignature
 from rooflight.records.timeline import Timeline
@@ -28,6 +28,7 @@ from rooflight.roofline.float32 import float32_rules
 from rooflight.roofline.fusion import Fusion, fuse
 from rooflight.roofline.host import TYPICAL, Host
 from rooflight.roofline.idle_report import step_remedy
+from rooflight.roofline.measured_on import measured_elsewhere
 from rooflight.roofline.memory import MemoryUse, memory_use
 from rooflight.roofline.predicted import Estimates, Predicted
 from rooflight.roofline.program import ProgramBounds, program_bounds, warm_bound_s
@@ -42,8 +43,9 @@ class Analysis(Shown):
     """What a session must do, how fast ``device`` could do it, and how fast it ran. Computed once, on first use.
 
     ``estimates``, one for each of the session's signatures, are the times predicted for ``device``; ``host``, the
-    typical one by default, is what the predicted wall time assumes. ``show()`` prints the report, ``print(analysis)``
-    its main part; ``report()`` is what renderers take.
+    typical one by default, is what the predicted wall time assumes. ``measured_on`` names the device on which the
+    session was measured, if that is another: its times are then in ``there`` alone. ``show()`` prints the report,
+    ``print(analysis)`` its main part; ``report()`` is what renderers take.
     """
 
     def __init__(
@@ -53,8 +55,10 @@ class Analysis(Shown):
         target: str = "",
         estimates: Sequence[Estimate | None] | None = None,
         host: Host | None = None,
+        measured_on: str = "",
     ) -> None:
         self.session = session
+        self.measured_on = measured_on
         self.device = device
         self.target = target
         self.host = host or TYPICAL
@@ -96,9 +100,21 @@ class Analysis(Shown):
 
     def on(self, device: DeviceSpec) -> Analysis:
         """The same session bounded for another device, without estimates; what does not depend on one is shared."""
-        other = Analysis(self.session, device, self.target)
+        other = Analysis(self.session, device, self.target, measured_on=self.measured_on)
         other._fusion = self._fusion
         return other
+
+    @property
+    def measurement(self) -> Measurement | None:
+        """The times of the session, None where they are of another device or there are none."""
+        return None if self.measured_on else self.session.measurement
+
+    @cached_property
+    def there(self) -> Analysis | None:
+        """The same analysis with the times of the device on which the session was measured, None where that is this
+        one: of use for these times alone, since the bounds are of this device.
+        """
+        return Analysis(self.session, self.device, self.target) if self.measured_on else None
 
     @property
     def predicts(self) -> bool:
@@ -107,7 +123,7 @@ class Analysis(Shown):
 
     @property
     def timeline(self) -> Timeline | None:
-        """What the device did while the session was measured, None where it was not followed."""
+        """What the device on which the session was measured did meanwhile, None where it was not followed."""
         measurement = self.session.measurement
         return measurement.timeline if measurement is not None else None
 
@@ -130,7 +146,7 @@ class Analysis(Shown):
         costs = [
             (cost, int(calls)) for cost, calls in zip(self._costs, self._calls, strict=True) if isinstance(cost, OpCost)
         ]
-        measurement = self.session.measurement
+        measurement = self.measurement
         return Totals(
             calls=group.calls,
             matrix_flops=group.matrix_flops,
@@ -235,12 +251,12 @@ class Analysis(Shown):
     @cached_property
     def contradictions(self) -> tuple[Contradiction, ...]:
         """Ops whose median measured time is below their bound, even with their data in a cache, worst first."""
-        if self.session.measurement is None:
+        if self.measurement is None:
             return ()
         bounds = np.array([bound.time_s if bound else 0.0 for bound in self._bounds])
         warm = self._warm_bounds_s
         signature = self.session.columns.signature
-        times = self.session.measurement.op_s
+        times = self.measurement.op_s
         with np.errstate(invalid="ignore"):
             # an op that launched no kernel took no time on the device: nothing was measured that could be too fast
             beaten = self.session.counted & (times > 0) & (times < np.array(warm)[signature])
@@ -298,7 +314,8 @@ class Analysis(Shown):
     @cached_property
     def communication(self) -> Communication:
         """The collectives: bytes, bounds, bandwidths, and how much of them no computing op hid."""
-        return communication_of(self.session, self._costs, self._bounds, self.device.interconnect)
+        session = replace(self.session, measurement=self.measurement)
+        return communication_of(session, self._costs, self._bounds, self.device.interconnect)
 
     @property
     def busy_s(self) -> float | None:
@@ -337,7 +354,7 @@ class Analysis(Shown):
     @cached_property
     def _op_s(self) -> Float64:
         """Measured seconds of the counted records, NaN where there are none."""
-        measurement, counted = self.session.measurement, self.session.counted
+        measurement, counted = self.measurement, self.session.counted
         return np.full(int(counted.sum()), np.nan) if measurement is None else measurement.op_s[counted]
 
     @cached_property
@@ -455,26 +472,11 @@ def analyze(
     """Cost and bound a session for a device given as a spec or by name; ``estimates`` of its signatures on that device
     make it predict times too, its wall time with ``host``. Raises ValueError for an unknown name.
 
-    Times that were measured on another device are not times of this one: they are left out, with a note.
+    Times that were measured on another device are not times of this one: no efficiency is computed with them. Where the
+    session names a GPU that is not in the catalog, ``device`` stands for that.
     """
     spec = get(device) if isinstance(device, str) else device
-    elsewhere = _measured_elsewhere(session, spec)
-    if elsewhere:
-        note = f"Measured on {elsewhere}, not on {spec.name}: those times are left out."
-        session = replace(session, measurement=None, notes=(*session.notes, note))
-    return Analysis(session, spec, target, estimates, host)
-
-
-def _measured_elsewhere(session: Session, device: DeviceSpec) -> str:
-    """The name of the device that a session was measured on, empty where that is ``device`` or unknown."""
-    environment = session.environment
-    if session.measurement is None or "device_kind" not in environment:
-        return ""
-    if environment["device_kind"] == "cuda":
-        name = environment.get("gpu", "")
-        known = find_by_torch_name(name)
-        return "" if device.part_name in (name, known.name if known else "") else name
-    return "" if device.kind == "cpu" else environment.get("cpu", "a CPU")
+    return Analysis(session, spec, target, estimates, host, measured_elsewhere(session, spec))
 
 
 def _merge(numbers: np.ndarray, names: Sequence[str]) -> tuple[Int64, list[str]]:

@@ -163,7 +163,7 @@ def _phases_table(timeline: Timeline, top: int) -> Table:
     )
 
 
-def idle_sentence(timeline: Timeline) -> str:
+def idle_sentence(timeline: Timeline, device: str) -> str:
     """For the conclusion: how much of the time the device was idle, mostly why, and what helps; empty where little."""
     if not timeline.wall_s or timeline.idle is None or timeline.idle_s < _MUCH * timeline.wall_s:
         return ""
@@ -172,7 +172,7 @@ def idle_sentence(timeline: Timeline) -> str:
         return ""
     share = percent(seconds / timeline.wall_s)
     return (
-        f" The device was idle for {percent(timeline.idle_s / timeline.wall_s)} of the trace; for {share} "
+        f" {device} was idle for {percent(timeline.idle_s / timeline.wall_s)} of the trace; for {share} "
         f"({Quantity(seconds, 's')}) because {_CAUSES[cause].because}. What helps: {idle_remedy(cause, timeline)}."
     )
 

@@ -10,6 +10,8 @@ from rooflight.records.report import Cell
 from rooflight.records.session import Measurement, other_step
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.communication_report import exposure_text
+from rooflight.roofline.elsewhere_report import there_facts
+from rooflight.roofline.measured_on import unknown_gpu
 
 _SCATTER = 1.5  # slowest step over fastest, from which on the median is doubtful
 
@@ -33,7 +35,7 @@ class MeasurementData(Fields, frozen=True, kw_only=True):
 
 def measurement_data(analysis: Analysis) -> MeasurementData | None:
     """None for a session that was not measured."""
-    found = analysis.session.measurement
+    found = analysis.measurement
     if found is None:
         return None
     return MeasurementData(
@@ -48,9 +50,12 @@ def measurement_data(analysis: Analysis) -> MeasurementData | None:
 
 def measured_facts(analysis: Analysis) -> Iterable[tuple[str, Cell]]:
     """What the head of the report shows of times."""
-    totals, measurement = analysis.totals, analysis.session.measurement
+    totals, measurement = analysis.totals, analysis.measurement
     if measurement is None:
-        yield "measured", "not measured"
+        if analysis.measured_on:
+            yield from there_facts(analysis)
+        else:
+            yield "measured", "not measured"
         return
     walls = measurement.wall_samples_s
     if not len(walls):
@@ -76,7 +81,17 @@ def measured_facts(analysis: Analysis) -> Iterable[tuple[str, Cell]]:
 
 def measured_notes(analysis: Analysis) -> Iterable[str]:
     """How far the times can be trusted."""
-    measurement = analysis.session.measurement
+    measurement = analysis.measurement
+    if analysis.measured_on:
+        yield (
+            f"Measured on {analysis.measured_on}, not on {analysis.device.name}: no efficiency is computed from bounds "
+            "of one and times of the other."
+        )
+    if unknown := unknown_gpu(analysis.session, analysis.device):
+        yield (
+            f"{unknown}, on which this was measured, is not in the catalog: {analysis.device.name} stands for it, and "
+            "its efficiencies are right as far as the two are alike."
+        )
     if measurement is None:
         return
     yield from _other_threads(analysis)

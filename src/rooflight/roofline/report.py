@@ -15,7 +15,7 @@ from rooflight.records.report import Cell, Report
 from rooflight.records.signature import COMPUTED_IN, OpSignature
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.bound import Limiter
-from rooflight.roofline.idle_report import idle_sentence
+from rooflight.roofline.elsewhere_report import there_sentence
 from rooflight.roofline.launches_report import launch_facts
 from rooflight.roofline.measured_report import measured_facts, measured_notes
 from rooflight.roofline.memory_report import memory_fact
@@ -25,7 +25,7 @@ from rooflight.roofline.report_data import analysis_data
 from rooflight.roofline.report_series import analysis_series
 from rooflight.roofline.report_tables import analysis_tables
 from rooflight.roofline.sums import Operation
-from rooflight.roofline.timeline_report import unbounded_sentence
+from rooflight.roofline.timeline_report import idle_sentence, unbounded_sentence
 from rooflight.roofline.what_if_report import what_if_facts, what_if_notes
 
 
@@ -48,13 +48,13 @@ def report_of(analysis: Analysis, *, top: int = 10, notes: Iterable[str] = ()) -
 def conclusion(analysis: Analysis) -> str:
     """How far from the speed of light, and what limits it, in plain words."""
     totals = analysis.totals
-    measurement = analysis.session.measurement
+    measurement = analysis.measurement
     if not totals.calls and analysis.timeline is not None:
         text = (
             "The trace has the device's work, and no op on the host that launched it: nothing can be bounded. Record "
             "it with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True)."
         )
-        return text + idle_sentence(analysis.timeline)
+        return text + idle_sentence(analysis)
     if not totals.calls:
         return (
             "No ops were recorded: the program ran none while the recording was open, or ran them in another thread or "
@@ -81,7 +81,11 @@ def conclusion(analysis: Analysis) -> str:
         predicted = predicted_sentence(analysis)
         other = measurement is not None and not measurement.of_the_session
         timed = " The step that was timed is not the recorded one." if other else ""
-        return f"These ops, one by one, take at least {bound}: {limit}.{predicted}{timed}{_without_peaks(analysis)}"
+        elsewhere = there_sentence(analysis) + (idle_sentence(analysis) if analysis.there is not None else "")
+        return (
+            f"These ops, one by one, take at least {bound}: {limit}.{predicted}{timed}{_without_peaks(analysis)}"
+            f"{elsewhere}"
+        )
     speed = totals.measured_s / totals.op_bound_s
     text = (
         f"The step took {Quantity(totals.measured_s, 's')}, {_times(speed)} the {bound} that its ops need at the speed "
@@ -97,8 +101,7 @@ def conclusion(analysis: Analysis) -> str:
             text += f" The largest loss is time outside the ops: {Quantity(outside, 's')} of overhead."
         elif slow > 0:
             text += f" The largest loss is inside the ops, which run {Quantity(slow, 's')} longer than they must."
-    if analysis.timeline is not None:
-        text += idle_sentence(analysis.timeline)
+    text += idle_sentence(analysis)
     if measurement is not None and measurement.disturbed:
         taken = percent(measurement.others_share or 0.0)
         text += f" Other programs took {taken} of the CPU meanwhile: measure again on a quiet machine."

@@ -9,6 +9,12 @@ from rooflight.devices.spec import DeviceSpec
 from rooflight.records.document import Document, Fields
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.communication_report import CommunicationData, communication_data
+from rooflight.roofline.elsewhere_report import (
+    MeasuredThereData,
+    groups_there,
+    measured_there_data,
+    operations_there,
+)
 from rooflight.roofline.measured_report import MeasurementData, measurement_data
 from rooflight.roofline.memory_report import MemoryData, memory_data
 from rooflight.roofline.predicted_report import PredictedFields, PredictionData, prediction_data, row_data, wall_data
@@ -120,6 +126,7 @@ class GroupData(PredictedFields, frozen=True, kw_only=True):
     limiter: str
     measured_s: float | None
     efficiency: float | None
+    measured_there_s: float | None = None
 
 
 class OperationData(PredictedFields, frozen=True, kw_only=True):
@@ -146,6 +153,7 @@ class OperationData(PredictedFields, frozen=True, kw_only=True):
     limiter: str | None
     measured_s: float | None
     efficiency: float | None
+    measured_there_s: float | None
     prediction_source: str | None
     extrapolated: bool | None
 
@@ -163,7 +171,8 @@ class ContradictionData(Fields, frozen=True, kw_only=True):
 class AnalysisDocument(Document, frozen=True, kw_only=True, tag="rooflight.analysis/1"):
     """What a program must do, how fast a device could do it, and how fast it ran: SI units, None where unknown.
 
-    ``model_class`` is the class of the model that ran.
+    ``model_class`` is the class of the model that ran. A session that was measured on another device than that of the
+    bounds has its times in ``measured_there`` and the ``measured_there_s`` of groups and ops; ``timeline`` is of there.
     """
 
     target: str
@@ -183,6 +192,7 @@ class AnalysisDocument(Document, frozen=True, kw_only=True, tag="rooflight.analy
     ops: tuple[OperationData, ...]
     contradictions: tuple[ContradictionData, ...]
     measurement: MeasurementData | None
+    measured_there: MeasuredThereData | None
     timeline: TimelineData | None
     unattributed: UnattributedData | None
     wall_samples_s: tuple[float, ...]
@@ -191,7 +201,7 @@ class AnalysisDocument(Document, frozen=True, kw_only=True, tag="rooflight.analy
 
 def analysis_data(analysis: Analysis, conclusion: str) -> AnalysisDocument:
     """The machine-readable whole of an analysis."""
-    measurement = analysis.session.measurement
+    measurement, there = analysis.measurement, operations_there(analysis)
     return AnalysisDocument(
         target=analysis.target,
         model_class=analysis.session.environment.get("model_class"),
@@ -206,13 +216,17 @@ def analysis_data(analysis: Analysis, conclusion: str) -> AnalysisDocument:
         ),
         memory=memory_data(analysis.memory, analysis.device.dram_capacity_bytes),
         communication=communication_data(analysis.communication),
-        by_phase=tuple(map(group_data, analysis.by("phase"))),
-        by_module=tuple(map(group_data, analysis.by("module"))),
-        by_layer=tuple(map(group_data, analysis.by("layer"))),
-        by_op=tuple(map(group_data, analysis.by("op"))),
-        ops=tuple(_operation_data(operation, analysis.device) for operation in analysis.operations),
+        by_phase=_groups(analysis, "phase"),
+        by_module=_groups(analysis, "module"),
+        by_layer=_groups(analysis, "layer"),
+        by_op=_groups(analysis, "op"),
+        ops=tuple(
+            _operation_data(operation, analysis.device, there.get(operation.signature))
+            for operation in analysis.operations
+        ),
         contradictions=tuple(map(_contradiction_data, analysis.contradictions)),
         measurement=measurement_data(analysis),
+        measured_there=measured_there_data(analysis),
         timeline=timeline_data(analysis),
         unattributed=unattributed_data(analysis),
         wall_samples_s=tuple(measurement.wall_samples_s.tolist()) if measurement else (),
@@ -220,8 +234,8 @@ def analysis_data(analysis: Analysis, conclusion: str) -> AnalysisDocument:
     )
 
 
-def group_data(group: Group) -> GroupData:
-    """A roll-up."""
+def group_data(group: Group, there_s: float | None = None) -> GroupData:
+    """A roll-up, with the time that was measured on another device."""
     return GroupData(
         name=group.name,
         calls=group.calls,
@@ -233,8 +247,14 @@ def group_data(group: Group) -> GroupData:
         limiter=group.limiter,
         measured_s=group.measured_s,
         efficiency=group.efficiency,
+        measured_there_s=there_s,
         **row_data(group.predicted),
     )
+
+
+def _groups(analysis: Analysis, key: str) -> tuple[GroupData, ...]:
+    there = groups_there(analysis, key)
+    return tuple(group_data(group, there.get(group.name)) for group in analysis.by(key))
 
 
 def _totals_data(analysis: Analysis) -> TotalsData:
@@ -273,7 +293,7 @@ def _coverage_data(analysis: Analysis) -> CoverageData:
     )
 
 
-def _operation_data(operation: Operation, device: DeviceSpec) -> OperationData:
+def _operation_data(operation: Operation, device: DeviceSpec, there_s: float | None) -> OperationData:
     cost, calls = operation.cost, operation.calls
     known = None if isinstance(cost, Uncosted) else cost
     return OperationData(
@@ -294,6 +314,7 @@ def _operation_data(operation: Operation, device: DeviceSpec) -> OperationData:
         limiter=operation.bound.limiter.value if operation.bound else None,
         measured_s=operation.measured_s,
         efficiency=operation.efficiency,
+        measured_there_s=there_s,
         prediction_source=operation.estimate.source.value if operation.estimate else None,
         extrapolated=operation.estimate.extrapolated if operation.estimate else None,
         **row_data(operation.predicted),

@@ -10,6 +10,7 @@ from rooflight.records.report import Cell, Column, Table
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.communication_report import collectives_table
+from rooflight.roofline.elsewhere_report import groups_there, operations_there, there_explained
 from rooflight.roofline.memory_report import memory_tables
 from rooflight.roofline.op_names import plain_name
 from rooflight.roofline.predicted_report import columns_explained, source_text
@@ -19,6 +20,7 @@ from rooflight.roofline.timeline_report import timeline_tables
 _SHOWN_CONTRADICTIONS: Final = 5
 _FEW_PHASES: Final = 20
 _MEASURED: Final = (Column("measured", "s"), Column("efficiency", "%"))
+_THERE: Final = Column("measured there", "s")
 _PREDICTED: Final = Column("predicted", "s")
 _ERROR: Final = Column("error", "%")
 
@@ -64,7 +66,7 @@ def waterfall_table(analysis: Analysis) -> Table:
 
 
 def _group_table(title: str, key: str, analysis: Analysis, *, top: int) -> Table:
-    times = _time_columns(analysis)
+    times, there = _time_columns(analysis), groups_there(analysis, key)
     total = analysis.totals.op_bound_s
     rows: list[tuple[Cell, ...]] = [
         (
@@ -76,7 +78,7 @@ def _group_table(title: str, key: str, analysis: Analysis, *, top: int) -> Table
             group.bound_s,
             group.bound_s / total if total else None,
             group.limiter,
-            *_time_cells(group, times),
+            *_time_cells(group, times, there.get(group.name)),
         )
         for group in analysis.by(key)
     ]
@@ -97,21 +99,24 @@ def _group_table(title: str, key: str, analysis: Analysis, *, top: int) -> Table
         rows=tuple(rows),
         top=top,
         optional=("vector", "calls", "matrix", "bytes"),
-        note=columns_explained(analysis) if key == "phase" else "",
+        note=(columns_explained(analysis) or there_explained(analysis)) if key == "phase" else "",
     )
 
 
 def _time_columns(analysis: Analysis) -> tuple[Column, ...]:
+    if analysis.there is not None and analysis.there.totals.ops_measured_s is not None:
+        return (_THERE, _PREDICTED) if analysis.predicts else (_THERE,)
     if analysis.totals.ops_measured_s is not None:
         return (*_MEASURED, _PREDICTED, _ERROR) if analysis.predicts else _MEASURED
     return (_PREDICTED,) if analysis.predicts else ()
 
 
-def _time_cells(row: Group | Operation, columns: tuple[Column, ...]) -> list[Cell]:
+def _time_cells(row: Group | Operation, columns: tuple[Column, ...], there_s: float | None) -> list[Cell]:
     predicted = row.predicted
     cells: dict[str, Cell] = {
         "measured": row.measured_s,
         "efficiency": row.efficiency,
+        "measured there": there_s,
         "predicted": predicted.time_s if predicted else None,
         "error": predicted.error if predicted else None,
     }
@@ -119,7 +124,7 @@ def _time_cells(row: Group | Operation, columns: tuple[Column, ...]) -> list[Cel
 
 
 def _operation_table(analysis: Analysis, top: int) -> Table:
-    predicts, times = analysis.predicts, _time_columns(analysis)
+    predicts, times, there = analysis.predicts, _time_columns(analysis), operations_there(analysis)
     rows: list[tuple[Cell, ...]] = [
         (
             plain_name(operation.signature.name),
@@ -127,7 +132,7 @@ def _operation_table(analysis: Analysis, top: int) -> Table:
             _modules_text(operation.modules),
             operation.calls,
             operation.bound_s,
-            *_time_cells(operation, times),
+            *_time_cells(operation, times, there.get(operation.signature)),
             _limiter_text(operation),
             *([source_text(operation.estimate)] if predicts else []),
         )

@@ -10,8 +10,8 @@ from rooflight.records.document import Fields
 from rooflight.records.quantity import Quantity, percent
 from rooflight.records.report import Column, Table
 from rooflight.records.timeline import Timeline
+from rooflight.roofline import idle_report
 from rooflight.roofline.analysis import Analysis
-from rooflight.roofline.idle_report import idle_tables
 from rooflight.roofline.launches_report import host_table
 
 _LETTERS: Final = 72
@@ -69,12 +69,12 @@ def timeline_tables(analysis: Analysis, top: int) -> Iterable[Table]:
     )
     yield Table(
         id="timeline",
-        title="Timeline of the device, whole trace",
+        title=f"Timeline of {analysis.measured_on or 'the device'}, whole trace",
         columns=(Column("the device"), Column("time", "s"), Column("share", "%")),
         rows=tuple((name, seconds, seconds / found.wall_s if found.wall_s else None) for name, seconds in rows),
         note=_hidden(found),
     )
-    yield from idle_tables(found, top)
+    yield from idle_report.idle_tables(found, top)
     host = host_table(found.launches, top) if found.launches is not None else None
     if host is not None:
         yield host
@@ -106,6 +106,15 @@ def timeline_tables(analysis: Analysis, top: int) -> Iterable[Table]:
             top=top,
             see=_SEE,
         )
+
+
+def idle_sentence(analysis: Analysis) -> str:
+    """For the conclusion: how much of the time the device was idle, mostly why, and what helps; empty where little."""
+    return idle_report.idle_sentence(analysis.timeline, _the_device(analysis)) if analysis.timeline is not None else ""
+
+
+def _the_device(analysis: Analysis) -> str:
+    return analysis.measured_on or "The device"
 
 
 def _short(name: str) -> str:

@@ -46,7 +46,7 @@ def what_if_notes(analysis: Analysis) -> Iterable[str]:
             f"Predicted as on a device that nobody measured: models learned from {device.part_name} with its own "
             "clock and precisions."
         )
-    if device.what_if_clock_hz is not None and analysis.session.measurement is not None:
+    if device.what_if_clock_hz is not None and analysis.measurement is not None:
         yield (
             f"The step was timed at the clock that {device.part_name} had: lock it too (nvidia-smi --lock-gpu-clocks) "
             "before you compare."

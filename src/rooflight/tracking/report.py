@@ -61,7 +61,7 @@ def report_of_step(step: ObservedStep, *, title: str = "", top: int = 10) -> Rep
     if step.structure is None:
         raise ValueError("the step's structure is not known: report one that is")
     title = title or f"iteration {step.number}"
-    if step.recorded and step.structure.analysis.session.measurement is not None:
+    if step.recorded and step.structure.analysis.measurement is not None:
         report = report_of_analysis(step.structure.analysis, title=title, top=top)
         return replace(report, notes=(*report.notes, *([_FIRST_PASS] if not step.number else [])))
     return _report(
@@ -77,7 +77,7 @@ def report_of_step(step: ObservedStep, *, title: str = "", top: int = 10) -> Rep
 
 def report_of_analysis(analysis: Analysis, *, title: str, top: int = 10) -> Report:
     """The report of what was recorded in one pass, with the times of single ops if the recording took them."""
-    measurement = analysis.session.measurement
+    measurement = analysis.measurement
     return _report(
         analysis, analysis, title=title, top=top, clock=measurement.clock if measurement is not None else "not measured"
     )
@@ -158,7 +158,7 @@ def _facts(analysis: Analysis, base: Report, clock: str, *, is_loop: bool) -> It
 def _with_wall(analysis: Analysis, wall_s: float) -> Analysis:
     """The analysis of a step that took ``wall_s``; its ops were timed while another was recorded, if at all."""
     session = analysis.session
-    measurement = session.measurement or Measurement(
+    measurement = analysis.measurement or Measurement(
         wall_samples_s=np.empty(0), op_samples_s=np.empty((0, len(session))), clock="spans of modules"
     )
     session = session.with_measurement(replace(measurement, wall_samples_s=np.array([wall_s])))
