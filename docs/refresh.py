@@ -35,6 +35,11 @@ class Block:
 
 
 GRPO = "python examples/grpo_loop.py --rl-enable-sol-tracking --rl-sol-report-interval 10"
+DECODE = "rooflight profile-decode llama-tiny --batch 8 --prompt 512 --new 128 --run-name plain"
+DRAFT = (
+    "rooflight profile-decode llama-tiny --batch 1 --prompt 128 --new 256 "
+    "--draft self:2 --acceptance 0.8 --run-name draft"
+)
 PREDICT = "rooflight predict gemm --m 4096 --n 4096 --k 4096 --dtype fp16 --device A100-SXM4-80GB"
 
 BLOCKS = (
@@ -46,6 +51,34 @@ BLOCKS = (
     Block(page="README.md", command=PREDICT),
     Block(page="README.md", command="rooflight devices show H100-SXM5-80GB", parts=("H100", "Figures"), rows=8),
     Block(page="README.md", command=GRPO, parts=("By phase",), measured=True),
+    Block(
+        page="README.md",
+        command=DECODE,
+        parts=("Model bucket", "Steps beside", "! Other programs", "381 steps"),
+        measured=True,
+    ),
+    Block(
+        page="docs/guide/inference.md",
+        command=DECODE,
+        parts=(
+            "Decode steps",
+            "model ",
+            "Global summary",
+            "Engine bucket",
+            "Decode-length",
+            "Serving: latency",
+            "Steps beside",
+            "! Other programs",
+            "381 steps",
+        ),
+        measured=True,
+    ),
+    Block(
+        page="docs/guide/inference.md",
+        command=DRAFT,
+        parts=("Engine bucket", "Speculative decoding", "Speed-up by batch", "! Other programs", "! Drafted"),
+        measured=True,
+    ),
     Block(page="docs/guide/prediction.md", command=PREDICT),
     Block(
         page="docs/guide/tracking.md",
