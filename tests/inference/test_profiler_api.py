@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
@@ -226,6 +227,15 @@ def test_the_null_profiler_has_every_call_of_a_profiler():
     assert null.save_all() is None
     with pytest.raises(KeyError), null.step_timing_ctx():
         raise KeyError
+
+
+def test_every_call_of_the_null_profiler_takes_what_a_profiler_takes():
+    for name, null in inspect.getmembers(NullProfiler, inspect.isfunction):
+
+        def taken(function):
+            return [(each.name, each.kind, each.default) for each in inspect.signature(function).parameters.values()]
+
+        assert taken(null) == taken(getattr(Profiler, name)), name
 
 
 def test_timers_of_two_profilers_go_to_the_active_one(tmp_path):

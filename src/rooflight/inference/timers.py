@@ -70,7 +70,7 @@ class NullProfiler:
 
     disabled: Final = True
 
-    def begin_run(self, *, bsz: int = 1, label: str = "decode", baseline: bool = False) -> None:
+    def begin_run(self, bsz: int | None = None, label: str = "decode", *, baseline: bool = False) -> None:
         """Nothing."""
 
     def end_run(self) -> None:
