@@ -39,6 +39,10 @@ class Req:
     max_new_tokens: int
     output_ids: list[int] = field(default_factory=list)
 
+    @property
+    def origin_input_ids(self) -> list[int]:
+        return [1] * self.prompt
+
     def finished(self) -> bool:
         return len(self.output_ids) >= self.max_new_tokens
 
@@ -183,6 +187,10 @@ class Scheduler:
         self.spec_algorithm = SimpleNamespace(is_none=lambda: worker is None)
         self.last_batch = None
         self.result_queue: deque = deque()
+        self.arriving: list[Req] = []
+
+    def _add_request_to_queue(self, req, is_retracted=False) -> None:
+        self.waiting_queue.append(req)
 
     def event_loop_normal(self) -> None:
         for _ in range(self.passes):
@@ -204,6 +212,8 @@ class Scheduler:
 
     def recv(self) -> None:
         self.work(10_000_000)  # outside of steps
+        while self.arriving:
+            self._add_request_to_queue(self.arriving.pop(0))
 
     def _next(self):
         found = self.get_next_batch_to_run(running_batch=None, last_batch=self.last_batch)

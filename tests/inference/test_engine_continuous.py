@@ -84,6 +84,9 @@ def test_steps_of_a_batch_by_hand(make, model, attention):
     assert sum(tokens for _, tokens, _ in steps) == 18
     assert rows[2][:4] == [1, 3, 3, 3]  # sequences of each step
     assert summary["batch_sizes"][-1]["batch"] == 3
+    held = prof.results.samples.columns()["kv_cache_bytes"]
+    assert (held > 0).all()  # of the paged cache, in whole blocks: nobody lets go of one before the end
+    assert (held[1:4] >= held[:3]).all()
     assert set(summary["other_phases"]) == {"prefill", "mixed"}
     calls = {row["name"]: row["calls_per_step"] for row in summary["buckets"]["engine"]}
     assert {"schedule", "inputs", "decode", "sampler", "postproc"} <= set(calls)

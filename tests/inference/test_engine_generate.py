@@ -62,6 +62,9 @@ def test_greedy_and_sampling_by_hand(make, family, sampled):
     assert (run["stats"]["steps"], run["stats"]["tokens_total"]) == (7, 14)  # the first token is the prefill's
     assert (run["other_phases"]["prefill"]["steps"], run["other_phases"]["prefill"]["tokens_total"]) == (1, 2)
     assert prof.results.samples.lengths().tolist() == [0, *range(6, 13)]
+    # of a cached token: keys and values of 2 layers, 2 sequences, in float32; Llama has 2 heads of 8, GPT-2 4
+    token = 2 * 2 * 2 * 4 * (16 if family == "llama" else 32)
+    assert kept(prof)["kv_cache_bytes"] == [-1, *(token * length for length in range(6, 13))]
     calls = {row["name"]: row["calls_per_step"] for row in summary["buckets"]["engine"]}
     assert calls == {"inputs": 1, "decode": 1, "sampler": 1, "postproc": 2, "(unattributed)": None}
     prefill = next(

@@ -93,3 +93,19 @@ def test_a_loop_that_fails_ends_its_run(bench):
     assert "run_batch" in vars(scheduler)
     bench.profiler.detach()
     assert "run_batch" not in vars(scheduler)
+
+
+def test_requests_from_their_arrival_to_their_last_token(bench):
+    """Those that waited before the run have no arrival that was seen."""
+    scheduler = scheduler_of(bench, Req("before", 4, 2), passes=6)
+    scheduler.arriving = [Req("a", 6, 3), Req("b", 10, 1)]
+    scheduler.event_loop_normal()
+    prof = bench.profiler
+    prof.detach()
+    assert not prof.problems.counts
+    ended = {name: column.tolist() for name, column in prof.requests.ended.columns().items()}
+    assert ended["prompt_tokens"] == [10, 6]  # b is done with its first token
+    assert ended["tokens"] == ended["deliveries"] == [1, 3]
+    assert prof.requests.unfinished == 0
+    # a: the prefill of "before" 6.5 ms, 10 ms between steps, its own prefill 6.5 ms
+    assert ended["ttft_ns"][1] == 23_000_000

@@ -132,3 +132,26 @@ def test_the_core_is_as_before_after_detach(bench):
     assert [vars(owner).keys() for owner in owners] != [each.keys() for each in before]
     bench.profiler.detach()
     assert [vars(owner) for owner in owners] == before
+
+
+def test_requests_from_their_arrival_to_their_last_token(bench):
+    core = core_of(bench)  # a and b arrive before the engine is attached, and are not measured
+    prof = bench.profiler
+    prof.attach_engine(core)
+    prof.begin_run()
+    core.add_request(Request("c", prompt=10, max_tokens=2))
+    core.add_request(Request("d", prompt=30, max_tokens=9))
+    for _ in range(6):
+        core.step_fn()
+    core.scheduler.finish_requests(["d", "unknown"], "aborted")
+    prof.end_run()
+    assert not prof.problems.counts
+    assert prof.requests.unfinished == 0
+    ended = {name: column.tolist() for name, column in prof.requests.ended.columns().items()}
+    assert ended["prompt_tokens"] == [10, 30]
+    assert ended["tokens"] == ended["deliveries"]
+    assert ended["tokens"][0] == 2
+    assert ended["ttft_ns"][0] < ended["last_ns"][0] == ended["e2e_ns"][0]
+    assert bench.summary()["serving"]["requests"] == 2
+    core.add_request(Request("e", prompt=1, max_tokens=1))
+    assert any("outside of a run" in text for text in prof.problems.counts)

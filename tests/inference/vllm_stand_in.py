@@ -45,6 +45,7 @@ class ModelRunnerOutput:
 class EngineCoreOutput:
     request_id: str
     new_token_ids: list[int]
+    finish_reason: str | None = None
 
 
 @dataclass
@@ -61,6 +62,10 @@ class Request:
     output: int = 0
     spec_token_ids: list[int] = field(default_factory=list)
 
+    @property
+    def num_prompt_tokens(self) -> int:
+        return self.prompt
+
 
 class Scheduler:
     """Gives each step ``budget`` tokens."""
@@ -70,6 +75,13 @@ class Scheduler:
         self.vllm_config = SimpleNamespace(speculative_config=SimpleNamespace(speculative_token_tree=tree))
         self.requests: dict[str, Request] = {}
         self.running: list[str] = []
+
+    def add_request(self, request: Request) -> None:
+        self.requests[request.request_id] = request
+
+    def finish_requests(self, request_ids, finished_status) -> None:
+        for name in [request_ids] if isinstance(request_ids, str) else request_ids:
+            self.requests.pop(name, None)
 
     def has_requests(self) -> bool:
         return bool(self.requests)
@@ -112,7 +124,8 @@ class Scheduler:
             if tokens:
                 del tokens[request.max_tokens - request.output :]
                 request.output += len(tokens)
-                outputs.outputs.append(EngineCoreOutput(name, tokens))
+                done = "length" if request.output >= request.max_tokens else None
+                outputs.outputs.append(EngineCoreOutput(name, tokens, done))
             if request.output >= request.max_tokens:
                 del self.requests[name]
                 self.running.remove(name)
@@ -185,7 +198,7 @@ class EngineCore:
         self.step_fn = self.step
 
     def add_request(self, request: Request) -> None:
-        self.scheduler.requests[request.request_id] = request
+        self.scheduler.add_request(request)
 
     def step(self):
         if not self.scheduler.has_requests():

@@ -99,6 +99,14 @@ def _sequences(call: Call) -> int:
     return len(call.argument(0, "requests_in_batch"))
 
 
+def _cached(call: Call) -> int | None:
+    """Bytes of the paged cache that requests hold."""
+    cache = call.owner.cache
+    if not hasattr(cache, "compute_free_capacity"):
+        return None
+    return int(cache.num_sectors * cache.bytes_per_sector - cache.compute_free_capacity(relative=False))
+
+
 def _idle(call: Call) -> str | None:
     return None if call.result else "idle"
 
@@ -114,7 +122,7 @@ def _bucket(call: Call) -> str:
 _PROCESSOR: Final = EngineMapping(
     name="transformers batch processor",
     methods={
-        "prepare_next_batch": Bucket("schedule", after=Reads(phase=_idle)),
+        "prepare_next_batch": Bucket("schedule", after=Reads(phase=_idle, kv_cache=_cached)),
         "inputs_and_outputs.prepare_batch_tensors": Bucket(
             "inputs", before=Reads(phase=_phase, kv_lengths=_kv_lengths, tokens=_no_tokens_yet, batch=_sequences)
         ),

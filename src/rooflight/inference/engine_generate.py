@@ -174,7 +174,7 @@ class _Cache(_InLoop):
 
 
 def _set_kv_length(steps: EngineSteps, model_kwargs: Any, otherwise: int | None) -> None:
-    """What is in the cache, if the host knows."""
+    """What is in the cache, if the host knows, and its bytes: of the cache of an encoder-decoder both parts."""
     if not steps.measures:
         return
     cache = (model_kwargs or {}).get("past_key_values")
@@ -182,6 +182,8 @@ def _set_kv_length(steps: EngineSteps, model_kwargs: Any, otherwise: int | None)
     length = length if type(length) is int else otherwise
     if length is not None:
         steps.profiler.set_step_seq_len(length)
+    if length and cache is not None:
+        steps.profiler.set_step_kv_cache(cache)
 
 
 def _watched(criteria: Any, steps: EngineSteps) -> Any:

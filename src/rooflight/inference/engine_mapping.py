@@ -39,7 +39,8 @@ Reader = Callable[[Call], Any]
 class Reads:
     """Facts of the open step that a call shows: ``phase`` as for ``set_step_phase``, ``tokens`` as for
     ``set_step_tokens``, ``kv_lengths`` as for ``set_step_seq_len``, ``batch`` as for ``set_step_batch``; ``drafts``
-    returns the arguments of ``set_step_speculation`` (proposed and accepted, depth if the draft is a tree).
+    returns the arguments of ``set_step_speculation`` (proposed and accepted, depth if the draft is a tree),
+    ``kv_cache`` that of ``set_step_kv_cache``.
     """
 
     phase: Reader | None = None
@@ -47,6 +48,7 @@ class Reads:
     kv_lengths: Reader | None = None
     drafts: Reader | None = None
     batch: Reader | None = None
+    kv_cache: Reader | None = None
 
     def __post_init__(self) -> None:
         for each in fields(self):

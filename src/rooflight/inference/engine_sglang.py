@@ -6,9 +6,13 @@ processes the results of the batch before): a step begins with the first and end
 
 from __future__ import annotations
 
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
-from rooflight.inference.engine_mapping import Bucket, Call, EngineMapping, Reads, Run
+from rooflight.inference.engine_mapping import Bucket, Call, EngineMapping, Reads, Role, Run
+
+if TYPE_CHECKING:
+    from rooflight.inference.engine_steps import EngineSteps
 
 
 def _next(call: Call) -> str | None:
@@ -88,6 +92,31 @@ def _drafts(call: Call) -> tuple[Any, ...] | None:
     return nodes, accepted, min(nodes, depth)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Arrives(Role):
+    """A request is put into the queue; again, if it was retracted."""
+
+    def enter(self, steps: EngineSteps, call: Call) -> None:
+        request = call.argument(0, "req")
+        if not call.argument(1, "is_retracted", default=False):
+            steps.profiler.begin_request(request.rid, len(request.origin_input_ids))
+
+
+@dataclass(frozen=True, slots=True)
+class _Processes(Bucket):
+    """Results of a batch: its requests get tokens, and some are done."""
+
+    def leave(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:
+        requests = () if raised else call.notes.get("requests", ())  # ends the step, which forgets them
+        for request, before in requests:
+            tokens = len(request.output_ids) - before
+            if tokens and steps.profiler.requests.knows(request.rid):
+                steps.profiler.request_tokens(request.rid, tokens)
+                if request.finished():
+                    steps.profiler.end_request(request.rid)
+        Bucket.leave(self, steps, call, raised=raised)
+
+
 _DRAFTER: Final = "draft_worker._draft_worker"
 
 SGLANG: Final = EngineMapping(
@@ -97,7 +126,8 @@ SGLANG: Final = EngineMapping(
         "event_loop_overlap": Run(label="event loop", optional=True),
         "get_next_batch_to_run": Bucket("schedule", begins_step=True, after=Reads(phase=_next)),
         "run_batch": Bucket(_bucket, before=Reads(phase=_runs, kv_lengths=_kv_lengths, batch=_sequences)),
-        "process_batch_result": Bucket(
+        "_add_request_to_queue": _Arrives(optional=True),
+        "process_batch_result": _Processes(
             "postproc", ends_step=True, before=Reads(phase=_processes), after=Reads(tokens=_tokens)
         ),
         "tp_worker.model_runner.sample": Bucket("sampler", optional=True),

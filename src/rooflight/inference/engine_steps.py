@@ -144,6 +144,7 @@ class EngineSteps:
             (reads.tokens, profiler.set_step_tokens),
             (reads.kv_lengths, profiler.set_step_seq_len),
             (reads.batch, profiler.set_step_batch),
+            (reads.kv_cache, profiler.set_step_kv_cache),
             (reads.drafts, lambda drafts: profiler.set_step_speculation(*drafts)),
         ):
             if reader is not None:

@@ -6,10 +6,14 @@
 from __future__ import annotations
 
 from ast import literal_eval
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rooflight.inference.engine_mapping import Bucket, Call, EngineMapping, Reads, Role, Step
+
+if TYPE_CHECKING:
+    from rooflight.inference.engine_steps import EngineSteps
 
 _RUNNER: Final = "model_executor.driver_worker.worker.model_runner"
 
@@ -96,12 +100,61 @@ def _levels(tree: str) -> int:
     return max(len(path) for path in literal_eval(tree))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Arrives(Role):
+    """A request is put into the scheduler's queue."""
+
+    def enter(self, steps: EngineSteps, call: Call) -> None:
+        request = call.argument(0, "request")
+        steps.profiler.begin_request(request.request_id, request.num_prompt_tokens)
+
+    @property
+    def in_any_thread(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Updates(Bucket):
+    """The scheduler gets what was sampled: tokens of each request are delivered, and some are done."""
+
+    def leave(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:
+        Bucket.leave(self, steps, call, raised=raised)
+        if raised:
+            return
+        for outputs in call.result.values():
+            for each in outputs.outputs:
+                if not steps.profiler.requests.knows(each.request_id):
+                    continue
+                if each.new_token_ids:
+                    steps.profiler.request_tokens(each.request_id, len(each.new_token_ids))
+                if each.finish_reason is not None:
+                    steps.profiler.end_request(each.request_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Aborts(Role):
+    """Requests end before they are done."""
+
+    def leave(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:
+        requests = call.argument(0, "request_ids")
+        if not raised and requests is not None:
+            for request in [requests] if isinstance(requests, str) else requests:
+                if steps.profiler.requests.knows(request):
+                    steps.profiler.end_request(request)
+
+    @property
+    def in_any_thread(self) -> bool:
+        return True
+
+
 _STEP: Final = Step(after=Reads(phase=_idle))
 _METHODS: Final[dict[str, Role]] = {
     "step_fn|step": _STEP,
     "scheduler.schedule": Bucket("schedule", after=Reads(phase=_scheduled, kv_lengths=_kv_lengths, batch=_sequences)),
     "scheduler.get_grammar_bitmask": Bucket("grammar", optional=True),
-    "scheduler.update_from_output": Bucket("postproc", before=Reads(drafts=_drafts), after=Reads(tokens=_tokens)),
+    "scheduler.add_request": _Arrives(optional=True),
+    "scheduler.finish_requests": _Aborts(optional=True),
+    "scheduler.update_from_output": _Updates("postproc", before=Reads(drafts=_drafts), after=Reads(tokens=_tokens)),
     "model_executor.execute_model": Bucket(_bucket),
     "model_executor.sample_tokens": Bucket("sampler", optional=True),
     f"{_RUNNER}._prepare_inputs": Bucket("inputs", optional=True),

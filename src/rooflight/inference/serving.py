@@ -125,6 +125,10 @@ class Requests:
         """Requests that began and did not end."""
         return len(self._open)
 
+    def knows(self, request: Hashable) -> bool:
+        """Whether a request is open and measured: hooks see others too, which arrived before they were attached."""
+        return request in self._open
+
     def begin(self, request: Hashable, prompt_tokens: Any, run: Run | None, *, warming_up: bool) -> None:
         """A request arrives in a run."""
         try:
