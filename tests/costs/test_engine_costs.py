@@ -93,16 +93,6 @@ def test_flash_attention_over_keys_that_are_given():
     assert dense.matrix_flops == 2 * (3 * 10) * 2 * (8 + 8)
 
 
-INSIDE = [("runs_inside", True)]
-
-
-@pytest.mark.parametrize("name", ["vllm::unified_attention", "vllm::moe_forward", "vllm::outplace_fused_experts"])
-def test_an_op_whose_work_ops_inside_it_did_is_not_costed(name):
-    found = cost(name, (4, 8), (6, 32, 8), (6, 8, 16), (4, 2), ints=INSIDE)
-    assert isinstance(found, Uncosted)
-    assert "inside it" in found.reason
-
-
 MODEL = [("hidden_size", 8), ("expert_weights", 3 * 8 * 10), ("experts_per_token", 2), ("expert_bits", 4)]
 
 
@@ -186,3 +176,14 @@ def test_routing():
     assert (align.bytes_read, align.bytes_written) == (40, 40)
     summed = cost("_moe_C::moe_sum", (5, 2, 8), (5, 8))
     assert (summed.vector_flops, summed.bytes_read, summed.bytes_written) == (40, 160, 80)
+
+
+def test_latent_attention_of_decode_steps():
+    # 4 tokens, 2 heads, latents of 16 numbers and a rotary part of 4; 100 keys, 90 pairs
+    shapes = [(4, 2, 16), (4, 2, 16), (4, 2, 4), (50, 16, 20), ((4,), "int32")]
+    found = cost("sgl_kernel::cutlass_mla_decode", *shapes, ints=KNOWN)
+    assert found.matrix_flops == 2 * 90 * 2 * (20 + 16)
+    assert found.bytes_read == 4 * 2 * 20 * 2 + 100 * 20 * 2
+    parts = [((4, 3, 2, 16), "float32"), ((4, 3, 2, 1), "float32"), (4, 2, 16)]
+    stage = cost("aiter::mla_decode_stage1_asm_fwd", (4, 2, 20), (50, 1, 1, 20), ((5,), "int32"), *parts, ints=KNOWN)
+    assert (stage.matrix_flops, stage.bytes_read) == (found.matrix_flops, found.bytes_read)

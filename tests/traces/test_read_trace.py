@@ -173,3 +173,28 @@ def test_the_command_analyzes_a_trace(run, tmp_path):
     assert code == 0
     assert "Speed of light: trace.json on H100-SXM5-80GB" in out
     assert "kernels in the trace" in out
+
+
+FLASH = {"dims": [[2, 8, 4, 16], [2, 8, 2, 16], [2, 8, 2, 16], [], [], [], [], []], "types": ["c10::BFloat16"] * 3}
+FLASH["types"] = [*FLASH["types"], *["Scalar"] * 5]
+
+
+@pytest.mark.parametrize("name", ["flash_attn::_flash_attn_forward", "aiter::mha_fwd", "FlashAttnFunc"])
+@pytest.mark.parametrize("causal", ["True", "False", None])
+def test_attention_of_other_libraries_is_causal_where_its_arguments_say_so(tmp_path, name, causal):
+    values = {} if causal is None else {"Concrete_Inputs": ["", "", "", "0.", "0.25", causal, "-1", "-1"]}
+    events = [op(name, 0, 10, **FLASH, **values), launch(2, 5), kernel(3, 9, 5, name="flash_fwd_kernel")]
+    analysis = rl.analyze(rl.read_trace(write(tmp_path / "trace.json", events)))
+    pairs = 8 * 8 if causal == "False" else 8 * 9 // 2  # where nothing tells, the less work
+    assert analysis.totals.matrix_flops == 2 * 2 * 4 * pairs * (16 + 16)
+    # q and its result, k and v once
+    assert analysis.totals.bytes_moved == 2 * (2 * 2 * 8 * 4 * 16) + 2 * (2 * 2 * 8 * 2 * 16)
+
+
+def test_an_op_with_a_tensor_for_the_dispatcher_alone_is_known_without_it(tmp_path):
+    dims, types = [[1], *FLASH["dims"]], ["float", *FLASH["types"]]
+    values = ["", "", "", "", "0.", "0.25", "False", "-1", "-1"]
+    wrapped = op("aiter::wrapper_fmha_v3_fwd", 0, 10, dims=dims, types=types, Concrete_Inputs=values)
+    events = [wrapped, launch(2, 5), kernel(3, 9, 5, name="fmha_fwd")]
+    analysis = rl.analyze(rl.read_trace(write(tmp_path / "trace.json", events)))
+    assert analysis.totals.matrix_flops == 2 * 2 * 4 * 64 * (16 + 16)

@@ -94,3 +94,25 @@ def test_a_reduction_in_switches_is_of_the_only_group(tmp_path):
     assert one.signature.name == "symm_mem::multimem_all_reduce_"
     # the switches add: each of the 200 bytes leaves a rank once, not 2 * 7/8 times
     assert cost_of(one.signature).bytes_sent == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "bytes_sent"),
+    [
+        ("vllm::all_reduce", [[100], []], 2 * 200 * 3 // 4),
+        ("_C_custom_ar::all_reduce", [[], [100], [100], [], []], 2 * 200 * 3 // 4),
+        ("vllm::all_gather", [[100], [], []], 800 * 3 // 4),
+        ("vllm::reduce_scatter", [[400], [], []], 800 * 3 // 4),
+    ],
+)
+def test_collectives_of_engines(tmp_path, name, shapes, bytes_sent):
+    types = ["c10::BFloat16" if shape else "Scalar" for shape in shapes]
+    run = [op(name, 0, 10, dims=shapes, types=types), launch(2, 5)]
+    ranks = {"distributedInfo": {"world_size": 4}}
+    trace = write(tmp_path / "trace.json", [*run, kernel(3, 9, 5, name="cross_device_reduce_1stage")], **ranks)
+    (found,) = rl.read_trace(trace).signatures
+    assert found.name.startswith("c10d::")
+    assert cost_of(found).bytes_sent == bytes_sent
+    # what else such an op launches is no collective
+    copied = write(tmp_path / "trace.json", [*run, kernel(3, 9, 5, name="copy")], **ranks)
+    assert rl.read_trace(copied).signatures[0].name == name

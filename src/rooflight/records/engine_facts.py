@@ -20,9 +20,6 @@ KV_WIDTH: Final = "kv_width"
 CACHE_DTYPE: Final = "cache_dtype"
 """The dtype of the cache of keys and values."""
 
-RUNS_INSIDE: Final = "runs_inside"
-"""True: ops inside this one did its main work, and have its kernels."""
-
 HIDDEN_SIZE: Final = "hidden_size"
 """The width of a model's tokens, without padding."""
 

@@ -16,10 +16,13 @@ from rooflight.records.dtypes import item_bytes
 from rooflight.records.session import Flags, Int32
 from rooflight.records.signature import AttributeValue, OpSignature
 from rooflight.traces.collectives import (
+    ENGINE_COLLECTIVES,
     NOTED,
+    RUNS_COLLECTIVE,
     Groups,
     annotated_collective,
     described_collective,
+    engine_collective,
     reduced_in_switches,
 )
 from rooflight.traces.gloo import gloo_spans
@@ -95,7 +98,7 @@ def find_clues(trace: Trace, nesting: Nesting, owned: Ownership, ops: Iterable[i
     dtypes = _kernel_dtypes(trace, owned)
     kernels, algorithms = _kernels(trace, owned), _algorithms(trace, owned)
     precisions = precisions_of(trace, owned)
-    collectives = _Collectives(trace, nesting)
+    collectives = _Collectives(trace, nesting, owned)
     convolutions = _Convolutions(trace)
     inside = _parts(trace, nesting, owned)
     found = {}
@@ -220,9 +223,12 @@ def _result_dtype(trace: Trace, op: int, name: str, work: frozenset[tuple[str, i
 class _Collectives:
     """The signature of the collective that an op is, or that ran inside it."""
 
-    def __init__(self, trace: Trace, nesting: Nesting) -> None:
+    def __init__(self, trace: Trace, nesting: Nesting, owned: Ownership) -> None:
         self._trace, self._groups = trace, Groups.of(trace.head)
         self._on_threads = gloo_spans(trace)
+        runs = np.array([bool(RUNS_COLLECTIVE.search(name)) for name in trace.names], dtype=np.bool_)
+        chosen = runs[trace.work.name] if len(trace.work) else np.empty(0, dtype=np.bool_)
+        self._running = {op for op, _, _ in _work_of(trace, owned, chosen)}
         self._described: dict[int, OpSignature] = {}
         parent = nesting.parent
         for op in np.flatnonzero(trace.ops.collective != UNKNOWN).tolist():
@@ -244,6 +250,9 @@ class _Collectives:
             noted = noted_of(self._trace, op)
             tensors = noted.tensors if noted is not None else ()
             return reduced_in_switches(tensors[0], self._groups) if tensors else None
+        if op in self._running and name in ENGINE_COLLECTIVES:
+            noted = noted_of(self._trace, op)
+            return engine_collective(name, noted.tensors, self._groups) if noted is not None else None
         if not (name == COLLECTIVE or name.startswith("c10d::")):
             return None
         return self._described.get(op) or self._annotated(op)

@@ -8,7 +8,8 @@ the whole world then.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
@@ -22,6 +23,12 @@ from rooflight.traces.trace import UNKNOWN, CollectiveArgs
 
 NOTED: Final = ("nccl:", "gloo:")
 """What names of annotations of a collective begin with."""
+
+RUNS_COLLECTIVE: Final = re.compile(
+    r"nccl(?:Dev)?Kernel|^[nr]ccl|^msccl|cross_device_reduce|multimem_|(?:one|two)_shot_all_?reduce|allreduce_prototype",
+    re.IGNORECASE,
+)
+"""Kernels of collectives: those of NCCL, RCCL and MSCCL, and all-reduces of vLLM, SGLang and symmetric memory."""
 
 _OPS: Final[Mapping[str, str]] = {
     "allreduce": "allreduce_",
@@ -56,6 +63,29 @@ _SCATTERS: Final = ("reduce_scatter_", "_reduce_scatter_base_", "reduce_scatter_
 _EXCHANGES: Final = ("alltoall_base_", "alltoall_")
 _PARTED: Final = ("gather_", "scatter_")
 _OP_OF_MULTIMEM: Final = "symm_mem::multimem_all_reduce_"
+REDUCING: Final = frozenset(
+    {
+        "_C_custom_ar::all_reduce",
+        "_C_custom_ar::qr_all_reduce",
+        "sgl_kernel::all_reduce",
+        "sgl_kernel::mscclpp_allreduce",
+        "sglang::inplace_all_reduce",
+        "sglang::outplace_all_reduce",
+        "symm_mem::one_shot_all_reduce",
+        "symm_mem::one_shot_all_reduce_out",
+        "symm_mem::two_shot_all_reduce_",
+        "vllm::all_reduce",
+        "vllm::outplace_all_reduce",
+        "vllm::inplace_all_reduce",
+        "_quickreduce::all_reduce",
+    }
+)
+"""All-reduces of engines and of symmetric memory: the first tensor is that of this rank. Their group is in no argument
+that a trace has.
+"""
+GATHERING: Final = frozenset({"vllm::all_gather", "sglang::reg_all_gather_into_tensor"})
+SCATTERING: Final = frozenset({"vllm::reduce_scatter"})
+ENGINE_COLLECTIVES: Final = REDUCING | GATHERING | SCATTERING
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +152,26 @@ def reduced_in_switches(tensor: TensorSpec, groups: Groups) -> OpSignature | Non
     """``symm_mem::multimem_all_reduce_`` of a tensor. The trace does not tell its group: it is the only one."""
     group = groups.only
     return None if group is None else _in_place(_OP_OF_MULTIMEM, "input", tensor, group)
+
+
+def engine_collective(name: str, tensors: Sequence[TensorSpec], groups: Groups) -> OpSignature | None:
+    """A collective of an engine, by the tensors that it is given; None for other ops. No argument tells its group: it
+    is the only one.
+    """
+    if not tensors:
+        return None
+    group = groups.only or RankGroup(size=0)
+    first = tensors[0]
+    if name in REDUCING:
+        return _in_place("c10d::allreduce_", "tensors", TensorSpec((first.numel,), first.dtype), group)
+    if name in GATHERING:
+        sent = tensors[-1]  # of SGLang's, the first is the result
+        received = TensorSpec((sent.numel * max(group.size, 1),), sent.dtype)
+        return _signature("_allgather_base_", TensorSpec((sent.numel,), sent.dtype), received, group)
+    if name in SCATTERING:
+        received = TensorSpec((first.numel // max(group.size, 1),), first.dtype)
+        return _signature("_reduce_scatter_base_", TensorSpec((first.numel,), first.dtype), received, group)
+    return None
 
 
 def _signature(op: str, sent: TensorSpec, received: TensorSpec, group: RankGroup) -> OpSignature:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from rooflight.records import engine_facts as attribute
-from rooflight.records.signature import AttributeValue
+from rooflight.records.signature import INCOMPLETE, AttributeValue
 from rooflight.records.tensor import TensorSpec
 from rooflight.traces.clues import noted_of
 from rooflight.traces.model_facts import ModelFacts
@@ -39,6 +39,7 @@ _MULTIPLIES: Final = re.compile(r"gemm|moe|bmm|expert|group|matmul|_mm|nvjet|Cij
 _STORES: Final = re.compile(r"::(?:reshape_and_cache\w*|store_cache|store_kv_cache)$")
 _TELLS_WINDOW: Final = re.compile(r"paged_attention|pa_fwd|pa_ps_fwd|::(?:varlen_)?fwd")
 """Ops that have no window, or whose arguments tell it."""
+_INSIDE: Final = "ops inside it did its work, and have their own rows: this is what else it launched"
 _SLIDING: Final = re.compile("sliding", re.IGNORECASE)
 _NAMED_BY_WINDOW: Final = "fmhaSm1"
 """Kernels whose names have "Sliding" where they have a window."""
@@ -81,7 +82,7 @@ class EngineFacts:
         attends = _attends(name)
         shown = _ATTENDS if attends else _MULTIPLIES
         if self._trace.has_device and (op in self._holding or not any(shown.search(each) for each in kernels)):
-            return ((attribute.RUNS_INSIDE, True),)
+            return ((INCOMPLETE, _INSIDE),)
         found = self._of_attention(op, name, kernels, around) if attends else self._of_experts(kernels)
         return tuple(sorted(found.items()))
 

@@ -36,6 +36,11 @@ class Described:
     def __len__(self) -> int:
         return len(self.types)
 
+    def behind(self, count: int) -> Described:
+        """The arguments behind the first few."""
+        values = None if self.values is None else self.values[count:]
+        return Described(self.dims[count:], self.types[count:], self.strides[count:], values)
+
     def dtype(self, index: int) -> str | None:
         """The dtype if the argument is a tensor, else None."""
         return DTYPES.get(self.types[index])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
@@ -16,6 +16,7 @@ from rooflight.capture.phases import phase
 from rooflight.capture.recorder import record
 from rooflight.records.signature import ALGORITHM, COMPUTED_IN, INCOMPLETE, AttributeValue, OpSignature
 from rooflight.records.tensor import TensorSpec
+from rooflight.traces.argument_names import KNOWN, Known
 from rooflight.traces.clues import NOTHING, Clues
 from rooflight.traces.host_calls import arguments_of, contiguous_strides, overload_of, overloads_of
 from rooflight.traces.noted import LIST, CannotRebuild, Described, are_strides, described, is_shape
@@ -25,6 +26,11 @@ from rooflight.traces.untold import CONVOLUTION_BACKWARD, as_today, with_untold
 
 _WRAPPED: Final = re.compile(r"(sglang_profiler::\w+?)_\d+")
 """SGLang's names of functions that it wraps for the profiler: module, name, and a number that counts them."""
+
+_WITH_DUMMY: Final = re.compile(r"aiter::wrapper_(\w+)")
+"""AITER's names in 2025 of ops whose first argument is a tensor that only torch's dispatcher needs."""
+_CAUSAL: Final = "causal"
+_BY_PLACE: Final = Known((), ())
 
 _ACCOUNTED_AS_ONE: Final = frozenset(composite.op._schema.name for composite in COMPOSITES)
 
@@ -89,7 +95,7 @@ def find_signatures(calls: Iterable[Call]) -> dict[Call, OpSignature]:
             continue
         op = OpSignature(name=_op_name(call.name))
         if each.noted is not None:
-            op = _as_noted(op.name, each.noted)
+            op = _as_noted(op.name, each.noted.behind(1) if _WITH_DUMMY.fullmatch(call.name) else each.noted)
         if each.noted is None or _split_overloads(call.name):
             problem = each.problem or f"torch runs it as {len(signatures)} ops"
             op = replace(op, attributes=(*op.attributes, (INCOMPLETE, problem)))
@@ -144,15 +150,18 @@ def _op_name(name: str) -> str:
     """The name of an op, with the namespace "trace" for what is none: a Triton kernel, a range of the profiler."""
     if wrapped := _WRAPPED.fullmatch(name):
         return wrapped[1]
+    if wrapped := _WITH_DUMMY.fullmatch(name):
+        return f"aiter::{wrapped[1]}"
     return name if re.fullmatch(r"\w+::\w+", name) else f"trace::{name}"
 
 
 def _as_noted(name: str, noted: Described) -> OpSignature:
     """A signature of what was noted alone: inputs named by the op's schema, or by their places."""
+    known = KNOWN.get(name, _BY_PLACE)
     try:
-        names = [argument.name for argument in overload_of(name, noted)._schema.arguments]
+        names: Sequence[str] = [argument.name for argument in overload_of(name, noted)._schema.arguments]
     except CannotRebuild:
-        names = [f"arg{place}" for place in range(len(noted))]
+        names = known.named(len(noted))
     inputs: list[TensorSpec] = []
     input_names: list[str] = []
     attributes: list[tuple[str, AttributeValue]] = []
@@ -165,7 +174,17 @@ def _as_noted(name: str, noted: Described) -> OpSignature:
             input_names.append(key)
         elif noted.types[place] in ("Scalar", "ScalarList") and (value := _attribute(noted.value(place))) is not None:
             attributes.append((key, value))
-    return OpSignature(name=name, inputs=tuple(inputs), input_names=tuple(input_names), attributes=tuple(attributes))
+    if _CAUSAL in known.names and _CAUSAL not in dict(attributes):
+        attributes.append((_CAUSAL, True))  # traces before torch 2.2 do not tell it: it is less work
+    return OpSignature(
+        name=name,
+        inputs=tuple(inputs),
+        input_names=tuple(input_names),
+        outputs=tuple(
+            replace(inputs[input_names.index(like)], strides=None) for like in known.like if like in input_names
+        ),
+        attributes=tuple(attributes),
+    )
 
 
 def _attribute(text: str) -> AttributeValue:

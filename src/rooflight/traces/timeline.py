@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from rooflight.records.session import Flags, Int64
 from rooflight.records.timeline import DeviceTime, NamedWork, StepTime, Timeline
+from rooflight.traces.collectives import RUNS_COLLECTIVE
 from rooflight.traces.covered import Covered
 from rooflight.traces.idle import IdleTime, idle_time
 from rooflight.traces.launches import launches_of
@@ -20,11 +20,6 @@ from rooflight.traces.places import Places
 from rooflight.traces.steps import Steps
 from rooflight.traces.trace import UNKNOWN, Trace, WorkKind, window
 
-_COLLECTIVE: Final = re.compile(
-    r"nccl(?:Dev)?Kernel|^[nr]ccl|^msccl|cross_device_reduce|multimem_|(?:one|two)_shot_all_?reduce", re.IGNORECASE
-)
-"""Kernels of collectives: those of NCCL, RCCL and MSCCL, and all-reduces of vLLM, SGLang and symmetric memory."""
-
 
 class Activity:
     """When the devices of a trace worked, by kind of work: all of it, or the pieces ``chosen``."""
@@ -32,7 +27,7 @@ class Activity:
     def __init__(self, trace: Trace, chosen: Flags | None = None) -> None:
         work = trace.work
         chosen = np.ones(len(work), dtype=np.bool_) if chosen is None else chosen
-        collective = np.array([bool(_COLLECTIVE.search(name)) for name in trace.names], dtype=np.bool_)[work.name]
+        collective = np.array([bool(RUNS_COLLECTIVE.search(name)) for name in trace.names], dtype=np.bool_)[work.name]
         moved = work.kind == WorkKind.COPY
         communication = (work.kind == WorkKind.KERNEL) & collective
         self.collective, self.moved = communication, moved

@@ -232,7 +232,13 @@ def flash_hidden(op: OpSignature, num_queries: int, num_keys: int) -> int:
     )
 
 
-@formula("flash_attn::_flash_attn_forward")
+@formula(
+    "flash_attn::_flash_attn_forward",
+    "aiter::_flash_attn_forward",
+    "aiter::mha_fwd",
+    "aiter::fmha_v3_fwd",
+    "trace::FlashAttnFunc",
+)
 def flash_attn(op: OpSignature) -> OpCost:
     """q [B, Nq, Hq, D], k and v [B, Nk, Hkv, D], causal from the bottom right."""
     query, key, value = op.inputs[:3]
@@ -241,7 +247,7 @@ def flash_attn(op: OpSignature) -> OpCost:
     return attention_forward(op, heads, flash_pairs(op, heads.num_queries, heads.num_keys), query, unread=unread)
 
 
-@formula("flash_attn::_flash_attn_backward")
+@formula("flash_attn::_flash_attn_backward", "aiter::_flash_attn_backward", "aiter::mha_bwd", "aiter::fmha_v3_bwd")
 def flash_attn_backward(op: OpSignature) -> OpCost:
     """dout, q, k, v, out, log-sum-exp to dq, dk, dv, which the caller allocated."""
     query, key, value = op.inputs[1:4]

@@ -18,7 +18,7 @@ from functools import partial
 from math import prod
 
 from rooflight.costs import registry
-from rooflight.costs.cost import OpCost, Uncosted
+from rooflight.costs.cost import OpCost
 from rooflight.costs.families.attention import FORWARD_VECTOR_FLOPS
 from rooflight.costs.families.matmul import multiply_adds
 from rooflight.costs.families.rules import integer, names
@@ -33,7 +33,6 @@ formula = partial(registry.formula, error_group="serving")
 LEAST_NOTE = "lengths of sequences unknown: keys before those of the call's own tokens are not counted"
 CAUSAL_NOTE = "attention taken as causal"
 LENGTHS_NOTE = "sequences taken to share no keys"
-INSIDE = Uncosted("ops inside it did its work, and have their own rows: this is what else it launched")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +67,8 @@ class Call:
             note=note,
         )
 
-    def attended(self, op: OpSignature, *, hides: bool = False) -> OpCost | Uncosted:
+    def attended(self, op: OpSignature, *, hides: bool = False) -> OpCost:
         """The cost with the lengths that are known of the call, the least without; ``hides``: a window hides keys."""
-        if op.attribute(engine_facts.RUNS_INSIDE):
-            return INSIDE
         told = op.attribute(engine_facts.CACHE_DTYPE)
         call = replace(self, cache_dtype=told) if isinstance(told, str) else self
         pairs, keys = integer(op, engine_facts.VISIBLE_PAIRS, 0), integer(op, engine_facts.KV_TOKENS, 0)
@@ -86,7 +83,7 @@ def _width(tensor: TensorSpec | None) -> int:
 
 
 @formula(*names("unified_attention unified_attention_with_output", "vllm"), "sglang::unified_attention_with_output")
-def unified_attention(op: OpSignature) -> OpCost | Uncosted:
+def unified_attention(op: OpSignature) -> OpCost:
     """q [T, Hq, D], the call's own k and v [T, Hkv, D], perhaps the result."""
     query, key, value = op.inputs[0], op.input("arg1"), op.input("arg2")
     result = op.input("arg3") or query
@@ -100,7 +97,7 @@ def unified_attention(op: OpSignature) -> OpCost | Uncosted:
 
 
 @formula(*names("unified_mla_attention unified_mla_attention_with_output", "vllm"))
-def unified_mla(op: OpSignature) -> OpCost | Uncosted:
+def unified_mla(op: OpSignature) -> OpCost:
     """q [T, Hq, D], compressed keys and values [T, R], the keys' rotary part [T, 1, Dr], the result [T, Hq Dv].
 
     A cached token has R + Dr numbers, keys and values together. FLOPs are those with keys that were expanded.
@@ -120,7 +117,7 @@ def _paged(place: int, heads: int | None = None) -> Formula:
     many heads the keys have is the argument at ``heads``, or known of the cache, or in its shape.
     """
 
-    def cost(op: OpSignature) -> OpCost | Uncosted:
+    def cost(op: OpSignature) -> OpCost:
         result, query, cache = op.inputs[0], op.inputs[place], op.inputs[place + 1]
         width = integer(op, engine_facts.KV_WIDTH, 0)
         if heads is not None:
@@ -145,14 +142,14 @@ formula(
 
 
 @formula(*names("pa_fwd pa_fwd_asm _pa_fwd_asm pa_fwd_naive pa_ps_fwd_asm _pa_ps_fwd_asm", "aiter"))
-def pa_fwd(op: OpSignature) -> OpCost | Uncosted:
+def pa_fwd(op: OpSignature) -> OpCost:
     """q [T, Hq, D], K [pages, Hkv, D / x, page size, x], V."""
     query, cache = op.inputs[:2]
     width = cache.shape[1] * query.shape[-1]
     return Call(query=query, result=query, key_width=width, value_width=width, cache_dtype=cache.dtype).attended(op)
 
 
-def _flash(op: OpSignature, *, pages: int, starts: int, window: int) -> OpCost | Uncosted:
+def _flash(op: OpSignature, *, pages: int, starts: int, window: int) -> OpCost:
     """q [T, Hq, D] or [B, N, Hq, D]; k and v [..., Hkv, D] of all keys, or pages of them where the argument ``pages``
     is given. ``starts``: where packed sequences begin; ``window``: the keys before its own that a query sees, -1: all.
     """
@@ -165,7 +162,7 @@ def _flash(op: OpSignature, *, pages: int, starts: int, window: int) -> OpCost |
         cache_dtype=key.dtype,
     )
     hides = integer(op, f"arg{window}", -1) >= 0
-    if hides or op.input(f"arg{pages}") is not None or op.attribute(engine_facts.RUNS_INSIDE):
+    if hides or op.input(f"arg{pages}") is not None:
         return call.attended(op, hides=hides)
     begins = op.input(f"arg{starts}")
     sequences = max(begins.numel - 1, 1) if begins is not None else prod(query.shape[:-3])
@@ -176,19 +173,19 @@ def _flash(op: OpSignature, *, pages: int, starts: int, window: int) -> OpCost |
 
 
 @formula("sgl_kernel::fwd", "_vllm_fa3_C::fwd", "flash_attn_3::fwd")
-def flash_3(op: OpSignature) -> OpCost | Uncosted:
+def flash_3(op: OpSignature) -> OpCost:
     """FlashAttention-3: q, k, v, new k, new v, q's part for v, the result, where sequences begin, ...."""
     return _flash(op, pages=14, starts=7, window=25)
 
 
 @formula("_vllm_fa2_C::varlen_fwd")
-def flash_2(op: OpSignature) -> OpCost | Uncosted:
+def flash_2(op: OpSignature) -> OpCost:
     """FlashAttention-2 as vLLM builds it: q, k, v, the result, where sequences begin, the table of pages, ...."""
     return _flash(op, pages=8, starts=4, window=16)
 
 
 @formula("_vllm_fa2_C::fwd_kvcache")
-def flash_2_cache(op: OpSignature) -> OpCost | Uncosted:
+def flash_2_cache(op: OpSignature) -> OpCost:
     """q [B, N, Hq, D] and caches [pages, page size, Hkv, D], or [B, longest, Hkv, D], of which a part is in use."""
     query, key, value = op.inputs[:3]
     return Call(
@@ -198,3 +195,32 @@ def flash_2_cache(op: OpSignature) -> OpCost | Uncosted:
         value_width=prod(value.shape[-2:]),
         cache_dtype=key.dtype,
     ).attended(op, hides=integer(op, "arg15", -1) >= 0)
+
+
+@formula("_C::sm100_cutlass_mla_decode", "sgl_kernel::cutlass_mla_decode")
+def latent_decode(op: OpSignature) -> OpCost:
+    """The result [T, Hq, R], perhaps its log-sum-exp, q [T, Hq, R] and its rotary part [T, Hq, Dr], a cache of latents
+    [pages, page size, R + Dr], lengths, ....
+    """
+    result, query, rotary, cache = [tensor for tensor in op.inputs if len(tensor.shape) > 2][:4]
+    both = TensorSpec((*query.shape[:-1], query.shape[-1] + rotary.shape[-1]), query.dtype)
+    return Call(query=both, result=result, key_width=cache.shape[-1], value_width=0, cache_dtype=cache.dtype).attended(
+        op
+    )
+
+
+@formula("aiter::mla_decode_stage1_asm_fwd")
+def latent_decode_parts(op: OpSignature) -> OpCost:
+    """q [T, Hq, R + Dr], a cache of latents [pages, page size, heads, R + Dr], ..., results of parts of the keys
+    [..., Hq, R] in float32.
+    """
+    query, cache = op.inputs[:2]
+    parts = [tensor for tensor in op.inputs[2:] if tensor.dtype == "float32" and len(tensor.shape) > 2]
+    width = max((tensor.shape[-1] for tensor in parts), default=0)
+    return Call(
+        query=query,
+        result=TensorSpec((*query.shape[:-1], width), query.dtype),
+        key_width=prod(cache.shape[-2:]),
+        value_width=0,
+        cache_dtype=cache.dtype,
+    ).attended(op)

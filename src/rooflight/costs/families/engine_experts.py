@@ -16,7 +16,6 @@ from math import prod
 
 from rooflight.costs import registry
 from rooflight.costs.cost import OpCost, Uncosted
-from rooflight.costs.families.engine_attention import INSIDE
 from rooflight.costs.families.rules import integer, names, tensor_bytes
 from rooflight.costs.families.softmax import FORWARD_FLOPS
 from rooflight.records import engine_facts
@@ -33,8 +32,6 @@ ELSEWHERE_NOTE = "some experts are on other ranks: their work is not counted, no
 @formula(*names("moe_forward moe_forward_shared", "vllm"))
 def moe_forward(op: OpSignature) -> OpCost | Uncosted:
     """x [T, H or padded], router's logits [T, E], to [T, H]; experts of a known size."""
-    if op.attribute(engine_facts.RUNS_INSIDE):
-        return INSIDE
     x, logits = op.inputs[:2]
     keys = (
         engine_facts.HIDDEN_SIZE,
@@ -58,13 +55,11 @@ def moe_forward(op: OpSignature) -> OpCost | Uncosted:
 
 
 def _experts(
-    op: OpSignature, x: TensorSpec, weights: tuple[TensorSpec, TensorSpec], per_token: int, result: int, *, here: bool
-) -> OpCost | Uncosted:
+    x: TensorSpec, weights: tuple[TensorSpec, TensorSpec], per_token: int, result: int, *, here: bool
+) -> OpCost:
     """x [T, H], weights [E, I or 2 I, H] and [E, H, I], of which a number may hold several along the last dimension.
     ``here``: all experts are on this rank.
     """
-    if op.attribute(engine_facts.RUNS_INSIDE):
-        return INSIDE
     first, second = weights
     tokens, hidden = prod(x.shape[:-1]), x.shape[-1]
     packed = max(hidden // max(first.shape[-1], 1), 1)
@@ -97,11 +92,11 @@ def _has_map(op: OpSignature, experts: int) -> bool:
     *names("inplace_fused_experts outplace_fused_experts", "sglang"),
     *names("fused_moe_ fused_moe", "aiter"),
 )
-def fused_experts(op: OpSignature) -> OpCost | Uncosted:
+def fused_experts(op: OpSignature) -> OpCost:
     """x [T, H], weights [E, 2 I, H] and [E, H, I], shares and numbers of the experts of each token [T, k]."""
     x, first, second, shares = op.inputs[:4]
     here = not _has_map(op, first.shape[0])
-    return _experts(op, x, (first, second), shares.shape[-1], x.nbytes, here=here)
+    return _experts(x, (first, second), shares.shape[-1], x.nbytes, here=here)
 
 
 @formula(
@@ -110,10 +105,10 @@ def fused_experts(op: OpSignature) -> OpCost | Uncosted:
         "aiter",
     )
 )
-def fmoe(op: OpSignature) -> OpCost | Uncosted:
+def fmoe(op: OpSignature) -> OpCost:
     """The result [T, H], x, weights [E, I or 2 I, H] and [E, H, I], tokens sorted by experts, ..., k at place 8."""
     result, x, first, second = op.inputs[:4]
-    return _experts(op, x, (first, second), max(integer(op, "arg8", 1), 1), result.nbytes, here=True)
+    return _experts(x, (first, second), max(integer(op, "arg8", 1), 1), result.nbytes, here=True)
 
 
 def _one(rows: int, x: TensorSpec, weight: TensorSpec, contracted: int, experts: int, result: int) -> OpCost:

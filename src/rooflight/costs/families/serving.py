@@ -12,19 +12,16 @@ rotary embedding 3 per element turned; quantizing 2. Attention is in ``engine_at
 from __future__ import annotations
 
 from functools import partial
-from math import prod
 
 from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.normalization import RMS_NORM_FLOPS
-from rooflight.costs.families.rules import names, picked_bytes, register, tensor_bytes
+from rooflight.costs.families.rules import integer, names, picked_bytes, register, tensor_bytes
 from rooflight.costs.registry import Formula
 from rooflight.records.signature import OpSignature
-from rooflight.records.tensor import TensorSpec
 
 formula = partial(registry.formula, error_group="serving", fusable=True)
 alone = partial(registry.formula, error_group="serving")
-product = partial(registry.formula, error_group="matmul", epilogue=True, product=True)
 
 ACTIVATION_FLOPS = 5
 ROTARY_FLOPS = 3
@@ -46,27 +43,43 @@ def _moving(reads: str, writes: str, flops: int, counted: int = 0) -> Formula:
     return cost
 
 
+def _returning(reads: str, like: str, flops: int) -> Formula:
+    """A formula: it reads the tensors at these places, and returns others like those at the places ``like``."""
+    return _moving(reads, like, flops)
+
+
 _NORM = _moving("1 2", "0", RMS_NORM_FLOPS)  # out, x [..., n], weight [n]
 _ADD_NORM = _moving("0 1 2", "0 1", RMS_NORM_FLOPS + 1)  # x and residual in place, weight
 _NORM_QUANTIZE = _moving("1 2 3", "0", RMS_NORM_FLOPS + QUANTIZE_FLOPS)  # out, x, weight, scale
 _ADD_NORM_QUANTIZE = _moving("1 2 3 4", "0 2", RMS_NORM_FLOPS + 1 + QUANTIZE_FLOPS)  # out, x, residual, weight, scale
 _ADD_NORM_APART = _moving("1 2 4", "0 3", RMS_NORM_FLOPS + 1)  # out, x, residual, new residual, weight
 _GATED = _moving("1", "0", ACTIVATION_FLOPS)  # out [..., d], x [..., 2 d]
+_GATED_QUANTIZE = _moving("1 2", "0", ACTIVATION_FLOPS + QUANTIZE_FLOPS)  # out, x, scale
+_GATED_QUANTIZE_FINDING = _moving("1", "0 2", ACTIVATION_FLOPS + QUANTIZE_FLOPS + 1)  # out, x, the scales found
 _QUANTIZE = _moving("1 2", "0", QUANTIZE_FLOPS)  # out, x, scale
 _QUANTIZE_FINDING = _moving("1", "0 2", QUANTIZE_FLOPS + 1)  # out, x, the scale found
+_QUANTIZE_AFTER = _moving("0", "1 2", QUANTIZE_FLOPS + 1)  # x, out, the scales found
+_RETURNING_NORM = _returning("0 1", "0", RMS_NORM_FLOPS)  # x, weight, to another x
+_RETURNING_ADD_NORM = _returning("0 1 2", "0 1", RMS_NORM_FLOPS + 1)  # x, residual, weight, to others of both
 
-_GATED_NAMES = (
-    "silu_and_mul mul_and_silu gelu_and_mul gelu_tanh_and_mul fatrelu_and_mul swigluoai_and_mul gelu_new gelu_fast "
-    "gelu_quick"
-)
-register(formula, {_NORM: "rms_norm", _ADD_NORM: "fused_add_rms_norm", _GATED: _GATED_NAMES}, "_C")
+_GATED_NAMES = "silu_and_mul gelu_and_mul gelu_tanh_and_mul"
 register(
     formula,
     {
+        _NORM: "rms_norm",
+        _ADD_NORM: "fused_add_rms_norm",
+        _GATED: f"{_GATED_NAMES} mul_and_silu fatrelu_and_mul swigluoai_and_mul gelu_new gelu_fast gelu_quick",
         _NORM_QUANTIZE: "rms_norm_static_fp8_quant",
         _ADD_NORM_QUANTIZE: "fused_add_rms_norm_static_fp8_quant",
-        _QUANTIZE: "static_scaled_fp8_quant",
-        _QUANTIZE_FINDING: "dynamic_scaled_fp8_quant dynamic_per_token_scaled_fp8_quant",
+        _QUANTIZE: "static_scaled_fp8_quant static_scaled_int8_quant",
+        _QUANTIZE_FINDING: "dynamic_scaled_fp8_quant dynamic_per_token_scaled_fp8_quant dynamic_scaled_int8_quant",
+        _QUANTIZE_AFTER: "per_token_group_fp8_quant per_token_group_fp8_quant_packed per_token_group_quant_int8",
+        _GATED_QUANTIZE: "silu_and_mul_quant",
+        _GATED_QUANTIZE_FINDING: "silu_and_mul_per_block_quant",
+        _moving("2 3", "0 1", ACTIVATION_FLOPS + QUANTIZE_FLOPS): "silu_and_mul_nvfp4_quant",  # out, scales, x, scale
+        _moving("1", "0", RMS_NORM_FLOPS): "rms_norm_weightless",
+        _moving("0 1", "0 1", RMS_NORM_FLOPS + 1): "fused_add_rms_norm_weightless",
+        _moving("1 2", "", 0): "apply_repetition_penalties_",  # masks; which logits are penalized is data
     },
     "_C",
 )
@@ -75,11 +88,158 @@ register(
     {
         _NORM: "rmsnorm gemma_rmsnorm",
         _ADD_NORM: "fused_add_rmsnorm gemma_fused_add_rmsnorm",
-        _GATED: "silu_and_mul gelu_and_mul gelu_tanh_and_mul",
+        _GATED: _GATED_NAMES,
+        _QUANTIZE_AFTER: "sgl_per_token_group_quant_fp8 sgl_per_token_group_quant_int8 sgl_per_token_group_quant_8bit "
+        "sgl_per_tensor_quant_fp8 sgl_per_token_quant_fp8",
+        _moving("0 1 2 3", "4 5", 3, counted=4): "merge_state merge_state_v2",  # two results and their sums, to one
+        _moving("1 2", "0", 0): "concat_mla_k",
+        _moving("0", "1", 1): "top_k_renorm_probs top_p_renorm_probs min_p_sampling_from_probs "
+        "top_p_sampling_from_probs top_k_top_p_sampling_from_probs top_k_mask_logits",
+        _moving("0", "1", 0): "copy_to_gpu_no_ce",
     },
     "sgl_kernel",
 )
-register(formula, {_NORM: "rmsnorm", _ADD_NORM_APART: "add_rmsnorm"}, "aiter")
+register(
+    formula,
+    {_NORM: "rmsnorm gemma_rmsnorm", _ADD_NORM: "fused_add_rmsnorm gemma_fused_add_rmsnorm", _GATED: _GATED_NAMES},
+    "flashinfer",
+)
+_ADD_NORM_QUANTIZE_APART = _moving("1 2 5", "0 3 4", RMS_NORM_FLOPS + 1 + QUANTIZE_FLOPS)
+"""out, x, residual, new residual, the scales found, weight"""
+register(
+    formula,
+    {
+        _NORM: "rmsnorm rms_norm_cu",
+        _ADD_NORM: "fused_add_rms_norm_cu",
+        _ADD_NORM_APART: "add_rmsnorm rmsnorm2d_fwd_with_add",
+        _RETURNING_NORM: "rms_norm rmsnorm2d_fwd",
+        _moving("1 3", "0 2", RMS_NORM_FLOPS + QUANTIZE_FLOPS): "rmsnorm_quant rmsnorm2d_fwd_with_dynamicquant",
+        _ADD_NORM_QUANTIZE_APART: "add_rmsnorm_quant rmsnorm2d_fwd_with_add_dynamicquant",
+        _moving("1 2 4", "0 3", RMS_NORM_FLOPS + QUANTIZE_FLOPS): "rmsnorm2d_fwd_with_smoothquant",
+        _GATED: _GATED_NAMES,
+        _GATED_QUANTIZE: "scaled_silu_and_mul",
+        _QUANTIZE: "static_per_tensor_quant",
+        _QUANTIZE_FINDING: "dynamic_per_tensor_quant dynamic_per_token_scaled_quant",
+        _moving("1 2", "0 3", QUANTIZE_FLOPS + 1): "smoothquant_fwd",  # out, x, its scale, the scales found
+    },
+    "aiter",
+)
+register(
+    formula,
+    {
+        _RETURNING_NORM: "rocm_aiter_rms_norm",
+        _RETURNING_ADD_NORM: "rocm_aiter_rmsnorm2d_fwd_with_add",
+    },
+    "vllm",
+)
+
+
+@formula("_C::rms_norm_dynamic_per_token_quant", "_C::rms_norm_per_block_quant")
+def norm_quantize(op: OpSignature) -> OpCost:
+    """out, x [..., n], weight [n], the scales found, perhaps a residual in place."""
+    out, x, weight, scales = op.inputs[:4]
+    residual = op.input("arg6")
+    return OpCost(
+        vector_flops=(RMS_NORM_FLOPS + QUANTIZE_FLOPS + (residual is not None)) * x.numel,
+        bytes_read=tensor_bytes(x, weight, residual),
+        bytes_written=tensor_bytes(out, scales, residual),
+    )
+
+
+@formula("_C::merge_attn_states")
+def merge_states(op: OpSignature) -> OpCost:
+    """The result and perhaps its sum, those of two parts of the keys: 3 FLOPs per element."""
+    given = [op.input(f"arg{place}") for place in range(6)]
+    return OpCost(
+        vector_flops=3 * op.inputs[0].numel,
+        bytes_read=tensor_bytes(*given[2:]),
+        bytes_written=tensor_bytes(*given[:2]),
+    )
+
+
+@formula("_C::fused_qk_norm_rope")
+def qk_norm_rope(op: OpSignature) -> OpCost:
+    """q, k and v [T, (Hq + Hk + Hv) D] in place, the numbers of heads, D, weights [D], cosines and sines, positions."""
+    turned = op.inputs[0]
+    heads = [integer(op, f"arg{place}", 0) for place in (1, 2, 3)]
+    worked = turned.numel * sum(heads[:2]) // max(sum(heads), 1)
+    return OpCost(
+        vector_flops=(RMS_NORM_FLOPS + ROTARY_FLOPS) * worked,
+        bytes_read=worked * turned.item_bytes,
+        bytes_written=worked * turned.item_bytes,
+    )
+
+
+@formula("sgl_kernel::apply_rope_pos_ids_cos_sin_cache", "flashinfer::apply_rope_pos_ids_cos_sin_cache")
+def rope_positions(op: OpSignature) -> OpCost:
+    """q [T, Hq, D] and k, their results (perhaps themselves), cosines and sines [longest, turned], positions."""
+    query, key, _, _, table, positions = op.inputs[:6]
+    head = query.shape[-1]
+    turned = min(table.shape[-1], head) if head else 0
+    elements = (query.numel + key.numel) * turned // max(head, 1)
+    rows = picked_bytes(table, positions.numel * table.shape[-1])
+    return OpCost(
+        vector_flops=ROTARY_FLOPS * elements,
+        vector_dtype=query.dtype,
+        bytes_read=positions.nbytes + elements * query.item_bytes + rows,
+        bytes_written=elements * query.item_bytes,
+        upper=True,
+        note="positions of their own for all tokens",
+    )
+
+
+@formula(*names("rope_fwd_impl rope_bwd_impl rope_cached_fwd_impl rope_cached_bwd_impl", "aiter"))
+def rope(op: OpSignature) -> OpCost:
+    """The result, x, frequencies or their cosines and sines."""
+    result, *read = op.inputs
+    return OpCost(vector_flops=ROTARY_FLOPS * result.numel, bytes_read=tensor_bytes(*read), bytes_written=result.nbytes)
+
+
+@formula(*names("rope_2c_fwd_impl rope_2c_bwd_impl rope_cached_2c_fwd_impl rope_cached_2c_bwd_impl", "aiter"))
+def rope_both(op: OpSignature) -> OpCost:
+    """Two results, of q and of k, q and k, frequencies or their cosines and sines."""
+    first, second, *read = op.inputs
+    return OpCost(
+        vector_flops=ROTARY_FLOPS * (first.numel + second.numel),
+        bytes_read=tensor_bytes(*read),
+        bytes_written=tensor_bytes(first, second),
+    )
+
+
+@alone("_C_cache_ops::concat_and_cache_mla")
+def store_latents(op: OpSignature) -> OpCost:
+    """Latents [T, R], rotary parts [T, Dr], their cache, slots: each token to its slot, in the cache's dtype."""
+    latents, rotary, cache = op.inputs[:3]
+    return OpCost(
+        bytes_read=tensor_bytes(latents, rotary, *op.inputs[3:]),
+        bytes_written=picked_bytes(cache, latents.numel + rotary.numel),
+        upper=True,
+        note="padding, which is not stored, counts as tokens",
+    )
+
+
+@alone("sgl_kernel::store_kv_cache")
+def store_apart(op: OpSignature) -> OpCost:
+    """The caches of k and v, slots [T], k and v [T, ...]."""
+    key_cache, value_cache, slots, key, value = op.inputs[:5]
+    return OpCost(
+        bytes_read=tensor_bytes(slots, key, value),
+        bytes_written=picked_bytes(key_cache, key.numel) + picked_bytes(value_cache, value.numel),
+        upper=True,
+        note="padding, which is not stored, counts as tokens",
+    )
+
+
+@formula("_C::awq_dequantize", "sgl_kernel::awq_dequantize")
+def dequantize(op: OpSignature) -> OpCost:
+    """w [k, n / 8] of eight numbers an int, scales [groups, n], zeros, to [k, n] of the scales' dtype."""
+    packed, scales = op.inputs[:2]
+    elements = packed.shape[0] * scales.shape[-1]
+    return OpCost(
+        vector_flops=QUANTIZE_FLOPS * elements,
+        bytes_read=tensor_bytes(*op.inputs),
+        bytes_written=elements * scales.item_bytes,
+    )
 
 
 @formula("_C::rotary_embedding", "sgl_kernel::rotary_embedding")
@@ -101,7 +261,11 @@ def rotary_embedding(op: OpSignature) -> OpCost:
     )
 
 
-@alone(*names("reshape_and_cache_flash reshape_and_cache", "_C_cache_ops"), "sglang::store_cache")
+@alone(
+    *names("reshape_and_cache_flash reshape_and_cache", "_C_cache_ops"),
+    *names("reshape_and_cache_flash reshape_and_cache", "aiter"),
+    "sglang::store_cache",
+)
 def store_cache(op: OpSignature) -> OpCost:
     """k, v [T, ...], their caches, slots [T], perhaps scales: each token to its slot, in the cache's dtype."""
     key, value, key_cache, value_cache, *others = op.inputs
@@ -111,28 +275,3 @@ def store_cache(op: OpSignature) -> OpCost:
         upper=True,
         note="padding, which is not stored, counts as tokens",
     )
-
-
-def _product(a: TensorSpec, columns: int, out_bytes: int, read: int) -> OpCost:
-    rows, contracted = prod(a.shape[:-1]), a.shape[-1]
-    return OpCost(
-        matrix_flops=2 * rows * contracted * columns,
-        matrix_dtype=a.dtype,
-        bytes_read=read,
-        bytes_written=out_bytes,
-    )
-
-
-@product("aiter::gemm_a16w16")
-def gemm_a16w16(op: OpSignature) -> OpCost:
-    """a [m, k] times w [n, k], perhaps a bias, to [m, n] of a's dtype."""
-    a, weight = op.inputs[:2]
-    columns = weight.shape[0]
-    return _product(a, columns, prod(a.shape[:-1]) * columns * a.item_bytes, tensor_bytes(*op.inputs))
-
-
-@product("_C::cutlass_scaled_mm")
-def cutlass_scaled_mm(op: OpSignature) -> OpCost:
-    """out [m, n], a [m, k], b [k, n], their scales, perhaps a bias."""
-    out, a, *others = op.inputs
-    return _product(a, out.shape[-1], out.nbytes, tensor_bytes(a, *others))

@@ -1,0 +1,219 @@
+"""Products of matrices in serving engines and training libraries, most of them with weights in few bits.
+
+Convention: x [..., k] times a weight of k n numbers takes 2 k n FLOPs for each row of x; the weight, packed as it is,
+and its scales are read once. Weights of fewer bits than x are widened first, so that the product runs in x's dtype.
+Results that the op returns, and that a trace does not show, have n columns of 2 bytes, or of x's size if x is wider.
+
+Schemas: vLLM's ``csrc/torch_bindings.cpp``, ``csrc/libtorch_stable/torch_bindings.cpp``,
+``csrc/rocm/torch_bindings.cpp`` and ``vllm/model_executor/layers/utils.py``, SGLang's
+``sgl-kernel/csrc/common_extension.cc``, AITER's ``aiter/ops/gemm_op_a8w8.py`` and its neighbours, TransformerEngine's
+``pytorch/csrc/ts_fp8_op.cpp``, Primus-Turbo's ``pytorch/kernels/grouped_gemm``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from math import isqrt, prod
+
+from rooflight.costs import registry
+from rooflight.costs.cost import OpCost, Uncosted
+from rooflight.costs.families.rules import integer, names, tensor_bytes
+from rooflight.records.signature import OpSignature
+from rooflight.records.tensor import TensorSpec
+
+product = partial(registry.formula, error_group="matmul", epilogue=True, product=True)
+
+FLOAT4 = "float4_e2m1fn_x2"
+_FLOAT32 = 6  # of c10::ScalarType
+
+
+def _times(
+    x: TensorSpec, columns: int, read: int, *, contracted: int = 0, dtype: str = "", wide: bool = False
+) -> OpCost:
+    """x [..., k] times [k, columns], with so many bytes read; ``wide``: the result is of float32."""
+    rows = prod(x.shape[:-1])
+    return OpCost(
+        matrix_flops=2 * rows * (contracted or x.shape[-1]) * columns,
+        matrix_dtype=dtype or x.dtype,
+        bytes_read=read,
+        bytes_written=rows * columns * (4 if wide else max(2, x.item_bytes)),
+    )
+
+
+def _into(result: TensorSpec, x: TensorSpec, read: int, *, contracted: int = 0, dtype: str = "") -> OpCost:
+    """x [..., k] times a weight, into a result [..., n] that the op is given."""
+    return OpCost(
+        matrix_flops=2 * result.numel * (contracted or x.shape[-1]),
+        matrix_dtype=dtype or x.dtype,
+        bytes_read=read,
+        bytes_written=result.nbytes,
+    )
+
+
+@product("_C::cutlass_scaled_mm", "_C::cutlass_scaled_mm_azp")
+def cutlass_scaled_mm(op: OpSignature) -> OpCost:
+    """The result [m, n], a [m, k], b [k, n], their scales, perhaps more to add."""
+    result, a = op.inputs[:2]
+    return _into(result, a, tensor_bytes(*op.inputs[1:]))
+
+
+@product("_C::cutlass_scaled_fp4_mm", "sgl_kernel::cutlass_scaled_fp4_mm")
+def cutlass_scaled_fp4_mm(op: OpSignature) -> OpCost:
+    """The result [m, n], a [m, k / 2] and b [n, k / 2] of two numbers a byte, their scales."""
+    result, a = op.inputs[:2]
+    return _into(result, a, tensor_bytes(*op.inputs[1:]), contracted=2 * a.shape[-1], dtype=FLOAT4)
+
+
+@product(
+    "_C::dsv3_fused_a_gemm",
+    "_C::fp32_router_gemm",
+    "sgl_kernel::dsv3_fused_a_gemm",
+    "sgl_kernel::dsv3_router_gemm",
+)
+def small_batch(op: OpSignature) -> OpCost:
+    """The result [m, n], a [m, k], b of k n numbers."""
+    result, a, b = op.inputs[:3]
+    return _into(result, a, tensor_bytes(a, b))
+
+
+@product("sgl_kernel::bmm_fp8")
+def bmm_fp8(op: OpSignature) -> OpCost:
+    """a [b, m, k], b [b, k, n], the result [b, m, n], scales."""
+    a, b, result = op.inputs[:3]
+    return _into(result, a, tensor_bytes(a, b))
+
+
+@product(*names("fp8_scaled_mm int8_scaled_mm fp8_blockwise_scaled_mm", "sgl_kernel"))
+def scaled_mm(op: OpSignature) -> OpCost:
+    """a [m, k], b [k, n], their scales, the dtype of the result, perhaps a bias."""
+    a, b = op.inputs[:2]
+    return _times(a, b.shape[-1], tensor_bytes(*op.inputs), wide=integer(op, "arg4", 0) == _FLOAT32)
+
+
+@product("aiter::gemm_a16w16", "vllm::rocm_unquantized_gemm", "vllm::rocm_aiter_tuned_gemm")
+def linear(op: OpSignature) -> OpCost:
+    """x [..., k], w [n, k], perhaps a bias, to [..., n]."""
+    x, weight = op.inputs[:2]
+    return _times(x, weight.shape[0], tensor_bytes(*op.inputs))
+
+
+@product(*names("wvSplitK wv_splitk_small_fp16_bf16 LLMM1", "_rocm_C"))
+def skinny(op: OpSignature) -> OpCost:
+    """w [n, k], x [m, k] of few rows, to [m, n]."""
+    weight, x = op.inputs[:2]
+    return _times(x, weight.shape[0], tensor_bytes(weight, x))
+
+
+@product(
+    *names(
+        "gemm_a8w8 gemm_a8w8_ck gemm_a8w8_asm gemm_a8w8_cktile gemm_a8w8_bpreshuffle gemm_a8w8_bpreshuffle_ck "
+        "gemm_a8w8_bpreshuffle_cktile gemm_a8w8_blockscale gemm_a8w8_blockscale_ck gemm_a8w8_blockscale_cktile "
+        "gemm_a8w8_blockscale_bpreshuffle gemm_a8w8_blockscale_bpreshuffle_ck flatmm_a8w8_blockscale_asm",
+        "aiter",
+    ),
+    *names("rocm_aiter_gemm_w8a8 rocm_aiter_gemm_w8a8_blockscale", "vllm"),
+)
+def eight_bits(op: OpSignature) -> OpCost:
+    """x [m, k], w [n, k], their scales, perhaps the result [m, n] or a bias."""
+    x, weight = op.inputs[:2]
+    return _times(x, weight.shape[0], tensor_bytes(*op.inputs[:4]))
+
+
+@product(*names("gemm_a4w4 _gemm_a4w4_asm gemm_a4w4_asm gemm_a4w4_blockscale", "aiter"))
+def four_bits(op: OpSignature) -> OpCost:
+    """x [m, k / 2], w [n, k / 2] of two numbers a byte, their scales, perhaps the result [m, n]."""
+    x, weight = op.inputs[:2]
+    return _times(x, weight.shape[0], tensor_bytes(*op.inputs[:4]), contracted=2 * x.shape[-1], dtype=FLOAT4)
+
+
+@product("_C::awq_gemm")
+def awq_gemm(op: OpSignature) -> OpCost:
+    """x [m, k], w [k, n / 8] of eight numbers an int, scales [groups, n], zeros."""
+    x, _, scales = op.inputs[:3]
+    return _times(x, scales.shape[-1], tensor_bytes(*op.inputs))
+
+
+@product("_C::gptq_gemm", "sgl_kernel::gptq_gemm")
+def gptq_gemm(op: OpSignature) -> OpCost:
+    """x [m, k], w [k bits / 32, n], zeros, scales [groups, n], the order of groups."""
+    x, weight = op.inputs[:2]
+    return _times(x, weight.shape[-1], tensor_bytes(*op.inputs))
+
+
+@product(*names("marlin_gemm gptq_marlin_gemm", "_C"), "sgl_kernel::gptq_marlin_gemm")
+def marlin(op: OpSignature) -> OpCost | Uncosted:
+    """x [m, k], perhaps the result, w in Marlin's order, scales, ...; m, n and k stand somewhere, in order."""
+    x, weight = op.input("arg0"), op.input("arg2")
+    if x is None or weight is None:
+        return Uncosted("its arguments are none of marlin_gemm's")
+    sizes = [value for _, value in op.attributes if type(value) is int]
+    rows, contracted = prod(x.shape[:-1]), x.shape[-1]
+    for first, columns, last in zip(sizes, sizes[1:], sizes[2:], strict=False):
+        if (first, last) == (rows, contracted):
+            return _times(x, columns, tensor_bytes(x, weight))
+    return Uncosted("the trace does not tell how many columns its result has")
+
+
+@product("_C::allspark_w8a16_gemm")
+def allspark(op: OpSignature) -> OpCost | Uncosted:
+    """x [m, k], w of 8 bits, scales, perhaps zeros, then n."""
+    columns = integer(op, "arg4", 0)
+    if not columns:
+        return Uncosted("the trace does not tell how many columns its result has")
+    return _times(op.inputs[0], columns, tensor_bytes(*op.inputs))
+
+
+@product(*names("ggml_mul_mat_vec_a8 ggml_mul_mat_a8", "_C"))
+def ggml(op: OpSignature) -> OpCost | Uncosted:
+    """w in one of ggml's formats, x [m, k], the format, n."""
+    weight, x = op.inputs[:2]
+    columns = integer(op, "arg3", 0)
+    if not columns:
+        return Uncosted("the trace does not tell how many columns its result has")
+    return _times(x, columns, tensor_bytes(weight, x))
+
+
+@product("_C::machete_mm")
+def machete(op: OpSignature) -> OpCost:
+    """x [m, k], w [k / numbers an int, n] in Machete's order, ...."""
+    x, weight = op.inputs[:2]
+    return _times(x, weight.shape[-1], tensor_bytes(*op.inputs))
+
+
+@product("tex_ts::te_gemm_ts")
+def te_gemm(op: OpSignature) -> OpCost | Uncosted:
+    """A [k, m] or [m, k], its scale, ..., B at place 5, [k, n] or [n, k], ..., the result at place 10, ...."""
+    a, b, result = (op.input(f"arg{place}") for place in (0, 5, 10))
+    if a is None or b is None or result is None or len(result.shape) != 2 or not result.numel:
+        return Uncosted("its arguments are none of te_gemm_ts'")
+    # a has k m, b k n and the result m n numbers
+    contracted = isqrt(a.numel * b.numel // result.numel)
+    return _into(result, a, tensor_bytes(a, b), contracted=contracted)
+
+
+@product(
+    *names("grouped_gemm grouped_gemm_impl", "primus_turbo"),
+    *names("grouped_gemm ck_grouped_gemm hipblaslt_grouped_gemm", "primus_turbo_cpp_extension"),
+)
+def grouped(op: OpSignature) -> OpCost:
+    """a [rows, k], b [groups, k, n] or [groups, n, k], rows of each group, ...; weights of one group are counted."""
+    a, b = op.inputs[:2]
+    groups = max(b.shape[0], 1)
+    columns = b.numel // groups // max(a.shape[-1], 1)
+    return _times(a, columns, a.nbytes + (b.nbytes // groups if a.numel else 0))
+
+
+@product(
+    *names("grouped_gemm_variable_k grouped_gemm_variable_k_impl", "primus_turbo"),
+    *names("grouped_gemm_variable_k ck_grouped_gemm_variable_k", "primus_turbo_cpp_extension"),
+)
+def grouped_weights(op: OpSignature) -> OpCost:
+    """a [rows, m], b [rows, n], rows of each group: [groups, m, n], the gradients of the groups' weights."""
+    a, b, groups = op.inputs[:3]
+    written = groups.numel * a.shape[-1] * b.shape[-1] * a.item_bytes
+    return OpCost(
+        matrix_flops=2 * a.shape[0] * a.shape[-1] * b.shape[-1],
+        matrix_dtype=a.dtype,
+        bytes_read=tensor_bytes(a, b),
+        bytes_written=written,
+    )
