@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from rooflight.devices import get
 from rooflight.prediction.fitting import unflagged
-from rooflight.prediction.lint import lint_table
+from rooflight.prediction.lint import left_out, lint_table
 from rooflight.prediction.reading import find, read_file
 from rooflight.prediction.row_bounds import row_bounds
 from rooflight.prediction.teaching import Shown
@@ -97,7 +97,7 @@ def _rows_in(
     study = next(name for name in (ETT, NEUSIGHT, VIDUR) if name in path.parts)
     for table in read_file(path):
         bounds = row_bounds(table)
-        flagged = {finding.place for finding in lint_table(table, bounds)}
+        flagged = left_out(lint_table(table, bounds))
         for facts, seconds, directions in unflagged(table, flagged, bounds):
             labels = (study, path.parent.name, table.operator)
             found.append((

@@ -13,7 +13,7 @@ from measured_tables import A100_FILE, GRID, H100_FILE, VECTORS, write_table
 from rooflight.prediction import fitting
 from rooflight.prediction.facts import OTHERS_KEY, PRODUCT_KEY
 from rooflight.prediction.fitting import Fit, fit, learn_all, read_for_fit, shown_by
-from rooflight.prediction.lint import lint
+from rooflight.prediction.lint import Rule, lint
 from rooflight.prediction.reading import read
 from rooflight.prediction.teaching import LEAST_ROWS
 
@@ -116,12 +116,24 @@ def test_flagged_times_teach_nothing(tmp_path: Path):
     assert file.findings == findings
 
 
-def test_kept_times_that_beat_light_count_as_at_the_bound(tmp_path: Path):
+def test_kept_times_that_beat_light_count_as_a_little_faster_than_the_bound(tmp_path: Path):
     path = spoiled(tmp_path)
     for found in (fit(read(path)), learned_from(path, keep_flagged=True)):
         assert found.models[0].rows == len(GRID)
     (shown,) = read_for_fit([path], keep_flagged=True)[0].shown
-    assert sorted(shown.slowdown)[:2] == pytest.approx([0, np.log(2)])
+    assert sorted(shown.slowdown)[:2] == pytest.approx([-1, np.log(2)])
+
+
+def test_a_column_that_is_mostly_impossible_teaches_nothing_at_all(tmp_path: Path):
+    """Twelve of its rows could be true, were the others not beside them."""
+    (table,) = read(write_table(tmp_path, "gelu_rows", VECTORS))
+    impossible = table.seconds.copy()
+    impossible[12:, 1] *= 1e-3
+    table = replace(table, seconds=impossible)
+    findings = lint([table])
+    assert [each.direction for each in findings if each.rule is Rule.UNUSABLE_COLUMN] == ["bwd"]
+    (forward,) = fit([table], findings).models[1:]
+    assert (forward.key, forward.rows) == ("aten::gelu", len(VECTORS))
 
 
 def test_times_that_are_missing_in_one_direction_teach_the_other(tmp_path: Path):

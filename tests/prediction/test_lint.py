@@ -173,7 +173,7 @@ def test_a_backward_that_is_much_too_fast():
     slow = table_of("linear1", GRID, efficiency=0.05)
     quick = replace(slow, seconds=slow.seconds * np.array([1, 0.1]))  # twice the work at ten times the efficiency
     findings = lint_table(quick)
-    assert Counter(finding.rule for finding in findings) == {Rule.FAST_BACKWARD: len(GRID)}
+    assert Counter(finding.rule for finding in findings) == {Rule.FAST_BACKWARD: len(GRID), Rule.UNUSABLE_COLUMN: 1}
     assert all(finding.direction == "bwd" for finding in findings)
 
 

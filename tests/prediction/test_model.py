@@ -328,3 +328,19 @@ def test_other_kinds_are_taught_alike():
     answer = found.answer(facts, A100)
     assert answer.slowdown == pytest.approx(0.5, abs=1e-3)
     assert answer.known.all()
+
+
+def test_intervals_are_wide_where_rows_scatter_and_narrow_where_they_do_not():
+    """Raw rows: half of them scatter by 30 %, half by 1 %; each half is covered, not only both together."""
+    rng = np.random.default_rng(0)
+    k = np.exp(rng.uniform(6, 9, 3000)).round()
+    facts = product_facts(4096.0, 4096.0, k, "fp16", A100)
+    noisy = k > np.median(k)
+    slowdown = 0.5 + np.where(noisy, 0.3, 0.01) * rng.normal(size=3000)
+    found = learn([Shown(key=PRODUCT_KEY, device=A100, facts=facts[:2400], slowdown=slowdown[:2400])])
+    answer = found.answer(facts[2400:], A100)
+    held = (answer.low <= slowdown[2400:]) & (slowdown[2400:] <= answer.high)
+    for half in (noisy[2400:], ~noisy[2400:]):
+        assert 0.82 < held[half].mean() < 0.98
+    width = answer.high - answer.low
+    assert np.median(width[noisy[2400:]]) > 10 * np.median(width[~noisy[2400:]])

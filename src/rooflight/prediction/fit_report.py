@@ -81,6 +81,7 @@ def report_of(
         notes=(
             *_too_few(few),
             *_skipped(tables),
+            *_unusable(tables, findings),
             *_of_sessions(taught_by_ops),
             *_beaten_calibrations(tables, findings),
             *_earlier_fits(predictor, folder),
@@ -154,6 +155,16 @@ def _skipped(tables: Sequence[MeasuredTable | MeasuredOps]) -> Iterator[str]:
     unknown = sorted({table.kernel for table in tables if not table.known})
     if unknown:
         yield f"Skipped, because no such operator is registered: {', '.join(unknown)}."
+
+
+def _unusable(tables: Sequence[MeasuredTable | MeasuredOps], findings: Sequence[Finding]) -> Iterator[str]:
+    """Columns that a fit leaves out whole."""
+    measured = [table for table in tables if isinstance(table, MeasuredTable)]
+    labels = {(table.source, table.kernel, table.device.name): table.label for table in measured}
+    for each in findings:
+        if each.rule is Rule.UNUSABLE_COLUMN:
+            label = labels.get((each.source, each.kernel, each.device)) or each.kernel
+            yield f"Left out whole: {label} {each.direction} on {each.device}: {each.evidence}."
 
 
 def _earlier_fits(predictor: Predictor, folder: Path) -> Iterator[str]:

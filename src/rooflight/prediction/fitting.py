@@ -20,12 +20,12 @@ import numpy as np
 
 from rooflight.prediction.facts import OTHERS_KEY, FactRows, is_plain
 from rooflight.prediction.launch_inside import with_launches
-from rooflight.prediction.lint import Finding, Place, lint_table
+from rooflight.prediction.lint import Finding, Place, left_out, lint_table
 from rooflight.prediction.measured_table import Floats, Integers, Mask, MeasuredTable
 from rooflight.prediction.model import Expert, Model
 from rooflight.prediction.reading import read_file
 from rooflight.prediction.row_bounds import RowBounds, row_bounds
-from rooflight.prediction.teaching import LEAST_ROWS, Shown, join, teach, teach_others, with_reached
+from rooflight.prediction.teaching import FASTEST, LEAST_ROWS, Shown, join, teach, teach_others, with_reached
 from rooflight.records.quantity import count_of
 
 Item = TypeVar("Item")
@@ -82,7 +82,7 @@ def fit(
     """Models from measured tables, without the times that ``findings`` flag. Operators that are not registered are
     passed over.
     """
-    flagged = {finding.place for finding in findings}
+    flagged = left_out(findings)
     return learn_all([each for table in tables for each in shown_by(table, flagged)], progress)
 
 
@@ -166,7 +166,7 @@ def shown_by(
     it is known already.
     """
     for each, seconds, _ in unflagged(table, flagged, bounds):
-        slowdown = np.maximum(0.0, np.log(seconds / each.values[:, 0]))
+        slowdown = np.maximum(FASTEST, np.log(seconds / each.values[:, 0]))
         yield Shown(key=each.key, device=table.device, facts=each.values, slowdown=slowdown)
 
 
@@ -195,10 +195,18 @@ def unflagged(
 def _flagged(table: MeasuredTable, flagged: Set[Place]) -> Mask:
     """Which times [rows, directions] of a table are among the flagged ones."""
     lines: dict[str, set[int]] = {direction: set() for direction in table.directions}
+    columns = set()
     for source, kernel, line, direction in flagged:
-        if (source, kernel) == (table.source, table.kernel) and line is not None:
+        if (source, kernel) != (table.source, table.kernel):
+            continue
+        if line is None:
+            columns.add(direction)
+        else:
             lines[direction].add(line)
-    return np.stack([np.isin(table.lines, list(lines[direction])) for direction in table.directions], axis=1)
+    return np.stack(
+        [(direction in columns) | np.isin(table.lines, list(lines[direction])) for direction in table.directions],
+        axis=1,
+    )
 
 
 def _read(job: tuple[Path, bool]) -> Read:
@@ -210,7 +218,7 @@ def _read(job: tuple[Path, bool]) -> Read:
         bounds = row_bounds(table)
         found = () if keep_flagged else lint_table(table, bounds)
         findings += found
-        shown += shown_by(table, {finding.place for finding in found}, bounds)
+        shown += shown_by(table, left_out(found), bounds)
     return Read(tables=tables, findings=tuple(findings), shown=tuple(shown))
 
 

@@ -34,6 +34,7 @@ class Rule(StrEnum):
     NON_MONOTONE = "non-monotone"
     BIMODAL = "bimodal"
     DUPLICATE_COLUMN = "duplicate column"
+    UNUSABLE_COLUMN = "unusable column"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +74,10 @@ _LARGE: Final = (
     "as the operator is described, {count} rows need up to {bytes} at once and the device has {capacity}: "
     "the rows or the description are wrong"
 )
+_UNUSABLE: Final = "{share} of its rows cannot be true: what remains of it is no evidence either"
+_IMPOSSIBLE: Final = frozenset((Rule.FASTER_THAN_LIGHT, Rule.CONSTANT, Rule.FAST_BACKWARD))
+_MOST_IMPOSSIBLE: Final = 1 / 4
+"""The share of a column's rows from which, if they cannot be true, none of them counts as true."""
 _COPY: Final = "F and B agree within 1 % in {share} of the rows: one may be a copy of the other"
 _SAME: Final = "F and B are identical in every row: one is a copy of the other"
 
@@ -97,7 +102,7 @@ def lint_table(table: MeasuredTable, bounds: RowBounds | None = None) -> tuple[F
         for row in map(int, np.flatnonzero(suspect.rows))
     ]
     found.sort(key=lambda finding: (finding.row or 0, finding.direction))
-    return (*found, *_columns(table, bounds))
+    return (*found, *_columns(table, bounds), *_unusable(table, found))
 
 
 def _suspects(
@@ -166,6 +171,20 @@ def _columns(table: MeasuredTable, bounds: RowBounds) -> Iterator[Finding]:
         same = np.array_equal(*table.seconds.T)
         evidence = _SAME if same else _COPY.format(share=percent(share))
         yield _column(table, table.directions[1], Rule.DUPLICATE_COLUMN, evidence, 1.0)
+
+
+def _unusable(table: MeasuredTable, found: Sequence[Finding]) -> Iterator[Finding]:
+    for direction in table.directions:
+        rows = {each.row for each in found if each.direction == direction and each.rule in _IMPOSSIBLE}
+        share = len(rows) / len(table)
+        if share > _MOST_IMPOSSIBLE:
+            evidence = _UNUSABLE.format(share=percent(share))
+            yield _column(table, direction, Rule.UNUSABLE_COLUMN, evidence, share)
+
+
+def left_out(findings: Iterable[Finding]) -> frozenset[Place]:
+    """The times from which a fit does not learn: those of flagged rows, and, without a line, whole columns."""
+    return frozenset(each.place for each in findings if each.line is not None or each.rule is Rule.UNUSABLE_COLUMN)
 
 
 def _column(table: MeasuredTable, direction: str, rule: Rule, evidence: str, factor: float) -> Finding:

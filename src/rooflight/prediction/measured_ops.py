@@ -17,7 +17,7 @@ from rooflight.prediction.lint import Finding, Rule
 from rooflight.prediction.measured_table import Floats
 from rooflight.prediction.row_bounds import summed
 from rooflight.prediction.suspicion import SLACK
-from rooflight.prediction.teaching import Shown
+from rooflight.prediction.teaching import FASTEST, Shown
 from rooflight.records.quantity import Quantity, count_of, three_digits
 from rooflight.records.session import Session
 from rooflight.records.signature import OpSignature
@@ -175,5 +175,5 @@ def _shown(by_key: dict[tuple[str, str], list[tuple[Facts, float]]], devices: di
     for (key, name), rows in by_key.items():
         values = np.array([facts.values for facts, _ in rows], dtype=np.float64)
         seconds = np.array([each for _, each in rows], dtype=np.float64)
-        slowdown = np.maximum(0.0, np.log(seconds / values[:, 0]))
+        slowdown = np.maximum(FASTEST, np.log(seconds / values[:, 0]))
         yield Shown(key=key, device=devices[name], facts=values, slowdown=slowdown)

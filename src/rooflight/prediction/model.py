@@ -43,6 +43,7 @@ _SMOOTH_ARRAYS: Final[Mapping[str, Any]] = {
     "weight": np.float32,
     "limits": np.float64,
 }
+_MOST_SPREAD: Final = 3.0  # as a logarithm, of the size of a spread
 Interval = tuple[float, float]
 Learner = Trees | Smooth
 Mask = NDArray[np.bool_]
@@ -61,6 +62,7 @@ class _About(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     error: float
     steady: bool  # whether there is a learner for larger work
     launch_s: float = 0.0
+    spread: Interval | None = None  # the ends of its spread
 
 
 class _Version(msgspec.Struct):
@@ -76,6 +78,21 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How far off an expert is, by features: ``size`` predicts the logarithm of what is missed, and ``ends`` are the
+    5 % and 95 % quantiles of log(true / predicted) over that.
+    """
+
+    size: Trees
+    ends: Interval
+
+    def around(self, values: Floats) -> tuple[Floats, Floats]:
+        """The ends of the 90 % interval around the prediction of rows of features [rows, features]."""
+        size = np.exp(np.minimum(self.size.predict(values), _MOST_SPREAD))
+        return self.ends[0] * size, self.ends[1] * size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Expert:
     """What the measurements of one device taught.
 
@@ -83,7 +100,8 @@ class Expert:
     5 % and 95 % quantiles of log(true / predicted) of held-out work like those rows, and of larger work. ``error`` is
     the mean absolute percentage error, held out, as a fraction. ``beyond`` is for larger work and sees
     ``steady_features`` only; None where ``main`` does better at that too. ``launch_s`` seconds of every time that it
-    learned from are a launch (``launch_inside``).
+    learned from are a launch (``launch_inside``). ``spread`` narrows and widens ``inside`` by features; None where the
+    rows were too few to see by which.
     """
 
     device: str
@@ -97,6 +115,17 @@ class Expert:
     main: Learner
     beyond: Learner | None
     launch_s: float = 0.0
+    spread: Spread | None = None
+
+    def around(self, known: Mask, values: Floats) -> tuple[Floats, Floats]:
+        """The ends of the 90 % interval around its answers to rows of features [rows, features], of which some are like
+        those that it learned from: by ``spread`` there, otherwise the same for all rows.
+        """
+        low, high = (np.full(len(values), end) for end in self.inside)
+        if self.spread is not None:
+            low, high = self.spread.around(values)
+        further = np.minimum(low, self.outside[0]), np.maximum(high, self.outside[1])
+        return np.where(known, low, further[0]), np.where(known, high, further[1])
 
     def predict(self, key: str, values: Floats) -> Floats:
         """log(time / bound) of rows of features [rows, features], never below 0."""
@@ -177,8 +206,7 @@ class Model:
             low, high = (np.full(len(values), end) for end in self.unseen)
         else:
             slowdown, known = expert.predict(self.key, values), expert.knows(self.key, values)
-            low = np.where(known, expert.inside[0], expert.outside[0])
-            high = np.where(known, expert.inside[1], expert.outside[1])
+            low, high = expert.around(known, values)
             strange = familiarity(self.key, expert, values) < _FAMILIAR
             if strange.any():
                 if len(self.experts) > 1:
@@ -217,9 +245,11 @@ class Model:
                     error=expert.error,
                     steady=expert.beyond is not None,
                     launch_s=expert.launch_s,
+                    spread=expert.spread.ends if expert.spread else None,
                 )
             )
-            for name, learner in (("main", expert.main), ("beyond", expert.beyond)):
+            spread = expert.spread.size if expert.spread else None
+            for name, learner in (("main", expert.main), ("beyond", expert.beyond), ("spread", spread)):
                 fields = _arrays_of(learner) if learner else {}
                 arrays |= {f"{number}.{name}.{field}": array for field, array in fields.items()}
         file = _File(schema=SCHEMA, key=self.key, unseen=self.unseen, power=self.power, experts=abouts)
@@ -280,7 +310,7 @@ def _expert(key: str, number: int, about: _About, arrays: Mapping[str, NDArray[A
         )
     figures = [*about.low, *about.high, about.rows, about.error, about.launch_s, *about.traits.values()]
     backward = any(low > high for low, high in zip(about.low, about.high, strict=True))
-    _refuse_backward(key, about.inside, about.outside)
+    _refuse_backward(key, about.inside, about.outside, *([about.spread] if about.spread else []))
     if (
         backward
         or about.rows < 1
@@ -301,6 +331,7 @@ def _expert(key: str, number: int, about: _About, arrays: Mapping[str, NDArray[A
         main=_learner(f"{number}.main", count, arrays),
         beyond=_learner(f"{number}.beyond", steady, arrays) if about.steady else None,
         launch_s=about.launch_s,
+        spread=Spread(size=_trees(f"{number}.spread", count, arrays), ends=about.spread) if about.spread else None,
     )
 
 

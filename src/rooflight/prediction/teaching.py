@@ -16,9 +16,9 @@ from rooflight.prediction.facts import (
     is_plain,
 )
 from rooflight.prediction.features import features_of, steady_features
-from rooflight.prediction.model import Expert, Interval, Learner, Model
+from rooflight.prediction.model import Expert, Interval, Learner, Model, Spread
 from rooflight.prediction.smooth import MOST_ROWS, smooth
-from rooflight.prediction.trees import WAYS, Way, answers_of_grown, grow, lone
+from rooflight.prediction.trees import WAYS, Way, answers_of_grown, grow, grow_small, lone
 from rooflight.prediction.unseen_device import (
     REACHED,
     blended,
@@ -32,6 +32,8 @@ from rooflight.records.quantity import count_of
 
 LEAST_ROWS: Final = 12
 """Least number of measurements for an expert: fewer give no estimate of its error."""
+FASTEST: Final = -1.0
+"""The least log(time / bound) that a row teaches: a cache makes work faster than its bound, but not e times."""
 FOLDS: Final = 3
 UNSEEN: Final = (-0.7, 0.7)
 """A factor of two: what to expect of a new device when only one was ever seen."""
@@ -44,6 +46,8 @@ _MOST_OTHERS: Final = 4000  # rows of all kinds together
 _COMPUTES: Final = 0.6  # compute time over that and memory time, from which work counts as arithmetic
 _SAME_WATTS: Final = 0.05  # as a logarithm
 _DOUBT: Final = 4  # pairs of devices without any effect that what was seen has to outweigh
+_ENOUGH_FOR_SPREAD: Final = 200
+_LEAST_MISSED: Final = 0.002  # what is missed by less is missed by nothing
 _KIND_GROUPS: Final = 5  # of kinds of work, held out in turn
 
 
@@ -52,7 +56,9 @@ Rows = NDArray[np.bool_] | NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """Measured work of one kind on one device: facts [rows, facts] and log(time / bound) [rows]."""
+    """Measured work of one kind on one device: facts [rows, facts] and log(time / bound) [rows], as measured: negative
+    where a cache held the data.
+    """
 
     key: str
     device: DeviceSpec
@@ -77,11 +83,13 @@ def teach(shown: Shown, *, trees_only: bool = False) -> Expert:
             f"{LEAST_ROWS}"
         )
     values = features_of(key, shown.facts, shown.device)
-    way, held_out = _best_way(values, slowdown, _parts(len(values)), trees_only=trees_only)
+    parts = _parts(len(values))
+    way, held_out = _best_way(values, slowdown, parts, trees_only=trees_only)
     inside = _quantiles(held_out)
     beyond, further = _for_larger(key, values, slowdown, way)
     outside = min(inside[0], further[0]), max(inside[1], further[1])
-    return _expert(shown, values, way, held_out, outside, beyond)
+    asked = np.concatenate([values[test] for test in parts])
+    return replace(_expert(shown, values, way, held_out, outside, beyond), spread=spread_of(asked, held_out))
 
 
 def _expert(
@@ -100,6 +108,24 @@ def _expert(
         main=_learned(values, shown.slowdown, way),
         beyond=beyond,
     )
+
+
+def spread_of(values: Floats, missed: Floats) -> Spread | None:
+    """How far off predictions are, by features: from held-out rows of features [rows, features] and what was missed of
+    each [rows]. None of too few rows to see any difference.
+
+    Split conformal prediction with a scale (Lei et al., Distribution-Free Predictive Inference for Regression, 5.2):
+    the scale is learned from one half of the rows, what 90 % of the others missed in units of it is counted, and the
+    same with the halves exchanged.
+    """
+    if len(missed) < _ENOUGH_FOR_SPREAD:
+        return None
+    size = np.log(np.abs(missed) + _LEAST_MISSED)
+    half = np.random.default_rng(3).permutation(len(missed)) % 2 == 0
+    in_units = np.empty(len(missed))
+    for one in (half, ~half):
+        in_units[one] = missed[one] / np.exp(grow_small(values[~one], size[~one]).predict(values[one]))
+    return Spread(size=grow_small(values, size), ends=_quantiles(in_units))
 
 
 def _for_larger(key: str, values: Floats, slowdown: Floats, way: Way | None) -> tuple[Learner | None, Interval]:
@@ -294,5 +320,7 @@ def _error(missed: Floats) -> float:
 
 
 def _quantiles(missed: Floats) -> Interval:
-    low, high = np.quantile(missed, _INTERVAL)
+    """Ends between which nine in ten lie, of as many rows as there are: of few, further out."""
+    room = (1 - _INTERVAL[1]) / len(missed)
+    low, high = np.quantile(missed, (max(0.0, _INTERVAL[0] - room), min(1.0, _INTERVAL[1] + room)))
     return min(0.0, float(low)), max(0.0, float(high))
