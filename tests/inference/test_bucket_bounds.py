@@ -379,6 +379,25 @@ def test_lengths_that_are_sums_are_recorded_per_sequence(make):
     assert (2, 2, 5, 8) in shapes  # batch, heads, 5 cached tokens each
 
 
+def test_of_many_batch_sizes_those_that_took_most_time_are_bounded(bench, monkeypatch):
+    monkeypatch.setattr("rooflight.inference.recorded_steps.MOST_BOUNDED", 2)
+    prof = bench.profiler
+    prof.begin_run()
+    for batch, ns in ((1, 10), (2, 30), (3, 20)):
+        with prof.step_timing_ctx():
+            prof.set_step_seq_len([4] * batch)  # which tells the batch too
+            bench.work(ns)
+    prof.end_run()
+    prof.add_bounds(llama(), HERE)
+    summary = bench.summary()
+    assert [each["batch"] for each in summary["bounds"]["steps"]] == [2, 3]
+    assert summary["bounds"]["step"] is None  # not of some steps alone
+    text = "bounds: of 3 pairs of batch size and KV length, the 2 that took most time were recorded"
+    assert text in summary["problems"]
+    reasons = {split["batch"]: split["no_bound"] for split in of_domain(summary, "model")}
+    assert reasons == {1: "no step of batch 1 with a KV length up to 4 was recorded", 2: None, 3: None}
+
+
 def test_hostile_use(bench, tmp_path):
     prof = bench.profiler
     model = llama()

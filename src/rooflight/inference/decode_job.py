@@ -132,7 +132,7 @@ class DecodeJob:
     def _bound(self) -> None:
         """Record a step at each KV length that was measured, and bound it for this machine."""
         device = find_device(self._options.device, progress=self._progress)
-        for batch, length in sorted(measured_steps(self._prof)):
+        for batch, length in measured_steps(self._prof):
             self._progress(f"recording a step after {length:,} tokens, for its bound")
             with self._prof.record_steps(device):
                 self._prof.begin_run(bsz=batch)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from math import floor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rooflight.front.device import find_device
 from rooflight.inference.steps import UNKNOWN
+
+MOST_BOUNDED: Final = 64
+"""Pairs of batch size and KV length of which a step is recorded: each takes a prefill and a step without values."""
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -54,7 +57,7 @@ def add_bounds(profiler: Profiler, model: Any, device: DeviceSpec | str | None, 
         return
     kinds = {parameter.device.type for parameter in model.parameters()}
     spec = find_device(device or ("cuda" if "cuda" in kinds else "cpu"))
-    wanted = sorted(measured_steps(profiler))
+    wanted = measured_steps(profiler)
     if not wanted:
         profiler.problems.note(
             "add_bounds: no step of known batch and KV length was measured: call it after the runs, with bsz given to "
@@ -66,14 +69,22 @@ def add_bounds(profiler: Profiler, model: Any, device: DeviceSpec | str | None, 
             _record_decode_step(profiler, model, batch, length)
 
 
-def measured_steps(profiler: Profiler) -> set[tuple[int, int]]:
-    """Batch and mean KV length of what was measured, rounded down: the bound of a shorter step is one of a longer."""
-    found = set()
+def measured_steps(profiler: Profiler) -> list[tuple[int, int]]:
+    """Batch and mean KV length of what was measured, rounded down: the bound of a shorter step is one of a longer. Of
+    more than ``MOST_BOUNDED`` those that took most time; the others are noted.
+    """
+    time_ns: dict[tuple[int, int], int] = {}
     for (batch, number), cell in profiler.results.cells.items():
         length = cell.mean_length
         if batch != UNKNOWN and length is not None and number < len(profiler.results.bins.keys):
-            found.add((batch, floor(length / batch if profiler.cfg.kv_len_reduce == "sum" else length)))
-    return found
+            key = batch, floor(length / batch if profiler.cfg.kv_len_reduce == "sum" else length)
+            time_ns[key] = time_ns.get(key, 0) + cell.totals.time_ns
+    if len(time_ns) > MOST_BOUNDED:
+        profiler.problems.note(
+            f"bounds: of {len(time_ns)} pairs of batch size and KV length, the {MOST_BOUNDED} that took most time were "
+            "recorded"
+        )
+    return sorted(sorted(time_ns, key=lambda key: -time_ns[key])[:MOST_BOUNDED])
 
 
 def _record_decode_step(profiler: Profiler, model: nn.Module, batch: int, length: int) -> None:

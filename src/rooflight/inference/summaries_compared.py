@@ -132,12 +132,14 @@ def _values(this: SummaryDocument, other: SummaryDocument) -> Iterable[ComparedV
 
 def _figures(summary: SummaryDocument) -> Mapping[str, tuple[str, float | None]]:
     stats, rounds = summary.stats, summary.speculative
-    prefill = summary.other_phases.get("prefill")
+    prefill, bound = summary.other_phases.get("prefill"), summary.bounds.step
     return {
         **{f"step latency, {name}": ("ms", getattr(stats, f"{name}_ms")) for name in ("mean", "p50", "p90", "p99")},
         "throughput in steps": ("tok/s", stats.throughput_tok_s),
         "throughput by wall time": ("tok/s", summary.wall.throughput_tok_s),
         "prefill, mean": ("ms", _mean(prefill)),
+        "bound of the mean step": ("ms", None if bound is None else bound.bound_ms),
+        "efficiency of the mean step": ("", None if bound is None else bound.efficiency),
         "acceptance rate": ("", rounds.acceptance_rate),
         "mean accepted length": ("", rounds.mean_accepted_length),
         "speed-up of the draft, measured": ("", rounds.speedup_measured),
