@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 
 import numpy as np
 import pytest
 import torch
+from fake_clock import FakeClock
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from rooflight.inference import cpu_bucket_timer
+from rooflight.inference import Profiler, cpu_bucket_timer
+from rooflight.inference.saving import summary_of
 from rooflight.inference.steps import MOST_BATCHES, UNKNOWN
 
 
@@ -106,3 +111,51 @@ def test_batch_sizes_take_bounded_memory(bench):
     assert text in summary["problems"]
     assert bench.profiler.results.cells.at(1, 0).totals.steps == 1
     assert {batch for (batch, _), _ in bench.profiler.results.cells.items()} >= {UNKNOWN}
+
+
+STEP = st.tuples(
+    st.none() | st.integers(1, 5), st.none() | st.integers(0, 2000), st.sampled_from(["decode", "prefill", "mixed"]),
+    st.integers(1, 10**6), st.booleans(),
+)  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.none() | st.integers(1, 5), st.lists(STEP, max_size=6)), min_size=1, max_size=4))
+def test_however_steps_are_divided_they_sum_to_all_of_them(tmp_path_factory, runs):
+    clock = FakeClock()
+    folder = tmp_path_factory.getbasetemp() / "sums"
+    prof = Profiler({"output_dir": folder, "run_name": "x", "warmup_runs": 0, "print_per_run": False,
+                     "engine_profiling": True}, device="cpu", clock=clock.now_ns)  # fmt: skip
+    expected: Counter[tuple[int | None, str]] = Counter()
+    for bsz, steps_of_run in runs:
+        prof.begin_run(bsz=bsz)
+        for batch, length, phase, ns, bucket in steps_of_run:
+            with prof.step_timing_ctx():
+                prof.set_step_phase(phase)
+                if batch is not None:
+                    prof.set_step_batch(batch)
+                if length is not None:
+                    prof.set_step_seq_len(length)
+                with prof.cpu_bucket_timer("decode" if bucket else "sampler"):
+                    clock.time_ns += ns
+                clock.time_ns += 1
+            expected[batch or bsz, phase] += ns + 1
+        prof.end_run()
+    summary = summary_of(prof)
+    for batch in {batch for batch, _ in expected}:
+        of_batch = [each.stats for each in summary.batch_sizes if each.batch == batch]
+        assert sum(round(each.time_total_ms * 1e6) for each in of_batch) == expected[batch, "decode"]
+        splits = [each for each in summary.bucket_splits if each.batch == batch]
+        assert sum(round(each.steps * each.mean_ms * 1e6) for each in splits) == sum(
+            ns for (size, _), ns in expected.items() if size == batch
+        )
+        for each in splits:
+            assert sum(each.buckets_avg_ms.values()) + each.unattributed_ms == pytest.approx(each.mean_ms)
+    by_bin = summary.decode_length_buckets.stats.values()
+    assert (
+        sum(each.steps for each in by_bin)
+        == summary.stats.steps
+        == sum(each.stats.steps for each in summary.batch_sizes)
+    )
+    phases = sum(each.time_total_ms for each in summary.other_phases.values())
+    assert summary.stats.time_total_ms + phases == pytest.approx(summary.wall.host_steps_ms)
