@@ -43,6 +43,14 @@ def test_a_floor_that_no_kernel_has_is_a_launch():
     assert launch_inside_s([]) == 0.0
 
 
+def test_rows_of_one_size_are_no_floor():
+    found = [facts_of([relu(int(size))], A100) for size in np.linspace(1e7, 1.1e7, 100)]
+    values = np.array([each.values for each in found])
+    alike = Shown(key=found[0].key, device=A100, facts=values, slowdown=np.full(len(values), 0.2))
+    assert (values[:, 0] > 40e-6).all()
+    assert launch_inside_s([alike]) == 0.0
+
+
 def test_a_step_has_no_launch_in_its_device_time_but_an_op_asked_for_has():
     predictor = Predictor.of(learn_all([shown(31e-6, 17e-6)]).models)
     small = relu(1000)

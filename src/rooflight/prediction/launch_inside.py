@@ -22,6 +22,8 @@ _LEAST_S: Final = 8e-6
 """Kernels that do next to nothing take up to 5 µs: a source without faster ones timed something else too."""
 _NEAR, _SHARE = 1.15, 0.1
 """A floor: so many of the rows of a kind are no slower than this factor times the 2 % quantile."""
+_SPAN: Final = 16.0
+"""By what factor, at least, the bounds of the rows at a floor differ: rows that are alike take as long without one."""
 _INSIDE: Final = 0.55
 """Of the floor, what larger work takes beyond its own time: 0.50 to 0.63 on five GPUs, the intercept of time over bytes
 of NeuSight's relu.
@@ -31,8 +33,8 @@ _LEAST_ROWS: Final = 30
 
 
 def with_launches(taught: Sequence[tuple[Expert, Shown]]) -> list[tuple[Expert, Shown]]:
-    """Experts that know how much of what they learned is a launch: on a GPU of which no kind of plain work was ever
-    faster than a floor, part of the lowest of its floors.
+    """Experts that know how much of what they learned is a launch: on a GPU where some plain work takes the same
+    time at all small sizes, part of the lowest of such times.
     """
     by_device: dict[str, list[Shown]] = {}
     for expert, shown in taught:
@@ -52,7 +54,9 @@ def launch_inside_s(device: Iterable[Shown]) -> float:
             continue
         seconds = shown.facts[:, 0] * np.exp(shown.slowdown)
         floor = float(np.quantile(seconds, _QUANTILE))
-        if float(np.mean(seconds < _NEAR * floor)) >= _SHARE:
+        near = seconds < _NEAR * floor
+        bounds = shown.facts[near, 0]
+        if near.mean() >= _SHARE and np.quantile(bounds, 0.95) >= _SPAN * np.quantile(bounds, 0.05):
             floors.append(floor)
     least = min(floors, default=0.0)
     return _INSIDE * least if least >= _LEAST_S else 0.0
