@@ -180,6 +180,33 @@ def test_waits_are_not_host_time(tmp_path):
     assert copy.host_s == pytest.approx(10e-6)
 
 
+def test_a_copy_to_pageable_memory_is_a_wait(tmp_path):
+    item = [
+        op("aten::_local_scalar_dense", 11, 32, dims=[[]], types=["float"]),
+        call("cudaMemcpyAsync", 12, 31, 3),
+        kernel(22, 30, 3, name="Memcpy DtoH (Device -> Pageable)", cat="gpu_memcpy"),
+    ]
+    found = timeline(tmp_path, *FIRST, *item, *SECOND)
+    # the call began before the idle 20 to 22 did, and had the copy queued at 22, when it began; 30 to 91 after the wait
+    assert us(found.idle) == plus({"sync": 2 + 61, "launch": 9})
+    (copy,) = [each for each in found.launches.ops if each.name == "aten::_local_scalar_dense"]
+    assert copy.host_s == pytest.approx(2e-6)
+
+
+def test_a_trace_without_shapes_says_so(tmp_path):
+    events = [op("aten::mm", 0, 8), launch(2, 1), kernel(10, 20, 1)]
+    report = rl.analyze(rl.read_trace(write(tmp_path / "trace.json", events))).report()
+    assert report.conclusion.startswith(
+        "None of the ops has a cost, so nothing can be bounded: the trace has no shapes"
+    )
+    facts = dict(report.facts)
+    assert facts["coverage"] == "0% of calls, of unknown bytes"
+    assert "efficiency" not in facts
+    (group,) = report.data.by_op
+    assert group.efficiency is None
+    assert report.data.unattributed.uncosted_s == 0
+
+
 def test_the_report_says_why_and_what_helps(tmp_path, run):
     loading = span("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 22, 88)
     path = write(tmp_path / "trace.json", [*FIRST, loading, *SECOND])

@@ -86,6 +86,19 @@ def test_an_old_trace_has_the_sizes_of_its_annotations(tmp_path):
     assert cost_of(one.signature).bytes_sent == 8 * 16 * 4 * 7 // 8
 
 
+def test_the_sizes_of_an_old_gather_tell_the_number_of_its_ranks(tmp_path):
+    # 2 of 8 ranks gather: 100 numbers of this rank, 200 of both
+    gather = op("c10d::_allgather_base_", 0, 10, dims=[[200], [100], [], [], []], types=["float", "float", "", "", ""])
+    annotation = span("nccl:_all_gather_base", 3, 8)
+    annotation["args"] |= {"Input Dims": [[100]], "Input type": ["float"]}
+    events = [gather, op("record_param_comms", 2, 9), annotation, launch(5, 1), kernel(20, 60, 1)]
+    session = rl.read_trace(write(tmp_path / "trace.json", events, distributedInfo={"world_size": 8}))
+    (one,) = session.records
+    assert dict(one.signature.attributes)["group_size"] == 2
+    assert cost_of(one.signature).bytes_sent == 400  # S = 800 bytes, half of them
+    assert any("counts as one of all 8 ranks" in note for note in session.notes)
+
+
 def test_a_reduction_in_switches_is_of_the_only_group(tmp_path):
     reduced = op("symm_mem::multimem_all_reduce_", 0, 9, dims=[[100], [], []], types=["c10::BFloat16", "", ""])
     groups = {"pg_config": [{"pg_name": "0", "pg_size": 8, "ranks": list(range(8))}]}

@@ -73,7 +73,7 @@ def measured_facts(analysis: Analysis) -> Iterable[tuple[str, Cell]]:
         yield "communication", exposure
     if totals.ops_measured_s is not None:
         yield "measured ops", f"{Quantity(totals.ops_measured_s, 's')} in sum ({measurement.clock})"
-    if totals.measured_s and totals.calls:
+    if totals.measured_s and totals.op_bound_s:
         share = percent(totals.op_bound_s / totals.measured_s)
         doubt = ": a contradiction, see the notes" if analysis.beats_light else ""
         yield "efficiency", f"{share} (op bound / measured step){doubt}"

@@ -49,19 +49,8 @@ def conclusion(analysis: Analysis) -> str:
     """How far from the speed of light, and what limits it, in plain words."""
     totals = analysis.totals
     measurement = analysis.measurement
-    if not totals.calls and analysis.timeline is not None:
-        text = (
-            "The trace has the device's work, and no op on the host that launched it: nothing can be bounded. Record "
-            "it with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True)."
-        )
-        return text + idle_sentence(analysis)
-    if not totals.calls:
-        return (
-            "No ops were recorded: the program ran none while the recording was open, or ran them in another thread or "
-            "process. A recording sees the ops of the thread that opened it: open it in the thread that works."
-        )
     if not totals.op_bound_s:
-        return "The recorded ops do no work that a roof of this device bounds."
+        return _without_bound(analysis)
     limits = _limiter_shares(analysis.operations)
     limiter, share = max(limits.items(), key=lambda item: item[1])
     where = {
@@ -108,6 +97,25 @@ def conclusion(analysis: Analysis) -> str:
     return text
 
 
+def _without_bound(analysis: Analysis) -> str:
+    """Why there is nothing to compare with."""
+    if not analysis.totals.calls and analysis.timeline is not None:
+        text = (
+            "The trace has the device's work, and no op on the host that launched it: nothing can be bounded. Record "
+            "it with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True)."
+        )
+        return text + idle_sentence(analysis)
+    if not analysis.totals.calls:
+        return (
+            "No ops were recorded: the program ran none while the recording was open, or ran them in another thread or "
+            "process. A recording sees the ops of the thread that opened it: open it in the thread that works."
+        )
+    if not analysis.coverage.calls:
+        why = analysis.coverage.uncosted[0].reason
+        return f"None of the ops has a cost, so nothing can be bounded: {why}.{idle_sentence(analysis)}"
+    return "The recorded ops do no work that a roof of this device bounds."
+
+
 def _without_peaks(analysis: Analysis) -> str:
     missing = [name for name in analysis.unknown_peaks if "matrix" in name]
     if not missing:
@@ -133,8 +141,10 @@ def _facts(analysis: Analysis) -> Iterable[tuple[str, Cell]]:
     yield "bytes moved", f"{Quantity(totals.bytes_read, 'B')} read, {Quantity(totals.bytes_written, 'B')} written"
     if totals.bytes_sent:
         yield "bytes sent", Quantity(totals.bytes_sent, "B")
-    if coverage.calls is None or coverage.bytes is None:
+    if coverage.calls is None:
         yield "coverage", "no ops were recorded"
+    elif coverage.bytes is None:
+        yield "coverage", f"{percent(coverage.calls)} of calls, of unknown bytes"
     else:
         yield "coverage", f"{percent(coverage.calls)} of calls, {percent(coverage.bytes)} of bytes"
     if len(analysis.session.storage_bytes) or (not totals.calls and analysis.timeline is None):

@@ -67,8 +67,8 @@ class Group:
 
     @property
     def efficiency(self) -> float | None:
-        """bound / measured, of the ops that were timed: 1 is the speed of light."""
-        return self.timed_bound_s / self.measured_s if self.measured_s else None
+        """bound / measured, of the ops that were timed: 1 is the speed of light. None where none has a bound."""
+        return self.timed_bound_s / self.measured_s if self.measured_s and self.timed_bound_s else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,7 @@ def unattributed_data(analysis: Analysis) -> UnattributedData | None:
         before_trace_s=found.before_trace_s,
         no_host_op_s=found.no_host_op_s,
         no_shapes_s=found.no_shapes_s,
-        uncosted_s=max(0.0, _uncosted_s(analysis, found) - found.no_shapes_s),
+        uncosted_s=_less(_uncosted_s(analysis, found), found.no_shapes_s),
         without_op=tuple(
             NamedWorkData(name=work.name, count=work.count, seconds=work.seconds) for work in found.without_op
         ),
@@ -145,6 +145,12 @@ def _hidden(found: Timeline) -> str:
         if whole
     ]
     return f"In all {'; '.join(parts)}." if parts else ""
+
+
+def _less(seconds: float, part_s: float) -> float:
+    """Seconds without a part of them; what two sums differ by for having been added in another order is none."""
+    rest_s = seconds - part_s
+    return rest_s if rest_s > 1e-9 * seconds else 0.0
 
 
 def _uncosted_s(analysis: Analysis, timeline: Timeline) -> float:

@@ -110,5 +110,5 @@ def _communication(exchange: Exchange | None, busy_s: float | None) -> list[tupl
         return []
     if exchange.exposed_s < exchange.op_bound_s:
         return [("communication hidden behind computing", busy_s, "")]
-    remedy = "overlap with computing, fewer or larger messages, a faster link, balanced ranks"
+    remedy = "overlap with computing, larger messages, balanced ranks"
     return [("exposed communication beyond its bound", busy_s, remedy)]

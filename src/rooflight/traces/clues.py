@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import prod
 from typing import Final
 
 import numpy as np
@@ -63,6 +64,8 @@ _WITH_PARTS: Final = frozenset({*_GRADIENTS, "aten::native_layer_norm_backward"}
 _TYPED_BY_SETTING: Final = frozenset(
     f"aten::{name}" for name in ("_to_copy", "zeros_like", "ones_like", "full_like", "empty_like")
 )
+_OF_WHOLE_TENSORS: Final = frozenset({"c10d::_allgather_base_", "c10d::_reduce_scatter_base_"})
+"""Collectives with one tensor for all ranks, and one for this rank."""
 _LOOKED_AHEAD: Final = 12
 """So many ops after a convolution are searched for the one that takes its result: those inside it come first."""
 
@@ -266,17 +269,26 @@ class _Collectives:
         for start, index in listed[bisect_left(listed, (int(trace.ops.start[op]), 0)) :]:
             if start >= trace.ops.stop[op]:
                 break
-            if (found := self._of_range(index)) is not None:
+            if (found := self._of_range(index, self._ranks(op))) is not None:
                 return found
         return None
 
-    def _of_range(self, index: int) -> OpSignature | None:
+    def _ranks(self, op: int) -> int:
+        """How many ranks gather or scatter in an op, by the sizes of its tensors; 0 where those do not tell."""
+        noted = noted_of(self._trace, op) if self._trace.names[self._trace.ops.name[op]] in _OF_WHOLE_TENSORS else None
+        if noted is None or len(noted.tensors) < 2:
+            return 0
+        small, large = sorted(prod(tensor.shape) for tensor in noted.tensors[:2])
+        return large // small if small and large % small == 0 else 0
+
+    def _of_range(self, index: int, ranks: int = 0) -> OpSignature | None:
         trace = self._trace
         noted = _noted(trace.arguments[trace.ranges.args[index]])
         if noted is None or not noted.tensors:
             return None
         tensor = noted.tensors[0]
-        return annotated_collective(trace.names[trace.ranges.name[index]], tensor.shape, tensor.dtype, self._groups)
+        name = trace.names[trace.ranges.name[index]]
+        return annotated_collective(name, tensor.shape, tensor.dtype, self._groups, ranks)
 
 
 class _Convolutions:

@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
 
+import numpy as np
+
 from rooflight.capture.groups import MOST_RANKS
 from rooflight.network.groups import RankGroup
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 from rooflight.traces.scalar_types import COLLECTIVE_DTYPES
-from rooflight.traces.trace import UNKNOWN, CollectiveArgs
+from rooflight.traces.trace import UNKNOWN, CollectiveArgs, Trace
 
 NOTED: Final = ("nccl:", "gloo:")
 """What names of annotations of a collective begin with."""
@@ -120,6 +122,18 @@ class Groups:
         return RankGroup(size=self.world_size) if self.world_size and not self.by_name else None
 
 
+def assumed_group(trace: Trace) -> str:
+    """Which group is supposed of a trace's collectives, in a sentence; empty where the trace tells it."""
+    groups = Groups.of(trace.head)
+    annotated = any(trace.names[name].startswith("nccl:") for name in np.unique(trace.ranges.name).tolist())
+    if groups.by_name or groups.world_size < 2 or trace.collectives or not annotated:
+        return ""
+    return (
+        f"The trace does not name the groups of its collectives: each counts as one of all {groups.world_size} ranks, "
+        "unless the sizes of its tensors tell another number. One of fewer ranks sends less than that."
+    )
+
+
 def described_collective(args: CollectiveArgs, groups: Groups) -> OpSignature | None:
     """The op of what a ``record_param_comms`` describes; None for what moves nothing, and for what it does not tell."""
     op, dtype = _OPS.get(args.name), COLLECTIVE_DTYPES.get(args.dtype)
@@ -132,11 +146,17 @@ def described_collective(args: CollectiveArgs, groups: Groups) -> OpSignature | 
     return _signature(op, sent, received, group)
 
 
-def annotated_collective(name: str, shape: tuple[int, ...], dtype: str, groups: Groups) -> OpSignature | None:
-    """The op of an annotation such as ``nccl:all_reduce``, whose tensor has this shape; None for what is none."""
+def annotated_collective(
+    name: str, shape: tuple[int, ...], dtype: str, groups: Groups, ranks: int = 0
+) -> OpSignature | None:
+    """The op of an annotation such as ``nccl:all_reduce``, whose tensor has this shape; None for what is none. Where
+    the group is known to have so many ``ranks``, and is not the only one, it is another.
+    """
     op, group = _OPS.get(name.partition(":")[2].partition(" ")[0]), groups.only
     if op is None:
         return None
+    if ranks and (group is None or group.size != ranks):
+        group = RankGroup(size=ranks)
     group = group or RankGroup(size=0)
     elements, ranks = prod(shape), max(group.size, 1)
     if op in _GATHERS:

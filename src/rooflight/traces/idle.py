@@ -28,6 +28,7 @@ _SYNC: Final = re.compile(
 _LAUNCH: Final = re.compile(r"Launch|Memcpy|Memset|^(cuda|hip|cu)Graph", re.IGNORECASE)
 _OF_RANKS: Final = re.compile(r"^(gloo|mpi):|barrier", re.IGNORECASE)
 _PAGEABLE: Final = "Pageable ->"
+_TO_PAGEABLE: Final = "-> Pageable"
 _OF_PROFILER: Final = ("Activity Buffer", "Buffer Flush", "Instrumentation", "Resource")
 _OF_DRIVER: Final = (
     "Lazy Function Load",
@@ -170,11 +171,10 @@ class _Host:
     def __init__(self, trace: Trace, nesting: Nesting, owned: Ownership) -> None:
         self._trace, self._nesting = trace, nesting
         calls = trace.calls
-        copied = owned.call[(trace.work.kind == WorkKind.COPY) & _matching(trace, trace.work, _is_pageable)]
         pageable = np.zeros(len(calls), dtype=np.bool_)
-        pageable[copied[copied != UNKNOWN]] = True
+        pageable[_calls_of_copies(trace, owned, _PAGEABLE)] = True
         lengths = calls.stop - calls.start
-        is_sync, launches = waits_for_device(trace), _matching(trace, calls, _LAUNCH.search)
+        is_sync, launches = waits_for_device(trace, owned), _matching(trace, calls, _LAUNCH.search)
         # torch waits for a copy from pageable memory by a call of its own, inside the same op
         around = nesting.call_op
         copying = np.isin(around, around[pageable & (around != UNKNOWN)])
@@ -229,13 +229,18 @@ class _Host:
         return self._trace.names[int(self._trace.ops.name[op])]
 
 
-def waits_for_device(trace: Trace) -> Flags:
-    """Which calls wait for the device."""
-    return _matching(trace, trace.calls, _SYNC.search)
+def waits_for_device(trace: Trace, owned: Ownership) -> Flags:
+    """Which calls wait for the device: syncs, and copies from it to pageable memory, which return when all is done."""
+    found = _matching(trace, trace.calls, _SYNC.search)
+    found[_calls_of_copies(trace, owned, _TO_PAGEABLE)] = True
+    return found
 
 
-def _is_pageable(name: str) -> bool:
-    return _PAGEABLE in name
+def _calls_of_copies(trace: Trace, owned: Ownership, ends: str) -> Int64:
+    """The calls that launched copies whose names have this in them."""
+    copies = (trace.work.kind == WorkKind.COPY) & _matching(trace, trace.work, lambda name: ends in name)
+    calls = owned.call[copies]
+    return np.asarray(calls[calls != UNKNOWN], dtype=np.int64)
 
 
 def _matching(trace: Trace, spans: Spans, matches: Callable[[str], object]) -> Flags:

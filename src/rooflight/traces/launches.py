@@ -79,7 +79,7 @@ def _host_ops(trace: Trace, nesting: Nesting, owned: Ownership) -> tuple[HostOp,
     ops, work = trace.ops, trace.work
     running = np.unique(of_op)
     worked_ns = ops.stop - ops.start
-    waits = waits_for_device(trace)
+    waits = waits_for_device(trace, owned)
     waiting = _around(nesting, nesting.call_op[waits], running.astype(np.int32))
     waited_ns = (trace.calls.stop - trace.calls.start)[waits]
     np.subtract.at(worked_ns, waiting[waiting != UNKNOWN], waited_ns[waiting != UNKNOWN])

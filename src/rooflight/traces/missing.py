@@ -7,6 +7,7 @@ from typing import Final
 from rooflight.records.quantity import count_of
 from rooflight.records.session import Int32
 from rooflight.traces.clocks import clock_doubts
+from rooflight.traces.collectives import assumed_group
 from rooflight.traces.trace import Trace
 
 _REASONS: Final = 3  # so many reasons are named
@@ -25,6 +26,8 @@ def missing(trace: Trace, call_of: Int32) -> list[str]:
             f"{name}: {count_of(launches, 'call')} launched work on a device, of which the trace has nothing: times "
             "are those of the host. Record it with ProfilerActivity.CUDA."
         )
+    if assumed := assumed_group(trace):
+        notes.append(f"{name}: {assumed}")
     notes += [f"{name}: {doubt}" for doubt in clock_doubts(trace, call_of)]
     return notes
 
