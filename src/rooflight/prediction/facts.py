@@ -362,9 +362,27 @@ def _rows_and_width(op: OpSignature) -> tuple[float, float]:
     if traits_of(op).over_lists:
         listed = op.named("self") or op.outputs
         return len(listed), sum(tensor.numel for tensor in listed) / max(1, len(listed))
+    if (rows := normalized_rows(op)) is not None:
+        return rows, op.inputs[0].numel / rows
     largest = max((*op.inputs, *op.outputs), key=lambda tensor: tensor.numel, default=None)
     width = largest.shape[-1] if largest is not None and largest.shape else 1
     return largest.numel // max(1, width) if largest is not None else 1, width
+
+
+def normalized_rows(op: OpSignature) -> float | None:
+    """Over how many pieces of its input an op takes means and variances, each in one block of threads: rows of a layer
+    norm, groups of each entry of the batch, channels. None for other ops.
+    """
+    x = op.inputs[0] if op.inputs else None
+    if x is None or not x.numel or len(x.shape) < 2:
+        return None
+    if op.name == "aten::native_layer_norm":
+        over = op.attribute("normalized_shape")
+        return x.numel / max(1, prod(over)) if isinstance(over, tuple | list) and over else None
+    if op.name == "aten::native_group_norm":
+        groups = op.attribute("group")
+        return x.shape[0] * groups if isinstance(groups, int) and groups else None
+    return x.shape[1] if op.name == "aten::native_batch_norm" else None
 
 
 def _fresh_bytes(op: OpSignature) -> int:

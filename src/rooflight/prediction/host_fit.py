@@ -22,6 +22,7 @@ _STEPS: Final = 160
 _INTERVAL: Final = (0.05, 0.95)
 _WIDEST_IN: Final = (0.75, 1.35)
 """An interval is never narrower than this: few programs agree by chance."""
+_TYPICAL_WEIGHT: Final = 0.02  # error that an e-fold away from a typical host has to save
 _CLAMP: Final = log(3.0)  # one program that the device's models are wrong about must not settle the host
 _LEAST_GAPS: Final = 20
 _LONGEST_GAP: Final = 20.0  # times the median: a host that waited
@@ -66,13 +67,15 @@ def fit_host(programs: Iterable[tuple[Analysis, float]] | Session) -> Host:
 
 
 def _least_off(queues: Sequence[Queue], device_s: Sequence[Float64], walls: Float64) -> float:
-    """The launch time whose walls are least off; where several are, since the device limits all, the most typical."""
+    """The launch time whose walls are least off; where the device limits all, so that no launch time matters, a typical
+    one.
+    """
     tried = np.geomspace(*_LAUNCH_S, _STEPS)
     missed = [
         np.minimum(_CLAMP, np.abs(np.log(walls) - _log_walls(queues, device_s, Host.of(launch_s)))).mean()
         for launch_s in tried
     ]
-    away = 1e-3 * np.abs(np.log(tried / TYPICAL.launch_s))
+    away = _TYPICAL_WEIGHT * np.abs(np.log(tried / TYPICAL.launch_s))
     return float(tried[int(np.argmin(np.array(missed) + away))])
 
 

@@ -16,6 +16,7 @@ from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
 from rooflight.operators.many import accepted
 from rooflight.operators.operator import MOST_ELEMENTS, Operator
+from rooflight.prediction.blocks import least_by_blocks_s
 from rooflight.prediction.facts import (
     ALL_REDUCE_KEY,
     OTHERS_KEY,
@@ -305,12 +306,16 @@ class Predictor:
             if similar:
                 low = np.minimum(answer.low, np.maximum(0.0, answer.slowdown - NETWORK_SPREAD))
                 answer = replace(answer, low=low, high=np.maximum(answer.high, answer.slowdown + NETWORK_SPREAD))
+        extrapolated = ~answer.known | (source is not Source.REGRESSED)
+        # what was measured has its blocks in its times
+        blocks_s = np.where(extrapolated, least_by_blocks_s(key, facts, device), 0.0)
+        time_s = np.maximum(np.maximum(bound_s, blocks_s), base_s * np.exp(answer.slowdown))
         return Batch(
-            time_s=np.maximum(bound_s, base_s * np.exp(answer.slowdown)),
-            low_s=np.maximum(bound_s, base_s * np.exp(answer.low)),
-            high_s=np.maximum(bound_s, base_s * np.exp(answer.high)),
+            time_s=time_s,
+            low_s=np.minimum(time_s, np.maximum(np.maximum(bound_s, blocks_s / 2), base_s * np.exp(answer.low))),
+            high_s=np.maximum(np.maximum(bound_s, 2 * blocks_s), base_s * np.exp(answer.high)),
             bound_s=bound_s,
-            extrapolated=~answer.known | (source is not Source.REGRESSED),
+            extrapolated=extrapolated,
         )
 
 

@@ -1,0 +1,69 @@
+"""Sessions of KernelBench's programs with times of their ops, for ``rooflight fit``: out of each program's wall time.
+
+``python benchmarks/attributed_programs.py FOLDER`` writes one file per program and machine. How a wall time is divided
+among ops: ``rooflight.prediction.attribution``; with the models that come with Rooflight, or of ``--models``, and the
+host that fits five programs of the machine. Left out are programs whose time no times of their ops explain.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from predictions_on_measured_programs import HOST, Time, eager_times, recorded
+
+import rooflight as rl
+from rooflight.prediction.attribution import attributed
+from rooflight.prediction.host_fit import fit_host
+from rooflight.roofline.analysis import Analysis
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where the sessions go")
+    parser.add_argument("--models", type=Path, help="attribute with the models of this folder")
+    options = parser.parse_args()
+    data = Path(os.environ.get("ROOFLIGHT_DATA", "")) / "kernelbench"
+    if not (data / "times.csv").is_file():
+        parser.error("set ROOFLIGHT_DATA to the folder that has kernelbench/times.csv")
+    predictor = rl.Predictor.load(options.models) if options.models else rl.Predictor()
+    times = eager_times(data)
+    sessions = dict(recorded(data, {time.file for time in times}))
+    options.folder.mkdir(parents=True, exist_ok=True)
+    found = explained(times, sessions, predictor)
+    for time, session in found.items():
+        name = f"{time.set}-{time.machine}-{time.program.removesuffix('.py').replace('/', '-')}.session"
+        session.save(options.folder / name)
+    print(f"{len(found)} of {len(times)} times explained by their ops")
+    return 0
+
+
+def explained(
+    times: Iterable[Time], sessions: Mapping[Path, rl.Session], predictor: rl.Predictor
+) -> dict[Time, rl.Session]:
+    """The sessions, with times of ops and the GPU's name, of the programs whose wall time their ops explain."""
+    by_machine: dict[tuple[str, str], list[tuple[Time, Analysis]]] = defaultdict(list)
+    for time in times:
+        if time.file in sessions:
+            analysis = rl.analyze(sessions[time.file], time.device, predictor=predictor)
+            by_machine[time.set, time.machine].append((time, analysis))
+    found: dict[Time, rl.Session] = {}
+    for measured in by_machine.values():
+        host = fit_host([(analysis, time.mean_s) for time, analysis in measured if time.program in HOST])
+        for time, analysis in measured:
+            try:
+                session = attributed(analysis.with_host(host), time.mean_s)
+            except ValueError:
+                continue
+            where = {"device_kind": "cuda", "gpu": analysis.device.match[0]}
+            found[time] = replace(session, environment={**session.environment, **where})
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
