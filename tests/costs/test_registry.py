@@ -21,7 +21,7 @@ FOREIGN = (
     "torchvision::",
     *("_C::", "_C_cache_ops::", "_moe_C::", "_rocm_C::", "_vllm_fa2_C::", "_vllm_fa3_C::", "vllm::"),
     *("sgl_kernel::", "sglang::", "sglang_profiler::", "aiter::", "flash_attn_3::", "flashinfer::"),
-    *("tex_ts::", "primus_turbo::", "primus_turbo_cpp_extension::", "fbgemm::", "fb::"),
+    *("bitsandbytes::", "trtllm::", "tex_ts::", "primus_turbo::", "primus_turbo_cpp_extension::", "fbgemm::", "fb::"),
     *("trace::", "triton::"),  # kernels and nodes of autograd in traces
 )
 """Ops of libraries and of torch's Python side, which register when those are imported, and what is in traces alone."""

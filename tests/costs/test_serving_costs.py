@@ -121,6 +121,11 @@ def test_products_whose_columns_are_among_the_settings():
     assert cost("_C::allspark_w8a16_gemm", X, ((6, 10), "uint8"), (10,), ints=[("arg4", 10)]).matrix_flops == 480
     assert isinstance(cost("_C::allspark_w8a16_gemm", X, ((6, 10), "uint8"), (10,)), Uncosted)
     assert cost("_C::ggml_mul_mat_a8", ((10, 5), "uint8"), X, ints=[("arg2", 8), ("arg3", 10)]).matrix_flops == 480
+    layer = cost("trace::_LayerNormLinear", (2, 2, 6), (6,), W, (10,))
+    assert (layer.matrix_flops, layer.bytes_read, layer.bytes_written) == (480, 4 * 6 * 2 + 60 * 2, 4 * 10 * 2)
+    eight = cost("trace::_Linear", W, X, ints=[("product_dtype", EIGHT)])
+    assert (eight.matrix_flops, eight.matrix_dtype, eight.bytes_read) == (480, EIGHT, 4 * 6 + 60)
+    assert isinstance(cost("trace::_Linear", (4, 6)), Uncosted)
     engine = cost("tex_ts::te_gemm_ts", W, X, OUT, places=(0, 5, 10))
     assert engine.matrix_flops == 480
     gradient = cost("primus_turbo::grouped_gemm_variable_k", (8, 6), (8, 10), ((2,), "int64"))
@@ -220,5 +225,21 @@ def test_a_kernel_of_inductor_moves_each_tensor_once():
     assert cost(name, (32, 8), (32, 8), ints=[("arg2", 32), ("arg3", 8)]).bytes_read == 512
     reduction = "trace::triton_red_fused_mean_0"
     assert cost(reduction, (8, 16), (8,), ints=[("arg2", 8), ("arg3", 16)]).bytes_read == 256
-    assert isinstance(cost("trace::triton_tem_fused_mm_0", (8, 8), (8, 8)), Uncosted)
+    # a kernel over lists of tensors has no size of its own
+    assert cost("trace::triton_for_fused_add_0", (64,), (64,), ints=[("arg2", 8)]).bytes_read == 128
     assert isinstance(cost("trace::triton_poi_fused_add_0"), Uncosted)
+
+
+def test_a_kernel_of_inductor_after_a_template_is_a_product():
+    found = cost("trace::triton_tem_fused_addmm_relu_1", (4, 6), (10, 6), (10,), (4, 10))
+    assert found.matrix_flops == 2 * 4 * 6 * 10
+    assert (found.bytes_read, found.bytes_written) == (48 + 120 + 20, 80)
+    assert cost("trace::triton_tem_fused_bmm_2", (3, 4, 6), (3, 6, 10), (3, 4, 10)).matrix_flops == 2 * 3 * 4 * 6 * 10
+    for name, shapes in {
+        "trace::triton_tem_fused_mm_0": [(8, 8), (8, 8)],
+        "trace::triton_tem_fused_mm_1": [(4, 6), (10, 6), (4, 11)],
+        "trace::triton_tem_fused_mm_2": [(4, 6), (10, 6), (0, 10)],
+        "trace::triton_tem_fused_flex_attention_0": [(4, 6), (10, 6), (4, 10)],
+        "trace::triton_mystery_0": [(4, 6), (10, 6), (4, 10)],
+    }.items():
+        assert isinstance(cost(name, *shapes), Uncosted), name

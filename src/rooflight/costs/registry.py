@@ -20,7 +20,12 @@ STRIDED, SPARSE, NESTED = "strided", "sparse", "nested"
 
 GENERATED = "triton::fused"
 """Whose formula is that of all fused kernels which Inductor wrote, each with a name of its own."""
-_GENERATED_NAME = re.compile(r"trace::triton_(poi|red|per)_fused_")
+TEMPLATE = "triton::template"
+"""Whose formula is that of all kernels that Inductor wrote after a template: products with what is fused into them."""
+_GENERATED_NAMES = {
+    GENERATED: re.compile(r"trace::triton_(poi|red|per|for|spl)_fused_"),
+    TEMPLATE: re.compile(r"trace::triton_tem_fused_"),
+}
 
 _FAMILIES = "rooflight.costs.families"
 ENTRY_POINT_GROUP = "rooflight.formulas"
@@ -230,7 +235,10 @@ def _is_elementwise(op: OpSignature, traits: Traits, layout: str) -> bool:
 def _find(name: str, layout: str) -> _Registered | None:
     load_formulas()
     found = _formulas.get((name, layout)) or _formulas.get((name.removesuffix("_"), layout))
-    return found or (_formulas.get((GENERATED, layout)) if _GENERATED_NAME.match(name) else None)
+    if found is not None or not name.startswith("trace::triton_"):
+        return found
+    kinds = (kind for kind, pattern in _GENERATED_NAMES.items() if pattern.match(name))
+    return _formulas.get((next(kinds, ""), layout))
 
 
 def load_formulas() -> None:

@@ -36,6 +36,8 @@ _ATTENDS: Final = re.compile(
     r"fmha|flash|atten|attn|paged|mla|_fwd|fwd_|mha|\dpa_|xqa|prefill|decode|triton", re.IGNORECASE
 )
 _MULTIPLIES: Final = re.compile(r"gemm|moe|bmm|expert|group|matmul|_mm|nvjet|Cijk|cutlass|fused|ck::", re.IGNORECASE)
+_LINEAR: Final = re.compile(r"_(?:LayerNorm)?Linear")
+"""TransformerEngine's functions, which call their products past torch's dispatcher."""
 _STORES: Final = re.compile(r"::(?:reshape_and_cache\w*|store_cache|store_kv_cache)$")
 _TELLS_WINDOW: Final = re.compile(r"paged_attention|pa_fwd|pa_ps_fwd|::(?:varlen_)?fwd")
 """Ops that have no window, or whose arguments tell it."""
@@ -43,7 +45,7 @@ _INSIDE: Final = "ops inside it did its work, and have their own rows: this is w
 _SLIDING: Final = re.compile("sliding", re.IGNORECASE)
 _NAMED_BY_WINDOW: Final = "fmhaSm1"
 """Kernels whose names have "Sliding" where they have a window."""
-_EIGHT_BITS: Final = re.compile(r"e4m3|e5m2|fp8(?!KVCacheDataType\)0)|float8", re.IGNORECASE)
+_EIGHT_BITS: Final = re.compile(r"e4m3|e5m2|fp8(?!KVCacheDataType\)0)|float8|nvjet_q|_F8", re.IGNORECASE)
 _WIDENS: Final = re.compile(r"marlin|w8a16|wna16", re.IGNORECASE)
 _FOUR_BITS: Final = re.compile(r"e2m1|fp4", re.IGNORECASE)
 
@@ -63,7 +65,9 @@ class EngineFacts:
     def concerns(self, op: int) -> bool:
         """Whether an op is one of an engine that can have facts."""
         name = self._trace.names[self._trace.ops.name[op]]
-        return not name.startswith("aten::") and (_attends(name) or bool(_EXPERTS.search(name)))
+        if name.startswith("aten::"):
+            return False
+        return _attends(name) or bool(_EXPERTS.search(name) or _LINEAR.fullmatch(name))
 
     def of(self, op: int, annotations: Sequence[str]) -> Facts:
         """The facts of an op with these annotations around it, the innermost first; none for ops of no engine."""
@@ -83,7 +87,12 @@ class EngineFacts:
         shown = _ATTENDS if attends else _MULTIPLIES
         if self._trace.has_device and (op in self._holding or not any(shown.search(each) for each in kernels)):
             return ((INCOMPLETE, _INSIDE),)
-        found = self._of_attention(op, name, kernels, around) if attends else self._of_experts(kernels)
+        if attends:
+            found = self._of_attention(op, name, kernels, around)
+        elif _LINEAR.fullmatch(name):
+            found = {attribute.PRODUCT_DTYPE: dtype} if (dtype := _product_dtype(kernels, 16)) else {}
+        else:
+            found = self._of_experts(kernels)
         return tuple(sorted(found.items()))
 
     def _of_attention(
@@ -134,7 +143,9 @@ def _attends(name: str) -> bool:
 def _kernels(trace: Trace, owned: Ownership) -> Mapping[int, frozenset[str]]:
     """The names of each engine op's own kernels, and of none other."""
     engine = {number for number, name in enumerate(trace.names) if _ATTENTION.search(name) or _EXPERTS.search(name)}
-    engine |= {number for number, name in enumerate(trace.names) if _MULTIPLY_EXPERTS.search(name)}
+    engine |= {
+        number for number, name in enumerate(trace.names) if _MULTIPLY_EXPERTS.search(name) or _LINEAR.fullmatch(name)
+    }
     found: dict[int, set[str]] = defaultdict(set)
     for op, kernel in zip(owned.accounted.tolist(), trace.work.name.tolist(), strict=True):
         if op != UNKNOWN and int(trace.ops.name[op]) in engine:

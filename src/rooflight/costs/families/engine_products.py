@@ -18,6 +18,7 @@ from math import isqrt, prod
 from rooflight.costs import registry
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.families.rules import integer, names, tensor_bytes
+from rooflight.records import engine_facts
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 
@@ -83,14 +84,19 @@ def bmm_fp8(op: OpSignature) -> OpCost:
     return _into(result, a, tensor_bytes(a, b))
 
 
-@product(*names("fp8_scaled_mm int8_scaled_mm fp8_blockwise_scaled_mm", "sgl_kernel"))
+@product(*names("fp8_scaled_mm int8_scaled_mm fp8_blockwise_scaled_mm", "sgl_kernel"), "trtllm::cublas_scaled_mm")
 def scaled_mm(op: OpSignature) -> OpCost:
     """a [m, k], b [k, n], their scales, the dtype of the result, perhaps a bias."""
     a, b = op.inputs[:2]
     return _times(a, b.shape[-1], tensor_bytes(*op.inputs), wide=integer(op, "arg4", 0) == _FLOAT32)
 
 
-@product("aiter::gemm_a16w16", "vllm::rocm_unquantized_gemm", "vllm::rocm_aiter_tuned_gemm")
+@product(
+    "aiter::gemm_a16w16",
+    "vllm::rocm_unquantized_gemm",
+    "vllm::rocm_aiter_tuned_gemm",
+    "bitsandbytes::int8_linear_matmul",
+)
 def linear(op: OpSignature) -> OpCost:
     """x [..., k], w [n, k], perhaps a bias, to [..., n]."""
     x, weight = op.inputs[:2]
@@ -189,6 +195,24 @@ def te_gemm(op: OpSignature) -> OpCost | Uncosted:
     # a has k m, b k n and the result m n numbers
     contracted = isqrt(a.numel * b.numel // result.numel)
     return _into(result, a, tensor_bytes(a, b), contracted=contracted)
+
+
+@product("trace::_Linear", "trace::_LayerNormLinear")
+def te_linear(op: OpSignature) -> OpCost | Uncosted:
+    """TransformerEngine's functions: x [..., k] and w [n, k], the first two of their tensors with more than one
+    dimension, in either order; what a norm before the product takes is not counted.
+    """
+    wide = [tensor for tensor in op.inputs if len(tensor.shape) > 1]
+    if len(wide) < 2 or wide[0].shape[-1] != wide[1].shape[-1] or not wide[0].shape[-1]:
+        return Uncosted("its arguments are none of TransformerEngine's linear layers")
+    first, second = wide[:2]
+    dtype = op.attribute(engine_facts.PRODUCT_DTYPE)
+    return OpCost(
+        matrix_flops=2 * first.numel * (second.numel // second.shape[-1]),
+        matrix_dtype=dtype if isinstance(dtype, str) else first.dtype,
+        bytes_read=tensor_bytes(first, second) if not dtype else first.numel + second.numel,
+        bytes_written=prod(first.shape[:-1]) * prod(second.shape[:-1]) * 2,
+    )
 
 
 @product(

@@ -4,21 +4,26 @@ Such a kernel is a fused region of ops. A trace has its arguments: tensors that 
 then sizes. Convention: each tensor is moved once, the last one is written (the order of Inductor's arguments is
 ``in_out_ptr``, ``in_ptr``, ``out_ptr``); ``in_out_ptr`` and further results count as read, so that they move once too,
 which is the least. Of a tensor with more elements than the kernel has steps only as many are counted, since the kernel
-may read a part. FLOPs are not counted: the trace does not tell what is computed.
+may read a part. FLOPs are not counted: the trace does not tell what is computed. A kernel after a template of a product
+(``triton_tem_fused_addmm_relu_1``) has its operands first and its result last.
 """
 
 from __future__ import annotations
 
+import re
 from functools import partial
-from math import prod
+from math import isqrt, prod
+from typing import Final
 
 from rooflight.costs import registry
-from rooflight.costs.cost import OpCost
+from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.families.rules import picked_bytes
-from rooflight.costs.registry import GENERATED
+from rooflight.costs.registry import GENERATED, TEMPLATE
 from rooflight.records.signature import OpSignature
 
 formula = partial(registry.formula, error_group="inductor")
+
+_PRODUCT: Final = re.compile(r"_(?:b|add|badd|int_)?mm_")
 
 FUSED_NOTE = "each tensor of a Triton kernel moves once; a kernel that reads a part of one moves less"
 
@@ -33,8 +38,32 @@ def fused_kernel(op: OpSignature) -> OpCost:
     return OpCost(bytes_read=sum(read), bytes_written=written, upper=True, note=FUSED_NOTE)
 
 
+@formula(TEMPLATE)
+def template_kernel(op: OpSignature) -> OpCost | Uncosted:
+    """a of [b] m k numbers and b of [b] k n, in any order of dimensions, what is fused in, the result of [b] m n."""
+    if not _PRODUCT.search(op.name) or len(op.inputs) < 3:
+        return Uncosted("no formula for this template of Inductor")
+    a, b, *_, result = op.inputs
+    batch = a.shape[0] if len(a.shape) == len(b.shape) == 3 else 1
+    contracted = isqrt(a.numel * b.numel // max(result.numel * batch, 1))
+    if not result.numel or contracted**2 * batch * result.numel != a.numel * b.numel:
+        return Uncosted("the shapes of its tensors are those of no product")
+    return OpCost(
+        matrix_flops=2 * contracted * result.numel,
+        matrix_dtype=a.dtype,
+        bytes_read=sum(tensor.nbytes for tensor in op.inputs[:-1]),
+        bytes_written=result.nbytes,
+        upper=True,
+        note=FUSED_NOTE,
+    )
+
+
 def _steps(op: OpSignature) -> int:
-    """How many elements the kernel works on: the product of its sizes, 0 where they are not told."""
+    """How many elements the kernel works on: the product of its sizes, 0 where they are not told, as of a kernel that
+    works on a list of tensors (``triton_for_…``).
+    """
+    if "triton_for_" in op.name:
+        return 0
     sizes = [value for _, value in op.attributes if type(value) is int and value > 0]
     if not sizes:
         return 0

@@ -127,6 +127,13 @@ register(
 register(
     formula,
     {
+        _moving("0 1", "0", ACTIVATION_FLOPS): "LigerSiLUMulFunction",  # a and b to silu(a) b
+    },
+    "trace",
+)
+register(
+    formula,
+    {
         _RETURNING_NORM: "rocm_aiter_rms_norm",
         _RETURNING_ADD_NORM: "rocm_aiter_rmsnorm2d_fwd_with_add",
     },
