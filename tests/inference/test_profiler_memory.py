@@ -117,3 +117,63 @@ def test_steps_of_many_buckets_are_read_before_the_log_is_full(make, monkeypatch
     summary = bench.summary()
     assert summary["buckets_model_avg_ms"]["embed"] == pytest.approx(0.4)
     assert not [text for text in summary["problems"] if "not timed" in text]
+
+
+def runs_with_requests(bench, count, *, first=0):
+    """Each has a step of 5 ms, and a request that gets its token 7 ms after it came; 3 ms are between two."""
+    prof = bench.profiler
+    for number in range(first, first + count):
+        prof.begin_run(bsz=1, label="served")
+        prof.begin_request(number, prompt_tokens=4)
+        bench.work(2_000_000)
+        with prof.step_timing_ctx():
+            with cpu_bucket_timer("decode"):
+                bench.work(5_000_000)
+            prof.set_step_tokens(1)
+            prof.set_step_seq_len(4)
+        prof.request_tokens(number)
+        prof.end_request(number)
+        prof.end_run()
+        bench.work(3_000_000)
+
+
+def test_runs_after_the_first_ones_share_their_sums(make, monkeypatch):
+    for name in ("results", "serving"):
+        monkeypatch.setattr(f"rooflight.inference.{name}.MOST_RUNS", 3)
+    bench = make()
+    runs_with_requests(bench, 8)
+    summary = bench.summary()
+    assert (len(summary["runs"]), summary["runs_left_out"]) == (3, 5)
+    assert summary["stats"]["steps"] == 8
+    assert summary["wall"]["host_steps_ms"] == 40
+    assert summary["wall"]["gap_mean_ms"] is None  # one step a run: there is none
+    assert summary["runs_aggregate"]["latency_ms"]["n_runs"] == 3
+    serving = summary["serving"]
+    assert (serving["requests"], serving["duration_s"]) == (8, pytest.approx(8 * 7e-3))
+    assert serving["ttft_ms"] == {"p50": 7, "p90": 7, "p99": 7, "mean": 7, "n": 8}
+    assert serving["by_label"] == {}
+    assert summary["memory"] is not None
+    assert "The first 3 runs are shown one by one; 5 more are in all other figures" in bench.report()
+    assert "8 measured of 10 planned" in bench.report()
+
+
+def test_runs_leave_nothing_behind(make, monkeypatch):
+    for name in ("results", "serving"):
+        monkeypatch.setattr(f"rooflight.inference.{name}.MOST_RUNS", 10)
+    monkeypatch.setattr("rooflight.inference.steps.Samples.__init__.__defaults__", (100,))
+    bench = make()
+    prof = bench.profiler
+    prof.requests.ended, prof.requests.gaps = Reservoir(REQUEST_COLUMNS, 50), Reservoir(GAP_COLUMNS, 50)
+    runs_with_requests(bench, 150)
+    tracemalloc.start()
+    try:
+        runs_with_requests(bench, 50, first=150)
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        runs_with_requests(bench, 1000, first=200)
+        gc.collect()
+        after = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert after - before < 100_000  # runs that are kept take 5,700 B each; Python's free lists fill up
+    assert prof.results.totals.steps == 1200

@@ -156,7 +156,7 @@ def _why_not_compared(profiler: Profiler, domain: Domain) -> str | None:
     device = profiler.bounds.device
     if device is None:
         return NOTHING_RECORDED
-    clocks = {run.meta.clock for run in profiler.results.runs if run.stats.steps}
+    clocks = profiler.results.clocks_of_steps
     place = "cpu" if clocks <= {HOST_CLOCK} else "cuda"
     if len(clocks) > 1 or place_of(device) != place:
         return f"the steps did not run on {device.name} alone: their times are not compared with its bounds"

@@ -287,7 +287,7 @@ def _facts(summary: SummaryDocument) -> Iterable[tuple[str, Cell]]:
     yield (
         "runs",
         (
-            f"{len(summary.runs)} measured of {config.num_total_runs} planned, "
+            f"{len(summary.runs) + summary.runs_left_out:,} measured of {config.num_total_runs} planned, "
             f"{count_of(summary.warmup_runs_skipped, 'warm-up run')} skipped"
         ),
     )
@@ -335,6 +335,11 @@ def _notes(summary: SummaryDocument) -> Iterable[str]:
         yield (
             f"{count_of(stats.steps_without_tokens, 'step has', 'steps have')} no token count: "
             "throughput is over the others."
+        )
+    if summary.runs_left_out:
+        yield (
+            f"The first {len(summary.runs):,} runs are shown one by one; {summary.runs_left_out:,} more are in all "
+            "other figures but those across runs."
         )
     without = summary.decode_length_buckets.steps_without_length
     if without:

@@ -15,11 +15,11 @@ from rooflight.capture.bucket_log import MOST_NOTES
 from rooflight.capture.bucket_states import DomainTimes
 from rooflight.inference.config import ORDERS, Domain
 from rooflight.inference.kv_length import UNBINNED, LengthBins
-from rooflight.inference.memory_use import KvCacheUse, MemoryData, memory_data
+from rooflight.inference.memory_use import KvCacheUse, MemoryData, memory_data, over_runs
 from rooflight.inference.meter import Meter
 from rooflight.inference.problems import Problems
 from rooflight.inference.speculation_results import Speculation
-from rooflight.inference.steps import MOST_BATCHES, UNKNOWN, Cells, Run, Samples, Totals
+from rooflight.inference.steps import MOST_BATCHES, MOST_RUNS, UNKNOWN, Cells, Run, Samples, Totals
 from rooflight.inference.summary import (
     OTHERS,
     BatchStats,
@@ -80,13 +80,20 @@ class BucketSums:
 
 
 class Results:
-    """Adds up finished runs. ``samples`` has the raw samples of all."""
+    """Adds up finished runs. ``samples`` has the raw samples of all, ``runs`` the first ``MOST_RUNS`` one by one;
+    ``runs_left_out`` are in all sums but those by run and across runs.
+    """
 
     def __init__(self, edges: Sequence[int], profiled: Iterable[Domain], problems: Problems) -> None:
         self.bins = LengthBins(edges)
         self.problems = problems
         self.warmup_runs = 0
         self.runs: list[RunData] = []
+        self.runs_left_out = 0
+        self.runs_with_steps = 0
+        self.clocks: set[str] = set()
+        self.clocks_of_steps: set[str] = set()
+        self._memory_later: MemoryData | None = None
         self.totals = Totals()
         self.cells = Cells()
         self.samples = Samples()
@@ -116,15 +123,12 @@ class Results:
             if name in sums:
                 sums[Domain(name)].calls[bucket] = calls
         self.speculation.add(run, meter)
-        of_run = Speculation.of_run(run, meter)
-        if of_run is not None:
-            self._speculation_of_runs[run.number] = of_run
         if not run.baseline:
             self._merge(run, sums)
         place = "host" if meter.device is None else "device"
         memory = memory_data(place, run.memory_before, meter.memory())
         found = self._run_data(run, sums, memory)
-        self.runs.append(found)
+        self._keep(found, Speculation.of_run(run, meter))
         if run.raised:
             self.problems.note(
                 f"run {run.number}: {count_of(run.raised, 'step')} ended by an exception: in the statistics"
@@ -143,6 +147,24 @@ class Results:
                 f"{count_of(run.cells.left_out, 'step')} of further sizes count as steps of unknown batch"
             )
         return found
+
+    def _keep(self, run: RunData, speculation: Speculation | None) -> None:
+        """Keep a run as one of its own, while there are few."""
+        self.clocks.add(run.meta.clock)
+        if run.stats.steps:
+            self.clocks_of_steps.add(run.meta.clock)
+        self.runs_with_steps += not run.meta.baseline and (run.stats.steps > 0 or bool(run.other_phases))
+        if len(self.runs) >= MOST_RUNS:
+            self.runs_left_out += 1
+            self._memory_later = over_runs((self._memory_later, run.memory))
+            return
+        self.runs.append(run)
+        if speculation is not None:
+            self._speculation_of_runs[run.meta.number] = speculation
+
+    def memory(self) -> MemoryData | None:
+        """Memory from the begin of the first run to the end of the last."""
+        return over_runs((*(run.memory for run in self.runs), self._memory_later))
 
     def _merge(self, run: Run, sums: Mapping[Domain, BucketSums]) -> None:
         """Add a run to the sums over all."""

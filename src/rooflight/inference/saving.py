@@ -17,7 +17,6 @@ import msgspec
 
 from rooflight.inference.bounds_summary import with_bounds
 from rooflight.inference.config import ProfilerConfig
-from rooflight.inference.memory_use import over_runs
 from rooflight.inference.meter import HOST_CLOCK
 from rooflight.inference.own_cost import bucket_cost_ns
 from rooflight.inference.rank_files import merge_once_rank_0_saved, rank_folder
@@ -71,9 +70,8 @@ def summary_of(profiler: Profiler) -> SummaryDocument:
     bounded = with_bounds(profiler, fields.pop("buckets"), results.split_data())
     for note in bounded.notes:
         profiler.problems.note(note)
-    clocks = {run.meta.clock for run in results.runs}
+    clocks = results.clocks
     everything = results.cells.totals()
-    with_steps = sum(run.stats.steps > 0 or bool(run.other_phases) for run in results.runs if not run.meta.baseline)
     return SummaryDocument(
         meta=SummaryMeta(
             rank=profiler.rank,
@@ -89,8 +87,9 @@ def summary_of(profiler: Profiler) -> SummaryDocument:
         workload=profiler.workload,
         stats=step_stats(results.totals, decode_ns(results.bins, columns)),
         other_phases=phase_stats(results.bins, results.cells, columns),
-        wall=wall_stats(everything, results.host_ns, results.host_gap_ns, results.gap_ns, with_steps),
+        wall=wall_stats(everything, results.host_ns, results.host_gap_ns, results.gap_ns, results.runs_with_steps),
         runs=results.runs_data(),
+        runs_left_out=results.runs_left_out,
         runs_aggregate=results.aggregate(),
         decode_length_buckets=length_stats(results.bins, results.cells, columns),
         batch_sizes=batch_stats(results.bins, results.cells, columns),
@@ -99,7 +98,7 @@ def summary_of(profiler: Profiler) -> SummaryDocument:
         bucket_splits=bounded.splits,
         buckets=bounded.buckets,
         bounds=bounded.data,
-        memory=over_runs(run.memory for run in results.runs),
+        memory=results.memory(),
         kv_cache=results.kv_cache.data(),
         warmup_runs_skipped=results.warmup_runs,
         samples=SampleData(

@@ -16,10 +16,13 @@ from typing import Any, Final
 from rooflight.inference.kv_length import token_count
 from rooflight.inference.problems import Problems
 from rooflight.inference.reservoir import Reservoir
-from rooflight.inference.steps import UNKNOWN, Run
+from rooflight.inference.steps import MOST_RUNS, UNKNOWN, Run
 
 MOST_OPEN: Final = 1 << 16
 """Requests that may be open at once; further ones are not measured."""
+
+_MOST_LABELS: Final = 64
+_MORE_LABELS: Final = "(more labels)"
 
 REQUEST_COLUMNS: Final = ("run", "prompt_tokens", "tokens", "deliveries", "begin_ns", "ttft_ns", "last_ns", "e2e_ns")
 """A request that ended: nanoseconds after the first request began, then after its own begin; -1: unknown."""
@@ -49,7 +52,8 @@ class Mean:
 @dataclass(slots=True)
 class RunRequests:
     """Exact sums over the requests that began in a run and ended. ``itl`` has all deliveries, also of others.
-    ``span_ns`` is from the begin of the first to the end of the last; ``met`` met all objectives.
+    ``span_ns`` is from the begin of the first to the end of the last; ``met`` met all objectives. After ``MOST_RUNS``
+    runs, those of a label share one: ``earlier_ns`` are the spans of the runs before the last.
     """
 
     label: str
@@ -63,11 +67,17 @@ class RunRequests:
     tpot: Mean = field(default_factory=Mean)
     itl: Mean = field(default_factory=Mean)
     e2e: Mean = field(default_factory=Mean)
+    earlier_ns: int = 0
 
     @property
     def span_ns(self) -> int:
         """The time in which its requests were there."""
-        return self.last_end_ns - self.first_begin_ns if self.requests else 0
+        return self.earlier_ns + max(0, self.last_end_ns - self.first_begin_ns) if self.requests else 0
+
+    def next_run(self, now: int) -> None:
+        """The next run that shares it begins."""
+        self.earlier_ns += max(0, self.last_end_ns - self.first_begin_ns)
+        self.first_begin_ns = now
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +127,8 @@ class Requests:
         self._open: dict[Hashable, _Request] = {}
         self._skipped: set[Hashable] = set()  # of warm-up runs
         self._origin_ns: int | None = None
+        self._shared: dict[str, int] = {}  # by label the number under which runs after MOST_RUNS are kept
+        self._shared_run = UNKNOWN
         self.ended = Reservoir(REQUEST_COLUMNS)
         self.gaps = Reservoir(GAP_COLUMNS)
 
@@ -158,8 +170,23 @@ class Requests:
         now = self._clock()
         if self._origin_ns is None:
             self._origin_ns = now
-        sums = self.runs.setdefault(run.number, RunRequests(run.label, now))
-        self._open[request] = _Request(run.number, sums, prompt, now)
+        number = self._number_of(run, now)
+        self._open[request] = _Request(number, self.runs[number], prompt, now)
+
+    def _number_of(self, run: Run, now: int) -> int:
+        """The run that has the sums of a run: itself, or the first of its label that found no room."""
+        if run.number in self.runs:
+            return run.number
+        if len(self.runs) < MOST_RUNS:
+            self.runs[run.number] = RunRequests(run.label, now)
+            return run.number
+        label = run.label if run.label in self._shared or len(self._shared) < _MOST_LABELS else _MORE_LABELS
+        number = self._shared.setdefault(label, run.number)
+        sums = self.runs.setdefault(number, RunRequests(label, now))
+        if self._shared_run != run.number:
+            self._shared_run = run.number
+            sums.next_run(now)
+        return number
 
     def deliver(self, request: Hashable, tokens: Any) -> None:
         """Tokens are delivered to a request, all at this moment; none at all is no delivery."""

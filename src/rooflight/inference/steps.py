@@ -186,6 +186,9 @@ class Cell:
         self.unknown_lengths += other.unknown_lengths
 
 
+MOST_RUNS: Final = 1024
+"""Runs that have a row of their own: an engine whose every call is a run has no end of them."""
+
 MOST_BATCHES: Final = 256
 """Batch sizes that are kept apart: memory stays bounded whatever an engine says."""
 

@@ -337,9 +337,10 @@ class SampleData(Fields, frozen=True, kw_only=True):
 
 
 class SummaryDocument(BucketFields, Document, frozen=True, kw_only=True, tag="rooflight.inference/1"):
-    """``summary.json``: all measured runs; ``other_phases`` as in ``RunData``. ``problems`` says what could not be
-    measured as meant, with counts. ``workload`` is what ``rooflight profile-decode`` ran; null for a program's own
-    profiler. ``ranks`` is in rank 0's where every rank of several collects; the rest is of that rank alone.
+    """``summary.json``: all measured runs, of which ``runs`` has the first 1,024 one by one; ``runs_left_out`` are in
+    all else but ``runs_aggregate``. ``other_phases`` as in ``RunData``. ``problems`` says what could not be measured as
+    meant, with counts. ``workload`` is what ``rooflight profile-decode`` ran; null for a program's own profiler.
+    ``ranks`` is in rank 0's where every rank of several collects; the rest is of that rank alone.
     """
 
     meta: SummaryMeta
@@ -348,6 +349,7 @@ class SummaryDocument(BucketFields, Document, frozen=True, kw_only=True, tag="ro
     wall: WallStats
     other_phases: dict[str, StepStats]
     runs: tuple[RunData, ...]
+    runs_left_out: int
     runs_aggregate: RunsAggregate
     decode_length_buckets: LengthStats
     batch_sizes: tuple[BatchStats, ...]
