@@ -235,6 +235,13 @@ def test_a_program_of_graphs_is_not_told_to_use_them(tmp_path):
     assert "more of the step in the graph" in report.conclusion
 
 
+def test_a_compiled_program_is_not_told_to_compile(tmp_path):
+    mark = span("## Call CompiledFxGraph fal4xpiah2v6 ##", 0, 110)
+    session = rl.read_trace(write(tmp_path / "trace.json", [*FIRST, mark, *SECOND]))
+    assert session.measurement.timeline.launches.compiled
+    assert "What helps: CUDA graphs" in rl.analyze(session).report().conclusion
+
+
 CALLS = ["cudaLaunchKernel", "cudaDeviceSynchronize", "cudaMalloc", "cudaMemcpyAsync", "cudaEventRecord"]
 WORKS = [("kernel", "k"), ("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)"), ("gpu_memset", "Memset (Device)")]
 

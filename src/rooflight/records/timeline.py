@@ -149,10 +149,10 @@ class Launches:
     """How the host launched the device's work. ``short_kernels`` took less than 5 µs each, ``short_s`` in sum.
 
     ``launches`` are the pieces of work whose call is known; ``graphs`` counts replays of graphs, one call of many
-    pieces. ``delay_…_s`` passed from the begin of the call to that of the work.
-    ``queue_…`` is how much work was launched and had not begun, over time from the first launch to the last begin:
-    ``queue_empty`` is the share of that time in which there was none. ``host_per_launch_s`` is the host's time in the
-    ops that launched, without its waits for the device, per piece of work.
+    pieces, ``captures`` those captured; ``compiled``: torch.compile's code ran. ``delay_…_s`` passed from the begin of
+    the call to that of the work. ``queue_…`` is how much work was launched and had not begun, over time from the first
+    launch to the last begin: ``queue_empty`` is the share of that time in which there was none. ``host_per_launch_s``
+    is the host's time in the ops that launched, without its waits for the device, per piece of work.
     """
 
     kernels: int
@@ -161,6 +161,8 @@ class Launches:
     short_s: float
     launches: int
     graphs: int
+    captures: int
+    compiled: bool
     delay_median_s: float
     delay_p90_s: float
     queue_median: int

@@ -57,7 +57,9 @@ _WITH_GRAPHS: Final = {
     IdleCause.HOST: "more of the step in the graph, less work on the host between replays",
     IdleCause.LAUNCH: "fewer and larger kernels in the graph",
 }
-"""What helps a program that replays graphs."""
+"""What helps a program that replays or captures graphs."""
+_COMPILED: Final = {IdleCause.HOST: 'CUDA graphs (mode="reduce-overhead"), fewer graph breaks, a bigger batch'}
+"""What helps a program that torch.compile has compiled."""
 
 
 def idle_tables(timeline: Timeline, top: int) -> Iterable[Table]:
@@ -181,8 +183,11 @@ def idle_remedy(cause: IdleCause, timeline: Timeline) -> str:
     """What would shrink idle time of this cause."""
     if cause is IdleCause.LAUNCH and _waits_long(timeline):
         return "look for what it waits for: an event, another process, work before the trace"
-    if timeline.launches is not None and timeline.launches.graphs:
+    launches = timeline.launches
+    if launches is not None and (launches.graphs or launches.captures):
         return _WITH_GRAPHS.get(cause, _CAUSES[cause].remedy)
+    if launches is not None and launches.compiled:
+        return _COMPILED.get(cause, _CAUSES[cause].remedy)
     return _CAUSES[cause].remedy
 
 

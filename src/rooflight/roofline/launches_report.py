@@ -20,6 +20,7 @@ def launch_facts(found: Launches) -> Iterable[tuple[str, Cell]]:
         )
     host = f"; host {Quantity(found.host_per_launch_s, 's')} per launch" if found.host_per_launch_s else ""
     graphs = f"; {count_of(found.graphs, 'replay')} of graphs" if found.graphs else ""
+    graphs += f"; {count_of(found.captures, 'capture')} of graphs" if found.captures else ""
     yield (
         "launches",
         f"work begins {Quantity(found.delay_median_s, 's')} after its launch (median), {found.queue_median:,} in the "

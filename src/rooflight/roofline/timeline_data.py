@@ -104,7 +104,8 @@ class HostOpData(Fields, frozen=True, kw_only=True):
 class LaunchesData(Fields, frozen=True, kw_only=True):
     """How the host launched the device's work. ``short_kernels`` took less than 5 µs each, ``short_s`` in sum.
 
-    ``launches`` are the pieces of work whose call is known; ``graphs`` counts replays of graphs. ``delay`` is from the
+    ``launches`` are the pieces of work whose call is known; ``graphs`` counts replays of graphs, ``captures``
+    graphs that were captured; ``compiled``: torch.compile's code ran. ``delay`` is from the
     begin of the call to that of the work; ``queue`` how much work was launched and had not begun, over time, and
     ``queue_empty`` the share of the time in which there was none. ``host_per_launch_s`` is the host's time in ``ops``
     per piece of work.
@@ -116,6 +117,8 @@ class LaunchesData(Fields, frozen=True, kw_only=True):
     short_s: float
     launches: int
     graphs: int
+    captures: int
+    compiled: bool
     delay_median_s: float
     delay_p90_s: float
     queue_median: int

@@ -11,16 +11,17 @@ from rooflight.records.timeline import HostOp, Launches
 from rooflight.traces.idle import waits_for_device
 from rooflight.traces.nesting import Nesting
 from rooflight.traces.ownership import Ownership
-from rooflight.traces.trace import UNKNOWN, Trace, WorkKind
+from rooflight.traces.trace import UNKNOWN, Spans, Trace, WorkKind
 
 SHORT_NS: Final = 5_000
+_COMPILED: Final = ("CompiledFxGraph", "Torch-Compiled Region")
+"""In the names of annotations around compiled code."""
 
 
 def launches_of(trace: Trace, nesting: Nesting, owned: Ownership) -> Launches | None:
     """None where no call that launched is known."""
     work, calls = trace.work, trace.calls
     known = owned.call != UNKNOWN
-    graphs = {number for number, name in enumerate(trace.names) if "GraphLaunch" in name}
     if not known.any():
         return None
     durations = work.stop - work.start
@@ -37,7 +38,9 @@ def launches_of(trace: Trace, nesting: Nesting, owned: Ownership) -> Launches | 
         short_kernels=int(is_short.sum()),
         short_s=float(durations[is_short].sum()) * 1e-9,
         launches=int(known.sum()),
-        graphs=int(np.isin(calls.name, list(graphs)).sum()),
+        graphs=_named(trace, calls, "GraphLaunch"),
+        captures=_named(trace, calls, "StreamBeginCapture"),
+        compiled=any(_named(trace, trace.ranges, mark) for mark in _COMPILED),
         delay_median_s=float(np.median(delays)),
         delay_p90_s=float(np.percentile(delays, 90)),
         queue_median=quantile(depth, shares, 0.5),
@@ -47,6 +50,11 @@ def launches_of(trace: Trace, nesting: Nesting, owned: Ownership) -> Launches | 
         host_per_launch_s=host_s / launched if launched else 0.0,
         ops=ops,
     )
+
+
+def _named(trace: Trace, spans: Spans, part: str) -> int:
+    """How many spans have names with this part."""
+    return int(np.isin(spans.name, [number for number, name in enumerate(trace.names) if part in name]).sum())
 
 
 def queue(launched: Int64, begun: Int64) -> tuple[Int64, Float64]:
