@@ -337,7 +337,7 @@ def _special_handler(func: Any) -> str | None:
         return None
     if func.namespace == "profiler":
         return "_run_mark"
-    return "_run_unseen" if _is_question(func._schema.name) else "_run_decomposed" if _is_composite(func) else None
+    return "_run_unseen" if _is_question(func._schema.name) else "_run_decomposed" if is_composite(func) else None
 
 
 def _is_question(name: str) -> bool:
@@ -345,7 +345,7 @@ def _is_question(name: str) -> bool:
     return name.startswith(("prim::", "aten::sym_")) or name in _QUESTIONS
 
 
-def _is_composite(func: torch._ops.OpOverload) -> bool:
+def is_composite(func: torch._ops.OpOverload) -> bool:
     """Whether autograd would split an op into others, because the op has no kernel for a device."""
     name = func.name()
     if not torch._C._dispatch_has_kernel(name):

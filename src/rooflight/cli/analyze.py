@@ -81,6 +81,10 @@ def analyze(
             help="Of a trace of vLLM or SGLang: the model's config.json, or a preset.",
         ),
     ] = None,
+    execution_trace: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Of a trace: what ExecutionTraceObserver wrote of the run."),
+    ] = None,
     host: Annotated[
         float | None,
         typer.Option(
@@ -112,7 +116,8 @@ def analyze(
 
     TARGET can also be a trace that torch.profiler exported (trace.json.gz). If graphs were replayed in it, --capture
     takes the trace of their capture: kernels of a replay then belong to the ops that were captured. --model tells what
-    ops of serving engines leave out: an expert's width, the experts of a token, windows of attention.
+    ops of serving engines leave out: an expert's width, the experts of a token, windows of attention. --execution-trace
+    takes the execution trace of the run, which makes the fused and the program bound exact.
 
     --precision and --clock bound the step with other roofs of the device: products in fewer bits than those of the
     program, a locked clock. The report names them.
@@ -143,7 +148,7 @@ def analyze(
         raise ValueError("--save: each rank's session is saved already")
     if len(target) > 1 and measure is not None:
         raise ValueError(f"--{'' if measure else 'no-'}measure: no effect, saved sessions cannot run again")
-    beside = TraceOptions(capture=capture, model=model)
+    beside = TraceOptions(capture=capture, model=model, execution_trace=execution_trace)
     if len(target) > 1:
         beside.refuse("several targets")
     supposed = what_if(precision, clock)

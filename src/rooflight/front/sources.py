@@ -22,11 +22,13 @@ from rooflight.traces.finding import is_trace
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceOptions:
     """What is read beside a trace. ``capture``: the trace of the capture of the graphs that were replayed; ``model``:
-    the config of the model that a serving engine ran, or a preset.
+    the config of the model that a serving engine ran, or a preset; ``execution_trace``: what torch's
+    ExecutionTraceObserver wrote of the same run.
     """
 
     capture: Path | None = None
     model: str | None = None
+    execution_trace: Path | None = None
 
     @property
     def given(self) -> list[str]:
@@ -68,7 +70,13 @@ def read_session(path: str, options: TraceOptions = PLAIN, progress: Progress = 
         need("torch", "reading a trace")
         from rooflight.traces.session import read_trace
 
-        return read_trace(file, options.capture, model=options.model, progress=reading(file, progress))
+        return read_trace(
+            file,
+            options.capture,
+            model=options.model,
+            execution_trace=options.execution_trace,
+            progress=reading(file, progress),
+        )
     options.refuse(path)
     source = _source_of(file.suffix) if file.is_file() else None
     if source is None:

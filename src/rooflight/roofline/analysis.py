@@ -279,6 +279,11 @@ class Analysis(Shown):
         measured_s = self.totals.measured_s
         return measured_s is not None and measured_s < self.program.warm.program_bound_s
 
+    @property
+    def without_storages(self) -> bool:
+        """Whether it is not known which memory the ops read and wrote: no op can be seen to take another's result."""
+        return not len(self.session.storage_bytes) and (bool(self.totals.calls) or self.timeline is not None)
+
     @cached_property
     def program(self) -> ProgramBounds:
         """The fused and the program bound, from which storage each op reads and writes."""

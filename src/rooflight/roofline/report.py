@@ -147,10 +147,10 @@ def _facts(analysis: Analysis) -> Iterable[tuple[str, Cell]]:
         yield "coverage", f"{percent(coverage.calls)} of calls, of unknown bytes"
     else:
         yield "coverage", f"{percent(coverage.calls)} of calls, {percent(coverage.bytes)} of bytes"
-    if len(analysis.session.storage_bytes) or (not totals.calls and analysis.timeline is None):
-        yield "memory", memory_fact(analysis.memory)
-    else:
+    if analysis.without_storages:
         yield "memory", "not known: the ops are without their storages, as in a trace"
+    else:
+        yield "memory", memory_fact(analysis.memory)
     yield "op bound", Quantity(totals.op_bound_s, "s")
     yield from predicted_facts(analysis)
     yield from measured_facts(analysis)
@@ -186,6 +186,11 @@ def _notes(analysis: Analysis) -> Iterable[str]:
             f"The step does not fit: it needs at least {Quantity(peak, 'B')}, {device.name} has "
             f"{Quantity(capacity, 'B')}: {over} too much ({times:.1f} devices' worth). The bound is that of one "
             "device with enough memory."
+        )
+    if analysis.without_storages and analysis.totals.calls:
+        yield (
+            "The fused and the program bound are inferred: which op read what another wrote is not known, so they "
+            "leave out all bytes between ops. With the execution trace of the run (--execution-trace) they are exact."
         )
     yield from _cache_note(analysis)
     if rules := _float32_text(analysis):

@@ -60,7 +60,9 @@ class TotalsData(PredictedFields, frozen=True, kw_only=True):
     """Sums over all ops. ``measured_s`` is the median of steps, ``ops_measured_s`` the sum of the ops' medians.
 
     The ``warm`` bounds are what the bounds are with all that a cache can hold in it. ``predicted_s`` is the device's
-    time, ``predicted_wall_s`` that of the step with the host of ``prediction``.
+    time, ``predicted_wall_s`` that of the step with the host of ``prediction``. ``inferred``: which op read what
+    another wrote is not known, as in a trace without its execution trace, so that the fused and the program bound
+    leave out all bytes between ops.
     """
 
     predicted_wall_s: float | None
@@ -79,6 +81,7 @@ class TotalsData(PredictedFields, frozen=True, kw_only=True):
     warm_op_bound_s: float
     warm_fused_bound_s: float
     warm_program_bound_s: float
+    inferred: bool
     measured_s: float | None
     ops_measured_s: float | None
 
@@ -273,6 +276,7 @@ def _totals_data(analysis: Analysis) -> TotalsData:
         warm_op_bound_s=analysis.program.warm.op_bound_s,
         warm_fused_bound_s=analysis.program.warm.fused_bound_s,
         warm_program_bound_s=analysis.program.warm.program_bound_s,
+        inferred=analysis.without_storages,
         measured_s=totals.measured_s,
         ops_measured_s=totals.ops_measured_s,
         **row_data(totals.predicted),

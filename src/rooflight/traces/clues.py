@@ -16,6 +16,7 @@ import numpy as np
 from rooflight.records.dtypes import item_bytes
 from rooflight.records.session import Flags, Int32
 from rooflight.records.signature import AttributeValue, OpSignature
+from rooflight.records.tensor import TensorSpec
 from rooflight.traces.collectives import (
     ENGINE_COLLECTIVES,
     NOTED,
@@ -77,12 +78,16 @@ class Clues:
     shape. ``algorithm``: "winograd" or "fft" if the kernels of a convolution are such. ``computed_in``: the precision
     at which its kernels multiplied float32 numbers, empty where they did not or do not tell. ``parts``: the ops and the
     kernels inside it. ``collective``: its signature, if it is one. ``facts``: attributes of an engine's op.
+    ``shared``: the storages that its tensors share, ``results``: the tensors that it returned, where an execution trace
+    tells them.
     """
 
     dtypes: tuple[str, ...] = ()
     result_dtype: str = ""
     result: Shape | None = None
     algorithm: str = ""
+    shared: tuple[tuple[int, int], ...] = ()
+    results: tuple[TensorSpec, ...] = ()
     computed_in: str = ""
     parts: frozenset[str] = field(default_factory=frozenset)
     collective: OpSignature | None = None

@@ -13,8 +13,12 @@ from typing import Any, Final
 
 import torch
 
+from rooflight.records.tensor import UNSHARED
 from rooflight.traces.noted import LIST, CannotRebuild, Described, are_strides, is_shape
-from rooflight.traces.scalar_types import NUMBERED
+from rooflight.traces.scalar_types import NUMBERED, NUMBERS
+
+_SHARED_BYTES: Final = 1 << 50
+"""Of a storage without memory that several tensors share: larger than any."""
 
 
 def overload_of(name: str, found: Described) -> Any:
@@ -77,16 +81,44 @@ def _fits_one(argument: Any, found: Described, index: int) -> bool:
     return taken is None or taken(kind)
 
 
-def arguments_of(overload: Any, found: Described, list_dtype: str | None) -> tuple[list[Any], dict[str, Any]]:
+class _Memory:
+    """Makes the tensors of a call in order; those that share a storage are views of one. ``places``: by tensor the
+    storage and the begin in it, ``UNSHARED`` for one of its own; where they are fewer, so are the others.
+    """
+
+    def __init__(self, places: Sequence[tuple[int, int]]) -> None:
+        self._places = iter(places)
+        self._storages: dict[int, torch.UntypedStorage] = {}
+
+    def skip(self) -> None:
+        """Leave out a tensor that is none."""
+        next(self._places, None)
+
+    def tensor(self, dims: Any, dtype: str, strides: Any) -> torch.Tensor:
+        made = meta_tensor(dims, dtype, strides)
+        storage, start = next(self._places, (UNSHARED, 0))
+        if storage == UNSHARED:
+            return made
+        if storage not in self._storages:
+            self._storages[storage] = torch.empty(_SHARED_BYTES, dtype=torch.uint8, device="meta").untyped_storage()
+        held = torch.empty(0, dtype=made.dtype, device="meta")
+        return held.set_(self._storages[storage], start, made.shape, made.stride())
+
+
+def arguments_of(
+    overload: Any, found: Described, list_dtype: str | None, shared: Sequence[tuple[int, int]] = ()
+) -> tuple[list[Any], dict[str, Any]]:
     """The arguments and the keywords for a call of ``overload`` on meta tensors. ``list_dtype``: that of tensors in
-    lists, whose dtypes the profiler does not note.
+    lists, whose dtypes the profiler does not note. ``shared``: by tensor the storage that it shares with others, and
+    where it begins there; ``UNSHARED`` for one that shares none.
 
     Raises CannotRebuild for a setting that the trace does not tell and that has no default.
     """
+    memory = _Memory(shared)
     given: list[Any] = []
     keywords: dict[str, Any] = {}
     for index, argument in enumerate(overload._schema.arguments[: len(found)]):
-        value = _argument(argument, found, index, list_dtype)
+        value = _argument(argument, found, index, list_dtype, memory)
         if argument.kwarg_only:
             keywords[argument.name] = value
         else:
@@ -96,11 +128,14 @@ def arguments_of(overload: Any, found: Described, list_dtype: str | None) -> tup
     return given, keywords
 
 
-def _argument(argument: Any, found: Described, index: int, list_dtype: str | None) -> Any:
+def _argument(argument: Any, found: Described, index: int, list_dtype: str | None, memory: _Memory) -> Any:
     if (dtype := found.dtype(index)) is not None:
-        return meta_tensor(found.dims[index], dtype, found.strides[index])
+        if argument.name == "other" and found.dims[index] == [] and dtype in NUMBERS:
+            memory.skip()
+            return NUMBERS[dtype]
+        return memory.tensor(found.dims[index], dtype, found.strides[index])
     if found.types[index] == LIST:
-        return _tensor_list(found, index, list_dtype)
+        return _tensor_list(found, index, list_dtype, memory)
     return _setting(argument, found, index)
 
 
@@ -118,15 +153,19 @@ def contiguous_strides(dims: Sequence[int]) -> list[int]:
     return [math.prod(max(size, 1) for size in dims[index + 1 :]) for index in range(len(dims))]
 
 
-def _tensor_list(found: Described, index: int, dtype: str | None) -> list[torch.Tensor]:
-    if not found.dims[index]:
+def _tensor_list(found: Described, index: int, dtype: str | None, memory: _Memory) -> list[torch.Tensor]:
+    if not found.dims[index] and index not in found.list_dtypes:
         raise CannotRebuild("the trace leaves out the shapes of its list of tensors")
-    if dtype is None:
+    dtypes: Sequence[str | None] = found.list_dtypes.get(index) or [dtype] * len(found.dims[index])
+    if None in dtypes:
         raise CannotRebuild("the dtype of a list of tensors is in no trace, and nothing near it tells it")
     strides = found.strides[index]
     if not isinstance(strides, list) or len(strides) != len(found.dims[index]):
         strides = [None] * len(found.dims[index])
-    return [meta_tensor(dims, dtype, stride) for dims, stride in zip(found.dims[index], strides, strict=True)]
+    return [
+        memory.tensor(dims, str(each), stride)
+        for dims, each, stride in zip(found.dims[index], dtypes, strides, strict=True)
+    ]
 
 
 def _setting(argument: Any, found: Described, index: int) -> Any:

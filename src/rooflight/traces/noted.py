@@ -12,6 +12,7 @@ from rooflight.records.tensor import TensorSpec
 from rooflight.traces.scalar_types import DTYPES
 from rooflight.traces.trace import HostArgs
 
+_KNOWN_DTYPES: Final = frozenset(DTYPES.values())
 LIST: Final = "TensorList"
 _MOST_DIMS: Final = 64
 _MOST_ELEMENTS: Final = 1 << 48
@@ -24,7 +25,8 @@ class CannotRebuild(ValueError):  # noqa: N818 - not an error of the program: a 
 @dataclass(frozen=True, slots=True)
 class Described:
     """The arguments of a call, one entry each: dims (nested for lists of tensors), type, strides, and value as text.
-    ``inferred`` has values, by place, that the trace does not tell.
+    ``inferred`` has values, by place, that the trace does not tell; ``list_dtypes`` those of the tensors in a list, by
+    its place, where an execution trace tells them.
     """
 
     dims: Sequence[Any]
@@ -32,6 +34,7 @@ class Described:
     strides: Sequence[Any]
     values: Sequence[str] | None
     inferred: Mapping[int, str] = field(default_factory=dict)
+    list_dtypes: Mapping[int, Sequence[str]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.types)
@@ -71,11 +74,19 @@ def described(args: HostArgs) -> Described | None:
         values = json.loads(args.values) if args.values else None
     except (ValueError, RecursionError) as error:
         raise CannotRebuild("its shapes are no JSON") from error
+    listed = _list_dtypes(types)
+    types = [LIST if place in listed else kind for place, kind in enumerate(types)] if listed else types
     if not (isinstance(dims, list) and _are_texts(types) and len(dims) == len(types)):
         raise CannotRebuild("its shapes and its types do not match")
     if not isinstance(strides, list) or len(strides) != len(dims):
         strides = [None] * len(dims)
-    return Described(dims, types, strides, values if _are_texts(values) else None)
+    return Described(dims, types, strides, values if _are_texts(values) else None, list_dtypes=listed)
+
+
+def _list_dtypes(types: Any) -> Mapping[int, Sequence[str]]:
+    """The dtypes of lists of tensors that stand in the place of a type, by place."""
+    kinds = enumerate(types if isinstance(types, list) else ())
+    return {place: kind for place, kind in kinds if isinstance(kind, list) and _KNOWN_DTYPES.issuperset(map(str, kind))}
 
 
 def _are_texts(listed: Any) -> bool:

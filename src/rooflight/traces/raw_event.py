@@ -22,6 +22,7 @@ class RawArgs(msgspec.Struct, frozen=True, gc=False):
     kernel: Any = None  # ROCm's calls have the name of the kernel that they launch
     device: Number = None
     stream: Number = None
+    record_function: Number = msgspec.field(default=None, name="Record function id")
     sequence_number: Number = msgspec.field(default=None, name="Sequence number")
     forward_thread: Number = msgspec.field(default=None, name="Fwd thread id")
     size: Number = msgspec.field(default=None, name="bytes")

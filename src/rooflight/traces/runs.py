@@ -11,6 +11,7 @@ from rooflight.network.collectives import waits
 from rooflight.records.record import OpRecord
 from rooflight.records.session import Float64, Int32, Int64
 from rooflight.records.signature import OpSignature
+from rooflight.traces.execution_trace import Operands
 from rooflight.traces.gloo import gloo_spans
 from rooflight.traces.ownership import Ownership
 from rooflight.traces.places import Place
@@ -22,7 +23,7 @@ from rooflight.traces.trace import UNKNOWN, Trace
 class Run:
     """One run of an op: the device's ``seconds`` for it (the host's where there is no device), and when it began there
     (``start``), in nanoseconds of the trace's clock. ``launched``: when the host ran it, or launched the graph that
-    did, on the thread of this number.
+    did, on the thread of this number. ``operands``: the memory that it read and wrote, where it is known.
     """
 
     call: Call
@@ -31,6 +32,7 @@ class Run:
     start: int
     launched: int
     thread: int
+    operands: Operands | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,7 @@ class Runs:
     start: Int64
     launched: Int64
     thread: Int32
+    operands: tuple[Operands | None, ...]
 
     def __len__(self) -> int:
         return len(self.signature)
@@ -52,7 +55,9 @@ class Runs:
     def of(cls, runs: Iterable[Run], signatures: dict[Call, OpSignature]) -> Runs:
         """Runs whose calls have these signatures."""
         in_order = sorted(runs, key=lambda run: (run.launched, run.start))
-        numbers = {signature: number for number, signature in enumerate(dict.fromkeys(signatures.values()))}
+        numbers: dict[OpSignature, int] = {}
+        for run in in_order:
+            numbers.setdefault(signatures[run.call], len(numbers))
         return cls(
             signatures=tuple(numbers),
             signature=np.array([numbers[signatures[run.call]] for run in in_order], dtype=np.int64),
@@ -61,6 +66,7 @@ class Runs:
             start=np.array([run.start for run in in_order], dtype=np.int64),
             launched=np.array([run.launched for run in in_order], dtype=np.int64),
             thread=np.array([run.thread for run in in_order], dtype=np.int32),
+            operands=tuple(run.operands for run in in_order),
         )
 
     def records(self, chosen: Int64) -> list[OpRecord]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 DTYPES: Final = {
     "float": "float32",
@@ -47,6 +48,10 @@ NUMBERED: Final = (
     *("uint16", "uint32", "uint64"),
 )
 """Dtypes in the order of ``c10::ScalarType``, whose number an event has for an argument that is a dtype."""
+
+NUMBERS: Final[Mapping[str, Any]] = {"int64": 1, "float64": 1.0, "bool": True, "complex128": 1j}
+"""The dtypes that Python's numbers have where an op takes a tensor, and a number of each. The profiler notes ``x + 1``
+like the sum of x and a tensor without dimensions; a recording sees the number."""
 
 COLLECTIVE_DTYPES: Final = {
     "Byte": "uint8",

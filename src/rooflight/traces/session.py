@@ -13,10 +13,13 @@ import numpy as np
 
 from rooflight.records.float32 import fact_name
 from rooflight.records.from_records import session_of
+from rooflight.records.quantity import count_of
 from rooflight.records.session import Flags, Measurement, Session
+from rooflight.records.signature import OpSignature
 from rooflight.traces.clocks import without_strays
 from rooflight.traces.clues import NOTHING, Clues, find_clues
 from rooflight.traces.engine_facts import EngineFacts, Facts
+from rooflight.traces.execution_trace import Operands, join_execution, with_storages
 from rooflight.traces.missing import missing, nothing_ran
 from rooflight.traces.model_facts import Model, ModelFacts, read_model
 from rooflight.traces.nesting import nested
@@ -25,7 +28,7 @@ from rooflight.traces.places import Places, phase_of
 from rooflight.traces.precision import multiplies_by_tf32, precisions_of
 from rooflight.traces.replays import Replays, join_replays, work_by_replay
 from rooflight.traces.runs import Run, Runs, times_of_ops
-from rooflight.traces.signatures import Call, find_signatures, is_level
+from rooflight.traces.signatures import RUNS_NOTHING, Call, find_signatures, is_level
 from rooflight.traces.steps import NO_STEPS, marked_steps, repeated, step_notes
 from rooflight.traces.timeline import timeline_of
 from rooflight.traces.trace import COLLECTIVE, UNKNOWN, Trace, load_trace
@@ -36,6 +39,7 @@ def read_trace(
     capture: str | PathLike[str] | None = None,
     *,
     model: Model | None = None,
+    execution_trace: str | PathLike[str] | None = None,
     whole: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Session:
@@ -44,19 +48,23 @@ def read_trace(
     Its ops are those that a recording of the program would have, as far as the trace tells: their results follow from
     running each kind of call once on meta tensors. An op that cannot be run is kept with its time and counts as
     uncosted. A trace does not tell which op read what another wrote, so that the fused and the program bound leave out
-    bytes between ops. ``capture`` is the trace of the capture of the graphs that were replayed: their kernels then
-    belong to the ops whose launches were captured. ``model`` is the config of the model that a serving engine ran, from
-    which follows what its ops do not tell: a mapping, the path of a config.json, or a preset. With ``whole``, all ops
-    of the trace are one step, whatever steps the profiler marked. ``progress`` is called with the bytes read of a file,
-    and its size.
+    bytes between ops; the ``execution_trace`` that torch's observer wrote of the same run does. ``capture`` is the
+    trace of the capture of the graphs that were replayed: their kernels then belong to the ops whose launches were
+    captured. ``model`` is the config of the model that a serving engine ran, from which follows what its ops do not
+    tell: a mapping, the path of a config.json, or a preset. With ``whole``, all ops of the trace are one step, whatever
+    steps the profiler marked. ``progress`` is called with the bytes read of a file, and its size.
 
-    Raises ValueError for a file that is no trace or is damaged, for a trace without ops, and for a capture that fits
-    none of the replays, and for a model that is no config; OSError.
+    Raises ValueError for a file that is no trace or is damaged, for a trace without ops, for a capture that fits none
+    of the replays, for a model that is no config, and for an execution trace of another run; OSError.
     """
     known = read_model(model) if model is not None else None
     trace = without_strays(load_trace(Path(path), progress))
     if not len(trace.ops) and not trace.has_device:
         raise ValueError(nothing_ran(trace))
+    operands: Mapping[int, Operands] = {}
+    if execution_trace is not None:
+        joined = join_execution(trace, Path(execution_trace))
+        trace, operands = joined.trace, joined.operands
     nesting = nested(trace)
     levels = _levels(trace)
     owned = owners(trace, nesting, levels)
@@ -67,22 +75,36 @@ def read_trace(
         ops = np.unique(owned.accounted[owned.accounted != UNKNOWN])
     else:
         ops = accounted_ops(trace, nesting, levels)
+    if operands:  # what allocates and views memory launches nothing, and tells where it came from
+        ops = np.union1d(ops, accounted_ops(trace, nesting, levels))
     clues = find_clues(trace, nesting, owned, ops.tolist())
+    clues |= {
+        op: replace(clues.get(op, NOTHING), shared=operands[op].shared, results=operands[op].results)
+        for op in ops.tolist()
+        if op in operands
+    }
     engine = EngineFacts(trace, nesting, owned, known)
     places = Places(trace, nesting)
-    found = _host_runs(trace, owned, ops.tolist(), clues, places, engine)
+    found = _host_runs(trace, owned, ops.tolist(), clues, places, engine, operands)
     environment, notes = _environment(trace, owned), missing(trace, owned.call)
     if replays is not None:
         notes.append(replays.note)
         at_capture = owners(replays.trace, replays.nesting, _levels(replays.trace))
         environment |= _float32_setting(replays.trace, at_capture)
         found += _replayed_runs(replays, at_capture, known)
-    runs = Runs.of(found, find_signatures(run.call for run in found))
+    signatures = find_signatures(run.call for run in found)
+    runs = Runs.of((run for run in found if _ran(trace, run, signatures[run.call])), signatures)
     steps = NO_STEPS if whole else marked_steps(trace, owned)
     alike = repeated(trace, steps, runs)
-    session = session_of(
-        runs.records(alike.runs[alike.shown]), environment=environment, notes=[*notes, *step_notes(trace, runs, alike)]
-    )
+    notes += step_notes(trace, runs, alike)
+    shown = alike.runs[alike.shown]
+    records = runs.records(shown)
+    storage_bytes: list[int] = []
+    if operands:
+        records, storage_bytes, lacking = with_storages(records, [runs.operands[run] for run in shown.tolist()])
+        if lacking:
+            notes.append(f"{count_of(lacking, 'op')} of the trace without memory in {Path(execution_trace or '').name}")
+    session = session_of(records, storage_bytes=storage_bytes, environment=environment, notes=notes)
     # signatures that other steps alone have are kept, for what the timeline says of the whole trace
     session = replace(session, signatures=tuple(dict.fromkeys((*session.signatures, *runs.signatures))))
     timeline = timeline_of(
@@ -113,6 +135,11 @@ def read_trace(
     )
 
 
+def _ran(trace: Trace, run: Run, op: OpSignature) -> bool:
+    """Whether a run is one of an op: on a device it did something, or torch runs the call as an op."""
+    return op.incomplete != RUNS_NOTHING or (trace.has_device and run.seconds > 0)
+
+
 def _host_runs(
     trace: Trace,
     owned: Ownership,
@@ -120,6 +147,7 @@ def _host_runs(
     clues: Mapping[int, Clues],
     places: Places,
     engine: EngineFacts,
+    operands: Mapping[int, Operands],
 ) -> list[Run]:
     """The runs of the ops that the host ran."""
     start, seconds = times_of_ops(trace, owned)
@@ -128,9 +156,10 @@ def _host_runs(
             call=_call(trace, op, clues.get(op, NOTHING), engine.of(op, _around(engine, places, op))),
             place=places.place(op),
             seconds=float(seconds[op]),
-            start=int(start[op]),
+            start=int(start[op] if seconds[op] else trace.ops.start[op]),
             launched=int(trace.ops.start[op]),
             thread=int(trace.ops.thread[op]),
+            operands=operands.get(op),
         )
         for op in ops
     ]

@@ -11,11 +11,12 @@ from typing import Final
 
 import torch
 
+from rooflight.capture.dispatch import is_composite
 from rooflight.capture.kernels import COMPOSITES
 from rooflight.capture.phases import phase
 from rooflight.capture.recorder import record
 from rooflight.records.signature import ALGORITHM, COMPUTED_IN, INCOMPLETE, AttributeValue, OpSignature
-from rooflight.records.tensor import TensorSpec
+from rooflight.records.tensor import UNSHARED, TensorSpec
 from rooflight.traces.argument_names import KNOWN, Known
 from rooflight.traces.clues import NOTHING, Clues
 from rooflight.traces.host_calls import arguments_of, contiguous_strides, overload_of, overloads_of
@@ -26,6 +27,8 @@ from rooflight.traces.untold import CONVOLUTION_BACKWARD, as_today, with_untold
 
 _WRAPPED: Final = re.compile(r"(sglang_profiler::\w+?)_\d+")
 """SGLang's names of functions that it wraps for the profiler: module, name, and a number that counts them."""
+RUNS_NOTHING: Final = "torch runs it as no op"
+"""Why the signature of a call is incomplete that does nothing: dropout outside of training."""
 
 _WITH_DUMMY: Final = re.compile(r"aiter::wrapper_(\w+)")
 """AITER's names in 2025 of ops whose first argument is a tensor that only torch's dispatcher needs."""
@@ -63,11 +66,10 @@ def is_level(call: Call) -> bool:
 @cache
 def _split_overloads(name: str) -> Mapping[str, bool]:
     """For each overload whether torch splits it; empty if torch has no such op."""
-    key = "CompositeImplicitAutograd"
     found = {}
     for overload in overloads_of(name):
         try:
-            found[overload.name()] = torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), key)
+            found[overload.name()] = is_composite(overload)
         except RuntimeError:  # an overload of TorchScript alone
             continue
     return found
@@ -91,16 +93,22 @@ def find_signatures(calls: Iterable[Call]) -> dict[Call, OpSignature]:
             how = ((ALGORITHM, call.clues.algorithm), (COMPUTED_IN, call.clues.computed_in))
             if told_too := tuple((key, value) for key, value in how if value):
                 op = replace(op, attributes=(*op.attributes, *told_too))
-            found[call] = op
+            found[call] = replace(op, outputs=_as_they_were(op.outputs, call.clues.results))
             continue
         op = OpSignature(name=_op_name(call.name))
         if each.noted is not None:
             op = _as_noted(op.name, each.noted.behind(1) if _WITH_DUMMY.fullmatch(call.name) else each.noted)
         if each.noted is None or _split_overloads(call.name):
-            problem = each.problem or f"torch runs it as {len(signatures)} ops"
+            problem = each.problem or (f"torch runs it as {len(signatures)} ops" if signatures else RUNS_NOTHING)
             op = replace(op, attributes=(*op.attributes, (INCOMPLETE, problem)))
         found[call] = replace(op, attributes=(*op.attributes, *call.clues.facts)) if call.clues.facts else op
     return found
+
+
+def _as_they_were(outputs: tuple[TensorSpec, ...], results: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+    """Results as the device returned them, where that is known: it may leave out what only a backward pass reads."""
+    known = (result if spec.storage == UNSHARED else spec for spec, result in zip(outputs, results, strict=False))
+    return (*known, *outputs[len(results) :])
 
 
 @dataclass(slots=True)
@@ -132,7 +140,8 @@ def _run(told: Mapping[Call, _Told], dtypes: Mapping[tuple[int, ...], set[str]])
                 overload = overload_of(each.name, each.noted)
                 names = [argument.name for argument in overload._schema.arguments]
                 noted = with_untold(each.name, names, each.noted, call.clues)
-                args, keywords = arguments_of(overload, noted, _list_dtype(noted, dtypes, call.clues))
+                list_dtype = _list_dtype(noted, dtypes, call.clues)
+                args, keywords = arguments_of(overload, noted, list_dtype, call.clues.shared)
                 with phase(str(number)):
                     overload(*args, **keywords)
             except CannotRebuild as error:

@@ -69,7 +69,8 @@ _LAST_US: Final = 4e15  # such a time and such a duration are, in nanoseconds, t
 @dataclass(frozen=True, slots=True)
 class HostArgs:
     """What the profiler noted of a host op's arguments, as JSON text, empty where it noted nothing: shapes, dtypes,
-    strides and the values of settings, in the order of the op's schema.
+    strides and the values of settings, in the order of the op's schema. In the place of the type of a list of tensors
+    can be the list of their dtypes.
     """
 
     dims: bytes = b""
@@ -115,13 +116,15 @@ class Spans:
 class HostOps(Spans):
     """Ops and other ranges that torch's profiler noted on the host. ``args`` is a number in ``Trace.arguments``,
     ``collective`` one in ``Trace.collectives`` or ``UNKNOWN``; ``sequence`` is autograd's number, which an op and its
-    backward have in common, and ``forward_thread`` above 0 makes it that of the backward.
+    backward have in common, and ``forward_thread`` above 0 makes it that of the backward;
+    ``record_function`` is that of the op's node in an execution trace.
     """
 
     external_id: Int64
     args: Int32
     sequence: Int64
     forward_thread: Int64
+    record_function: Int64
     collective: Int32
 
 
@@ -230,7 +233,7 @@ class TraceReader:
         self._names, self._threads, self._streams = _Table(), _Table(), _Table()
         self._arguments, self._collectives = _Table(), _Table()
         self._arguments.number(HostArgs())
-        self._ops = _Columns(["external_id", "args", "sequence", "forward_thread", "collective"])
+        self._ops = _Columns(["external_id", "args", "sequence", "forward_thread", "record_function", "collective"])
         self._calls = _Columns(["correlation", "kernel"])
         self._ranges = _Columns(["args"])
         self._work = _Columns(["correlation", "external_id", "kind", "device", "size"])
@@ -288,6 +291,7 @@ class TraceReader:
             self._noted(args),
             _known(args.sequence_number),
             _known(args.forward_thread),
+            _known(args.record_function),
             collective,
         )
 
