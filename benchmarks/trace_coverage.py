@@ -5,8 +5,8 @@ host op, and of the rest the share with a bound; what has none, by reason. Then 
 faster than its bound: warm, if a cache could have served its data (then it is no contradiction), else faster than
 light.
 
-Where TraceLens' ``unified_perf_summary.csv`` of a trace is there, FLOPs of one call beside TraceLens', joined by op,
-shapes and dtypes of the inputs. ``--json`` prints all of it as JSON. The figures are in docs/lab/traces.md.
+Where TraceLens' ``unified_perf_summary.csv`` of a trace is there, FLOPs and bytes of one call beside TraceLens', joined
+by op, shapes and dtypes of the inputs. ``--json`` prints all of it as JSON. The figures are in docs/lab/traces.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import csv
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -26,7 +26,7 @@ import numpy as np
 import rooflight as rl
 from rooflight.costs.cost import Uncosted
 from rooflight.roofline.analysis import Analysis
-from rooflight.traces.scalar_types import DTYPES
+from rooflight.traces.scalar_types import DTYPES, NUMBERS
 
 DEVICES = {"Tesla V100-DGXS-32GB": "V100-SXM2-32GB"}
 """Parts that are not in the catalog, and ones of the same chip, no slower."""
@@ -70,18 +70,26 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Beside:
-    """FLOPs of one call, by both."""
+    """FLOPs and bytes of one call, by both; MB are of 2^20 bytes, as TraceLens has them."""
 
     op: str
     shapes: str
     rooflight_gflops: float
     tracelens_gflops: float
+    rooflight_mb: float
+    tracelens_mb: float
 
     @property
-    def equal(self) -> bool:
-        return abs(self.rooflight_gflops - self.tracelens_gflops) <= TOLERANCE * max(
-            self.rooflight_gflops, self.tracelens_gflops
-        )
+    def equal_flops(self) -> bool:
+        return _equal(self.rooflight_gflops, self.tracelens_gflops)
+
+    @property
+    def equal_bytes(self) -> bool:
+        return _equal(self.rooflight_mb, self.tracelens_mb)
+
+
+def _equal(ours: float, theirs: float) -> bool:
+    return abs(ours - theirs) <= TOLERANCE * max(ours, theirs)
 
 
 def row_of(path: Path) -> Row:
@@ -144,32 +152,42 @@ def fast_ops(analysis: Analysis) -> Iterator[Fast]:
 
 
 def beside(analysis: Analysis, path: Path) -> Iterator[Beside]:
-    """FLOPs beside TraceLens', where it has them and the call has one meaning."""
+    """FLOPs and bytes beside TraceLens', where it has them and the call has one meaning."""
     file = path.parent / "tracelens" / f"{path.name.removesuffix('.json.gz')}.unified_perf_summary.csv"
     if not file.exists():
         return
-    ours: dict[tuple[str, tuple[tuple[tuple[int, ...], str], ...]], set[int]] = defaultdict(set)
+    ours: dict[_Key, set[tuple[int, int]]] = defaultdict(set)
     for operation in analysis.operations:
         cost, op = operation.cost, operation.signature
         if not isinstance(cost, Uncosted):
-            key = tuple((tensor.shape, tensor.dtype) for tensor in op.inputs)
-            ours[op.name, key].add(cost.matrix_flops or cost.vector_flops)
+            key = op.name, tuple((tensor.shape, tensor.dtype) for tensor in op.inputs)
+            ours[key].add((cost.matrix_flops or cost.vector_flops, cost.bytes_moved))
     with file.open(newline="") as lines:
         for line in csv.DictReader(lines):
             if not line.get("GFLOPS") or line.get("has_perf_model") != "True":
                 continue
-            shapes, kinds = ast.literal_eval(line["Input Dims"]), ast.literal_eval(line["Input type"])
-            tensors = tuple(
-                (tuple(shape), DTYPES[kind]) for shape, kind in zip(shapes, kinds, strict=False) if kind in DTYPES
-            )
-            counted = ours.get((line["name"], tensors), set())
+            counted = next((ours[key] for key in _keys(line) if key in ours), set())
             if len(counted) == 1:
+                ((flops, moved),) = counted
                 yield Beside(
                     op=line["name"],
                     shapes=line["Input Dims"],
-                    rooflight_gflops=next(iter(counted)) * 1e-9,
+                    rooflight_gflops=flops * 1e-9,
                     tracelens_gflops=float(line["GFLOPS"]),
+                    rooflight_mb=moved / 2**20,
+                    tracelens_mb=float(line["Data Moved (MB)"] or "nan"),
                 )
+
+
+_Key = tuple[str, tuple[tuple[tuple[int, ...], str], ...]]
+
+
+def _keys(line: Mapping[str, str]) -> Iterator[_Key]:
+    """What a call of TraceLens can be here: a number of Python's is a tensor without dimensions there."""
+    shapes, kinds = ast.literal_eval(line["Input Dims"]), ast.literal_eval(line["Input type"])
+    tensors = [(tuple(shape), DTYPES[kind]) for shape, kind in zip(shapes, kinds, strict=False) if kind in DTYPES]
+    yield line["name"], tuple(tensors)
+    yield line["name"], tuple(each for each in tensors if each[0] or each[1] not in NUMBERS)
 
 
 def show(row: Row) -> None:
@@ -187,13 +205,15 @@ def show(row: Row) -> None:
             f"{fast.calls} calls"
         )
     if row.beside:
-        differ = [each for each in row.beside if not each.equal]
-        print(f"    FLOPs: {len(row.beside) - len(differ)} of {len(row.beside)} kinds of calls as TraceLens")
-        for each in differ:
-            print(
-                f"      {each.op} {each.shapes}: {each.rooflight_gflops:.6g} GFLOPs, TraceLens "
-                f"{each.tracelens_gflops:.6g}"
-            )
+        flops = [each for each in row.beside if not each.equal_flops]
+        moved = [each for each in row.beside if not each.equal_bytes]
+        kinds = len(row.beside)
+        equal = f"FLOPs of {kinds - len(flops)} as TraceLens, bytes of {kinds - len(moved)}"
+        print(f"    of {kinds} kinds of calls {equal}")
+        for each in flops:
+            print(f"      {each.op} {each.shapes}: {each.rooflight_gflops:.6g} GFLOPs, not {each.tracelens_gflops:.6g}")
+        for each in moved:
+            print(f"      {each.op} {each.shapes}: {each.rooflight_mb:.6g} MB, not {each.tracelens_mb:.6g}")
 
 
 def main() -> None:
