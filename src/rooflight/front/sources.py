@@ -52,6 +52,7 @@ PLAIN: Final = TraceOptions()
 
 ENTRY_POINT_GROUP = "rooflight.sources"
 
+_NSIGHT = (".nsys-rep", ".qdrep")
 _TARGETS = (".py", ".json")  # suffixes of other kinds of targets
 
 
@@ -66,6 +67,8 @@ def read_session(path: str, options: TraceOptions = PLAIN, progress: Progress = 
     FileNotFoundError where there is none. How much of a trace is read goes to ``progress``.
     """
     file = Path(path)
+    if file.suffix in _NSIGHT and file.is_file():
+        raise ValueError(f"{path} is Nsight Systems' own format: export it with nsys export --type sqlite {file.name}")
     if is_trace(file):
         need("torch", "reading a trace")
         from rooflight.traces.session import read_trace

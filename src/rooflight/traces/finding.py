@@ -8,14 +8,26 @@ from typing import Final
 
 _SUFFIXES: Final = (".json", ".gz")
 _GZIP: Final = b"\x1f\x8b"
+_SQLITE: Final = b"SQLite format 3\x00"
 _LOOKED_AT: Final = 1 << 20
 _MARKS: Final = (b'"traceEvents"', b'"deviceProperties"')
 
 
+def is_database(path: Path) -> bool:
+    """Whether a file is a SQLite database."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(_SQLITE)) == _SQLITE
+
+
 def is_trace(path: Path) -> bool:
     """Whether the file has the name and the begin of a trace of torch's profiler. Every ``.json.gz`` counts as one,
-    since no other input of Rooflight has that name, so that a damaged one is reported as damaged.
+    since no other input of Rooflight has that name, so that a damaged one is reported as damaged. So does a SQLite
+    database: Nsight Systems exports such.
     """
+    if is_database(path):
+        return True
     if path.suffix not in _SUFFIXES or not path.is_file():
         return False
     if path.name.endswith(".json.gz"):

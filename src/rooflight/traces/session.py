@@ -20,9 +20,11 @@ from rooflight.traces.clocks import without_strays
 from rooflight.traces.clues import NOTHING, Clues, find_clues
 from rooflight.traces.engine_facts import EngineFacts, Facts
 from rooflight.traces.execution_trace import Operands, join_execution, with_storages
+from rooflight.traces.finding import is_database
 from rooflight.traces.missing import missing, nothing_ran
 from rooflight.traces.model_facts import Model, ModelFacts, read_model
 from rooflight.traces.nesting import nested
+from rooflight.traces.nsight import DTYPES_OF_KERNELS, load_nsight
 from rooflight.traces.ownership import Ownership, accounted_ops, owners
 from rooflight.traces.places import Places, phase_of
 from rooflight.traces.precision import multiplies_by_tf32, precisions_of
@@ -43,7 +45,8 @@ def read_trace(
     whole: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Session:
-    """The session in a trace that torch.profiler exported (Kineto JSON, plain or gzip), with the times of its kernels.
+    """The session in a trace that torch.profiler exported (Kineto JSON, plain or gzip), or in a report that Nsight
+    Systems exported to SQLite, with the times of its kernels.
 
     Its ops are those that a recording of the program would have, as far as the trace tells: their results follow from
     running each kind of call once on meta tensors. An op that cannot be run is kept with its time and counts as
@@ -58,9 +61,7 @@ def read_trace(
     of the replays, for a model that is no config, and for an execution trace of another run; OSError.
     """
     known = read_model(model) if model is not None else None
-    trace = without_strays(load_trace(Path(path), progress))
-    if not len(trace.ops) and not trace.has_device:
-        raise ValueError(nothing_ran(trace))
+    trace = _loaded(Path(path), progress)
     operands: Mapping[int, Operands] = {}
     if execution_trace is not None:
         joined = join_execution(trace, Path(execution_trace))
@@ -87,6 +88,7 @@ def read_trace(
     places = Places(trace, nesting)
     found = _host_runs(trace, owned, ops.tolist(), clues, places, engine, operands)
     environment, notes = _environment(trace, owned), missing(trace, owned.call)
+    notes += [DTYPES_OF_KERNELS] * (len(trace.ops) > 0 and is_database(trace.path))
     if replays is not None:
         notes.append(replays.note)
         at_capture = owners(replays.trace, replays.nesting, _levels(replays.trace))
@@ -133,6 +135,14 @@ def read_trace(
             clock="kernels in the trace" if trace.has_device else "ops in the trace",
         )
     )
+
+
+def _loaded(file: Path, progress: Callable[[int, int], None] | None) -> Trace:
+    """The trace in a file, of whichever profiler. Raises ValueError where nothing ran."""
+    trace = without_strays(load_nsight(file) if is_database(file) else load_trace(file, progress))
+    if not len(trace.ops) and not trace.has_device:
+        raise ValueError(nothing_ran(trace))
+    return trace
 
 
 def _ran(trace: Trace, run: Run, op: OpSignature) -> bool:

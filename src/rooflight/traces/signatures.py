@@ -27,6 +27,8 @@ from rooflight.traces.untold import CONVOLUTION_BACKWARD, as_today, with_untold
 
 _WRAPPED: Final = re.compile(r"(sglang_profiler::\w+?)_\d+")
 """SGLang's names of functions that it wraps for the profiler: module, name, and a number that counts them."""
+_NO_SHAPES: Final = "the trace has no shapes of it: record it with record_shapes=True"
+
 RUNS_NOTHING: Final = "torch runs it as no op"
 """Why the signature of a call is incomplete that does nothing: dropout outside of training."""
 
@@ -124,7 +126,9 @@ def _told(call: Call) -> _Told:
     try:
         noted = described(call.args)
         if noted is None:
-            return _Told(call.name, problem="the trace has no shapes of it: record it with record_shapes=True")
+            untyped = bool(call.args.dims) and not call.args.types
+            why = "its dtypes are not noted, and its kernels do not tell them" if untyped else _NO_SHAPES
+            return _Told(call.name, problem=why)
         return _Told(*as_today(call.name, noted, call.clues))
     except CannotRebuild as error:
         return _Told(call.name, problem=str(error))

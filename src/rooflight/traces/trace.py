@@ -198,8 +198,8 @@ class _Table:
         return self.numbers.setdefault(thing, len(self.numbers))
 
 
-class _Columns:
-    """Growing columns of one kind of event."""
+class TraceColumns:
+    """Growing columns of one kind of event, ``more`` besides begin, end, thread and name."""
 
     def __init__(self, more: Sequence[str] = ()) -> None:
         self.start, self.stop = array("q"), array("q")
@@ -207,6 +207,7 @@ class _Columns:
         self.more = {column: array("q") for column in more}
 
     def add(self, start: int, stop: int, thread: int, name: int, *more: int) -> None:
+        """Add an event; ``more`` are its values in the further columns, in their order."""
         self.start.append(start)
         self.stop.append(stop)
         self.thread.append(thread)
@@ -233,11 +234,11 @@ class TraceReader:
         self._names, self._threads, self._streams = _Table(), _Table(), _Table()
         self._arguments, self._collectives = _Table(), _Table()
         self._arguments.number(HostArgs())
-        self._ops = _Columns(["external_id", "args", "sequence", "forward_thread", "record_function", "collective"])
-        self._calls = _Columns(["correlation", "kernel"])
-        self._ranges = _Columns(["args"])
-        self._work = _Columns(["correlation", "external_id", "kind", "device", "size"])
-        self._overhead = _Columns()
+        self._ops = TraceColumns(["external_id", "args", "sequence", "forward_thread", "record_function", "collective"])
+        self._calls = TraceColumns(["correlation", "kernel"])
+        self._ranges = TraceColumns(["args"])
+        self._work = TraceColumns(["correlation", "external_id", "kind", "device", "size"])
+        self._overhead = TraceColumns()
         self._left_out: Counter[str] = Counter()
         self._events = 0
 
