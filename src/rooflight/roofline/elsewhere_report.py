@@ -13,7 +13,8 @@ from rooflight.roofline.analysis import Analysis
 
 class MeasuredThereData(Fields, frozen=True, kw_only=True):
     """What was measured on ``device``, which is not the one of the bounds: the median step, the sum of the ops'
-    medians, and whole steps.
+    medians, and whole steps. ``predicted_speedup``: what the ops with a prediction took there, over their predicted
+    time on the device of the bounds.
     """
 
     device: str
@@ -21,6 +22,7 @@ class MeasuredThereData(Fields, frozen=True, kw_only=True):
     measured_s: float | None
     ops_measured_s: float | None
     wall_samples_s: tuple[float, ...]
+    predicted_speedup: float | None
 
 
 def measured_there_data(analysis: Analysis) -> MeasuredThereData | None:
@@ -34,7 +36,17 @@ def measured_there_data(analysis: Analysis) -> MeasuredThereData | None:
         measured_s=there.totals.measured_s,
         ops_measured_s=there.totals.ops_measured_s,
         wall_samples_s=tuple(there.measurement.wall_samples_s.tolist()),
+        predicted_speedup=_speedup(analysis),
     )
+
+
+def _speedup(analysis: Analysis) -> float | None:
+    """Of the ops that have both times."""
+    measured = operations_there(analysis)
+    both = [(measured[each.signature], each.predicted) for each in analysis.operations if each.signature in measured]
+    known = [(there_s, predicted.time_s) for there_s, predicted in both if there_s and predicted]
+    here_s = sum(predicted_s for _, predicted_s in known)
+    return sum(there_s for there_s, _ in known) / here_s if here_s else None
 
 
 def there_facts(analysis: Analysis) -> Iterable[tuple[str, Cell]]:
@@ -46,6 +58,8 @@ def there_facts(analysis: Analysis) -> Iterable[tuple[str, Cell]]:
         yield "measured there", f"step of {Quantity(there.totals.measured_s, 's')} on {analysis.measured_on}"
     if there.totals.ops_measured_s is not None:
         yield "ops there", f"{Quantity(there.totals.ops_measured_s, 's')} in sum on {analysis.measured_on}"
+    if speedup := _speedup(analysis):
+        yield "predicted speed-up", f"{speedup:.2f} times as fast here, the ops that have both times"
 
 
 def there_sentence(analysis: Analysis) -> str:
