@@ -150,6 +150,13 @@ def test_a_session_without_times_is_refused(tmp_path):
     assert not len(measured_ops(session, devices.get("H100-SXM5-80GB"), unmeasured).rows[0].op.attributes)
 
 
+def test_a_trace_without_ops_is_refused_in_one_line(tmp_path, run):
+    path = write(tmp_path / "a.json", [kernel(0, 5, 1)], gpu=H100)
+    code, _, error = run("lint", path)
+    assert code == 2
+    assert "a.json has no op with a time" in error
+
+
 def test_files_are_found_by_what_they_are(tmp_path):
     kept = trace(tmp_path / "rank0.json", product(0, 256, 30))
     (tmp_path / "config.json").write_text("{}")

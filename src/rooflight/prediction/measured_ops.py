@@ -80,9 +80,11 @@ def measured_ops(session: Session, device: DeviceSpec, source: Path) -> Measured
         chosen = session.counted & (measurement.op_samples_s > 0)  # [steps, records]
     numbers = np.broadcast_to(session.columns.signature, chosen.shape)[chosen]
     seconds = measurement.op_samples_s[chosen]
+    if not len(numbers):
+        raise ValueError(f"{source} has no op with a time: nothing can be learned from it, or checked")
     order = np.argsort(numbers, kind="stable")
     distinct, first = np.unique(numbers[order], return_index=True)
-    samples = np.split(seconds[order], first[1:]) if len(distinct) else []
+    samples = np.split(seconds[order], first[1:])
     signatures = [session.signatures[number] for number in distinct.tolist()]
     return MeasuredOps(
         source=source,

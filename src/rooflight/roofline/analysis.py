@@ -32,7 +32,7 @@ from rooflight.roofline.measured_on import measured_elsewhere
 from rooflight.roofline.memory import MemoryUse, memory_use
 from rooflight.roofline.predicted import Estimates, Predicted
 from rooflight.roofline.program import ProgramBounds, program_bounds, warm_bound_s
-from rooflight.roofline.sums import Contradiction, Group, Operation, Totals
+from rooflight.roofline.sums import Contradiction, Group, Operation, Totals, known, sum_known
 from rooflight.roofline.wall import PredictedWall, Queue, predicted_wall, queue_of, without_host
 from rooflight.roofline.waterfall import Exchange, Gap, waterfall_of
 
@@ -223,7 +223,7 @@ class Analysis(Shown):
                 modules=modules.get(index, ()),
                 cost=self._costs[index],
                 bound=self._bounds[index],
-                measured_s=_known(self._times[index]),
+                measured_s=known(self._times[index]),
                 timed_calls=int(self._timed_calls[index]),
                 estimate=self._estimates.of_one_call[index] if self._estimates else None,
                 predicted=predicted[index],
@@ -366,7 +366,7 @@ class Analysis(Shown):
     def _times(self) -> Float64:
         """Measured seconds by signature, NaN where no call was timed."""
         signature = self.session.columns.signature[self.session.counted]
-        return _sum_known(signature, self._op_s, len(self.session.signatures))
+        return sum_known(signature, self._op_s, len(self.session.signatures))
 
     @cached_property
     def _timed_calls(self) -> Int64:
@@ -399,7 +399,7 @@ class Analysis(Shown):
         signatures = len(self.session.signatures)
         pairs = labels[counted].astype(np.int64) * signatures + self.session.columns.signature[counted]
         unique, inverse, counts = np.unique(pairs, return_inverse=True, return_counts=True)
-        times = _sum_known(inverse, self._op_s, len(unique))
+        times = sum_known(inverse, self._op_s, len(unique))
         timed = np.bincount(inverse[np.isfinite(self._op_s)], minlength=len(unique))
         groups = []
         owners, members = np.divmod(unique, max(1, signatures))
@@ -451,7 +451,7 @@ class Analysis(Shown):
             bytes_sent=sent,
             bound_s=bound_s,
             limiter=limiter.value,
-            measured_s=_known(np.nansum(times) if np.isfinite(times).any() else np.nan),
+            measured_s=known(np.nansum(times) if np.isfinite(times).any() else np.nan),
             timed_bound_s=timed_bound_s,
             warm_bound_s=warm_s,
             predicted=predicted,
@@ -489,15 +489,3 @@ def _merge(numbers: np.ndarray, names: Sequence[str]) -> tuple[Int64, list[str]]
     distinct: dict[str, int] = {}
     renumbered = np.array([distinct.setdefault(name, len(distinct)) for name in names], dtype=np.int64)
     return renumbered[numbers], list(distinct)
-
-
-def _sum_known(groups: np.ndarray, values: Float64, count: int) -> Float64:
-    """Sum by group, leaving NaN where a group has no known value."""
-    known = np.isfinite(values)
-    sums = np.bincount(groups[known], weights=values[known], minlength=count).astype(np.float64)
-    sums[np.bincount(groups[known], minlength=count) == 0] = np.nan
-    return np.asarray(sums, dtype=np.float64)
-
-
-def _known(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None

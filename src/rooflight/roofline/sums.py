@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.records.estimate import Estimate
+from rooflight.records.session import Float64
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.bound import Bound, Limiter
 from rooflight.roofline.predicted import Predicted
@@ -106,3 +109,16 @@ class Contradiction:
     calls: int
     bound_s: float
     measured_s: float
+
+
+def sum_known(groups: np.ndarray, values: Float64, count: int) -> Float64:
+    """Sum by group, leaving NaN where a group has no known value."""
+    known = np.isfinite(values)
+    sums = np.bincount(groups[known], weights=values[known], minlength=count).astype(np.float64)
+    sums[np.bincount(groups[known], minlength=count) == 0] = np.nan
+    return np.asarray(sums, dtype=np.float64)
+
+
+def known(value: float) -> float | None:
+    """A value, None where it is NaN."""
+    return float(value) if np.isfinite(value) else None

@@ -1,1 +1,1 @@
-"""Sessions from profiles that torch's profiler took elsewhere: Kineto traces, read without a GPU."""
+"""Sessions from profiles taken elsewhere: traces of torch's profiler and of Nsight Systems, read without a GPU."""
