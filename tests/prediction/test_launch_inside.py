@@ -13,6 +13,7 @@ import rooflight as rl
 from rooflight.devices import get
 from rooflight.prediction.facts import facts_of
 from rooflight.prediction.fitting import learn_all
+from rooflight.prediction.floors import without_launch
 from rooflight.prediction.launch_inside import launch_inside_s
 from rooflight.prediction.model import decode
 from rooflight.prediction.predictor import Predictor
@@ -56,9 +57,10 @@ def test_a_step_has_no_launch_in_its_device_time_but_an_op_asked_for_has():
     small = relu(1000)
     alone = predictor.predict(small, A100)
     assert alone.time_s == pytest.approx(31e-6, rel=0.1)
-    assert alone.launch_s == pytest.approx(17e-6, rel=0.05)
+    # at the floor the host takes all of it
+    assert alone.launch_s == pytest.approx(alone.time_s, rel=0.3)
     step = rl.analyze(session_of([Call(op=small)] * 10), A100, predictor=predictor, host=0.0)
-    assert step.totals.predicted.time_s == pytest.approx(10 * (alone.time_s - alone.launch_s))
+    assert step.totals.predicted.time_s == pytest.approx(10 * max(alone.bound_s, alone.time_s - alone.launch_s))
     large = relu(10**9)
     of_large = rl.analyze(session_of([Call(op=large)]), A100, predictor=predictor).totals.predicted
     assert of_large.time_s == pytest.approx(1.2 * of_large.bound_s, rel=0.05)
@@ -73,6 +75,21 @@ def test_a_device_time_is_no_faster_than_the_bound():
 
 def test_models_keep_it():
     model = learn_all([shown(31e-6, 17e-6)]).models[0]
-    assert decode(model.encode()).launch_s(A100) == model.launch_s(A100) > 0
-    # of a device without an expert the mean over those that there are
-    assert model.launch_s(get("L40S")) == model.launch_s(A100)
+    assert decode(model.encode()).experts[0].launch_s == model.experts[0].launch_s > 0
+
+
+def test_an_unseen_device_has_no_launch_of_others_in_its_steps():
+    predictor = Predictor.of(learn_all([shown(31e-6, 17e-6)]).models)
+    step = rl.analyze(session_of([Call(op=relu(1000))]), "L40S", predictor=predictor).totals.predicted
+    assert step.time_s < 31e-6 / 3
+    large = rl.analyze(session_of([Call(op=relu(10**9))]), "L40S", predictor=predictor).totals.predicted
+    assert 1.1 * large.bound_s < large.time_s < 1.5 * large.bound_s
+
+
+def test_far_above_the_floor_a_launch_is_all_there_is_to_take_away():
+    times = np.array([20e-6, 40e-6, 80e-6, 400e-6])
+    left = without_launch(times, 20e-6)
+    assert left[:2] == pytest.approx([0.0, 0.0], abs=1e-12)  # 1.1 x 20 / 0.55 = 40 µs is the floor
+    # 80 - 20 - 20 e^-2 = 57.3
+    assert left[2:] == pytest.approx([57.3e-6, 380e-6], rel=1e-3)
+    assert without_launch(times, 0.0) is times

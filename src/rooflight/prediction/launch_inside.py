@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from rooflight.prediction.facts import WorkKind, is_plain, kind_of
+from rooflight.prediction.floors import INSIDE
 from rooflight.prediction.model import Expert
 from rooflight.prediction.teaching import Shown
 
@@ -24,10 +25,6 @@ _NEAR, _SHARE = 1.15, 0.1
 """A floor: so many of the rows of a kind are no slower than this factor times the 2 % quantile."""
 _SPAN: Final = 16.0
 """By what factor, at least, the bounds of the rows at a floor differ: rows that are alike take as long without one."""
-_INSIDE: Final = 0.55
-"""Of the floor, what larger work takes beyond its own time: 0.50 to 0.63 on five GPUs, the intercept of time over bytes
-of NeuSight's relu.
-"""
 _QUANTILE: Final = 0.02
 _LEAST_ROWS: Final = 30
 
@@ -59,4 +56,4 @@ def launch_inside_s(device: Iterable[Shown]) -> float:
         if near.mean() >= _SHARE and np.quantile(bounds, 0.95) >= _SPAN * np.quantile(bounds, 0.05):
             floors.append(floor)
     least = min(floors, default=0.0)
-    return _INSIDE * least if least >= _LEAST_S else 0.0
+    return INSIDE * least if least >= _LEAST_S else 0.0

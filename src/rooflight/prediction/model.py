@@ -17,6 +17,7 @@ from rooflight.prediction.facts import (
     Floats,
 )
 from rooflight.prediction.features import features_of, names_of, size_features, steady_features
+from rooflight.prediction.floors import without_launch
 from rooflight.prediction.smooth import Smooth
 from rooflight.prediction.trees import Trees
 from rooflight.prediction.unseen_device import DEVICE_TRAITS, blended, device_traits, familiarity
@@ -217,11 +218,24 @@ class Model:
                 )
         return Answer(slowdown=slowdown, low=np.maximum(0.0, slowdown + low), high=slowdown + high, known=known)
 
-    def launch_s(self, device: DeviceSpec) -> float:
-        """Seconds of a launch in what is answered for a device; of one without an expert, the mean over all."""
-        own = [expert.launch_s for expert in self.experts if expert.device == device.name]
-        each = own or [expert.launch_s for expert in self.experts]
-        return sum(each) / len(each)
+    def launches_s(self, facts: Floats, device: DeviceSpec, slowdown: Floats) -> Floats:
+        """Seconds of a launch in what is answered, ``slowdown`` [rows], for rows of facts [rows, facts] on a device.
+        Where that is an average of experts, each answers without its launch, and the rest is the launch.
+        """
+        bound_s = facts[:, 0]
+        time_s = bound_s * np.exp(slowdown)
+        if not any(expert.launch_s for expert in self.experts):
+            return np.zeros(len(facts))
+        values = features_of(self.key, facts, device)
+        expert = next((each for each in self.experts if each.device == device.name), None)
+        if expert is not None:
+            return np.asarray(time_s - without_launch(time_s, expert.launch_s))
+        answers = []
+        for each in self.experts:
+            taken_s = without_launch(bound_s * np.exp(each.predict(self.key, values)), each.launch_s)
+            answers.append(np.log(np.maximum(1.0, taken_s / bound_s)))
+        alone = blended(self.key, self.experts, answers, values, device_traits(device), self.power)
+        return np.asarray(np.maximum(0.0, time_s - bound_s * np.exp(alone)))
 
     def blend(self, values: Floats, traits: Mapping[str, float]) -> Floats:
         """log(time / bound) of rows of features [rows, features] on a device with these traits, from all experts."""

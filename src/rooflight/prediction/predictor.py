@@ -179,9 +179,15 @@ class Predictor:
             values = np.array([facts.values for _, facts in group])
             batch = self._batch(key, values, spec)
             model, source = self._model_for(key, values)
-            launch_s = model.launch_s(spec) if model is not None else 0.0
-            rows = zip(batch.time_s, batch.low_s, batch.high_s, batch.bound_s, batch.extrapolated, strict=True)
-            for (ops, _), (time_s, low_s, high_s, bound_s, extrapolated) in zip(group, rows, strict=True):
+            slowdown = np.log(batch.time_s / batch.bound_s)
+            launches_s = (
+                np.zeros(len(group))
+                if model is None or kind_of(key) is WorkKind.NETWORK
+                else model.launches_s(values, spec, slowdown)
+            )
+            columns = (batch.time_s, batch.low_s, batch.high_s, batch.bound_s, batch.extrapolated, launches_s)
+            rows = zip(*columns, strict=True)
+            for (ops, _), (time_s, low_s, high_s, bound_s, extrapolated, launch_s) in zip(group, rows, strict=True):
                 found[ops] = Estimate(
                     time_s=float(time_s),
                     low_s=float(low_s),
@@ -189,7 +195,7 @@ class Predictor:
                     bound_s=float(bound_s),
                     source=source,
                     extrapolated=bool(extrapolated),
-                    launch_s=launch_s,
+                    launch_s=float(launch_s),
                 )
         return [found[tuple(ops)] for ops in works]
 
