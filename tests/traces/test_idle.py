@@ -154,6 +154,19 @@ def test_backward_is_in_the_phase_around_it(tmp_path):
     assert [one.phase for one in session.records] == ["", "## backward ##"]
 
 
+def test_annotations_of_collectives_do_not_hide_the_phase_of_the_backward(tmp_path):
+    hooks = [span("nccl:all_reduce", 31 + place, 32 + place, thread=2) for place in range(3)]
+    backward = [
+        span("## backward ##", 20, 60),
+        op("MmBackward0", 25, 35, thread=2, Sequence_number=7, Fwd_thread_id=1),
+        op("aten::mm", 26, 34, thread=2, **MM),
+        launch(27, 2, thread=2),
+        kernel(30, 40, 2),
+    ]
+    session = rl.read_trace(write(tmp_path / "trace.json", [*FIRST, *hooks, *backward]))
+    assert [one.phase for one in session.records] == ["", "## backward ##"]
+
+
 def test_short_kernels_queue_and_delay(tmp_path):
     # three launches at 0 to 1, 1 to 2 and 2 to 3; kernels of 4, 5 and 6 µs from 10, 14 and 19 on
     events = [op("aten::mm", 0, 4, **MM), *[launch(number, number) for number in (0, 1, 2)]]

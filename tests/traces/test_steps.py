@@ -167,3 +167,32 @@ def test_the_document_is_of_the_whole_trace_and_of_its_steps(tmp_path, run):
     assert [each["wall_s"] for each in steps] == us([100, 100, 100])
     assert [each["in_session"] for each in steps] == [False, True, True]
     assert document["unattributed"]["no_shapes_s"] == pytest.approx(6e-6)
+
+
+def test_steps_of_replays_alone_have_their_wall_times(tmp_path):
+    events = [
+        each
+        for number, start in ((1, 0), (2, 100))
+        for each in (
+            span(f"ProfilerStep#{number}", start, start + 90 + number),
+            launch(start + 1, number, name="cudaGraphLaunch"),
+            kernel(start + 5, start + 50, number),
+        )
+    ]
+    session = read(tmp_path, events)
+    assert len(session) == 0
+    assert session.measurement.wall_samples_s.tolist() == us([100, 92])
+    assert "measured step" in dict(rl.analyze(session).report().facts)
+
+
+def test_ops_outside_of_all_steps_are_the_session(tmp_path):
+    events = [span("ProfilerStep#1", 0, 50), op("aten::mm", 60, 70, **MM), launch(61, 1), kernel(65, 75, 1)]
+    session = read(tmp_path, events)
+    assert len(session) == 1
+    assert session.notes == ("No op ran in the 1 step that is marked: all calls of the trace count as one step.",)
+
+
+def test_steps_of_two_programs_that_overlap_are_not_mixed(tmp_path):
+    other = span("ProfilerStep#7", 30, 130, thread=9)
+    session = read(tmp_path, step(1, 0, 20), step(2, 100, 40), more=[other])
+    assert [each.name for each in session.measurement.timeline.steps] == ["ProfilerStep#1", "ProfilerStep#2"]

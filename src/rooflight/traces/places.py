@@ -151,9 +151,11 @@ def _callers_of_backward(trace: Trace, annotations: Spans) -> Callable[[Spans], 
     """
     ops = trace.ops
     of_backward = np.unique(ops.thread[(ops.forward_thread > 0) & (ops.sequence >= 0)])
-    if not len(annotations):
+    threads, counts = np.unique(
+        annotations.thread[~np.isin(annotations.thread, of_backward)], return_counts=True
+    )  # those of collectives are on autograd's own threads
+    if not len(threads):
         return lambda spans: spans
-    threads, counts = np.unique(annotations.thread, return_counts=True)
     main = threads[np.argmax(counts)]
     return lambda spans: Spans(
         start=spans.start,

@@ -104,7 +104,7 @@ class Repeated:
 def repeated(trace: Trace, steps: Steps, runs: Runs) -> Repeated:
     """Of the steps those that have the same ops on the same shapes, in the same order on each thread, and are most; of
     equally many those whose time is the median, so neither a warm-up nor a step that the trace cuts off. Where no step
-    has ops, the whole trace is one.
+    has ops, the whole trace is one; of a trace without any ops, its steps are alike.
     """
     order = np.lexsort((runs.start, runs.launched, runs.thread))
     step = steps.of(runs.launched)
@@ -115,13 +115,19 @@ def repeated(trace: Trace, steps: Steps, runs: Runs) -> Repeated:
         if len(mine):
             of_step[number] = mine
             alike[runs.signature[mine].tobytes(), runs.thread[mine].tobytes()].append(number)
+    if not alike and not len(runs) and len(steps):  # replays of graphs alone
+        walls = tuple(zip(steps.begin.tolist(), steps.end.tolist(), strict=True))
+        nothing = np.empty(0, dtype=np.int64)
+        return Repeated(
+            steps=steps, numbers=tuple(range(len(steps))), walls=walls, runs=(nothing,) * len(steps), shown=0
+        )
     if not alike:
         return Repeated(steps=steps, numbers=(), walls=(window(trace),), runs=(np.arange(len(runs)),), shown=0)
-    walls = steps.end - steps.begin
+    lengths = steps.end - steps.begin
     most = max(map(len, alike.values()))
     candidates = [each for each in alike.values() if len(each) == most]
-    numbers = candidates[_median([float(np.median(walls[each])) for each in candidates])]
-    shown = _median(walls[numbers].tolist())
+    numbers = candidates[_median([float(np.median(lengths[each])) for each in candidates])]
+    shown = _median(lengths[numbers].tolist())
     in_order = np.argsort(of_step[numbers[shown]], kind="stable")
     return Repeated(
         steps=steps,
@@ -139,9 +145,12 @@ def _median(values: Sequence[float]) -> int:
 
 def step_notes(trace: Trace, runs: Runs, chosen: Repeated) -> list[str]:
     """Which steps of the trace the session is of, and what it leaves out."""
+    steps, found = chosen.steps, []
+    if not chosen.numbers and len(steps):
+        marked = count_of(len(steps), "step that is marked", "steps that are marked")
+        return [f"No op ran in the {marked}: all calls of the trace count as one step."]
     if not chosen.numbers:
         return _unmarked(trace)
-    steps, found = chosen.steps, []
     left_out = [steps.names[number] for number in range(len(steps)) if number not in chosen.numbers]
     if len(steps) > 1:
         mine = [steps.names[number] for number in chosen.numbers]
