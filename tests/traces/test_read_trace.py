@@ -198,3 +198,15 @@ def test_an_op_with_a_tensor_for_the_dispatcher_alone_is_known_without_it(tmp_pa
     events = [wrapped, launch(2, 5), kernel(3, 9, 5, name="fmha_fwd")]
     analysis = rl.analyze(rl.read_trace(write(tmp_path / "trace.json", events)))
     assert analysis.totals.matrix_flops == 2 * 2 * 4 * 64 * (16 + 16)
+
+
+@pytest.mark.parametrize(("causal", "pairs"), [("True", 2 * 6 * 7 // 2), ("False", 2 * 6 * 6)])
+def test_packed_attention_counts_the_least_pairs(tmp_path, causal, pairs):
+    # 12 tokens of two sequences: 6 each have the fewest pairs, 2 and 10 had 3 + 55 of causal attention
+    shapes = [[12, 4, 16], [12, 2, 16], [12, 2, 16], [3], [3], *[[]] * 7]
+    types = [*["c10::BFloat16"] * 3, "int", "int", *["Scalar"] * 7]
+    values = [*[""] * 5, "10", "10", "0.", "0.25", causal, "-1", "-1"]
+    packed = op("flash_attn::_flash_attn_varlen_forward", 0, 10, dims=shapes, types=types, Concrete_Inputs=values)
+    events = [packed, launch(2, 5), kernel(3, 9, 5, name="flash_fwd_kernel")]
+    analysis = rl.analyze(rl.read_trace(write(tmp_path / "trace.json", events)))
+    assert analysis.totals.matrix_flops == 2 * 4 * pairs * (16 + 16)

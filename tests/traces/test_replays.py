@@ -111,6 +111,13 @@ def test_of_several_captures_that_of_the_batch_size_is_taken(tmp_path):
         assert times(read(tmp_path, replay, captures))[0] == ("aten::mm", shape, 8)
 
 
+def test_the_tokens_of_a_step_of_vllm_are_its_batch(tmp_path):
+    captures = [span("capture_4", -1, 40), *captured(0, 50)]
+    captures += [span("capture_16", 99, 140), *captured(100, 250, first=WIDE)]
+    replay = [span("execute_context_0(0)_generation_3(3)", -1, 60), *replayed(0, 1)]
+    assert times(read(tmp_path, replay, captures))[0] == ("aten::mm", (4, 8), 8)
+
+
 def test_phases_are_those_of_the_replay(tmp_path):
     session = read(tmp_path, [span("decode", -1, 60), *replayed(0, 1)], captured(0, 50))
     assert session.phases == ("decode",)

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+import numpy as np
+
 from rooflight.records import engine_facts as attribute
+from rooflight.records.session import Flags
 from rooflight.records.signature import INCOMPLETE, AttributeValue
 from rooflight.records.tensor import TensorSpec
 from rooflight.traces.clues import noted_of
@@ -60,14 +63,12 @@ class EngineFacts:
         self._cache = _cache(trace)
         self._ranks = _ranks(trace, model)
         self._windows_named = any(_SLIDING.search(name) for name in trace.names)
+        self._concerned = ops_named(trace, _concerns)
         self._found: dict[tuple[tuple[int, int], frozenset[str], tuple[str, ...], bool], Facts] = {}
 
     def concerns(self, op: int) -> bool:
         """Whether an op is one of an engine that can have facts."""
-        name = self._trace.names[self._trace.ops.name[op]]
-        if name.startswith("aten::"):
-            return False
-        return _attends(name) or bool(_EXPERTS.search(name) or _LINEAR.fullmatch(name))
+        return bool(self._concerned[op])
 
     def of(self, op: int, annotations: Sequence[str]) -> Facts:
         """The facts of an op with these annotations around it, the innermost first; none for ops of no engine."""
@@ -140,16 +141,28 @@ def _attends(name: str) -> bool:
     return bool(_ATTENTION.search(name)) and not _NO_ATTENTION.search(name)
 
 
+def _concerns(name: str) -> bool:
+    return not name.startswith("aten::") and (_attends(name) or bool(_EXPERTS.search(name) or _LINEAR.fullmatch(name)))
+
+
+def _works(name: str) -> bool:
+    """Whether an op of this name may do the work of an engine's op, or be one."""
+    return _attends(name) or bool(_EXPERTS.search(name) or _MULTIPLY_EXPERTS.search(name) or _LINEAR.fullmatch(name))
+
+
+def ops_named(trace: Trace, fits: Callable[[str], bool]) -> Flags:
+    """Which ops have a name that fits."""
+    named = np.array([fits(name) for name in trace.names], dtype=np.bool_)
+    return named[trace.ops.name] if len(trace.ops) else np.empty(0, dtype=np.bool_)
+
+
 def _kernels(trace: Trace, owned: Ownership) -> Mapping[int, frozenset[str]]:
     """The names of each engine op's own kernels, and of none other."""
-    engine = {number for number, name in enumerate(trace.names) if _ATTENTION.search(name) or _EXPERTS.search(name)}
-    engine |= {
-        number for number, name in enumerate(trace.names) if _MULTIPLY_EXPERTS.search(name) or _LINEAR.fullmatch(name)
-    }
+    chosen = owned.accounted != UNKNOWN
+    chosen[chosen] = ops_named(trace, _works)[owned.accounted[chosen]]
     found: dict[int, set[str]] = defaultdict(set)
-    for op, kernel in zip(owned.accounted.tolist(), trace.work.name.tolist(), strict=True):
-        if op != UNKNOWN and int(trace.ops.name[op]) in engine:
-            found[op].add(trace.names[kernel])
+    for op, kernel in zip(owned.accounted[chosen].tolist(), trace.work.name[chosen].tolist(), strict=True):
+        found[op].add(trace.names[kernel])
     return {op: frozenset(names) for op, names in found.items()}
 
 
@@ -172,9 +185,7 @@ def _holding(trace: Trace, nesting: Nesting, kernels: Iterable[int]) -> frozense
 def _cache(trace: Trace) -> Mapping[str, AttributeValue]:
     """The dtype and the width of the cache, by the ops that store keys in it; the least of several."""
     widths, dtypes = set(), set()
-    for op, number in enumerate(trace.ops.name.tolist()):
-        if not _STORES.search(trace.names[number]):
-            continue
+    for op in np.flatnonzero(ops_named(trace, lambda name: bool(_STORES.search(name)))).tolist():
         noted = noted_of(trace, op)
         if noted is not None and len(noted.tensors) >= 4 and noted.tensors[0].shape:
             key, cache = noted.tensors[0], noted.tensors[2]
@@ -192,10 +203,7 @@ def _ranks(trace: Trace, model: ModelFacts | None) -> int:
     """
     if model is None:
         return 1
-    for op, number in enumerate(trace.ops.name.tolist()):
-        name = trace.names[number]
-        if name.startswith("aten::") or not _attends(name):
-            continue
+    for op in np.flatnonzero(ops_named(trace, lambda name: _attends(name) and not name.startswith("aten::"))).tolist():
         noted = noted_of(trace, op)
         tensors = noted.tensors if noted is not None else ()
         if tensors and len(tensors[0].shape) >= 3 and (heads := tensors[0].shape[-2]) and model.heads % heads == 0:

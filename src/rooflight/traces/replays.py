@@ -23,12 +23,13 @@ from rooflight.records.session import Flags, Int32, Int64
 from rooflight.traces.captures import Captured, Node, captures, graph_launches, names_around
 from rooflight.traces.kernel_classes import contradicts
 from rooflight.traces.nesting import Nesting, nested
+from rooflight.traces.step_lengths import step_tokens
 from rooflight.traces.trace import UNKNOWN, Trace, WorkKind, load_trace
 
 _FITS: Final = 0.9
 """The least share of a replay's work and of a capture's launches that must be joined: a few events may be lost."""
 
-_BATCH: Final = re.compile(r"^capture_(\d+)_|\bbs=(\d+)")
+_BATCH: Final = re.compile(r"^capture_(\d+)(?:_|$)|\b(?:bs|batch_size|num_tokens)=(\d+)")
 """In the names of SGLang's annotations around a capture, and around a step."""
 
 _CONTRADICTIONS: Final = 0.05
@@ -231,8 +232,10 @@ def _in_order(captured: Sequence[object], nodes: Sequence[object]) -> Int32:
 
 
 def batch_size(names: Iterable[str]) -> int | None:
-    """The batch size in the annotations around a capture or a replay, None where none has one."""
-    return next((int(match[1] or match[2]) for name in names if (match := _BATCH.search(name))), None)
+    """The batch size in the annotations around a capture or a replay, None where none has one: in tokens."""
+    listed = list(names)
+    told = (int(match[1] or match[2]) for name in listed if (match := _BATCH.search(name)))
+    return next(told, step_tokens(listed))
 
 
 def _with_work(captured: Trace, trace: Trace, works: Int64, calls: Int64) -> Trace:

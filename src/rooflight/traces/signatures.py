@@ -15,6 +15,7 @@ from rooflight.capture.dispatch import is_composite
 from rooflight.capture.kernels import COMPOSITES
 from rooflight.capture.phases import phase
 from rooflight.capture.recorder import record
+from rooflight.records.engine_facts import LEAST_PAIRS
 from rooflight.records.signature import ALGORITHM, COMPUTED_IN, INCOMPLETE, AttributeValue, OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec
 from rooflight.traces.argument_names import KNOWN, Known
@@ -35,6 +36,7 @@ RUNS_NOTHING: Final = "torch runs it as no op"
 _WITH_DUMMY: Final = re.compile(r"aiter::wrapper_(\w+)")
 """AITER's names in 2025 of ops whose first argument is a tensor that only torch's dispatcher needs."""
 _CAUSAL: Final = "causal"
+_PACKED: Final = frozenset({"cu_seqlens_q"})
 _BY_PLACE: Final = Known((), ())
 
 _ACCOUNTED_AS_ONE: Final = frozenset(composite.op._schema.name for composite in COMPOSITES)
@@ -189,6 +191,8 @@ def _as_noted(name: str, noted: Described) -> OpSignature:
             attributes.append((key, value))
     if _CAUSAL in known.names and _CAUSAL not in dict(attributes):
         attributes.append((_CAUSAL, True))  # traces before torch 2.2 do not tell it: it is less work
+    if _PACKED & set(known.names):
+        attributes.append((LEAST_PAIRS, True))
     return OpSignature(
         name=name,
         inputs=tuple(inputs),

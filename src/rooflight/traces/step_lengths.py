@@ -58,6 +58,15 @@ def step_lengths(annotations: Iterable[str], tokens: int) -> StepLengths | None:
     return None
 
 
+def step_tokens(annotations: Iterable[str]) -> int | None:
+    """All tokens of a step, by the first annotation that tells lengths; None where none does."""
+    for name in annotations:
+        if match := _STEP.match(name):
+            new, generating = _part(int(match[1]), match[2]), _part(int(match[3]), match[4])
+            return None if new is None or generating is None else new.tokens + generating.tokens
+    return None
+
+
 def _part(sequences: int, text: str) -> StepLengths | None:
     """The sequences of one kind, None if the text does not tell how many tokens they have."""
     sums = {name: int(value) for name, value in _NAMED.findall(text)}

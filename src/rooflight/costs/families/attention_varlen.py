@@ -1,7 +1,8 @@
 """Attention over packed sequences, whose lengths are data that a signature does not hold.
 
-Convention: T tokens in sequences no longer than ``max_q`` (``max_seqlen_q``) have at the most T x max_k visible pairs,
-T (max + 1) / 2 when causal; such counts are ``upper``. Without cumulative lengths the batch is dense and exact.
+Convention: in a recording, T tokens in sequences no longer than ``max_q`` (``max_seqlen_q``) have at the most
+T x max_k visible pairs, T (max + 1) / 2 when causal; such counts are ``upper``. In a trace, n sequences have at least
+the pairs of n equal ones. Without cumulative lengths the batch is dense and exact.
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ from rooflight.costs.families.attention import (
     visible_pairs,
 )
 from rooflight.costs.families.rules import integer
+from rooflight.records import engine_facts
 from rooflight.records.signature import OpSignature
 
 formula = partial(registry.formula, error_group="attention_varlen", epilogue=True)
 
 LENGTHS_NOTE = "sequence lengths unknown: all taken as the longest"
+
+EQUAL_NOTE = "sequence lengths unknown: all taken as equal, which is the least"
 
 _CUMULATIVE = ("cum_seq_q", "cu_seqlens_q", "cum_seqlens_q")
 
@@ -47,11 +51,24 @@ def _longest(op: OpSignature, side: str, total: int) -> int:
 
 def _packed_pairs(op: OpSignature, heads: Heads) -> int:
     """At the most as many pairs as if every sequence were as long as the longest."""
+    if op.attribute(engine_facts.LEAST_PAIRS):
+        return _least_pairs(op, heads)
     longest_q = _longest(op, "q", heads.num_queries)
     longest_k = _longest(op, "k", heads.num_keys)
     if longest_q == 0:
         return 0
     return -(-heads.num_queries * _pairs(op, longest_q, longest_k) // longest_q)
+
+
+def _least_pairs(op: OpSignature, heads: Heads) -> int:
+    """As many pairs as if every sequence had the same length: unequal ones have more, as the square of a length grows
+    faster than the length. Of keys in pages only those of the call's own tokens are certain.
+    """
+    starts = next(tensor for name in _CUMULATIVE for tensor in op.named(name))
+    sequences = max(starts.numel - 1, 1)
+    paged = op.input("block_table") is not None
+    queries, keys = heads.num_queries // sequences, (heads.num_queries if paged else heads.num_keys) // sequences
+    return max(sequences * _pairs(op, queries, keys), heads.num_queries if paged else 0)
 
 
 def _pairs(op: OpSignature, num_queries: int, num_keys: int) -> int:
@@ -81,7 +98,8 @@ def _heads_and_pairs(op: OpSignature, first: int) -> tuple[Heads, int, str]:
     if _is_packed(op):
         # a paged cache holds its keys as [blocks, block size, Hkv, D]
         heads = replace(sequence_first(query, key, value), num_keys=prod(key.shape[:-2]))
-        return heads, _packed_pairs(op, heads), LENGTHS_NOTE
+        note = EQUAL_NOTE if op.attribute(engine_facts.LEAST_PAIRS) else LENGTHS_NOTE
+        return heads, _packed_pairs(op, heads), note
     # cuDNN's ops keep torch's layout for dense batches, the others flash-attn's
     layout = heads_first if op.name.startswith("aten::_cudnn") else sequence_first
     heads = layout(query, key, value)
