@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 import torch
-from kineto_traces import op, write
+from kineto_traces import kernel, launch, op, write
 from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile
 
 import rooflight as rl
@@ -217,3 +217,46 @@ def test_damaged_nodes_do_no_harm(tmp_path, value, kind):
     assert [each.signature.name for each in session.records] == ["aten::mm"]
     assert any("without memory" in note for note in session.notes)
     assert rl.analyze(session, DEVICE).program.program_bound_s >= 0
+
+
+def node(number, name, inputs, outputs):
+    """A node whose tensors are given as (storage, elements)."""
+
+    def side(tensors):
+        values = [[90, storage, 0, size, 4, "cuda:0"] for storage, size in tensors]
+        kinds = ["Tensor(float)"] * len(tensors)
+        return {
+            "values": values,
+            "shapes": [[size] for _, size in tensors],
+            "types": kinds,
+            "strides": [[1]] * len(tensors),
+        }
+
+    attributes = [{"name": "rf_id", "type": "uint64", "value": number}]
+    return {"name": name, "inputs": side(inputs), "outputs": side(outputs), "attrs": attributes}
+
+
+def test_of_a_gpu_what_allocates_is_known_though_it_launches_nothing(tmp_path):
+    size = 1 << 20
+    empty = {"dims": [[], [], [], [], [], []], "types": ["ScalarList", "Scalar", "Scalar", "", "", ""]}
+    values = [f"[{size}]", "6", "0", "", "", ""]
+    one = {"dims": [[size]], "types": ["float"]}
+    zero = {"dims": [[size]], "types": ["float"]}
+    events = [op("aten::empty", 0, 10, Record_function_id=1, Concrete_Inputs=values, **empty)]
+    events += [op("aten::zero_", 20, 30, Record_function_id=2, **zero), launch(22, 5), kernel(25, 35, 5)]
+    events += [op("aten::neg", 40, 50, Record_function_id=3, **one), launch(42, 6), kernel(45, 55, 6)]
+    trace = write(tmp_path / "trace.json", events)
+    nodes = [
+        node(1, "aten::empty", [], [(7, size)]),
+        node(2, "aten::zero_", [(7, size)], [(7, size)]),
+        node(3, "aten::neg", [(7, size)], [(8, size)]),
+    ]
+    (tmp_path / "et.json").write_text(json.dumps({"schema": "1.1.1-chakra.0.0.4", "nodes": nodes}))
+    session = rl.read_trace(trace, execution_trace=tmp_path / "et.json")
+    assert [each.signature.name for each in session.records] == ["aten::empty", "aten::zero_", "aten::neg"]
+    assert [each.times_s for each in session.records] == [(0.0,), pytest.approx((1e-5,)), pytest.approx((1e-5,))]
+    analysis = rl.analyze(session)
+    # zeros are made and negated in one kernel: only the result is written
+    assert analysis.program.fused_bytes == 4 * size
+    assert analysis.totals.bytes_moved == 3 * 4 * size  # one by one: write zeros, read them, write the result
+    assert not analysis.contradictions
