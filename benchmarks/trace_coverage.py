@@ -100,6 +100,7 @@ def row_of(path: Path) -> Row:
         path,
         capture and path.with_name(f"{capture}.json.gz"),
         model=model and Path(__file__).parents[1] / "tests" / "models" / model,
+        whole=True,
     )
     gpu = session.environment.get("gpu", "")
     session = replace(session, environment={**session.environment, "gpu": DEVICES.get(gpu, gpu)})
