@@ -129,9 +129,9 @@ def analyze(
       rooflight analyze path/to/problem.py --device B200-SXM
       rooflight analyze run.session --device B200-SXM --json -
       rooflight analyze gpt2 --mode train --device A100-SXM4-80GB --predict
-      rooflight analyze gpt2 --mode decode --device H100-SXM5-80GB --predict --host 6e-6
+      rooflight analyze gpt2 --mode decode --device H100-SXM5-80GB --host 6e-6
       rooflight analyze run.session --device H100-SXM5-80GB --precision fp8
-      rooflight analyze decode.json.gz --capture capture.json.gz --model config.json
+      rooflight analyze decode.json.gz --capture capture.json.gz --model conf.json
       rooflight analyze rank0.session rank1.session
     """
     from rooflight.front.sessions import analyze_ranks, predicted
