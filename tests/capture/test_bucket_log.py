@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from fake_clock import FakeClock
 from fake_device import FakeDevice
@@ -133,29 +135,66 @@ def test_events_are_used_again_and_read_when_the_device_has_passed_them():
     assert device.syncs == 0
 
 
-def test_the_innermost_bucket_where_buckets_overlap():
+def test_a_call_with_a_bucket_around_it():
     bench = Bench()
-    log = bench.log
-    a, b = log.bucket("m", "a"), log.bucket("m", "b")
-    assert not log.in_bucket("a")
+    a, b, c, d = (bench.log.bucket("m", name) for name in "abcd")
+
+    def work(nanoseconds, *, then=lambda: None):
+        bench.clock.time_ns += nanoseconds
+        then()
+        return nanoseconds
+
+    def fails():
+        raise KeyError("x")
+
+    assert a.around(work, (3,), {}) == 3  # outside of a step: called, not timed
+    begun = bench.log.begin()
+    assert a.around(work, (5,), {"then": lambda: b.around(work, (7,), {})}) == 5
+    with pytest.raises(KeyError):
+        c.around(work, (11,), {"then": fails})
+    elsewhere = threading.Thread(target=d.around, args=(work, (17,), {}))
+    elsewhere.start()
+    elsewhere.join()
+    assert bench.by_name((begun, bench.log.end())) == {None: 17, "a": 5, "b": 7, "c": 11}
+    assert bench.problems == ["bucket d was opened in another thread than its step's: it was not timed there"]
+
+
+def test_a_call_goes_on_where_the_clock_fails_and_where_its_step_ends_in_it():
+    bench = Bench()
+    a = bench.log.bucket("m", "a")
+    begun = bench.log.begin()
+    ended = []
+    assert a.around(lambda: ended.append(bench.log.end()) or 1, (), {}) == 1
+    assert bench.by_name((begun, ended[0])).keys() <= {None, "a"}
+    assert bench.problems == ["bucket a was left open at the end of a step: it was closed there"]
+    assert bench.log._pen._log[-1] == -1  # nothing after the step's end
+
+    readings = iter([1])
+    log = BucketLog(HostStamps(lambda: next(readings)), ("m",), bench.problems.append, bench.problems.append)
     log.begin()
-    assert not log.in_bucket("a")
-    for bucket, opens, innermost in ((a, True, "a"), (b, True, "b"), (a, True, "a"), (a, False, "b"), (a, False, "b"),
-                                     (b, False, None)):  # fmt: skip
-        bucket.__enter__() if opens else bucket.__exit__(None, None, None)
-        assert [name for name in "ab" if log.in_bucket(name)] == ([innermost] if innermost else [])
+    assert log.bucket("m", "a").around(lambda: 2, (), {}) == 2
+    assert bench.problems[1:] == ["timing ended after an error: StopIteration: "]
 
 
-def test_a_full_log_drops_and_counts_what_opens_and_the_next_step_is_whole(monkeypatch):
+@pytest.mark.parametrize("around", [False, True])
+def test_a_full_log_drops_and_counts_what_opens_and_the_next_step_is_whole(monkeypatch, around):
     monkeypatch.setattr("rooflight.capture.bucket_log.MOST_NOTES", 5)
     bench = Bench()
-    outer = bench.log.bucket("m", "outer")
+    outer, inner = bench.log.bucket("m", "outer"), bench.log.bucket("m", "a")
+
+    def work():
+        bench.clock.time_ns += 10
+
     begun = bench.log.begin()  # a note
     with outer:  # the second
         bench.clock.time_ns += 2
         for _ in range(4):
-            with bench.log.bucket("m", "a"):  # two each: with the third opening there are seven, which is too much
-                bench.clock.time_ns += 10
+            # two notes each: with the third opening there are seven, which is too much
+            if around:
+                inner.around(work, (), {})
+            else:
+                with inner:
+                    work()
             bench.clock.time_ns += 100
     step = begun, bench.log.end()
     found, calls = bench.log.read(*step)
@@ -169,15 +208,6 @@ def test_a_full_log_drops_and_counts_what_opens_and_the_next_step_is_whole(monke
     assert bench.log.take_dropped() == 0
     bench.log.forget(step[1])
     assert bench.by_name(bench.step(("a", 2), ("b", 4))) == {None: 1, "a": 2, "b": 4}
-
-
-def test_in_a_full_log_no_bucket_is_the_one_opened_last(monkeypatch):
-    monkeypatch.setattr("rooflight.capture.bucket_log.MOST_NOTES", 1)
-    bench = Bench()
-    bench.log.begin()
-    with bench.log.bucket("m", "a"):
-        assert not bench.log.in_bucket("a")
-    bench.log.end()
 
 
 def test_a_log_is_no_longer_than_its_limit(monkeypatch):

@@ -7,37 +7,33 @@ import gc
 import itertools
 import pickle
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 import torch
 from torch import nn
 
-from rooflight.capture.timed_calls import TimedCall, TimedCalls, compiled_code
+from rooflight.capture.timed_calls import Arounds, TimedCall, TimedCalls, compiled_code
 
 
 class Watch:
     """Notes which timers open and close."""
 
     def __init__(self, name: str = "a") -> None:
-        self.name, self.measuring = name, True
+        self.name, self.measuring, self.caller = name, True, None
         self.noted: list[str] = []
 
-    @contextmanager
-    def _timer(self) -> Iterator[None]:
+    def __enter__(self) -> None:
         self.noted.append(f"{self.name}+")
-        try:
-            yield
-        finally:
-            self.noted.append(f"{self.name}-")
 
-    def __getitem__(self, label: str):
+    def __exit__(self, *_: object) -> None:
+        self.noted.append(f"{self.name}-")
+
+    def __getitem__(self, label: str) -> Watch:
         assert label == "l"
-        return self._timer()
+        return self
 
     def around(self, module: nn.Module) -> TimedCall:
-        return TimedCalls(self, self).around(module, "l")  # type: ignore[arg-type]
+        return TimedCalls(self, Arounds(self)).around(module, "l")  # type: ignore[arg-type]
 
 
 def net() -> nn.Module:
@@ -83,6 +79,49 @@ def test_several_are_removed_in_any_order(order):
         timed[number].remove()
         still.discard(number)
     assert vars(module) == before
+
+
+def test_timers_are_looked_up_again_when_they_are_others():
+    module, found = net(), []
+    timers = {"l": Watch("old")}
+    arounds, watch = Arounds(timers), Watch()
+    calls = TimedCalls(watch, arounds)
+    calls.around(module, "l")
+    for name in ("old", "new"):
+        timers["l"] = Watch(name)
+        calls.renew()
+        arounds.clear()
+        for _ in range(2):
+            module(X)
+        found.append(timers["l"].noted)
+    assert found == [["old+", "old-"] * 2, ["new+", "new-"] * 2]
+
+
+def test_a_caller_is_named_during_its_calls_also_when_they_nest_or_raise():
+    outer, inner, watch, seen = net(), net(), Watch(), []
+    calls = TimedCalls(watch, Arounds({"outer": watch, "inner": watch, "part": watch}))
+    calls.around(outer, "outer", caller=True)
+    calls.around(inner, "inner", caller=True)
+    part = net()
+    calls.around(part, "part")
+
+    def calls_others(*_: object) -> None:
+        seen.append(watch.caller)
+        inner(X)
+        part(X)
+
+    outer.register_forward_pre_hook(calls_others)
+    inner.register_forward_hook(lambda *_: seen.append(watch.caller))
+    part.register_forward_hook(lambda *_: seen.append(watch.caller))
+    outer(X)
+    assert (seen, watch.caller) == (["outer", "inner", "outer"], None)
+    with pytest.raises(RuntimeError):
+        outer(torch.ones(3, 3))
+    assert watch.caller is None
+    watch.measuring = False
+    seen.clear()
+    outer(X)
+    assert seen == [None, None, None]
 
 
 def test_a_copy_is_not_timed():

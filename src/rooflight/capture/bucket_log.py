@@ -93,11 +93,6 @@ class BucketLog:
         """Nanoseconds by which of the buckets ``names`` was opened last (``BucketStates.divided``)."""
         return self._states.divided(by_state, domain, names)
 
-    def in_bucket(self, name: str) -> bool:
-        """Whether the bucket opened last, of those open in the open step, has this name."""
-        key = self._pen.innermost()
-        return key is not None and self._states.of_key(key).name == name
-
     @property
     def notes(self) -> int:
         """Openings and closings of the open step and of those that were not read yet."""
@@ -305,26 +300,31 @@ class _Pen:
                     except Exception as error:
                         fail(error)
 
+            def around(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+                mine = ident()
+                if mine != thread:
+                    refuse(self)
+                    return call(*args, **kwargs)
+                try:
+                    note(at())
+                    note(self.opens)
+                    if len(log) > most:
+                        fill()
+                except Exception as error:
+                    fail(error)
+                try:
+                    return call(*args, **kwargs)
+                finally:
+                    if mine == thread:
+                        try:
+                            note(at())
+                            note(self.closes)
+                        except Exception as error:
+                            fail(error)
+
         self.kind: type[Bucket] = Noted
 
     @property
     def notes(self) -> int:
         """How many there are."""
         return len(self._log) // 2
-
-    def innermost(self) -> int | None:
-        """The key of the bucket opened last of those open in the open step."""
-        log, closed = self._log, []
-        place = len(log) - 1
-        while place > 0:
-            key = log[place]
-            if key in (_BEGIN, _FULL):
-                return None
-            if key & 1:
-                closed.append(key)
-            elif key + 1 in closed:
-                closed.remove(key + 1)
-            else:
-                return int(key)
-            place -= 2
-        return None

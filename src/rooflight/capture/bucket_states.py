@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 OUTSIDE: Final = 0
 """The state between two steps."""
@@ -55,6 +55,11 @@ class Bucket:
 
     def __exit__(self, _kind: object, _error: object, _trace: object) -> None:
         raise NotImplementedError
+
+    def around(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call something with the bucket open."""
+        with self:
+            return call(*args, **kwargs)
 
 
 Opened = list[tuple[Bucket, int]]

@@ -62,30 +62,23 @@ class Capture:
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
-        self._open: list[str] = []
 
     def bucket(self, domain: Domain, name: str) -> CapturedBucket:
         """A bucket of a domain. Those of the engine are around a graph, not in it."""
-        return CapturedBucket(self._open, self.calls if domain is Domain.MODEL else Counter(), name)
-
-    def in_bucket(self, name: str) -> bool:
-        """Whether the bucket opened last of those open has a name."""
-        return bool(self._open) and self._open[-1] == name
+        return CapturedBucket(self.calls if domain is Domain.MODEL else Counter(), name)
 
 
 class CapturedBucket:
     """Counts how often it is opened."""
 
-    def __init__(self, opened: list[str], calls: Counter[str], name: str) -> None:
-        self._opened, self._calls, self._name = opened, calls, name
+    def __init__(self, calls: Counter[str], name: str) -> None:
+        self._calls, self._name = calls, name
 
     def __enter__(self) -> None:
         self._calls[self._name] += 1
-        self._opened.append(self._name)
 
     def __exit__(self, _kind: object, _error: object, _trace: object) -> None:
-        if self._name in self._opened:
-            del self._opened[len(self._opened) - 1 - self._opened[::-1].index(self._name)]
+        """Nothing is timed."""
 
 
 def time_graphs(profiler: Profiler) -> Iterable[StandIn]:

@@ -89,10 +89,6 @@ class Meter:
         """The bucket of a domain that has a name."""
         return self._timer(domain).bucket(domain, name)
 
-    def in_bucket(self, name: str) -> bool:
-        """Whether the bucket opened last of those open on the steps' clock has a name."""
-        return self.steps.in_bucket(name)
-
     def times(self, by_state: Sequence[int], host_by_state: Sequence[int]) -> dict[Domain, DomainTimes]:
         """The buckets of each domain, from nanoseconds by state on the steps' clock and, on CUDA, on the host's."""
         found = self.steps.times(by_state)

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rooflight.capture.timed_calls import Arounds
 from rooflight.inference.attaching import Attaching
 from rooflight.inference.bucket_bounds import RecordedBounds
 from rooflight.inference.config import Domain, ProfilerConfig, given_in
@@ -88,6 +89,7 @@ class Profiler(Attaching):
             Labels(self._bucket, Domain.ENGINE, self.problems.note),
         )
         self.timers_of_model, self.timers_of_engine = self._labels
+        self.around_of_model = Arounds(self.timers_of_model)
         any_on = self.cfg.model_profiling or self.cfg.engine_profiling
         self._runs_begun = 0
         self._bsz: int | None = None
@@ -275,11 +277,6 @@ class Profiler(Attaching):
         """Whether a run is open, a warm-up run or a measured one."""
         return self.step.run is not None or self._warming_up
 
-    def in_bucket(self, name: str) -> bool:
-        """Whether the bucket of the model that was opened last in the open step, and is still open, is ``name``."""
-        timing = self.graphs.capturing or self.step.recorder or self._meter
-        return self.step.measuring and timing is not None and timing.in_bucket(name)
-
     # -- bounds -------------------------------------------------------------------------------------------------------
 
     def record_steps(self, device: DeviceSpec | str | None = None) -> AbstractContextManager[None]:
@@ -309,9 +306,9 @@ class Profiler(Attaching):
         """Record steps from here on, or time them again. Returns what recorded them before."""
         if recorder is not None:
             recorder.batch = self._bsz
-        for labels in self._labels:
-            labels.clear()
-        return self.step.record(recorder)
+        before = self.step.record(recorder)
+        self._renew_timers()
+        return before
 
     def begin_capture(self) -> None:
         """A CUDA graph is captured from here on: buckets that open are noted, not timed."""
@@ -327,8 +324,7 @@ class Profiler(Attaching):
                 self.graphs.captured(graph, capture.calls)
 
     def _capture(self, *, on: bool) -> None:
-        for labels in self._labels:
-            labels.clear()
+        self._renew_timers()
         self.step.capture(on=on)
 
     def has_attached(self, model: Any) -> bool:
@@ -418,9 +414,16 @@ class Profiler(Attaching):
                 on_problem=self.problems.note,
                 in_order=self.results.spans is not None,
             )
-            for labels in self._labels:
-                labels.clear()
+            self._renew_timers()
         return meter
+
+    def _renew_timers(self) -> None:
+        """What times buckets is another from here on."""
+        self.around_of_model.clear()
+        for labels in self._labels:
+            labels.clear()
+        if self._models is not None:
+            self._models.renew()
 
     def _device_now(self) -> Device | None:
         if self._device is not None and not isinstance(self._device, str):

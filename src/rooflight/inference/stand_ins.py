@@ -22,24 +22,24 @@ class StandIn:
     """
 
     def __init__(self, owner: Any, name: str, profiler: Profiler, make: Made) -> None:
-        self._key = (owner, name)
+        self.key = (owner, name)
         self._profiler = profiler
-        if self._key not in _shared:
+        if self.key not in _shared:
             profilers: list[Profiler] = []
             function = vars(owner)[name]
             stand_in = make(function, profilers)
             stand_in.__wrapped__ = function  # type: ignore[attr-defined]
-            _shared[self._key] = (function, stand_in, profilers)
+            _shared[self.key] = (function, stand_in, profilers)
             setattr(owner, name, stand_in)
-        _shared[self._key][2].append(profiler)
+        _shared[self.key][2].append(profiler)
 
     def remove(self) -> None:
         """Put the function back once no profiler times it."""
-        function, stand_in, profilers = _shared[self._key]
+        function, stand_in, profilers = _shared[self.key]
         profilers.remove(self._profiler)
         if profilers:
             return
-        owner, name = self._key
-        del _shared[self._key]
+        owner, name = self.key
+        del _shared[self.key]
         if vars(owner).get(name) is stand_in:  # else somebody else's is around it
             setattr(owner, name, function)

@@ -32,7 +32,8 @@ class StepContext:
     """``with`` it runs a step; one object for all, so that none is made in a step. Never raises.
 
     ``run`` and ``meter`` are set while a run is measured (``measure``), ``recorder`` while steps are recorded instead;
-    ``measuring`` is True in a measured or recorded step. With ``barrier`` all ranks wait for each other before and
+    ``measuring`` is True in a measured or recorded step; ``caller`` is the label of the open module in it that calls
+    timed functions (``TimedCalls``). With ``barrier`` all ranks wait for each other before and
     after each step that is not recorded, whether it is measured or not.
     """
 
@@ -51,6 +52,7 @@ class StepContext:
         "_publish",
         "_published",
         "_results",
+        "caller",
         "measuring",
         "meter",
         "recorder",
@@ -73,6 +75,7 @@ class StepContext:
         self.run: Run | None = None
         self.meter: Meter | None = None
         self.measuring = False
+        self.caller: str | None = None
         self.recorder: StepRecorder | None = None
         self._results, self._problems, self._clock = results, problems, clock
         self._barrier = barrier

@@ -64,11 +64,6 @@ class StepRecorder:
         """The bucket of a domain that has a name."""
         return self._timer.bucket(domain, name)
 
-    def in_bucket(self, name: str) -> bool:
-        """Whether the bucket opened last of those open has a name."""
-        opened = self._timer.open
-        return bool(opened) and opened[-1][0].name == name
-
     def begin(self) -> None:
         """A step begins."""
         from rooflight.capture.recorder import record  # loads torch
