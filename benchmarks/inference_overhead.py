@@ -4,8 +4,10 @@
 
 Parts: minima of alternating rounds in process time of one thread, less an empty loop's; the profiler's code stays in
 the processor's caches there. The slowdown of a step of about 5 ms (linear layers, whose weights leave the caches no
-room) is measured: steps alternate between measured and not, and the medians are compared. So is that of a decode step
-of a Llama whose modules ``attach_model`` times; its steps that are not measured run through the same timers.
+room) is measured: steps alternate between measured and not. Of 32 of each the sums are compared, which hold all that a
+measured step costs, since the profiler reads 32 steps together. Printed is the median of the differences, with
+quartiles. So is that of a decode step of a Llama whose modules ``attach_model`` times; its steps that are not measured
+run through the same timers.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 from rooflight.inference import (
@@ -33,7 +36,8 @@ ROUNDS = 25
 CALLS = 4_000
 LAYERS = 30
 WIDTH = 832
-STEPS = 1500
+BLOCK = 32  # steps that the profiler reads together
+BLOCKS = 30
 BARS_US = {
     "bucket timer off": 0.1,
     "model bucket on": 2.0,
@@ -172,12 +176,28 @@ def memory_mb(folder: str, count: int) -> list[float]:
     return found
 
 
-def slowdown(prof: Profiler, step: Callable[[], object], count: int) -> tuple[float, float]:
-    """Median nanoseconds of a step that is not measured, and of one that is."""
+@dataclass(frozen=True)
+class Slowdown:
+    """Nanoseconds of a step that is not measured, and those that a measured one takes more, by blocks of steps."""
+
+    off: list[float]
+    more: list[float]
+
+    def line(self, name: str, bar: str = "") -> str:
+        off = statistics.median(self.off)
+        low, more, high = statistics.quantiles(self.more)
+        verdict = f"   bar 1%   {'ok' if more / off <= 0.01 else 'MISSED'}" if bar else ""
+        return (
+            f"a step of {off / 1e6:.2f} ms, {name}: {more / 1e3:+.0f} µs "
+            f"(quartiles {low / 1e3:+.0f} and {high / 1e3:+.0f}), {more / off:+.2%}{verdict}"
+        )
+
+
+def slowdown(prof: Profiler, step: Callable[[], object], blocks: int) -> Slowdown:
     register_active_profiler(prof)
     prof.begin_run(bsz=1)
     times: dict[bool, list[int]] = {True: [], False: []}
-    for number in range(count):
+    for number in range(2 * BLOCK * blocks):
         measured = number % 2 == 0
         start = time.process_time_ns()
         with prof.step_timing_ctx() if measured else nullcontext():
@@ -189,7 +209,8 @@ def slowdown(prof: Profiler, step: Callable[[], object], count: int) -> tuple[fl
     prof.end_run()
     prof.save_all()
     release_active_profiler()
-    return statistics.median(times[False]), statistics.median(times[True])
+    off, on = ([sum(each) / BLOCK for each in zip(*[iter(times[key])] * BLOCK, strict=True)] for key in (False, True))
+    return Slowdown(off, [mine - other for mine, other in zip(on, off, strict=True)])
 
 
 def linear_layers() -> Callable[[], object]:
@@ -220,11 +241,6 @@ def llama() -> tuple[object, Callable[[], object]]:
     return model, lambda: model(ids, use_cache=False)
 
 
-def said(name: str, off: float, on: float, bar: str = "") -> str:
-    verdict = f"   bar 1%   {'ok' if on / off <= 1.01 else 'MISSED'}" if bar else ""
-    return f"a step of {off / 1e6:.2f} ms, {name}: {(on - off) / 1e3:+.0f} µs, {on / off - 1:+.2%}{verdict}"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=1_000_000)
@@ -242,12 +258,12 @@ def main() -> None:
         with torch.inference_mode():
             step = linear_layers()
             for buckets in (False, True):
-                off, on = slowdown(profiler(folder, buckets=buckets), step, STEPS)
-                print(said(f"{LAYERS if buckets else 'no'} buckets", off, on, "1%"))
+                found = slowdown(profiler(folder, buckets=buckets), step, BLOCKS)
+                print(found.line(f"{LAYERS if buckets else 'no'} buckets", "1%"))
             model, step = llama()
             prof = profiler(folder)
             prof.attach_model(model)
-            print(said("a Llama of 6 layers with attach_model", *slowdown(prof, step, STEPS // 3)))
+            print(slowdown(prof, step, BLOCKS // 2).line("a Llama of 6 layers with attach_model"))
             prof.detach()
 
 
