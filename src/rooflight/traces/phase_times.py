@@ -12,20 +12,19 @@ from rooflight.records.timeline import Idle, PhaseTime
 from rooflight.traces.covered import Covered
 from rooflight.traces.idle import CAUSES, IdleTime
 from rooflight.traces.ownership import Ownership
-from rooflight.traces.places import Place, Places
+from rooflight.traces.places import Places
 from rooflight.traces.trace import UNKNOWN, Trace
 
 
 def phases_of_work(owned: Ownership, places: Places) -> list[str]:
     """The phase in which each piece of work was launched: that of its op, else the annotation around its call."""
-    known: dict[int, Place] = {}
+    known: dict[int, tuple[str, Direction]] = {}
     labels: list[tuple[str, Direction]] = []
     for op, call in zip(owned.accounted.tolist(), owned.call.tolist(), strict=True):
         if op != UNKNOWN:
-            place = known.get(op)
-            if place is None:
-                place = known[op] = places.place(op)
-            labels.append((place.phase, place.direction))
+            if op not in known:
+                known[op] = places.phase(op)
+            labels.append(known[op])
         else:
             labels.append((places.phase_of_call(call) if call != UNKNOWN else "", Direction.FORWARD))
     others = any(phase for phase, _ in labels)

@@ -59,17 +59,23 @@ class Places:
 
     def place(self, op: int) -> Place:
         """The place of one op."""
-        around = self._annotations.innermost(op)
         forward = self._forward(op)
-        module = self._module(op if forward == UNKNOWN else forward)
+        phase, direction = self._phase(op, forward)
+        return Place(module=self._module(op if forward == UNKNOWN else forward), phase=phase, direction=direction)
+
+    def phase(self, op: int) -> tuple[str, Direction]:
+        """The phase of one op, and its direction."""
+        return self._phase(op, self._forward(op))
+
+    def _phase(self, op: int, forward: int) -> tuple[str, Direction]:
+        around = self._annotations.innermost(op)
         if forward != UNKNOWN:
             direction = Direction.BACKWARD
         elif self._optimizes[around]:
             direction = Direction.OPTIMIZER
         else:
             direction = Direction.FORWARD
-        phase = self._phases[around] or self._phases[self._around_backward.innermost(op)]
-        return Place(module=module, phase=phase, direction=direction)
+        return self._phases[around] or self._phases[self._around_backward.innermost(op)], direction
 
     def annotations(self, op: int) -> list[str]:
         """The annotations around one op, the innermost first."""

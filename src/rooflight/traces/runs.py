@@ -56,11 +56,13 @@ class Runs:
         """Runs whose calls have these signatures."""
         in_order = sorted(runs, key=lambda run: (run.launched, run.start))
         numbers: dict[OpSignature, int] = {}
+        of_call: dict[Call, int] = {}  # a call's hash takes less time than its signature's
         for run in in_order:
-            numbers.setdefault(signatures[run.call], len(numbers))
+            if run.call not in of_call:
+                of_call[run.call] = numbers.setdefault(signatures[run.call], len(numbers))
         return cls(
             signatures=tuple(numbers),
-            signature=np.array([numbers[signatures[run.call]] for run in in_order], dtype=np.int64),
+            signature=np.array([of_call[run.call] for run in in_order], dtype=np.int64),
             places=tuple(run.place for run in in_order),
             seconds=np.array([run.seconds for run in in_order], dtype=np.float64),
             start=np.array([run.start for run in in_order], dtype=np.int64),
