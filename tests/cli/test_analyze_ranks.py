@@ -48,10 +48,16 @@ def test_mistakes_are_one_line(ranks, tmp_path, analyze):
     for arguments, message in (
         ([ranks[0], ranks[0]], "rank0.session and rank0.session are both rank 0: give each rank's session once"),
         ([ranks[0], other], "rank0.session is of 2 ranks, other.session of 4: these are different runs"),
-        ([ranks[0], "gpt2"], "gpt2 is no saved session: several targets are the sessions of one run, one per rank"),
+        (
+            [ranks[0], "gpt2"],
+            "gpt2 is no saved session and no trace: several targets are those of one run, one per rank",
+        ),
         ([ranks[0], alone], "alone.session has no rank: record it after torch.distributed.init_process_group"),
         ([*ranks, "--mode", "train"], "--mode: saved sessions cannot run with other options"),
-        ([*ranks, "--save", str(tmp_path / "x")], "--save: each rank's session is saved already"),
+        (
+            [*ranks, "--save", str(tmp_path / "x")],
+            "--save: a file has one session, and each rank has its own: save them one by one",
+        ),
         ([*ranks, "--measure"], "--measure: no effect, saved sessions cannot run again"),
     ):
         code, _, err = analyze(*arguments, *DEVICE)

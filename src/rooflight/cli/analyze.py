@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext, redirect_stdout
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,13 @@ from rooflight.cli.what_if_options import Clock, Precision, what_if
 if TYPE_CHECKING:
     from rooflight.prediction.predictor import Predictor
     from rooflight.roofline.host import Host
+
+
+class ReadWhere(StrEnum):
+    """Where traces are read: in processes of this machine, or as tasks of a Ray cluster."""
+
+    local = "local"
+    ray = "ray"
 
 
 def analyze(
@@ -94,6 +102,10 @@ def analyze(
     graph: Annotated[
         bool, typer.Option("--graph", help="Predict the step as replayed from a CUDA graph: the host launches once.")
     ] = False,
+    executor: Annotated[ReadWhere, typer.Option(help="Where traces of several ranks are read.")] = ReadWhere.local,
+    address: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="ray: the cluster to join. [default: this machine's]")
+    ] = None,
     top: Annotated[int, typer.Option(metavar="N", help="Rows of the long tables.")] = 10,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Save the session to this file.")] = None,
     json: JsonFile = None,
@@ -108,7 +120,8 @@ def analyze(
     TARGET is a preset (gpt2, llama-3.1-8b, ...; rooflight presets lists them), a transformers config.json, a function
     of your own (path/to/train.py:make_step, which returns a zero-argument step and optionally the model), a problem
     in KernelBench's form (path/to/problem.py with Model, get_inputs and get_init_inputs), or a saved session.
-    Several saved sessions are the ranks of one run: the report names the slowest and by how much they differ.
+    Several saved sessions or traces, or a folder of traces, are the ranks of one run: the report names the slowest, by
+    how much they differ, and who waits for whom.
 
     --predict adds the predicted time of the step, with an interval, beside its bound: learned from measurements of
     such operations, never below the bound. It is given twice: the device's time alone, and the wall time with a host
@@ -133,7 +146,9 @@ def analyze(
       rooflight analyze run.session --device H100-SXM5-80GB --precision fp8
       rooflight analyze decode.json.gz --capture capture.json.gz --model conf.json
       rooflight analyze rank0.session rank1.session
+      rooflight analyze folder/of/traces --executor ray
     """
+    from rooflight.front.rank_traces import ReadOn, is_folder_of_traces, only_trace_in
     from rooflight.front.sessions import analyze_ranks, predicted
     from rooflight.front.sources import TraceOptions
     from rooflight.front.targets import RunOptions, analyze_target
@@ -144,13 +159,21 @@ def analyze(
     outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html, render=render, others={"--save": save})
     if top < 1:
         raise ValueError(f"--top {top}: ask for at least 1 row")
-    if len(target) > 1 and save is not None:
-        raise ValueError("--save: each rank's session is saved already")
-    if len(target) > 1 and measure is not None:
+    notes = []
+    if len(target) == 1 and is_folder_of_traces(target[0]) and (alone := only_trace_in(target[0])) is not None:
+        target, notes = [alone], [f"Of {target[0]} the only trace was taken: {Path(alone).name}."]
+    several = len(target) > 1 or is_folder_of_traces(target[0])
+    if several and save is not None:
+        raise ValueError("--save: a file has one session, and each rank has its own: save them one by one")
+    if several and measure is not None:
         raise ValueError(f"--{'' if measure else 'no-'}measure: no effect, saved sessions cannot run again")
+    if several and (capture is not None or execution_trace is not None):
+        raise ValueError("--capture, --execution-trace: no effect on several targets: each rank has one of its own")
+    if not several and (executor is not ReadWhere.local or address is not None):
+        raise ValueError("--executor, --address: no effect on one file: give a folder of traces, or one per rank")
+    if address is not None and executor is ReadWhere.local:
+        raise ValueError("--address: no effect without --executor ray")
     beside = TraceOptions(capture=capture, model=model, execution_trace=execution_trace)
-    if len(target) > 1:
-        beside.refuse("several targets")
     supposed = what_if(precision, clock)
     issuing = _host(host, graph=graph)
     predictor = _predictor(models) if predict or models is not None or issuing is not None else None
@@ -158,15 +181,21 @@ def analyze(
     # the output of the recorded program must not get into a report on standard output, which another program reads
     aside = redirect_stdout(sys.stderr) if outputs.to_stdout else nullcontext()
     with spinner() as progress, aside:
-        if len(target) > 1:
+        if several:
             options.refuse("saved sessions cannot run with other options")
-            progress("putting the ranks together")
             ranked = analyze_ranks(
-                target, device, what_if=supposed, predictor=predictor, host=issuing, progress=progress
+                target,
+                device,
+                what_if=supposed,
+                predictor=predictor,
+                host=issuing,
+                model=model,
+                read_on=ReadOn(executor=executor.value, address=address or "auto"),
+                progress=progress,
             )
             report = ranks_report(ranked, top=top)
         else:
-            analysis, notes = analyze_target(
+            analysis, told = analyze_target(
                 target[0], options, device=device, what_if=supposed, measured=measure, trace=beside, progress=progress
             )
             if save is not None:
@@ -176,7 +205,7 @@ def analyze(
                 progress("predicting")
                 analysis = predicted(analysis, predictor, issuing)
             progress("writing the report")
-            report = report_of(analysis, top=top, notes=notes)
+            report = report_of(analysis, top=top, notes=[*notes, *told])
     outputs.write(report)
 
 

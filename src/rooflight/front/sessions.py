@@ -12,7 +12,7 @@ import numpy as np
 from rooflight.devices.spec import DeviceSpec
 from rooflight.devices.what_if import AS_IT_IS, WhatIf
 from rooflight.front.device import Progress, find_device, find_what_if, log_progress
-from rooflight.front.sources import PLAIN, TraceOptions, is_session, read_session
+from rooflight.front.sources import PLAIN, TraceOptions, read_session
 from rooflight.records.estimate import Estimate
 from rooflight.records.session import Session
 from rooflight.roofline.analysis import Analysis
@@ -22,6 +22,7 @@ from rooflight.roofline.host import Host
 
 if TYPE_CHECKING:
     from rooflight.capture.recorder import record
+    from rooflight.front.rank_traces import ReadOn
     from rooflight.prediction.predictor import Predictor
     from rooflight.roofline.ranks import RankedAnalysis
 
@@ -134,18 +135,22 @@ def analyze_ranks(
     what_if: WhatIf = AS_IT_IS,
     predictor: Predictor | None = None,
     host: Host | float | None = None,
+    model: str | None = None,
+    read_on: ReadOn | None = None,
     progress: Progress = log_progress,
 ) -> RankedAnalysis:
-    """The saved sessions of a run's ranks, analysed and put together, for a device or the ones they ran on.
+    """The ranks of a run, analysed and put together, for a device or the ones they ran on. ``paths`` are a folder of
+    traces, or a saved session or a trace per rank; ``read_on`` says where traces are read, ``model`` is the config of
+    the model that a serving engine ran.
 
-    Raises ValueError for a path that is no saved session, and for sessions that do not belong together.
+    Raises ValueError for a path that is neither, and for sessions that do not belong together.
     """
+    from rooflight.front.rank_traces import ReadOn, read_ranks
     from rooflight.roofline.ranks import merge
 
-    others = [path for path in paths if not is_session(path)]
-    if others:
-        raise ValueError(f"{others[0]} is no saved session: several targets are the sessions of one run, one per rank")
-    sessions = [read_session(path, progress=progress) for path in paths]
+    found = read_ranks(paths, model, read_on or ReadOn(), progress)
+    sessions = found.sessions
+    progress("putting the ranks together")
     # found once: a device that is to be calibrated first is calibrated for all ranks
     spec = None if device is None else find_device(device, session=sessions[0], progress=progress)
     analyses = [
@@ -159,4 +164,4 @@ def analyze_ranks(
         )
         for session in sessions
     ]
-    return merge(analyses, [Path(path).name for path in paths])
+    return merge(analyses, found.names, found.notes)

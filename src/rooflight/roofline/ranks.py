@@ -70,9 +70,12 @@ class Spread:
 
 
 class RankedAnalysis(Shown):
-    """The analyses of a run's ranks, by rank. ``missing`` ranks of its world have none, as when they died."""
+    """The analyses of a run's ranks, by rank. ``missing`` ranks of its world have none, as when they died. ``notes``
+    say which files were taken.
+    """
 
-    def __init__(self, analyses: Sequence[Analysis], world_size: int) -> None:
+    def __init__(self, analyses: Sequence[Analysis], world_size: int, notes: Sequence[str] = ()) -> None:
+        self.notes = tuple(notes)
         self.analyses = {_rank(analysis): analysis for analysis in analyses}
         self.world_size = world_size
         self.missing = tuple(rank for rank in range(world_size) if rank not in self.analyses)
@@ -137,8 +140,9 @@ class RankedAnalysis(Shown):
         return tuple(found)
 
 
-def merge(analyses: Sequence[Analysis], names: Sequence[str] = ()) -> RankedAnalysis:
-    """Put the ranks of one run together; ``names``, such as those of files, are used in error messages.
+def merge(analyses: Sequence[Analysis], names: Sequence[str] = (), notes: Sequence[str] = ()) -> RankedAnalysis:
+    """Put the ranks of one run together; ``names``, such as those of files, are used in error messages, ``notes`` go to
+    the report.
 
     Each session must have been recorded where ``torch.distributed`` was initialised. Raises ValueError for a session
     without a rank, a rank that comes twice, ranks of worlds of different sizes, and ranks of different programs; a rank
@@ -161,7 +165,7 @@ def merge(analyses: Sequence[Analysis], names: Sequence[str] = ()) -> RankedAnal
             raise ValueError(f"{name} is marked as rank {rank} of {size}, which cannot be: record it again")
         seen[rank], world_size, first = name, size, first or name
     _check_same_program({name: analysis.session for analysis, name in zip(analyses, called, strict=True)})
-    return RankedAnalysis(sorted(analyses, key=_rank), world_size)
+    return RankedAnalysis(sorted(analyses, key=_rank), world_size, notes)
 
 
 def _check_same_program(sessions: Mapping[str, Session]) -> None:

@@ -89,7 +89,7 @@ class RanksDocument(Document, frozen=True, kw_only=True, tag="rooflight.ranks/1"
     conclusion: str
 
 
-def ranks_report(ranked: RankedAnalysis, *, top: int = 10, notes: Iterable[str] = ()) -> Report:
+def ranks_report(ranked: RankedAnalysis, *, top: int = 10) -> Report:
     """The report of a run's ranks; ``top`` limits the rows of long tables. Raises ValueError for ``top`` < 1."""
     slowest = ranked.analyses[ranked.slowest]
     whole = report_of(slowest, top=top)
@@ -100,8 +100,8 @@ def ranks_report(ranked: RankedAnalysis, *, top: int = 10, notes: Iterable[str] 
         facts=tuple(_facts(ranked)),
         tables=(_ranks_table(ranked, top), *_waits_table(ranked, top), _spread_table(ranked), *tables),
         series=tuple(_of_slowest(series, ranked) for series in whole.series),
-        notes=(*notes, *_notes(ranked), *(f"Rank {ranked.slowest}: {note}" for note in whole.notes)),
-        conclusion=f"{_verdict(ranked)} Rank {ranked.slowest}: {whole.conclusion}",
+        notes=(*ranked.notes, *_notes(ranked), *(f"Rank {ranked.slowest}: {note}" for note in whole.notes)),
+        conclusion=f"{_verdict(ranked)}{_last(ranked)} Rank {ranked.slowest}: {whole.conclusion}",
     )
 
 
@@ -139,6 +139,18 @@ def _verdict(ranked: RankedAnalysis) -> str:
     )
 
 
+def _last(ranked: RankedAnalysis) -> str:
+    """The rank that arrives last in collectives, where the others wait for it for some share of a step."""
+    last, others = ranked.waiting.last, len(ranked.waiting.by_rank) - 1
+    steps = [time.measured_s for time in ranked.times if time.measured_s is not None]
+    if last is None or not steps or last.others_wait_s / others <= _EVEN * max(steps):
+        return ""
+    return (
+        f" Rank {last.rank} arrives last in {last.last_in:.3g} of {count_of(ranked.waiting.collectives, 'collective')} "
+        f"per step; each of the others waits {Quantity(last.others_wait_s / others, 's')} for it on average."
+    )
+
+
 def _facts(ranked: RankedAnalysis) -> Iterable[tuple[str, Cell]]:
     known = len(ranked.times)
     yield "ranks", f"{known} of {ranked.world_size}" if ranked.missing else f"{ranked.world_size}"
@@ -146,7 +158,7 @@ def _facts(ranked: RankedAnalysis) -> Iterable[tuple[str, Cell]]:
     if ranked.least_exposed is not None and known > 1:
         yield "waits least", f"rank {ranked.least_exposed} (least time in collectives alone)"
     if (last := ranked.waiting.last) is not None:
-        yield "arrives last", f"rank {last.rank}, in {last.last_in:.4g} of {ranked.waiting.collectives:,} collectives"
+        yield "arrives last", f"rank {last.rank}, in {last.last_in:.3g} of {ranked.waiting.collectives:,} collectives"
         yield "others wait for it", Quantity(last.others_wait_s, "s")
     backends = {analysis.session.environment.get("backend", "") for analysis in ranked.analyses.values()} - {""}
     if backends:

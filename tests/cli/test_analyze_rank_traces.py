@@ -1,0 +1,178 @@
+"""``rooflight analyze FOLDER`` and several traces: the ranks of one run, with who waits for whom."""
+
+import json
+
+import pytest
+from kineto_traces import kernel, launch, op, span, write
+
+from rooflight.front import rank_traces
+from rooflight.front.rank_traces import ReadOn, read_ranks
+
+MM = {"dims": [[4, 8], [8, 2]], "types": ["float", "float"]}
+SUM = {
+    "Collective_name": "allreduce",
+    "dtype": "Float",
+    "In_msg_nelems": 1000,
+    "Out_msg_nelems": 1000,
+    "Group_size": 4,
+    "Process_Group_Name": "0",
+    "Process_Group_Ranks": "[0, 1, 2, 3]",
+}
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+
+
+def write_rank(path, rank, computing, *, size=4, name="aten::mm", steps=2, **head):
+    """Steps of 100 µs: a product of ``computing`` µs, then an all-reduce that ends at 90 µs on every rank."""
+    events = []
+    for step in range(steps):
+        at = 100 * step
+        events += [
+            span(f"ProfilerStep#{step}", at, at + 100),
+            op(name, at, at + 3, **MM),
+            launch(at + 1, 2 * step + 1),
+            op("record_param_comms", at + 5, at + 9, **SUM),
+            launch(at + 6, 2 * step + 2),
+            kernel(at + 10, at + 10 + computing, 2 * step + 1),
+            kernel(at + 10 + computing, at + 90, 2 * step + 2, name=NCCL, stream=9),
+        ]
+    info = {"backend": "nccl", "rank": rank, "world_size": size} if rank is not None else {}
+    return write(path, events, **({"distributedInfo": info} if info else {}), **head)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    # rank 2 computes for 50 µs, the others for 10, 20 and 30: they wait for it for 40, 30 and 20 µs per step
+    for rank, computing in enumerate((10, 20, 50, 30)):
+        write_rank(tmp_path / f"rank{rank}.json", rank, computing)
+    return tmp_path
+
+
+def analyzed(run, *arguments):
+    code, out, err = run("analyze", *map(str, arguments), "--json", "-")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def test_a_folder_is_the_ranks_of_a_run(run, folder):
+    found = analyzed(run, folder)
+    assert found["schema"] == "rooflight.ranks/1"
+    assert (found["world_size"], found["missing_ranks"], found["slowest_rank"]) == (4, [], 2)
+    waits = {each["rank"]: each for each in found["waiting"]["ranks"]}
+    assert [waits[rank]["waits_s"] for rank in range(4)] == pytest.approx([40e-6, 30e-6, 0, 20e-6])
+    assert waits[2]["others_wait_s"] == pytest.approx(90e-6)
+    assert (waits[2]["last_in"], found["waiting"]["collectives"]) == (1, 1)
+    assert [waits[rank]["longest_for"] for rank in range(4)] == [2, 2, None, 2]
+
+
+def test_files_are_the_ranks_of_a_run_too(run, folder):
+    files = [folder / f"rank{rank}.json" for rank in (3, 0, 1, 2)]
+    assert analyzed(run, *files)["waiting"] == analyzed(run, folder)["waiting"]
+
+
+def test_the_report_says_who_waits_for_whom(run, folder):
+    code, out, _ = run("analyze", folder)
+    assert code == 0
+    text = " ".join(out.split())
+    assert f"{folder.name} on H100-SXM5-80GB, 4 ranks" in text
+    assert "arrives last rank 2, in 1 of 1 collectives" in text
+    assert "did not run the same" not in text
+
+
+def test_missing_ranks_are_named(run, folder):
+    (folder / "rank1.json").unlink()
+    (folder / "rank2.json").unlink()
+    assert analyzed(run, folder)["missing_ranks"] == [1, 2]
+    code, out, _ = run("analyze", folder)
+    assert code == 0
+    assert "No session of ranks 1, 2" in " ".join(out.split())
+
+
+def test_names_tell_ranks_that_traces_do_not(run, tmp_path):
+    for rank, computing in enumerate((10, 20, 50, 30)):
+        write_rank(tmp_path / f"17.5-TP-{rank}-DECODE.trace.json", None, computing)
+    assert analyzed(run, tmp_path)["slowest_rank"] == 2
+    assert analyzed(run, *sorted(tmp_path.iterdir()))["slowest_rank"] == 2
+
+
+def test_mistakes_are_one_line(run, folder, tmp_path_factory):
+    empty, other, unranked = (tmp_path_factory.mktemp(name) for name in ("empty", "other", "unranked"))
+    write_rank(other / "rank1.json", 1, 20, name="aten::matmul_of_my_own")
+    for name in ("a.json", "b.json"):
+        write_rank(unranked / name, None, 10)
+    ranks = [folder / f"rank{rank}.json" for rank in range(4)]
+    for arguments, message in (
+        ([empty], "empty0 has no traces (files *.json or *.json.gz"),
+        ([unranked], "2 traces, of which 2 tell no rank (a.json, b.json): give one trace, or those of the ranks"),
+        ([unranked / "a.json", unranked / "b.json"], "a.json has no rank"),
+        ([ranks[0], other / "rank1.json"], "rank0.json and rank1.json are of different programs"),
+        ([ranks[0], ranks[0]], "rank0.json and rank0.json are both rank 0: give each rank's session once"),
+        ([folder, ranks[0]], "is no saved session and no trace: several targets are those of one run"),
+        ([folder, "--capture", ranks[0]], "--capture, --execution-trace: no effect on several targets"),
+        ([ranks[0], "--executor", "ray"], "--executor, --address: no effect on one file"),
+        ([folder, "--address", "host:1"], "--address: no effect without --executor ray"),
+        ([folder, "--executor", "ray", "--address", "localhost:1"], "no Ray cluster at localhost:1"),
+        ([folder, "--save", empty / "x.session"], "--save: a file has one session"),
+    ):
+        code, _, err = run("analyze", *map(str, arguments))
+        assert code == 2, arguments
+        assert message in " ".join(err.split())
+        assert len(err.strip().splitlines()) == 1
+
+
+def test_a_folder_with_one_trace_is_that_trace(run, tmp_path):
+    write_rank(tmp_path / "only.json", None, 10)
+    found = analyzed(run, tmp_path)
+    assert found["schema"] == "rooflight.analysis/1"
+    code, out, _ = run("analyze", tmp_path)
+    assert code == 0
+    assert "the only trace was taken: only.json" in " ".join(out.split())
+
+
+def test_processes_read_what_this_one_reads(folder):
+    told = []
+    here = read_ranks([str(folder)], None, ReadOn(), told.append)
+    assert told[-1].startswith("reading rank 3, 100%")
+    there = read_ranks([str(folder)], None, ReadOn(processes=2), told.append)
+    assert told[-1].endswith("is read, 4 of 4")
+    assert there.names == here.names
+    for one, other in zip(there.sessions, here.sessions, strict=True):
+        assert one.environment == other.environment
+        assert one.signatures == other.signatures
+        assert (one.measurement.op_samples_s == other.measurement.op_samples_s).all()
+
+
+def test_a_process_that_cannot_read_says_so(folder):
+    text = (folder / "rank2.json").read_text()
+    (folder / "rank2.json").write_text(text[:1000])
+    with pytest.raises(ValueError, match=r"rank2.json ends in the middle of an event"):
+        read_ranks([str(folder)], None, ReadOn(processes=2), print)
+
+
+def test_a_process_that_dies_is_named(folder, monkeypatch):
+    monkeypatch.setattr(rank_traces, "_TASK", ("-c", "raise SystemExit(137)"))
+    with pytest.raises(RuntimeError, match=r"the process that read .*rank\d.json died, perhaps for want of memory"):
+        read_ranks([str(folder)], None, ReadOn(processes=2), print)
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "object_store_memory": 80 << 20})
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+def test_a_cluster_reads_what_this_process_reads(folder, cluster):
+    on = ReadOn(executor="ray", address=cluster.address)
+    there = read_ranks([str(folder)], None, on, lambda text: None)
+    here = read_ranks([str(folder)], None, ReadOn(), lambda text: None)
+    assert [one.environment for one in there.sessions] == [one.environment for one in here.sessions]
+    assert [one.signatures for one in there.sessions] == [one.signatures for one in here.sessions]
+    text = (folder / "rank2.json").read_text()
+    (folder / "rank2.json").write_text(text[:1000])
+    with pytest.raises(ValueError, match=r"rank2.json ends in the middle of an event"):
+        read_ranks([str(folder)], None, on, lambda text: None)
