@@ -187,3 +187,10 @@ def test_latent_attention_of_decode_steps():
     parts = [((4, 3, 2, 16), "float32"), ((4, 3, 2, 1), "float32"), (4, 2, 16)]
     stage = cost("aiter::mla_decode_stage1_asm_fwd", (4, 2, 20), (50, 1, 1, 20), ((5,), "int32"), *parts, ints=KNOWN)
     assert (stage.matrix_flops, stage.bytes_read) == (found.matrix_flops, found.bytes_read)
+
+
+def test_a_window_of_paged_attention_hides_keys():
+    shapes, _ = PAGED["aiter::paged_attention_ragged"]
+    whole = cost("aiter::paged_attention_v1", *shapes, ints=[*KNOWN, ("arg19", 0)])
+    assert whole.bytes_read == 4 * 2 * 8 * 2 + 100 * (8 + 8) * 2
+    assert cost("aiter::paged_attention_v1", *shapes, ints=[*KNOWN, ("arg19", 64)]).bytes_read == 4 * 2 * 8 * 2 + 4 * 32

@@ -179,6 +179,11 @@ def test_an_op_whose_attention_ran_in_another_op_says_so(tmp_path):
     assert "incomplete" in attributes(tmp_path, name="at::native::copy")
 
 
+def test_lengths_are_not_those_of_a_call_where_several_share_the_keys(tmp_path):
+    merged = [op("_C::merge_attn_states", 51, 59, dims=[[4, 2, 8]], types=["c10::BFloat16"])]
+    assert attributes(tmp_path, *merged, model=PLAIN) == {}
+
+
 def test_experts_are_split_as_the_heads_are(tmp_path):
     model = {"hidden_size": 8, "num_attention_heads": 4, "num_experts": 6, "num_experts_per_tok": 2}
     model |= {"moe_intermediate_size": 10, "quantization_config": {"quant_method": "mxfp4"}}

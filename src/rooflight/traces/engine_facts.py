@@ -42,9 +42,11 @@ _MULTIPLIES: Final = re.compile(r"gemm|moe|bmm|expert|group|matmul|_mm|nvjet|Cij
 _LINEAR: Final = re.compile(r"_(?:LayerNorm)?Linear")
 """TransformerEngine's functions, which call their products past torch's dispatcher."""
 _STORES: Final = re.compile(r"::(?:reshape_and_cache\w*|store_cache|store_kv_cache)$")
-_TELLS_WINDOW: Final = re.compile(r"paged_attention|pa_fwd|pa_ps_fwd|::(?:varlen_)?fwd")
+_TELLS_WINDOW: Final = re.compile(r"::paged_attention|paged_attention_ragged|pa_fwd|pa_ps_fwd|::(?:varlen_)?fwd")
 """Ops that have no window, or whose arguments tell it."""
 _INSIDE: Final = "ops inside it did its work, and have their own rows: this is what else it launched"
+_MERGES: Final = re.compile(r"merge_attn_states|merge_state")
+"""Ops and kernels that put results together: of several calls of attention, each over a part of the keys."""
 _SLIDING: Final = re.compile("sliding", re.IGNORECASE)
 _NAMED_BY_WINDOW: Final = "fmhaSm1"
 """Kernels whose names have "Sliding" where they have a window."""
@@ -63,6 +65,7 @@ class EngineFacts:
         self._cache = _cache(trace)
         self._ranks = _ranks(trace, model)
         self._windows_named = any(_SLIDING.search(name) for name in trace.names)
+        self._merges = any(_MERGES.search(name) for name in trace.names)
         self._concerned = ops_named(trace, _concerns)
         self._found: dict[tuple[tuple[int, int], frozenset[str], tuple[str, ...], bool], Facts] = {}
 
@@ -104,7 +107,7 @@ class EngineFacts:
             found[attribute.CACHE_DTYPE] = "float8_e4m3fn"
         noted = noted_of(self._trace, op)
         tokens = _tokens(noted.tensors) if noted is not None else 0
-        lengths = step_lengths(around, tokens) if tokens else None
+        lengths = step_lengths(around, tokens) if tokens and not self._merges else None
         window = self._window(name, kernels)
         if lengths is not None and window is not None:
             lengths = in_window(lengths, window) if window else lengths

@@ -112,9 +112,10 @@ def unified_mla(op: OpSignature) -> OpCost:
     ).attended(op)
 
 
-def _paged(place: int, heads: int | None = None) -> Formula:
+def _paged(place: int, heads: int | None = None, window: int = 0) -> Formula:
     """A formula: the first tensor is the result, that at ``place`` the query [T, Hq, D], the next two the caches; how
-    many heads the keys have is the argument at ``heads``, or known of the cache, or in its shape.
+    many heads the keys have is the argument at ``heads``, or known of the cache, or in its shape. The argument at
+    ``window``, if there is one, is 0 where no window hides keys.
     """
 
     def cost(op: OpSignature) -> OpCost:
@@ -124,17 +125,16 @@ def _paged(place: int, heads: int | None = None) -> Formula:
             width = integer(op, f"arg{heads}", 0) * query.shape[-1] or width
         elif not width:  # [pages, page size, Hkv, D] or [pages, Hkv, page size, D]
             width = min(cache.shape[1:3]) * cache.shape[-1]
-        return Call(query=query, result=result, key_width=width, value_width=width, cache_dtype=cache.dtype).attended(
-            op
-        )
+        call = Call(query=query, result=result, key_width=width, value_width=width, cache_dtype=cache.dtype)
+        return call.attended(op, hides=window > 0 and integer(op, f"arg{window}", 0) > 0)
 
     return cost
 
 
 formula("_C::paged_attention_v1")(_paged(1, heads=4))
 formula("_C::paged_attention_v2", "_rocm_C::paged_attention", "aiter::paged_attention_rocm")(_paged(4, heads=7))
+formula("aiter::paged_attention_v1")(_paged(2, window=19))
 formula(
-    "aiter::paged_attention_v1",
     "aiter::paged_attention_ragged",
     "sglang_profiler::attention_paged_attention_ragged",
     "sglang_profiler::attention_paged_attention_v1",
