@@ -60,7 +60,7 @@ def test_exceptions_pass_and_end_step_and_run(bench):
     assert [run["stats"]["steps"] for run in summary["runs"]] == [14, 1]
     assert [run["meta"]["steps_raised"] for run in summary["runs"]] == [1, 0]
     assert summary["stats"]["steps_without_tokens"] == 1  # nothing was returned
-    assert list(summary["problems"]) == ["run 0: 1 step ended by an exception: in the statistics"]
+    assert list(summary["problems"]) == ["a step ended by an exception: it is in the statistics"]
 
 
 def test_a_run_and_a_step_that_the_program_opened_stay_its_own(bench):
@@ -190,7 +190,7 @@ def test_methods_with_known_names_need_no_mapping(bench):
     assert summary["other_phases"]["prefill"]["mean_ms"] == 9
     assert (summary["stats"]["steps"], summary["stats"]["mean_ms"]) == (2, 5)  # 4 and 6
     assert summary["buckets_engine_avg_ms"] == {"decode": 3, "sampler": 1}
-    assert set(summary["problems"]) <= {"run 0: no step has tokens: call set_step_tokens() in each"}
+    assert set(summary["problems"]) <= {"no step of a run has tokens: call set_step_tokens() in each"}
 
 
 class Drafter:

@@ -198,7 +198,7 @@ def test_a_bucket_left_open_is_closed_with_its_step_and_spoils_no_other(bench):
     assert inclusive(summary) == {"embed": 5}  # (3 + 7) / 2
     assert summary["stats"]["time_total_ms"] == pytest.approx(15 * NS)
     assert summary["problems"] == {"bucket embed was left open at the end of a step: it was closed there": 1,
-                                   "run 0: no step has tokens: call set_step_tokens() in each": 1}  # fmt: skip
+                                   "no step of a run has tokens: call set_step_tokens() in each": 1}  # fmt: skip
 
 
 def test_a_bucket_in_another_thread_is_named_and_does_no_harm(bench):

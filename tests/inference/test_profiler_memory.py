@@ -93,13 +93,13 @@ def test_a_step_of_endless_buckets_is_bounded_and_said(make, kind, monkeypatch):
         assert prof._meter.notes <= 2100
     prof.end_run()
     summary = bench.summary()
-    (text,) = [text for text in summary["problems"] if "buckets were not timed" in text]
-    assert text.startswith("run 0: ")
+    (count,) = [count for text, count in summary["problems"].items() if "bucket was not timed" in text]
+    assert 3 * 490 < count < 3 * 1500  # about 1,000 of 1,500 fit, if a step is read before the next
     assert summary["stats"]["steps"] == 3
     timed, rest = summary["buckets_model_avg_ms"]["embed"], summary["unattributed_model_ms"]
     assert timed + rest == pytest.approx(1.5)  # 1,500 of 1 us
     assert 0.3 < timed < 1.1  # in each step about 1,000 fit, if it is read before the next
-    assert "buckets were not timed" in bench.report()
+    assert "bucket was not timed" in bench.report()
 
 
 def test_steps_of_many_buckets_are_read_before_the_log_is_full(make, monkeypatch):

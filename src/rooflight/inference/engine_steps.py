@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rooflight.inference.engine_mapping import Call, EngineMapping, Reader, Reads
 from rooflight.inference.told import DECODE
 
 if TYPE_CHECKING:
     from rooflight.inference.profiler import Profiler
+
+_MOST_LABELS: Final = 1024  # a reader of a mapping may name buckets without end
 
 
 class EngineSteps:
@@ -114,8 +116,10 @@ class EngineSteps:
             try:
                 timer = self._engine_timers[self._labels[name]]
             except KeyError:
-                self._labels[name] = f"engine.{name}"  # a name of the engine's domain, whatever it looks like
-                timer = self._engine_timers[self._labels[name]]
+                label = f"engine.{name}"  # a name of the engine's domain, whatever it looks like
+                if len(self._labels) < _MOST_LABELS:
+                    self._labels[name] = label
+                timer = self._engine_timers[label]
             timer.__enter__()
             self._timers.append((key, timer))
 

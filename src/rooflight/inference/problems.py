@@ -17,15 +17,15 @@ class Problems:
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
 
-    def note(self, text: str) -> None:
-        """One more of what ``text`` says."""
+    def note(self, text: str, times: int = 1) -> None:
+        """So many more of what ``text`` says."""
         text = text[:500]
         if text not in self._counts:
             if len(self._counts) >= _MOST:
                 text = _MORE
             if text not in self._counts:
                 _log.warning("rooflight: %s", text)
-        self._counts[text] = self._counts.get(text, 0) + 1
+        self._counts[text] = self._counts.get(text, 0) + times
 
     def error(self, where: str, error: Exception) -> None:
         """An exception that must not reach the engine."""

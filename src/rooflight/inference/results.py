@@ -129,24 +129,26 @@ class Results:
         memory = memory_data(place, run.memory_before, meter.memory())
         found = self._run_data(run, sums, memory)
         self._keep(found, Speculation.of_run(run, meter))
+        self._note_problems(run, meter.take_dropped())
+        return found
+
+    def _note_problems(self, run: Run, dropped: int) -> None:
+        """What a run could not measure, in words that no run has to itself: there may be runs without end."""
         if run.raised:
-            self.problems.note(
-                f"run {run.number}: {count_of(run.raised, 'step')} ended by an exception: in the statistics"
-            )
+            self.problems.note("a step ended by an exception: it is in the statistics", run.raised)
         if run.totals.steps and not run.totals.token_steps:
-            self.problems.note(f"run {run.number}: no step has tokens: call set_step_tokens() in each")
-        dropped = meter.take_dropped()
+            self.problems.note("no step of a run has tokens: call set_step_tokens() in each")
         if dropped:
             self.problems.note(
-                f"run {run.number}: {count_of(dropped, 'bucket was', 'buckets were')} not timed, since more than "
-                f"{MOST_NOTES // 2:,} were opened before their steps were read: the rest of such a step is unattributed"
+                f"a bucket was not timed, since more than {MOST_NOTES // 2:,} were opened before their steps were "
+                "read: the rest of such a step is unattributed",
+                dropped,
             )
         if run.cells.left_out:
             self.problems.note(
-                f"run {run.number}: more than {MOST_BATCHES} batch sizes: "
-                f"{count_of(run.cells.left_out, 'step')} of further sizes count as steps of unknown batch"
+                f"a step had another batch size than the first {MOST_BATCHES} of its run: its batch counts as unknown",
+                run.cells.left_out,
             )
-        return found
 
     def _keep(self, run: RunData, speculation: Speculation | None) -> None:
         """Keep a run as one of its own, while there are few."""
