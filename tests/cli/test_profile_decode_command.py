@@ -311,6 +311,29 @@ def test_generate_of_transformers_is_an_engine(profile, tmp_path):
     assert not found.workload.notes
 
 
+@pytest.mark.usefixtures("calibrated")
+def test_the_model_of_an_engine_has_bounds(profile, tmp_path):
+    words = engine_file(tmp_path, text=GENERATES), "--batch", 2, "--prompt", 8, "--new", 5, "--runs", 2
+    code, _, err = profile(*words, "--bounds")
+    assert code == 0, err
+    found = summary(tmp_path)
+    (whole,) = found.bounds.steps
+    assert (whole.batch, whole.kv_length, whole.steps) == (2, 9, 8)  # 8 to 11 tokens are in the cache: 9.5
+    assert all(row.bound_ms is not None for row in found.buckets.model)
+    assert found.bounds.none_because["engine"].startswith("add_bounds() records the model alone")
+
+
+@pytest.mark.usefixtures("calibrated")
+def test_an_engine_without_a_known_model_has_no_bounds(profile, tmp_path):
+    code, _, err = profile(engine_file(tmp_path), "--new", 4, "--runs", 2, "--bounds")
+    assert code == 0, err
+    assert not summary(tmp_path).bounds.recorded
+    known = ENGINE.replace("prof.set_step_tokens(batch)", "prof.set_step_tokens(batch); prof.set_step_seq_len(token)")
+    code, _, err = profile(engine_file(tmp_path, text=known), "--new", 4, "--runs", 2, "--bounds", name="known")
+    assert code == 0, err
+    assert any("no bounds: Linear cannot be called" in text for text in summary(tmp_path, "known").problems)
+
+
 def test_sigint_in_an_engine(profile, tmp_path):
     words = engine_file(tmp_path, "os.kill(os.getpid(), signal.SIGINT)"), "--new", 4, "--runs", 2
     code, _, err = profile(*words)

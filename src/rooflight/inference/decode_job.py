@@ -131,13 +131,27 @@ class DecodeJob:
 
     def _bound(self) -> None:
         """Record a step at each KV length that was measured, and bound it for this machine."""
+        if not self._loop.records:
+            self._bound_model()
+            return
         device = find_device(self._options.device, progress=self._progress)
         for batch, length in measured_steps(self._prof):
             self._progress(f"recording a step after {length:,} tokens, for its bound")
             with self._prof.record_steps(device):
                 self._prof.begin_run(bsz=batch)
-                if not self._loop.record(self._prof, max(length, 1)):
-                    return
+                self._loop.record(self._prof, max(length, 1))
+
+    def _bound_model(self) -> None:
+        """Of an engine the model alone can be recorded, if it is one of transformers and its steps are known."""
+        model = self._loop.model_alone
+        if model is None or not measured_steps(self._prof):
+            return
+        device = find_device(self._options.device, progress=self._progress)
+        self._progress("recording steps of the model, for their bounds")
+        try:
+            self._prof.add_bounds(model, device)
+        except ValueError as error:
+            self._prof.problems.note(f"no bounds: {error}")
 
     def save(self) -> Path | None:
         """Write what was measured until now. Returns the folder, None where nothing could be written."""

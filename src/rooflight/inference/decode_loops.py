@@ -78,6 +78,7 @@ class Loop(Protocol):
     """Something that generates."""
 
     labels: tuple[str, ...]
+    records: bool  # whether ``record`` can be called
 
     def attach(self, prof: Profiler) -> None:
         """Let the profiler see the loop's models."""
@@ -85,8 +86,12 @@ class Loop(Protocol):
     def run(self, label: str, prof: Profiler, told: OnStep) -> None:
         """Run once."""
 
-    def record(self, prof: Profiler, kv_length: int) -> bool:
-        """Run a decode step after ``kv_length`` cached tokens, for a profiler that records it. False: it cannot."""
+    def record(self, prof: Profiler, kv_length: int) -> None:
+        """Run a decode step after ``kv_length`` cached tokens, for a profiler that records it."""
+
+    @property
+    def model_alone(self) -> torch.nn.Module | None:
+        """The model, where no step of the loop can be asked for, so that only its own steps can be recorded."""
 
     def about(self) -> dict[str, Any]:
         """The fields of ``WorkloadData`` that are the loop's."""
@@ -94,6 +99,9 @@ class Loop(Protocol):
 
 class ModelLoop:
     """The loops of this room, on models with random weights."""
+
+    records = True
+    model_alone = None
 
     def __init__(self, text: str, options: LoopOptions, *, progress: Callable[[str], None]) -> None:
         self._options = options
@@ -130,11 +138,10 @@ class ModelLoop:
         """Generate once."""
         self._generate(label, self._prompt, self._options.new, prof, told)
 
-    def record(self, prof: Profiler, kv_length: int) -> bool:
+    def record(self, prof: Profiler, kv_length: int) -> None:
         """A prefill of so many tokens, and one step."""
         prompt = self._prompt[:, :1].expand(-1, kv_length)
         self._generate(self.labels[-1], prompt, 2, prof, None)
-        return True
 
     def _generate(self, label: str, prompt: Tensor, new: int, prof: Profiler, told: OnStep | None) -> None:
         options, seed = self._options, self._options.seed or 0
@@ -219,6 +226,7 @@ class EngineLoop:
     """A user's engine, from a function of theirs, which returns it, or it and what runs it."""
 
     labels: tuple[str, ...] = ("engine",)
+    records = False
 
     def __init__(self, text: str, function: UserFunction, options: LoopOptions) -> None:
         options.refuse(
@@ -246,9 +254,14 @@ class EngineLoop:
         options = self._options
         self._run(batch=options.batch, prompt_tokens=options.prompt, new_tokens=options.new)
 
-    def record(self, prof: Profiler, kv_length: int) -> bool:  # noqa: ARG002 - nobody can ask an engine for that
-        """Nothing: it chooses its steps itself."""
-        return False
+    def record(self, prof: Profiler, kv_length: int) -> None:
+        """Nobody can ask an engine for a step: it chooses them itself."""
+        raise NotImplementedError
+
+    @property
+    def model_alone(self) -> torch.nn.Module | None:
+        """The engine's model."""
+        return self._model
 
     def about(self) -> dict[str, Any]:
         """What is known of it."""
