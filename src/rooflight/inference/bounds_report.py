@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from rooflight.inference.summary import BoundsData, BucketSplit
+from rooflight.inference.summary import BoundsData, BucketSplit, WholeStep
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.report import Cell, Column, Table
+from rooflight.records.series import Axis, Line, Series
 from rooflight.roofline.time_by_place import UNATTRIBUTED
 
 _WHOLE: Final = "(whole step)"
@@ -98,6 +99,40 @@ def _rows(split: BucketSplit) -> Iterable[tuple[Cell, ...]]:
     for each in split.bounds:
         ms = split.unattributed_ms if each.name == UNATTRIBUTED else split.buckets_avg_ms.get(each.name)
         yield *place, each.name, None if ms is None else ms / 1e3, each.bound_ms / 1e3, each.efficiency, each.limiter
+
+
+def bounds_series(bounds: BoundsData) -> Iterable[Series]:
+    """Steps and their bounds over the KV length, of the batch size that has most steps in several KV bins."""
+    by_batch: dict[int | None, list[WholeStep]] = {}
+    for each in bounds.steps:
+        if each.kv_length is not None:
+            by_batch.setdefault(each.batch, []).append(each)
+    several = [of_batch for of_batch in by_batch.values() if len({each.kv_length for each in of_batch}) > 1]
+    if not several:
+        return
+    chosen = max(several, key=lambda of_batch: sum(each.steps for each in of_batch))
+    chosen = sorted(chosen, key=lambda each: each.kv_length or 0.0)
+    figures = {
+        "measured": "mean_ms",
+        "op bound": "op_bound_ms",
+        "compulsory bound": "compulsory_bound_ms",
+    }
+    batch = "unknown batch" if chosen[0].batch is None else f"batch {chosen[0].batch:,}"
+    yield Series(
+        id="step_bounds",
+        title=f"Steps of {batch} beside their bounds",
+        x=Axis(name="KV length"),
+        y=Axis(name="time of a step", unit="s", logarithmic=True),
+        lines=tuple(
+            Line(
+                name=name,
+                x=tuple(each.kv_length or 0.0 for each in chosen),
+                y=tuple(getattr(each, field) / 1e3 for each in chosen),
+            )
+            for name, field in figures.items()
+        ),
+        note="Times are means of KV bins; bounds are of a step recorded at the mean KV length of each.",
+    )
 
 
 def bound_facts(bounds: BoundsData) -> Iterable[tuple[str, Cell]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from rooflight.inference.bounds_report import bound_facts, bound_notes, bounds_table, steps_table
+from rooflight.inference.bounds_report import bound_facts, bound_notes, bounds_series, bounds_table, steps_table
 from rooflight.inference.graph_report import graph_tables
 from rooflight.inference.kv_length import UNBINNED
 from rooflight.inference.memory_report import memory_cells, memory_columns, memory_facts
@@ -54,7 +54,7 @@ def report_of(summary: SummaryDocument) -> Report:
         data=summary,
         facts=tuple(_facts(summary)),
         tables=tuple(_tables(summary)),
-        series=tuple(speculation_series(summary.speculative)),
+        series=(*bounds_series(summary.bounds), *speculation_series(summary.speculative)),
         notes=tuple(_notes(summary)),
         conclusion=_conclusion(summary),
     )
