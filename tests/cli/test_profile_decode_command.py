@@ -1,4 +1,4 @@
-"""``rooflight profile-decode`` end to end: real models in small sizes, a user's engine, what Ctrl-C leaves on disk."""
+"""``rooflight profile-decode`` end to end: real models in small sizes, what Ctrl-C leaves on disk."""
 
 from __future__ import annotations
 
@@ -11,39 +11,15 @@ from itertools import pairwise
 
 import msgspec
 import pytest
-import torch
 
 from rooflight.cli.progress import spinner
-from rooflight.devices import calibrations
-from rooflight.devices.calibrations import Calibration
-from rooflight.devices.spec import MemoryLevel, Roofs
 from rooflight.front.device import log_progress
 from rooflight.inference import decode_job
 from rooflight.inference.summaries_compared import ComparisonDocument, comparison_report, read_summary
 from rooflight.inference.summary import SummaryDocument
-from rooflight.machine.environment import fingerprint
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 TINY = ("llama-tiny", "--small", "--batch", 2, "--prompt", 8, "--new", 5, "--runs", 2)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Models of a few thousand numbers: threads would spend the time waiting for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
-def profile(run, tmp_path):
-    """The verb with small sizes, its results in a folder of the test."""
-
-    def profile_decode(*words, name="r"):
-        where = ("--output-dir", tmp_path / "out", "--run-name", name)
-        return run("profile-decode", *words, *where, *(() if "--bounds" in words else ("--no-bounds",)))
-
-    return profile_decode
 
 
 def summary(tmp_path, name="r") -> SummaryDocument:
@@ -121,20 +97,6 @@ def test_an_assumed_acceptance_is_named(profile, tmp_path):
     assert found.stats.steps == 2  # 4 tokens a step, all that are asked for
     assert found.speculative.speedup_measured is None
     assert "accepted at random, each with probability 1" in out
-
-
-@pytest.fixture
-def calibrated(tmp_path, monkeypatch):
-    """Roofs of this machine, so high that nothing beats them."""
-    monkeypatch.setenv("ROOFLIGHT_CACHE", str(tmp_path / "cache"))
-    roofs = Roofs(
-        source="a test", matrix_flops_per_s={"float32": 1e15}, vector_flops_per_s={"float32": 1e15},
-        memory=(MemoryLevel(name="DRAM", bytes_per_s=1e14),)
-    )  # fmt: skip
-    calibrations.save(
-        Calibration(fingerprint=fingerprint("cpu"), device_name="this CPU", kind="cpu", roofs=roofs,
-                    measured_at="2026-01-01")
-    )  # fmt: skip
 
 
 @pytest.mark.usefixtures("calibrated")
@@ -237,133 +199,6 @@ def test_ctrl_c_keeps_what_was_measured(profile, tmp_path, monkeypatch):
     assert err.strip() == f"rooflight: interrupted: 6 measured steps are in {tmp_path / 'out' / 'r'}"
     assert summary(tmp_path).stats.steps == 6
     assert (tmp_path / "out" / "r" / "trace.json").is_file()
-
-
-ENGINE = """
-import os, signal
-import torch
-from rooflight.inference import get_active_profiler
-
-class Engine:
-    def __init__(self):
-        self.runs = 0
-        self.model = torch.nn.Linear(4, 4)
-    def run(self, batch, prompt_tokens, new_tokens):
-        self.runs += 1
-        prof = get_active_profiler()
-        for token in range(new_tokens):
-            with prof.step_timing_ctx():
-                prof.set_step_tokens(batch)
-                with prof.cpu_bucket_timer("decode"):
-                    self.model(torch.ones(batch, 4))
-            if self.runs == 3 and token == 1:
-                LAST
-
-def make_engine():
-    print("hello from the engine")
-    return Engine()
-"""
-
-
-def engine_file(tmp_path, last="pass", text=ENGINE):
-    path = tmp_path / "engine.py"
-    path.write_text(text.replace("LAST", last))
-    return f"{path}:make_engine"
-
-
-def test_an_engine_of_the_user(profile, tmp_path):
-    code, out, err = profile(engine_file(tmp_path), "--new", 4, "--runs", 2, "--json", "-")
-    assert code == 0, err
-    found = msgspec.json.decode(out, type=SummaryDocument)
-    assert found.stats.steps == 8
-    assert found.buckets_engine_avg_ms.keys() == {"decode"}
-    assert found.workload is not None
-    assert found.workload.target.endswith("engine.py:make_engine")
-    assert found.workload.parameters == 20
-    assert "The engine opens its steps itself: " in found.workload.notes[0]
-
-
-GENERATES = """
-import torch, transformers
-
-def make_engine():
-    config = transformers.LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-                                      num_attention_heads=4, max_position_embeddings=64, pad_token_id=0,
-                                      eos_token_id=None)
-    model = transformers.LlamaForCausalLM(config).eval()
-    def run(batch, prompt_tokens, new_tokens):
-        model.generate(torch.ones(batch, prompt_tokens, dtype=torch.long), max_new_tokens=new_tokens, do_sample=False)
-    return model, run
-"""
-
-
-def test_generate_of_transformers_is_an_engine(profile, tmp_path):
-    """attach_engine knows its methods: the prefill makes the first of 5 tokens, 4 steps the others."""
-    words = engine_file(tmp_path, text=GENERATES), "--batch", 2, "--prompt", 8, "--new", 5, "--runs", 2
-    code, out, err = profile(*words, "--json", "-")
-    assert code == 0, err
-    found = msgspec.json.decode(out, type=SummaryDocument)
-    assert found.stats.steps == 2 * 4
-    assert found.stats.tokens_total == 2 * 2 * 4
-    assert "attn.compute" in found.buckets_model_avg_ms
-    assert found.workload is not None
-    assert found.workload.model_class == "LlamaForCausalLM"
-    assert not found.workload.notes
-
-
-@pytest.mark.usefixtures("calibrated")
-def test_the_model_of_an_engine_has_bounds(profile, tmp_path):
-    words = engine_file(tmp_path, text=GENERATES), "--batch", 2, "--prompt", 8, "--new", 5, "--runs", 2
-    code, _, err = profile(*words, "--bounds")
-    assert code == 0, err
-    found = summary(tmp_path)
-    (whole,) = found.bounds.steps
-    assert (whole.batch, whole.kv_length, whole.steps) == (2, 9, 8)  # 8 to 11 tokens are in the cache: 9.5
-    assert all(row.bound_ms is not None for row in found.buckets.model)
-    assert found.bounds.none_because["engine"].startswith("add_bounds() records the model alone")
-
-
-@pytest.mark.usefixtures("calibrated")
-def test_an_engine_without_a_known_model_has_no_bounds(profile, tmp_path):
-    code, _, err = profile(engine_file(tmp_path), "--new", 4, "--runs", 2, "--bounds")
-    assert code == 0, err
-    assert not summary(tmp_path).bounds.recorded
-    known = ENGINE.replace("prof.set_step_tokens(batch)", "prof.set_step_tokens(batch); prof.set_step_seq_len(token)")
-    code, _, err = profile(engine_file(tmp_path, text=known), "--new", 4, "--runs", 2, "--bounds", name="known")
-    assert code == 0, err
-    assert any("no bounds: Linear cannot be called" in text for text in summary(tmp_path, "known").problems)
-
-
-def test_sigint_in_an_engine(profile, tmp_path):
-    words = engine_file(tmp_path, "os.kill(os.getpid(), signal.SIGINT)"), "--new", 4, "--runs", 2
-    code, _, err = profile(*words)
-    assert code == 130
-    assert f"6 measured steps are in {tmp_path / 'out' / 'r'}" in err
-    assert summary(tmp_path).stats.steps == 6
-
-
-def test_an_engine_that_breaks(profile, tmp_path):
-    code, _, err = profile(engine_file(tmp_path, "raise OverflowError('too much')"), "--new", 4, "--runs", 2)
-    assert code == 1
-    assert "the run failed: OverflowError: too much (engine.py:" in err
-    assert f"6 measured steps are in {tmp_path / 'out' / 'r'}" in err
-    assert summary(tmp_path).stats.steps == 6
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("def make_engine():\n    return 3\n", "returned int: return an engine with a method run(batch, prompt_tokens"),
-        ("def make_engine():\n    return object(), lambda tokens: None\n", "the engine cannot be run with batch"),
-        ("def make_engine():\n    1 / 0\n", "engine.py:make_engine raised ZeroDivisionError"),
-        ("def make():\n    pass\n", "engine.py has no function make_engine"),
-    ],
-)
-def test_what_is_no_engine(profile, tmp_path, text, message):
-    code, _, err = profile(engine_file(tmp_path, text=text))
-    assert code == 2
-    assert message in err
-    assert len(err.strip().splitlines()) == 1
 
 
 def test_another_rank_than_0_runs_and_writes_nothing(profile, tmp_path, monkeypatch):
