@@ -72,3 +72,13 @@ def test_a_time_that_no_ops_explain_teaches_nothing(wall_s, launch_s):
     host = Host(launch_s=launch_s, first_s=0.0, low=1.0, high=1.0, source="by hand")
     with pytest.raises(ValueError, match="no times of its ops explain it"):
         attributed(analysis_of([MM, RELU], {MM: estimate(1e-3, 2.0), RELU: estimate(1e-5, 2.0)}, host), wall_s)
+
+
+def test_a_host_that_takes_the_step_tells_only_what_the_device_does_not():
+    host = Host(launch_s=1e-3, first_s=0.0, low=1.0, high=1.0, source="by hand")
+    # 2.1 ms on the host, 20 predicted on the device, 2.2 measured: it takes no more than 2.2 - 0.85 x 2.2
+    found = attributed(analysis_of([MM], {MM: estimate(20e-3, 3.0)}, host), 2.2e-3)
+    assert found.measurement.op_s == pytest.approx([0.15 * 2.2e-3], rel=1e-3)
+    # 0.01 predicted: nothing is known of what the device does in the 2.1 ms
+    with pytest.raises(ValueError, match="on the host alone"):
+        attributed(analysis_of([MM], {MM: estimate(1e-5, 3.0)}, host), 2.2e-3)

@@ -10,6 +10,7 @@ import numpy as np
 from rooflight.records.quantity import Quantity
 from rooflight.records.session import Float64, Measurement, Session
 from rooflight.roofline.analysis import Analysis
+from rooflight.roofline.host import Host
 
 CLOCK: Final = "attributed from the time of a step"
 LEAST_SHARE: Final = 0.08
@@ -17,6 +18,8 @@ LEAST_SHARE: Final = 0.08
 _WIDTHS: Final = 3.3
 """A 90 % interval, from low to high, is so many standard deviations of a normal distribution."""
 _LEAST_WIDTH: Final = 0.02
+_HIDES, _LEFT = 0.7, 0.85  # shares of a step: what hides the device, and what is left of a host
+_SLOWEST: Final = 0.6  # a host that is so much faster than it was taken to be is another host
 _FARTHEST: Final = 400.0
 _HALVINGS: Final = 60
 _CLOSE: Final = 0.03
@@ -33,10 +36,14 @@ def attributed(analysis: Analysis, wall_s: float) -> Session:
     log-normal errors, to first order. No op takes less than its bound. Ops with less than 8 % of the wall time have no
     time (NaN).
 
-    Raises ValueError for an analysis without predictions, and where no times of ops explain the wall time: a host that
-    needs as long alone, or a step that is faster than its bound.
+    Where the host alone takes most of the wall time, that tells only of ops that were predicted to take longer: they
+    take no longer than leaves the host 85 % of it.
+
+    Raises ValueError for an analysis without predictions, and where no times of ops explain the wall time: the host's
+    takes most of it, or the step is faster than its bound.
     """
     queue, predicted_s = analysis.queue, analysis.predicted_op_s
+    host = _host_beside(analysis, wall_s)
     signature = analysis.session.columns.signature[analysis.session.counted]
     bound_s, width = analysis.estimates.bounds_s[signature], analysis.estimates.widths[signature]
     share = np.bincount(signature, weights=predicted_s) / max(1e-30, float(predicted_s.sum()))
@@ -48,16 +55,35 @@ def attributed(analysis: Analysis, wall_s: float) -> Session:
     low, high = -_FARTHEST, _FARTHEST
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if queue.wall_s(times(middle), analysis.host) < wall_s else (low, middle)
+        low, high = (middle, high) if queue.wall_s(times(middle), host) < wall_s else (low, middle)
     found = times(high)
-    if abs(queue.wall_s(found, analysis.host) / wall_s - 1) > _CLOSE:
-        raise ValueError(
-            f"{Quantity(wall_s, 's')} for a step that takes {Quantity(queue.wall_s(bound_s, analysis.host), 's')} with "
-            "every op at its bound: no times of its ops explain it"
-        )
+    if abs(queue.wall_s(found, host) / wall_s - 1) > _CLOSE:
+        raise ValueError(_unexplained(wall_s, queue.wall_s(bound_s, host), "with every op at its bound"))
     total = np.bincount(signature, weights=found)
     told = (total[signature] >= LEAST_SHARE * wall_s) & (predicted_s > 0)
     return analysis.session.with_measurement(_measurement(analysis.session, found, told, wall_s))
+
+
+def _host_beside(analysis: Analysis, wall_s: float) -> Host:
+    """The host, or a faster one if the device was predicted to take longer than the step did. Raises ValueError where
+    the host hides what the device does.
+    """
+    queue, host = analysis.queue, analysis.host
+    alone_s = queue.wall_s(np.zeros(len(queue.units)), host)
+    if queue.wall_s(analysis.predicted_op_s, host) <= wall_s:
+        if alone_s > _HIDES * wall_s:
+            raise ValueError(_unexplained(wall_s, alone_s, "on the host alone"))
+        return host
+    factor = min(1.0, _LEFT * wall_s / alone_s) if alone_s else 1.0
+    if factor < _SLOWEST:
+        raise ValueError(_unexplained(wall_s, alone_s, "on the host alone"))
+    return host.scaled(factor)
+
+
+def _unexplained(wall_s: float, least_s: float, how: str) -> str:
+    return (
+        f"{Quantity(wall_s, 's')} for a step that takes {Quantity(least_s, 's')} {how}: no times of its ops explain it"
+    )
 
 
 def _measurement(session: Session, seconds: Float64, told: np.ndarray, wall_s: float) -> Measurement:
