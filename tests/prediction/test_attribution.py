@@ -74,6 +74,21 @@ def test_a_time_that_no_ops_explain_teaches_nothing(wall_s, launch_s):
         attributed(analysis_of([MM, RELU], {MM: estimate(1e-3, 2.0), RELU: estimate(1e-5, 2.0)}, host), wall_s)
 
 
+def test_a_step_that_beats_its_bound_from_a_cache_teaches_the_bound():
+    known = Estimate(time_s=3e-3, low_s=2e-3, high_s=4e-3, bound_s=1e-3, source=Source.REGRESSED, extrapolated=False)
+    analysis = analysis_of([MM], {MM: known})
+    bound_s = analysis.operations[0].bound.time_s
+    assert attributed(analysis, 0.7 * bound_s).measurement.op_s == pytest.approx([bound_s])
+    with pytest.raises(ValueError, match="with every op at its bound"):
+        attributed(analysis, 0.4 * bound_s)
+
+
+def test_a_step_of_many_kinds_of_small_ops_tells_of_none():
+    kinds = [op("aten::add", {"self": spec((n,)), "other": spec((n,))}, [spec((n,))]) for n in range(1000, 1020)]
+    with pytest.raises(ValueError, match="no op takes 8 %"):
+        attributed(analysis_of(kinds, {kind: estimate(1e-3, 2.0) for kind in kinds}), 30e-3)
+
+
 def test_a_host_that_takes_the_step_tells_only_what_the_device_does_not():
     host = Host(launch_s=1e-3, first_s=0.0, low=1.0, high=1.0, source="by hand")
     # 2.1 ms on the host, 20 predicted on the device, 2.2 measured: it takes no more than 2.2 - 0.85 x 2.2
