@@ -209,9 +209,7 @@ def test_a_copy_to_pageable_memory_is_a_wait(tmp_path):
 def test_a_trace_without_shapes_says_so(tmp_path):
     events = [op("aten::mm", 0, 8), launch(2, 1), kernel(10, 20, 1)]
     report = rl.analyze(rl.read_trace(write(tmp_path / "trace.json", events))).report()
-    assert report.conclusion.startswith(
-        "None of the ops has a cost, so nothing can be bounded: the trace has no shapes"
-    )
+    assert "The reason for mm: the trace has no shapes of it: record it with record_shapes" in report.conclusion
     facts = dict(report.facts)
     assert facts["coverage"] == "0% of calls, of unknown bytes"
     assert "efficiency" not in facts

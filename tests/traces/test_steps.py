@@ -196,3 +196,13 @@ def test_steps_of_two_programs_that_overlap_are_not_mixed(tmp_path):
     other = span("ProfilerStep#7", 30, 130, thread=9)
     session = read(tmp_path, step(1, 0, 20), step(2, 100, 40), more=[other])
     assert [each.name for each in session.measurement.timeline.steps] == ["ProfilerStep#1", "ProfilerStep#2"]
+
+
+def test_work_of_the_step_before_is_none_of_this_one(tmp_path):
+    # 50 µs of a step before the trace; the marked step has 20 µs of mm, all of it bounded
+    before = kernel(0, 50, 1, name="of the step before")
+    session = read(tmp_path, step(6, 0, 20, wait=50), more=[before])
+    report = rl.analyze(session).report()
+    assert report.data.unattributed.before_trace_s == pytest.approx(50e-6)
+    assert session.measurement.wall_s == pytest.approx(50e-6)  # from 50 to 100
+    assert "has no bound" not in report.conclusion

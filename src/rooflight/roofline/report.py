@@ -111,8 +111,9 @@ def _without_bound(analysis: Analysis) -> str:
             "process. A recording sees the ops of the thread that opened it: open it in the thread that works."
         )
     if not analysis.coverage.calls:
-        why = analysis.coverage.uncosted[0].reason
-        return f"None of the ops has a cost, so nothing can be bounded: {why}.{idle_sentence(analysis)}"
+        first = analysis.coverage.uncosted[0]
+        why = f"The reason for {plain_name(first.name)}: {first.reason}."
+        return f"None of the ops has a cost, so nothing can be bounded. {why}{idle_sentence(analysis)}"
     return "The recorded ops do no work that a roof of this device bounds."
 
 

@@ -123,13 +123,15 @@ def _short(name: str) -> str:
 
 
 def unbounded_sentence(analysis: Analysis) -> str:
-    """How much of the device's work a comparison of its time with the bound leaves out; empty where that is little."""
-    rest = unattributed_data(analysis)
-    if rest is None:
+    """How much of the device's work in a step a comparison of its time with the bound leaves out; empty where that is
+    little.
+    """
+    if analysis.timeline is None:
         return ""
-    without_s = rest.before_trace_s + rest.no_host_op_s
-    work_s = _work_s(analysis)
-    share = (without_s + rest.no_shapes_s + rest.uncosted_s) / work_s if work_s else 0.0
+    without_s = analysis.timeline.step_without_op_s
+    uncosted_s = sum(op.measured_s or 0.0 for op in analysis.operations if isinstance(op.cost, Uncosted))
+    work_s = without_s + (analysis.totals.ops_measured_s or 0.0)
+    share = (without_s + uncosted_s) / work_s if work_s else 0.0
     if share < _MUCH:
         return ""
     return f" {percent(share)} of the device's work has no bound, so that the step is nearer to the speed of light."
