@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from kineto_traces import kernel, launch, op, span, write
+from measured_tables import write_table
 
 import rooflight as rl
 from rooflight import devices
@@ -203,6 +204,21 @@ def test_fit_learns_from_a_trace_and_pools_its_copy(tmp_path, run):
     code, text, _ = run("fit", tmp_path, "--out", tmp_path / "models", "--json", "-")
     # the copy's calls are calls of the same rows
     assert json.loads(text)["models"][0]["rows"] == 16
+
+
+def test_tables_and_traces_of_one_device_make_one_model(tmp_path, run):
+    write_table(tmp_path, slowdown=2.0)  # 64 products on an A100
+    products = [product(1000 * m, m, 50 + m) for m in (256, 512, 1024)]
+    path = trace(tmp_path / "a.json", *products, gpu=A100)
+    code, out, error = run("fit", tmp_path, path, "--out", tmp_path / "models", "--json", "-")
+    assert code == 0, error
+    (model,) = json.loads(out)["models"]
+    assert (model["key"], model["device"], model["rows"]) == ("gemm", "A100-SXM4-80GB", 67)
+    code, out, _ = run("lint", tmp_path, "--json", "-")
+    assert {each["file"].rsplit(".", 1)[-1]: each["rows"] for each in json.loads(out)["tables"]} == {
+        "csv": 64,
+        "json": 3,
+    }
 
 
 def test_kinds_with_few_rows_teach_what_ops_have_in_common(tmp_path, run):

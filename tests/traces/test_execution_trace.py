@@ -100,6 +100,9 @@ def test_a_forward_pass_has_the_signatures_and_all_three_bounds_of_a_recording(t
     )
     assert found == wanted
     assert bounds(read) == pytest.approx(bounds(live), rel=1e-12)
+    without = rl.read_trace(tmp_path / "trace.json")
+    # the dtypes of what llama concatenates for its rotary embedding are in no trace: that cat is not costed
+    assert bounds(without)[0] == pytest.approx(bounds(live)[0], rel=2e-3 if name == "llama" else 1e-12)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "resnet"])
@@ -137,12 +140,13 @@ def test_what_one_op_leaves_and_another_takes_is_in_the_fused_bound(tmp_path):
 
 
 def test_aliases_lists_and_parts_are_as_recorded(tmp_path):
-    x, parts = torch.randn(8, 16), [torch.randn(4, 4), torch.randn(2, dtype=torch.float64)]
+    x, index, parts = torch.randn(8, 16), torch.tensor([1, 3]), [torch.randn(4, 4), torch.randn(2, dtype=torch.float64)]
 
     def step():
         x[:4].mul_(x[:4])  # one storage, twice
         y = torch.cat([x[:2], x[6:], x[2:4]])
         torch._foreach_mul_(parts, 2.0)
+        x.index_put_((index,), x[:, index].sum(dim=1, keepdim=True).expand(8, 16)[index])  # a list with nothing in it
         return y.t() @ y
 
     live, read = live_and_read(tmp_path, torch.nn.Identity(), step)

@@ -79,7 +79,7 @@ class Clues:
     at which its kernels multiplied float32 numbers, empty where they did not or do not tell. ``parts``: the ops and the
     kernels inside it. ``collective``: its signature, if it is one. ``facts``: attributes of an engine's op.
     ``shared``: the storages that its tensors share, ``results``: the tensors that it returned, where an execution trace
-    tells them.
+    tells them, or a CPU's kernels are known to return others than the meta device's.
     """
 
     dtypes: tuple[str, ...] = ()
@@ -87,7 +87,7 @@ class Clues:
     result: Shape | None = None
     algorithm: str = ""
     shared: tuple[tuple[int, int], ...] = ()
-    results: tuple[TensorSpec, ...] = ()
+    results: tuple[TensorSpec | None, ...] = ()
     computed_in: str = ""
     parts: frozenset[str] = field(default_factory=frozenset)
     collective: OpSignature | None = None
@@ -117,12 +117,21 @@ def find_clues(trace: Trace, nesting: Nesting, owned: Ownership, ops: Iterable[i
             result=convolutions.result(op) if name in _CONVOLUTIONS else None,
             algorithm=algorithms.get(op, ""),
             computed_in=precisions[op] if op in precisions and _takes_float32(trace, op) else "",
+            results=_results(trace, op, name),
             parts=frozenset(inside.get(op, ())),
             collective=collectives.signature(op),
         )
         if clues != NOTHING:
             found[op] = clues
     return found
+
+
+def _results(trace: Trace, op: int, name: str) -> tuple[TensorSpec | None, ...]:
+    """Of a CPU's batch norm outside of training: statistics of no channel, which nothing reads."""
+    noted = noted_of(trace, op) if name == "aten::native_batch_norm" and not trace.has_device else None
+    if noted is None or noted.value(5) != "False" or noted.dtype(0) != FLOAT32:
+        return ()
+    return None, TensorSpec((0,), FLOAT32), TensorSpec((0,), FLOAT32)
 
 
 def _takes_float32(trace: Trace, op: int) -> bool:

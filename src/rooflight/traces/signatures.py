@@ -109,9 +109,11 @@ def find_signatures(calls: Iterable[Call]) -> dict[Call, OpSignature]:
     return found
 
 
-def _as_they_were(outputs: tuple[TensorSpec, ...], results: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+def _as_they_were(outputs: tuple[TensorSpec, ...], results: Sequence[TensorSpec | None]) -> tuple[TensorSpec, ...]:
     """Results as the device returned them, where that is known: it may leave out what only a backward pass reads."""
-    known = (result if spec.storage == UNSHARED else spec for spec, result in zip(outputs, results, strict=False))
+    known = (
+        result if result and spec.storage == UNSHARED else spec for spec, result in zip(outputs, results, strict=False)
+    )
     return (*known, *outputs[len(results) :])
 
 
