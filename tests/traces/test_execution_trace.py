@@ -240,6 +240,19 @@ def node(number, name, inputs, outputs):
     return {"name": name, "inputs": side(inputs), "outputs": side(outputs), "attrs": attributes}
 
 
+def test_a_storage_that_lies_where_one_was_freed_is_another(tmp_path):
+    events, nodes = [], []
+    for number, (read, written) in enumerate([(7, 8), (8, 9), (9, 8), (8, 8)], start=1):
+        name = "aten::neg_" if read == written else "aten::neg"
+        events.append(op(name, 10 * number, 10 * number + 5, Record_function_id=number, dims=[[64]], types=["float"]))
+        nodes.append(node(number, name, [(read, 64)], [(written, 64)]))
+    (tmp_path / "et.json").write_text(json.dumps({"nodes": nodes}))
+    session = rl.read_trace(write(tmp_path / "trace.json", events), execution_trace=tmp_path / "et.json")
+    found = [(each.reads, each.writes) for each in session.records]
+    # the third makes a tensor where that of the first was; the last works in place
+    assert found == [((0,), (1,)), ((1,), (2,)), ((2,), (3,)), ((3,), (3,))]
+
+
 def test_of_a_gpu_what_allocates_is_known_though_it_launches_nothing(tmp_path):
     size = 1 << 20
     empty = {"dims": [[], [], [], [], [], []], "types": ["ScalarList", "Scalar", "Scalar", "", "", ""]}

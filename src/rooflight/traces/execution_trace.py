@@ -254,8 +254,11 @@ class _Storages:
             if spec.storage != UNSHARED:
                 given.setdefault((spec.storage, spec.offset), each)
         written = [self._result(place, spec, given, held) for place, spec in enumerate(op.outputs)]
+        reads = tuple(self._number(each) for each in inputs)
+        for made in {each.storage for each in written} - {each.storage for each in inputs}:
+            self._numbers.pop(made, None)  # torch numbers storages by address: another may have lived there before
         return {
-            "reads": tuple(self._number(each) for each in inputs),
+            "reads": reads,
             "read_starts": tuple(each.start for each in inputs),
             "writes": tuple(self._number(each) for each in written),
             "write_starts": tuple(each.start for each in written),
