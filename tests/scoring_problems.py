@@ -11,9 +11,9 @@ from tracked import CPU
 
 from rooflight.machine.timing import Timing
 from rooflight.roofline.analysis import analyze
-from rooflight.scoring.outputs import Difference
 from rooflight.scoring.result import Checked, Score
 from rooflight.scoring.trials import Trials
+from rooflight.workloads.outputs import Difference
 
 REFERENCE = """
     import torch

@@ -12,10 +12,10 @@ from tracked import ROOFS
 import rooflight as rl
 from rooflight.devices.what_if import WhatIf
 from rooflight.scoring import score
-from rooflight.scoring.outputs import Difference
 from rooflight.scoring.run import computes_in_tf32
 from rooflight.scoring.score_report import report_of
 from rooflight.workloads.errors import RunFailed, TargetError
+from rooflight.workloads.outputs import Difference
 
 
 def scored(files, forward=FORWARD, **options):

@@ -14,6 +14,7 @@ import typer
 from rooflight.cli.analyze import analyze
 from rooflight.cli.arguments import refuse_empty
 from rooflight.cli.calibrate import calibrate
+from rooflight.cli.compile_bench import compile_bench
 from rooflight.cli.devices import app as devices_app
 from rooflight.cli.endings import ended
 from rooflight.cli.fit import fit
@@ -39,6 +40,7 @@ app = typer.Typer(
 )
 app.command(short_help="Say how far a step is from the speed of light, and why.")(analyze)
 app.command(short_help="Check and time a kernel beside its bounds.")(score)
+app.command("compile-bench", short_help="Say whether torch.compile pays, and from which iteration on.")(compile_bench)
 app.command("profile-decode", short_help="Say where the time of decode steps goes.")(profile_decode)
 app.command(short_help="Measure this machine's peaks, bandwidths and latency.")(calibrate)
 app.command(short_help="Time operators over sweeps of shapes.")(sample)

@@ -13,6 +13,7 @@ from rooflight.records.document import Document
 def documents() -> tuple[type[Document], ...]:
     """Every kind of document that a verb or a study writes."""
     from rooflight.clusters.roofs_report import ClusterDocument
+    from rooflight.compiling.bench_report import CompileDocument
     from rooflight.devices.devices_report import DeviceDocument, DevicesDocument
     from rooflight.inference.summaries_compared import ComparisonDocument
     from rooflight.inference.summary import ConfigDocument, SummaryDocument
@@ -46,6 +47,7 @@ def documents() -> tuple[type[Document], ...]:
         FitDocument,
         PredictionDocument,
         ScoreDocument,
+        CompileDocument,
     )
 
 

@@ -22,9 +22,9 @@ class Document(Fields, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         return str(cls.__struct_config__.tag)
 
 
-def encoded(value: msgspec.Struct) -> bytes:
-    r"""A struct as JSON. A file's name may have bytes that are not UTF-8. Python keeps them as halves of surrogate
-    pairs, which JSON cannot have, so they are written as escapes (``\udcff``).
+def encoded(value: msgspec.Struct | tuple[msgspec.Struct, ...]) -> bytes:
+    r"""A struct as JSON, or several as a list. A file's name may have bytes that are not UTF-8. Python keeps them as
+    halves of surrogate pairs, which JSON cannot have, so they are written as escapes (``\udcff``).
     """
     try:
         return msgspec.json.encode(value)

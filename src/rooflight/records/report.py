@@ -106,14 +106,14 @@ class Table:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """A title, facts (name to value), tables, series (pictures), notes (caveats, one sentence each) and a closing
-    sentence. ``data`` is the whole report in machine-readable form.
+    sentence. ``data`` is the whole report in machine-readable form: a document, or one for each of several results.
 
     ``show()`` prints the report, ``print(report)`` all of it but the tables; a notebook shows a report that is the
     result of a cell.
     """
 
     title: str
-    data: Document
+    data: Document | tuple[Document, ...]
     facts: tuple[tuple[str, Cell], ...] = ()
     tables: tuple[Table, ...] = ()
     series: tuple[Series, ...] = ()

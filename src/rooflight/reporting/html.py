@@ -12,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
+from rooflight.records.document import Document
 from rooflight.records.quantity import Quantity
 from rooflight.records.report import Cell, Column, Report, Table
 from rooflight.records.series import Series
@@ -39,7 +40,7 @@ def render_html(report: Report) -> str:
     if report.series:
         parts.append(element("div", *map(_figure, report.series), class_="charts"))
     parts += map(_section, report.tables)
-    parts.append(element("footer", f"Rooflight, {report.data.schema()}"))
+    parts.append(element("footer", f"Rooflight, {_schema(report.data)}"))
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -50,6 +51,11 @@ def render_html(report: Report) -> str:
     )
     body = element("body", element("main", *parts), element("script", script))
     return html_text(element("html", head, body, lang="en"))
+
+
+def _schema(data: Document | tuple[Document, ...]) -> str:
+    first = data[0] if isinstance(data, tuple) else data
+    return first.schema()
 
 
 def html_fragment(report: Report) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Final
 
-from rooflight.scoring.outputs import Difference, compare, copied, same_tensors
 from rooflight.scoring.result import Checked
 from rooflight.scoring.trials import Run
 from rooflight.workloads.errors import STEP_FAILED, RunFailed
+from rooflight.workloads.outputs import Difference, compare, copied, same_tensors
 from rooflight.workloads.problem import same_numbers
 
 DRAWS: Final = 5

@@ -8,8 +8,8 @@ from typing import Final
 
 from rooflight.machine.timing import Timing
 from rooflight.roofline.analysis import Analysis
-from rooflight.scoring.outputs import Difference
 from rooflight.scoring.trials import Trials
+from rooflight.workloads.outputs import Difference
 
 EAGER, COMPILED, SOLUTION = "eager", "compiled", "solution"
 PROGRAMS: Final = (EAGER, COMPILED, SOLUTION)

@@ -26,11 +26,11 @@ from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.float32 import float32_rules
 from rooflight.roofline.memory import memory_use
 from rooflight.scoring.check import check
-from rooflight.scoring.outputs import Difference, compare
 from rooflight.scoring.result import COMPILED, EAGER, SOLUTION, Checked, Score
 from rooflight.scoring.trials import Run, Trials, WrongResultError, timed
 from rooflight.scoring.weights import copy_weights
 from rooflight.workloads.errors import RunFailed, TargetError, told_in_one_line
+from rooflight.workloads.outputs import Difference, compare
 from rooflight.workloads.problem import ImportedFile, Problem, check_names, open_problem, same_numbers
 from rooflight.workloads.solution import open_solution, solution_class
 

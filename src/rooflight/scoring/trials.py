@@ -10,7 +10,7 @@ from rooflight.machine.bystander import Bystander
 from rooflight.machine.clocks import Clock
 from rooflight.machine.timing import Timing
 from rooflight.records.session import BUSY_SHARE
-from rooflight.scoring.outputs import copied
+from rooflight.workloads.outputs import copied
 from rooflight.workloads.problem import same_numbers
 
 Run = Callable[[tuple[Any, ...]], Any]

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +84,7 @@ def make_step(
 def guarded(run: Callable[[], Any], *, prefer: Path | None = None) -> Callable[[], Any]:
     """``run``, but its errors become a RunFailed in one line (``told_in_one_line``), with the original chained."""
 
+    @wraps(run)  # a compiler takes what is wrapped
     def step() -> Any:
         try:
             return run()

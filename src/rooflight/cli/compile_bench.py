@@ -1,0 +1,110 @@
+"""``rooflight compile-bench``: does torch.compile pay, and from when on?"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext, redirect_stdout
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rooflight.cli import completion
+from rooflight.cli.output_options import CsvFolder, HtmlFile, JsonFile, MarkdownFile, Render
+from rooflight.cli.progress import spinner
+
+if TYPE_CHECKING:
+    from rooflight.compiling.result import Compiled
+
+QUICK = (20, 3)
+
+
+def compile_bench(
+    target: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TARGET",
+            autocompletion=completion.presets,
+            help="Workload, preset, config.json, file.py:function or problem.py. [default: the four workloads]",
+        ),
+    ] = None,
+    iterations: Annotated[
+        int | None, typer.Option(metavar="N", help="Iterations of each program. [default: 100]")
+    ] = None,
+    warmup: Annotated[
+        int | None, typer.Option(metavar="N", help="Of these, how many are no steady state. [default: 5]")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="20 iterations, 3 of them warm-up.")] = False,
+    compile_mode: Annotated[
+        list[str] | None,
+        typer.Option("--mode", metavar="MODE", help="default, reduce-overhead, max-autotune: repeat for several."),
+    ] = None,
+    backend: Annotated[str, typer.Option(metavar="NAME", help="Backend of torch.compile.")] = "inductor",
+    dynamic: Annotated[
+        bool | None, typer.Option("--dynamic/--static", help="Dynamic shapes. [default: as torch chooses]")
+    ] = None,
+    step: Annotated[
+        str | None, typer.Option(metavar="MODE", help="Of a model: forward, train, prefill, decode. [default: forward]")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(metavar="N", help="Of a model: sequences or images per step.")] = None,
+    seq: Annotated[int | None, typer.Option(metavar="N", help="Of a model: tokens per sequence.")] = None,
+    small: Annotated[bool, typer.Option("--small", help="The preset's architecture in a size for a laptop.")] = False,
+    threads: Annotated[int | None, typer.Option(metavar="N", help="CPU threads. [default: the cores]")] = None,
+    limit: Annotated[float, typer.Option(metavar="SECONDS", help="End a program that takes longer.")] = 600.0,
+    bounds: Annotated[
+        bool, typer.Option("--bounds/--no-bounds", help="Put the op and fused bound beside the times.")
+    ] = True,
+    json: JsonFile = None,
+    markdown: MarkdownFile = None,
+    csv: CsvFolder = None,
+    html: HtmlFile = None,
+    render: Render = None,
+) -> None:
+    """Run each TARGET eager and under torch.compile, and say whether compiling pays, from which iteration on, and
+    whether the compiled program is right.
+
+    TARGET is a workload (simple-matmul-chain, mlp-training-step, attention-block, mixed-operations), or what rooflight
+    analyze takes: a preset, a config.json, a function of your own that makes a step, a problem file. A step with a
+    model has its model's forward compiled; one without a model is compiled whole.
+
+    Each program runs in a fresh process: eager; compiled from an empty cache of Inductor's; compiled from the cache
+    that this filled; and once more beside the eager program, to compare results. The report splits the time of
+    compiling into stages, and gives graph breaks and recompiles as torch logs them.
+
+    \b
+      rooflight compile-bench --quick
+      rooflight compile-bench attention-block --mode default --mode max-autotune
+      rooflight compile-bench gpt2 --small --step train --iterations 50
+      rooflight compile-bench path/to/train.py:make_step --json -
+    """
+    from rooflight.compiling.bench_report import report_of
+    from rooflight.compiling.benchmark import benchmark, bounded, check_request
+    from rooflight.compiling.trial import Options
+    from rooflight.compiling.workloads import WORKLOADS
+    from rooflight.reporting.output import Outputs
+
+    outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html, render=render)
+    count, first = QUICK if quick else (100, 5)
+    count, first = (iterations if iterations is not None else count), (warmup if warmup is not None else first)
+    modes = compile_mode or ["default"]
+    options = Options(mode=step, batch=batch, seq=seq, small=small)
+    targets = target or list(WORKLOADS)
+    for each in targets:  # what cannot run shows before the first of them has run for minutes
+        check_request(each, options, modes, iterations=count, warmup=first, threads=threads, limit_s=limit)
+    aside = redirect_stdout(sys.stderr) if outputs.to_stdout else nullcontext()
+    with spinner() as progress, aside:
+        found: list[Compiled] = []
+        for each in targets:
+            results = benchmark(
+                each,
+                options,
+                modes=modes,
+                iterations=count,
+                warmup=first,
+                backend=backend,
+                dynamic=dynamic,
+                threads=threads,
+                limit_s=limit,
+                progress=progress,
+            )
+            found += bounded(results, options, progress=progress) if bounds else results
+    outputs.write(report_of(found))

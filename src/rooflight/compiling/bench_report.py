@@ -1,0 +1,284 @@
+"""Results of ``rooflight compile-bench`` as a Report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Literal
+
+from rooflight.compiling.result import NEUTRAL, BreakEven, Compiled
+from rooflight.compiling.trial import Trial
+from rooflight.records.document import Document
+from rooflight.records.quantity import Quantity, count_of, percent
+from rooflight.records.report import Cell, Column, Report, Table
+from rooflight.records.series import Axis, Line, Mark, Series
+from rooflight.records.session import BUSY_SHARE
+
+_REASONS = 5
+
+
+class CompileDocument(Document, frozen=True, kw_only=True, tag="rooflight.compile-bench/1"):
+    """A target in a mode. What compiling gains, and when; all that compiling changed is None where it ``failed``.
+
+    ``eager_s``, ``compiled_s``: median of a steady iteration. ``steady_speedup`` is their quotient, ``total_speedup``
+    that of all iterations, compiling included. ``warmup_eager_s``, ``warmup_compiled_s``: all warm-up iterations.
+    ``compile_s``: what compiling from an empty cache added to them, ``compile_warm_s`` from a full one; ``stages_s``:
+    by stage, empty cache. ``break_even_iterations``: after so many the compiled program is ahead, None for never;
+    ``break_even_measured`` says whether it ran so many; ``break_even_low`` and ``_high`` come of quartiles. ``verdict``
+    is of the steady state: beyond 5 % it pays or hurts. ``correct``: result and state equal the eager ones within
+    tolerance, ``wrong`` says why not. ``others_share``: of the CPU, taken by other programs, None where unknown.
+    ``op_bytes`` and ``fused_bytes``: moved by the ops one by one, and fused at best.
+    """
+
+    target: str
+    mode: str
+    iterations: int
+    warmup: int
+    eager_s: float
+    compiled_s: float | None
+    steady_speedup: float | None
+    total_speedup: float | None
+    warmup_eager_s: float
+    warmup_compiled_s: float | None
+    compile_s: float | None
+    compile_warm_s: float | None
+    stages_s: dict[str, float]
+    break_even_iterations: int | None
+    break_even_measured: bool
+    break_even_low: int | None
+    break_even_high: int | None
+    correct: bool | None
+    wrong: str
+    error: float | None
+    verdict: Literal["pays", "neutral", "hurts"] | None
+    others_share: float | None
+    peak_bytes_eager: int | None
+    peak_bytes_compiled: int | None
+    graphs: int | None
+    kernels: int | None
+    graph_breaks: tuple[str, ...]
+    recompiles: tuple[str, ...]
+    op_bound_s: float | None
+    fused_bound_s: float | None
+    op_bytes: int | None
+    fused_bytes: int | None
+    failed: str
+    samples_eager_s: tuple[float, ...]
+    samples_compiled_s: tuple[float, ...]
+
+
+def report_of(
+    results: Sequence[Compiled], *, facts: Sequence[tuple[str, Cell]] = (), notes: Sequence[str] = ()
+) -> Report:
+    """What ``rooflight compile-bench`` shows of one or more results. Raises ValueError for none."""
+    if not results:
+        raise ValueError("no results of compile-bench to report")
+    names = list(dict.fromkeys(result.target for result in results))
+    return Report(
+        title=f"torch.compile: {', '.join(names)}",
+        data=tuple(map(document, results)),
+        facts=tuple(facts),
+        tables=tuple(_tables(results)),
+        series=tuple(_pictures(results)),
+        notes=(*notes, *_notes(results)),
+        conclusion=" ".join(conclusion(result) for result in results),
+    )
+
+
+def document(result: Compiled) -> CompileDocument:
+    """A result in machine-readable form."""
+    cold, warm, even, check = result.cold, result.warm, result.break_even, result.check
+    return CompileDocument(
+        target=result.target,
+        mode=result.mode,
+        iterations=result.iterations,
+        warmup=result.warmup,
+        eager_s=result.steady_s(result.eager),
+        compiled_s=None if cold is None else result.steady_s(cold),
+        steady_speedup=result.steady_speedup,
+        total_speedup=result.total_speedup,
+        warmup_eager_s=result.warmup_s(result.eager),
+        warmup_compiled_s=None if cold is None else result.warmup_s(cold),
+        compile_s=None if cold is None else result.compile_s(cold),
+        compile_warm_s=None if warm is None else result.compile_s(warm),
+        stages_s={} if cold is None else cold.stages_s,
+        break_even_iterations=even.iterations,
+        break_even_measured=even.measured,
+        break_even_low=even.low,
+        break_even_high=even.high,
+        correct=None if check is None else check.correct,
+        wrong="" if check is None else check.why,
+        error=None if check is None else check.error,
+        verdict=result.verdict,
+        others_share=result.others_share,
+        peak_bytes_eager=result.eager.peak_bytes,
+        peak_bytes_compiled=None if cold is None else cold.peak_bytes,
+        graphs=None if cold is None else cold.graphs,
+        kernels=None if cold is None else cold.kernels,
+        graph_breaks=() if cold is None else cold.graph_breaks,
+        recompiles=() if cold is None else cold.recompiles,
+        op_bound_s=result.op_bound_s,
+        fused_bound_s=result.fused_bound_s,
+        op_bytes=result.op_bytes,
+        fused_bytes=result.fused_bytes,
+        failed=result.failed,
+        samples_eager_s=result.eager.samples_s,
+        samples_compiled_s=() if cold is None else cold.samples_s,
+    )
+
+
+def conclusion(result: Compiled) -> str:
+    """Whether compiling pays, and from when on, in a sentence."""
+    name = f"{result.target} ({result.mode})"
+    gain, total = result.steady_speedup, result.total_speedup
+    if gain is None or total is None:
+        return f"{name} does not compile: {result.failed}."
+    if result.check is not None and not result.check.correct:
+        return f"{name}: the compiled program is wrong ({result.check.why}), so its times say nothing."
+    steady = f"{gain:.3g} times eager's speed in the steady state"
+    over = f"over {result.iterations} iterations, compiling included, {total:.3g} times"
+    said = {"pays": "compiling pays", "hurts": "compiling hurts", "neutral": "compiling changes little"}
+    return f"{name}: {said[result.verdict or 'neutral']}: {steady}; {over}. {_pays_back(result)}"
+
+
+def _pays_back(result: Compiled) -> str:
+    even = result.break_even
+    if even.iterations is None:
+        return "It never pays back what it costs." if result.verdict != "neutral" else "It may never pay back its cost."
+    how = "measured" if even.measured else "extrapolated"
+    return f"It has paid back its cost after {count_of(even.iterations, 'iteration')} ({how}{_spread(even)})."
+
+
+def _spread(even: BreakEven) -> str:
+    if even.low is None or even.low == even.high:
+        return ""
+    return f"; {even.low:,} to {'never' if even.high is None else f'{even.high:,}'} by the quartiles"
+
+
+def _tables(results: Sequence[Compiled]) -> Iterable[Table]:
+    yield Table(
+        id="results",
+        title="Eager and compiled",
+        columns=(
+            Column("target"),
+            Column("mode"),
+            Column("eager", "s"),
+            Column("compiled", "s"),
+            Column("steady"),
+            Column("in all"),
+            Column("compile", "s"),
+            Column("from cache", "s"),
+            Column("break-even"),
+            Column("result"),
+            Column("verdict"),
+        ),
+        rows=tuple(_row(result) for result in results),
+        note="eager, compiled: median of a steady iteration. steady, in all: speed-up over eager, without and with "
+        "compiling. break-even: the iteration from which on compiling has paid back its cost (≈: extrapolated).",
+        optional=("from cache", "in all"),
+    )
+    for number, result in enumerate(results, start=1):
+        if result.cold is not None:
+            yield _times(number, result, result.cold)
+            yield _stages(number, result, result.cold)
+
+
+def _row(result: Compiled) -> tuple[Cell, ...]:
+    cold, warm, even = result.cold, result.warm, result.break_even
+    about = "" if even.measured else "≈"
+    return (
+        result.target,
+        result.mode,
+        result.steady_s(result.eager),
+        None if cold is None else result.steady_s(cold),
+        _times_faster(result.steady_speedup),
+        _times_faster(result.total_speedup),
+        None if cold is None else result.compile_s(cold),
+        None if warm is None else result.compile_s(warm),
+        "never" if even.iterations is None else f"{about}{even.iterations:,}",
+        None if result.check is None else "right" if result.check.correct else "wrong",
+        result.verdict or "failed",
+    )
+
+
+def _times_faster(speedup: float | None) -> str | None:
+    return None if speedup is None else f"{speedup:.3g} x"
+
+
+def _times(number: int, result: Compiled, cold: Trial) -> Table:
+    eager, warmup, rest = result.eager, result.warmup, result.iterations - result.warmup
+    sums = (
+        (f"warm-up (first {warmup})", result.warmup_s(eager), result.warmup_s(cold), warmup),
+        (f"steady state (other {rest})", sum(eager.samples_s[warmup:]), sum(cold.samples_s[warmup:]), rest),
+        (f"in all ({result.iterations})", sum(eager.samples_s), sum(cold.samples_s), result.iterations),
+    )
+    rows: list[tuple[Cell, ...]] = []
+    for what, before, after, count in sums:
+        rows.append((what, before, after, _times_faster(before / after)))
+        rows.append(("  per iteration", before / count, after / count, _times_faster(before / after)))
+    return Table(
+        id=f"times_{number}",
+        title=f"{result.target}, {result.mode}",
+        columns=(Column("iterations"), Column("eager", "s"), Column("compiled", "s"), Column("speed-up")),
+        rows=tuple(rows),
+    )
+
+
+def _stages(number: int, result: Compiled, cold: Trial) -> Table:
+    warm = result.warm.stages_s if result.warm is not None else {}
+    return Table(
+        id=f"stages_{number}",
+        title=f"Compiling {result.target}, {result.mode}, by stage",
+        columns=(Column("stage"), Column("empty cache", "s"), Column("full cache", "s")),
+        rows=tuple((stage, seconds, warm.get(stage)) for stage, seconds in cold.stages_s.items()),
+        note="By torch's own clocks. Each stage without those that it waits for.",
+    )
+
+
+def _pictures(results: Sequence[Compiled]) -> Iterable[Series]:
+    for number, result in enumerate(results, start=1):
+        if result.cold is None:
+            continue
+        iterations = tuple(float(each + 1) for each in range(result.iterations))
+        programs = (("eager", result.eager), ("compiled", result.cold), ("compiled, from the cache", result.warm))
+        yield Series(
+            id=f"time_so_far_{number}",
+            title=f"{result.target}, {result.mode}: time so far",
+            x=Axis(name="iteration"),
+            y=Axis(name="time so far", unit="s", logarithmic=True),
+            lines=tuple(
+                Line(name=name, x=iterations, y=tuple(accumulate(trial.samples_s)), mark=Mark.LINE)
+                for name, trial in programs
+                if trial is not None
+            ),
+            note="Where the lines cross, compiling has paid back what it cost.",
+        )
+
+
+def _notes(results: Sequence[Compiled]) -> Iterable[str]:
+    for result in results:
+        name = f"{result.target}, {result.mode}"
+        if result.failed:
+            yield f"{name}: {result.failed}."
+        if result.cold is None:
+            continue
+        for what, reasons in (("graph break", result.cold.graph_breaks), ("recompile", result.cold.recompiles)):
+            if reasons:
+                yield f"{name}: {count_of(len(reasons), what)}: {_first_lines(reasons)}"
+        if result.check is not None and not result.check.correct:
+            yield f"{name}: the compiled program is wrong: {result.check.why}."
+        if result.op_bytes and result.fused_bytes:
+            saved = 1 - result.fused_bytes / result.op_bytes
+            moved = f"{Quantity(result.op_bytes, 'B')} moved op by op"
+            yield f"{name}: fusing at best saves {percent(saved)} of {moved}."
+        if result.others_share is not None and result.others_share >= BUSY_SHARE:
+            taken = percent(result.others_share)
+            yield f"{name}: other programs took {taken} of the CPU meanwhile: run again on a quiet machine."
+        if result.verdict == "neutral":
+            yield f"{name}: less than {percent(NEUTRAL)} is neither a gain nor a loss."
+
+
+def _first_lines(reasons: Sequence[str]) -> str:
+    lines = [reason.strip().splitlines()[0] if reason.strip() else "no reason" for reason in reasons]
+    more = f"; and {len(lines) - _REASONS} more" if len(lines) > _REASONS else ""
+    return "; ".join(lines[:_REASONS]) + more

@@ -1,0 +1,184 @@
+"""The process of one program: ``python -m rooflight.compiling.child REPLY``, with a Request as JSON on standard
+input.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import resource
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rooflight.compiling.stages import stages_s
+from rooflight.compiling.trial import Answer, Check, Difference, Request, Trial
+from rooflight.compiling.workloads import WORKLOADS
+from rooflight.machine.bystander import Bystander
+from rooflight.records.files import write_whole
+from rooflight.workloads.errors import RunFailed, TargetError, told_in_one_line
+from rooflight.workloads.outputs import Difference as Compared
+from rooflight.workloads.outputs import compare, copied
+from rooflight.workloads.targets import open_target
+
+if TYPE_CHECKING:
+    from torch import nn
+
+CHECKED_STEPS = 3
+Run = Callable[[], Any]
+
+
+class _Reasons(logging.Handler):
+    """Keeps why torch broke graphs, or compiled again: what it logs as one of its artifacts."""
+
+    def __init__(self, artifact: str) -> None:
+        super().__init__()
+        self.told: list[str] = []
+        for name in list(logging.root.manager.loggerDict):
+            if name.endswith(f".__{artifact}"):
+                logging.getLogger(name).addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a message."""
+        self.told.append(record.getMessage())
+
+
+def _reasons() -> tuple[list[str], list[str]]:
+    """Lists that fill with the reasons of graph breaks, and of recompiles."""
+    from torch._logging._internal import set_logs
+
+    set_logs(graph_breaks=True, recompiles=True)
+    return _Reasons("graph_breaks").told, _Reasons("recompiles").told
+
+
+def opened(request: Request) -> tuple[Run, nn.Module | None]:
+    """The step of the request's target with its model, from the same random numbers each time."""
+    import torch
+
+    torch.manual_seed(0)
+    if (workload := WORKLOADS.get(request.target)) is not None:
+        made = workload(request.place)
+        run, model = made if isinstance(made, tuple) else (made, None)
+        return run, model
+    step = open_target(request.target, **msgspec.structs.asdict(request.options))
+    return (inspect.unwrap(step.run) if step.model is None else step.run), step.model
+
+
+def compiled(run: Run, model: nn.Module | None, request: Request) -> Run:
+    """The step with its model compiled, or, without a model, the step itself."""
+    import torch
+
+    how: dict[str, Any] = {"backend": request.backend, "dynamic": request.dynamic}
+    if request.compile_mode != "default":
+        how["mode"] = request.compile_mode
+    if model is None:
+        return torch.compile(run, **how)
+    # Module.compile leaves containers of torch.nn itself as they are
+    model.forward = torch.compile(model.forward, **how)
+    return run
+
+
+def timed(request: Request) -> Trial:
+    """Run the program, each iteration timed to its end on the device."""
+    import torch
+
+    run, model = opened(request)
+    if request.program == "compiled":
+        breaks, recompiles = _reasons()
+        run = compiled(run, model, request)
+    else:
+        breaks, recompiles = [], []
+    cuda = request.place == "cuda"
+    samples, watch = [], Bystander()
+    for _ in range(request.iterations):
+        begin = perf_counter()
+        run()
+        if cuda:
+            torch.cuda.synchronize()
+        samples.append(perf_counter() - begin)
+    peak = torch.cuda.max_memory_allocated() if cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return Trial(
+        samples_s=tuple(samples),
+        stages_s=stages_s() if request.program == "compiled" else {},
+        peak_bytes=peak,
+        graphs=_graphs() if request.program == "compiled" else 0,
+        kernels=_kernels() if request.program == "compiled" else 0,
+        graph_breaks=tuple(breaks),
+        recompiles=tuple(recompiles),
+        others_share=watch.others(),
+    )
+
+
+def checked(request: Request) -> Check:
+    """The compiled program beside the eager one, from the same weights, inputs and random numbers."""
+    import torch
+
+    eager, first = opened(request)
+    other, second = opened(request)
+    other = compiled(other, second, request)
+    found = Compared()
+    for number in range(CHECKED_STEPS):
+        results = []
+        for run in (eager, other):
+            torch.manual_seed(number)
+            results.append(copied(run()))
+        found = found.worse(_compared(*results))
+    state = None if first is None or second is None else compare(_state(first), _state(second))
+    return Check(result=_difference(found), state=None if state is None else _difference(state), steps=CHECKED_STEPS)
+
+
+def _compared(expected: Any, given: Any) -> Compared:
+    values = [value.to_tuple() if hasattr(value, "to_tuple") else value for value in (expected, given)]
+    try:
+        return compare(*values)
+    except TypeError:  # a step that returns an object of its own: its model's state is compared
+        return Compared()
+
+
+def _state(model: nn.Module) -> dict[str, Any]:
+    return {name: value for name, value in model.state_dict().items() if hasattr(value, "shape")}
+
+
+def _difference(found: Compared) -> Difference:
+    return Difference(why=found.told, error=found.error, tolerance=found.tolerance)
+
+
+def _graphs() -> int:
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"])
+
+
+def _kernels() -> int:
+    from torch._dynamo.utils import counters
+    from torch._inductor import metrics
+
+    return int(metrics.generated_kernel_count) + int(counters["inductor"]["extern_calls"])
+
+
+def answer(request: Request) -> Answer:
+    """What the request asks for; the program's errors are an answer too."""
+    import torch
+
+    torch.set_num_threads(request.threads)
+    try:
+        if request.program == "check":
+            return Answer(check=checked(request))
+        return Answer(trial=timed(request))
+    except TargetError as error:
+        return Answer(wrong=str(error))
+    except RunFailed as error:
+        return Answer(failed=str(error))
+    except Exception as error:
+        return Answer(failed=told_in_one_line(error))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TORCH_LOGS_OUT", os.devnull)
+    asked = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
+    write_whole(Path(sys.argv[1]), msgspec.json.encode(answer(asked)))

@@ -1,0 +1,186 @@
+"""Which patterns of operations repeat: hot paths, found from what is told of each operation."""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+LONGEST_PERIOD: Final = 4096
+"""Longest pattern, in operations, that is found in a stream without iterations."""
+_MOST_PERIODS: Final = 8  # candidates followed at once
+_MOST_PATTERNS: Final = 4096  # iterations whose repetitions are counted; the one not seen for longest is forgotten
+_SHOWN: Final = 8
+_CONTEXTS: Final = (1, 4, 16, 64)
+_PRIME: Final = (1 << 61) - 1
+_BASE: Final = 1_000_003
+
+
+@dataclass(frozen=True, slots=True)
+class HotPath:
+    """A pattern that became hot: its number of operations, the names of the first, and how often it was seen.
+
+    ``iteration``: whether it is a whole iteration, or a period of a stream without iterations.
+    """
+
+    operations: int
+    first: tuple[str, ...]
+    seen: int
+    iteration: bool
+
+    def __str__(self) -> str:
+        more = ", …" if self.operations > len(self.first) else ""
+        what = "an iteration" if self.iteration else "a pattern"
+        return (
+            f"hot path: {what} of {self.operations} operations, seen {self.seen} times: {', '.join(self.first)}{more}"
+        )
+
+
+class HotPathDetector:
+    """Counts how often patterns of operations repeat. Each client or thread whose stream it follows needs its own.
+
+    With ``begin_iteration`` and ``end_iteration`` the pattern is an iteration: all iterations with the same operations,
+    shapes and wiring are one pattern, wherever they are in the stream, so that patterns that alternate are found too.
+    Without them it is a period of the stream: it is hot while the last ``hot_threshold`` periods are equal. A pattern
+    in which shorter ones repeat may be found up to 64 operations later.
+
+    ``on_hot`` is called with each pattern that becomes hot. What it raises passes through, after the count. Memory is
+    bounded, whatever the stream. Operations are compared by a hash of 64 bits.
+
+    Raises ValueError for a threshold below 1.
+    """
+
+    def __init__(self, hot_threshold: int = 10, on_hot: Callable[[HotPath], object] | None = None) -> None:
+        if isinstance(hot_threshold, bool) or not isinstance(hot_threshold, int) or hot_threshold < 1:
+            raise ValueError(f"hot_threshold {hot_threshold!r}: how often a pattern repeats, a whole number from 1")
+        self.hot_threshold = hot_threshold
+        self._on_hot = on_hot
+        self._open: array[int] | None = None
+        self._names: list[str] = []
+        self._seen: OrderedDict[bytes, int] = OrderedDict()
+        self._hot = False
+        self._stream = _Stream(hot_threshold)
+
+    def begin_iteration(self) -> None:
+        """Begin an iteration. One that was left open, as by an exception, is forgotten."""
+        self._open, self._names = array("q"), []
+
+    def record_operation(
+        self, op: str, input_shape: Iterable[int] | None = None, *, inputs: Iterable[int] | None = None
+    ) -> None:
+        """Note an operation: its name and the shape of its input.
+
+        ``inputs``: how many operations before this one its inputs were made (1: by the last one). With it, the same
+        operations with other wiring are another pattern.
+        """
+        kind = hash((op, None if input_shape is None else (*input_shape,), None if inputs is None else (*inputs,)))
+        if self._open is None:
+            if self._stream.add(kind, op) and self._on_hot is not None:
+                self._on_hot(self._stream.path())
+            return
+        self._open.append(kind)
+        if len(self._names) < _SHOWN:
+            self._names.append(op)
+
+    def end_iteration(self) -> bool:
+        """End the iteration. Whether its pattern was seen ``hot_threshold`` times, this one included.
+
+        An iteration without operations is no pattern. Raises ValueError without a ``begin_iteration``.
+        """
+        kinds, self._open = self._open, None
+        if kinds is None:
+            raise ValueError("end_iteration without begin_iteration")
+        if not kinds:
+            self._hot = False
+            return False
+        signature = blake2b(kinds.tobytes(), digest_size=16).digest()
+        times = self._seen.pop(signature, 0) + 1
+        self._seen[signature] = times
+        if len(self._seen) > _MOST_PATTERNS:
+            self._seen.popitem(last=False)
+        self._hot = times >= self.hot_threshold
+        if times == self.hot_threshold and self._on_hot is not None:
+            self._on_hot(HotPath(len(kinds), tuple(self._names), times, iteration=True))
+        return self._hot
+
+    def should_compile(self) -> bool:
+        """Whether what the stream repeats is hot: the iteration that ended last, or the current period.
+
+        May be called at any time, also in the middle of an iteration.
+        """
+        return self._hot or self._stream.hot
+
+
+class _Stream:
+    """Finds periods in a stream: for a few candidate periods it counts how many operations in a row equalled the one a
+    period before. A candidate is the distance to where the last operations stood before, for several numbers of them: a
+    pattern of p operations is found by any number from p on, and mostly by fewer.
+    """
+
+    def __init__(self, threshold: int) -> None:
+        self._repeats = threshold - 1
+        self._kinds: list[int] = [0] * LONGEST_PERIOD  # a ring of the last ones
+        self._names: deque[str] = deque(maxlen=LONGEST_PERIOD)
+        self._contexts = [_Context(length) for length in _CONTEXTS]
+        self._periods: dict[int, int] = {}
+        self._count = 0
+        self.hot = False
+
+    def add(self, kind: int, name: str) -> bool:
+        """Note an operation. Whether the stream just became hot."""
+        at, kinds, periods = self._count, self._kinds, self._periods
+        for period in [p for p in periods if kinds[(at - p) % LONGEST_PERIOD] != kind]:
+            del periods[period]
+        for period in periods:
+            periods[period] += 1
+        distances = [context.distance(at, kind, kinds) for context in self._contexts]
+        kinds[at % LONGEST_PERIOD] = kind
+        self._names.append(name)
+        self._count = at + 1
+        for period in distances:
+            if 0 < period < LONGEST_PERIOD and period not in periods:
+                if len(periods) >= _MOST_PERIODS:
+                    del periods[min(periods, key=lambda p: periods[p] / p)]
+                periods[period] = self._equal(period)
+        was, self.hot = self.hot, self._repeats == 0 or any(n >= p * self._repeats for p, n in periods.items())
+        return self.hot and not was
+
+    def _equal(self, period: int) -> int:
+        """How many of the last operations equalled the one a period before, as far as the ring goes back."""
+        kinds, last, equal = self._kinds, self._count - 1, 0
+        for equal in range(min(LONGEST_PERIOD, self._count) - period):
+            if kinds[(last - equal) % LONGEST_PERIOD] != kinds[(last - equal - period) % LONGEST_PERIOD]:
+                return equal
+        return equal + 1
+
+    def path(self) -> HotPath:
+        """The hot period, the shortest one."""
+        hot = [period for period, equal in self._periods.items() if equal >= period * self._repeats]
+        length = min(hot, default=1)
+        names = list(self._names)[-length:]
+        return HotPath(length, tuple(names[:_SHOWN]), self._repeats + 1, iteration=False)
+
+
+class _Context:
+    """Where the last ``length`` operations stood before, known by a rolling hash of them."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+        self._leaving = pow(_BASE, length, _PRIME)
+        self._hash = 0
+        self._last: OrderedDict[int, int] = OrderedDict()
+
+    def distance(self, at: int, kind: int, kinds: list[int]) -> int:
+        """How far back the operations that end with this one ended before; 0 where they did not."""
+        gone = kinds[(at - self._length) % LONGEST_PERIOD] if at >= self._length else 0
+        self._hash = now = (self._hash * _BASE + kind - gone * self._leaving) % _PRIME
+        if at < self._length - 1:
+            return 0
+        before = self._last.pop(now, at)
+        self._last[now] = at
+        if len(self._last) > LONGEST_PERIOD:
+            self._last.popitem(last=False)
+        return at - before

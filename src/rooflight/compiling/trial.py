@@ -1,0 +1,140 @@
+"""One program in a process of its own: what it is asked, what it found, and the process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from rooflight.workloads.errors import RunFailed, TargetError
+
+Program = Literal["eager", "compiled", "check"]
+EAGER: Final = "eager"
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What a preset, config or problem takes; None leaves it to its default."""
+
+    mode: str | None = None
+    batch: int | None = None
+    seq: int | None = None
+    dtype: str | None = None
+    optimizer: str | None = None
+    device: str | None = None
+    small: bool = False
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A program to run: a target, eager or compiled in a mode, so many times; ``check``: both, compared."""
+
+    target: str
+    options: Options
+    program: Program
+    compile_mode: str = "default"
+    backend: str = "inductor"
+    dynamic: bool | None = None
+    iterations: int
+    threads: int
+    place: str
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """How a value differs from the eager one: ``why`` says what is wrong, empty for a right one."""
+
+    why: str = ""
+    error: float | None = None
+    tolerance: float | None = None
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the compiled program is right: its ``result``, and the ``state`` of the model (parameters and buffers,
+    which gradients changed) after the same ``steps``, beside the eager program's; None for a step without a model.
+    """
+
+    result: Difference
+    state: Difference | None = None
+    steps: int = 0
+
+    @property
+    def correct(self) -> bool:
+        """Whether nothing differs by more than the tolerance of its dtype."""
+        return not self.why
+
+    @property
+    def why(self) -> str:
+        """What is wrong; empty for a right program."""
+        state = "" if self.state is None or not self.state.why else f"the model's state after it: {self.state.why}"
+        return self.result.why or state
+
+    @property
+    def error(self) -> float | None:
+        """The larger error of the two; None where nothing has floating numbers."""
+        errors = [each.error for each in (self.result, self.state) if each is not None and each.error is not None]
+        return max(errors, default=None)
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds of each iteration, and what torch noted while it compiled.
+
+    ``stages_s``: seconds by stage of compiling. ``peak_bytes``: the most memory the process held (CUDA: that torch
+    allocated). ``graph_breaks`` and ``recompiles``: their reasons as torch logged them, in order.
+    ``others_share``: of the CPU, taken by other programs.
+    """
+
+    samples_s: tuple[float, ...]
+    stages_s: dict[str, float] = {}
+    peak_bytes: int | None = None
+    graphs: int = 0
+    kernels: int = 0
+    graph_breaks: tuple[str, ...] = ()
+    recompiles: tuple[str, ...] = ()
+    others_share: float | None = None
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process answers: one of its fields. ``wrong`` is the user's mistake, ``failed`` a program that broke."""
+
+    trial: Trial | None = None
+    check: Check | None = None
+    wrong: str = ""
+    failed: str = ""
+
+
+def answered(request: Request, cache: Path, *, limit_s: float | None = None) -> Answer:
+    """What the program answers, run in a process of its own with ``cache`` as Inductor's folder.
+
+    What the program prints is dropped. Raises TargetError for the user's mistake, RunFailed for a program that breaks,
+    dies or takes longer than ``limit_s``.
+    """
+    with tempfile.TemporaryDirectory(prefix="rooflight-compile-") as folder:
+        reply = Path(folder) / "reply.json"
+        environment = {
+            **os.environ,
+            "TORCHINDUCTOR_CACHE_DIR": str(cache),
+            "OMP_NUM_THREADS": str(request.threads),
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        }
+        command = [sys.executable, "-m", "rooflight.compiling.child", str(reply)]
+        with Path(folder, "stderr").open("w+b") as errors:
+            try:
+                ended = subprocess.run(
+                    command, input=msgspec.json.encode(request), stdout=subprocess.DEVNULL, stderr=errors,
+                    env=environment, timeout=limit_s, check=False,
+                )  # fmt: skip
+            except subprocess.TimeoutExpired as error:
+                raise RunFailed(f"took longer than {limit_s:g} s (--limit)") from error
+            if not reply.exists():
+                errors.seek(0)
+                lines = errors.read().decode(errors="replace").strip().splitlines() or ["no message"]
+                raise RunFailed(f"its process ended with code {ended.returncode}: {lines[-1]}")
+        answer = msgspec.json.decode(reply.read_bytes(), type=Answer)
+    if answer.wrong:
+        raise TargetError(answer.wrong)
+    if answer.failed:
+        raise RunFailed(answer.failed)
+    return answer

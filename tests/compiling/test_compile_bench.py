@@ -1,0 +1,155 @@
+"""Real processes that compile, by the command and from Python; and what cannot run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rooflight.compiling import benchmark_workload
+from rooflight.compiling.workloads import WORKLOADS, attention_block
+
+PROGRAM = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.calls = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8), 0
+
+    def forward(self, x):
+        x = self.first(x)
+        torch._dynamo.graph_break()
+        return self.second(x)
+
+def train():
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step():
+        optimizer.zero_grad()
+        loss = model(torch.ones(4, 8)).sum()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step, model
+
+def plain():
+    x = torch.ones(4)
+    print("noise")
+    return lambda: x + 1
+
+def drifting():
+    calls = []
+    def step():
+        calls.append(None)
+        return torch.ones(4) * (1 if torch.compiler.is_compiling() else 2)
+    return step
+
+def broken():
+    def step():
+        raise ValueError("the data is gone")
+    return step
+
+def killed():
+    import os
+    return lambda: os._exit(9)
+"""
+
+
+@pytest.fixture
+def program(tmp_path) -> Path:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def test_a_training_step_with_a_graph_break(run, program) -> None:
+    words = ("--backend", "eager", "--iterations", 6, "--warmup", 2, "--threads", 1, "--no-bounds")
+    code, out, _ = run("compile-bench", f"{program}:train", *map(str, words), "--json", "-")
+    assert code == 0
+    (found,) = json.loads(out)
+    assert found["correct"] is True
+    assert found["graph_breaks"]
+    assert found["graphs"] == 2
+    assert len(found["samples_eager_s"]) == len(found["samples_compiled_s"]) == 6
+    assert found["warmup_compiled_s"] > found["warmup_eager_s"]  # it compiled
+    assert found["eager_s"] > 0
+    assert found["peak_bytes_eager"] > 1e6
+
+
+def test_a_result_that_differs_is_wrong(run, program) -> None:
+    words = ("--backend", "eager", "--iterations", "3", "--warmup", "1", "--no-bounds", "--threads", "1")
+    code, out, _ = run("compile-bench", f"{program}:drifting", *words, "--json", "-")
+    assert code == 0
+    (found,) = json.loads(out)
+    assert found["correct"] is False
+    assert "differs" in found["wrong"]
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "told"),
+    [("broken", 1, "ValueError: the data is gone (program.py"), ("killed", 1, "its process ended with code 9")],
+)
+def test_an_eager_program_that_breaks(run, program, function, code, told) -> None:
+    found, _, err = run("compile-bench", f"{program}:{function}", "--quick", "--no-bounds")
+    assert found == code
+    assert told in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_a_backend_that_is_missing_is_a_result_that_failed(run, program) -> None:
+    words = ("--backend", "no_such_backend", "--iterations", "3", "--warmup", "1", "--no-bounds")
+    code, out, _ = run("compile-bench", f"{program}:plain", *words, "--json", "-")
+    assert code == 0
+    (found,) = json.loads(out)
+    assert "no_such_backend" in found["failed"]
+    assert found["verdict"] is None
+    assert found["eager_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("nonsense",), "Workloads of compile-bench: simple-matmul-chain"),
+        (("attention-block", "--iterations", "5"), "5 iterations, 5 of them warm-up"),
+        (("attention-block", "--warmup", "0"), "at least 1 of warm-up"),
+        (("attention-block", "--mode", "fastest"), 'torch.compile has no mode "fastest": take default'),
+        (("attention-block", "--batch", "3"), "--batch: no effect on the workload attention-block"),
+        (("attention-block", "--threads", "0"), "--threads 0: at least 1"),
+        (("attention-block", "--limit", "0"), "--limit 0: seconds, more than 0"),
+        (("gpt2", "nonsense"), "nonsense"),
+    ],
+)
+def test_what_cannot_run_is_told_at_once(run, words, told) -> None:
+    code, _, err = run("compile-bench", *words)
+    assert code == 2
+    assert told in err
+
+
+@pytest.mark.parametrize("fn", [lambda: lambda: None, print, len, attention_block.__call__])
+def test_a_function_without_a_file_is_refused(fn) -> None:
+    with pytest.raises(ValueError, match=r"mine: .* pass a function at the top level of a file"):
+        benchmark_workload("mine", fn)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_workloads_repeat(name) -> None:
+    made = WORKLOADS[name]("cpu")
+    step = made[0] if isinstance(made, tuple) else made
+    assert step().isfinite().all()
+    assert step().shape == step().shape
+
+
+@pytest.mark.slow
+def test_inductor_for_real() -> None:
+    found = benchmark_workload("Simple Matmul", WORKLOADS["simple-matmul-chain"], 20, 3)
+    assert found.target == "Simple Matmul"
+    assert found.check is not None
+    assert found.check.correct
+    assert found.cold is not None
+    assert found.warm is not None
+    assert found.compile_s(found.cold) > found.compile_s(found.warm)
+    assert found.cold.kernels >= 4

@@ -1,0 +1,123 @@
+"""What follows from times: speed-ups, cost, break-even and verdict, by hand arithmetic; stages of compiling."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from rooflight.compiling.bench_report import CompileDocument, conclusion, report_of
+from rooflight.compiling.result import BreakEven, Compiled
+from rooflight.compiling.stages import of_metrics
+from rooflight.compiling.trial import Check, Difference, Trial
+from rooflight.reporting.json import render_json
+from rooflight.reporting.renderers import find
+
+
+def result(eager: list[float], cold: list[float], warmup: int = 2, **more) -> Compiled:
+    return Compiled(
+        target="it",
+        mode="default",
+        warmup=warmup,
+        eager=Trial(samples_s=tuple(eager)),
+        cold=Trial(samples_s=tuple(cold)),
+        warm=Trial(samples_s=tuple(cold)),
+        **more,
+    )
+
+
+def test_times_by_hand() -> None:
+    # eager 4 s an iteration; compiled 10 + 1 s of warm-up, then 1 s
+    found = result([4.0] * 6, [10, 1, 1, 1, 1, 1])
+    assert found.steady_speedup == 4
+    assert found.total_speedup == 24 / 15
+    assert found.compile_s(found.cold) == 9  # 11 s of warm-up, of which 2 would have been work
+    assert found.verdict == "pays"
+    # behind by 6, 3, 0 s: ahead from the third on
+    assert found.break_even == BreakEven(iterations=3, measured=True, low=3, high=3)
+
+
+def test_a_break_even_beyond_what_ran_is_extrapolated() -> None:
+    # 100 s lost in the warm-up of 2, 2 s gained in each iteration: after 2 + 50
+    found = result([4.0] * 6, [104, 4, 2, 2, 2, 2])
+    assert found.break_even == BreakEven(iterations=52, measured=False, low=52, high=52)
+    assert found.verdict == "pays"
+    assert found.total_speedup < 1
+
+
+def test_a_slower_program_never_breaks_even() -> None:
+    found = result([1.0] * 6, [5, 2, 2, 2, 2, 2])
+    assert found.break_even == BreakEven(iterations=None)
+    assert found.verdict == "hurts"
+
+
+def test_quartiles_that_overlap_have_no_end() -> None:
+    # eager's quartiles are 1 and 3 s, compiled 1.5 s: gains of 1.5 and of -0.5 s for 10 s lost
+    found = result([1, 1, 1, 3, 1, 3], [11, 1, 1.5, 1.5, 1.5, 1.5])
+    assert (found.break_even.low, found.break_even.high) == (2 + 7, None)
+
+
+def test_a_program_ahead_at_once() -> None:
+    found = result([2.0] * 4, [1.0] * 4)
+    assert found.break_even == BreakEven(iterations=1, measured=True, low=1, high=1)
+
+
+@pytest.mark.parametrize(
+    ("compiled", "verdict"), [(0.95, "pays"), (0.96, "neutral"), (1.04, "neutral"), (1.06, "hurts")]
+)
+def test_five_percent_decide(compiled, verdict) -> None:
+    assert result([1.0] * 5, [compiled] * 5).verdict == verdict
+
+
+def test_a_failure_has_no_figures() -> None:
+    found = Compiled(target="it", mode="default", warmup=1, eager=Trial(samples_s=(1, 1)), failed="no compiler")
+    assert (found.verdict, found.steady_speedup, found.total_speedup) == (None, None, None)
+    assert conclusion(found) == "it (default) does not compile: no compiler."
+    (document,) = json.loads(render_json(report_of([found])))
+    assert document["compiled_s"] is document["compile_s"] is document["correct"] is document["verdict"] is None
+
+
+def test_the_document_is_a_list_with_the_fixed_names() -> None:
+    check = Check(result=Difference(error=1e-7, tolerance=1e-4), state=Difference(error=1e-6), steps=3)
+    found = result([4.0] * 6, [10, 1, 1, 1, 1, 1], check=check, op_bytes=100, fused_bytes=40)
+    (document,) = json.loads(render_json(report_of([found])))
+    names = (
+        "target", "mode", "eager_s", "compiled_s", "steady_speedup", "total_speedup", "warmup_eager_s",
+        "warmup_compiled_s", "compile_s", "break_even_iterations", "correct", "verdict",
+    )  # fmt: skip
+    assert [document[name] for name in names] == ["it", "default", 4, 1, 4, 1.6, 8, 11, 9, 3, True, "pays"]
+    assert document["schema"] == "rooflight.compile-bench/1"
+    assert document["error"] == 1e-6
+    report = report_of([found, found])
+    assert msgspec.json.decode(render_json(report), type=tuple[CompileDocument, ...]) == report.data
+
+
+def test_a_wrong_program_gets_no_praise() -> None:
+    check = Check(result=Difference(), state=Difference(why="w differs"), steps=3)
+    found = result([4.0] * 6, [1.0] * 6, check=check)
+    said = (
+        "it (default): the compiled program is wrong (the model's state after it: w differs), so its times say nothing."
+    )
+    assert conclusion(found) == said
+    assert any("is wrong" in note for note in report_of([found]).notes)
+
+
+@pytest.mark.parametrize("form", ["json", "markdown", "html"])
+def test_every_renderer_takes_it(form) -> None:
+    assert "it" in find(form)(report_of([result([4.0] * 6, [10, 1, 1, 1, 1, 1])]))
+
+
+def test_stages_do_not_overlap() -> None:
+    metrics = {
+        "_compile.compile_inner": [10.0],
+        "OutputGraph.call_user_compiler": [9.0],
+        "compile_fx_inner": [6.0, 2.0],
+        "GraphLowering.compile_to_fn": [5.0, 1.5],
+        "compile_fx.<locals>.bw_compiler": [2.0],
+    }
+    # Dynamo 10 - 9; AOT 9 - 6 of the forward graph; Inductor 8 - 6.5; the backward graph's 2 s lie beyond the 10
+    found = of_metrics(metrics)
+    assert list(found.values()) == [1, 3, 1.5, 6.5]
+    assert sum(found.values()) == 12
+    assert set(of_metrics({}).values()) == {0}
