@@ -65,7 +65,7 @@ def fit(
         if not learned.models:
             raise ValueError(f"{', '.join(map(str, data))}: too few rows of any kind to learn from, sample more")
     predictor = Predictor.of(learned.models)
-    predictor.save(out)
+    predictor.save(out, [*found.tables, *found.sessions])
     tables: list[MeasuredTable | MeasuredOps] = [*(table for file in files for table in file.tables), *sessions]
     findings = [*(finding for file in files for finding in file.findings), *beaten]
     outputs.write(report_of(predictor, tables, findings, learned.few, out, taught))

@@ -18,35 +18,19 @@ from rooflight.prediction.facts import (
 )
 from rooflight.prediction.features import features_of, names_of, size_features, steady_features
 from rooflight.prediction.floors import without_launch
-from rooflight.prediction.smooth import Smooth
+from rooflight.prediction.packing import MOST_LOG, Learner, arrays_of, learner_from, trees_from
 from rooflight.prediction.trees import Trees
 from rooflight.prediction.unseen_device import DEVICE_TRAITS, blended, device_traits, familiarity
 from rooflight.records.quantity import count_of
 
-SCHEMA: Final = "rooflight.model/3"
+SCHEMA: Final = "rooflight.model/4"
 _SLACK: Final = 0.02  # of a feature's range: what lies no further outside counts as inside
 _FAMILIAR: Final = 0.8
 """Of less familiar work an expert's own answer is not trusted alone: a size 11 % below the least that it was shown."""
 _MOST_BYTES: Final = 1 << 28
 _MOST_FIGURE: Final = 1e9  # in what is said of an expert
-_MOST_LOG: Final = 250.0  # of an answer, and of an interval around it: e^500 times a bound is still a number
-_ARRAYS: Final[Mapping[str, Any]] = {
-    "leaves": np.int32,
-    "feature": np.uint8,
-    "threshold": np.float32,
-    "left": np.int16,
-    "right": np.int16,
-    "value": np.float16,
-}
-_SMOOTH_ARRAYS: Final[Mapping[str, Any]] = {
-    "scale": np.float32,
-    "points": np.float32,
-    "weight": np.float32,
-    "limits": np.float64,
-}
 _MOST_SPREAD: Final = 3.0  # as a logarithm, of the size of a spread
 Interval = tuple[float, float]
-Learner = Trees | Smooth
 Mask = NDArray[np.bool_]
 
 
@@ -62,8 +46,8 @@ class _About(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     outside: Interval
     error: float
     steady: bool  # whether there is a learner for larger work
-    launch_s: float = 0.0
-    spread: Interval | None = None  # the ends of its spread
+    launch_s: float
+    spread: Interval | None  # the ends of its spread
 
 
 class _Version(msgspec.Struct):
@@ -73,6 +57,7 @@ class _Version(msgspec.Struct):
 class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     schema: str
     key: str
+    features: list[str]  # names, in the order of the experts' ranges
     unseen: Interval
     power: float
     experts: list[_About]
@@ -264,9 +249,16 @@ class Model:
             )
             spread = expert.spread.size if expert.spread else None
             for name, learner in (("main", expert.main), ("beyond", expert.beyond), ("spread", spread)):
-                fields = _arrays_of(learner) if learner else {}
+                fields = arrays_of(learner) if learner else {}
                 arrays |= {f"{number}.{name}.{field}": array for field, array in fields.items()}
-        file = _File(schema=SCHEMA, key=self.key, unseen=self.unseen, power=self.power, experts=abouts)
+        file = _File(
+            schema=SCHEMA,
+            key=self.key,
+            features=list(names_of(self.key)),
+            unseen=self.unseen,
+            power=self.power,
+            experts=abouts,
+        )
         about = np.frombuffer(msgspec.json.encode(file), dtype=np.uint8)
         buffer = io.BytesIO()
         np.savez_compressed(buffer, about=about, **arrays)  # type: ignore[arg-type]
@@ -287,6 +279,7 @@ def decode(content: bytes) -> Model:
         raise ValueError(f"a model of another version ({schema[:40]!r}): fit it again")
     if not file.key.isprintable():
         raise ValueError(f"a model of {file.key[:40]!r}, which is no kind of work: fit it again")
+    _refuse_other_features(file)
     _refuse_backward(file.key, file.unseen)
     if not 0 <= file.power <= 1:
         raise ValueError(f"the model of {file.key} holds impossible numbers: fit it again")
@@ -342,65 +335,19 @@ def _expert(key: str, number: int, about: _About, arrays: Mapping[str, NDArray[A
         inside=about.inside,
         outside=about.outside,
         error=about.error,
-        main=_learner(f"{number}.main", count, arrays),
-        beyond=_learner(f"{number}.beyond", steady, arrays) if about.steady else None,
+        main=learner_from(f"{number}.main", count, arrays),
+        beyond=learner_from(f"{number}.beyond", steady, arrays) if about.steady else None,
         launch_s=about.launch_s,
-        spread=Spread(size=_trees(f"{number}.spread", count, arrays), ends=about.spread) if about.spread else None,
+        spread=Spread(size=trees_from(f"{number}.spread", count, arrays), ends=about.spread) if about.spread else None,
     )
 
 
-def _arrays_of(learner: Learner) -> dict[str, NDArray[Any]]:
-    if isinstance(learner, Trees):
-        return {field: getattr(learner, field).astype(dtype) for field, dtype in _ARRAYS.items()}
-    limits = np.array([learner.mean, learner.floor, learner.ceiling])
-    return {"scale": learner.scale, "points": learner.points.reshape(-1), "weight": learner.weight, "limits": limits}
-
-
-def _learner(name: str, features: int, arrays: Mapping[str, NDArray[Any]]) -> Learner:
-    return (_smooth if f"{name}.points" in arrays else _trees)(name, features, arrays)
-
-
-def _found(name: str, dtypes: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    fields = {field: arrays.get(f"{name}.{field}") for field in dtypes}
-    found = {field: array for field, array in fields.items() if array is not None and array.dtype == dtypes[field]}
-    if len(found) < len(fields):
-        missing = ", ".join(field for field in fields if field not in found)
-        raise ValueError(f"no whole model of rooflight fit ({name} without {missing}): fit it again")
-    return found
-
-
-def _smooth(name: str, features: int, arrays: Mapping[str, NDArray[Any]]) -> Smooth:
-    found = _found(name, _SMOOTH_ARRAYS, arrays)
-    try:
-        points = found["points"].reshape(-1, features)
-        mean, floor, ceiling = map(float, found["limits"])
-        process = Smooth(
-            scale=found["scale"], points=points, weight=found["weight"], mean=mean, floor=floor, ceiling=ceiling
-        )
-    except ValueError as error:
-        raise ValueError(f"no model of rooflight fit ({name}: {error}): fit it again") from None
-    if process.reach > _MOST_LOG:
-        raise ValueError(f"no model of rooflight fit ({name}: points that lead to no time): fit it again")
-    return process
-
-
-def _trees(name: str, features: int, arrays: Mapping[str, NDArray[Any]]) -> Trees:
-    found = _found(name, _ARRAYS, arrays)
-    try:
-        trees = Trees(
-            features=features,
-            leaves=found["leaves"],
-            feature=found["feature"].astype(np.int32),
-            threshold=found["threshold"],
-            left=found["left"].astype(np.int32),
-            right=found["right"].astype(np.int32),
-            value=found["value"].astype(np.float32),
-        )
-    except ValueError as error:
-        raise ValueError(f"no model of rooflight fit ({name}: {error}): fit it again") from None
-    if trees.reach > _MOST_LOG:
-        raise ValueError(f"no model of rooflight fit ({name}: trees that lead to no time): fit it again")
-    return trees
+def _refuse_other_features(file: _File) -> None:
+    wanted = names_of(file.key)
+    if tuple(file.features) != wanted:
+        other = sorted(set(file.features) ^ set(wanted))
+        named = f" ({', '.join(map(ascii, other[:3]))})" if other else ", or in another order"
+        raise ValueError(f"a model of {file.key} by other features{named[:200]}: fit it again")
 
 
 def _plausible(figure: float) -> bool:
@@ -408,5 +355,5 @@ def _plausible(figure: float) -> bool:
 
 
 def _refuse_backward(key: str, *intervals: Interval) -> None:
-    if not all(-_MOST_LOG < low <= 0 <= high < _MOST_LOG for low, high in intervals):
+    if not all(-MOST_LOG < low <= 0 <= high < MOST_LOG for low, high in intervals):
         raise ValueError(f"the model of {key} holds impossible numbers: fit it again")

@@ -31,6 +31,7 @@ from rooflight.prediction.facts import (
     is_plain,
     kind_of,
 )
+from rooflight.prediction.manifest import Manifest, check, read_manifest, write_manifest
 from rooflight.prediction.model import Answer, Mask, Model, decode
 from rooflight.prediction.products import product_facts
 from rooflight.records.dtypes import tensor_dtype
@@ -79,6 +80,7 @@ class Predictor:
     def _start(self, *, models: Iterable[Model] = (), files: Iterable[Path] = ()) -> None:
         self._models: dict[str, Model] = {model.key: model for model in models}
         self._files = {path.name.removesuffix(SUFFIX): path for path in files}  # of models that were not read yet
+        self._manifests: dict[Path, Manifest | None] = {}  # of folders that a file was read from
         self.operator_dict: dict[Any, Predictor] = {}  # what predict_operator has learned
 
     def __repr__(self) -> str:
@@ -130,21 +132,30 @@ class Predictor:
 
     def _read(self, name: str) -> None:
         path = self._files[name]
+        if path.parent not in self._manifests:
+            self._manifests[path.parent] = read_manifest(path.parent)
         try:
-            model = decode(path.read_bytes())
+            content = path.read_bytes()
+            check(self._manifests[path.parent], path, content)
+            model = decode(content)
         except (OSError, ValueError) as error:
-            raise ValueError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+            text = getattr(error, "strerror", None) or str(error)
+            raise ValueError(text if text.startswith(str(path)) else f"{path}: {text}") from None
         if _file_name(model.key) != name:
             raise ValueError(f"{path} holds the model of another kind of work: fit it again")
         del self._files[name]
         self._models[model.key] = model
 
-    def save(self, folder: Path | str) -> Path:
-        """Write one file per model; the folder is made if it is not there. Returns it."""
+    def save(self, folder: Path | str, learned_from: Iterable[Path] = ()) -> Path:
+        """Write one file per model, and a manifest of what they were learned from; the folder is made if it is not
+        there. Returns it.
+        """
         root = Path(folder)
         root.mkdir(parents=True, exist_ok=True)
-        for model in self.models.values():
-            write_whole(root / f"{_file_name(model.key)}{SUFFIX}", model.encode())
+        keys = {f"{_file_name(key)}{SUFFIX}": key for key in self.models}
+        for name, key in keys.items():
+            write_whole(root / name, self.models[key].encode())
+        write_manifest(root, keys, learned_from)
         return root
 
     def left_by_others(self, folder: Path | str) -> int:

@@ -16,7 +16,8 @@ from rooflight.prediction.facts import (
     is_plain,
 )
 from rooflight.prediction.features import features_of, steady_features
-from rooflight.prediction.model import Expert, Interval, Learner, Model, Spread
+from rooflight.prediction.model import Expert, Interval, Model, Spread
+from rooflight.prediction.packing import Learner
 from rooflight.prediction.smooth import MOST_ROWS, smooth
 from rooflight.prediction.trees import WAYS, Way, answers_of_grown, grow, grow_small, lone
 from rooflight.prediction.unseen_device import (
