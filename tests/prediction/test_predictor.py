@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from math import log
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from rooflight.operators import registry
 from rooflight.prediction.facts import OTHERS_KEY, PRODUCT_KEY
 from rooflight.prediction.features import names_of
 from rooflight.prediction.fitting import fit
-from rooflight.prediction.predictor import SUFFIX, Predictor
+from rooflight.prediction.predictor import SHORTEST_KERNEL_S, SUFFIX, Predictor
 from rooflight.prediction.reading import read
 from rooflight.prediction.teaching import LEAST_ROWS
 from rooflight.records.estimate import Estimate, Source
@@ -207,9 +208,23 @@ def test_products_by_the_thousand_are_answered_like_a_few(predictor: Predictor):
 
 
 def test_products_of_no_model_are_typical():
-    batch = Predictor.empty().predict_products(np.array([64.0]), np.array([64.0]), np.array([64.0]), "fp16", A100)
+    batch = Predictor.empty().predict_products(np.array([4096.0]), np.array([64.0]), np.array([4096.0]), "fp16", A100)
     assert batch.time_s == pytest.approx(2 * batch.bound_s)
     assert batch.extrapolated.all()
+
+
+def test_no_op_of_a_gpu_takes_less_than_its_shortest_kernel():
+    """One number more is 2 bytes read and 2 written, a picosecond; a chain of ops is as many kernels."""
+    assert H100.least_kernel_s == pytest.approx(1.47e-6)
+    (tiny,) = Predictor.empty().predict_shape("gemm", [1, 1, 1], "fp16", H100).values()
+    assert tiny.time_s == tiny.low_s == tiny.high_s == H100.least_kernel_s > 1e3 * tiny.bound_s
+    (unlisted,) = Predictor.empty().predict_shape("gemm", [1, 1, 1], "fp16", A100).values()
+    assert unlisted.time_s == SHORTEST_KERNEL_S
+    chain = Predictor.empty().predict_shape("RMSlayernorm", {"b": 1, "l": 1, "dim": 64}, "fp16", H100)["fwd"]
+    assert chain.time_s >= 5 * H100.least_kernel_s
+    on_cpu = replace(H100, kind="cpu")
+    (host,) = Predictor.empty().predict_shape("gemm", [1, 1, 1], "fp16", on_cpu).values()
+    assert host.time_s < 1e-9
 
 
 @pytest.mark.parametrize("name", [name for name in registry.names() if not registry.find(name).ranks])
@@ -247,7 +262,9 @@ def test_saved_models_predict_the_same(predictor: Predictor, tmp_path: Path):
             one, other = (each.predict_shape("gemm", shape, "fp16", device) for each in (predictor, loaded))
             assert one == other
     assert loaded.models.keys() == predictor.models.keys()
-    assert [path.name[: -len(SUFFIX)].split("-")[0] for path in (tmp_path / "deep" / "models").iterdir()] == ["gemm"]
+    assert [path.name[: -len(SUFFIX)].split("-")[0] for path in (tmp_path / "deep" / "models").glob("*.npz")] == [
+        "gemm"
+    ]
     again = Predictor.load(loaded.save(tmp_path / "deep" / "models"))  # over itself
     assert again.models.keys() == predictor.models.keys()
 
@@ -255,7 +272,7 @@ def test_saved_models_predict_the_same(predictor: Predictor, tmp_path: Path):
 def test_kinds_whose_names_look_alike_have_files_of_their_own(tmp_path: Path):
     found = ["aten::add", "aten-add", "aten::add_", "a" * 300 + "x", "a" * 300 + "y"]
     saved = Predictor.of([model(expert(A100, 0.5, 0.5, key=key), key=key) for key in found]).save(tmp_path)
-    assert len(list(saved.iterdir())) == len(found)
+    assert len(list(saved.glob("*.npz"))) == len(found)
     loaded = Predictor.load(saved)
     assert all(loaded.model(key) is not None for key in found)
     assert loaded.model("aten::sub") is None
@@ -269,12 +286,13 @@ def test_a_folder_without_models_says_what_to_do(tmp_path: Path):
 
 
 def test_a_file_that_is_no_model_is_told_when_it_is_needed(tmp_path: Path):
-    (path,) = BY_HAND.save(tmp_path).iterdir()
+    (path,) = BY_HAND.save(tmp_path).glob("*.npz")
+    (tmp_path / "manifest.json").unlink()
     good = path.read_bytes()
     other = Predictor.of([model(expert(A100, 1, 1, key="aten::exp"), key="aten::exp")]).save(tmp_path / "other")
     for content, said in (
         (good[: len(good) // 2], "not a model of rooflight fit"),
-        (next(other.iterdir()).read_bytes(), "the model of another kind of work: fit it again"),
+        (next(other.glob("*.npz")).read_bytes(), "the model of another kind of work: fit it again"),
     ):
         path.write_bytes(content)
         predictor = Predictor.load(tmp_path)

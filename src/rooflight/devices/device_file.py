@@ -15,6 +15,7 @@ GIB: Final = 2**30
 MIB: Final = 2**20
 GIGA: Final = 1e9
 TERA: Final = 1e12
+MICRO: Final = 1e-6
 
 Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e9)]  # and finite
 
@@ -65,6 +66,7 @@ class _Device(_Table, frozen=True):
     boost_clock_mhz: Positive | None = None
     matrix_peak_clock_mhz: Positive | None = None
     tdp_w: Positive | None = None
+    least_kernel_us: Positive | None = None  # the shortest kernel in any profile of it
     confidence: str = ""
     unverified: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -128,6 +130,7 @@ def _spec(device: _Device) -> DeviceSpec:
         boost_clock_mhz=device.boost_clock_mhz,
         matrix_peak_clock_mhz=device.matrix_peak_clock_mhz,
         tdp_w=device.tdp_w,
+        least_kernel_s=None if device.least_kernel_us is None else device.least_kernel_us * MICRO,
         confidence=device.confidence,
         unverified=device.unverified,
         notes=device.notes,

@@ -228,6 +228,8 @@ def _figures(spec: DeviceSpec) -> Iterator[_Figure]:
         clock = spec.matrix_peak_clock_mhz
         yield _Figure(name="clock of matrix peaks", unit="MHz", datasheet=clock, key="matrix_peak_clock_mhz")
     yield _Figure(name="design power", unit="W", datasheet=spec.tdp_w, key="tdp_w")
+    if spec.least_kernel_s is not None:
+        yield _Figure(name="shortest kernel", unit="s", datasheet=spec.least_kernel_s, key="least_kernel_us")
 
 
 def _peaks(spec: DeviceSpec, printed: DeviceSpec, measured: DeviceSpec) -> Iterator[_Figure]:

@@ -114,6 +114,7 @@ class DeviceSpec:
     boost_clock_mhz: float | None = None
     matrix_peak_clock_mhz: float | None = None  # listed where the matrix peaks belong to another clock than the boost
     tdp_w: float | None = None
+    least_kernel_s: float | None = None  # the shortest kernel in any profile of it
     confidence: str = ""
     unverified: tuple[str, ...] = ()  # doubtful figures, by their key in the device's TOML
     notes: tuple[str, ...] = ()

@@ -19,6 +19,7 @@ from rooflight.operators.operator import MOST_ELEMENTS, Operator
 from rooflight.prediction.blocks import least_by_blocks_s
 from rooflight.prediction.facts import (
     ALL_REDUCE_KEY,
+    FACTS,
     OTHERS_KEY,
     PRODUCT_KEY,
     Facts,
@@ -45,6 +46,8 @@ SHIPPED: Final = Path(__file__).parent / "shipped"
 """The models that come with Rooflight."""
 TYPICAL_SLOWDOWN: Final = log(2.0)
 """log(time / bound) of work that no model knows: half the speed of light, as roofline studies commonly find."""
+SHORTEST_KERNEL_S: Final = 0.64e-6
+"""No kernel in a profile of any GPU took less (MI300X): the least time where a device's file lists none."""
 TYPICAL_SPREAD: Final = log(4.0)
 NETWORK_SPREAD: Final = log(2.0)
 """By what factor a collective may differ from an all-reduce that sends as many bytes
@@ -67,8 +70,8 @@ class Predictor:
     """Models by kind of work. ``Predictor()`` has those that come with Rooflight, ``Predictor.load(folder)`` those that
     ``save`` wrote, each read when it is first needed; ``Predictor.of(models)`` has these, ``Predictor.empty()`` none.
 
-    Predictions never beat the bound. Work of an unknown kind takes the bound at half the speed of light, within a
-    factor of four, and its source is ``typical``.
+    Predictions never beat the bound, nor on a GPU its shortest kernel for each op. Work of an unknown kind takes the
+    bound at half the speed of light, within a factor of four, and its source is ``typical``.
     """
 
     def __init__(self) -> None:
@@ -324,16 +327,26 @@ class Predictor:
                 low = np.minimum(answer.low, np.maximum(0.0, answer.slowdown - NETWORK_SPREAD))
                 answer = replace(answer, low=low, high=np.maximum(answer.high, answer.slowdown + NETWORK_SPREAD))
         extrapolated = ~answer.known | (source is not Source.REGRESSED)
+        least_s = np.maximum(bound_s, _kernels_s(key, facts, device))
         # what was measured has its blocks in its times
         blocks_s = np.where(extrapolated, least_by_blocks_s(key, facts, device), 0.0)
-        time_s = np.maximum(np.maximum(bound_s, blocks_s), base_s * np.exp(answer.slowdown))
+        time_s = np.maximum(np.maximum(least_s, blocks_s), base_s * np.exp(answer.slowdown))
         return Batch(
             time_s=time_s,
-            low_s=np.minimum(time_s, np.maximum(np.maximum(bound_s, blocks_s / 2), base_s * np.exp(answer.low))),
-            high_s=np.maximum(np.maximum(bound_s, 2 * blocks_s), base_s * np.exp(answer.high)),
+            low_s=np.minimum(time_s, np.maximum(np.maximum(least_s, blocks_s / 2), base_s * np.exp(answer.low))),
+            high_s=np.maximum(np.maximum(least_s, 2 * blocks_s), base_s * np.exp(answer.high)),
             bound_s=bound_s,
             extrapolated=extrapolated,
         )
+
+
+def _kernels_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
+    """The least time of works of facts [works, facts] on a GPU: one of its shortest kernels for each op."""
+    if device.kind != "cuda":
+        return np.zeros(len(facts))
+    kind = kind_of(key)
+    ops = np.ones(len(facts)) if kind is WorkKind.NETWORK else facts[:, FACTS[kind].index("ops")]
+    return np.asarray(ops * (device.least_kernel_s or SHORTEST_KERNEL_S))
 
 
 def _learned(folder: Path | str, function: str, gpu_name: str, precision: str) -> Predictor:
