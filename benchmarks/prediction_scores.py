@@ -1,7 +1,7 @@
 """Errors and coverage of the shipped configuration, on rows and devices that its models did not see.
 
     ROOFLIGHT_DATA=path/to/data python benchmarks/prediction_scores.py SCORES.json [seen] [unseen]
-        [--kinds gemm aten::add ...] [--seeds 5] [--markdown]
+        [--kinds gemm aten::add ...] [--devices GH200-96GB ...] [--seeds 5] [--markdown]
 
 *seen*: 15 % of the rows of each table are held out at random, the expert of the device learns from all its other rows;
 mean and spread over the seeds. *unseen*: each device is left out in turn, all its rows of all tables; the others teach
@@ -167,6 +167,7 @@ def main() -> int:
     parser.add_argument("scores", type=Path)
     parser.add_argument("parts", nargs="*", default=[], help="seen, unseen")
     parser.add_argument("--kinds", nargs="*", default=[])
+    parser.add_argument("--devices", nargs="*", default=[], help="of those seen only")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--markdown", action="store_true")
     given = parser.parse_args()
@@ -179,7 +180,8 @@ def main() -> int:
             file=sys.stderr,
         )
         for part in parts:
-            found = seen(data, given.seeds) if part == "seen" else unseen(data)
+            some = {place: rows for place, rows in data.items() if not given.devices or place[1] in given.devices}
+            found = seen(some, given.seeds) if part == "seen" else unseen(data)
             for name, each in found.items():
                 kept = scores.setdefault(part, {})
                 kept[name] = {**kept.get(name, {}), **each} if part == "unseen" else each
