@@ -147,7 +147,7 @@ def test_a_whole_model_is_predicted_part_by_part(name: str, mode: str, predictor
         whole = analysis.totals.predicted
         assert whole.calls == analysis.totals.calls
         assert whole.bound_s == pytest.approx(analysis.totals.op_bound_s)
-        assert whole.bound_s <= whole.low_s < whole.time_s < whole.high_s
+        assert whole.bound_s <= whole.low_s <= whole.time_s < whole.high_s  # ops so small take a shortest kernel each
         for key in KEYS:
             groups = analysis.by(key)
             assert sum(group.predicted.time_s for group in groups) == pytest.approx(whole.time_s)

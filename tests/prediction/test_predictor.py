@@ -217,7 +217,7 @@ def test_no_op_of_a_gpu_takes_less_than_its_shortest_kernel():
     """One number more is 2 bytes read and 2 written, a picosecond; a chain of ops is as many kernels."""
     assert H100.least_kernel_s == pytest.approx(1.47e-6)
     (tiny,) = Predictor.empty().predict_shape("gemm", [1, 1, 1], "fp16", H100).values()
-    assert tiny.time_s == tiny.low_s == tiny.high_s == H100.least_kernel_s > 1e3 * tiny.bound_s
+    assert tiny.time_s == tiny.low_s == tiny.high_s / 2 == H100.least_kernel_s > 1e3 * tiny.bound_s
     (unlisted,) = Predictor.empty().predict_shape("gemm", [1, 1, 1], "fp16", A100).values()
     assert unlisted.time_s == SHORTEST_KERNEL_S
     chain = Predictor.empty().predict_shape("RMSlayernorm", {"b": 1, "l": 1, "dim": 64}, "fp16", H100)["fwd"]

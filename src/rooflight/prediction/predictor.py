@@ -327,14 +327,15 @@ class Predictor:
                 low = np.minimum(answer.low, np.maximum(0.0, answer.slowdown - NETWORK_SPREAD))
                 answer = replace(answer, low=low, high=np.maximum(answer.high, answer.slowdown + NETWORK_SPREAD))
         extrapolated = ~answer.known | (source is not Source.REGRESSED)
-        least_s = np.maximum(bound_s, _kernels_s(key, facts, device))
+        kernels_s = _kernels_s(key, facts, device)
+        least_s = np.maximum(bound_s, kernels_s)
         # what was measured has its blocks in its times
         blocks_s = np.where(extrapolated, least_by_blocks_s(key, facts, device), 0.0)
         time_s = np.maximum(np.maximum(least_s, blocks_s), base_s * np.exp(answer.slowdown))
         return Batch(
             time_s=time_s,
             low_s=np.minimum(time_s, np.maximum(np.maximum(least_s, blocks_s / 2), base_s * np.exp(answer.low))),
-            high_s=np.maximum(np.maximum(least_s, 2 * blocks_s), base_s * np.exp(answer.high)),
+            high_s=np.maximum(np.maximum(bound_s, 2 * np.maximum(kernels_s, blocks_s)), base_s * np.exp(answer.high)),
             bound_s=bound_s,
             extrapolated=extrapolated,
         )
