@@ -16,7 +16,7 @@ from rooflight.prediction.fitting import learn_all
 from rooflight.prediction.floors import without_launch
 from rooflight.prediction.launch_inside import launch_inside_s
 from rooflight.prediction.model import decode
-from rooflight.prediction.predictor import Predictor
+from rooflight.prediction.predictor import SHORTEST_KERNEL_S, Predictor
 from rooflight.prediction.teaching import Shown
 
 A100 = get("A100-PCIe-40GB")
@@ -59,6 +59,8 @@ def test_a_step_has_no_launch_in_its_device_time_but_an_op_asked_for_has():
     assert alone.time_s == pytest.approx(31e-6, rel=0.1)
     # at the floor the host takes all of it
     assert alone.launch_s == pytest.approx(alone.time_s, rel=0.3)
+    # but for the shortest kernel
+    assert alone.time_s - alone.launch_s >= SHORTEST_KERNEL_S * (1 - 1e-9)
     step = rl.analyze(session_of([Call(op=small)] * 10), A100, predictor=predictor, host=0.0)
     assert step.totals.predicted.time_s == pytest.approx(10 * max(alone.bound_s, alone.time_s - alone.launch_s))
     large = relu(10**9)

@@ -199,6 +199,8 @@ class Predictor:
                 if model is None or kind_of(key) is WorkKind.NETWORK
                 else model.launches_s(values, spec, slowdown)
             )
+            # what is left for the device is no shorter than its kernels
+            launches_s = np.clip(batch.time_s - _kernels_s(key, values, spec), 0.0, launches_s)
             columns = (batch.time_s, batch.low_s, batch.high_s, batch.bound_s, batch.extrapolated, launches_s)
             rows = zip(*columns, strict=True)
             for (ops, _), (time_s, low_s, high_s, bound_s, extrapolated, launch_s) in zip(group, rows, strict=True):
