@@ -77,11 +77,21 @@ def test_the_command_says_it_in_one_line(run, tmp_path):
     assert "Traceback" not in err
 
 
+def test_the_command_asks_to_unpack(run, tmp_path):
+    (tmp_path / "trace.json.zst").write_bytes(b"\x28\xb5\x2f\xfd" + bytes(100))
+    code, _, err = run("analyze", tmp_path / "trace.json.zst")
+    assert code == 2
+    assert "trace.json.zst is compressed by zstd, not JSON or gzip: unpack it first (zstd -d)" in " ".join(err.split())
+
+
 AS_EVER = {
     "a comma at the end": text_of(STEP)[:-2] + b",]}",
     "a byte order mark": b"\xef\xbb\xbf" + text_of(STEP),
     "no brace at the end": text_of(STEP)[:-1],
     "reverse order": text_of(STEP[::-1]),
+    "categories of 2021": text_of(
+        [changed(event, cat=cat) for event, cat in zip(STEP, ("Operator", "Runtime", "Kernel"), strict=True)]
+    ),
     "numbers as texts": text_of([changed(event, ts=str(event["ts"]), dur=str(event["dur"])) for event in STEP]),
     "ids as texts": text_of([STEP[0], *(changed(event, args={"correlation": "5"}) for event in STEP[1:])]),
     "ids in hex": text_of([STEP[0], *(changed(event, args={"correlation": "0x5"}) for event in STEP[1:])]),

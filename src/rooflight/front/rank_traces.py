@@ -22,7 +22,7 @@ from rooflight.front.read_task import Answer, Asked
 from rooflight.front.sources import is_session, read_session
 from rooflight.records.archive import load
 from rooflight.records.session import Session
-from rooflight.traces.finding import is_trace
+from rooflight.traces.finding import is_database, is_trace
 from rooflight.traces.rank_files import BY_NAME, RankFile, RankFiles, ranks_in, ranks_of, traces_in
 
 _LARGE: Final = 200 << 20  # bytes of JSON that take longer than to import torch in more processes
@@ -82,7 +82,7 @@ def read_ranks(targets: Sequence[str], model: str | None, on: ReadOn, progress: 
                 raise ValueError(
                     f"{target} is no saved session and no trace: several targets are those of one run, one per rank"
                 )
-        traces = [Path(target) for target in targets if is_trace(Path(target))]
+        traces = [path for path in map(Path, targets) if is_trace(path) and not is_database(path)]
         found, run = RankFiles(tuple(ranks_of(traces))), traces[0].resolve().parent.name if traces else ""
     if found.files:
         need("torch", "reading a trace")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 _SUFFIXES: Final = (".json", ".gz")
+_PACKED: Final = (".json.gz", ".json.zst", ".json.xz", ".json.bz2", ".json.zip")  # one reader says to unpack the others
 _GZIP: Final = b"\x1f\x8b"
 _SQLITE: Final = b"SQLite format 3\x00"
 _LOOKED_AT: Final = 1 << 20
@@ -28,10 +29,10 @@ def is_trace(path: Path) -> bool:
     """
     if is_database(path):
         return True
+    if path.name.endswith(_PACKED):
+        return path.is_file()
     if path.suffix not in _SUFFIXES or not path.is_file():
         return False
-    if path.name.endswith(".json.gz"):
-        return True
     with path.open("rb") as file:
         begin = file.read(_LOOKED_AT)
     if begin.startswith(_GZIP):
