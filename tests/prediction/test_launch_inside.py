@@ -39,6 +39,7 @@ def test_a_floor_that_no_kernel_has_is_a_launch():
     # 0.55 of the floor
     assert launch_inside_s([shown(31e-6, 20e-6)]) == pytest.approx(0.55 * 31e-6, rel=0.01)
     assert launch_inside_s([shown(3e-6, 0.0)]) == 0.0
+    assert launch_inside_s([shown(15e-6, 8e-6)]) == 0.0  # may be the device's own
     assert launch_inside_s([shown(31e-6, 20e-6), shown(3e-6, 0.0)]) == 0.0
     assert launch_inside_s([shown(31e-6, 20e-6, replace(A100, kind="cpu"))]) == 0.0
     assert launch_inside_s([]) == 0.0
@@ -95,3 +96,4 @@ def test_far_above_the_floor_a_launch_is_all_there_is_to_take_away():
     # 80 - 20 - 20 e^-2 = 57.3
     assert left[2:] == pytest.approx([57.3e-6, 380e-6], rel=1e-3)
     assert without_launch(times, 0.0) is times
+    assert without_launch(times, 9e-6) is times

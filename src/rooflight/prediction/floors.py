@@ -11,6 +11,10 @@ INSIDE: Final = 0.55
 """Of the least time of a source that times launches, what larger work takes beyond its own time: 0.50 to 0.63 on five
 GPUs, the intercept of time over bytes of NeuSight's relu.
 """
+LEAST_S: Final = 20e-6
+"""Lower floors may be the device's own: NeuSight's of MI100 and MI210, 14 and 17 µs, are as long as the norms of an
+MI300X in a trace, which has no launches in its times. Of the NVIDIA parts they are 25 to 58 µs.
+"""
 _NEAR: Final = 1.1
 _DECAY: Final = 2.0
 
@@ -19,7 +23,7 @@ def without_launch(seconds: NDArray[np.float64], launch_s: float) -> NDArray[np.
     """What the device takes of times [rows] that include a launch, 0 at least. At the floor, up to a tenth above
     ``launch_s`` / ``INSIDE``, that is nothing, since the host took all of it; far above it all but ``launch_s``.
     """
-    if not launch_s:
+    if launch_s < INSIDE * LEAST_S:
         return seconds
     floor = _NEAR * launch_s / INSIDE
     hidden = (floor - launch_s) * np.exp(-_DECAY * np.maximum(0.0, seconds / floor - 1))

@@ -15,12 +15,10 @@ from typing import Final
 import numpy as np
 
 from rooflight.prediction.facts import WorkKind, is_plain, kind_of
-from rooflight.prediction.floors import INSIDE
+from rooflight.prediction.floors import INSIDE, LEAST_S
 from rooflight.prediction.model import Expert
 from rooflight.prediction.teaching import Shown
 
-_LEAST_S: Final = 8e-6
-"""Kernels that do next to nothing take up to 5 µs: a source without faster ones timed something else too."""
 _NEAR, _SHARE = 1.15, 0.1
 """A floor: so many of the rows of a kind are no slower than this factor times the 2 % quantile."""
 _SPAN: Final = 16.0
@@ -56,4 +54,4 @@ def launch_inside_s(device: Iterable[Shown]) -> float:
         if near.mean() >= _SHARE and np.quantile(bounds, 0.95) >= _SPAN * np.quantile(bounds, 0.05):
             floors.append(floor)
     least = min(floors, default=0.0)
-    return INSIDE * least if least >= _LEAST_S else 0.0
+    return INSIDE * least if least >= LEAST_S else 0.0
