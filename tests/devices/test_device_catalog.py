@@ -165,9 +165,13 @@ def test_an_ambiguous_name_lists_what_it_may_mean():
 def test_an_unknown_name_says_what_to_do_and_what_is_close():
     with pytest.raises(ValueError, match=r'unknown device "NVIDIA H300" \(close: .*h100.*\)') as error:
         devices.get("NVIDIA H300")
-    assert str(error.value).endswith("): known devices: rooflight devices; add a TOML or pass --device NAME")
-    with pytest.raises(ValueError, match='unknown device "abacus": known devices: rooflight devices; add a TOML'):
+    assert str(error.value).endswith(
+        "): rooflight devices lists those that are known; add a TOML or pass --device NAME"
+    )
+    with pytest.raises(ValueError, match='unknown device "abacus": rooflight devices lists those that are known; add'):
         devices.get("abacus")
+    with pytest.raises(ValueError, match=r"\(close: v100-pcie-16gb, v100-pcie-32gb, v100-sxm2-16gb, v100-sxm2-32gb\)"):
+        devices.get("Tesla V100-DGXS-32GB")  # not H100s, whose name is as close
 
 
 MINIMAL = """

@@ -79,6 +79,7 @@ def test_config_mistakes(config_file, tmp_path):
 def test_unknown_targets():
     assert refused("gpt-2").startswith('unknown target "gpt-2": did you mean gpt2')
     assert "known presets: gpt2," in refused("zzz")
+    assert ", resnet-50. Or pass a config.json" in refused("zzz")
     assert refused("").startswith("empty target")
     assert refused("missing.py:make_step") == "no file missing.py"
 

@@ -127,5 +127,9 @@ def _unknown(name: str, known: list[str]) -> str:
     family = _slug(name).partition("-")[0]
     families = get_close_matches(family, {stem.partition("-")[0] for stem in known}, cutoff=0.75)
     close = [stem for stem in known if stem.partition("-")[0] in families] or get_close_matches(_slug(name), known)
+    close.sort(key=lambda stem: stem.partition("-")[0] != family)  # a V100 of another form is closer than an H100
     hint = f" (close: {', '.join(close[:4])})" if close else ""
-    return f'unknown device "{visible(name)}"{hint}: known devices: rooflight devices; add a TOML or pass --device NAME'
+    return (
+        f'unknown device "{visible(name)}"{hint}: rooflight devices lists those that are known; '
+        "add a TOML or pass --device NAME"
+    )

@@ -162,12 +162,14 @@ class _Call:
             _known(algorithm(kind, payload, topology)) if group.size else None
             for algorithm in (ring_s, tree_s, hierarchical_s)
         )
+        # the switches' all-reduce sends less than others: the bound is that of what is sent, as the op's own is
+        sent_as = cost.traffic.kind if isinstance(cost, OpCost) and cost.traffic else kind
         return _Call(
             kind=kind,
             group=replace(group, name=""),  # groups of the same ranks share a row, whatever torch calls them
             payload_bytes=payload,
             bytes_sent=cost.bytes_sent if isinstance(cost, OpCost) else 0,
-            bound_s=None if ring is None else _known(least_s(kind, payload, topology)),
+            bound_s=None if ring is None else _known(least_s(sent_as, payload, topology)),
             ring_s=ring,
             tree_s=tree,
             hierarchical_s=hierarchical,

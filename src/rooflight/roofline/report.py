@@ -56,11 +56,11 @@ def conclusion(analysis: Analysis) -> str:
     where = {
         Limiter.COMPUTE: "arithmetic",
         Limiter.MEMORY: "memory bandwidth",
-        Limiter.CACHE: "moving data that fit a cache, here from main memory",
+        Limiter.CACHE: "moving data that fit a cache, bounded as if from main memory",
         Limiter.NETWORK: "the network",
     }[limiter]
     bound = Quantity(totals.op_bound_s, "s")
-    limit = f"{percent(share)} of that is limited by {where}, most of it in {_most_of(limiter, analysis)}"
+    limit = f"{percent(share)} of the bound is limited by {where}, most of it in {_most_of(limiter, analysis)}"
     if analysis.beats_light:
         return (
             f"Contradiction: the step took {Quantity(totals.measured_s or 0.0, 's')}, and this device needs at least "

@@ -105,6 +105,7 @@ def timeline_tables(analysis: Analysis, top: int) -> Iterable[Table]:
             ),
             top=top,
             see=_SEE,
+            note="Shares are of this work.",
         )
 
 

@@ -70,8 +70,10 @@ def find_target(text: str) -> Target:
     if "/" in text or Path(text).suffix in (".session", ".py", ".zip"):
         what = f"{text} is a folder without a config.json" if Path(text).is_dir() else f"no file {text}"
         raise TargetError(what)
+    hint = suggestion(text)
+    end = "" if hint.endswith("?") else "."
     raise TargetError(
-        f'unknown target "{text}": {suggestion(text)} Or pass a config.json or path/to/train.py:make_step'
+        f'unknown target "{text}": {hint}{end} Or pass a config.json or path/to/train.py:make_step'
         if text
         else "empty target: pass a preset, a config.json or path/to/train.py:make_step"
     )
