@@ -56,6 +56,17 @@ def test_busy_idle_and_exposed_times(tmp_path):
     assert {name: getattr(found, name) for name in us} == us
 
 
+def test_kernels_by_name_with_their_ops(tmp_path, run):
+    # 20 and 5 µs of mm and 5 of relu have the name k; copies and fills are no kernels
+    path = write(tmp_path / "trace.json", EVENTS)
+    _, out, _ = run("analyze", path, "--json", "-")
+    found = [tuple(each[key] for key in ("name", "op", "count")) for each in json.loads(out)["timeline"]["kernels"]]
+    assert sorted(found) == sorted([("k", "aten::mm", 3), (NCCL, "aten::mm", 1), ("of an earlier launch", "", 1)])
+    assert [each["seconds"] for each in json.loads(out)["timeline"]["kernels"]] == pytest.approx([30e-6, 30e-6, 5e-6])
+    _, text, _ = run("analyze", path)
+    assert "By kernel, whole trace" in text
+
+
 def test_the_report_has_the_timeline_and_what_has_no_bound(tmp_path, run):
     path = write(tmp_path / "trace.json", EVENTS)
     code, out, _ = run("analyze", path, "--json", "-")

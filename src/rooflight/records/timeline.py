@@ -15,6 +15,13 @@ class NamedWork:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTime(NamedWork):
+    """A kernel by name, with the op that most of its time belongs to; empty if most of it belongs to none."""
+
+    op: str
+
+
 class IdleCause(StrEnum):
     """Why a device was idle; ``Idle`` explains each."""
 
@@ -182,7 +189,7 @@ class Timeline(DeviceTime):
     work of the first two by name, the longest first. ``signature_s[i]`` is the work of all ops with signature i, also
     of those in steps that the session has no records of. ``launched`` is the time of that work alone which an op
     launched within the trace, from its first piece to the end of its last, as TraceLens counts; None if there is none.
-    ``launches`` is None where no call that launched is known.
+    ``launches`` is None where no call that launched is known. ``kernels`` are all of the run, the longest first.
     """
 
     before_trace_s: float
@@ -195,6 +202,7 @@ class Timeline(DeviceTime):
     phases: tuple[PhaseTime, ...] = ()
     idle_details: tuple[IdleDetail, ...] = ()
     launches: Launches | None = None
+    kernels: tuple[KernelTime, ...] = ()
 
     @property
     def without_op_s(self) -> float:

@@ -129,6 +129,17 @@ class LaunchesData(Fields, frozen=True, kw_only=True):
     ops: tuple[HostOpData, ...]
 
 
+class KernelData(Fields, frozen=True, kw_only=True):
+    """All kernels of one name in the trace: how many, their seconds in sum, and the op that most of these belong to;
+    empty if most belong to none.
+    """
+
+    name: str
+    op: str
+    count: int
+    seconds: float
+
+
 class TimelineData(DeviceTimeData, frozen=True, kw_only=True):
     """What the device did in the whole trace, in each of its ``steps`` where the profiler marked some, and for each of
     its ``phases`` where there are several. ``launched`` is the time of that work alone which an op launched within the
@@ -140,6 +151,7 @@ class TimelineData(DeviceTimeData, frozen=True, kw_only=True):
     launched: DeviceTimeData | None
     idle_details: tuple[IdleDetailData, ...]
     launches: LaunchesData | None
+    kernels: tuple[KernelData, ...]
 
 
 def timeline_data(analysis: Analysis) -> TimelineData | None:

@@ -78,6 +78,8 @@ def timeline_tables(analysis: Analysis, top: int) -> Iterable[Table]:
     host = host_table(found.launches, top) if found.launches is not None else None
     if host is not None:
         yield host
+    if found.kernels:
+        yield _kernels(found, top)
     without = (
         ("launched before the trace began", rest.before_trace_s),
         ("launched by no op on the host", rest.no_host_op_s),
@@ -107,6 +109,37 @@ def timeline_tables(analysis: Analysis, top: int) -> Iterable[Table]:
             see=_SEE,
             note="Shares are of this work.",
         )
+
+
+def _kernels(found: Timeline, top: int) -> Table:
+    whole_s = sum(kernel.seconds for kernel in found.kernels)
+    return Table(
+        id="by_kernel",
+        title="By kernel, whole trace",
+        columns=(
+            Column("kernel"),
+            Column("op"),
+            Column("count"),
+            Column("time", "s"),
+            Column("share", "%"),
+            Column("mean", "s"),
+        ),
+        rows=tuple(
+            (
+                _short(kernel.name),
+                kernel.op.removeprefix("aten::") or None,
+                kernel.count,
+                kernel.seconds,
+                kernel.seconds / whole_s if whole_s else None,
+                kernel.seconds / kernel.count,
+            )
+            for kernel in found.kernels
+        ),
+        top=top,
+        see=_SEE,
+        note="op: the op that most of the kernel's time belongs to. Shares are of all kernels' time in sum.",
+        optional=("mean",),
+    )
 
 
 def idle_sentence(analysis: Analysis) -> str:

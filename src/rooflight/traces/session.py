@@ -21,6 +21,7 @@ from rooflight.traces.clues import NOTHING, Clues, find_clues
 from rooflight.traces.engine_facts import EngineFacts, Facts
 from rooflight.traces.execution_trace import Operands, join_execution, with_storages
 from rooflight.traces.finding import is_database
+from rooflight.traces.kernels import all_of, kernels_by_name
 from rooflight.traces.missing import missing, nothing_ran
 from rooflight.traces.model_facts import Model, ModelFacts, read_model
 from rooflight.traces.nesting import nested
@@ -89,11 +90,13 @@ def read_trace(
     found = _host_runs(trace, owned, ops.tolist(), clues, places, engine, operands)
     environment, notes = _environment(trace, owned), missing(trace, owned.call)
     notes += [DTYPES_OF_KERNELS] * (len(trace.ops) > 0 and is_database(trace.path))
+    worked = [(trace, owned, all_of(trace))]
     if replays is not None:
         notes.append(replays.note)
         at_capture = owners(replays.trace, replays.nesting, _levels(replays.trace))
         environment |= _float32_setting(replays.trace, at_capture)
         found += _replayed_runs(replays, at_capture, known)
+        worked = [(trace, owned, ~replays.joined), (replays.trace, at_capture, all_of(replays.trace))]
     signatures = find_signatures(run.call for run in found)
     runs = Runs.of((run for run in found if _ran(trace, run, signatures[run.call])), signatures)
     steps = NO_STEPS if whole else marked_steps(trace, owned)
@@ -118,10 +121,10 @@ def read_trace(
         shown=alike.numbers,
         calls=Counter(steps.of(runs.launched).tolist()),
         has_shapes=_have_shapes(trace, clues),
-        replayed=replays.joined if replays is not None else np.zeros(len(trace.work), dtype=np.bool_),
+        replayed=~worked[0][2],
     )
     if timeline is not None:
-        timeline = replace(timeline, signature_s=runs.seconds_of(session.signatures))
+        timeline = replace(timeline, signature_s=runs.seconds_of(session.signatures), kernels=kernels_by_name(worked))
     return session.with_measurement(
         Measurement(
             wall_samples_s=np.array([end - begin for begin, end in alike.walls], dtype=np.float64) * 1e-9,
