@@ -83,7 +83,7 @@ def test_the_report_has_the_timeline_and_what_has_no_bound(tmp_path, run):
     (gap,) = [each for each in document["waterfall"] if each["name"] == "work of the device that belongs to no op"]
     assert gap["seconds"] == pytest.approx(5e-6)
     # 5 before the trace and 5 without shapes, of 35 + 30 + 10 in sum
-    assert "13.3% of the device's work has no bound" in document["conclusion"]
+    assert "13.3% of the device's work in the step has no bound" in document["conclusion"]
     _, text, _ = run("analyze", path)
     assert "Timeline of the device" in text
 

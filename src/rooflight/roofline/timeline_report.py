@@ -168,7 +168,8 @@ def unbounded_sentence(analysis: Analysis) -> str:
     share = (without_s + uncosted_s) / work_s if work_s else 0.0
     if share < _MUCH:
         return ""
-    return f" {percent(share)} of the device's work has no bound, so that the step is nearer to the speed of light."
+    work = f"{percent(share)} of the device's work in the step"
+    return f" {work} has no bound, so that the step is nearer to the speed of light."
 
 
 def _hidden(found: Timeline) -> str:
