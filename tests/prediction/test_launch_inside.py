@@ -69,10 +69,13 @@ def test_a_step_has_no_launch_in_its_device_time_but_an_op_asked_for_has():
     assert of_large.time_s == pytest.approx(1.2 * of_large.bound_s, rel=0.05)
 
 
-def test_a_device_time_is_no_faster_than_the_bound():
+def test_a_device_time_is_no_faster_than_the_bound_and_its_kernels():
     found = Predictor.of(learn_all([shown(31e-6, 17e-6)]).models).predict(relu(1000), A100)
     faster = replace(found, launch_s=1.0).on_device
-    assert faster.time_s == faster.low_s == faster.high_s == found.bound_s
+    assert faster.time_s == faster.low_s == faster.high_s == found.kernels_s > found.bound_s
+    assert found.kernels_s == SHORTEST_KERNEL_S  # the catalog has none of this GPU
+    unlimited = replace(found, launch_s=1.0, kernels_s=0.0).on_device
+    assert unlimited.time_s == unlimited.low_s == unlimited.high_s == found.bound_s
     assert faster.launch_s == 0
 
 

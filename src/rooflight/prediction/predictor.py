@@ -200,10 +200,13 @@ class Predictor:
                 else model.launches_s(values, spec, slowdown)
             )
             # what is left for the device is no shorter than its kernels
-            launches_s = np.clip(batch.time_s - _kernels_s(key, values, spec), 0.0, launches_s)
-            columns = (batch.time_s, batch.low_s, batch.high_s, batch.bound_s, batch.extrapolated, launches_s)
-            rows = zip(*columns, strict=True)
-            for (ops, _), (time_s, low_s, high_s, bound_s, extrapolated, launch_s) in zip(group, rows, strict=True):
+            kernels_s = _kernels_s(key, values, spec)
+            launches_s = np.clip(batch.time_s - kernels_s, 0.0, launches_s)
+            times = (batch.time_s, batch.low_s, batch.high_s, batch.bound_s)
+            rows = zip(*times, batch.extrapolated, launches_s, kernels_s, strict=True)
+            for (ops, _), (time_s, low_s, high_s, bound_s, extrapolated, launch_s, kernel_s) in zip(
+                group, rows, strict=True
+            ):
                 found[ops] = Estimate(
                     time_s=float(time_s),
                     low_s=float(low_s),
@@ -212,6 +215,7 @@ class Predictor:
                     source=source,
                     extrapolated=bool(extrapolated),
                     launch_s=float(launch_s),
+                    kernels_s=float(kernel_s),
                 )
         return [found[tuple(ops)] for ops in works]
 

@@ -19,7 +19,7 @@ class Estimate:
     """Nine of ten measured times lie between ``low_s`` and ``high_s`` if the work is like the samples that the model
     learned from; ``extrapolated``: its shape or its device is unlike them. None of the three times is below
     ``bound_s``. ``launch_s`` of each is the host's launch, where the samples were measured with it: no part of what the
-    device takes.
+    device takes. ``kernels_s``: the device takes no less for its kernels, whatever they do.
     """
 
     time_s: float
@@ -29,14 +29,15 @@ class Estimate:
     source: Source
     extrapolated: bool
     launch_s: float = 0.0
+    kernels_s: float = 0.0
 
     @property
     def on_device(self) -> Estimate:
-        """The same without a launch, and no faster than the bound."""
+        """The same without a launch, and no faster than the bound and the kernels."""
         if not self.launch_s:
             return self
         low_s, time_s, high_s = (
-            max(self.bound_s, each - self.launch_s) for each in (self.low_s, self.time_s, self.high_s)
+            max(self.bound_s, self.kernels_s, each - self.launch_s) for each in (self.low_s, self.time_s, self.high_s)
         )
         return replace(self, low_s=low_s, time_s=time_s, high_s=high_s, launch_s=0.0)
 
