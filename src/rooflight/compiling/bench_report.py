@@ -145,8 +145,10 @@ def _pays_back(result: Compiled) -> str:
     even = result.break_even
     if even.iterations is None:
         return "It never pays back what it costs." if result.verdict != "neutral" else "It may never pay back its cost."
-    how = "measured" if even.measured else "extrapolated"
-    return f"It has paid back its cost after {count_of(even.iterations, 'iteration')} ({how}{_spread(even)})."
+    after = f"after {count_of(even.iterations, 'iteration')}"
+    if even.measured:
+        return f"It had paid back its cost {after} (measured{_spread(even)})."
+    return f"It would pay back its cost {after} (extrapolated{_spread(even)})."
 
 
 def _spread(even: BreakEven) -> str:
@@ -221,6 +223,7 @@ def _times(number: int, result: Compiled, cold: Trial) -> Table:
         title=f"{result.target}, {result.mode}",
         columns=(Column("iterations"), Column("eager", "s"), Column("compiled", "s"), Column("speed-up")),
         rows=tuple(rows),
+        note="Sums and means. The verdict compares medians, which a single disturbed iteration does not change.",
     )
 
 
