@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Literal
 
 from rooflight.compiling.result import NEUTRAL, BreakEven, Compiled
-from rooflight.compiling.trial import Trial
+from rooflight.compiling.trial import Check, Rounding, Trial
 from rooflight.records.document import Document
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.report import Cell, Column, Report, Table
@@ -25,8 +25,12 @@ class CompileDocument(Document, frozen=True, kw_only=True, tag="rooflight.compil
     ``compile_s``: what compiling from an empty cache added to them, ``compile_warm_s`` from a full one; ``stages_s``:
     by stage, empty cache. ``break_even_iterations``: after so many the compiled program is ahead, None for never;
     ``break_even_measured`` says whether it ran so many; ``break_even_low`` and ``_high`` come of quartiles. ``verdict``
-    is of the steady state: beyond 5 % it pays or hurts. ``correct``: result and state equal the eager ones within
-    tolerance, ``wrong`` says why not. ``others_share``: of the CPU, taken by other programs, None where unknown.
+    is of the steady state: beyond 5 % it pays or hurts. ``correct``: results, gradients and state equal the eager ones
+    within tolerance, or are no further than those from a float64 run; ``wrong`` says why not. ``fp64_error_eager``,
+    ``fp64_error_compiled``: errors against float64 (root mean square, of the tensor with the largest), None where
+    ``fp64_failed`` says why there is no such run; ``fp64_further``: the first tensor that compiling moved away from
+    float64 by more than rounding; ``fp64_missing``: ops without a float64 form. ``others_share``: of the CPU, taken by
+    other programs, None where unknown.
     ``op_bytes`` and ``fused_bytes``: moved by the ops one by one, and fused at best.
     """
 
@@ -50,6 +54,11 @@ class CompileDocument(Document, frozen=True, kw_only=True, tag="rooflight.compil
     correct: bool | None
     wrong: str
     error: float | None
+    fp64_error_eager: float | None
+    fp64_error_compiled: float | None
+    fp64_further: str
+    fp64_missing: tuple[str, ...]
+    fp64_failed: str
     verdict: Literal["pays", "neutral", "hurts"] | None
     others_share: float | None
     peak_bytes_eager: int | None
@@ -88,6 +97,7 @@ def report_of(
 def document(result: Compiled) -> CompileDocument:
     """A result in machine-readable form."""
     cold, warm, even, check = result.cold, result.warm, result.break_even, result.check
+    rounding = (check.rounding if check else None) or Rounding()
     return CompileDocument(
         target=result.target,
         mode=result.mode,
@@ -109,6 +119,11 @@ def document(result: Compiled) -> CompileDocument:
         correct=None if check is None else check.correct,
         wrong="" if check is None else check.why,
         error=None if check is None else check.error,
+        fp64_error_eager=rounding.eager,
+        fp64_error_compiled=rounding.compiled,
+        fp64_further=rounding.further,
+        fp64_missing=rounding.missing,
+        fp64_failed=rounding.failed,
         verdict=result.verdict,
         others_share=result.others_share,
         peak_bytes_eager=result.eager.peak_bytes,
@@ -179,6 +194,8 @@ def _tables(results: Sequence[Compiled]) -> Iterable[Table]:
         "compiling. break-even: the iteration from which on compiling has paid back its cost (≈: extrapolated).",
         optional=("from cache", "in all"),
     )
+    if checks := [result for result in results if result.check is not None]:
+        yield _errors(checks)
     for number, result in enumerate(results, start=1):
         if result.cold is not None:
             yield _times(number, result, result.cold)
@@ -201,6 +218,36 @@ def _row(result: Compiled) -> tuple[Cell, ...]:
         None if result.check is None else "right" if result.check.correct else "wrong",
         result.verdict or "failed",
     )
+
+
+def _errors(results: Sequence[Compiled]) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for result in results:
+        assert result.check is not None
+        rounding = result.check.rounding or Rounding()
+        further = None if rounding.eager is None else rounding.further or "no tensor"
+        rows.append(
+            (result.target, result.mode, *map(_error, (result.check.error, rounding.eager, rounding.compiled)), further)
+        )
+    return Table(
+        id="errors",
+        title="Errors",
+        columns=(
+            Column("target"),
+            Column("mode"),
+            Column("from eager"),
+            Column("eager from float64"),
+            Column("compiled from float64"),
+            Column("compiled is further in"),
+        ),
+        rows=tuple(rows),
+        note="from eager: the largest |difference| / (scale + |eager|) of results, gradients and state. From float64: "
+        "the largest root mean square error of a tensor, as a share of its values.",
+    )
+
+
+def _error(error: float | None) -> str | None:
+    return None if error is None else f"{error:.2g}"
 
 
 def _times_faster(speedup: float | None) -> str | None:
@@ -270,6 +317,8 @@ def _notes(results: Sequence[Compiled]) -> Iterable[str]:
                 yield f"{name}: {count_of(len(reasons), what)}: {_first_lines(reasons)}"
         if result.check is not None and not result.check.correct:
             yield f"{name}: the compiled program is wrong: {result.check.why}."
+        if result.check is not None:
+            yield from _rounding_notes(name, result.check)
         if result.op_bytes and result.fused_bytes:
             saved = 1 - result.fused_bytes / result.op_bytes
             moved = f"{Quantity(result.op_bytes, 'B')} moved op by op"
@@ -279,6 +328,17 @@ def _notes(results: Sequence[Compiled]) -> Iterable[str]:
             yield f"{name}: other programs took {taken} of the CPU meanwhile: run again on a quiet machine."
         if result.verdict == "neutral":
             yield f"{name}: less than {percent(NEUTRAL)} is neither a gain nor a loss."
+
+
+def _rounding_notes(name: str, check: Check) -> Iterable[str]:
+    rounding = check.rounding or Rounding()
+    if rounding.failed:
+        yield f"{name}: not compared with float64: {rounding.failed}."
+    if rounding.missing:
+        ops = ", ".join(rounding.missing[:_REASONS]) + " ..." * (len(rounding.missing) > _REASONS)
+        yield f"{name}: without a float64 form, so in the program's precision in the float64 run: {ops}."
+    if check.different and check.correct:
+        yield f"{name}: {check.different}, but no further from float64 than the eager program: rounding."
 
 
 def _first_lines(reasons: Sequence[str]) -> str:

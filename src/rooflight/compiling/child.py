@@ -16,20 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rooflight.compiling.check import check
 from rooflight.compiling.stages import stages_s
-from rooflight.compiling.trial import Answer, Check, Difference, Request, Trial
+from rooflight.compiling.trial import Answer, Check, Request, Trial
 from rooflight.compiling.workloads import WORKLOADS
 from rooflight.machine.bystander import Bystander
 from rooflight.records.files import write_whole
 from rooflight.workloads.errors import RunFailed, TargetError, told_in_one_line
-from rooflight.workloads.outputs import Difference as Compared
-from rooflight.workloads.outputs import compare, copied
 from rooflight.workloads.targets import open_target
 
 if TYPE_CHECKING:
     from torch import nn
 
-CHECKED_STEPS = 3
 Run = Callable[[], Any]
 
 
@@ -115,37 +113,12 @@ def timed(request: Request) -> Trial:
 
 
 def checked(request: Request) -> Check:
-    """The compiled program beside the eager one, from the same weights, inputs and random numbers."""
-    import torch
+    """The compiled program beside the eager one and a float64 run, from the same weights, inputs and random numbers."""
+    import torch._inductor.config
 
-    eager, first = opened(request)
-    other, second = opened(request)
-    other = compiled(other, second, request)
-    found = Compared()
-    for number in range(CHECKED_STEPS):
-        results = []
-        for run in (eager, other):
-            torch.manual_seed(number)
-            results.append(copied(run()))
-        found = found.worse(_compared(*results))
-    state = None if first is None or second is None else compare(_state(first), _state(second))
-    return Check(result=_difference(found), state=None if state is None else _difference(state), steps=CHECKED_STEPS)
-
-
-def _compared(expected: Any, given: Any) -> Compared:
-    values = [value.to_tuple() if hasattr(value, "to_tuple") else value for value in (expected, given)]
-    try:
-        return compare(*values)
-    except TypeError:  # a step that returns an object of its own: its model's state is compared
-        return Compared()
-
-
-def _state(model: nn.Module) -> dict[str, Any]:
-    return {name: value for name, value in model.state_dict().items() if hasattr(value, "shape")}
-
-
-def _difference(found: Compared) -> Difference:
-    return Difference(why=found.told, error=found.error, tolerance=found.tolerance)
+    torch._inductor.config.fallback_random = True  # dropout draws what eager's does
+    run, model = opened(request)
+    return check(opened(request), (compiled(run, model, request), model), opened(request))
 
 
 def _graphs() -> int:

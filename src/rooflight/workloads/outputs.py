@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rooflight.records.quantity import count_of
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 _CHUNK: Final = 1 << 22  # elements compared at once, in float64
@@ -72,6 +73,11 @@ class Difference:
         if self.error is None or other.error is None:
             return self if other.error is None else other
         return other if other.error > self.error else self
+
+
+def tolerance_of(dtype: torch.dtype) -> float:
+    """The largest error of a right result of a dtype."""
+    return TOLERANCES.get(str(dtype).removeprefix("torch."), _OTHERS)
 
 
 def compare(reference: Any, solution: Any, *, tolerance: float | None = None, tf32: bool = False) -> Difference:
@@ -168,7 +174,7 @@ def _of_tensors(name: str, expected: Tensor, given: Tensor, tolerance: float | N
         expected, given = (torch.view_as_real(tensor.resolve_conj()).reshape(-1) for tensor in (expected, given))
     dtype = str(expected.dtype).removeprefix("torch.")
     if tolerance is None:
-        tolerance = TOLERANCES.get("tfloat32" if tf32 and dtype == "float32" else dtype, _OTHERS)
+        tolerance = TOLERANCES["tfloat32"] if tf32 and dtype == "float32" else tolerance_of(expected.dtype)
     return _of_floats(name, expected, given, tolerance)
 
 
