@@ -47,7 +47,7 @@ def analyzed(function: Callable[..., Any], *given: Any, grad: bool = False) -> A
 
 def moved(analysis: Analysis) -> tuple[int, int]:
     """Compulsory bytes: read and written. The regions read and write as much or more."""
-    fusion = analysis._fusion
+    fusion = analysis.fusion
     assert fusion.bytes_in <= sum(region.bytes_read for region in fusion.regions)
     return fusion.bytes_in, fusion.bytes_out
 
@@ -58,7 +58,7 @@ def work(analysis: Analysis, name: str) -> float:
     (record,) = [
         number for number, index in enumerate(analysis.session.columns.signature) if signatures[index].name == name
     ]
-    return analysis._fusion.work.get(record, 1.0)
+    return analysis.fusion.work.get(record, 1.0)
 
 
 X = torch.randn(8, 4, 16)  # 2048 bytes
@@ -104,14 +104,14 @@ def test_several_readers_need_the_union():
     assert moved(half) == (5 * 256, 7 * 256)
     both = analyzed(lambda x: [part * 2 for part in (x + 1).split(4)], X)
     assert moved(both) == (2048, 2048)
-    assert not both._fusion.work
+    assert not both.fusion.work
     overlapping = analyzed(lambda x: [part * 2 for part in (x + 1).unfold(0, 3, 2)[:2]], X)
     assert moved(overlapping) == (5 * 256, 6 * 256)
 
 
 def test_queries_keys_and_values_of_one_product_are_all_of_it():
     analysis = analyzed(lambda f, x: sum(part + 1 for part in f(x).chunk(3, -1)), nn.Linear(16, 48), X)
-    assert not analysis._fusion.work
+    assert not analysis.fusion.work
     unread = analyzed(lambda f, x: sum(part + 1 for part in f(x).chunk(3, -1)[:2]), nn.Linear(16, 48), X)
     assert work(unread, "aten::addmm") == pytest.approx(2 / 3)
     assert moved(unread) == (2048 + 2 * (48 * ROW + 48 * 4) // 3, 2048)
@@ -418,6 +418,6 @@ def test_no_more_is_compulsory_than_what_the_result_depends_on(steps):
     lifetimes = analysis.session.lifetimes
     is_x = (lifetimes.made == STOOD) & (analysis.session.storage_bytes == 4 * x.numel())
     for own in np.flatnonzero(is_x):
-        assert all(region.reads.get(own, 0) <= 4 * depends for region in analysis._fusion.regions)
+        assert all(region.reads.get(own, 0) <= 4 * depends for region in analysis.fusion.regions)
     assert moved(analysis)[1] <= 4 * program(x).numel()
     assert analysis.program.program_bound_s <= analysis.program.fused_bound_s <= analysis.totals.op_bound_s * 1.000001

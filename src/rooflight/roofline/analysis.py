@@ -101,7 +101,7 @@ class Analysis(Shown):
     def on(self, device: DeviceSpec) -> Analysis:
         """The same session bounded for another device, without estimates; what does not depend on one is shared."""
         other = Analysis(self.session, device, self.target, measured_on=self.measured_on)
-        other._fusion = self._fusion
+        other.fusion = self.fusion
         return other
 
     @property
@@ -287,7 +287,7 @@ class Analysis(Shown):
     @cached_property
     def program(self) -> ProgramBounds:
         """The fused and the program bound, from which storage each op reads and writes."""
-        return program_bounds(self.session, self._costs, self._bounds, self.device, self.float32, self._fusion)
+        return program_bounds(self.session, self._costs, self._bounds, self.device, self.float32, self.fusion)
 
     @cached_property
     def _warm_bounds_s(self) -> list[float]:
@@ -295,7 +295,8 @@ class Analysis(Shown):
         return [warm_bound_s(*each, self.device) for each in zip(self._costs, self._bounds, strict=True)]
 
     @cached_property
-    def _fusion(self) -> Fusion:
+    def fusion(self) -> Fusion:
+        """Which of its ops one kernel could do together."""
         return fuse(self.session, self._costs)
 
     @cached_property

@@ -1,0 +1,112 @@
+"""Gain: what torch.compile would bring to a recorded step, and cost, before anything is compiled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil, isfinite
+from typing import Final, Literal
+
+from rooflight.prediction.compile_time import compile_s
+from rooflight.prediction.compiled_walls import MODES, Walls, compiled_walls, eager_walls
+from rooflight.prediction.compiled_work import CompiledWork, compiled_work
+from rooflight.prediction.cpu_gain import cpu_op_s, cpu_walls
+from rooflight.roofline.analysis import Analysis
+from rooflight.roofline.host import Host
+
+Verdict = Literal["pays", "neutral", "hurts"]
+NEUTRAL: Final = 0.05
+"""A steady-state speed-up within so much of 1 is neither a gain nor a loss."""
+
+
+def verdict_of(speedup: float) -> Verdict:
+    """Whether a steady-state speed-up pays."""
+    return "pays" if speedup > 1 + NEUTRAL else "hurts" if speedup < 1 - NEUTRAL else "neutral"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """A step in a ``mode`` of torch.compile, predicted: seconds of a steady iteration eager and compiled, and what
+    compiling costs from an empty cache. The speed-up lies nine times in ten between ``speedup_low`` and
+    ``speedup_high``. ``eager`` and ``compiled`` have the physics behind both times, which measured programs then
+    correct; ``work`` has the kernels. ``doubts``: why the model may say nothing of this step.
+    """
+
+    mode: str
+    eager_s: float
+    compiled_s: float
+    compile_s: float
+    speedup_low: float
+    speedup_high: float
+    eager: Walls
+    compiled: Walls
+    work: CompiledWork
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def steady_speedup(self) -> float:
+        """Eager's time of a steady iteration over the compiled step's."""
+        return self.eager_s / self.compiled_s
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether compiling pays in the steady state."""
+        return verdict_of(self.steady_speedup)
+
+    @property
+    def sure(self) -> bool:
+        """Whether both ends of the interval have the same verdict, and there are no doubts."""
+        return not self.doubts and verdict_of(self.speedup_low) == verdict_of(self.speedup_high)
+
+    @property
+    def break_even_iterations(self) -> int | None:
+        """After so many iterations compiling has paid back what it costs; None for never."""
+        saved = self.eager_s - self.compiled_s
+        return None if saved <= 0 else max(1, ceil(self.compile_s / saved))
+
+    def total_speedup(self, iterations: int) -> float:
+        """Eager's time of so many iterations over the compiled step's, compiling included."""
+        return iterations * self.eager_s / (iterations * self.compiled_s + self.compile_s)
+
+    def pays_within(self, iterations: int) -> bool:
+        """Whether so many iterations are faster compiled, compiling included."""
+        return self.total_speedup(iterations) > 1
+
+    def given_eager(self, eager_s: float) -> Gain:
+        """The same speed-up of a step whose eager time was measured. Raises ValueError unless that is positive."""
+        if not (isfinite(eager_s) and eager_s > 0):
+            raise ValueError(f"an eager time of {eager_s} s: give the seconds of one iteration")
+        return replace(self, eager_s=eager_s, compiled_s=eager_s / self.steady_speedup)
+
+
+def predicted_gain(analysis: Analysis, mode: str = "default", host: Host | None = None) -> Gain:
+    """What ``torch.compile(mode=mode)`` would bring to the step of an analysis.
+
+    On a GPU the analysis needs predicted times (``rl.analyze(session, device, predictor=rl.Predictor())``); on a CPU
+    it needs none, and the roofs should be calibrated. ``host`` is that of the analysis by default. Where the session
+    has a recorded model, its forward and backward are compiled, as ``rooflight compile-bench`` does; else the whole
+    step but the optimizer. Nothing runs, and neither torch nor a GPU is needed. Where a step's eager time was measured,
+    ``.given_eager(seconds)`` has the same speed-up of that.
+
+    Raises ValueError for another mode than those of ``MODES``, and for an analysis for a GPU without predicted times.
+    """
+    if mode not in MODES:
+        raise ValueError(f'no gain is predicted for the mode "{mode}": take {", ".join(MODES)}')
+    on_cpu = analysis.device.kind == "cpu"
+    work = compiled_work(analysis, cpu_op_s(analysis) if on_cpu else analysis.predicted_op_s)
+    if on_cpu:
+        eager, compiled = cpu_walls(analysis, work)
+    else:
+        given = host or analysis.host
+        eager, compiled = eager_walls(analysis, given), compiled_walls(analysis, work, mode, given)
+    speedup = eager.wall_s / compiled.wall_s
+    return Gain(
+        mode=mode,
+        eager_s=eager.wall_s,
+        compiled_s=compiled.wall_s,
+        compile_s=compile_s(work, mode, on_cpu=on_cpu),
+        speedup_low=speedup / 1.5,
+        speedup_high=speedup * 1.5,
+        eager=eager,
+        compiled=compiled,
+        work=work,
+    )
