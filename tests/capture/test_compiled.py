@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -171,3 +172,54 @@ def test_inductor_runs_its_own_kernels_again_afterwards() -> None:
         assert torch.allclose(compiled(x()), expected)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
     assert [op.signature.name for op in recording.session.records].count("aten::addmm") == 2
+
+
+def in_thread(work) -> None:
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = Thread(target=run)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+
+
+def test_other_threads_run_compiled_code_while_this_one_records() -> None:
+    counter = Counter()
+    known = torch.compile(lambda x: x.sin() + 1, backend=counter)
+    known(x())
+    fresh = torch.compile(Net().forward, backend=counter)
+    with rl.record() as recording:
+        in_thread(lambda: (known(x()), known(x())))
+        assert (counter.compiled, counter.runs) == (1, 3)
+        in_thread(lambda: (fresh(x()), fresh(x())))  # they compile, too
+        assert (counter.compiled, counter.runs) == (2, 5)
+        known(x())
+        assert counter.runs == 5
+    assert [name for name, _ in names(recording.session)] == ["aten::ones", "aten::sin", "aten::add"]
+    known(x())
+    fresh(x())  # once more, since Dynamo checks that the hooks which were there are
+    fresh(x())
+    assert (counter.compiled, counter.runs) == (3, 8)
+
+
+def test_a_thread_that_records_leaves_another_s_recording_eager() -> None:
+    counter = Counter()
+    function = torch.compile(lambda x: x.sin(), backend=counter)
+
+    def other() -> None:
+        with rl.record():
+            function(x())
+
+    with rl.record():
+        in_thread(other)
+        function(x())
+    assert counter.runs == 0
+    in_thread(lambda: function(x()))
+    assert counter.runs == 1

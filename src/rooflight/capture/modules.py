@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 from torch._C import _current_graph_task_id
 from torch._dynamo.eval_frame import OptimizedModule
+from torch.compiler import is_dynamo_compiling
 from torch.nn.modules import module as torch_module
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
@@ -112,6 +113,8 @@ class ModuleTracker:
         return self._source in open_sources()
 
     def _enter(self, module: nn.Module, args: Any) -> None:
+        if is_dynamo_compiling():  # in another thread, whose calls are not recorded
+            return
         source, stack = self._source, self._stack
         try:
             if get_ident() != source.thread and not self._here():
@@ -135,6 +138,8 @@ class ModuleTracker:
             source.fail(error)
 
     def _leave(self, module: nn.Module, _args: Any, output: Any) -> None:
+        if is_dynamo_compiling():
+            return
         source, stack = self._source, self._stack
         try:
             if get_ident() != source.thread and not self._here():

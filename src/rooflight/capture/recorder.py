@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from threading import Lock, get_ident
 from types import TracebackType
@@ -207,22 +208,50 @@ def _environment(devices: set[str]) -> dict[str, str]:
 
 
 _lock = Lock()
-_eager: set[DispatchSource] = set()
+_eager: Counter[int] = Counter()  # threads that record, and how often each
 _stance: Any = None  # the stance to restore
 _HOOKS_WARNING = "Using `torch.compile\\(module\\)` when there are global hooks"  # Rooflight's hooks do no harm
 
 
+class _EagerWhereRecorded:
+    """A stance of Dynamo's: threads that record run the original code of compiled functions, which leaves the caches of
+    these as they are (pytorch issue 140909). All others run as under the ``prior`` stance.
+    """
+
+    def __init__(self, prior: Any) -> None:
+        self._prior = prior
+
+    @property
+    def stance(self) -> str:
+        """Dynamo's name of what to do in this thread, asked at each call of a compiled function."""
+        name: str = "force_eager" if get_ident() in _eager else self._prior.stance
+        return name
+
+    @property
+    def skip_guard_eval_unsafe(self) -> bool:
+        """That of the prior stance."""
+        return bool(self._prior.skip_guard_eval_unsafe)
+
+    @property
+    def backend(self) -> Any:
+        """That of the prior stance."""
+        return self._prior.backend
+
+
 def _run_eagerly(source: DispatchSource) -> None:
-    """Have compiled functions run their original code, without changing their caches (pytorch issue 140909)."""
+    """Have compiled functions run their original code in the thread that records."""
     global _stance
     from torch._dynamo import eval_frame
 
     with _lock:
-        _eager.add(source)
+        if source.runs_eagerly:
+            return
         if _stance is None:
-            _stance = eval_frame._stance
-            eval_frame._set_stance(eval_frame.DynamoStance("force_eager"))
+            prior = eval_frame._set_stance(_EagerWhereRecorded(eval_frame._stance))  # type: ignore[arg-type]
+            _stance = prior
             warnings.filterwarnings("ignore", _HOOKS_WARNING)
+        _eager[source.thread] += 1
+        source.runs_eagerly = True
 
 
 def _stop_running_eagerly(source: DispatchSource) -> None:
@@ -231,7 +260,11 @@ def _stop_running_eagerly(source: DispatchSource) -> None:
     from torch._dynamo import eval_frame
 
     with _lock:
-        _eager.discard(source)
+        if source.runs_eagerly:
+            source.runs_eagerly = False
+            _eager[source.thread] -= 1
+            if not _eager[source.thread]:
+                del _eager[source.thread]
         if not _eager and _stance is not None:
             eval_frame._set_stance(_stance)
             for entry in [entry for entry in warnings.filters if getattr(entry[1], "pattern", "") == _HOOKS_WARNING]:
