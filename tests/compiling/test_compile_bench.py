@@ -53,6 +53,11 @@ def broken():
         raise ValueError("the data is gone")
     return step
 
+def asynchronous():
+    async def step():
+        return torch.ones(2)
+    return step
+
 def killed():
     import os
     return lambda: os._exit(9)
@@ -66,7 +71,10 @@ def program(tmp_path) -> Path:
     return path
 
 
-def test_a_training_step_with_a_graph_break(run, program) -> None:
+def test_a_training_step_with_a_graph_break(run, program, tmp_path, monkeypatch) -> None:
+    poison = tmp_path / "cache"
+    poison.write_text("a file where Inductor's folder should be")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(poison))  # each program has a folder of its own
     words = ("--backend", "eager", "--iterations", 6, "--warmup", 2, "--threads", 1, "--no-bounds")
     code, out, _ = run("compile-bench", f"{program}:train", *map(str, words), "--json", "-")
     assert code == 0
@@ -78,6 +86,8 @@ def test_a_training_step_with_a_graph_break(run, program) -> None:
     assert found["warmup_compiled_s"] > found["warmup_eager_s"]  # it compiled
     assert found["eager_s"] > 0
     assert found["peak_bytes_eager"] > 1e6
+    assert found["fp64_error_eager"] == found["fp64_error_compiled"] < 1e-6  # the backend runs the same ops
+    assert (found["fp64_further"], found["fp64_missing"], found["fp64_failed"]) == ("", [], "")
 
 
 def test_a_result_that_differs_is_wrong(run, program) -> None:
@@ -91,7 +101,11 @@ def test_a_result_that_differs_is_wrong(run, program) -> None:
 
 @pytest.mark.parametrize(
     ("function", "code", "told"),
-    [("broken", 1, "ValueError: the data is gone (program.py"), ("killed", 1, "its process ended with code 9")],
+    [
+        ("broken", 1, "ValueError: the data is gone (program.py"),
+        ("killed", 1, "its process ended with code 9"),
+        ("asynchronous", 2, "the step is an async function, and calling it runs nothing"),
+    ],
 )
 def test_an_eager_program_that_breaks(run, program, function, code, told) -> None:
     found, _, err = run("compile-bench", f"{program}:{function}", "--quick", "--no-bounds")

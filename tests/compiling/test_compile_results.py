@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -121,3 +122,16 @@ def test_stages_do_not_overlap() -> None:
     assert list(found.values()) == [1, 3, 1.5, 6.5]
     assert sum(found.values()) == 12
     assert set(of_metrics({}).values()) == {0}
+
+
+def test_kernels_and_bytes_before_and_after() -> None:
+    found = replace(
+        result([4.0] * 6, [1.0] * 6, op_kernels=7, op_bytes=100, fused_bytes=40),
+        cold=Trial(samples_s=(1.0,) * 6, kernels=2, kernel_bytes=48, peak_bytes=10),
+    )
+    report = report_of([found])
+    (document,) = report.data
+    assert (document.op_kernels, document.kernels) == (7, 2)
+    assert (document.op_bytes, document.kernel_bytes, document.fused_bytes) == (100, 48, 40)
+    (work,) = [table for table in report.tables if table.id == "work"]
+    assert work.rows[0][2:7] == (7, 2, 100, 48, 40)

@@ -36,7 +36,9 @@ def compile_bench(
     quick: Annotated[bool, typer.Option("--quick", help="20 iterations, 3 of them warm-up.")] = False,
     compile_mode: Annotated[
         list[str] | None,
-        typer.Option("--mode", metavar="MODE", help="default, reduce-overhead, max-autotune: repeat for several."),
+        typer.Option(
+            "--mode", metavar="MODE", help="default, reduce-overhead, max-autotune, aot-inductor: repeatable."
+        ),
     ] = None,
     backend: Annotated[str, typer.Option(metavar="NAME", help="Backend of torch.compile.")] = "inductor",
     dynamic: Annotated[
@@ -89,7 +91,9 @@ def compile_bench(
     options = Options(mode=step, batch=batch, seq=seq, small=small)
     targets = target or list(WORKLOADS)
     for each in targets:  # what cannot run shows before the first of them has run for minutes
-        check_request(each, options, modes, iterations=count, warmup=first, threads=threads, limit_s=limit)
+        check_request(
+            each, options, modes, iterations=count, warmup=first, threads=threads, limit_s=limit, backend=backend
+        )
     aside = redirect_stdout(sys.stderr) if outputs.to_stdout else nullcontext()
     with spinner() as progress, aside:
         found: list[Compiled] = []

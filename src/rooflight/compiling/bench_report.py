@@ -31,7 +31,9 @@ class CompileDocument(Document, frozen=True, kw_only=True, tag="rooflight.compil
     ``fp64_failed`` says why there is no such run; ``fp64_further``: the first tensor that compiling moved away from
     float64 by more than rounding; ``fp64_missing``: ops without a float64 form. ``others_share``: of the CPU, taken by
     other programs, None where unknown.
-    ``op_bytes`` and ``fused_bytes``: moved by the ops one by one, and fused at best.
+    ``op_kernels``: ops of a step that compute, each a kernel or more; ``kernels``: of the compiled graphs.
+    ``op_bytes`` and ``fused_bytes``: moved by the ops one by one, and fused at best; ``kernel_bytes``: by the compiled
+    graphs, by Inductor's account.
     """
 
     target: str
@@ -69,7 +71,9 @@ class CompileDocument(Document, frozen=True, kw_only=True, tag="rooflight.compil
     recompiles: tuple[str, ...]
     op_bound_s: float | None
     fused_bound_s: float | None
+    op_kernels: int | None
     op_bytes: int | None
+    kernel_bytes: int | None
     fused_bytes: int | None
     failed: str
     samples_eager_s: tuple[float, ...]
@@ -134,7 +138,9 @@ def document(result: Compiled) -> CompileDocument:
         recompiles=() if cold is None else cold.recompiles,
         op_bound_s=result.op_bound_s,
         fused_bound_s=result.fused_bound_s,
+        op_kernels=result.op_kernels,
         op_bytes=result.op_bytes,
+        kernel_bytes=None if cold is None else cold.kernel_bytes,
         fused_bytes=result.fused_bytes,
         failed=result.failed,
         samples_eager_s=result.eager.samples_s,
@@ -194,6 +200,8 @@ def _tables(results: Sequence[Compiled]) -> Iterable[Table]:
         "compiling. break-even: the iteration from which on compiling has paid back its cost (≈: extrapolated).",
         optional=("from cache", "in all"),
     )
+    if ran := [(result, result.cold) for result in results if result.cold is not None]:
+        yield _work(ran)
     if checks := [result for result in results if result.check is not None]:
         yield _errors(checks)
     for number, result in enumerate(results, start=1):
@@ -217,6 +225,46 @@ def _row(result: Compiled) -> tuple[Cell, ...]:
         "never" if even.iterations is None else f"{about}{even.iterations:,}",
         None if result.check is None else "right" if result.check.correct else "wrong",
         result.verdict or "failed",
+    )
+
+
+def _work(ran: Sequence[tuple[Compiled, Trial]]) -> Table:
+    return Table(
+        id="work",
+        title="Kernels, bytes and memory of a step",
+        columns=(
+            Column("target"),
+            Column("mode"),
+            Column("ops"),
+            Column("kernels"),
+            Column("moved by ops", "B"),
+            Column("by kernels", "B"),
+            Column("fused at best", "B"),
+            Column("op bound", "s"),
+            Column("fused bound", "s"),
+            Column("peak eager", "B"),
+            Column("peak compiled", "B"),
+        ),
+        rows=tuple(
+            (
+                result.target,
+                result.mode,
+                result.op_kernels,
+                cold.kernels,
+                result.op_bytes,
+                cold.kernel_bytes,
+                result.fused_bytes,
+                result.op_bound_s,
+                result.fused_bound_s,
+                result.eager.peak_bytes,
+                cold.peak_bytes,
+            )
+            for result, cold in ran
+        ),
+        note="ops: those of an eager step that compute. kernels: of the compiled graphs, generated or a library's; by "
+        "kernels: what they read and write by Inductor's account. Ops outside the graphs are in neither (an optimizer "
+        "beside a compiled model). peak: of the whole process, compiler included; on CUDA, of torch's allocator.",
+        optional=("op bound", "fused bound", "fused at best"),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from rooflight.compiling.package import AOT_INDUCTOR
 from rooflight.compiling.result import Compiled
 from rooflight.compiling.trial import EAGER, Answer, Options, Request, Trial, answered
 from rooflight.compiling.workloads import WORKLOADS
@@ -21,7 +22,8 @@ from rooflight.machine.presence import kind_here
 from rooflight.workloads.errors import RunFailed, TargetError
 from rooflight.workloads.targets import Target, UserFunction, find_target, require_libraries
 
-MODES: Final = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+MODES: Final = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", AOT_INDUCTOR)
+"""Modes of torch.compile, and packages of AOTInductor."""
 LIMIT_S: Final = 600.0
 """A process that takes longer is ended: a compilation may hang."""
 
@@ -50,7 +52,9 @@ def benchmark(
     at all, RunFailed where the eager program breaks.
     """
     asked = options or Options()
-    check_request(target, asked, modes, iterations=iterations, warmup=warmup, threads=threads, limit_s=limit_s)
+    check_request(
+        target, asked, modes, iterations=iterations, warmup=warmup, threads=threads, limit_s=limit_s, backend=backend
+    )
     place = kind_here()
     request = Request(
         target=target,
@@ -72,21 +76,30 @@ def benchmark(
 
 
 def benchmark_workload(
-    name: str, fn: Callable[..., Any], iterations: int = 100, warmup: int = 5, *, mode: str = "default"
+    name: str,
+    fn: Callable[..., Any],
+    iterations: int = 100,
+    warmup: int = 5,
+    *,
+    mode: str = "default",
+    backend: str = "inductor",
+    dynamic: bool | None = None,
 ) -> Compiled:
     """A workload of your own under a name: ``fn`` makes a step, as ``file.py:function`` does on the command line.
 
     Fresh processes import it again, so it must be a function at the top level of a file. Raises ValueError for
     one that is not.
     """
-    for known, workload in WORKLOADS.items():
-        if fn is workload:
-            return replace(benchmark(known, modes=(mode,), iterations=iterations, warmup=warmup)[0], target=name)
-    file = inspect.getsourcefile(fn) if inspect.isfunction(fn) else None
-    if file is None or not fn.__qualname__.isidentifier() or not Path(file).is_file():
-        raise ValueError(f"{name}: each program runs in a fresh process: pass a function at the top level of a file")
-    target = f"{file}:{fn.__name__}"
-    return replace(benchmark(target, modes=(mode,), iterations=iterations, warmup=warmup)[0], target=name)
+    target = next((known for known, workload in WORKLOADS.items() if fn is workload), None)
+    if target is None:
+        file = inspect.getsourcefile(fn) if inspect.isfunction(fn) else None
+        if file is None or not fn.__qualname__.isidentifier() or not Path(file).is_file():
+            raise ValueError(
+                f"{name}: each program runs in a fresh process: pass a function at the top level of a file"
+            )
+        target = f"{file}:{fn.__name__}"
+    (found,) = benchmark(target, modes=(mode,), iterations=iterations, warmup=warmup, backend=backend, dynamic=dynamic)
+    return replace(found, target=name)
 
 
 def check_request(
@@ -98,6 +111,7 @@ def check_request(
     warmup: int,
     threads: int | None,
     limit_s: float,
+    backend: str = "inductor",
 ) -> None:
     """Raise ValueError (TargetError) for what cannot run, before a process is started for it."""
     if not 1 <= warmup < iterations:
@@ -111,6 +125,8 @@ def check_request(
     for mode in modes:
         if mode not in MODES:
             raise ValueError(f'torch.compile has no mode "{mode}": take {", ".join(MODES)}')
+    if AOT_INDUCTOR in modes and backend != "inductor":
+        raise ValueError(f"--backend {backend}: no effect on the mode {AOT_INDUCTOR}, which is Inductor's")
     if target in WORKLOADS:
         given = [name for name, value in msgspec.structs.asdict(options).items() if value]
         if given:
@@ -155,7 +171,9 @@ def _trial(answer: Answer) -> Trial:
 
 
 def bounded(results: Sequence[Compiled], options: Options, *, progress: Progress = log_progress) -> list[Compiled]:
-    """The results of a target with the op and fused bound of its step on this machine, and the bytes of both."""
+    """The results of a target with the op and fused bound of its step on this machine, the bytes of both, and the
+    kernels of its ops.
+    """
     target = results[0].target
     if target in WORKLOADS:
         target = f"{inspect.getsourcefile(WORKLOADS[target])}:{WORKLOADS[target].__name__}"
@@ -166,6 +184,7 @@ def bounded(results: Sequence[Compiled], options: Options, *, progress: Progress
             result,
             op_bound_s=analysis.totals.op_bound_s,
             fused_bound_s=analysis.program.fused_bound_s,
+            op_kernels=int(analysis.queue.launches.sum()),
             op_bytes=analysis.totals.bytes_read + analysis.totals.bytes_written,
             fused_bytes=analysis.program.fused_bytes,
         )

@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rooflight.compiling.check import check
-from rooflight.compiling.stages import stages_s
+from rooflight.compiling.package import AOT_INDUCTOR, export_s, packaged
+from rooflight.compiling.refusals import check_result, check_step, is_compiled, reason_of
+from rooflight.compiling.stages import AOT, DYNAMO, stages_s
 from rooflight.compiling.trial import Answer, Check, Request, Trial
 from rooflight.compiling.workloads import WORKLOADS
 from rooflight.machine.bystander import Bystander
 from rooflight.records.files import write_whole
-from rooflight.workloads.errors import RunFailed, TargetError, told_in_one_line
+from rooflight.workloads.errors import TargetError
 from rooflight.workloads.targets import open_target
 
 if TYPE_CHECKING:
@@ -47,10 +49,10 @@ class _Reasons(logging.Handler):
 
 
 def _reasons() -> tuple[list[str], list[str]]:
-    """Lists that fill with the reasons of graph breaks, and of recompiles."""
+    """Lists that fill with the reasons of graph breaks, and of recompiles; Inductor counts bytes from now on."""
     from torch._logging._internal import set_logs
 
-    set_logs(graph_breaks=True, recompiles=True)
+    set_logs(graph_breaks=True, recompiles=True, inductor_metrics=True)
     return _Reasons("graph_breaks").told, _Reasons("recompiles").told
 
 
@@ -64,13 +66,17 @@ def opened(request: Request) -> tuple[Run, nn.Module | None]:
         run, model = made if isinstance(made, tuple) else (made, None)
         return run, model
     step = open_target(request.target, **msgspec.structs.asdict(request.options))
-    return (inspect.unwrap(step.run) if step.model is None else step.run), step.model
+    plain = inspect.unwrap(step.run, stop=is_compiled)
+    check_step(plain, step.model, request.target)
+    return (plain if step.model is None else step.run), step.model
 
 
 def compiled(run: Run, model: nn.Module | None, request: Request) -> Run:
     """The step with its model compiled, or, without a model, the step itself."""
     import torch
 
+    if request.compile_mode == AOT_INDUCTOR:
+        return packaged(run, model, dynamic=request.dynamic)
     how: dict[str, Any] = {"backend": request.backend, "dynamic": request.dynamic}
     if request.compile_mode != "default":
         how["mode"] = request.compile_mode
@@ -92,20 +98,22 @@ def timed(request: Request) -> Trial:
     else:
         breaks, recompiles = [], []
     cuda = request.place == "cuda"
-    samples, watch = [], Bystander()
+    samples, watch, result = [], Bystander(), None
     for _ in range(request.iterations):
         begin = perf_counter()
-        run()
+        result = run()
         if cuda:
             torch.cuda.synchronize()
         samples.append(perf_counter() - begin)
+    check_result(result, request.target)
     peak = torch.cuda.max_memory_allocated() if cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return Trial(
         samples_s=tuple(samples),
-        stages_s=stages_s() if request.program == "compiled" else {},
+        stages_s=_stages(request) if request.program == "compiled" else {},
         peak_bytes=peak,
         graphs=_graphs() if request.program == "compiled" else 0,
         kernels=_kernels() if request.program == "compiled" else 0,
+        kernel_bytes=_kernel_bytes() if request.program == "compiled" else None,
         graph_breaks=tuple(breaks),
         recompiles=tuple(recompiles),
         others_share=watch.others(),
@@ -119,6 +127,18 @@ def checked(request: Request) -> Check:
     torch._inductor.config.fallback_random = True  # dropout draws what eager's does
     run, model = opened(request)
     return check(opened(request), (compiled(run, model, request), model), opened(request))
+
+
+def _stages(request: Request) -> dict[str, float]:
+    if request.compile_mode != AOT_INDUCTOR:
+        return stages_s()
+    return {**export_s, **{stage: taken for stage, taken in stages_s().items() if stage not in (DYNAMO, AOT)}}
+
+
+def _kernel_bytes() -> int | None:
+    from torch._inductor import metrics
+
+    return int(metrics.num_bytes_accessed) or None
 
 
 def _graphs() -> int:
@@ -145,10 +165,8 @@ def answer(request: Request) -> Answer:
         return Answer(trial=timed(request))
     except TargetError as error:
         return Answer(wrong=str(error))
-    except RunFailed as error:
-        return Answer(failed=str(error))
     except Exception as error:
-        return Answer(failed=told_in_one_line(error))
+        return Answer(failed=reason_of(error))
 
 
 if __name__ == "__main__":

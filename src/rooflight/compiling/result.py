@@ -35,7 +35,8 @@ class Compiled:
     """A target in a mode: ``eager`` and ``cold`` (an empty cache of Inductor's) ran ``iterations`` times each in a
     process of its own; ``warm`` did so with the cache that ``cold`` filled. ``warmup`` iterations are not steady state.
 
-    ``failed`` says why the target did not compile or run; then ``cold`` is None.
+    ``op_kernels``: ops of a step that compute, each a kernel or more. ``failed`` says why the target did not compile
+    or run; then ``cold`` is None.
     """
 
     target: str
@@ -48,6 +49,7 @@ class Compiled:
     failed: str = ""
     op_bound_s: float | None = None
     fused_bound_s: float | None = None
+    op_kernels: int | None = None
     op_bytes: int | None = None
     fused_bytes: int | None = None
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
-from typing import Final, Literal
+from typing import IO, Final, Literal
 
 import msgspec
 
@@ -118,7 +120,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
     ``stages_s``: seconds by stage of compiling. ``peak_bytes``: the most memory the process held (CUDA: that torch
     allocated). ``graph_breaks`` and ``recompiles``: their reasons as torch logged them, in order.
-    ``others_share``: of the CPU, taken by other programs.
+    ``kernel_bytes``: those that the compiled graphs' kernels read and write, by Inductor's account; None where it gives
+    none. ``others_share``: of the CPU, taken by other programs.
     """
 
     samples_s: tuple[float, ...]
@@ -126,6 +129,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int | None = None
     graphs: int = 0
     kernels: int = 0
+    kernel_bytes: int | None = None
     graph_breaks: tuple[str, ...] = ()
     recompiles: tuple[str, ...] = ()
     others_share: float | None = None
@@ -156,20 +160,34 @@ def answered(request: Request, cache: Path, *, limit_s: float | None = None) -> 
         }
         command = [sys.executable, "-m", "rooflight.compiling.child", str(reply)]
         with Path(folder, "stderr").open("w+b") as errors:
-            try:
-                ended = subprocess.run(
-                    command, input=msgspec.json.encode(request), stdout=subprocess.DEVNULL, stderr=errors,
-                    env=environment, timeout=limit_s, check=False,
-                )  # fmt: skip
-            except subprocess.TimeoutExpired as error:
-                raise RunFailed(f"took longer than {limit_s:g} s (--limit)") from error
+            code = _ended(command, msgspec.json.encode(request), errors, environment, limit_s)
             if not reply.exists():
                 errors.seek(0)
                 lines = errors.read().decode(errors="replace").strip().splitlines() or ["no message"]
-                raise RunFailed(f"its process ended with code {ended.returncode}: {lines[-1]}")
+                raise RunFailed(f"its process ended with code {code}: {lines[-1]}")
         answer = msgspec.json.decode(reply.read_bytes(), type=Answer)
     if answer.wrong:
         raise TargetError(answer.wrong)
     if answer.failed:
         raise RunFailed(answer.failed)
     return answer
+
+
+def _ended(
+    command: list[str], given: bytes, errors: IO[bytes], environment: dict[str, str], limit_s: float | None
+) -> int:
+    """The exit code of a process. Raises RunFailed where it takes longer, after ending it and all that it started: the
+    compilers too.
+    """
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors, env=environment,
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            process.communicate(given, timeout=limit_s)
+        except subprocess.TimeoutExpired as error:
+            raise RunFailed(f"took longer than {limit_s:g} s (--limit)") from error
+        finally:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+        return process.returncode

@@ -1,0 +1,62 @@
+"""What a comparison of eager and compiled cannot be of, and why a program did not compile, each in one line."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from rooflight.workloads.errors import RunFailed, TargetError, told_in_one_line
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def is_compiled(value: Any) -> bool:
+    """Whether a function, model or module has been through ``torch.compile``."""
+    return (
+        hasattr(value, "_torchdynamo_orig_callable")
+        or getattr(value, "_compiled_call_impl", None) is not None
+        or type(value).__name__ == "OptimizedModule"
+        or hasattr(getattr(value, "forward", None), "_torchdynamo_orig_callable")
+    )
+
+
+def check_step(run: Any, model: nn.Module | None, target: str) -> None:
+    """Raise TargetError for a step that is compiled already, or that would not run when it is called."""
+    if is_compiled(run):
+        raise TargetError(f"{target}: the step is compiled already: pass what torch.compile was given")
+    for name, module in () if model is None else model.named_modules():
+        if is_compiled(module):
+            what = f"its module {name}" if name else "its model"
+            raise TargetError(f"{target}: {what} is compiled already: pass what torch.compile was given")
+    for kind, is_it in (
+        ("an async function", inspect.iscoroutinefunction),
+        ("a generator function", inspect.isgeneratorfunction),
+        ("an async generator", inspect.isasyncgenfunction),
+    ):
+        if is_it(run):
+            raise TargetError(_does_not_run(target, kind))
+
+
+def check_result(result: Any, target: str) -> None:
+    """Raise TargetError where what a step returned shows that it has not run yet."""
+    if inspect.iscoroutine(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        kind = "a coroutine" if inspect.iscoroutine(result) else "a generator"
+        raise TargetError(_does_not_run(target, f"a function that returns {kind}"))
+
+
+def _does_not_run(target: str, kind: str) -> str:
+    return f"{target}: the step is {kind}, and calling it runs nothing: run it to its end inside the step"
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a program did not compile or run: of errors that torch wraps, the one inside."""
+    cause = error.__cause__ if isinstance(error, RunFailed) and error.__cause__ is not None else error
+    inner = getattr(cause, "inner_exception", None)
+    if inner is None:
+        return str(error) if isinstance(error, RunFailed) else told_in_one_line(error)
+    told = told_in_one_line(inner)
+    if type(inner).__name__ == "InvalidCxxCompiler":
+        return f"{told}: install g++ or clang++, or set CXX to one"
+    backend = getattr(cause, "backend_name", None)
+    return f"the backend {backend} raised {told}" if backend else told

@@ -1,0 +1,186 @@
+"""Steps that cannot be compared, compilers that fail or hang: one clear line each."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from rooflight.compiling.benchmark import check_request
+from rooflight.compiling.package import packaged
+from rooflight.compiling.refusals import check_result, check_step, reason_of
+from rooflight.compiling.trial import Options, _ended
+from rooflight.workloads.errors import RunFailed, TargetError
+from rooflight.workloads.steps import guarded
+
+# Inductor imports what torch itself has deprecated
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
+
+
+def generator():
+    yield torch.ones(2)
+
+
+async def coroutine():
+    return torch.ones(2)
+
+
+async def async_generator():
+    yield torch.ones(2)
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        (generator, "a generator function"),
+        (coroutine, "an async function"),
+        (async_generator, "an async generator"),
+    ],
+)
+def test_a_step_that_does_not_run_when_it_is_called(step, told) -> None:
+    with pytest.raises(TargetError, match=rf"t.py:f: the step is {told}, and calling it runs nothing"):
+        check_step(step, None, "t.py:f")
+
+
+def test_a_result_that_has_not_run() -> None:
+    pending = coroutine()
+    with pytest.raises(TargetError, match="a function that returns a coroutine"):
+        check_result(pending, "t.py:f")
+    pending.close()
+    with pytest.raises(TargetError, match="a function that returns a generator"):
+        check_result(generator(), "t.py:f")
+    check_result(torch.ones(1), "t.py:f")
+
+
+def test_what_is_compiled_already() -> None:
+    with pytest.raises(TargetError, match=r"the step is compiled already: pass what torch\.compile was given"):
+        check_step(torch.compile(torch.relu), None, "t.py:f")
+    inside = nn.Sequential(nn.Linear(2, 2))
+    inside[0].compile()
+    with pytest.raises(TargetError, match="its module 0 is compiled already"):
+        check_step(lambda: None, inside, "t.py:f")
+    with pytest.raises(TargetError, match="its model is compiled already"):
+        check_step(lambda: None, torch.compile(nn.Linear(2, 2)), "t.py:f")
+    by_hand = nn.Linear(2, 2)
+    by_hand.forward = torch.compile(by_hand.forward)
+    with pytest.raises(TargetError, match="its model is compiled already"):
+        check_step(lambda: None, by_hand, "t.py:f")
+    check_step(lambda: None, nn.Linear(2, 2), "t.py:f")
+
+
+def reason(run) -> str:
+    try:
+        run()
+    except Exception as error:
+        return reason_of(error)
+    raise AssertionError("it ran")
+
+
+def test_no_compiler() -> None:
+    with torch._inductor.config.patch({"cpp.cxx": ("/nowhere/g++",)}):
+        run = torch.compile(lambda x: (x + 1).sin() * 3)
+        told = reason(lambda: run(torch.ones(4)))
+    assert told.startswith("InvalidCxxCompiler: No working C++ compiler found")
+    assert told.endswith("install g++ or clang++, or set CXX to one")
+    assert "\n" not in told
+    torch._dynamo.reset()
+
+
+def test_a_backend_that_raises() -> None:
+    def broken(graph, inputs):
+        raise RuntimeError("no such target\nsecond line")
+
+    run = torch.compile(lambda x: x + 1, backend=broken)
+    told = reason(guarded(lambda: run(torch.ones(4))))  # as the steps of files are
+    assert told.startswith("the backend broken raised RuntimeError: no such target")
+    assert "second" not in told
+    torch._dynamo.reset()
+
+
+def test_errors_of_the_program_itself_stay() -> None:
+    def broken():
+        raise KeyError("x")
+
+    assert "KeyError: 'x'" in reason(broken)
+    assert reason(guarded(broken)).startswith("the step failed: KeyError: 'x'")
+
+
+def test_a_process_that_hangs_ends_with_all_that_it_started(tmp_path) -> None:
+    note = tmp_path / "pid"
+    script = f"sleep 100 & echo $! > {note}.part && mv {note}.part {note}; wait"
+    with tempfile.TemporaryFile() as errors, pytest.raises(RunFailed, match=r"took longer than 2 s \(--limit\)"):
+        _ended(["sh", "-c", script], b"", errors, dict(os.environ), 2)
+    if note.exists():  # on a busy machine the shell may not have come so far
+        deadline = time.monotonic() + 10
+        while _runs(int(note.read_text())) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not _runs(int(note.read_text()))
+
+
+def _runs(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/stat")
+    return sys.platform == "linux" and status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_packages_have_no_backward() -> None:
+    model, x = nn.Linear(4, 4), torch.ones(2, 4)
+
+    def step():
+        loss = model(x).sum()
+        loss.backward()
+        return loss
+
+    whole = packaged(step, None, dynamic=None)
+    with pytest.raises(RunFailed, match="an AOTInductor package has no backward: run the model under"):
+        whole()
+    packaged(step, model, dynamic=None)
+    with pytest.raises(RunFailed, match="an AOTInductor package has no backward"):
+        step()
+
+
+def test_what_cannot_be_exported() -> None:
+    class Reads(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + 1 if x.sum().item() > 0 else x
+
+    model = Reads()
+    run = packaged(lambda: model(torch.ones(2)), model, dynamic=None)
+    with pytest.raises(RunFailed, match=r"torch\.export: .*data-dependent"):
+        run()
+
+
+def test_another_backend_than_inductor_makes_no_package() -> None:
+    with pytest.raises(ValueError, match="--backend eager: no effect on the mode aot-inductor"):
+        check_request(
+            "attention-block",
+            Options(),
+            ["aot-inductor"],
+            iterations=5,
+            warmup=1,
+            threads=1,
+            limit_s=1,
+            backend="eager",
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_package_for_real(tmp_path, monkeypatch, dynamic) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.GELU()), torch.randn(4, 8)
+    expected = model(x)
+    results = []
+    for _ in range(2):  # compiled, then from its file
+        again = nn.Sequential(nn.Linear(8, 8), nn.GELU())
+        again.load_state_dict(model.state_dict())
+        with torch.no_grad():
+            results.append(packaged(lambda again=again: again(x), again, dynamic=dynamic)())
+    for result in results:
+        assert torch.allclose(result, expected, atol=1e-6)
+    assert len(list((tmp_path / "cache").glob("*.pt2"))) == 1
