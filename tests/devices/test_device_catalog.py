@@ -232,6 +232,16 @@ def test_a_missing_folder_is_said(tmp_path, monkeypatch):
         (MINIMAL + "float8 = nan", "."),
         (MINIMAL + "float8 = " + "9" * 400, r"matrix_tflops\.float8"),
         (MINIMAL + "[cache_mib]\nL2 = -1", "cache_mib"),
+        (
+            MINIMAL
+            + '[memory]\nbandwidth_gb_per_s = 3000\n[reached]\nsource = ["a stream"]\nbandwidth_gb_per_s = 3001',
+            r"reached\.bandwidth_gb_per_s is more than memory\.bandwidth_gb_per_s",
+        ),
+        (
+            MINIMAL + '[reached]\nsource = ["torch.matmul"]\n[reached.matrix_tflops]\nfloat8 = 80',
+            r"reached\.matrix_tflops\.float8 is more than its peak",
+        ),
+        (MINIMAL + "[reached]\nbandwidth_gb_per_s = 3", "source"),
         (MINIMAL + "[cache_gb_per_s]\nL2 = 9000", r"cache_gb_per_s\.L2 is of a cache that cache_mib does not list"),
         (
             MINIMAL + "[memory]\nbandwidth_gb_per_s = 3000\n[cache_mib]\nL2 = 9\n[cache_gb_per_s]\nL2 = 2000",

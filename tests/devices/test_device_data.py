@@ -174,7 +174,7 @@ MATRIX = {
     "float4": "fp4_matrix_tflops_dense",
 }
 ROUNDED = ("V100-PCIE-16GB", "V100-PCIE-32GB")  # the table prints 14.0 of 14.13 TFLOP/s, and measurements pass it
-CLOCKS_OF_DRIVERS = {"B200-SXM": 1965}  # where the table has no clock
+CLOCKS_OF_DRIVERS = {"B200-SXM": 1965, "GH200-96GB": 1980}  # where the table has no clock
 TEXTS = ("vendor", "architecture", "compute_capability", "form_factor", "memory_type", "confidence")
 
 
@@ -226,3 +226,15 @@ def test_every_value_of_the_table(row):
     assert of_the_table == row["source"].split("; ")
     assert "; ".join(spec.checked_against) == row["checked_against"]
     assert len(spec.unverified) >= min(1, len(row["unverified_fields"]))
+
+
+def test_what_is_reached_has_a_source_and_is_credible():
+    """Published streams reach from half of the bandwidth to nearly all, large products from a fifth of the peak."""
+    published = [spec for spec in devices.all_devices() if spec.reached is not None]
+    assert len(published) > 20
+    for spec in published:
+        assert all(spec.reached.sources), spec.name
+        share = spec.reached_bandwidth
+        assert share is None or 0.5 < share < 1, spec.name
+        for precision in spec.reached.matrix_flops_per_s:
+            assert 0.2 < spec.reached_products(precision) < 1, (spec.name, precision)

@@ -3,7 +3,7 @@
 import pytest
 
 from rooflight.devices import DeviceSpec, Link, MemoryLevel, Roofs
-from rooflight.devices.spec import Network
+from rooflight.devices.spec import Network, Reached
 
 DATASHEET = Roofs(
     source="datasheet",
@@ -154,3 +154,46 @@ def test_between_nodes_a_gpu_has_the_fastest_port_unless_told_otherwise():
 def test_a_link_may_join_nodes():
     rack = device(links=(Link(name="Rope", bytes_per_s=400e9, joins=72), Link(name="PCIe", bytes_per_s=50e9)))
     assert rack.interconnect.link_ranks == 72
+
+
+PUBLISHED = Reached(sources=("a stream",), bytes_per_s=24.0, matrix_flops_per_s={"float16": 80.0, "float8": 210.0})
+
+
+def test_what_a_device_reaches_is_a_share_of_its_roofs_and_no_roof():
+    known = device(datasheet=DATASHEET, reached=PUBLISHED)
+    assert known.reached_bandwidth == 24 / 30
+    assert known.reached_products("fp16") == 80 / 100
+    assert known.reached_products("fp8") == 1  # more than the peak is the peak
+    assert known.reached_products("bf16") is None
+    assert known.reached_products("int64") is None
+    assert known.dram_bytes_per_s == 30
+    assert known.matrix_peak("fp16") == 100
+
+
+def test_a_calibration_says_what_its_device_reaches():
+    known = device(datasheet=DATASHEET, reached=PUBLISHED, calibrated=MEASURED)
+    assert known.reached_bandwidth == 28 / 30
+    assert known.reached_products("fp16") == 1  # measured above the datasheet
+    assert known.reached_products("bf16") == 90 / 100
+    assert known.reached_products("fp8") == 1
+
+
+def test_a_device_with_a_calibration_alone_does_not_know_what_it_reaches():
+    """All of its roofs are what it reached: how far below them its ops stay is for its samples to say."""
+    alone = device(calibrated=MEASURED)
+    assert alone.reached_bandwidth is None
+    assert alone.reached_products("fp16") is None
+    assert PRINTED.reached_bandwidth is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"bytes_per_s": 0.0}, "reached bandwidth is 0.0"),
+        ({"matrix_flops_per_s": {"float16": -1.0}}, "reached float16 is -1.0"),
+        ({"matrix_flops_per_s": {"fp16": 1.0}}, 'unknown reached precision "fp16"'),
+    ],
+)
+def test_what_is_reached_is_positive_and_of_a_known_precision(fields, message):
+    with pytest.raises(ValueError, match=message):
+        Reached(sources=("a stream",), **fields)

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from rooflight.devices.spec import DeviceSpec, Link, MemoryLevel, Network, Roofs
+from rooflight.devices.spec import DeviceSpec, Link, MemoryLevel, Network, Reached, Roofs
 from rooflight.records.dtypes import PRECISIONS
 
 GIB: Final = 2**30
@@ -53,6 +53,14 @@ class _Peaks(_Table, frozen=True):
     float4: Positive | None = None
 
 
+class _Reached(_Table, frozen=True):
+    """What was measured elsewhere; ``matrix_tflops`` of large square products."""
+
+    source: tuple[str, ...]
+    bandwidth_gb_per_s: Positive | None = None
+    matrix_tflops: _Peaks = _Peaks()
+
+
 class _Device(_Table, frozen=True):
     name: str
     vendor: str
@@ -76,6 +84,7 @@ class _Device(_Table, frozen=True):
     cache_gb_per_s: dict[str, Positive] = {}  # the most that its vendor says can be read
     matrix_tflops: _Peaks = _Peaks()  # dense
     vector_tflops: _Peaks = _Peaks()
+    reached: _Reached | None = None
     links: tuple[_Link, ...] = ()
     network: _Network | None = None
 
@@ -95,6 +104,7 @@ def _spec(device: _Device) -> DeviceSpec:
         raise ValueError(f"cache_gb_per_s.{name} is of a cache that cache_mib does not list")
     if slow := [name for name, peak in device.cache_gb_per_s.items() if peak < (device.memory.bandwidth_gb_per_s or 0)]:
         raise ValueError(f"cache_gb_per_s.{slow[0]} is slower than main memory")
+    _refuse_more_than_roofs(device)
     caches = (
         MemoryLevel(
             name=name,
@@ -131,6 +141,7 @@ def _spec(device: _Device) -> DeviceSpec:
         matrix_peak_clock_mhz=device.matrix_peak_clock_mhz,
         tdp_w=device.tdp_w,
         least_kernel_s=None if device.least_kernel_us is None else device.least_kernel_us * MICRO,
+        reached=None if device.reached is None else _reached(device.reached),
         confidence=device.confidence,
         unverified=device.unverified,
         notes=device.notes,
@@ -138,6 +149,26 @@ def _spec(device: _Device) -> DeviceSpec:
         checked_against=device.checked_against,
         compute_capability=device.compute_capability,
         form_factor=device.form_factor,
+    )
+
+
+def _refuse_more_than_roofs(device: _Device) -> None:
+    """Raises ValueError for what is said to be reached without a roof, or beyond it."""
+    if (reached := device.reached) is None:
+        return
+    if reached.bandwidth_gb_per_s and reached.bandwidth_gb_per_s > (device.memory.bandwidth_gb_per_s or 0):
+        raise ValueError("reached.bandwidth_gb_per_s is more than memory.bandwidth_gb_per_s")
+    for precision in PRECISIONS:
+        roof = max(getattr(peaks, precision) or 0 for peaks in (device.matrix_tflops, device.vector_tflops))
+        if (getattr(reached.matrix_tflops, precision) or 0) > roof:
+            raise ValueError(f"reached.matrix_tflops.{precision} is more than its peak")
+
+
+def _reached(reached: _Reached) -> Reached:
+    return Reached(
+        sources=reached.source,
+        bytes_per_s=_si(reached.bandwidth_gb_per_s, GIGA),
+        matrix_flops_per_s=_peaks(reached.matrix_tflops),
     )
 
 

@@ -66,6 +66,9 @@ class DeviceDocument(Document, frozen=True, kw_only=True, tag="rooflight.device/
     sources: tuple[str, ...]
     checked_against: tuple[str, ...]
     figures: tuple[FigureData, ...]
+    reached_bytes_per_s: float | None
+    reached_matrix_flops_per_s: dict[str, float]
+    reached_sources: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +164,12 @@ def _facts(spec: DeviceSpec) -> Iterable[tuple[str, Cell]]:
     yield "confidence", spec.confidence or "unknown"
     yield from (("source", source) for source in spec.sources)
     yield from (("checked against", source) for source in spec.checked_against)
+    if (reached := spec.reached) is not None:
+        if reached.bytes_per_s is not None:
+            yield "bandwidth reached", Quantity(reached.bytes_per_s, "B/s", "GB/s")
+        for precision, figure in reached.matrix_flops_per_s.items():
+            yield f"{precision} products reach", Quantity(figure, "FLOP/s", "TFLOP/s")
+        yield from (("measured by", source) for source in reached.sources)
     if spec.calibrated is not None and spec.datasheet is not None:
         yield "calibration", spec.calibrated.source
 
@@ -206,6 +215,9 @@ def _document(spec: DeviceSpec, figures: Iterable[_Figure]) -> DeviceDocument:
             )
             for figure in figures
         ),
+        reached_bytes_per_s=spec.reached.bytes_per_s if spec.reached else None,
+        reached_matrix_flops_per_s=dict(spec.reached.matrix_flops_per_s) if spec.reached else {},
+        reached_sources=spec.reached.sources if spec.reached else (),
     )
 
 

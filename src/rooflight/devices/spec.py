@@ -94,6 +94,24 @@ class Roofs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """What others measured that a device sustains: ``bytes_per_s`` of main memory in a stream, and FLOP/s by precision
+    in large products of matrices. No roof: predictions for a device that nobody sampled start from it.
+    """
+
+    sources: tuple[str, ...]
+    bytes_per_s: float | None = None
+    matrix_flops_per_s: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _refuse_unless_positive("reached bandwidth", self.bytes_per_s)
+        for precision, figure in self.matrix_flops_per_s.items():
+            if precision not in PRECISIONS:
+                raise ValueError(f'unknown reached precision "{precision}": use one of {", ".join(PRECISIONS)}')
+            _refuse_unless_positive(f"reached {precision}", figure)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec:
     """A device: identity, datasheet roofs and, where measured, calibrated roofs.
 
@@ -115,6 +133,7 @@ class DeviceSpec:
     matrix_peak_clock_mhz: float | None = None  # listed where the matrix peaks belong to another clock than the boost
     tdp_w: float | None = None
     least_kernel_s: float | None = None  # the shortest kernel in any profile of it
+    reached: Reached | None = None  # None where no measurement is published
     confidence: str = ""
     unverified: tuple[str, ...] = ()  # doubtful figures, by their key in the device's TOML
     notes: tuple[str, ...] = ()
@@ -221,6 +240,26 @@ class DeviceSpec:
         return _highest(roofs.memory[-1].bytes_per_s for roofs in self._roofs if roofs.memory)
 
     @property
+    def reached_bandwidth(self) -> float | None:
+        """The share of its bandwidth that the device sustains, at most 1: as its calibration found, otherwise as
+        published; None where it is unknown, or where a calibration is the only roof.
+        """
+        measured = self.calibrated.memory[-1].bytes_per_s if self.calibrated and self.calibrated.memory else None
+        if measured is None or self.datasheet is None:
+            measured = self.reached.bytes_per_s if self.reached else None
+        return _share(measured, self.dram_bytes_per_s)
+
+    def reached_products(self, precision: str) -> float | None:
+        """The share of its matrix peak that large products sustain, as ``reached_bandwidth`` has it."""
+        wanted = precision_of(dtype_name(precision))
+        if wanted is None:
+            return None
+        measured = self.calibrated.matrix_flops_per_s.get(wanted) if self.calibrated else None
+        if measured is None or self.datasheet is None:
+            measured = self.reached.matrix_flops_per_s.get(wanted) if self.reached else None
+        return _share(measured, self.matrix_peak(wanted))
+
+    @property
     def dram_capacity_bytes(self) -> int | None:
         """Size of main memory: as measured, otherwise as on the datasheet."""
         memory = self.memory
@@ -279,6 +318,10 @@ def _levels(roofs: Iterable[Roofs]) -> tuple[MemoryLevel, ...]:
             main = _merged(main, each.memory[-1])
     nearest_first = sorted(caches.values(), key=lambda cache: cache.capacity_bytes or 0)
     return (*nearest_first, main) if main else ()
+
+
+def _share(measured: float | None, roof: float | None) -> float | None:
+    return None if measured is None or roof is None else min(1.0, measured / roof)
 
 
 def _highest(figures: Iterable[float | None]) -> float | None:
