@@ -14,6 +14,7 @@ def documents() -> tuple[type[Document], ...]:
     """Every kind of document that a verb or a study writes."""
     from rooflight.clusters.roofs_report import ClusterDocument
     from rooflight.compiling.bench_report import CompileDocument
+    from rooflight.compiling.hot_summary import HotDocument
     from rooflight.devices.devices_report import DeviceDocument, DevicesDocument
     from rooflight.inference.summaries_compared import ComparisonDocument
     from rooflight.inference.summary import ConfigDocument, SummaryDocument
@@ -48,6 +49,7 @@ def documents() -> tuple[type[Document], ...]:
         PredictionDocument,
         ScoreDocument,
         CompileDocument,
+        HotDocument,
     )
 
 

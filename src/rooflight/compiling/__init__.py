@@ -7,6 +7,8 @@ from rooflight.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from rooflight.compiling.benchmark import benchmark as benchmark
     from rooflight.compiling.benchmark import benchmark_workload as benchmark_workload
+    from rooflight.compiling.hot_calls import hot as hot
+    from rooflight.compiling.hot_calls import hot_report as hot_report
     from rooflight.compiling.hot_paths import HotPath as HotPath
     from rooflight.compiling.hot_paths import HotPathDetector as HotPathDetector
     from rooflight.compiling.result import Compiled as Compiled
@@ -15,6 +17,8 @@ _HOMES = {
     "Compiled": "rooflight.compiling.result",
     "HotPath": "rooflight.compiling.hot_paths",
     "HotPathDetector": "rooflight.compiling.hot_paths",
+    "hot": "rooflight.compiling.hot_calls",
+    "hot_report": "rooflight.compiling.hot_calls",
     "benchmark": "rooflight.compiling.benchmark",
     "benchmark_workload": "rooflight.compiling.benchmark",
 }

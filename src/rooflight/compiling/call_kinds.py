@@ -1,0 +1,89 @@
+"""Kinds of calls: what a call's arguments have in common with those of other calls, and the sizes in which they
+differ.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+Kind = tuple[Any, ...]
+"""All of a call that a compiler makes other code for, but for sizes: structure, dtypes, ranks, devices, modes."""
+
+_DEPTH: Final = 4
+_LONG: Final = 64  # items of a list that are looked at
+
+
+def call_kind(
+    args: tuple[Any, ...], kwargs: dict[str, Any], module: torch.nn.Module | None
+) -> tuple[Kind, tuple[Any, ...]]:
+    """The kind of a call, and its sizes: the shapes of its tensors and its numbers, in the order of its arguments."""
+    sizes: list[Any] = []
+    kind: list[Any] = [
+        torch.is_grad_enabled(),
+        torch.is_autocast_enabled() or torch.is_autocast_cpu_enabled(),
+        module is not None and module.training,
+    ]
+    for value in args:
+        _add(value, kind, sizes, _DEPTH)
+    for name in kwargs if len(kwargs) < 2 else sorted(kwargs):
+        kind.append(name)
+        _add(kwargs[name], kind, sizes, _DEPTH)
+    return tuple(kind), tuple(sizes)
+
+
+def _add(value: Any, kind: list[Any], sizes: list[Any], depth: int) -> None:
+    of = type(value)
+    if isinstance(value, torch.Tensor):
+        kind += (value.dtype, value.dim(), value.device.type, value.requires_grad)
+        sizes.append(tuple(value.shape))
+    elif value is None or of is bool or of is str:
+        kind.append(value)
+    elif of is int or of is float:
+        kind.append(of)
+        sizes.append(value)
+    elif depth and isinstance(value, (list, tuple)):
+        kind += (of, len(value))
+        for each in value[:_LONG]:
+            _add(each, kind, sizes, depth - 1)
+    elif depth and of is dict:
+        kind += (of, len(value))
+        for name in list(value)[:_LONG]:
+            kind.append(str(name))
+            _add(value[name], kind, sizes, depth - 1)
+    else:
+        kind.append(of)
+
+
+def varying_dims(first: tuple[Any, ...], second: tuple[Any, ...]) -> dict[int, set[int]]:
+    """By the place of a tensor among the sizes of a call: the dimensions in which two calls of a kind differ."""
+    return {
+        place: {dim for dim, (one, other) in enumerate(zip(mine, yours, strict=False)) if one != other}
+        for place, (mine, yours) in enumerate(zip(first, second, strict=False))
+        if isinstance(mine, tuple) and isinstance(yours, tuple) and mine != yours
+    }
+
+
+def tensors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor | None]:
+    """The tensors of a call by their place among its sizes; None for a number."""
+    found: list[torch.Tensor | None] = []
+
+    def walk(value: Any, depth: int) -> None:
+        of = type(value)
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif of is int or of is float:
+            found.append(None)
+        elif depth and isinstance(value, (list, tuple)):
+            for each in value[:_LONG]:
+                walk(each, depth - 1)
+        elif depth and of is dict:
+            for name in list(value)[:_LONG]:
+                walk(value[name], depth - 1)
+
+    for value in args:
+        walk(value, _DEPTH)
+    for name in sorted(kwargs):
+        walk(kwargs[name], _DEPTH)
+    return found

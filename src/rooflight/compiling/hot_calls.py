@@ -1,0 +1,115 @@
+"""``rooflight.hot``: a function or module that compiles itself where that pays, and ``rooflight.hot_report``."""
+
+from __future__ import annotations
+
+import inspect
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from rooflight.compiling.hot_seen import Seen
+
+if TYPE_CHECKING:
+    from rooflight.compiling.hot_loop import HotLoop, HotOptions
+    from rooflight.compiling.hot_paths import HotPath
+    from rooflight.records.report import Report
+
+_Hot = TypeVar("_Hot", bound=Callable[..., Any])
+_MOST_SEEN: Final = 1000
+
+seen: deque[Seen] = deque(maxlen=_MOST_SEEN)
+"""The loops of this process, the last ones."""
+
+
+def hot(
+    target: _Hot,
+    *,
+    expected_runs: int | None = None,
+    hot_threshold: int = 10,
+    on_hot: Callable[[HotPath], object] | None = None,
+    check: bool = True,
+    backend: Any = "inductor",
+    mode: str | None = None,
+    dynamic: bool | None = None,
+    limit_s: float = 600.0,
+) -> _Hot:
+    """A function that calls ``target``, or the module ``target`` itself, compiled by torch as soon as that pays.
+
+    The first ``hot_threshold`` calls of a kind (dtypes, ranks, devices, train or eval) run eagerly; some of them are
+    recorded, to see whether they repeat. ``on_hot`` is called with the pattern when they do. With ``expected_runs``,
+    the number of calls in all, a kind is compiled if it gains more in the calls left than compiling takes; without it,
+    once it has run for as long as compiling takes. ``check``: the first compiled runs are compared with eager ones in
+    results, gradients and written tensors. Then eager and compiled runs alternate, timed. Code that differs, is slower,
+    does not compile or takes longer than ``limit_s`` to compile is given up, and calls are eager as before. Once all is
+    decided, calls go straight to the code chosen. ``rooflight.hot_report()`` says what was decided and why.
+
+    A module of which several parts are alike, such as transformer blocks, has these compiled, once for all of them; a
+    function that runs a backward pass or an optimizer has the modules compiled that it calls. ``backend``, ``mode`` and
+    ``dynamic`` are those of ``torch.compile``.
+
+    Raises ValueError for what cannot be compiled by calling it (a class, a coroutine or generator function), and
+    numbers below 1.
+    """
+    from rooflight.compiling.hot_loop import HotOptions
+
+    options = HotOptions(
+        expected_runs=expected_runs,
+        hot_threshold=hot_threshold,
+        on_hot=on_hot,
+        check=check,
+        backend=backend,
+        mode=mode,
+        dynamic=dynamic,
+        limit_s=limit_s,
+    )
+    loop = attached(target, options)
+    found: Any = target if loop is None or loop.entry.module is not None else loop.entry.call
+    return found  # type: ignore[no-any-return]
+
+
+def attached(target: Any, options: HotOptions) -> HotLoop | None:
+    """The loop of a function or module, which is observed from now on; None for one that is compiled already."""
+    from torch import nn
+
+    from rooflight.compiling.hot_entry import FunctionEntry, ModuleEntry
+    from rooflight.compiling.hot_loop import HotLoop
+
+    _check(target, options)
+    if _is_compiled(target):
+        name = type(getattr(target, "_orig_mod", target)).__name__ if isinstance(target, nn.Module) else target.__name__
+        seen.append(Seen(name, note="torch.compile was applied to it before"))
+        return None
+    loop = HotLoop(ModuleEntry(target) if isinstance(target, nn.Module) else FunctionEntry(target), options)
+    seen.append(loop.seen)
+    return loop
+
+
+def _check(target: Any, options: HotOptions) -> None:
+    for name, value in (("hot_threshold", options.hot_threshold), ("expected_runs", options.expected_runs)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ValueError(f"{name} {value!r}: a number of calls, a whole number from 1")
+    if not options.limit_s > 0:
+        raise ValueError(f"limit_s {options.limit_s!r}: seconds, more than 0")
+    if isinstance(target, type) or not callable(target):
+        raise ValueError(f"{target!r}: hot() takes a function or a module, the object rather than its class")
+    what = inspect.unwrap(target) if inspect.isroutine(target) else target
+    if inspect.iscoroutinefunction(what) or inspect.isasyncgenfunction(what):
+        raise ValueError(f"{what.__qualname__} is async: pass the function or module that it awaits the work of")
+    if inspect.isgeneratorfunction(what):
+        raise ValueError(f"{what.__qualname__} is a generator: pass the function or module that it calls for each item")
+
+
+def _is_compiled(target: Any) -> bool:
+    return (
+        hasattr(target, "_torchdynamo_orig_callable")
+        or hasattr(target, "_orig_mod")
+        or getattr(target, "_compiled_call_impl", None) is not None
+        or hasattr(getattr(target, "forward", None), "_torchdynamo_orig_callable")
+    )
+
+
+def hot_report() -> Report:
+    """What was seen of the loops of this process, what was decided of them, and what that gained."""
+    from rooflight.compiling.hot_summary import report_of
+
+    return report_of(tuple(seen))

@@ -1,0 +1,436 @@
+"""HotLoop: one function or module that is called again and again: watched, compiled where that pays, tried and kept."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from threading import Lock
+from time import perf_counter
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.compiler import is_dynamo_compiling
+from torch.profiler import record_function
+
+from rooflight.capture.recorder import record
+from rooflight.compiling.call_kinds import Kind, call_kind, tensors_of, varying_dims
+from rooflight.compiling.checked_backend import CHECKED_RUNS, CheckedBackend
+from rooflight.compiling.hot_entry import Entry
+from rooflight.compiling.hot_gain import expected_gain
+from rooflight.compiling.hot_paths import HotPath
+from rooflight.compiling.hot_plan import Plan, alike, inner_backend, outermost_modules, recompile_reason
+from rooflight.compiling.hot_seen import CallKind, Seen
+from rooflight.compiling.patterns import pattern_of
+
+_TRIED: Final = (False, True, True, False, False, True)
+"""Which runs of a trial are compiled: each side is first as often as last."""
+_LEAST: Final = 3
+_MOST_TRIED: Final = 12
+"""Runs of each side in a trial."""
+_MOST_KINDS: Final = 32
+_MOST_SIZES: Final = 16
+_MOST_SAMPLES: Final = 6
+_KEPT: Final = 32  # times of a side
+_TRANSPARENT: Final = (int, float, tuple, list, dict)
+_STORM: Final = 4
+"""So many recompilations that nobody planned are too many."""
+_PAYS: Final = 1.05
+_DOUBT: Final = 20.0
+"""What is not expected to pay is compiled after it has run this many times longer than compiling takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HotOptions:
+    """How a loop is treated; see ``hot``."""
+
+    hot_threshold: int = 10
+    expected_runs: int | None = None
+    on_hot: Callable[[HotPath], object] | None = None
+    check: bool = True
+    limit_s: float = 600.0
+    backend: Any = "inductor"
+    mode: str | None = None
+    dynamic: bool | None = None
+    clock: Callable[[], float] = perf_counter
+
+
+class HotLoop:
+    """The calls of one function or module. ``call`` takes the place of the eager one until all is decided.
+
+    One call at a time is observed: calls of other threads meanwhile, and those that the function makes of itself, run
+    eagerly.
+    """
+
+    def __init__(self, entry: Entry, options: HotOptions) -> None:
+        self.entry = entry
+        self.options = options
+        self.seen = Seen(entry.name)
+        self.plan: Plan | None = None
+        self._eager = entry.eager
+        self._modules: dict[int, tuple[nn.Module, int]] = {}
+        self._busy = Lock()
+        self._compiling = False
+        self._compiled_at = 0.0
+        self._dynamic = options.dynamic
+        self._compiles_again = False
+        self._why_again = ""
+        self._same_kind = 0  # calls in a row that were of decided kinds
+        self._returns = 0  # how often a settled loop had to be watched again
+        self._open: tuple[CallKind, list[float], float] | None = None  # a run whose time ends with the next call
+        entry.bind(self.call)
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function, observed."""
+        if is_dynamo_compiling() or not self._busy.acquire(blocking=False):
+            return self._eager(*args, **kwargs)
+        try:
+            return self._observed(args, kwargs)
+        finally:
+            self._busy.release()
+
+    def stop(self) -> None:
+        """Give the function or module back as it was."""
+        if self.plan is not None:
+            self.plan.switch(on=False)
+        self.entry.bind(self._eager)
+
+    # -- one call ------------------------------------------------------------------------------------------------------
+
+    def _observed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.seen.calls += 1
+        key, sizes = call_kind(args, kwargs, self.entry.module)
+        kind = self.seen.kinds.get(key)
+        if kind is None:
+            if len(self.seen.kinds) >= _MOST_KINDS:
+                return self._run_eager(args, kwargs)
+            kind = self.seen.kinds[key] = CallKind()
+        kind.calls += 1
+        if sizes not in kind.sizes and len(kind.sizes) < _MOST_SIZES:
+            kind.sizes.append(sizes)
+        self._close()
+        if kind.decided and (kind.state == "eager" or kind.covers(sizes)):
+            self._same_kind += 1
+            if self._same_kind >= self.options.hot_threshold:
+                self._settle()
+            return self._run(args, kwargs, compiled=kind.state == "compiled")
+        self._same_kind = 0
+        if kind.state == "trying" and kind.covers(sizes):
+            return self._tried(kind, args, kwargs)
+        if kind.state in {"hot", "compiled", "trying"} and self._due(kind):
+            return self._first_compiled(kind, sizes, args, kwargs)
+        if kind.state == "watching" and kind.calls == kind.next_sample:
+            return self._sampled(kind, args, kwargs)
+        return self._timed(kind, kind.eager_s if kind.calls > 1 else [], args, kwargs, compiled=False)
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, compiled: bool) -> Any:
+        if self.plan is None:
+            return self._eager(*args, **kwargs)
+        return self.plan.run(args, kwargs, compiled=compiled)
+
+    def _run_eager(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._run(args, kwargs, compiled=False)
+
+    def _timed(
+        self, kind: CallKind, samples: list[float], args: tuple[Any, ...], kwargs: dict[str, Any], *, compiled: bool
+    ) -> Any:
+        """Run the function, and note its time: until the next call, where a backward pass is to follow."""
+        clock = self.options.clock
+        begin = clock()
+        out = self._run(args, kwargs, compiled=compiled)
+        if isinstance(out, Generator) or hasattr(out, "__await__"):
+            self._give_up(kind, "it returns a generator or coroutine, whose work comes later")
+            return out
+        if _passes_back(out):
+            self._open = kind, samples, begin
+        else:
+            _synchronize(out)
+            self._note(kind, samples, clock() - begin)
+        if kind.state == "watching" and kind.calls >= self.options.hot_threshold:
+            self._judge(kind)
+        return out
+
+    def _close(self) -> None:
+        if self._open is not None:
+            kind, samples, begin = self._open
+            self._open = None
+            self._note(kind, samples, self.options.clock() - begin)
+
+    def _note(self, kind: CallKind, samples: list[float], taken: float) -> None:
+        samples.append(taken)
+        del samples[:-_KEPT]
+        if kind.state != "watching":
+            kind.spent_s += taken
+        if kind.state == "trying":
+            self._compare(kind)
+
+    # -- watching ------------------------------------------------------------------------------------------------------
+
+    def _sampled(self, kind: CallKind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the function recorded, for the pattern of its operations."""
+        threshold = self.options.hot_threshold
+        kind.next_sample = threshold if kind.calls < threshold else 2 * kind.calls
+        with record_function(f"rooflight.hot {self.seen.name}: recording"), outermost_modules(self._modules):
+            recording = record(phases=False)
+            with recording:
+                out = self._run_eager(args, kwargs)
+        session = recording.session
+        kind.patterns.append(pattern_of(session))
+        kind.first_ops = tuple(session.signatures[number].name for number in session.columns.signature[:8].tolist())
+        if kind.calls >= threshold:
+            self._judge(kind)
+        return out
+
+    def _judge(self, kind: CallKind) -> None:
+        """Whether a kind that was called often enough repeats, so that it is hot."""
+        if not kind.patterns:
+            kind.next_sample = kind.calls + 1
+        if not kind.patterns or not kind.eager_s:
+            return
+        free = [pattern.shape_free for pattern in kind.patterns]
+        most = max(free.count(each) for each in free)
+        if most < min(2, self.options.hot_threshold) or 2 * most < len(free):
+            if len(free) >= _MOST_SAMPLES:
+                self._give_up(kind, f"no pattern: {len(set(free))} of {len(free)} recorded calls differ")
+            elif kind.next_sample <= kind.calls:
+                kind.next_sample = kind.calls + 1 if len(free) < 2 else 2 * kind.calls
+            return
+        operations = max(pattern.operations for pattern in kind.patterns)
+        if not operations:
+            self._give_up(kind, "it runs no operations of torch")
+            return
+        kind.state = "hot"
+        kind.expected = expected_gain(operations, statistics.median(kind.eager_s))
+        if self.options.on_hot is not None:
+            self.options.on_hot(HotPath(operations, kind.first_ops, kind.calls, iteration=True))
+
+    def _due(self, kind: CallKind) -> bool:
+        """Whether the next call of a hot kind is to be compiled: by what is left to gain, or, as that is not known,
+        once it has run for as long as compiling takes.
+        """
+        assert kind.expected is not None
+        compile_s = kind.compile_s or kind.expected.compile_s
+        speedup = kind.speedup or kind.expected.speedup
+        if self.options.expected_runs is not None:
+            left = (self.options.expected_runs - self.seen.calls + 1) * kind.calls / self.seen.calls
+            gain_s = statistics.median(kind.eager_s) * (1 - 1 / speedup)
+            if gain_s * left <= compile_s:
+                self._give_up(kind, f"compiling takes {compile_s:.3g} s, and {left:.0f} runs would gain less")
+                return False
+            return True
+        return kind.spent_s >= compile_s * (1 if speedup >= _PAYS else _DOUBT)
+
+    def _give_up(self, kind: CallKind, reason: str) -> None:
+        kind.state, kind.reason = "eager", reason
+
+    # -- compiling -----------------------------------------------------------------------------------------------------
+
+    def _first_compiled(
+        self, kind: CallKind, sizes: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Compile the function by running it, with the dimensions dynamic in which calls of this kind differ."""
+        try:
+            plan = self.plan = self.plan or self._planned()
+        except ValueError as error:
+            self._give_up(kind, str(error))
+            return self._run_eager(args, kwargs)
+        _mark(kind, sizes, args, kwargs)
+        clock, graphs = self.options.clock, plan.backend.graphs
+        begin = clock()
+        self._compiling = True
+        try:
+            with record_function(f"rooflight.hot {self.seen.name}: compiling"), _falling_back():
+                out = plan.run(args, kwargs, compiled=True)
+        finally:
+            self._compiling = False
+        kind.compile_s = clock() - begin
+        kind.spent_s = 0.0
+        kind.any_size = len(kind.sizes) > 1
+        kind.compiled_sizes = [*kind.compiled_sizes, sizes][-_MOST_SIZES:]
+        kind.state, kind.tried = "trying", -CHECKED_RUNS
+        kind.compiled_s.clear()
+        self._compiled_at = clock()
+        if plan.backend.graphs == graphs:
+            self._give_up(kind, plan.backend.failed or "torch.compile captured no graph of it")
+        self._reject_wrong(kind)
+        self.seen.what = plan.what
+        return out
+
+    def _planned(self) -> Plan:
+        """What to compile. Raises ValueError where there is nothing, or no backend."""
+        patterns = [pattern for kind in self.seen.kinds.values() for pattern in kind.patterns]
+        regions: list[nn.Module] = []
+        if self.entry.module is not None:
+            regions = alike(self.entry.module)
+        elif any(pattern.backward or pattern.optimizer for pattern in patterns) or any(
+            times > 1 for _, times in self._modules.values()
+        ):
+            regions = [module for module, _ in self._modules.values()]
+            if not regions:
+                raise ValueError(
+                    "it runs its own backward pass or optimizer, and calls no module that could be compiled"
+                )
+        options = self.options
+        inner = inner_backend(
+            options.backend,
+            options.mode,
+            limit_s=options.limit_s,
+            same_random=any(pattern.random for pattern in patterns),
+        )
+        backend = CheckedBackend(inner, checks=CHECKED_RUNS if options.check else 0, allowed=self._allowed)
+        if self._dynamic is None and any(_varies_inside(kind, key) for key, kind in self.seen.kinds.items()):
+            self._dynamic = True
+        return Plan(self._eager, regions, backend, dynamic=self._dynamic)
+
+    def _allowed(self) -> bool:
+        """Whether torch may compile a graph now: in a call that is meant to, or where what was gained pays for it."""
+        if self._compiling:
+            return True
+        self.seen.recompiles += 1
+        self._why_again = recompile_reason()
+        if any(kind.state == "trying" for kind in self.seen.kinds.values()):
+            self._compiles_again = True
+            return False
+        known = [kind for kind in self.seen.kinds.values() if kind.state == "compiled"]
+        gains = [1 - 1 / kind.speedup for kind in known if kind.speedup]
+        cost_s = max((kind.compile_s or 0.0 for kind in known), default=0.0)
+        gained_s = (self.options.clock() - self._compiled_at) * min(gains, default=0.0)
+        if self.seen.recompiles <= _STORM and gained_s >= self.seen.recompiles * cost_s:
+            return True
+        self._watch_again()
+        return False
+
+    def _watch_again(self) -> None:
+        self.seen.settled = False
+        self._same_kind = 0
+        self._returns += 1
+        self.entry.bind(self.call)
+
+    # -- trying --------------------------------------------------------------------------------------------------------
+
+    def _tried(self, kind: CallKind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the function eagerly or compiled, in turns, timed. The first compiled runs are checked, and not timed."""
+        kind.tried += 1
+        with record_function(f"rooflight.hot {self.seen.name}: trying"):
+            if kind.tried <= 0:
+                with _falling_back():
+                    out = self._run(args, kwargs, compiled=True)
+                self._reject_wrong(kind)
+                return out
+            compiled = _TRIED[(kind.tried - 1) % len(_TRIED)]
+            samples = kind.compiled_s if compiled else kind.eager_s
+            if kind.tried <= 1:
+                del kind.eager_s[:]
+            out = self._timed(kind, samples, args, kwargs, compiled=compiled)
+            if self._compiles_again:
+                self._start_over(kind)
+            return out
+
+    def _reject_wrong(self, kind: CallKind) -> None:
+        assert self.plan is not None
+        backend = self.plan.backend
+        if self._compiles_again:
+            self._start_over(kind)
+        self.seen.checked, self.seen.error = backend.checked, backend.error
+        if backend.wrong:
+            self._roll_back(kind, f"compiled, it is not the same: {backend.wrong}")
+        elif backend.failed:
+            self._roll_back(kind, backend.failed)
+
+    def _compare(self, kind: CallKind) -> None:
+        """End a trial once it is clear which side is faster. Other programs only make runs longer, so that the quicker
+        quarter of each side decides where runs of both overlap.
+        """
+        eager, compiled = sorted(kind.eager_s), sorted(kind.compiled_s)
+        count = min(len(eager), len(compiled))
+        if count >= _LEAST and compiled[-1] < eager[0]:
+            kind.state = "compiled"
+        elif count >= 2 * _LEAST and compiled[0] > statistics.median(eager):
+            self._roll_back(kind, "")
+        elif count >= _MOST_TRIED:
+            if compiled[count // 4] < eager[count // 4]:
+                kind.state = "compiled"
+            else:
+                self._roll_back(kind, "")
+        if kind.state == "eager":
+            kind.reason = f"compiled, it takes {1 / (kind.speedup or 1):.2f} times as long"
+
+    def _start_over(self, kind: CallKind) -> None:
+        """After code that holds for a single call: once more, with all sizes and numbers dynamic; then never again."""
+        assert self.plan is not None
+        dynamic, self._compiles_again = self.plan.dynamic, False
+        self._roll_back(
+            kind, f"torch compiles it anew again and again: {self._why_again or 'for no reason that it gives'}"
+        )
+        if dynamic is None:
+            kind.state, kind.reason, kind.spent_s, kind.compiled_sizes = "hot", "", 0.0, []
+            self.plan, self._dynamic = None, True
+
+    def _roll_back(self, kind: CallKind, reason: str) -> None:
+        assert self.plan is not None
+        self.plan.switch(on=False)
+        self._give_up(kind, reason)
+
+    # -- decided -------------------------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Take this object out of the way, if all that is called now is decided."""
+        kinds = [kind for kind in self.seen.kinds.values() if kind.decided]
+        compiled = [kind for kind in kinds if kind.state == "compiled"]
+        if compiled and self._returns > _STORM:
+            return
+        if not compiled:
+            self.seen.settled = True
+            self.stop()
+        elif len(compiled) == len(kinds):
+            assert self.plan is not None
+            self.seen.settled = True
+            self.entry.bind(self.plan.switched(on=True))
+
+
+def _varies_inside(kind: CallKind, key: Kind) -> bool:
+    """Whether calls of a kind differ in what cannot be marked as dynamic: numbers, and tensors inside of objects."""
+    if len(kind.sizes) < 2:
+        return False
+    places = range(min(map(len, kind.sizes)))
+    numbers = any(
+        not isinstance(kind.sizes[0][place], tuple) and len({s[place] for s in kind.sizes}) > 1 for place in places
+    )
+    return numbers or any(isinstance(part, type) and part not in _TRANSPARENT for part in key)
+
+
+def _passes_back(out: Any) -> bool:
+    """Whether a backward pass may follow: a result, or a part of it, requires gradients."""
+    if isinstance(out, torch.Tensor):
+        return out.requires_grad
+    if isinstance(out, dict):
+        return any(_passes_back(each) for each in out.values())
+    return isinstance(out, (list, tuple)) and any(_passes_back(each) for each in out)
+
+
+def _synchronize(out: Any) -> None:
+    """Wait for the GPU, if the result is there."""
+    first = out[0] if isinstance(out, (list, tuple)) and out else out
+    if isinstance(first, torch.Tensor) and first.is_cuda:
+        torch.cuda.synchronize()
+
+
+def _mark(kind: CallKind, sizes: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Mark the dimensions of the arguments in which calls of this kind differed as dynamic."""
+    dims: dict[int, set[int]] = {}
+    for other in kind.sizes:
+        for place, differing in varying_dims(sizes, other).items():
+            dims.setdefault(place, set()).update(differing)
+    tensors = tensors_of(args, kwargs)
+    for place, differing in dims.items():
+        tensor = tensors[place] if place < len(tensors) else None
+        for dim in differing if tensor is not None else ():
+            torch._dynamo.maybe_mark_dynamic(tensor, dim)
+
+
+def _falling_back() -> Any:
+    """Frames that Dynamo cannot trace run eagerly meanwhile, instead of raising in the program."""
+    from torch._dynamo import config
+
+    return config.patch(suppress_errors=True)

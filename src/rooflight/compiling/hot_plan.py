@@ -1,0 +1,143 @@
+"""Plan: which parts of a hot loop are compiled, and switching between them and their eager originals."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from rooflight.compiling.checked_backend import CheckedBackend, Inner
+from rooflight.compiling.hot_entry import Call, ModuleEntry
+from rooflight.compiling.time_box import within
+
+ALIKE: Final = 4
+"""So many modules of one class and of the same parameters, in one list, are compiled once instead of with the whole."""
+
+
+class Plan:
+    """The compiled form of a loop: the whole function, or some modules that it calls (``regions``)."""
+
+    def __init__(
+        self, eager: Call, regions: Sequence[nn.Module], backend: CheckedBackend, *, dynamic: bool | None
+    ) -> None:
+        self.backend = backend
+        self.dynamic = dynamic
+        self._eager = eager
+        self._regions = [ModuleEntry(module) for module in regions]
+        self._compiled = [
+            torch.compile(call, backend=backend, dynamic=dynamic)
+            for call in ([region.eager for region in self._regions] or [eager])
+        ]
+        self._on = False
+
+    @property
+    def what(self) -> str:
+        """What is compiled, in words."""
+        if not self._regions:
+            return "the whole call"
+        names = list(dict.fromkeys(region.name for region in self._regions))
+        return f"{len(self._regions)} × {', '.join(names)}" if len(self._regions) > 1 else names[0]
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, compiled: bool) -> Any:
+        """Run the loop's function, compiled or not."""
+        return self.switched(on=compiled)(*args, **kwargs)
+
+    def switched(self, *, on: bool) -> Call:
+        """The function to call, with the regions compiled or as they were."""
+        self.switch(on=on)
+        return self._compiled[0] if on and not self._regions else self._eager
+
+    def switch(self, *, on: bool) -> None:
+        """Have the regions compiled, or as they were."""
+        if self._on is not on:
+            self._on = on
+            for region, compiled in zip(self._regions, self._compiled, strict=False):
+                region.bind(compiled if on else region.eager)
+
+
+def inner_backend(backend: Any, mode: str | None, *, limit_s: float, same_random: bool) -> Inner:
+    """The function that compiles a graph as ``torch.compile(backend=, mode=)`` would, in no more than ``limit_s``.
+
+    ``same_random``: compiled code draws the random numbers that eager code would, so that the two compare.
+    Raises ValueError for a backend that torch does not know.
+    """
+    if backend == "inductor":
+        from torch._inductor import list_mode_options
+        from torch._inductor.compile_fx import compile_fx
+
+        patches: dict[str, Any] = dict(list_mode_options(mode)) if mode and mode != "default" else {}
+        if same_random:
+            patches["fallback_random"] = True
+
+        def inductor(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+            return compile_fx(graph, inputs, config_patches=patches)
+
+        found: Any = inductor
+    elif isinstance(backend, str):
+        from torch._dynamo.backends.registry import lookup_backend
+        from torch._dynamo.exc import InvalidBackend
+
+        try:
+            found = lookup_backend(backend)
+        except (InvalidBackend, ImportError) as error:
+            raise ValueError(f'no backend "{backend}" of torch.compile here') from error
+    else:
+        found = backend
+    return lambda graph, inputs: within(limit_s, lambda: found(graph, inputs))
+
+
+def recompile_reason() -> str:
+    """Why torch compiles what it compiles now once more, in its words; empty where it does not say."""
+    from torch._dynamo.utils import get_metrics_context
+
+    context = get_metrics_context()
+    found = getattr(context, "_metrics", {}).get("recompile_reason") if context.in_progress() else None
+    return " ".join(str(found).split()) if found else ""
+
+
+@contextmanager
+def outermost_modules(found: dict[int, tuple[nn.Module, int]]) -> Iterator[None]:
+    """Note in ``found`` the modules that this thread calls in the block, not those that they call, and how often."""
+    thread, depth = threading.get_ident(), 0
+
+    def enter(module: nn.Module, _args: Any) -> None:
+        nonlocal depth
+        if threading.get_ident() == thread:
+            if depth == 0:
+                _, times = found.get(id(module), (module, 0))
+                found[id(module)] = module, times + 1
+            depth += 1
+
+    def leave(_module: nn.Module, _args: Any, _out: Any) -> None:
+        nonlocal depth
+        if threading.get_ident() == thread:
+            depth -= 1
+
+    handles = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def alike(module: nn.Module) -> list[nn.Module]:
+    """The blocks of a module: the largest family of modules in one list that have one class and the same parameters."""
+    families: list[list[nn.Module]] = []
+    for parent in module.modules():
+        if isinstance(parent, (nn.ModuleList, nn.Sequential)):
+            by_form: dict[Any, list[nn.Module]] = {}
+            for child in parent.children():
+                form = type(child), tuple((name, value.shape, value.dtype) for name, value in child.named_parameters())
+                by_form.setdefault(form, []).append(child)
+            families += [family for family in by_form.values() if len(family) >= ALIKE and _has_forward(family[0])]
+    return max(families, key=lambda family: sum(1 for each in family for _ in each.modules()), default=[])
+
+
+def _has_forward(module: nn.Module) -> bool:
+    return any(True for _ in module.children()) and not isinstance(module, (nn.ModuleList, nn.ModuleDict))

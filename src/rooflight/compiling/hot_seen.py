@@ -1,0 +1,67 @@
+"""What was seen, decided and gained of a hot loop: facts that outlive the function or module."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from rooflight.compiling.call_kinds import Kind
+from rooflight.compiling.hot_gain import ExpectedGain
+from rooflight.compiling.patterns import Pattern
+
+State = Literal["watching", "hot", "trying", "compiled", "eager"]
+"""Of a kind of call: not yet called often enough; worth compiling once it has run for long enough; compiled, and
+compared with eager runs; compiled for good; eager for good."""
+
+
+@dataclass(slots=True)
+class CallKind:
+    """What is known of the calls of one kind. ``eager_s`` and ``compiled_s``: the last times of runs."""
+
+    state: State = "watching"
+    calls: int = 0
+    reason: str = ""
+    sizes: list[tuple[Any, ...]] = field(default_factory=list)
+    compiled_sizes: list[tuple[Any, ...]] = field(default_factory=list)
+    any_size: bool = False
+    patterns: list[Pattern] = field(default_factory=list)
+    eager_s: list[float] = field(default_factory=list)
+    compiled_s: list[float] = field(default_factory=list)
+    spent_s: float = 0.0
+    expected: ExpectedGain | None = None
+    compile_s: float | None = None
+    tried: int = 0
+    next_sample: int = 2
+    first_ops: tuple[str, ...] = ()
+
+    @property
+    def decided(self) -> bool:
+        """Whether nothing more is to be learned of it."""
+        return self.state in {"compiled", "eager"}
+
+    @property
+    def speedup(self) -> float | None:
+        """Median eager over median compiled time; None before both were timed."""
+        if not self.eager_s or not self.compiled_s:
+            return None
+        return statistics.median(self.eager_s) / statistics.median(self.compiled_s)
+
+    def covers(self, sizes: tuple[Any, ...]) -> bool:
+        """Whether compiled code is there for these sizes."""
+        return self.any_size or sizes in self.compiled_sizes
+
+
+@dataclass(slots=True)
+class Seen:
+    """A hot loop: its calls by kind, while they were observed. ``what``: the parts that were compiled."""
+
+    name: str
+    calls: int = 0
+    kinds: dict[Kind, CallKind] = field(default_factory=dict)
+    what: str = ""
+    settled: bool = False
+    recompiles: int = 0
+    checked: int = 0
+    error: float | None = None
+    note: str = ""

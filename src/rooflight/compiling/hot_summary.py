@@ -1,0 +1,155 @@
+"""What became of the hot loops of a process, as a Report."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+import msgspec
+
+from rooflight.compiling.hot_seen import CallKind, Seen, State
+from rooflight.records.document import Document
+from rooflight.records.quantity import count_of
+from rooflight.records.report import Cell, Column, Report, Table
+
+
+class KindDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls of one kind: how many were observed, with how many different sizes, how many operations one runs, and what
+    was decided, for which ``reason``. ``eager_s`` and ``compiled_s``: medians of the last runs timed (until the next
+    call where a backward pass followed), None where none was. ``expected_speedup``: before compiling. ``compile_s``:
+    the call that compiled. ``break_even_runs``: compiled runs that gain what that took.
+    """
+
+    state: State
+    calls: int
+    sizes: int
+    operations: int
+    reason: str
+    eager_s: float | None
+    compiled_s: float | None
+    speedup: float | None
+    expected_speedup: float | None
+    compile_s: float | None
+    break_even_runs: int | None
+
+
+class HotDocument(Document, frozen=True, kw_only=True, tag="rooflight.hot/1"):
+    """A loop: calls that were observed, what of it was compiled, and its calls by kind. ``settled``: calls go straight
+    to the code chosen, and are counted no more. ``checked``: compiled runs that were compared with eager ones;
+    ``error``: their largest relative error. ``recompiles``: compilations after the first that nobody planned.
+    """
+
+    name: str
+    calls: int
+    settled: bool
+    compiled: str
+    checked: int
+    error: float | None
+    recompiles: int
+    note: str
+    kinds: tuple[KindDocument, ...]
+
+
+def report_of(loops: Sequence[Seen]) -> Report:
+    """The report of some loops, in the order in which they were attached."""
+    data = tuple(_document(seen) for seen in loops)
+    kinds = [kind for document in data for kind in document.kinds]
+    compiled = sum(kind.state == "compiled" for kind in kinds)
+    return Report(
+        title="Hot paths",
+        data=data,
+        facts=(
+            ("loops", len(data)),
+            ("kinds of calls", len(kinds)),
+            ("compiled", compiled),
+            ("rolled back or left eager", sum(kind.state == "eager" for kind in kinds)),
+        ),
+        tables=(_table(data),) if data else (),
+        notes=tuple(f"{document.name}: {document.note}" for document in data if document.note),
+        conclusion=_conclusion(data, compiled),
+    )
+
+
+def _conclusion(data: Sequence[HotDocument], compiled: int) -> str:
+    if not data:
+        return (
+            "No loop was observed: call rooflight.hot(function or module), or "
+            "rooflight.compiling.enable_hot_path_detection()."
+        )
+    return f"{count_of(compiled, 'kind')} of calls compiled." if compiled else "Nothing was compiled."
+
+
+def _document(seen: Seen) -> HotDocument:
+    return HotDocument(
+        name=seen.name,
+        calls=seen.calls,
+        settled=seen.settled,
+        compiled=seen.what,
+        checked=seen.checked,
+        error=seen.error,
+        recompiles=seen.recompiles,
+        note=seen.note,
+        kinds=tuple(_kind(kind) for kind in seen.kinds.values()),
+    )
+
+
+def _kind(kind: CallKind) -> KindDocument:
+    eager, compiled = (statistics.median(times) if times else None for times in (kind.eager_s, kind.compiled_s))
+    gain_s = eager - compiled if eager is not None and compiled is not None else 0.0
+    return KindDocument(
+        state=kind.state,
+        calls=kind.calls,
+        sizes=len(kind.sizes),
+        operations=max((pattern.operations for pattern in kind.patterns), default=0),
+        reason=kind.reason,
+        eager_s=eager,
+        compiled_s=compiled,
+        speedup=kind.speedup,
+        expected_speedup=None if kind.expected is None else kind.expected.speedup,
+        compile_s=kind.compile_s,
+        break_even_runs=-int(-kind.compile_s // gain_s) if kind.compile_s and gain_s > 0 else None,
+    )
+
+
+def _table(data: Sequence[HotDocument]) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for document in data:
+        for kind in document.kinds:
+            rows.append(
+                (
+                    document.name,
+                    kind.state,
+                    kind.calls,
+                    kind.sizes,
+                    kind.operations,
+                    kind.eager_s,
+                    kind.compiled_s,
+                    kind.speedup,
+                    kind.compile_s,
+                    kind.break_even_runs,
+                    kind.reason or (document.compiled if kind.state in {"compiled", "trying"} else ""),
+                )
+            )
+    return Table(
+        id="loops",
+        title="Loops by kind of call",
+        columns=(
+            Column("loop"),
+            Column("state"),
+            Column("calls"),
+            Column("sizes"),
+            Column("operations"),
+            Column("eager", "s"),
+            Column("compiled", "s"),
+            Column("speed-up"),
+            Column("compiling", "s"),
+            Column("break-even runs"),
+            Column("compiled part, or why not", wraps=True),
+        ),
+        rows=tuple(rows),
+        optional=("sizes", "operations", "break-even runs", "calls"),
+        note=(
+            "calls: those observed; calls of decided loops go straight to their code. "
+            "Kinds differ in dtypes, ranks, devices, train or eval."
+        ),
+    )

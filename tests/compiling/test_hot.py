@@ -1,0 +1,465 @@
+"""rooflight.hot: compiled when that pays, checked, timed and kept, or rolled back. Time is a clock that programs
+turn.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import rooflight as rl
+from rooflight.compiling import hot_calls, hot_loop
+from rooflight.compiling.hot_calls import attached
+from rooflight.compiling.hot_gain import ExpectedGain
+from rooflight.compiling.hot_loop import HotLoop, HotOptions
+from rooflight.compiling.hot_paths import HotPath
+from rooflight.compiling.hot_seen import CallKind
+from rooflight.reporting.json import render_json
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+Change = Callable[[torch.Tensor], torch.Tensor]
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    torch._dynamo.reset()
+    monkeypatch.setattr(hot_calls, "seen", type(hot_calls.seen)(maxlen=100))
+    monkeypatch.setattr(hot_loop, "expected_gain", lambda *_: ExpectedGain(speedup=2.0, compile_s=5.0, source="test"))
+    yield
+    torch._dynamo.reset()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+clock = Clock()
+
+
+def takes(seconds: float) -> None:
+    """Eager code takes so long; Dynamo leaves this call out of what it compiles."""
+    if not torch.compiler.is_compiling():
+        clock.now += seconds
+
+
+class Compiler:
+    """A backend whose code takes ``run_s``, and returns what ``change`` makes of the right result."""
+
+    def __init__(self, run_s: float = 0.25, compile_s: float = 5.0, change: Change | None = None) -> None:
+        self.run_s, self.compile_s, self.change = run_s, compile_s, change
+        self.compiled = self.runs = 0
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        self.compiled += 1
+        clock.now += self.compile_s
+
+        def run(*args: Any) -> Any:
+            self.runs += 1
+            clock.now += self.run_s
+            out = graph.forward(*args)
+            return out if self.change is None else tuple(self.change(each) for each in out)
+
+        return run
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.norm, self.down = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        takes(1.0)
+        return self.down(torch.dropout(self.norm(self.up(x)).relu(), 0.5, self.training))
+
+
+def loop_of(target: Any, backend: Any, threshold: int = 3, **more: Any) -> HotLoop:
+    loop = attached(target, HotOptions(backend=backend, hot_threshold=threshold, clock=clock, **more))
+    assert loop is not None
+    return loop
+
+
+def only(loop: HotLoop) -> CallKind:
+    (kind,) = loop.seen.kinds.values()
+    return kind
+
+
+def x(rows: int = 2) -> torch.Tensor:
+    return torch.arange(rows * 4.0).reshape(rows, 4)
+
+
+@torch.no_grad()
+def run(net: nn.Module, times: int, rows: int = 2) -> None:
+    for _ in range(times):
+        net(x(rows))
+
+
+def test_a_module_is_compiled_once_it_has_run_for_as_long_as_compiling_takes() -> None:
+    net, compiler = Net(), Compiler()
+    loop = loop_of(net, compiler)
+    run(net, 4)  # of which the second and third are recorded, the fourth timed
+    assert only(loop).state == "hot"
+    run(net, 5)  # 5 runs of 1 s pay for the 5 s that compiling is expected to take
+    assert compiler.compiled == 0
+    run(net, 1)
+    assert (compiler.compiled, only(loop).state) == (1, "trying")
+    run(net, 40)
+    assert (compiler.compiled, only(loop).state, only(loop).speedup) == (1, "compiled", 4.0)
+    assert loop.seen.settled
+    assert loop.seen.checked == 2
+    assert loop.seen.error == 0
+    # called directly from now on
+    before, calls = compiler.runs, loop.seen.calls
+    run(net, 5)
+    assert (compiler.runs, loop.seen.calls) == (before + 5, calls)
+
+
+def test_the_total_is_that_of_eager_and_one_compilation_at_most() -> None:
+    net = Net()
+    loop_of(net, Compiler(run_s=3.0))
+    begin = clock.now
+    run(net, 200)
+    # 5 s of compiling, 2 checks of 2 more runs each, and at least 6 slow runs that tell
+    assert clock.now - begin <= 200 + 5 + 2 * 2 * 3 + 12 * 2
+
+
+def test_code_that_is_slower_is_rolled_back_and_not_tried_again() -> None:
+    net, compiler = Net(), Compiler(run_s=1.5)
+    loop = loop_of(net, compiler)
+    run(net, 60)
+    assert only(loop).state == "eager"
+    assert only(loop).reason == "compiled, it takes 1.50 times as long"
+    assert "forward" not in net.__dict__
+    runs = compiler.runs
+    run(net, 5)
+    assert (compiler.compiled, compiler.runs) == (1, runs)
+
+
+def test_wrong_results_never_reach_the_program() -> None:
+    torch.manual_seed(0)
+    net = Net().eval()
+    expected = net(x()).detach()
+    loop = loop_of(net, Compiler(change=lambda out: out * 1.01))
+    with torch.no_grad():
+        for _ in range(30):
+            assert torch.equal(net(x()), expected)
+    assert only(loop).state == "eager"
+    assert only(loop).reason.startswith("compiled, it is not the same: result: the result differs: 8 of 8 elements")
+
+
+class Doubled(torch.autograd.Function):
+    """The same result, and twice its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return 2 * gradient
+
+
+def test_wrong_gradients_are_found() -> None:
+    net = Net()
+    loop = loop_of(net, Compiler(change=Doubled.apply))
+    for _ in range(20):
+        net(x()).sum().backward()
+    assert only(loop).reason.startswith("compiled, it is not the same: gradients: the result differs")
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_training_is_the_same_bit_by_bit(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks draw no random numbers of the program, and write none of its buffers."""
+
+    def trained(make_hot: bool) -> dict[str, torch.Tensor]:
+        torch.manual_seed(0)
+        net = Net()
+        loop = loop_of(net, backend) if make_hot else None
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(25):
+            optimizer.zero_grad()
+            net(torch.randn(5, 4)).pow(2).sum().backward()
+            optimizer.step()
+        if loop is not None:
+            assert loop.seen.checked == 2, only(loop).reason
+            assert loop.plan is not None
+            assert not loop.plan.backend.wrong
+        return net.state_dict()
+
+    ours, theirs = trained(True), trained(False)
+    for name, value in theirs.items():
+        torch.testing.assert_close(ours[name], value, rtol=0, atol=0 if backend == "eager" else 1e-6)
+
+
+def test_what_a_function_does_in_python_happens_once_per_call() -> None:
+    calls: list[int] = []
+    note = torch._dynamo.disable(calls.append)  # a graph break
+
+    def function(value: torch.Tensor, number: int) -> torch.Tensor:
+        takes(1.0)
+        value = value.sin() + value
+        note(number)
+        return value.cos()
+
+    loop = attached(function, HotOptions(backend=Compiler(), hot_threshold=3, clock=clock))
+    assert loop is not None
+    for _ in range(40):
+        loop.entry.call(x(), 7)
+    assert only(loop).state == "compiled"
+    assert calls == [7] * 40
+
+
+def test_code_that_torch_compiles_anew_for_each_call_goes_back_to_eager() -> None:
+    calls: list[int] = []
+
+    def function(value: torch.Tensor) -> torch.Tensor:
+        takes(1.0)
+        calls.append(1)  # Dynamo's code holds for a length of the list
+        return value.sin() + value
+
+    compiler = Compiler()
+    loop = attached(function, HotOptions(backend=compiler, hot_threshold=3, clock=clock))
+    assert loop is not None
+    for _ in range(100):
+        loop.entry.call(x())
+    assert len(calls) == 100
+    assert (only(loop).state, compiler.compiled) == ("eager", 2)
+    assert only(loop).reason.startswith("torch compiles it anew again and again: ")
+    assert "len(" in only(loop).reason
+
+
+def test_numbers_that_change_are_compiled_once() -> None:
+    def function(value: torch.Tensor, step: int) -> torch.Tensor:
+        takes(1.0)
+        return value.sin() * step
+
+    compiler = Compiler()
+    loop = attached(function, HotOptions(backend=compiler, hot_threshold=3, clock=clock))
+    assert loop is not None
+    for step in range(60):
+        loop.entry.call(x(), step + 2)
+    assert (only(loop).state, compiler.compiled) == ("compiled", 1)
+
+
+def test_a_backend_that_fails_leaves_the_program_eager() -> None:
+    def broken(graph: Any, inputs: Any) -> Any:
+        raise RuntimeError("no C++ compiler found")
+
+    net = Net().eval()
+    loop = loop_of(net, broken)
+    expected = net(x())
+    for _ in range(20):
+        assert torch.equal(net(x()), expected)
+    assert only(loop).state == "eager"
+    assert "no C++ compiler found" in only(loop).reason
+
+
+def test_a_backend_that_torch_does_not_know() -> None:
+    net = Net()
+    loop = loop_of(net, "teleport")
+    run(net, 20)
+    assert (only(loop).state, only(loop).reason) == ("eager", 'no backend "teleport" of torch.compile here')
+
+
+def test_expected_runs_decide_before_anything_is_compiled() -> None:
+    # each run would gain 0.5 s of 1, and compiling takes 5 s: more than 10 runs must be left
+    for runs, compiled in ((14, 0), (15, 1)):
+        net, compiler = Net(), Compiler()
+        loop = loop_of(net, compiler, expected_runs=runs)
+        run(net, runs)
+        assert compiler.compiled == compiled, runs
+        if not compiled:
+            assert only(loop).reason == "compiling takes 5 s, and 10 runs would gain less"
+
+
+def test_a_loop_below_the_threshold_is_never_compiled() -> None:
+    compiler = Compiler()
+    net = Net()
+    loop = loop_of(net, compiler, threshold=10)
+    run(net, 9)
+    assert (compiler.compiled, only(loop).state) == (0, "watching")
+
+
+def test_a_stream_without_pattern_is_not_compiled() -> None:
+    def function(value: torch.Tensor, choices: list[Any]) -> torch.Tensor:
+        takes(1.0)
+        for choice in choices:
+            value = choice(value)
+        return value
+
+    random = __import__("random").Random(0)
+    ops = [torch.sin, torch.cos, torch.exp, torch.abs, torch.neg]
+    compiler = Compiler()
+    loop = attached(function, HotOptions(backend=compiler, hot_threshold=3, clock=clock))
+    assert loop is not None
+    for _ in range(400):
+        loop.entry.call(x(), [random.choice(ops) for _ in range(8)])
+    assert compiler.compiled == 0
+    assert only(loop).state == "eager"
+    assert only(loop).reason == "no pattern: 6 of 6 recorded calls differ"
+    assert loop.seen.settled
+
+
+def test_the_same_operations_wired_differently_are_no_pattern() -> None:
+    def function(value: torch.Tensor, first: bool) -> torch.Tensor:
+        a, b = value.sin(), value.sin()
+        return (a if first else b) + a
+
+    from rooflight.compiling.patterns import pattern_of
+
+    patterns = []
+    for first in (True, False, False):
+        with rl.record() as recording:
+            function(x(), first)
+        patterns.append(pattern_of(recording.session))
+    assert patterns[1] == patterns[2]
+    assert patterns[0].operations == patterns[1].operations
+    assert patterns[0].shape_free != patterns[1].shape_free
+
+
+def test_train_and_eval_are_kinds_of_their_own() -> None:
+    net, compiler = Net(), Compiler()
+    loop = loop_of(net, compiler)
+    for step in range(120):
+        net.train(step % 3 > 0)
+        run(net, 1)
+    assert [kind.state for kind in loop.seen.kinds.values()] == ["compiled", "compiled"]
+    assert compiler.compiled == 2
+    assert loop.seen.settled
+
+
+def test_sizes_that_change_are_compiled_once() -> None:
+    net, compiler = Net().eval(), Compiler()
+    loop = loop_of(net, compiler)
+    for step in range(120):
+        run(net, 1, rows=2 + step % 7)
+    assert (compiler.compiled, only(loop).state) == (1, "compiled")
+    assert len(only(loop).sizes) == 7
+
+
+def test_errors_of_the_program_pass_and_the_loop_goes_on() -> None:
+    net, compiler = Net(), Compiler()
+    loop = loop_of(net, compiler)
+    for step in range(60):
+        if step % 4 == 1:
+            with pytest.raises(RuntimeError, match="mat1 and mat2"), torch.no_grad():
+                net(torch.ones(2, 5))
+        else:
+            run(net, 1)
+    assert "compiled" in {kind.state for kind in loop.seen.kinds.values()}
+
+
+def test_copies_of_a_hot_module_have_weights_of_their_own() -> None:
+    net = Net().eval()
+    loop = loop_of(net, Compiler())
+    for times in (1, 50):  # watched, then compiled
+        run(net, times)
+        for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+            with torch.no_grad():
+                other.down.bias += 1
+                torch.testing.assert_close(other(x()), net(x()) + 1)
+    assert loop.seen.settled
+    assert type(net) is Net
+    assert list(net.state_dict()) == list(Net().state_dict())
+
+
+def test_hooks_run_once_per_call() -> None:
+    net, calls = Net(), []
+    net.register_forward_hook(lambda *_: calls.append(1))
+    loop_of(net, Compiler())
+    run(net, 50)
+    assert len(calls) == 50
+
+
+def test_on_hot_is_told_the_pattern() -> None:
+    found: list[HotPath] = []
+    net = Net().eval()
+    loop_of(net, Compiler(), on_hot=found.append)
+    run(net, 30)
+    (path,) = found
+    assert (path.seen, path.iteration) == (4, True)
+    assert path.first[0] == "aten::t"
+
+
+def test_the_report_says_what_was_decided() -> None:
+    net, slow = Net(), Net()
+    loop_of(net, Compiler())
+    loop_of(slow, Compiler(run_s=2.0))
+    run(net, 50)
+    run(slow, 60)
+    report = rl.hot_report()
+    text = render_json(report)
+    assert '"state": "compiled"' in text
+    (first, second) = report.data
+    assert (first.name, first.compiled, first.settled) == ("Net", "the whole call", True)
+    (kind,) = first.kinds
+    # the call that compiled: 5 s, 2 runs to compare, each eager and compiled, and the run itself
+    assert (kind.eager_s, kind.compiled_s, kind.speedup) == (1.0, 0.25, 4.0)
+    assert kind.break_even_runs == -(-kind.compile_s // 0.75)
+    assert second.kinds[0].reason == "compiled, it takes 2.00 times as long"
+
+
+def test_nothing_hot_is_a_report_too() -> None:
+    assert "No loop was observed" in str(rl.hot_report())
+
+
+def test_what_is_compiled_already_is_left_as_it_is() -> None:
+    compiled = torch.compile(Net(), backend="eager")
+    assert rl.hot(compiled) is compiled
+    in_place = Net()
+    in_place.compile(backend="eager")
+    assert rl.hot(in_place) is in_place
+    function = torch.compile(takes, backend="eager")
+    assert rl.hot(function) is function
+    assert rl.hot_report().data[0].note == "torch.compile was applied to it before"
+
+
+async def coroutine() -> None: ...
+
+
+def generator() -> Iterator[int]:
+    yield 1
+
+
+async def both() -> Any:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (coroutine, "coroutine is async: pass the function"),
+        (both, "both is async"),
+        (generator, "generator is a generator: pass the function"),
+        (Net, "the object rather than its class"),
+        (3, "a function or a module"),
+    ],
+)
+def test_what_cannot_be_hot(target: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        rl.hot(target)
+
+
+@pytest.mark.parametrize(
+    "numbers", [{"hot_threshold": 0}, {"expected_runs": 2.5}, {"limit_s": 0}, {"hot_threshold": True}]
+)
+def test_numbers_that_are_none(numbers: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"whole number from 1|more than 0"):
+        rl.hot(Net(), **numbers)
+
+
+def test_a_function_that_returns_a_generator_stays_eager() -> None:
+    hot = rl.hot(lambda *_: generator())
+    for _ in range(20):
+        assert list(hot(1)) == [1]
+    assert "generator or coroutine" in rl.hot_report().data[0].kinds[0].reason
