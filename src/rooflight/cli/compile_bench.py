@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext, redirect_stdout
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from rooflight.cli import completion
+from rooflight.cli.arguments import refuse_unused
+from rooflight.cli.choices import Executor
 from rooflight.cli.output_options import CsvFolder, HtmlFile, JsonFile, MarkdownFile, Render
 from rooflight.cli.progress import spinner
-
-if TYPE_CHECKING:
-    from rooflight.compiling.result import Compiled
 
 QUICK = (20, 3)
 
 
 def compile_bench(
+    context: typer.Context,
     target: Annotated[
         list[str] | None,
         typer.Argument(
@@ -55,6 +55,13 @@ def compile_bench(
     bounds: Annotated[
         bool, typer.Option("--bounds/--no-bounds", help="Put the op and fused bound beside the times.")
     ] = True,
+    executor: Annotated[
+        Executor, typer.Option(help="Where to run: on a cluster, a task per target and mode.")
+    ] = Executor.local,
+    address: Annotated[str, typer.Option(metavar="HOST:PORT", help="ray: the cluster to join.")] = "auto",
+    partition: Annotated[
+        str | None, typer.Option(metavar="NAME", help="slurm: nodes of this partition. [default: SLURM's]")
+    ] = None,
     json: JsonFile = None,
     markdown: MarkdownFile = None,
     csv: CsvFolder = None,
@@ -69,46 +76,47 @@ def compile_bench(
     model has its model's forward compiled; one without a model is compiled whole.
 
     Each program runs in a fresh process: eager; compiled from an empty cache of Inductor's; compiled from the cache
-    that this filled; and once more beside the eager program, to compare results. The report splits the time of
-    compiling into stages, and gives graph breaks and recompiles as torch logs them.
+    that this filled; and once more beside the eager program and a float64 run, to compare results. The report splits
+    the time of compiling into stages, and gives graph breaks and recompiles as torch logs them. --mode aot-inductor
+    exports the model, compiles it into an AOTInductor package, loads and runs that.
+
+    With --executor ray or slurm each target and mode is a task on a cluster. One that fails costs only its own row.
 
     \b
       rooflight compile-bench --quick
       rooflight compile-bench attention-block --mode default --mode max-autotune
       rooflight compile-bench gpt2 --small --step train --iterations 50
       rooflight compile-bench path/to/train.py:make_step --json -
+      rooflight compile-bench gpt2 llama3-8b --mode default --mode max-autotune --executor slurm
     """
     from rooflight.compiling.bench_report import report_of
-    from rooflight.compiling.benchmark import benchmark, bounded, check_request
+    from rooflight.compiling.matrix import Matrix, benchmark_matrix
     from rooflight.compiling.trial import Options
     from rooflight.compiling.workloads import WORKLOADS
     from rooflight.reporting.output import Outputs
 
+    every = set(context.params)
+    if executor is not Executor.slurm:
+        refuse_unused(context, every - {"partition"}, "for --executor slurm")
+    if executor is not Executor.ray:
+        refuse_unused(context, every - {"address"}, "for --executor ray")
     outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html, render=render)
     count, first = QUICK if quick else (100, 5)
-    count, first = (iterations if iterations is not None else count), (warmup if warmup is not None else first)
-    modes = compile_mode or ["default"]
-    options = Options(mode=step, batch=batch, seq=seq, small=small)
-    targets = target or list(WORKLOADS)
-    for each in targets:  # what cannot run shows before the first of them has run for minutes
-        check_request(
-            each, options, modes, iterations=count, warmup=first, threads=threads, limit_s=limit, backend=backend
-        )
+    matrix = Matrix(
+        targets=tuple(target or WORKLOADS),
+        modes=tuple(compile_mode or ["default"]),
+        options=Options(mode=step, batch=batch, seq=seq, small=small),
+        iterations=count if iterations is None else iterations,
+        warmup=first if warmup is None else warmup,
+        backend=backend,
+        dynamic=dynamic,
+        threads=threads,
+        limit_s=limit,
+        bounds=bounds,
+    )
     aside = redirect_stdout(sys.stderr) if outputs.to_stdout else nullcontext()
     with spinner() as progress, aside:
-        found: list[Compiled] = []
-        for each in targets:
-            results = benchmark(
-                each,
-                options,
-                modes=modes,
-                iterations=count,
-                warmup=first,
-                backend=backend,
-                dynamic=dynamic,
-                threads=threads,
-                limit_s=limit,
-                progress=progress,
-            )
-            found += bounded(results, options, progress=progress) if bounds else results
+        found = benchmark_matrix(
+            matrix, executor=executor.value, address=address, partition=partition, progress=progress
+        )
     outputs.write(report_of(found))

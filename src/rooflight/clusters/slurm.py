@@ -65,6 +65,17 @@ def state(job: int) -> tuple[str, str]:
     return now, reason
 
 
+def runs(job: int) -> bool:
+    """Whether a job, or any task of an array, has not ended yet."""
+    try:
+        found = ask("squeue", "--noheader", "--states=all", f"--job={job}", "--format=%T")
+    except RuntimeError as error:
+        if "Invalid job id" in str(error):
+            return False
+        raise
+    return any(active(line.strip()) for line in found.splitlines())
+
+
 def active(state: str) -> bool:
     """Whether a job in this state has not ended yet."""
     return state in _ACTIVE

@@ -18,7 +18,8 @@ _REASONS = 5
 
 
 class CompileDocument(Document, frozen=True, kw_only=True, tag="rooflight.compile-bench/1"):
-    """A target in a mode. What compiling gains, and when; all that compiling changed is None where it ``failed``.
+    """A target in a mode. What compiling gains, and when; all that compiling changed is None where it ``failed``,
+    and all that eager did where that failed.
 
     ``eager_s``, ``compiled_s``: median of a steady iteration. ``steady_speedup`` is their quotient, ``total_speedup``
     that of all iterations, compiling included. ``warmup_eager_s``, ``warmup_compiled_s``: all warm-up iterations.
@@ -40,11 +41,11 @@ class CompileDocument(Document, frozen=True, kw_only=True, tag="rooflight.compil
     mode: str
     iterations: int
     warmup: int
-    eager_s: float
+    eager_s: float | None
     compiled_s: float | None
     steady_speedup: float | None
     total_speedup: float | None
-    warmup_eager_s: float
+    warmup_eager_s: float | None
     warmup_compiled_s: float | None
     compile_s: float | None
     compile_warm_s: float | None
@@ -100,18 +101,19 @@ def report_of(
 
 def document(result: Compiled) -> CompileDocument:
     """A result in machine-readable form."""
-    cold, warm, even, check = result.cold, result.warm, result.break_even, result.check
+    eager, cold, warm = result.eager, result.cold, result.warm
+    even, check = result.break_even, result.check
     rounding = (check.rounding if check else None) or Rounding()
     return CompileDocument(
         target=result.target,
         mode=result.mode,
         iterations=result.iterations,
         warmup=result.warmup,
-        eager_s=result.steady_s(result.eager),
+        eager_s=None if eager is None else result.steady_s(eager),
         compiled_s=None if cold is None else result.steady_s(cold),
         steady_speedup=result.steady_speedup,
         total_speedup=result.total_speedup,
-        warmup_eager_s=result.warmup_s(result.eager),
+        warmup_eager_s=None if eager is None else result.warmup_s(eager),
         warmup_compiled_s=None if cold is None else result.warmup_s(cold),
         compile_s=None if cold is None else result.compile_s(cold),
         compile_warm_s=None if warm is None else result.compile_s(warm),
@@ -130,7 +132,7 @@ def document(result: Compiled) -> CompileDocument:
         fp64_failed=rounding.failed,
         verdict=result.verdict,
         others_share=result.others_share,
-        peak_bytes_eager=result.eager.peak_bytes,
+        peak_bytes_eager=None if eager is None else eager.peak_bytes,
         peak_bytes_compiled=None if cold is None else cold.peak_bytes,
         graphs=None if cold is None else cold.graphs,
         kernels=None if cold is None else cold.kernels,
@@ -143,7 +145,7 @@ def document(result: Compiled) -> CompileDocument:
         kernel_bytes=None if cold is None else cold.kernel_bytes,
         fused_bytes=result.fused_bytes,
         failed=result.failed,
-        samples_eager_s=result.eager.samples_s,
+        samples_eager_s=() if eager is None else eager.samples_s,
         samples_compiled_s=() if cold is None else cold.samples_s,
     )
 
@@ -152,6 +154,8 @@ def conclusion(result: Compiled) -> str:
     """Whether compiling pays, and from when on, in a sentence."""
     name = f"{result.target} ({result.mode})"
     gain, total = result.steady_speedup, result.total_speedup
+    if result.eager is None:
+        return f"{name} does not run: {result.failed}."
     if gain is None or total is None:
         return f"{name} does not compile: {result.failed}."
     if result.check is not None and not result.check.correct:
@@ -200,14 +204,14 @@ def _tables(results: Sequence[Compiled]) -> Iterable[Table]:
         "compiling. break-even: the iteration from which on compiling has paid back its cost (≈: extrapolated).",
         optional=("from cache", "in all"),
     )
-    if ran := [(result, result.cold) for result in results if result.cold is not None]:
+    if ran := [(result, *result.ran) for result in results if result.ran is not None]:
         yield _work(ran)
     if checks := [result for result in results if result.check is not None]:
         yield _errors(checks)
     for number, result in enumerate(results, start=1):
-        if result.cold is not None:
-            yield _times(number, result, result.cold)
-            yield _stages(number, result, result.cold)
+        if result.ran is not None:
+            yield _times(number, result, *result.ran)
+            yield _stages(number, result, result.ran[1])
 
 
 def _row(result: Compiled) -> tuple[Cell, ...]:
@@ -216,19 +220,19 @@ def _row(result: Compiled) -> tuple[Cell, ...]:
     return (
         result.target,
         result.mode,
-        result.steady_s(result.eager),
+        None if result.eager is None else result.steady_s(result.eager),
         None if cold is None else result.steady_s(cold),
         _times_faster(result.steady_speedup),
         _times_faster(result.total_speedup),
         None if cold is None else result.compile_s(cold),
         None if warm is None else result.compile_s(warm),
-        "never" if even.iterations is None else f"{about}{even.iterations:,}",
+        None if cold is None else "never" if even.iterations is None else f"{about}{even.iterations:,}",
         None if result.check is None else "right" if result.check.correct else "wrong",
         result.verdict or "failed",
     )
 
 
-def _work(ran: Sequence[tuple[Compiled, Trial]]) -> Table:
+def _work(ran: Sequence[tuple[Compiled, Trial, Trial]]) -> Table:
     return Table(
         id="work",
         title="Kernels, bytes and memory of a step",
@@ -256,10 +260,10 @@ def _work(ran: Sequence[tuple[Compiled, Trial]]) -> Table:
                 result.fused_bytes,
                 result.op_bound_s,
                 result.fused_bound_s,
-                result.eager.peak_bytes,
+                eager.peak_bytes,
                 cold.peak_bytes,
             )
-            for result, cold in ran
+            for result, eager, cold in ran
         ),
         note="ops: those of an eager step that compute. kernels: of the compiled graphs, generated or a library's; by "
         "kernels: what they read and write by Inductor's account. Ops outside the graphs are in neither (an optimizer "
@@ -302,8 +306,8 @@ def _times_faster(speedup: float | None) -> str | None:
     return None if speedup is None else f"{speedup:.3g} x"
 
 
-def _times(number: int, result: Compiled, cold: Trial) -> Table:
-    eager, warmup, rest = result.eager, result.warmup, result.iterations - result.warmup
+def _times(number: int, result: Compiled, eager: Trial, cold: Trial) -> Table:
+    warmup, rest = result.warmup, result.iterations - result.warmup
     sums = (
         (f"warm-up (first {warmup})", result.warmup_s(eager), result.warmup_s(cold), warmup),
         (f"steady state (other {rest})", sum(eager.samples_s[warmup:]), sum(cold.samples_s[warmup:]), rest),
@@ -335,10 +339,11 @@ def _stages(number: int, result: Compiled, cold: Trial) -> Table:
 
 def _pictures(results: Sequence[Compiled]) -> Iterable[Series]:
     for number, result in enumerate(results, start=1):
-        if result.cold is None:
+        if result.ran is None:
             continue
+        eager, cold = result.ran
         iterations = tuple(float(each + 1) for each in range(result.iterations))
-        programs = (("eager", result.eager), ("compiled", result.cold), ("compiled, from the cache", result.warm))
+        programs = (("eager", eager), ("compiled", cold), ("compiled, from the cache", result.warm))
         yield Series(
             id=f"time_so_far_{number}",
             title=f"{result.target}, {result.mode}: time so far",

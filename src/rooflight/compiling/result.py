@@ -32,17 +32,17 @@ class BreakEven:
 
 @dataclass(frozen=True, kw_only=True)
 class Compiled:
-    """A target in a mode: ``eager`` and ``cold`` (an empty cache of Inductor's) ran ``iterations`` times each in a
+    """A target in a mode. ``eager`` and ``cold`` (an empty cache of Inductor's) ran ``iterations`` times each in a
     process of its own; ``warm`` did so with the cache that ``cold`` filled. ``warmup`` iterations are not steady state.
 
     ``op_kernels``: ops of a step that compute, each a kernel or more. ``failed`` says why the target did not compile
-    or run; then ``cold`` is None.
+    or run; then ``cold`` is None, and ``eager`` too if that did not run.
     """
 
     target: str
     mode: str
     warmup: int
-    eager: Trial
+    eager: Trial | None
     cold: Trial | None = None
     warm: Trial | None = None
     check: Check | None = None
@@ -56,7 +56,12 @@ class Compiled:
     @property
     def iterations(self) -> int:
         """How many iterations ran."""
-        return len(self.eager.samples_s)
+        return 0 if self.eager is None else len(self.eager.samples_s)
+
+    @property
+    def ran(self) -> tuple[Trial, Trial] | None:
+        """Both programs, the compiled one from an empty cache; None where one of them did not run."""
+        return None if self.eager is None or self.cold is None else (self.eager, self.cold)
 
     @property
     def others_share(self) -> float | None:
@@ -76,12 +81,12 @@ class Compiled:
     @property
     def steady_speedup(self) -> float | None:
         """Eager's median of steady iterations over the compiled program's."""
-        return None if self.cold is None else self.steady_s(self.eager) / self.steady_s(self.cold)
+        return None if self.ran is None else self.steady_s(self.ran[0]) / self.steady_s(self.ran[1])
 
     @property
     def total_speedup(self) -> float | None:
         """Eager's time of all iterations over the compiled program's, compiling included."""
-        return None if self.cold is None else sum(self.eager.samples_s) / sum(self.cold.samples_s)
+        return None if self.ran is None else sum(self.ran[0].samples_s) / sum(self.ran[1].samples_s)
 
     def compile_s(self, trial: Trial) -> float:
         """What compiling added to the warm-up: its time beyond that of as many steady iterations, at least 0."""
@@ -98,15 +103,15 @@ class Compiled:
     @cached_property
     def break_even(self) -> BreakEven:
         """When compiling has paid back what it cost."""
-        cold = self.cold
-        if cold is None:
+        if self.ran is None:
             return BreakEven(iterations=None)
-        lost = list(accumulate(c - e for c, e in zip(cold.samples_s, self.eager.samples_s, strict=True)))
+        before, cold = self.ran
+        lost = list(accumulate(c - e for c, e in zip(cold.samples_s, before.samples_s, strict=True)))
         behind = [number for number, loss in enumerate(lost, start=1) if loss > 0]
         measured = not behind or behind[-1] < len(lost)
-        eager, compiled = (self._quartiles(trial) for trial in (self.eager, cold))
-        gain = self.steady_s(self.eager) - self.steady_s(cold)
-        spent = self.warmup_s(cold) - self.warmup_s(self.eager)
+        eager, compiled = (self._quartiles(trial) for trial in (before, cold))
+        gain = self.steady_s(before) - self.steady_s(cold)
+        spent = self.warmup_s(cold) - self.warmup_s(before)
         return BreakEven(
             iterations=(behind[-1] + 1 if behind else 1) if measured else self._after(spent, gain),
             measured=measured,
