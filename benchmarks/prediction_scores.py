@@ -1,11 +1,12 @@
 """Errors and coverage of the shipped configuration, on rows and devices that its models did not see.
 
-    ROOFLIGHT_DATA=path/to/data python benchmarks/prediction_scores.py SCORES.json [seen] [unseen]
+    ROOFLIGHT_DATA=path/to/data python benchmarks/prediction_scores.py SCORES.json [seen] [unseen] [few]
         [--kinds gemm aten::add ...] [--devices GH200-96GB ...] [--seeds 5] [--markdown]
 
 *seen*: 15 % of the rows of each table are held out at random, the expert of the device learns from all its other rows;
 mean and spread over the seeds. *unseen*: each device is left out in turn, all its rows of all tables; the others teach
-with at most 6,000 rows a kind. Errors are mean absolute percentages of raw measurements. *holds* is the share of raw
+with at most 6,000 rows a kind. *few*: the same with the shipped experts of the others, and 5 or 20 rows a kind of the
+device itself (``few_rows.py``). Errors are mean absolute percentages of raw measurements. *holds* is the share of raw
 measurements in the 90 % interval, *faster* the share that is faster than the bound, below which no interval reaches.
 Rows that rooflight lint flags, and columns that a fit leaves out, are neither learned from nor scored. A run replaces
 in SCORES.json what it scores and keeps the rest; ``--markdown`` prints the tables of docs/lab/prediction_errors.md.
@@ -18,10 +19,12 @@ import json
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import few_rows
 import numpy as np
 from numpy.typing import NDArray
 from shipped_rows import NEUSIGHT, VIDUR, Rows, pool, root_of_data, rows_of, tables
@@ -152,6 +155,9 @@ def markdown(scores: dict[str, dict[str, dict[str, Figures]]]) -> Iterator[str]:
             )
         means = [np.mean([each["error"] for each in table[kind].values()]) for kind in kinds]
         yield "| **mean over devices** | " + " | ".join(f"**{mean:.1f} %**" for mean in means) + " |"
+    if scores.get("few"):
+        yield ""
+        yield from few_rows.markdown(scores["few"], list(UNSEEN_KINDS))
     if scores.get("seen"):
         yield "\n| table | rows held out | error (least to most of the seeds) | 90 % holds | faster than the bound |"
         yield "|---|---:|---:|---:|---:|"
@@ -165,9 +171,9 @@ def markdown(scores: dict[str, dict[str, dict[str, Figures]]]) -> Iterator[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scores", type=Path)
-    parser.add_argument("parts", nargs="*", default=[], help="seen, unseen")
+    parser.add_argument("parts", nargs="*", default=[], help="seen, unseen, few")
     parser.add_argument("--kinds", nargs="*", default=[])
-    parser.add_argument("--devices", nargs="*", default=[], help="of those seen only")
+    parser.add_argument("--devices", nargs="*", default=[], help="of those seen, or few, only")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--markdown", action="store_true")
     given = parser.parse_args()
@@ -181,10 +187,14 @@ def main() -> int:
         )
         for part in parts:
             some = {place: rows for place, rows in data.items() if not given.devices or place[1] in given.devices}
-            found = seen(some, given.seeds) if part == "seen" else unseen(data)
+            found: Mapping[str, Mapping[str, Any]]
+            if part == "few":
+                found = few_rows.few(data, lambda rows: list(asked_unseen(rows)), given.devices)
+            else:
+                found = seen(some, given.seeds) if part == "seen" else unseen(data)
             for name, each in found.items():
                 kept = scores.setdefault(part, {})
-                kept[name] = {**kept.get(name, {}), **each} if part == "unseen" else each
+                kept[name] = dict(each) if part == "seen" else {**kept.get(name, {}), **each}
         given.scores.write_text(json.dumps(scores, indent=1, sort_keys=True) + "\n")
         print(f"{time.perf_counter() - start:.0f} s", file=sys.stderr)
     print("\n".join(markdown(scores)))

@@ -12,8 +12,8 @@ import pytest
 
 PROGRAM = """
 import time
-from rooflight.prediction.fitting import _workers
-with _workers(1e9, True) as run:
+from rooflight.prediction.fitting import workers
+with workers(1e9, True) as run:
     jobs = run(time.sleep, [30.0, 30.0])
     print("started", flush=True)
     list(jobs)
@@ -21,7 +21,7 @@ with _workers(1e9, True) as run:
 
 
 @pytest.mark.parametrize("after_s", [0.1, 1.5], ids=["while they import", "at work"])
-def test_workers_end_at_ctrl_c(after_s):
+def testworkers_end_at_ctrl_c(after_s):
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     )

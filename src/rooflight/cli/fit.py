@@ -23,6 +23,14 @@ def fit(
     ],
     device: SourceDevice = None,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the models.")] = Path("models"),
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODELS",
+            help="Add these rows to other models: shipped, or a folder of models. [default: learn from DATA alone]",
+            show_default=False,
+        ),
+    ] = None,
     keep_flagged: Annotated[bool, typer.Option("--keep-flagged", help="Learn from rows that lint flags too.")] = False,
     trees_only: Annotated[
         bool, typer.Option("--trees-only", help="Keep no sampled shapes in the models, so that you can share them.")
@@ -38,9 +46,12 @@ def fit(
     Times that rooflight lint flags are left out. Models are arrays and JSON, one file per kind of work; the
     errors reported are those of held-out rows.
 
+    With --on shipped a few rows of your device are enough: they are learned on top of what other devices taught.
+
     \b
       rooflight fit sampling_data --out models
       rooflight fit sampling_data trace.json.gz --out models
+      rooflight fit sampling_data --on shipped --out models
       rooflight predict gemm --m 512 --n 512 --k 512 --device cpu --models models
     """
     from rooflight.front.measured import find_measured, read_measured
@@ -48,11 +59,15 @@ def fit(
     from rooflight.prediction.fitting import learn_all, read_for_fit
     from rooflight.prediction.measured_ops import MeasuredOps, lint_ops, shown_by_ops
     from rooflight.prediction.measured_table import MeasuredTable
+    from rooflight.prediction.on_base import base_of, learn_on, save_on
     from rooflight.prediction.predictor import Predictor
     from rooflight.reporting.output import Outputs
 
     outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html, render=render)
     check_folder("--out", out)
+    root = None if on is None else base_of(on)
+    if on is not None and trees_only:
+        raise ValueError("--trees-only: rows on top of other models are kept as shapes: leave out --on or --trees-only")
     with spinner() as progress, interrupted(f"no model was written to {out}"):
         # each file once: of a row that is there twice, one copy would be learned from while the other is held out
         found = find_measured(data)
@@ -61,11 +76,20 @@ def fit(
         beaten = [] if keep_flagged else [finding for session in sessions for finding in lint_ops(session)]
         taught = shown_by_ops(sessions, beaten)
         shown = [*(each for file in files for each in file.shown), *taught.shown]
-        learned = learn_all(shown, progress, processes=True, trees_only=trees_only)
-        if not learned.models:
+        paths = [*found.tables, *found.sessions]
+        if on is not None and root is not None:
+            on_base = learn_on(Predictor.load(root), shown, progress, processes=True)
+            models, few = on_base.models, on_base.few
+        else:
+            learned = learn_all(shown, progress, processes=True, trees_only=trees_only)
+            on_base, models, few = None, learned.models, learned.few
+        if not models:
             raise ValueError(f"{', '.join(map(str, data))}: too few rows of any kind to learn from, sample more")
-    predictor = Predictor.of(learned.models)
-    predictor.save(out, [*found.tables, *found.sessions])
+    predictor = Predictor.of(models)
+    if on is not None and root is not None:
+        save_on(root, on, models, out, paths)
+    else:
+        predictor.save(out, paths)
     tables: list[MeasuredTable | MeasuredOps] = [*(table for file in files for table in file.tables), *sessions]
     findings = [*(finding for file in files for finding in file.findings), *beaten]
-    outputs.write(report_of(predictor, tables, findings, learned.few, out, taught))
+    outputs.write(report_of(predictor, tables, findings, few, out, taught, on_base))

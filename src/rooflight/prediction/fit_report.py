@@ -13,6 +13,7 @@ from rooflight.prediction.lint import Finding, Rule
 from rooflight.prediction.measured_ops import MeasuredOps, Taught
 from rooflight.prediction.measured_table import MeasuredTable
 from rooflight.prediction.model import Expert, Model
+from rooflight.prediction.on_base import Added, OnBase
 from rooflight.prediction.predictor import Predictor
 from rooflight.records.document import Document, Fields
 from rooflight.records.quantity import count_of
@@ -37,9 +38,26 @@ class ModelData(Fields, frozen=True, kw_only=True):
     outside: tuple[float, float]
 
 
+class AddedData(Fields, frozen=True, kw_only=True):
+    """What ``rows`` of a device taught on top of other models; ``how``: "nothing", "scale", "process" or "expert".
+    Mean absolute shares: ``error_before`` of what the other models predict of them, ``error`` of rows left out.
+    ``inside`` and ``outside`` as ``ModelData`` has them.
+    """
+
+    key: str
+    device: str
+    rows: int
+    how: str
+    error_before: float
+    error: float
+    inside: tuple[float, float]
+    outside: tuple[float, float]
+
+
 class FitDocument(Document, frozen=True, kw_only=True, tag="rooflight.fit/1"):
     """What was learned. ``unseen_device`` are 90 % of log(true / predicted) for devices without a model, by kind of
-    work; ``too_few`` counts times of what had too few to learn from; ``flagged`` those that lint took out.
+    work; ``too_few`` counts times of what had too few to learn from; ``flagged`` those that lint took out. ``added``:
+    what was learned on top of other models (``--on``); ``models`` are those learned from these times alone then.
     """
 
     models: tuple[ModelData, ...]
@@ -47,6 +65,7 @@ class FitDocument(Document, frozen=True, kw_only=True, tag="rooflight.fit/1"):
     too_few: Mapping[str, int]
     times: int
     flagged: int
+    added: tuple[AddedData, ...] = ()
 
 
 def report_of(
@@ -56,9 +75,16 @@ def report_of(
     few: Mapping[str, int],
     folder: Path,
     taught_by_ops: Taught | None = None,
+    on_base: OnBase | None = None,
 ) -> Report:
-    """The models made, with the errors of rows held out; what lint took out, and what was too little to learn from."""
-    taught = [(model, expert) for model in predictor.models.values() for expert in model.experts]
+    """The models made, with the errors of rows held out; what lint took out, and what was too little to learn from. Of
+    models on top of others, what was added.
+    """
+    added = on_base.added if on_base else ()
+    others = {each.key for each in added}
+    taught = [
+        (model, expert) for model in predictor.models.values() for expert in model.experts if model.key not in others
+    ]
     taught.sort(key=lambda pair: (-pair[0].rows, pair[0].key, -pair[1].rows))
     times = sum(table.seconds.size for table in tables)
     flagged = len({(*finding.place, finding.row) for finding in findings if finding.row is not None})
@@ -66,10 +92,11 @@ def report_of(
         title=f"Models in {folder}",
         data=FitDocument(
             models=tuple(_data(model, expert) for model, expert in taught),
-            unseen_device={model.key: model.unseen for model in predictor.models.values()},
+            unseen_device={model.key: model.unseen for model in predictor.models.values() if model.key not in others},
             too_few=dict(few),
             times=times,
             flagged=flagged,
+            added=tuple(map(_added_data, added)),
         ),
         facts=(
             ("tables", len(tables)),
@@ -77,14 +104,14 @@ def report_of(
             ("left out, flagged by lint", flagged),
             ("roofs from", roofs_used_by(table.device for table in tables)),
         ),
-        tables=(_models(taught),),
+        tables=(*((_added(added),) if added else ()), *((_models(taught),) if taught or not added else ())),
         notes=(
             *_too_few(few),
             *_skipped(tables),
             *_unusable(tables, findings),
             *_of_sessions(taught_by_ops),
             *_beaten_calibrations(tables, findings),
-            *_earlier_fits(predictor, folder),
+            *(() if on_base else _earlier_fits(predictor, folder)),
         ),
     )
 
@@ -97,6 +124,50 @@ def _data(model: Model, expert: Expert) -> ModelData:
         error=expert.error,
         inside=expert.inside,
         outside=expert.outside,
+    )
+
+
+def _added_data(added: Added) -> AddedData:
+    return AddedData(
+        key=added.key,
+        device=added.device,
+        rows=added.rows,
+        how=added.how,
+        error_before=added.error_before,
+        error=added.error,
+        inside=added.learned.inside,
+        outside=added.learned.outside,
+    )
+
+
+def _added(added: Sequence[Added]) -> Table:
+    ordered = sorted(added, key=lambda each: (-each.rows, each.key))
+    return Table(
+        id="added",
+        title="On top of the other models",
+        columns=(
+            Column("kind"),
+            Column("device"),
+            Column("times"),
+            Column("error before", "%"),
+            Column("error", "%"),
+            Column("true / predicted, 90 %"),
+            Column("learned"),
+        ),
+        rows=tuple(
+            (
+                each.key,
+                each.device,
+                each.rows,
+                each.error_before,
+                each.error,
+                _factors(each.learned.inside),
+                each.how,
+            )
+            for each in ordered
+        ),
+        optional=("learned",),
+        note="Errors: mean absolute percentage errors, before of the other models, then of times left out in turn.",
     )
 
 

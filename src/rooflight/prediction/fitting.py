@@ -68,7 +68,7 @@ def read_for_fit(
     """
     size = sum(path.stat().st_size * (8 if path.suffix == ".gz" else 1) for path in paths)
     jobs = [(path, keep_flagged) for path in paths]
-    with _workers(size // 50, processes) as run:
+    with workers(size // 50, processes) as run:
         found = []
         for number, read in enumerate(run(_read, jobs)):
             found.append(read)
@@ -96,11 +96,11 @@ def learn_all(
     """Models of all kinds of which some device has enough rows. ``processes`` as ``read_for_fit`` has it,
     ``trees_only`` as ``teach``.
     """
-    whole = [_together(group) for group in _grouped(shown, lambda each: (each.key, each.device.name)).values()]
+    whole = together(shown)
     few = {f"{each.key} on {each.device.name}": len(each.facts) for each in whole if len(each.facts) < LEAST_ROWS}
     enough = [each for each in whole if len(each.facts) >= LEAST_ROWS]
     enough.sort(key=lambda each: -len(each.facts))  # what takes longest begins first
-    with _workers(sum(len(each.facts) for each in enough), processes) as run:
+    with workers(sum(len(each.facts) for each in enough), processes) as run:
         taught = []
         for each, expert in zip(enough, run(partial(teach, trees_only=trees_only), enough), strict=True):
             taught.append((expert, each))
@@ -222,6 +222,11 @@ def _read(job: tuple[Path, bool]) -> Read:
     return Read(tables=tables, findings=tuple(findings), shown=tuple(shown))
 
 
+def together(shown: Iterable[Shown]) -> list[Shown]:
+    """All rows of a kind on a device as one."""
+    return [_together(group) for group in _grouped(shown, lambda each: (each.key, each.device.name)).values()]
+
+
 def _together(group: Sequence[Shown]) -> Shown:
     if len(group) == 1:
         return group[0]
@@ -248,7 +253,7 @@ def _start_worker(parent: int) -> None:
 
 
 @contextmanager
-def _workers(rows: float, processes: bool) -> Iterator[Callable[..., Iterable[Any]]]:
+def workers(rows: float, processes: bool) -> Iterator[Callable[..., Iterable[Any]]]:
     """A map over jobs: in this process, or for many rows, where allowed, in as many as there are cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if not processes or rows < _MANY_ROWS or cores < 2:

@@ -19,14 +19,24 @@ SCHEMA: Final = "rooflight.manifest/1"
 _LIBRARIES: Final = ("rooflight", "numpy", "lightgbm", "scipy")
 
 
-class Source(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class Base(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """The models on top of which rows were learned: "shipped" or a folder's name, and the SHA-256 of a line for each
+    model's file, in the order of their names: name, blank, SHA-256.
+    """
+
+    name: str
+    sha256: str
+
+
+class Source(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
     """One fit: the SHA-256 of each file that it read, by name, the commit of Rooflight's sources (empty where they are
-    in no repository), and the versions of libraries.
+    in no repository), the versions of libraries, and what it was learned on top of.
     """
 
     files: dict[str, str]
     commit: str
     libraries: dict[str, str]
+    on: Base | None = None
 
 
 class Entry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -70,23 +80,35 @@ def check(manifest: Manifest | None, path: Path, content: bytes) -> None:
         raise ValueError(f"{path} is not the file that {NAME} beside it lists: fit it again")
 
 
-def write_manifest(folder: Path, keys: Mapping[str, str], learned_from: Iterable[Path]) -> Path:
-    """List models in a folder, by file name with their kinds of work, as learned from files. Models of earlier fits
-    that are still there stay listed. Returns the manifest's path. Raises ValueError for an older one that cannot be
-    read.
+def write_manifest(
+    folder: Path,
+    keys: Mapping[str, str],
+    learned_from: Iterable[Path],
+    *,
+    on: Base | None = None,
+    inherited: Manifest | None = None,
+) -> Path:
+    """List models in a folder, by file name with their kinds of work, as learned from files, on top of others where
+    ``on`` says so. Models of earlier fits that are still there stay listed, and those ``inherited`` are listed as where
+    they come from. Returns the manifest's path. Raises ValueError for an older one that cannot be read.
     """
-    old = read_manifest(folder)
-    kept = {name: entry for name, entry in old.models.items() if name not in keys} if old else {}
-    kept = {name: entry for name, entry in kept.items() if (folder / name).exists()}
-    used = sorted({entry.fit for entry in kept.values()})
-    fits = [old.fits[place] for place in used] if old else []
-    entries = {
-        name: Entry(key=entry.key, sha256=entry.sha256, fit=used.index(entry.fit)) for name, entry in kept.items()
-    }
+    entries: dict[str, Entry] = {}
+    fits: list[Source] = []
+    taken = set(keys)
+    for earlier in (inherited, read_manifest(folder)):
+        if earlier is not None:
+            kept = {name: e for name, e in earlier.models.items() if name not in taken and (folder / name).exists()}
+            used = sorted({entry.fit for entry in kept.values()})
+            entries |= {
+                name: Entry(key=entry.key, sha256=entry.sha256, fit=len(fits) + used.index(entry.fit))
+                for name, entry in kept.items()
+            }
+            fits += [earlier.fits[place] for place in used]
+            taken |= set(kept)
     entries |= {
         name: Entry(key=key, sha256=_digest(folder / name), fit=len(fits)) for name, key in sorted(keys.items())
     }
-    fits.append(Source(files=_digests(learned_from), commit=_commit(), libraries=_libraries()))
+    fits.append(Source(files=_digests(learned_from), commit=_commit(), libraries=_libraries(), on=on))
     manifest = Manifest(schema=SCHEMA, models=dict(sorted(entries.items())), fits=fits)
     write_whole(folder / NAME, msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
     return folder / NAME

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -19,6 +19,13 @@ from rooflight.prediction.facts import (
 from rooflight.prediction.features import features_of, names_of, size_features, steady_features
 from rooflight.prediction.floors import without_launch
 from rooflight.prediction.packing import MOST_LOG, Learner, arrays_of, learner_from, trees_from
+from rooflight.prediction.refinement import (
+    AboutRefinement,
+    Refinement,
+    about_refinement,
+    arrays_of_refinement,
+    refinement_from,
+)
 from rooflight.prediction.trees import Trees
 from rooflight.prediction.unseen_device import DEVICE_TRAITS, blended, device_traits, familiarity
 from rooflight.records.quantity import count_of
@@ -54,13 +61,14 @@ class _Version(msgspec.Struct):
     schema: str
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     schema: str
     key: str
     features: list[str]  # names, in the order of the experts' ranges
     unseen: Interval
     power: float
     experts: list[_About]
+    refinements: list[AboutRefinement] = []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,13 +134,22 @@ class Expert:
 
     def knows(self, key: str, values: Floats) -> Mask:
         """Which rows of features are like those that it learned from, by their sizes."""
-        sizes = list(size_features(key))
-        low, high = (self.low - self._slack)[sizes], (self.high + self._slack)[sizes]
-        return np.asarray(((values[:, sizes] >= low) & (values[:, sizes] <= high)).all(axis=1))
+        return within(key, self.low, self.high, values)
 
     @property
     def _slack(self) -> Floats:
-        return 1e-9 + _SLACK * (self.high - self.low)
+        return _slack(self.low, self.high)
+
+
+def _slack(low: Floats, high: Floats) -> Floats:
+    return np.asarray(1e-9 + _SLACK * (high - low))
+
+
+def within(key: str, low: Floats, high: Floats, values: Floats) -> Mask:
+    """Which rows of features [rows, features] are within ranges [features], by their sizes."""
+    sizes, slack = list(size_features(key)), _slack(low, high)
+    some = values[:, sizes]
+    return np.asarray(((some >= (low - slack)[sizes]) & (some <= (high + slack)[sizes])).all(axis=1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,16 +168,19 @@ class Answer:
 class Model:
     """Experts for one kind of work. ``unseen``: 5 % and 95 % quantiles of log(true / predicted) where a device had to
     be predicted from the others. ``power``: by which power of its watts a FLOP/s a device's arithmetic is slower than
-    another's; 0 where power does not matter. Raises ValueError without experts, and for two of one device.
+    another's; 0 where power does not matter. ``refinements``: what rows of single devices taught on top of all that.
+    Raises ValueError without experts, and for two experts of one device, or two refinements of one kind of its work.
     """
 
     key: str
     experts: tuple[Expert, ...]
     unseen: Interval
     power: float = 0.0
+    refinements: tuple[Refinement, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.experts or len(set(self.devices)) < len(self.experts):
+        refined = [(each.device, each.kind) for each in self.refinements]
+        if not self.experts or len(set(self.devices)) < len(self.experts) or len(set(refined)) < len(refined):
             raise ValueError(f"the model of {self.key} has no expert, or two of one device: fit it again")
 
     @property
@@ -178,13 +198,50 @@ class Model:
         """The experts' mean error, by their rows."""
         return sum(expert.error * expert.rows for expert in self.experts) / self.rows
 
-    def answer(self, facts: Floats, device: DeviceSpec) -> Answer:
-        """What to expect of rows of facts [rows, facts] on a device.
+    def answer(self, facts: Floats, device: DeviceSpec, kind: str = "") -> Answer:
+        """What to expect of rows of facts [rows, facts] on a device. ``kind``: of which kind of work, where the model
+        answers for several.
 
         On a device without an expert, all experts are averaged in the logarithm; those of similar devices weigh
         more, and those that learned from such sizes. So they are for work that is strange to the device's own expert.
+        What rows of the device taught on top of that is added.
         """
         values = features_of(self.key, facts, device)
+        found = self.from_experts(values, device)
+        refinement = self.refinement(device, kind)
+        if refinement is None:
+            return replace(found, low=np.maximum(0.0, found.low))
+        apart = self.apart(values, found.slowdown) if refinement.compares else np.empty((len(values), 0))
+        return self.refined(refinement, values, found, apart)
+
+    def refinement(self, device: DeviceSpec, kind: str = "") -> Refinement | None:
+        """What rows of this device taught on top of the experts: those of this kind of work, if there were any, or else
+        those of all. None where there were none.
+        """
+        found = {each.kind: each for each in self.refinements if each.device == device.name}
+        return found.get(kind) or found.get("")
+
+    def apart(self, values: Floats, slowdown: Floats) -> Floats:
+        """Each expert's answer less the model's, ``slowdown`` [rows], for rows of features [rows, features]:
+        [rows, experts].
+        """
+        return np.stack([expert.predict(self.key, values) for expert in self.experts], axis=1) - slowdown[:, None]
+
+    def refined(self, refinement: Refinement, values: Floats, base: Answer, apart: Floats) -> Answer:
+        """The answer to rows of features [rows, features] with what was learned on top of ``base``, that of the experts
+        alone. ``apart`` as the method of this name has it; not read unless the refinement ``compares``.
+        """
+        slowdown = np.maximum(0.0, base.slowdown + refinement.added(values, apart))
+        known = within(self.key, refinement.low, refinement.high, values)
+        low, high = (
+            np.where(known, near, far) for near, far in zip(refinement.inside, refinement.outside, strict=True)
+        )
+        return Answer(
+            slowdown=slowdown, low=np.maximum(0.0, slowdown + low), high=slowdown + high, known=known | base.known
+        )
+
+    def from_experts(self, values: Floats, device: DeviceSpec) -> Answer:
+        """What the experts alone answer of rows of features [rows, features]; ``low`` may be below 0."""
         expert = next((each for each in self.experts if each.device == device.name), None)
         if expert is None:
             slowdown = self.blend(values, device_traits(device))
@@ -201,14 +258,17 @@ class Model:
                     min(expert.outside[0], self.unseen[0]),
                     max(expert.outside[1], self.unseen[1]),
                 )
-        return Answer(slowdown=slowdown, low=np.maximum(0.0, slowdown + low), high=slowdown + high, known=known)
+        return Answer(slowdown=slowdown, low=slowdown + low, high=slowdown + high, known=known)
 
-    def launches_s(self, facts: Floats, device: DeviceSpec, slowdown: Floats) -> Floats:
-        """Seconds of a launch in what is answered, ``slowdown`` [rows], for rows of facts [rows, facts] on a device.
-        Where that is an average of experts, each answers without its launch, and the rest is the launch.
+    def launches_s(self, facts: Floats, device: DeviceSpec, slowdown: Floats, kind: str = "") -> Floats:
+        """Seconds of a launch in what is answered, ``slowdown`` [rows], for rows of facts [rows, facts] on a device,
+        ``kind`` as ``answer`` has it. Where that is an average of experts, each answers without its launch, and the
+        rest is the launch.
         """
         bound_s = facts[:, 0]
         time_s = bound_s * np.exp(slowdown)
+        if (refinement := self.refinement(device, kind)) is not None:
+            return np.asarray(time_s - without_launch(time_s, refinement.launch_s))
         if not any(expert.launch_s for expert in self.experts):
             return np.zeros(len(facts))
         values = features_of(self.key, facts, device)
@@ -251,6 +311,9 @@ class Model:
             for name, learner in (("main", expert.main), ("beyond", expert.beyond), ("spread", spread)):
                 fields = arrays_of(learner) if learner else {}
                 arrays |= {f"{number}.{name}.{field}": array for field, array in fields.items()}
+        for number, refinement in enumerate(self.refinements):
+            fields = arrays_of_refinement(refinement)
+            arrays |= {f"refinement {number}.{field}": array for field, array in fields.items()}
         file = _File(
             schema=SCHEMA,
             key=self.key,
@@ -258,10 +321,11 @@ class Model:
             unseen=self.unseen,
             power=self.power,
             experts=abouts,
+            refinements=[about_refinement(each) for each in self.refinements],
         )
-        about = np.frombuffer(msgspec.json.encode(file), dtype=np.uint8)
+        text = np.frombuffer(msgspec.json.encode(file), dtype=np.uint8)
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, about=about, **arrays)  # type: ignore[arg-type]
+        np.savez_compressed(buffer, about=text, **arrays)  # type: ignore[arg-type]
         return buffer.getvalue()
 
 
@@ -269,9 +333,9 @@ def decode(content: bytes) -> Model:
     """A model from ``Model.encode``. Raises ValueError for anything else: arrays are checked, nothing is executed."""
     try:
         arrays = _unpacked(content)
-        about = arrays["about"].tobytes()
-        schema = msgspec.json.decode(about, type=_Version).schema
-        file = msgspec.json.decode(about, type=_File) if schema == SCHEMA else None
+        text = arrays["about"].tobytes()
+        schema = msgspec.json.decode(text, type=_Version).schema
+        file = msgspec.json.decode(text, type=_File) if schema == SCHEMA else None
     except Exception as error:  # whatever bytes that make no sense get out of zipfile, numpy and msgspec
         why = " ".join(str(error).split())[:200] or type(error).__name__
         raise ValueError(f"not a model of rooflight fit ({why}): fit it again") from None
@@ -284,7 +348,11 @@ def decode(content: bytes) -> Model:
     if not 0 <= file.power <= 1:
         raise ValueError(f"the model of {file.key} holds impossible numbers: fit it again")
     experts = tuple(_expert(file.key, number, each, arrays) for number, each in enumerate(file.experts))
-    return Model(key=file.key, experts=experts, unseen=file.unseen, power=file.power)
+    refinements = tuple(
+        refinement_from(each, f"refinement {number}", len(names_of(file.key)), len(experts), arrays)
+        for number, each in enumerate(file.refinements)
+    )
+    return Model(key=file.key, experts=experts, unseen=file.unseen, power=file.power, refinements=refinements)
 
 
 def _unpacked(content: bytes) -> dict[str, NDArray[Any]]:

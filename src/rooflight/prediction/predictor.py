@@ -88,7 +88,7 @@ class Predictor:
 
     def __repr__(self) -> str:
         """Without reading the files of models that were not needed yet."""
-        return f"Predictor({count_of(len({*self._files, *map(_file_name, self._models)}), 'model')})"
+        return f"Predictor({count_of(len({*self._files, *map(file_name, self._models)}), 'model')})"
 
     @classmethod
     def load(cls, folder: Path | str) -> Predictor:
@@ -128,7 +128,7 @@ class Predictor:
 
     def model(self, key: str) -> Model | None:
         """The model of a kind of work, None if there is none. Raises ValueError for a file that is none."""
-        name = _file_name(key)
+        name = file_name(key)
         if name in self._files:
             self._read(name)
         return self._models.get(key)
@@ -144,7 +144,7 @@ class Predictor:
         except (OSError, ValueError) as error:
             text = getattr(error, "strerror", None) or str(error)
             raise ValueError(text if text.startswith(str(path)) else f"{path}: {text}") from None
-        if _file_name(model.key) != name:
+        if file_name(model.key) != name:
             raise ValueError(f"{path} holds the model of another kind of work: fit it again")
         del self._files[name]
         self._models[model.key] = model
@@ -155,7 +155,7 @@ class Predictor:
         """
         root = Path(folder)
         root.mkdir(parents=True, exist_ok=True)
-        keys = {f"{_file_name(key)}{SUFFIX}": key for key in self.models}
+        keys = {f"{file_name(key)}{SUFFIX}": key for key in self.models}
         for name, key in keys.items():
             write_whole(root / name, self.models[key].encode())
         write_manifest(root, keys, learned_from)
@@ -163,7 +163,7 @@ class Predictor:
 
     def left_by_others(self, folder: Path | str) -> int:
         """How many models in a folder are of kinds of work that this predictor does not have."""
-        names = set(self._files) | {_file_name(key) for key in self._models}
+        names = set(self._files) | {file_name(key) for key in self._models}
         return sum(path.name.removesuffix(SUFFIX) not in names for path in Path(folder).glob(f"*{SUFFIX}"))
 
     def predict(self, ops: OpSignature | Sequence[OpSignature], device: DeviceSpec | str) -> Estimate:
@@ -192,12 +192,12 @@ class Predictor:
         for key, group in by_key.items():
             values = np.array([facts.values for _, facts in group])
             batch = self._batch(key, values, spec)
-            model, source = self._model_for(key, values)
+            model, source = self._model_for(key, values, spec)
             slowdown = np.log(batch.time_s / batch.bound_s)
             launches_s = (
                 np.zeros(len(group))
                 if model is None or kind_of(key) is WorkKind.NETWORK
-                else model.launches_s(values, spec, slowdown)
+                else model.launches_s(values, spec, slowdown, key)
             )
             # what is left for the device is no shorter than its kernels
             kernels_s = _kernels_s(key, values, spec)
@@ -306,8 +306,10 @@ class Predictor:
             raise ValueError(f'{function} has no propagation "{propagation}": it has {", ".join(estimates)}')
         return estimates[propagation].time_s * 1e6
 
-    def _model_for(self, key: str, facts: Floats) -> tuple[Model | None, Source]:
-        """The model of a kind of work; where there is none, that of other ops, and for collectives of all-reduce."""
+    def _model_for(self, key: str, facts: Floats, device: DeviceSpec) -> tuple[Model | None, Source]:
+        """The model of a kind of work; where there is none, that of other ops, and for collectives of all-reduce. Other
+        ops may have rows of this kind on the device.
+        """
         learned = self.model(key)
         if learned is not None:
             return learned, Source.REGRESSED
@@ -315,10 +317,13 @@ class Predictor:
             general = self.model(ALL_REDUCE_KEY)
         else:
             general = self.model(OTHERS_KEY) if is_plain(key, facts) else None
-        return general, Source.SIMILAR if general else Source.TYPICAL
+        if general is None:
+            return None, Source.TYPICAL
+        refinement = general.refinement(device, key)
+        return general, Source.REGRESSED if refinement is not None and refinement.kind else Source.SIMILAR
 
     def _batch(self, key: str, facts: Floats, device: DeviceSpec) -> Batch:
-        model, source = self._model_for(key, facts)
+        model, source = self._model_for(key, facts, device)
         bound_s = facts[:, 0]
         similar = source is Source.SIMILAR and kind_of(key) is WorkKind.NETWORK
         base_s = as_all_reduce(facts, device)[:, 0] if similar else bound_s
@@ -328,7 +333,7 @@ class Predictor:
             low, high = np.maximum(0.0, typical - TYPICAL_SPREAD), typical + TYPICAL_SPREAD
             answer = Answer(slowdown=typical, low=low, high=high, known=unknown)
         else:
-            answer = model.answer(as_all_reduce(facts, device) if similar else facts, device)
+            answer = model.answer(as_all_reduce(facts, device) if similar else facts, device, key)
             if similar:
                 low = np.minimum(answer.low, np.maximum(0.0, answer.slowdown - NETWORK_SPREAD))
                 answer = replace(answer, low=low, high=np.maximum(answer.high, answer.slowdown + NETWORK_SPREAD))
@@ -415,7 +420,7 @@ def _scattered(count: int, parts: Iterable[tuple[Integers, Batch]]) -> Batch:
     return Batch(**numbers, extrapolated=extrapolated)
 
 
-def _file_name(key: str) -> str:
+def file_name(key: str) -> str:
     """A name for a file, from a key made of op names."""
     from hashlib import sha256
 

@@ -67,7 +67,7 @@ class Smooth:
         out = np.empty(len(values))
         for start in range(0, len(values), _BLOCK):
             block = np.clip(values[start : start + _BLOCK, used] / self.scale[used], low, high)
-            out[start : start + _BLOCK] = self.mean + _matern(_distance(block, points)) @ self.weight.astype(np.float64)
+            out[start : start + _BLOCK] = self.mean + matern(distances(block, points)) @ self.weight.astype(np.float64)
         return np.clip(out, self.floor, self.ceiling)
 
 
@@ -83,7 +83,7 @@ def smooth(values: Floats, target: Floats) -> Smooth:
     scale = np.zeros(values.shape[1])
     scale[used] = spread[used] * lengths
     points = np.divide(values, scale, out=np.zeros_like(values), where=scale > 0)
-    kernel = _matern(_distance(points, points)) + (noise + _JITTER) * np.eye(len(points))
+    kernel = matern(distances(points, points)) + (noise + _JITTER) * np.eye(len(points))
     weight = size * np.linalg.solve(kernel, wanted)
     return Smooth(
         scale=scale.astype(np.float32),
@@ -124,10 +124,12 @@ def _settled(units: Floats, wanted: Floats) -> tuple[Floats, float]:
     return np.exp(found[:count]), float(np.exp(found[count]))
 
 
-def _distance(left: Floats, right: Floats) -> Floats:
+def distances(left: Floats, right: Floats) -> Floats:
+    """Euclidean distances [left, right] between points [left, features] and [right, features]."""
     squared = (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1)[None, :] - 2 * left @ right.T
     return np.asarray(np.sqrt(np.maximum(squared, 0.0)))
 
 
-def _matern(distance: Floats) -> Floats:
+def matern(distance: Floats) -> Floats:
+    """The Matern 3/2 kernel of distances in length scales."""
     return np.asarray((1 + sqrt(3) * distance) * np.exp(-sqrt(3) * distance))

@@ -86,7 +86,7 @@ def teach(shown: Shown, *, trees_only: bool = False) -> Expert:
     values = features_of(key, shown.facts, shown.device)
     parts = _parts(len(values))
     way, held_out = _best_way(values, slowdown, parts, trees_only=trees_only)
-    inside = _quantiles(held_out)
+    inside = quantiles(held_out)
     beyond, further = _for_larger(key, values, slowdown, way)
     outside = min(inside[0], further[0]), max(inside[1], further[1])
     asked = np.concatenate([values[test] for test in parts])
@@ -103,9 +103,9 @@ def _expert(
         rows=len(values),
         low=values.min(axis=0),
         high=values.max(axis=0),
-        inside=_quantiles(held_out),
+        inside=quantiles(held_out),
         outside=outside,
-        error=_error(held_out),
+        error=mean_error(held_out),
         main=_learned(values, shown.slowdown, way),
         beyond=beyond,
     )
@@ -126,7 +126,7 @@ def spread_of(values: Floats, missed: Floats) -> Spread | None:
     in_units = np.empty(len(missed))
     for one in (half, ~half):
         in_units[one] = missed[one] / np.exp(grow_small(values[~one], size[~one]).predict(values[one]))
-    return Spread(size=grow_small(values, size), ends=_quantiles(in_units))
+    return Spread(size=grow_small(values, size), ends=quantiles(in_units))
 
 
 def _for_larger(key: str, values: Floats, slowdown: Floats, way: Way | None) -> tuple[Learner | None, Interval]:
@@ -146,13 +146,13 @@ def _for_larger(key: str, values: Floats, slowdown: Floats, way: Way | None) -> 
     if steady:
         plain = way if way is None or len(values) > _DETAILED else replace(way, many_leaves=False)
         from_some = _missed(values[:, steady], slowdown, plain, some, large)
-        if _error(from_some) < _error(from_all):
-            return _learned(values[:, steady], slowdown, plain, coarse=True), _quantiles(from_some)
+        if mean_error(from_some) < mean_error(from_all):
+            return _learned(values[:, steady], slowdown, plain, coarse=True), quantiles(from_some)
     else:
         from_largest = slowdown[large] - np.median(slowdown[rest][_largest(values[rest])])
-        if _error(from_largest) < _error(from_all):
-            return lone(float(np.median(slowdown[large]))), _quantiles(from_largest)
-    return None, _quantiles(from_all)
+        if mean_error(from_largest) < mean_error(from_all):
+            return lone(float(np.median(slowdown[large]))), quantiles(from_largest)
+    return None, quantiles(from_all)
 
 
 def _largest(values: Floats) -> NDArray[np.bool_]:
@@ -207,7 +207,7 @@ def teach_others(shown: Sequence[Shown], *, trees_only: bool = False) -> Expert:
     values = features_of(OTHERS_KEY, facts, device)
     parts = [group == held_out for held_out in range(int(group.max()) + 1)]
     way, held_out = _best_way(values, slowdown, parts, trees_only=trees_only)
-    return _expert(whole, values, way, held_out, outside=_quantiles(held_out), beyond=None)
+    return _expert(whole, values, way, held_out, outside=quantiles(held_out), beyond=None)
 
 
 def _some(shown: Shown, count: int) -> Shown:
@@ -242,7 +242,7 @@ def join(experts: Sequence[Expert], shown: Sequence[Shown]) -> Model:
             answers = [each.answers[expert.device] for expert in others]
             power = _power([one for one in asked if one.device != each.device], others)
             missed.append(each.slowdown - blended(key, others, answers, each.values, each.traits, power))
-    unseen = _with_doubt(_quantiles(np.concatenate(missed)), len(missed)) if missed else UNSEEN
+    unseen = _with_doubt(quantiles(np.concatenate(missed)), len(missed)) if missed else UNSEEN
     # an interval for a new device is never narrower than those for known devices
     low, high = min(expert.inside[0] for expert in experts), max(expert.inside[1] for expert in experts)
     return Model(
@@ -315,12 +315,12 @@ def _missed(values: Floats, slowdown: Floats, way: Way | None, train: Rows, test
     return slowdown[test] - np.maximum(0.0, answers)
 
 
-def _error(missed: Floats) -> float:
+def mean_error(missed: Floats) -> float:
     """Mean absolute percentage error of times, as a fraction."""
     return float(np.mean(np.abs(np.expm1(-missed))))
 
 
-def _quantiles(missed: Floats) -> Interval:
+def quantiles(missed: Floats) -> Interval:
     """Ends between which nine in ten lie, of as many rows as there are: of few, further out."""
     room = (1 - _INTERVAL[1]) / len(missed)
     low, high = np.quantile(missed, (max(0.0, _INTERVAL[0] - room), min(1.0, _INTERVAL[1] + room)))

@@ -1,0 +1,267 @@
+"""A few rows of a device on top of a model: what they change, how sure that makes it, and the files that keep it."""
+
+from __future__ import annotations
+
+import json
+from math import exp, hypot, log
+from typing import Any
+
+import numpy as np
+import pytest
+from handmade_models import A100, H100, INSIDE, expert, lone, model, packed, products, shown, stump, unpacked
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rooflight.devices import get
+from rooflight.prediction.facts import PRODUCT_KEY
+from rooflight.prediction.features import features_of, names_of
+from rooflight.prediction.model import Model, decode
+from rooflight.prediction.refining import refine, units_of, with_doubt
+from rooflight.prediction.teaching import Shown
+from rooflight.prediction.unseen_device import device_traits
+
+L4 = get("L4")
+BASE = model(expert(A100, 0.5, 0.5))
+PLACE = names_of(PRODUCT_KEY).index("log k")
+FACTS = products(400, seed=5)
+
+
+def rows(count: int, slowdown: Any, device=A100) -> Shown:
+    facts = products(count, seed=9, device=device)
+    return shown(slowdown(facts) if callable(slowdown) else slowdown, facts, device)
+
+
+def refined(base: Model, *taught: Shown) -> Model:
+    return Model(
+        key=base.key, experts=base.experts, unseen=base.unseen, power=base.power,
+        refinements=tuple(refine(base, each) for each in taught),
+    )  # fmt: skip
+
+
+def test_few_rows_move_all_predictions_by_a_scale_drawn_to_none():
+    found = refine(BASE, rows(3, 0.8))
+    # three times missed by 0.8 - 0.5 = 0.3; the middle, as if two more had been missed by nothing: 0.3 * 3 / 5
+    assert found.process is None
+    assert found.offset == pytest.approx(0.18)
+    answer = refined(BASE, rows(3, 0.8)).answer(FACTS, A100)
+    assert answer.slowdown == pytest.approx(0.68)
+    # left out, each is predicted with 0.3 * 2 / 4 = 0.15 of its 0.3
+    assert found.error == pytest.approx(1 - exp(-0.15))
+    assert found.error_before == pytest.approx(1 - exp(-0.3))
+    assert found.rows == 3
+
+
+def test_the_middle_of_rows_counts_not_the_one_that_went_wrong():
+    found = refine(BASE, rows(4, np.array([0.8, 0.8, 0.8, 6.0])))
+    assert found.offset == pytest.approx(0.3 * 4 / 6)
+
+
+def test_rows_that_the_model_predicts_already_change_nothing():
+    found = refine(BASE, rows(20, 0.5))
+    assert (found.offset, found.process) == (0.0, None)
+    assert found.error == found.error_before == 0.0
+
+
+def test_rows_that_contradict_each_other_change_nothing():
+    """Left out, each is missed by more with what the other says."""
+    found = refine(BASE, rows(2, np.array([0.1, 0.9])))
+    assert (found.offset, found.process) == (0.0, None)
+
+
+def test_twenty_rows_show_by_what_they_are_missed():
+    """Work that is slower the less deep its products are, on a device that no expert knows."""
+
+    def slowdown(facts: np.ndarray) -> np.ndarray:
+        return 1.0 - 0.1 * features_of(PRODUCT_KEY, facts, L4)[:, PLACE]
+
+    # one expert, so that what is answered of the new device is what it says: 0.5 of everything
+    base = Model(key=PRODUCT_KEY, experts=(expert(L4, 0.5, 0.5),), unseen=(-0.7, 0.8))
+    facts = products(400, seed=5, device=L4)
+    before, after = (each.answer(facts, L4).slowdown for each in (base, refined(base, rows(20, slowdown, L4))))
+    true = np.maximum(0.0, slowdown(facts))
+    assert np.abs(after - true).mean() < 0.25 * np.abs(before - true).mean()
+
+
+def test_a_device_is_like_the_expert_whose_answers_its_times_are_near():
+    """Two experts that differ by the depth of the product; the new device is as one of them says, not as both do."""
+    count = len(names_of(PRODUCT_KEY))
+    deep = stump(log(256), 0.2, 1.0, feature=PLACE, features=count)
+    new = get("B200-SXM")
+    alike: dict[str, Any] = {
+        "traits": device_traits(new), "low": np.full(count, -100.0), "high": np.full(count, 100.0)
+    }  # fmt: skip
+    base = model(expert(A100, 0.6, 0.6, main=lone(0.6, count), **alike), expert(H100, 0.6, 0.6, main=deep, **alike))
+    values = features_of(PRODUCT_KEY, products(20, seed=9, device=new), new)
+    wanted = base.experts[1].predict(PRODUCT_KEY, values)
+    found = refine(base, rows(20, wanted, new))
+    assert found.compares
+    facts = products(200, seed=5, device=new)
+    true = base.experts[1].predict(PRODUCT_KEY, features_of(PRODUCT_KEY, facts, new))
+    after = refined(base, rows(20, wanted, new)).answer(facts, new).slowdown
+    before = base.answer(facts, new).slowdown
+    assert np.abs(after - true).mean() < 0.3 * np.abs(before - true).mean()
+
+
+def test_other_devices_are_answered_as_before():
+    found = refined(BASE, rows(20, 0.8, L4))
+    for device in (A100, H100):
+        one, other = (each.answer(FACTS, device) for each in (BASE, found))
+        assert np.array_equal(one.slowdown, other.slowdown)
+        assert np.array_equal(one.high, other.high)
+
+
+def test_few_rows_leave_the_doubt_of_the_model():
+    assert with_doubt((-0.1, 0.2), (-0.6, 0.8), 4) == pytest.approx((-hypot(0.1, 0.3), hypot(0.2, 0.4)))
+    widths = []
+    for count in (1, 5, 40):
+        noise = np.random.default_rng(1).normal(0, 0.05, count)
+        low, high = refine(BASE, rows(count, 0.8 + noise, L4)).inside
+        widths.append(high - low)
+    assert widths == sorted(widths, reverse=True)
+
+
+def test_work_beyond_the_rows_is_no_surer_than_before_and_counts_as_extrapolated():
+    model_ = refined(BASE, rows(20, 0.8, L4))
+    answer = model_.answer(products(50, seed=3, largest=1 << 17, device=L4), L4)
+    beyond = ~answer.known
+    assert beyond.any()
+    low, high = BASE.unseen
+    assert (answer.high - answer.slowdown)[beyond] == pytest.approx(np.maximum(high, 0.0))
+    assert (answer.slowdown - answer.low)[beyond] == pytest.approx(np.minimum(-low, answer.slowdown[beyond]))
+    inside = model_.answer(rows(20, 0.8, L4).facts, L4)
+    assert inside.known.all()
+
+
+def test_intervals_hold_nine_in_ten_of_what_was_not_shown():
+    """Noise of 10 %, and an offset: 20 rows are shown, 400 are asked for, ten times over."""
+    held = []
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        some = products(20, seed=100 + seed, device=L4)
+        found = refined(BASE, shown(0.9 + rng.normal(0, 0.1, 20), some, L4))
+        answer = found.answer(products(400, seed=5, device=L4), L4)
+        true = 0.9 + rng.normal(0, 0.1, 400)
+        held.append(np.mean((answer.low <= true) & (true <= answer.high)))
+    assert 0.85 < np.mean(held) < 0.995
+
+
+def test_rows_of_one_group_are_left_out_together():
+    """Two kinds of work, each missed by its own amount: one says nothing good of the other."""
+    facts = products(20, seed=9)
+    slowdown = np.where(np.arange(20) < 10, 0.2, 0.8)
+    alone = refine(BASE, shown(slowdown, facts))
+    together = refine(BASE, shown(slowdown, facts), groups=np.arange(20) // 10)
+    assert together.error >= alone.error
+
+
+def test_more_rows_than_points_are_kept_as_some_of_them():
+    found = refine(BASE, rows(500, lambda facts: 0.5 + 0.1 * np.log(facts[:, 0] / facts[:, 0].min())))
+    assert found.process is not None
+    assert len(found.process.points) == 300
+    assert found.rows == 500
+    assert found.error < 0.5 * found.error_before
+
+
+def test_features_that_never_changed_do_not_count():
+    assert (units_of(model(expert(A100, 0.5, 0.5, low=np.zeros(len(names_of(PRODUCT_KEY))),
+                                  high=np.zeros(len(names_of(PRODUCT_KEY)))))) == 0).all()  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.floats(-1.0, 12.0), min_size=1, max_size=25), st.integers(0, 3))
+def test_no_rows_make_a_prediction_beat_the_bound_or_leave_its_interval(slowdowns: list[float], seed: int):
+    facts = products(len(slowdowns), seed=seed, device=L4)
+    found = refined(model(expert(A100, 0.5, 0.5), expert(H100, 1.0, 1.0)), shown(np.array(slowdowns), facts, L4))
+    answer = found.answer(FACTS, L4)
+    assert np.isfinite([answer.slowdown, answer.low, answer.high]).all()
+    assert ((answer.low >= 0) & (answer.low <= answer.slowdown) & (answer.slowdown <= answer.high)).all()
+    # nothing further off than any row was
+    before = model(expert(A100, 0.5, 0.5), expert(H100, 1.0, 1.0)).answer(facts, L4).slowdown
+    most = np.abs(np.array(slowdowns) - before).max() + 1e-9
+    plain = model(expert(A100, 0.5, 0.5), expert(H100, 1.0, 1.0)).answer(FACTS, L4).slowdown
+    assert (np.abs(answer.slowdown - plain) <= most).all()
+
+
+TAUGHT = refined(
+    model(expert(A100, 0.5, 0.5), expert(H100, 1.0, 1.0)),
+    rows(20, lambda facts: np.log(facts[:, 0]) / 9 + 2, L4),
+    rows(3, 0.8, A100),
+)
+ABOUT, ARRAYS = unpacked(TAUGHT.encode())
+
+
+def answers(found: Model) -> np.ndarray:
+    each = [found.answer(FACTS, device) for device in (L4, A100, H100)]
+    return np.array([[answer.slowdown, answer.low, answer.high, answer.known] for answer in each])
+
+
+def test_what_is_written_is_what_is_read():
+    found = decode(TAUGHT.encode())
+    assert np.array_equal(answers(found), answers(TAUGHT))
+    assert found.encode() == TAUGHT.encode()
+    assert [each.device for each in found.refinements] == [L4.name, A100.name]
+
+
+def test_a_model_without_such_rows_is_kept_as_before():
+    about, arrays = unpacked(BASE.encode())
+    assert "refinements" not in about
+    assert not [name for name in arrays if name.startswith("refinement")]
+
+
+def with_first(**changes: Any) -> bytes:
+    first, *others = ABOUT["refinements"]
+    return packed({**ABOUT, "refinements": [{**first, **changes}, *others]}, ARRAYS)
+
+
+def with_array(name: str, array: Any) -> bytes:
+    return packed(ABOUT, {**ARRAYS, f"refinement 0.{name}": array})
+
+
+FIRST = ABOUT["refinements"][0]
+DAMAGED = {
+    "no points": packed(ABOUT, {name: each for name, each in ARRAYS.items() if not name.endswith("0.points")}),
+    "points of another number": with_array("points", np.zeros(7, np.float32)),
+    "points that are no numbers": with_array("points", ARRAYS["refinement 0.points"] * np.float32(np.nan)),
+    "points of another kind": with_array("points", ARRAYS["refinement 0.points"].astype(np.float64)),
+    "no weights": with_array("weight", np.zeros(0, np.float32)),
+    "views of another model": with_array("views", np.zeros(3, np.float32)),
+    "units below none": with_first(unit=[-1.0] * len(FIRST["unit"])),
+    "too few units": with_first(unit=[1.0]),
+    "ranges backwards": with_first(low=FIRST["high"], high=FIRST["low"]),
+    "an interval backwards": with_first(inside=[0.1, -0.1]),
+    "no rows": with_first(rows=0),
+    "an offset without end": with_first(offset=1e300),
+    "a floor above the ceiling": with_first(floor=1.0, ceiling=-1.0),
+    "a ceiling that leads to no time": with_first(ceiling=1e6),
+    "two of one device": packed({**ABOUT, "refinements": [FIRST, FIRST]}, ARRAYS),
+    "an unknown field": with_first(code="import os"),
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+def test_what_cannot_be_is_refused_in_one_line(content: bytes):
+    with pytest.raises(ValueError, match=r"^[^\n]+: fit it again$"):
+        decode(content)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_numbers_changed_at_random_are_refused_or_still_predict(data: st.DataObject):
+    name = data.draw(st.sampled_from(sorted(name for name in ARRAYS if name.startswith("refinement"))))
+    array = ARRAYS[name].copy()
+    bytes_of = array.view(np.uint8)
+    bytes_of[data.draw(st.integers(0, len(bytes_of) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        found = decode(packed(json.loads(json.dumps(ABOUT)), {**ARRAYS, name: array}))
+    except ValueError:
+        return
+    slowdown, low, high, _ = np.moveaxis(answers(found), 1, 0)
+    assert np.isfinite([slowdown, low, high]).all()
+    assert ((low >= 0) & (low <= slowdown) & (slowdown <= high)).all()
+
+
+def test_an_interval_is_that_of_the_rows_where_the_device_is_known():
+    """Noise of a tenth of what the expert's interval allows: as sure as before, or surer."""
+    noise = np.random.default_rng(0).normal(0, 0.005, 60)
+    low, high = refine(BASE, rows(60, 0.7 + noise)).inside
+    assert INSIDE[0] < low < 0 < high < INSIDE[1]
