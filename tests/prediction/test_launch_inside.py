@@ -13,10 +13,10 @@ import rooflight as rl
 from rooflight.devices import get
 from rooflight.prediction.facts import facts_of
 from rooflight.prediction.fitting import learn_all
-from rooflight.prediction.floors import without_launch
+from rooflight.prediction.floors import SHORTEST_KERNEL_S, without_launch
 from rooflight.prediction.launch_inside import launch_inside_s
 from rooflight.prediction.model import decode
-from rooflight.prediction.predictor import SHORTEST_KERNEL_S, Predictor
+from rooflight.prediction.predictor import Predictor
 from rooflight.prediction.teaching import Shown
 
 A100 = get("A100-PCIe-40GB")

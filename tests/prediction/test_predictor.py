@@ -22,7 +22,8 @@ from rooflight.operators import registry
 from rooflight.prediction.facts import OTHERS_KEY, PRODUCT_KEY
 from rooflight.prediction.features import names_of
 from rooflight.prediction.fitting import fit
-from rooflight.prediction.predictor import SHORTEST_KERNEL_S, SUFFIX, Predictor
+from rooflight.prediction.floors import SHORTEST_KERNEL_S
+from rooflight.prediction.predictor import SUFFIX, Predictor
 from rooflight.prediction.reading import read
 from rooflight.prediction.teaching import LEAST_ROWS
 from rooflight.records.estimate import Estimate, Source

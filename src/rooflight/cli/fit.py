@@ -55,8 +55,9 @@ def fit(
       rooflight predict gemm --m 512 --n 512 --k 512 --device cpu --models models
     """
     from rooflight.front.measured import find_measured, read_measured
+    from rooflight.prediction.bad_rows import refuse_two_devices
     from rooflight.prediction.fit_report import report_of
-    from rooflight.prediction.fitting import learn_all, read_for_fit
+    from rooflight.prediction.fitting import learn_all, read_for_fit, together
     from rooflight.prediction.measured_ops import MeasuredOps, lint_ops, shown_by_ops
     from rooflight.prediction.measured_table import MeasuredTable
     from rooflight.prediction.on_base import base_of, learn_on, save_on
@@ -76,15 +77,21 @@ def fit(
         beaten = [] if keep_flagged else [finding for session in sessions for finding in lint_ops(session)]
         taught = shown_by_ops(sessions, beaten)
         shown = [*(each for file in files for each in file.shown), *taught.shown]
+        if not keep_flagged:
+            refuse_two_devices(together(shown))
         paths = [*found.tables, *found.sessions]
         if on is not None and root is not None:
             on_base = learn_on(Predictor.load(root), shown, progress, processes=True)
-            models, few = on_base.models, on_base.few
+            models, few, alike = on_base.models, on_base.few, on_base.alike
         else:
             learned = learn_all(shown, progress, processes=True, trees_only=trees_only)
-            on_base, models, few = None, learned.models, learned.few
+            on_base, models, few, alike = None, learned.models, learned.few, learned.alike
         if not models:
-            raise ValueError(f"{', '.join(map(str, data))}: too few rows of any kind to learn from, sample more")
+            why = "all rows of a kind are of one shape or two" if alike else "too few rows of any kind to learn from"
+            raise ValueError(
+                f"{', '.join(map(str, data))}: {why}: sample other shapes, or add them to other models "
+                "with --on shipped"
+            )
     predictor = Predictor.of(models)
     if on is not None and root is not None:
         save_on(root, on, models, out, paths)
@@ -92,4 +99,4 @@ def fit(
         predictor.save(out, paths)
     tables: list[MeasuredTable | MeasuredOps] = [*(table for file in files for table in file.tables), *sessions]
     findings = [*(finding for file in files for finding in file.findings), *beaten]
-    outputs.write(report_of(predictor, tables, findings, few, out, taught, on_base))
+    outputs.write(report_of(predictor, tables, findings, few, out, taught, on_base, alike))

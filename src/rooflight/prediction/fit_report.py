@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import exp
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from rooflight.devices.spec import roofs_used_by
@@ -76,6 +77,7 @@ def report_of(
     folder: Path,
     taught_by_ops: Taught | None = None,
     on_base: OnBase | None = None,
+    alike: Mapping[str, int] = MappingProxyType({}),
 ) -> Report:
     """The models made, with the errors of rows held out; what lint took out, and what was too little to learn from. Of
     models on top of others, what was added.
@@ -107,6 +109,10 @@ def report_of(
         tables=(*((_added(added),) if added else ()), *((_models(taught),) if taught or not added else ())),
         notes=(
             *_too_few(few),
+            *(
+                f"{key}: {count} times of one shape or two say nothing of others: sample other shapes too."
+                for key, count in sorted(alike.items())
+            ),
             *_skipped(tables),
             *_unusable(tables, findings),
             *_of_sessions(taught_by_ops),

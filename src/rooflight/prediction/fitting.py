@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import active_children, get_context
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
+from rooflight.prediction.bad_rows import refuse_wrong_unit
 from rooflight.prediction.facts import OTHERS_KEY, FactRows, is_plain
 from rooflight.prediction.launch_inside import with_launches
 from rooflight.prediction.lint import Finding, Place, left_out, lint_table
@@ -33,16 +34,21 @@ Item = TypeVar("Item")
 _MANY_ROWS: Final = 20_000
 """Times from which several processes are worth their start."""
 
+_LEAST_SHAPES: Final = 3
+
 _THREADS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Variables that set the threads of libraries of linear algebra: one per worker, or they compete for the cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """``models`` by kind of work; ``few``: kinds, with their devices, that had too few rows to learn from."""
+    """``models`` by kind of work; ``few``: kinds, with their devices, that had too few rows to learn from, and
+    ``alike``, with their rows, those that had enough, but of fewer than three shapes.
+    """
 
     models: tuple[Model, ...]
     few: dict[str, int]
+    alike: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,7 +67,8 @@ def read_for_fit(
     progress: Callable[[str], None] = lambda _: None,
     processes: bool = False,
 ) -> tuple[Read, ...]:
-    """Files read, checked and costed, in order, without the times that lint flags. Raises ValueError as reading.
+    """Files read, checked and costed, in order, without the times that lint flags. Raises ValueError as reading, and,
+    unless ``keep_flagged``, for times in a wrong unit.
 
     With ``processes``, many rows are shared among as many processes as there are cores: only for programs whose main
     module can be imported once more.
@@ -99,6 +106,8 @@ def learn_all(
     whole = together(shown)
     few = {f"{each.key} on {each.device.name}": len(each.facts) for each in whole if len(each.facts) < LEAST_ROWS}
     enough = [each for each in whole if len(each.facts) >= LEAST_ROWS]
+    alike = {f"{each.key} on {each.device.name}": len(each.facts) for each in enough if _alike(each)}
+    enough = [each for each in enough if not _alike(each)]
     enough.sort(key=lambda each: -len(each.facts))  # what takes longest begins first
     with workers(sum(len(each.facts) for each in enough), processes) as run:
         taught = []
@@ -108,7 +117,12 @@ def learn_all(
             progress(f"{done}: {each.key} on {each.device.name}, {count_of(expert.rows, 'time')}")
         progress("learning what ops and devices have in common")
         models = _models(with_reached(with_launches(taught)), whole, run, trees_only=trees_only)
-    return Fit(models=models, few=few)
+    return Fit(models=models, few=few, alike=alike)
+
+
+def _alike(shown: Shown) -> bool:
+    """Whether rows say nothing of other shapes than theirs."""
+    return len(np.unique(shown.facts, axis=0)) < _LEAST_SHAPES
 
 
 def _models(
@@ -216,6 +230,8 @@ def _read(job: tuple[Path, bool]) -> Read:
     shown: list[Shown] = []
     for table in tables:
         bounds = row_bounds(table)
+        if not keep_flagged:
+            refuse_wrong_unit(table, bounds)
         found = () if keep_flagged else lint_table(table, bounds)
         findings += found
         shown += shown_by(table, left_out(found), bounds)

@@ -1,4 +1,4 @@
-"""Floors: times that include a launch, and what they leave for the device."""
+"""Floors: the shortest kernel, times that include a launch, and what these leave for the device."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ LEAST_S: Final = 20e-6
 """Lower floors may be the device's own: NeuSight's of MI100 and MI210, 14 and 17 µs, are as long as the norms of an
 MI300X in a trace, which has no launches in its times. Of the NVIDIA parts they are 25 to 58 µs.
 """
+SHORTEST_KERNEL_S: Final = 0.64e-6
+"""No kernel in a profile of any GPU took less (MI300X): the least time where a device's file lists none."""
 _NEAR: Final = 1.1
 _DECAY: Final = 2.0
 

@@ -24,7 +24,7 @@ class MeasuredTable:
     the file's (``allreduce_large``). ``parameters`` are a known operator's, in its order, defaults filled in.
     ``shapes`` [rows, parameters]; ``seconds`` [rows, directions], positive; ``directions`` are the operator's, or the
     first of them; ``lines`` [rows] are the lines of ``source``, the first of which is 1. ``label`` is what a report
-    calls the table, whose device it names beside it.
+    calls the table, whose device it names beside it, ``unit_s`` the unit in which the source has its times.
     """
 
     operator: str
@@ -39,6 +39,7 @@ class MeasuredTable:
     lines: Integers
     known: bool = True
     label: str = ""
+    unit_s: float = 1e-6
 
     def __len__(self) -> int:
         return len(self.shapes)

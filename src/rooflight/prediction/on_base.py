@@ -53,12 +53,14 @@ class Added:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnBase:
     """``models`` that rows changed or made; what they ``added`` to kinds that the base knows; ``few``: kinds, with
-    their devices, that the base does not know and that had too few rows to learn from.
+    their devices, that the base does not know and that had too few rows to learn from; ``alike`` those that had enough,
+    but of fewer than three shapes.
     """
 
     models: tuple[Model, ...]
     added: tuple[Added, ...]
     few: Mapping[str, int]
+    alike: Mapping[str, int]
 
 
 def base_of(name: str) -> Path:
@@ -113,7 +115,7 @@ def learn_on(
         unknown = [each for each in unknown if each not in few]
     fresh = learn_all(unknown, progress, processes=processes)
     models.update({model.key: model for model in fresh.models if base.model(model.key) is None})
-    return OnBase(models=tuple(models.values()), added=tuple(added), few=fresh.few)
+    return OnBase(models=tuple(models.values()), added=tuple(added), few=fresh.few, alike=fresh.alike)
 
 
 def _of_others(

@@ -32,6 +32,7 @@ from rooflight.prediction.facts import (
     is_plain,
     kind_of,
 )
+from rooflight.prediction.floors import SHORTEST_KERNEL_S
 from rooflight.prediction.manifest import Manifest, check, read_manifest, write_manifest
 from rooflight.prediction.model import Answer, Mask, Model, decode
 from rooflight.prediction.products import product_facts
@@ -46,8 +47,6 @@ SHIPPED: Final = Path(__file__).parent / "shipped"
 """The models that come with Rooflight."""
 TYPICAL_SLOWDOWN: Final = log(2.0)
 """log(time / bound) of work that no model knows: half the speed of light, as roofline studies commonly find."""
-SHORTEST_KERNEL_S: Final = 0.64e-6
-"""No kernel in a profile of any GPU took less (MI300X): the least time where a device's file lists none."""
 TYPICAL_SPREAD: Final = log(4.0)
 NETWORK_SPREAD: Final = log(2.0)
 """By what factor a collective may differ from an all-reduce that sends as many bytes

@@ -30,7 +30,7 @@ from rooflight.prediction.teaching import Shown, mean_error, quantiles
 FEWEST: Final = 5
 """Rows from which there is more to learn than an offset."""
 _DOUBT: Final = 2.0
-"""Rows without any offset that those few have to outweigh."""
+"""Groups of rows without any offset that those few have to outweigh."""
 _NOISES: Final = (0.003, 0.01, 0.05, 0.2, 0.6)
 _SHARES: Final = (0.0, 10.0, 100.0)
 """Variances of the noise, and of what each expert adds for being a unit apart from the model, over the process's."""
@@ -44,8 +44,8 @@ _ALIKE: Final = 1e-6
 
 def refine(model: Model, shown: Shown, *, groups: Integers | None = None, launch_s: float = 0.0) -> Refinement:
     """What rows of a device teach on top of a model, which may have an expert for it, or be one of several kinds of
-    work. ``groups`` [rows]: rows to leave out together, each on its own without. Earlier refinements by rows of this
-    device are left aside.
+    work. ``groups`` [rows]: rows to leave out together; without, all rows of one shape. Earlier refinements by rows of
+    this device are left aside.
 
     Of an offset, what the processes add to it, and nothing at all, it is what misses rows left out the least.
     """
@@ -53,12 +53,13 @@ def refine(model: Model, shown: Shown, *, groups: Integers | None = None, launch
     values = features_of(shown.key, shown.facts, shown.device)
     answer = bare.from_experts(values, shown.device)
     missed = shown.slowdown - answer.slowdown
-    groups = np.arange(len(missed)) if groups is None else groups
+    if groups is None:
+        groups = np.unique(values, axis=0, return_inverse=True)[1].reshape(-1)
     around = float(np.median(answer.low - answer.slowdown)), float(np.median(answer.high - answer.slowdown))
     offset, process, left = 0.0, None, missed
     offset_left = _offsets_left_out(missed, groups)
     if _size(offset_left) < _size(left):
-        offset, left = _offset(missed), offset_left
+        offset, left = _offset(missed, groups), offset_left
     if len(np.unique(values, axis=0)) >= FEWEST:
         learned = _learned(bare, shown.device.name, values, answer.slowdown, missed, groups)
         if _size(learned.left_out) < _size(left):
@@ -98,14 +99,16 @@ def _size(missed: Floats) -> float:
     return float(np.mean(np.abs(missed)))
 
 
-def _offset(missed: Floats) -> float:
-    """The middle of what was missed, drawn to 0 where that are few rows."""
-    return float(np.median(missed)) * len(missed) / (len(missed) + _DOUBT) if len(missed) else 0.0
+def _offset(missed: Floats, groups: Integers) -> float:
+    """The middle of what was missed, drawn to 0 where that are few groups of rows."""
+    count = len(np.unique(groups))
+    return float(np.median(missed)) * count / (count + _DOUBT) if count else 0.0
 
 
 def _offsets_left_out(missed: Floats, groups: Integers) -> Floats:
     """What is missed of each row with the offset of the rows of other groups."""
-    return np.array([each - _offset(missed[groups != group]) for each, group in zip(missed, groups, strict=True)])
+    offsets = {group: _offset(missed[groups != group], groups[groups != group]) for group in np.unique(groups).tolist()}
+    return np.array([each - offsets[group] for each, group in zip(missed, groups.tolist(), strict=True)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -108,6 +108,7 @@ def read(path: Path) -> tuple[MeasuredTable, ...]:
                 precision=_PRECISION,
                 seconds=seconds[rows, None],
                 directions=operator.directions[:1],
+                unit_s=_MILLI,
                 lines=sheet.lines[rows],
                 label=f"{path.parent.name} {op}",
             )

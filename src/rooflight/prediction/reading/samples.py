@@ -67,6 +67,7 @@ def read(path: Path) -> tuple[MeasuredTable]:
         precision=precision_called(header.precision, path),
         seconds=seconds,
         directions=header.directions,
+        unit_s=1.0,
         lines=lines,
         label=label_of(path),
     )

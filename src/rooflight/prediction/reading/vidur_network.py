@@ -73,6 +73,7 @@ def read(path: Path) -> tuple[MeasuredTable, ...]:
                 precision=_PRECISION,
                 seconds=sheet.seconds(f"time_stats.{collective}.median", _MILLI)[rows, None],
                 directions=operator.directions,
+                unit_s=_MILLI,
                 lines=sheet.lines[rows],
                 label=f"{path.parent.name} {collective}",
             )

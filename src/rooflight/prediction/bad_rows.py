@@ -1,0 +1,78 @@
+"""Bad rows: what makes all that a table says useless, refused in a line that says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from rooflight.prediction.facts import WorkKind, kind_of
+from rooflight.prediction.floors import SHORTEST_KERNEL_S
+from rooflight.prediction.measured_table import MeasuredTable
+from rooflight.prediction.row_bounds import RowBounds
+from rooflight.prediction.teaching import Shown
+from rooflight.records.quantity import Quantity
+
+_FEWEST: Final = 5
+"""Rows from which a unit can be told to be wrong, and shapes from which two devices can."""
+_TYPICAL_SLOWDOWN, _TYPICAL_S = 2.0, 5e-6
+"""What a time is compared with: a multiple of the bound, and a kernel's start."""
+_IMPOSSIBLE: Final = 0.25
+"""Of the bound, or of a GPU's shortest kernel. Caches make work faster than its bound, but not by so much."""
+_SHORT, _LONG = 1 / 30, 200.0
+"""What a time over that comparison is where its unit is wrong by a factor of 1,000."""
+_UNITS: Final = {1.0: "seconds", 1e-3: "milliseconds", 1e-6: "microseconds", 1e-9: "nanoseconds"}
+_APART: Final = np.log(1.3)
+"""By how much, as a logarithm, times of one and the same shape are apart where two devices took them. Of
+the shipped tables no kind's are more than 1.12 times apart."""
+
+
+def refuse_wrong_unit(table: MeasuredTable, bounds: RowBounds) -> None:
+    """Raises ValueError for times that are about 1,000, or a million, times shorter or longer than the work takes.
+
+    Collectives are not looked at: their bound is that of the fastest network there is.
+    """
+    if any(kind_of(each.key) is WorkKind.NETWORK for facts in bounds.facts for each in facts):
+        return
+    known = (bounds.bound_s > 0) & np.isfinite(table.seconds)
+    if known.sum() < _FEWEST:
+        return
+    seconds, bound_s = table.seconds[known], bounds.bound_s[known]
+    least_s = table.device.least_kernel_s or SHORTEST_KERNEL_S if table.device.kind == "cuda" else 0.0
+    off = float(np.median(seconds / (_TYPICAL_SLOWDOWN * bound_s + _TYPICAL_S)))
+    impossible = float(np.median(seconds / np.maximum(bound_s, least_s))) < _IMPOSSIBLE
+    if not (off > _LONG or (off < _SHORT and impossible)):
+        return
+    factor = 1000.0 ** max(1, round(abs(np.log10(off)) / 3))
+    how, remedy, unit_s = ("short", "multiply", factor) if off < 1 else ("long", "divide", 1 / factor)
+    right = _UNITS.get(float(f"{table.unit_s * unit_s:.0e}"))
+    probably = f": they are probably {right}, not {_UNITS[table.unit_s]}" if right else ""
+    middle, bound = (Quantity(float(np.median(each)), "s") for each in (seconds, bound_s))
+    raise ValueError(
+        f"{table.source}: times of {table.kernel} are about {factor:,.0f} times too {how} against the bound on "
+        f"{table.device.name} (the middle of them is {middle}, of their bounds {bound}){probably}: {remedy} them by "
+        f"{factor:,.0f}, or pass --keep-flagged to learn from them as they are"
+    )
+
+
+def refuse_two_devices(whole: Iterable[Shown]) -> None:
+    """Raises ValueError for rows, all of a kind on a device together, in which the same work takes different times."""
+    for each in whole:
+        apart = twins_apart(each)
+        if len(apart) >= _FEWEST and np.median(apart) > _APART:
+            raise ValueError(
+                f"{each.key} on {each.device.name}: {len(apart)} shapes are there several times, with times that are "
+                f"{np.exp(np.median(apart)):.1f} times apart in the middle: rows of two devices, or of two ways to "
+                "measure, under one name: fit each alone, or pass --keep-flagged to learn from both"
+            )
+
+
+def twins_apart(shown: Shown) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """log(longest / shortest time) of each piece of work that has several rows."""
+    _, work, counts = np.unique(shown.facts, axis=0, return_inverse=True, return_counts=True)
+    work = work.reshape(-1)
+    longest, shortest = np.full(len(counts), -np.inf), np.full(len(counts), np.inf)
+    np.maximum.at(longest, work, shown.slowdown)
+    np.minimum.at(shortest, work, shown.slowdown)
+    return np.asarray((longest - shortest)[counts > 1])
