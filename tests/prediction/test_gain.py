@@ -23,7 +23,7 @@ def work_with(**changes):
 
 
 def gain(eager_s, compiled_s, compile_s, low=0.9, high=1.1):
-    walls = Walls(wall_s=eager_s, host_s=0.0, device_s=eager_s, launches=1)
+    walls = Walls(wall_s=eager_s, host_s=0.0, device_s=eager_s, launches=1, bytes_moved=0)
     return Gain(
         mode="default", eager_s=eager_s, compiled_s=compiled_s, compile_s=compile_s, speedup_low=low,
         speedup_high=high, eager=walls, compiled=walls, work=work_with(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext, redirect_stdout
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,10 @@ from rooflight.cli.arguments import refuse_unused
 from rooflight.cli.choices import Executor
 from rooflight.cli.output_options import CsvFolder, HtmlFile, JsonFile, MarkdownFile, Render
 from rooflight.cli.progress import spinner
+
+if TYPE_CHECKING:
+    from rooflight.compiling.matrix import Matrix
+    from rooflight.reporting.output import Outputs
 
 QUICK = (20, 3)
 
@@ -52,6 +56,21 @@ def compile_bench(
     small: Annotated[bool, typer.Option("--small", help="The preset's architecture in a size for a laptop.")] = False,
     threads: Annotated[int | None, typer.Option(metavar="N", help="CPU threads. [default: the cores]")] = None,
     limit: Annotated[float, typer.Option(metavar="SECONDS", help="End a program that takes longer.")] = 600.0,
+    predict_only: Annotated[
+        bool, typer.Option("--predict-only", help="Predict what compiling would bring; compile and time nothing.")
+    ] = False,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=completion.devices,
+            help="Predict for this device (see: rooflight devices). [default: this machine]",
+        ),
+    ] = None,
+    host: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Predict with a host that takes so long per launch. [default: typical]"),
+    ] = None,
     bounds: Annotated[
         bool, typer.Option("--bounds/--no-bounds", help="Put the op and fused bound beside the times.")
     ] = True,
@@ -82,12 +101,17 @@ def compile_bench(
 
     With --executor ray or slurm each target and mode is a task on a cluster. One that fails costs only its own row.
 
+    --predict-only says what compiling would bring, without compiling: for this machine, or for any --device. Presets,
+    configs and problems are only recorded; a function of your own runs once for that. The report has speed-up, time of
+    compiling, break-even and verdict, each speed-up with an interval, and where the gain comes from.
+
     \b
       rooflight compile-bench --quick
       rooflight compile-bench attention-block --mode default --mode max-autotune
       rooflight compile-bench gpt2 --small --step train --iterations 50
       rooflight compile-bench path/to/train.py:make_step --json -
       rooflight compile-bench gpt2 llama3-8b --mode default --mode max-autotune --executor slurm
+      rooflight compile-bench --predict-only --device H100-SXM5-80GB problem.py
     """
     from rooflight.compiling.bench_report import report_of
     from rooflight.compiling.matrix import Matrix, benchmark_matrix
@@ -114,9 +138,39 @@ def compile_bench(
         limit_s=limit,
         bounds=bounds,
     )
+    if predict_only:
+        _predict(matrix, device, host, outputs)
+        return
+    if device is not None or host is not None:
+        raise ValueError(f"--{'host' if device is None else 'device'}: only with --predict-only; else it runs here")
     aside = redirect_stdout(sys.stderr) if outputs.to_stdout else nullcontext()
     with spinner() as progress, aside:
         found = benchmark_matrix(
             matrix, executor=executor.value, address=address, partition=partition, progress=progress
         )
+    outputs.write(report_of(found))
+
+
+def _predict(matrix: Matrix, device: str | None, host: float | None, outputs: Outputs) -> None:
+    from rooflight.compiling.predicted import PredictedCompiled, predict
+    from rooflight.compiling.predicted_report import report_of
+    from rooflight.roofline.host import Host
+
+    given = None if host is None else Host.of(host, source="--host")
+    aside = redirect_stdout(sys.stderr) if outputs.to_stdout else nullcontext()
+    found: list[PredictedCompiled] = []
+    with spinner() as progress, aside:
+        for each in matrix.targets:
+            found += predict(
+                each,
+                matrix.options,
+                modes=matrix.modes,
+                iterations=matrix.iterations,
+                warmup=matrix.warmup,
+                backend=matrix.backend,
+                threads=matrix.threads,
+                device=device,
+                host=given,
+                progress=progress,
+            )
     outputs.write(report_of(found))

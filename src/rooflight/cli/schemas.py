@@ -15,6 +15,7 @@ def documents() -> tuple[type[Document], ...]:
     from rooflight.clusters.roofs_report import ClusterDocument
     from rooflight.compiling.bench_report import CompileDocument
     from rooflight.compiling.hot_summary import HotDocument
+    from rooflight.compiling.predicted_report import PredictedGainDocument
     from rooflight.devices.devices_report import DeviceDocument, DevicesDocument
     from rooflight.inference.summaries_compared import ComparisonDocument
     from rooflight.inference.summary import ConfigDocument, SummaryDocument
@@ -50,6 +51,7 @@ def documents() -> tuple[type[Document], ...]:
         ScoreDocument,
         CompileDocument,
         HotDocument,
+        PredictedGainDocument,
     )
 
 

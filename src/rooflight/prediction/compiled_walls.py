@@ -8,8 +8,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from rooflight.costs.cost import OpCost
 from rooflight.prediction.compiled_work import CompiledWork
-from rooflight.records.session import Float64
+from rooflight.records.session import Flags, Float64
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.host import Host
 from rooflight.roofline.wall import Queue
@@ -35,12 +36,20 @@ class _Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walls:
-    """A step in a mode: seconds of wall time, those that the host needs and the device is busy; launches."""
+    """A step, eager or in a mode: seconds of wall time, and of it what host and device take, each by itself; kernels
+    launched and bytes that they move.
+
+    Of ``host_s``, ``enter_s`` are guards, entering compiled code and replaying a graph; of ``device_s``, ``copy_s`` are
+    inputs brought to where a graph reads them.
+    """
 
     wall_s: float
     host_s: float
     device_s: float
     launches: int
+    bytes_moved: int
+    enter_s: float = 0.0
+    copy_s: float = 0.0
 
 
 def eager_walls(analysis: Analysis, host: Host) -> Walls:
@@ -51,14 +60,25 @@ def eager_walls(analysis: Analysis, host: Host) -> Walls:
         host_s=host.first_s + float(queue.units.sum()) * host.launch_s,
         device_s=float(device_s[queue.launches].sum()),
         launches=int(queue.launches.sum()),
+        bytes_moved=bytes_of(analysis, np.ones(len(queue.units), dtype=bool)),
     )
+
+
+def bytes_of(analysis: Analysis, which: Flags) -> int:
+    """Bytes that some of the counted ops move, one by one."""
+    moved = [cost.bytes_moved if isinstance(cost, OpCost) else 0 for cost in analysis.costs]
+    signature = analysis.session.columns.signature[analysis.session.counted]
+    return int(np.array(moved, dtype=np.int64)[signature[which]].sum())
 
 
 def compiled_walls(analysis: Analysis, work: CompiledWork, mode: str, host: Host) -> Walls:
     """Those of the compiled step in a mode of ``MODES``."""
     pieces = _eager_pieces(analysis, work)
-    if mode in REPLAYED:
-        pieces = [*_replayed(analysis, work, mode), *pieces]
+    enter_units, copy_s = _ENTER * work.graphs, 0.0
+    if mode in REPLAYED and work.graphs:
+        enter_units += _REPLAY * work.graphs + _COPY * work.copies
+        copy_s = _COPY_S * work.copies + copying_s(analysis, work)
+        pieces = [*_replayed(work, mode, copy_s), *pieces]
     else:
         pieces += [
             _Piece(launch.place, _GENERATED if launch.generated else _LIBRARY * launch.host_units, launch.seconds)
@@ -71,7 +91,12 @@ def compiled_walls(analysis: Analysis, work: CompiledWork, mode: str, host: Host
         wall_s=queue.wall_s(device_s, host),
         host_s=host.first_s + float(queue.units.sum()) * host.launch_s,
         device_s=float(device_s.sum()),
-        launches=sum(piece.device_s > 0 for piece in pieces),
+        launches=int(queue.launches.sum()),
+        bytes_moved=bytes_of(analysis, work.eager)
+        + (work.op_bytes if mode == "cudagraphs" else work.bytes_moved)
+        + (2 * work.copied_bytes if copy_s else 0),
+        enter_s=enter_units * host.launch_s,
+        copy_s=copy_s,
     )
 
 
@@ -83,11 +108,8 @@ def _eager_pieces(analysis: Analysis, work: CompiledWork) -> list[_Piece]:
     ]
 
 
-def _replayed(analysis: Analysis, work: CompiledWork, mode: str) -> list[_Piece]:
+def _replayed(work: CompiledWork, mode: str, copy_s: float) -> list[_Piece]:
     """Copies of the inputs, then the graph; nothing is launched in between."""
-    if not work.graphs:
-        return []
-    copy_s = _COPY_S * work.copies + copying_s(analysis, work)
     graph_s = sum(launch.op_s if mode == "cudagraphs" else launch.seconds for launch in work.launches)
     return [
         _Piece(-1, _ENTER * work.graphs + _COPY * work.copies, copy_s),

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from rooflight.costs.cost import OpCost
-from rooflight.prediction.compiled_walls import Walls
+from rooflight.prediction.compiled_walls import Walls, bytes_of
 from rooflight.prediction.compiled_work import CompiledWork
 from rooflight.records.session import Float64
 from rooflight.roofline.analysis import Analysis
@@ -35,8 +35,17 @@ def cpu_walls(analysis: Analysis, work: CompiledWork) -> tuple[Walls, Walls]:
     seconds, units = cpu_op_s(analysis), analysis.queue.units
     dispatch = float(units.sum()) * _DISPATCH_S
     eager = Walls(
-        wall_s=dispatch + float(seconds.sum()), host_s=dispatch, device_s=float(seconds.sum()), launches=len(seconds)
+        wall_s=dispatch + float(seconds.sum()),
+        host_s=dispatch,
+        device_s=float(seconds.sum()),
+        launches=int((seconds > 0).sum()),
+        bytes_moved=bytes_of(analysis, np.ones(len(seconds), dtype=bool)),
     )
-    host = float(units[work.eager].sum()) * _DISPATCH_S + _ENTER_S * work.graphs + _CALL_S * len(work.launches)
+    enter_s = _ENTER_S * work.graphs
+    host = float(units[work.eager].sum()) * _DISPATCH_S + enter_s + _CALL_S * len(work.launches)
     device = float(seconds[work.eager].sum()) + sum(launch.seconds for launch in work.launches)
-    return eager, Walls(wall_s=host + device, host_s=host, device_s=device, launches=len(work.launches))
+    launches = int((seconds[work.eager] > 0).sum()) + len(work.launches)
+    moved = bytes_of(analysis, work.eager) + work.bytes_moved
+    return eager, Walls(
+        wall_s=host + device, host_s=host, device_s=device, launches=launches, bytes_moved=moved, enter_s=enter_s
+    )

@@ -10,10 +10,14 @@ from rooflight.prediction.compile_time import compile_s
 from rooflight.prediction.compiled_walls import MODES, Walls, compiled_walls, eager_walls
 from rooflight.prediction.compiled_work import CompiledWork, compiled_work
 from rooflight.prediction.cpu_gain import cpu_op_s, cpu_walls
+from rooflight.prediction.gain_correction import shipped
+from rooflight.prediction.gain_doubts import doubts_of
+from rooflight.prediction.gain_features import gain_features
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.host import Host
 
 Verdict = Literal["pays", "neutral", "hurts"]
+_CPU_FACTOR: Final = 1.5
 NEUTRAL: Final = 0.05
 """A steady-state speed-up within so much of 1 is neither a gain nor a loss."""
 
@@ -95,18 +99,21 @@ def predicted_gain(analysis: Analysis, mode: str = "default", host: Host | None 
     work = compiled_work(analysis, cpu_op_s(analysis) if on_cpu else analysis.predicted_op_s)
     if on_cpu:
         eager, compiled = cpu_walls(analysis, work)
+        factors = (1.0, 1 / _CPU_FACTOR, _CPU_FACTOR)
     else:
         given = host or analysis.host
         eager, compiled = eager_walls(analysis, given), compiled_walls(analysis, work, mode, given)
-    speedup = eager.wall_s / compiled.wall_s
+        factors = shipped().of(gain_features(analysis, work, mode, given, eager, compiled), mode)
+    best, low, high = (factor * eager.wall_s / compiled.wall_s for factor in factors)
     return Gain(
         mode=mode,
         eager_s=eager.wall_s,
-        compiled_s=compiled.wall_s,
+        compiled_s=eager.wall_s / best,
         compile_s=compile_s(work, mode, on_cpu=on_cpu),
-        speedup_low=speedup / 1.5,
-        speedup_high=speedup * 1.5,
+        speedup_low=low,
+        speedup_high=high,
         eager=eager,
         compiled=compiled,
         work=work,
+        doubts=tuple(doubts_of(analysis, work)),
     )

@@ -332,7 +332,7 @@ class Model:
 def decode(content: bytes) -> Model:
     """A model from ``Model.encode``. Raises ValueError for anything else: arrays are checked, nothing is executed."""
     try:
-        arrays = _unpacked(content)
+        arrays = arrays_in(content)
         text = arrays["about"].tobytes()
         schema = msgspec.json.decode(text, type=_Version).schema
         file = msgspec.json.decode(text, type=_File) if schema == SCHEMA else None
@@ -355,7 +355,7 @@ def decode(content: bytes) -> Model:
     return Model(key=file.key, experts=experts, unseen=file.unseen, power=file.power, refinements=refinements)
 
 
-def _unpacked(content: bytes) -> dict[str, NDArray[Any]]:
+def arrays_in(content: bytes) -> dict[str, NDArray[Any]]:
     """The arrays of an .npz file by name, unpacked no further than their headers allow and than a model can be."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         members = archive.infolist()

@@ -182,10 +182,15 @@ def grow(values: Floats, target: Floats, way: Way = WAYS[0], *, coarse: bool = F
 
 def grow_small(values: Floats, target: Floats) -> Trees:
     """A few small trees: what ``target`` [rows] is on average, roughly, of rows of features [rows, features]."""
+    return grow_with(values, target, _SMALL_TREES, _SMALL)
+
+
+def grow_with(values: Floats, target: Floats, trees: int, settings: Mapping[str, Any]) -> Trees:
+    """So many trees that predict ``target`` [rows], grown with settings of LightGBM's."""
     import lightgbm
 
     data = lightgbm.Dataset(values, target, params={"verbose": -1})
-    return _read(lightgbm.train({**_SETTINGS, **_SMALL}, data, _SMALL_TREES).model_to_string(), values.shape[1])
+    return _read(lightgbm.train({**_SETTINGS, **settings}, data, trees).model_to_string(), values.shape[1])
 
 
 def lone(value: float) -> Trees:

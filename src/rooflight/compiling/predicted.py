@@ -1,0 +1,108 @@
+"""What compiling a target would bring, predicted: the target is recorded, and nothing of it is compiled or timed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from rooflight.compiling.benchmark import check_request
+from rooflight.compiling.trial import Options
+from rooflight.compiling.workloads import WORKLOADS
+from rooflight.front.device import Progress, current_device, log_progress
+from rooflight.front.sessions import predicted
+from rooflight.front.targets import RunOptions, analyze_target
+from rooflight.prediction.gain import Gain, predicted_gain
+from rooflight.prediction.predictor import Predictor
+from rooflight.roofline.analysis import Analysis
+from rooflight.roofline.host import Host
+
+BACKENDS: Final = ("inductor", "cudagraphs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedCompiled:
+    """The ``gain`` of a target on a device, over so many iterations, ``warmup`` of them no steady state."""
+
+    target: str
+    device: str
+    roofs: str
+    host: str
+    iterations: int
+    warmup: int
+    gain: Gain
+
+    @property
+    def warmup_eager_s(self) -> float:
+        """Time of the eager warm-up iterations."""
+        return self.warmup * self.gain.eager_s
+
+    @property
+    def warmup_compiled_s(self) -> float:
+        """Time of the compiled warm-up iterations, compiling included."""
+        return self.gain.compile_s + self.warmup * self.gain.compiled_s
+
+    @property
+    def total_speedup(self) -> float:
+        """Eager's time of all iterations over the compiled step's, compiling included."""
+        return self.gain.total_speedup(self.iterations)
+
+
+def predict(
+    target: str,
+    options: Options | None = None,
+    *,
+    modes: Sequence[str] = ("default",),
+    device: str | None = None,
+    host: Host | None = None,
+    iterations: int = 100,
+    warmup: int = 5,
+    backend: str = "inductor",
+    threads: int | None = None,
+    progress: Progress = log_progress,
+) -> tuple[PredictedCompiled, ...]:
+    """What ``benchmark`` would find of a target on ``device``, a result for each mode, without compiling it.
+
+    Presets, configs and problems are recorded without hardware; a function runs once, where it makes its tensors, to
+    be recorded. ``device`` is this machine's by default; "cpu" has the roofs of ``threads`` threads. ``host`` is the
+    typical one by default. Raises ValueError (TargetError) for what cannot be recorded, for an unknown device and for a
+    backend of which no gain is known.
+    """
+    asked = options or Options()
+    check_request(target, asked, modes, iterations=iterations, warmup=warmup, threads=threads, limit_s=1.0)
+    if backend not in BACKENDS:
+        raise ValueError(f'no gain is predicted for the backend "{backend}": take {" or ".join(BACKENDS)}')
+    analysis = _analysis(target, asked, device, host, threads, progress)
+    named = ("cudagraphs",) if backend == "cudagraphs" else tuple(modes)
+    return tuple(
+        PredictedCompiled(
+            target=target,
+            device=analysis.device.name,
+            roofs=analysis.device.roofs_used,
+            host="" if analysis.device.kind == "cpu" else analysis.host.source,
+            iterations=iterations,
+            warmup=warmup,
+            gain=predicted_gain(analysis, mode),
+        )
+        for mode in named
+    )
+
+
+def _analysis(
+    target: str, options: Options, device: str | None, host: Host | None, threads: int | None, progress: Progress
+) -> Analysis:
+    if target in WORKLOADS:
+        target = f"{inspect.getsourcefile(WORKLOADS[target])}:{WORKLOADS[target].__name__}"
+    run = RunOptions(**{key: value for key, value in msgspec.structs.asdict(options).items() if key != "device"})
+    analysis, _ = analyze_target(target, run, device=device, measured=False, progress=progress)
+    if analysis.device.kind == "cpu":
+        if host is not None:
+            raise ValueError("--host: no effect on a CPU, whose ops are predicted together with what launches them")
+        return analysis if threads is None else analysis.on(current_device("cpu", threads=threads, progress=progress))
+    if threads is not None:
+        raise ValueError("--threads: no effect on a GPU's predicted times")
+    progress("predicting")
+    return predicted(analysis, Predictor(), host)
