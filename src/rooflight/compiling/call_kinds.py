@@ -22,7 +22,7 @@ def call_kind(
     sizes: list[Any] = []
     kind: list[Any] = [
         torch.is_grad_enabled(),
-        torch.is_autocast_enabled() or torch.is_autocast_cpu_enabled(),
+        torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"),
         module is not None and module.training,
     ]
     for value in args:
@@ -36,7 +36,7 @@ def call_kind(
 def _add(value: Any, kind: list[Any], sizes: list[Any], depth: int) -> None:
     of = type(value)
     if isinstance(value, torch.Tensor):
-        kind += (value.dtype, value.dim(), value.device.type, value.requires_grad)
+        kind += (value.dtype, value.dim(), value.device, value.requires_grad)
         sizes.append(tuple(value.shape))
     elif value is None or of is bool or of is str:
         kind.append(value)

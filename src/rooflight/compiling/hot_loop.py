@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 from time import perf_counter
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Final
 
 import torch
@@ -14,7 +15,6 @@ from torch import nn
 from torch.compiler import is_dynamo_compiling
 from torch.profiler import record_function
 
-from rooflight.capture.recorder import record
 from rooflight.compiling.call_kinds import Kind, call_kind, tensors_of, varying_dims
 from rooflight.compiling.checked_backend import CHECKED_RUNS, CheckedBackend
 from rooflight.compiling.hot_entry import Entry
@@ -23,6 +23,7 @@ from rooflight.compiling.hot_paths import HotPath
 from rooflight.compiling.hot_plan import Plan, alike, inner_backend, outermost_modules, recompile_reason
 from rooflight.compiling.hot_seen import CallKind, Seen
 from rooflight.compiling.patterns import pattern_of
+from rooflight.records.session import Session
 
 _TRIED: Final = (False, True, True, False, False, True)
 """Which runs of a trial are compiled: each side is first as often as last."""
@@ -33,10 +34,15 @@ _MOST_KINDS: Final = 32
 _MOST_SIZES: Final = 16
 _MOST_SAMPLES: Final = 6
 _KEPT: Final = 32  # times of a side
+_LATER: Final = (GeneratorType, CoroutineType, AsyncGeneratorType)
 _TRANSPARENT: Final = (int, float, tuple, list, dict)
 _STORM: Final = 4
 """So many recompilations that nobody planned are too many."""
 _PAYS: Final = 1.05
+_OBSERVING_S: Final = 4e-6
+_MOST_SKIPPED: Final = 100
+_LEAST_COMPILE_S: Final = 1.0
+_LOOK_AFTER_S: Final = 0.5
 _DOUBT: Final = 20.0
 """What is not expected to pay is compiled after it has run this many times longer than compiling takes."""
 
@@ -71,6 +77,7 @@ class HotLoop:
         self._eager = entry.eager
         self._modules: dict[int, tuple[nn.Module, int]] = {}
         self._busy = Lock()
+        self._skip = 0  # calls that are not observed, before the next one that is
         self._compiling = False
         self._compiled_at = 0.0
         self._dynamic = options.dynamic
@@ -78,11 +85,16 @@ class HotLoop:
         self._why_again = ""
         self._same_kind = 0  # calls in a row that were of decided kinds
         self._returns = 0  # how often a settled loop had to be watched again
+        self._open_ended = False  # whether runs are timed until the next call
+        self._session: Session | None = None  # while it is judged
         self._open: tuple[CallKind, list[float], float] | None = None  # a run whose time ends with the next call
         entry.bind(self.call)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the function, observed."""
+        """Run the function, observed unless one observed lately was so short that observing each would show."""
+        if self._skip:
+            self._skip -= 1
+            return self._eager(*args, **kwargs)
         if is_dynamo_compiling() or not self._busy.acquire(blocking=False):
             return self._eager(*args, **kwargs)
         try:
@@ -105,7 +117,7 @@ class HotLoop:
         if kind is None:
             if len(self.seen.kinds) >= _MOST_KINDS:
                 return self._run_eager(args, kwargs)
-            kind = self.seen.kinds[key] = CallKind()
+            kind = self.seen.kinds[key] = CallKind(next_sample=max(2, self.options.hot_threshold))
         kind.calls += 1
         if sizes not in kind.sizes and len(kind.sizes) < _MOST_SIZES:
             kind.sizes.append(sizes)
@@ -120,7 +132,7 @@ class HotLoop:
             return self._tried(kind, args, kwargs)
         if kind.state in {"hot", "compiled", "trying"} and self._due(kind):
             return self._first_compiled(kind, sizes, args, kwargs)
-        if kind.state == "watching" and kind.calls == kind.next_sample:
+        if kind.state == "watching" and kind.calls >= kind.next_sample and self._worth_a_look(kind):
             return self._sampled(kind, args, kwargs)
         return self._timed(kind, kind.eager_s if kind.calls > 1 else [], args, kwargs, compiled=False)
 
@@ -139,17 +151,27 @@ class HotLoop:
         clock = self.options.clock
         begin = clock()
         out = self._run(args, kwargs, compiled=compiled)
-        if isinstance(out, Generator) or hasattr(out, "__await__"):
+        if type(out) in _LATER:
             self._give_up(kind, "it returns a generator or coroutine, whose work comes later")
             return out
         if _passes_back(out):
             self._open = kind, samples, begin
+            self._open_ended = True
         else:
             _synchronize(out)
-            self._note(kind, samples, clock() - begin)
-        if kind.state == "watching" and kind.calls >= self.options.hot_threshold:
-            self._judge(kind)
+            taken = clock() - begin
+            self._note(kind, samples, taken)
+            if kind.state in {"watching", "hot"} and self.plan is None:
+                self._skip_after(kind, taken)
         return out
+
+    def _skip_after(self, kind: CallKind, taken: float) -> None:
+        """Leave so many calls unobserved that observing costs about 1 % of their time; they are taken for the like."""
+        if kind.calls >= self.options.hot_threshold and taken < 100 * _OBSERVING_S:
+            self._skip = min(_MOST_SKIPPED, int(100 * _OBSERVING_S / max(taken, 1e-7)))
+            kind.spent_s += self._skip * taken
+            kind.calls += self._skip
+            self.seen.calls += self._skip
 
     def _close(self) -> None:
         if self._open is not None:
@@ -160,7 +182,7 @@ class HotLoop:
     def _note(self, kind: CallKind, samples: list[float], taken: float) -> None:
         samples.append(taken)
         del samples[:-_KEPT]
-        if kind.state != "watching":
+        if kind.calls >= self.options.hot_threshold:
             kind.spent_s += taken
         if kind.state == "trying":
             self._compare(kind)
@@ -169,39 +191,50 @@ class HotLoop:
 
     def _sampled(self, kind: CallKind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the function recorded, for the pattern of its operations."""
-        threshold = self.options.hot_threshold
-        kind.next_sample = threshold if kind.calls < threshold else 2 * kind.calls
+        from rooflight.capture.recorder import record  # seconds, as Dynamo comes with it
+
+        kind.next_sample = kind.calls + 2 ** len(kind.patterns)
         with record_function(f"rooflight.hot {self.seen.name}: recording"), outermost_modules(self._modules):
-            recording = record(phases=False)
-            with recording:
+            with record(phases=False) as recording:
                 out = self._run_eager(args, kwargs)
         session = recording.session
         kind.patterns.append(pattern_of(session))
         kind.first_ops = tuple(session.signatures[number].name for number in session.columns.signature[:8].tolist())
-        if kind.calls >= threshold:
-            self._judge(kind)
+        self._session = session
+        self._judge(kind)
+        self._session = None
         return out
 
+    def _worth_a_look(self, kind: CallKind) -> bool:
+        """Whether so much time is at stake that a call may be recorded: a recording costs some milliseconds, the first of a
+        process more, and compiling takes seconds.
+        """
+        if not kind.eager_s:
+            return False
+        options = self.options
+        if options.expected_runs is not None:
+            return (options.expected_runs - self.seen.calls) * statistics.median(kind.eager_s) >= _LEAST_COMPILE_S
+        return options.on_hot is not None or kind.spent_s >= _LOOK_AFTER_S
+
     def _judge(self, kind: CallKind) -> None:
-        """Whether a kind that was called often enough repeats, so that it is hot."""
-        if not kind.patterns:
-            kind.next_sample = kind.calls + 1
-        if not kind.patterns or not kind.eager_s:
-            return
+        """Whether the recorded calls of a kind repeat, so that it is hot."""
         free = [pattern.shape_free for pattern in kind.patterns]
         most = max(free.count(each) for each in free)
-        if most < min(2, self.options.hot_threshold) or 2 * most < len(free):
+        if most < 2 or 2 * most < len(free):
             if len(free) >= _MOST_SAMPLES:
                 self._give_up(kind, f"no pattern: {len(set(free))} of {len(free)} recorded calls differ")
-            elif kind.next_sample <= kind.calls:
-                kind.next_sample = kind.calls + 1 if len(free) < 2 else 2 * kind.calls
             return
         operations = max(pattern.operations for pattern in kind.patterns)
         if not operations:
             self._give_up(kind, "it runs no operations of torch")
             return
-        kind.state = "hot"
-        kind.expected = expected_gain(operations, statistics.median(kind.eager_s))
+        assert self._session is not None
+        kind.state, kind.spent_s = "hot", 0.0
+        backward = self._open_ended and not any(pattern.backward for pattern in kind.patterns)
+        alike_parts = len(alike(self.entry.module)) if self.entry.module is not None else 1
+        kind.expected = expected_gain(
+            self._session, kind.eager_s, mode=self.options.mode, backward=backward, alike=max(1, alike_parts)
+        )
         if self.options.on_hot is not None:
             self.options.on_hot(HotPath(operations, kind.first_ops, kind.calls, iteration=True))
 
