@@ -45,6 +45,9 @@ class CheckedBackend:
             return graph.forward
         try:
             compiled = self._inner(graph, inputs)
+        except TimeoutError as error:
+            self.failed = self.failed or f"compiling {error}"
+            return graph.forward
         except Exception as error:
             self.failed = self.failed or told_in_one_line(error)
             return graph.forward
@@ -142,8 +145,8 @@ def _copies(given: Sequence[Any]) -> tuple[list[Any], list[torch.Tensor]]:
         if value.requires_grad:
             leaf = copy.requires_grad_()
             leaves.append(leaf)
-            # autograd lets a program write what is not a leaf
-            copy = leaf if value.is_leaf else leaf.view_as(leaf)
+            # autograd lets a program write what is not a leaf, unless it is a view of one
+            copy = leaf if value.is_leaf else leaf.clone()
         copies.append(copy)
     return copies, leaves
 

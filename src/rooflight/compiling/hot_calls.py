@@ -74,7 +74,8 @@ def attached(target: Any, options: HotOptions) -> HotLoop | None:
     from rooflight.compiling.hot_entry import FunctionEntry, ModuleEntry
     from rooflight.compiling.hot_loop import HotLoop
 
-    _check(target, options)
+    check_numbers(options)
+    _check(target)
     if _is_compiled(target):
         name = type(getattr(target, "_orig_mod", target)).__name__ if isinstance(target, nn.Module) else target.__name__
         seen.append(Seen(name, note="torch.compile was applied to it before"))
@@ -84,12 +85,18 @@ def attached(target: Any, options: HotOptions) -> HotLoop | None:
     return loop
 
 
-def _check(target: Any, options: HotOptions) -> None:
+def check_numbers(options: HotOptions) -> None:
+    """Raise ValueError for numbers that are none."""
     for name, value in (("hot_threshold", options.hot_threshold), ("expected_runs", options.expected_runs)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        if (value is not None or name == "hot_threshold") and (
+            isinstance(value, bool) or not isinstance(value, int) or value < 1
+        ):
             raise ValueError(f"{name} {value!r}: a number of calls, a whole number from 1")
     if not options.limit_s > 0:
         raise ValueError(f"limit_s {options.limit_s!r}: seconds, more than 0")
+
+
+def _check(target: Any) -> None:
     if isinstance(target, type) or not callable(target):
         raise ValueError(f"{target!r}: hot() takes a function or a module, the object rather than its class")
     what = inspect.unwrap(target) if inspect.isroutine(target) else target

@@ -31,8 +31,8 @@ def expected_gain(
     session: Session, eager_s: list[float], *, mode: str | None = None, backward: bool = False, alike: int = 1
 ) -> ExpectedGain:
     """Of the recorded call of a loop whose runs took ``eager_s``, by ``prediction.gain``; from the number of operations
-    where that cannot say. ``backward``: a backward pass follows, which was not recorded, but is in the times. ``alike``:
-    so many parts of the call are compiled once for all.
+    where that cannot say. ``backward``: a backward pass follows, which was not recorded, but is in the times.
+    ``alike``: so many parts of the call are compiled once for all.
     """
     seconds = statistics.median(eager_s)
     operations = int(session.counted.sum())

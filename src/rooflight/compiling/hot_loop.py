@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import statistics
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
@@ -62,6 +64,18 @@ class HotOptions:
     clock: Callable[[], float] = perf_counter
 
 
+_loops: weakref.WeakSet[HotLoop] = weakref.WeakSet()
+
+
+def _in_forked_child() -> None:
+    for loop in _loops:
+        loop.forget_call()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_forked_child)
+
+
 class HotLoop:
     """The calls of one function or module. ``call`` takes the place of the eager one until all is decided.
 
@@ -89,13 +103,25 @@ class HotLoop:
         self._session: Session | None = None  # while it is judged
         self._open: tuple[CallKind, list[float], float] | None = None  # a run whose time ends with the next call
         entry.bind(self.call)
+        _loops.add(self)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call is observed now."""
+        return self._busy.locked()
+
+    def forget_call(self) -> None:
+        """In a forked child: the call of a thread that the child does not have."""
+        self._busy = Lock()
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function, observed unless one observed lately was so short that observing each would show."""
+        if is_dynamo_compiling():
+            return self._eager(*args, **kwargs)
         if self._skip:
             self._skip -= 1
             return self._eager(*args, **kwargs)
-        if is_dynamo_compiling() or not self._busy.acquire(blocking=False):
+        if not self._busy.acquire(blocking=False):
             return self._eager(*args, **kwargs)
         try:
             return self._observed(args, kwargs)
@@ -206,8 +232,8 @@ class HotLoop:
         return out
 
     def _worth_a_look(self, kind: CallKind) -> bool:
-        """Whether so much time is at stake that a call may be recorded: a recording costs some milliseconds, the first of a
-        process more, and compiling takes seconds.
+        """Whether so much time is at stake that a call may be recorded: a recording costs some milliseconds, the first
+        of a process more, and compiling takes seconds.
         """
         if not kind.eager_s:
             return False

@@ -1,0 +1,23 @@
+"""Each test of hot loops has a fresh Dynamo, a report of its own, and a gain that is expected."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture
+def hot_loops(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    import torch
+
+    from rooflight.compiling import hot_calls, hot_loop
+    from rooflight.compiling.hot_gain import ExpectedGain
+
+    torch._dynamo.reset()
+    monkeypatch.setattr(hot_calls, "seen", deque(maxlen=100))
+    expected = ExpectedGain(speedup=2.0, compile_s=5.0, source="test")
+    monkeypatch.setattr(hot_loop, "expected_gain", lambda *_, **__: expected)
+    yield
+    torch._dynamo.reset()

@@ -1,0 +1,243 @@
+"""Hot loops where things go wrong: compilations that hang, threads, forks, errors, and arguments of all kinds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import pytest
+import torch
+from hot_programs import Compiler, Net, clock, loop_of, only, run, takes, x
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rooflight.compiling.call_kinds import call_kind, tensors_of
+from rooflight.compiling.checked_backend import difference
+from rooflight.compiling.time_box import within
+
+pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.usefixtures("hot_loops")]
+
+
+def hangs(graph: Any, inputs: Any) -> Any:
+    while True:
+        time.sleep(0.01)
+
+
+def test_a_compilation_that_hangs_ends_and_eager_goes_on() -> None:
+    net = Net().eval()
+    loop = loop_of(net, hangs, limit_s=0.2)
+    expected = net(x())
+    for _ in range(20):
+        assert torch.equal(net(x()), expected)
+    assert (only(loop).state, only(loop).reason) == ("eager", "compiling took longer than 0.2 s")
+    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def in_thread(work: Any) -> Any:
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(work()))
+    thread.start()
+    thread.join(20)
+    return results[0]
+
+
+def test_a_compilation_that_hangs_in_a_thread_ends_too() -> None:
+    def work() -> str:
+        try:
+            within(0.1, lambda: hangs(None, None))
+        except TimeoutError as error:
+            return str(error)
+        return ""
+
+    assert in_thread(work) == "took longer than 0.1 s"
+
+
+def test_a_program_s_own_alarm_is_left_alone() -> None:
+    rung: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda *_: rung.append(1))
+    try:
+        with pytest.raises(TimeoutError):
+            within(0.1, lambda: hangs(None, None))
+        assert not rung
+        signal.raise_signal(signal.SIGALRM)
+        assert rung == [1]
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("thread", [False, True])
+def test_a_call_within_its_time_is_as_without(thread: bool) -> None:
+    run_it = in_thread if thread else lambda work: work()
+    assert run_it(lambda: within(60.0, lambda: 7)) == 7
+
+    def work() -> str:
+        try:
+            within(60.0, lambda: int("x"))
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    assert "invalid literal" in run_it(work)
+
+
+def test_threads_that_call_at_once_get_right_results() -> None:
+    net, compiler = Net().eval(), Compiler()
+    expected = net(x())
+    loop = loop_of(net, compiler)
+    wrong: list[torch.Tensor] = []
+
+    def work() -> None:
+        with torch.no_grad():
+            for _ in range(40):
+                out = net(x())
+                if not torch.equal(out, expected):
+                    wrong.append(out)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    run(net, 40)
+    assert not wrong
+    assert compiler.compiled == 1
+    assert only(loop).state == "compiled"
+
+
+def test_a_function_that_calls_itself_is_observed_once() -> None:
+    loop: Any = None
+
+    def function(value: torch.Tensor, depth: int) -> torch.Tensor:
+        takes(1.0)
+        return value.sin() if depth == 0 else loop.entry.call(value, depth - 1)
+
+    loop = loop_of(function, Compiler(), threshold=10**6)
+    for _ in range(5):
+        loop.entry.call(x(), 3)
+    assert loop.seen.calls == 5
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.filterwarnings("ignore:This process")
+def test_a_forked_child_goes_on_while_its_parent_was_in_a_call() -> None:
+    net = Net().eval()
+    loop = loop_of(net, Compiler())
+    loop._busy.acquire()  # a call of another thread, which the child does not have
+    child = os.fork()
+    if child == 0:
+        run(net, 4)
+        os._exit(0 if loop.seen.calls == 4 else 1)
+    loop._busy.release()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_interrupts_and_exits_pass_and_leave_the_loop_usable() -> None:
+    interrupt: list[type[BaseException]] = []
+
+    def function(value: torch.Tensor) -> torch.Tensor:
+        takes(1.0)
+        if interrupt:
+            raise interrupt.pop()
+        return value.sin()
+
+    loop = loop_of(function, Compiler())
+    for step in range(30):
+        if step % 5 == 2:
+            interrupt.append(KeyboardInterrupt if step % 2 else SystemExit)
+            with pytest.raises((KeyboardInterrupt, SystemExit)):
+                loop.entry.call(x())
+        else:
+            assert torch.equal(loop.entry.call(x()), x().sin())
+    assert not loop._busy.locked()
+
+
+def test_memory_is_bounded_over_any_stream_of_calls() -> None:
+    loop = loop_of(lambda value, *more: value, Compiler(), threshold=10**6)
+    for number in range(3000):
+        loop.entry.call(torch.empty(number % 100, 1), *(["x"] * (number % 50)), f"name {number}")
+    assert len(loop.seen.kinds) <= 32
+    assert all(len(kind.sizes) <= 16 and len(kind.eager_s) <= 32 for kind in loop.seen.kinds.values())
+
+
+class Odd:
+    """An object that compares with nothing."""
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("do not compare me")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_arguments_of_all_kinds() -> None:
+    nan = float("nan")
+    for args in [(Odd(),), ([Odd(), {1: Odd()}],), (nan,), ({"a": x()},), ((x(), [x(), (x(),)]),), (torch.empty(0),)]:
+        first, second = call_kind(args, {}, None), call_kind(args, {}, None)
+        assert first[0] == second[0]
+        assert len(tensors_of(args, {})) == len(first[1])
+
+
+values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=3), st.just(torch.ones(2, 3))),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=2), inner, max_size=3)),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(values, max_size=3), st.dictionaries(st.text("ab", min_size=1, max_size=2), values, max_size=2))
+def test_the_tensors_of_a_call_are_at_the_places_of_its_sizes(args: list[Any], kwargs: dict[str, Any]) -> None:
+    _, sizes = call_kind(tuple(args), kwargs, None)
+    tensors = tensors_of(tuple(args), kwargs)
+    assert len(sizes) == len(tensors)
+    for size, tensor in zip(sizes, tensors, strict=True):
+        assert isinstance(size, tuple) == (tensor is not None)
+
+
+def test_a_difference_is_found_on_copies_that_share_memory_as_the_originals_do() -> None:
+    base = torch.arange(6.0)
+
+    def writes(first: torch.Tensor, second: torch.Tensor) -> tuple[torch.Tensor]:
+        first.add_(1)  # second sees it
+        return (second * 2,)
+
+    def wrong(first: torch.Tensor, second: torch.Tensor) -> tuple[torch.Tensor]:
+        out = second * 2
+        first.add_(1)
+        return (out,)
+
+    assert difference(writes, writes, [base[:4], base[2:]])[0] == ""
+    assert difference(writes, wrong, [base[:4], base[2:]])[0].startswith("result: the result differs")
+    assert torch.equal(base, torch.arange(6.0))
+
+
+def test_a_difference_in_what_is_written_or_drawn_is_found() -> None:
+    def noise(value: torch.Tensor) -> tuple[torch.Tensor]:
+        return (value + torch.rand(4),)
+
+    def forgets(value: torch.Tensor) -> tuple[torch.Tensor]:
+        return (value * 1,)
+
+    def keeps(value: torch.Tensor) -> tuple[torch.Tensor]:
+        value.mul_(2)
+        return (value / 2,)
+
+    state = torch.get_rng_state()
+    assert difference(noise, noise, [torch.ones(4)]) == ("", 0.0)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert difference(keeps, forgets, [torch.ones(4)])[0].startswith("inputs it writes")
+
+
+def test_views_with_strides_of_zero_and_leaves_that_are_written() -> None:
+    expanded = torch.ones(1, 4).expand(3, 4)
+    assert difference(lambda v: (v + 1,), lambda v: (v + 1,), [expanded])[0] == ""
+    made = torch.ones(4, requires_grad=True) * 2
+
+    def writes(value: torch.Tensor) -> tuple[torch.Tensor]:
+        return (value.mul_(3),)
+
+    assert difference(writes, writes, [made])[0] == ""
+    assert clock() >= 0

@@ -1,0 +1,195 @@
+"""enable_hot_path_detection, and what a loop has compiled: modules that a function calls, blocks that are alike."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from hot_programs import Compiler, Net, clock, only, run, takes, x
+from torch import nn
+from torch_state import torch_state
+
+import rooflight as rl
+from rooflight.compiling import HotPath, enable_hot_path_detection, hot_everywhere
+from rooflight.compiling.hot_calls import attached
+from rooflight.compiling.hot_loop import HotLoop, HotOptions
+
+pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.usefixtures("hot_loops")]
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
+    """The backend of loops that the detection makes, which are timed by the clock of the tests."""
+    backend = Compiler()
+    monkeypatch.setattr(
+        hot_everywhere,
+        "HotOptions",
+        lambda **options: HotOptions(**{**options, "clock": clock, "backend": backend}),
+    )
+    return backend
+
+
+def test_the_page_s_training_loop_is_compiled_without_a_change(compiler: Compiler) -> None:
+    net, loss = Net(), nn.MSELoss()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    found: list[HotPath] = []
+
+    def train_step() -> torch.Tensor:
+        optimizer.zero_grad()
+        value = loss(net(x()), torch.zeros(2, 4))
+        value.backward()
+        optimizer.step()
+        return value.detach()
+
+    before = torch_state()
+    with enable_hot_path_detection(hot_threshold=10, on_hot=found.append):
+        for step in range(60):
+            train_step()
+            assert compiler.compiled == 0 or step >= 10
+        assert compiler.compiled >= 1
+        report = rl.hot_report()
+        assert [document.name for document in report.data] == ["Net", "MSELoss"]
+        assert report.data[0].kinds[0].state == "compiled"
+        assert [path.operations for path in found][0] > 5
+    assert "forward" not in net.__dict__
+    assert torch_state() == before
+
+
+def test_a_second_detection_takes_the_place_of_the_first(compiler: Compiler) -> None:
+    first = enable_hot_path_detection()
+    with enable_hot_path_detection(hot_threshold=3):
+        net = Net()
+        run(net, 40)
+    assert compiler.compiled == 1
+    first.disable()
+    assert not hot_everywhere._enabled
+
+
+def test_it_stops_looking_once_nothing_new_is_called(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hot_everywhere, "ENOUGH", 100)
+    before = torch_state()
+    net = Net()
+    with enable_hot_path_detection(hot_threshold=10**6):
+        run(net, 30)  # 4 modules each
+        assert torch_state() == before
+
+
+def test_it_keeps_no_module_alive(compiler: Compiler) -> None:
+    with enable_hot_path_detection():
+        net = Net()
+        run(net, 3)
+        gone = weakref.ref(net)
+        del net
+        gc.collect()
+        assert gone() is None
+
+
+@pytest.mark.parametrize("threshold", [0, "10", None, True])
+def test_thresholds_that_are_none(threshold: Any) -> None:
+    with pytest.raises(ValueError, match="whole number from 1"):
+        enable_hot_path_detection(hot_threshold=threshold)
+    assert not hot_everywhere._enabled
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        takes(0.25)
+        return value + self.inner(value).relu()
+
+
+class Deep(nn.Module):
+    def __init__(self, count: int = 6) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(count))
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            value = block(value)
+        return value
+
+
+def hot_loop(target: Any, backend: Any) -> HotLoop:
+    loop = attached(target, HotOptions(backend=backend, hot_threshold=3, clock=clock))
+    assert loop is not None
+    return loop
+
+
+def test_blocks_that_are_alike_are_compiled_once_for_all() -> None:
+    net, compiler = Deep(), Compiler(run_s=0.1)
+    expected = net(x())
+    loop = hot_loop(net, compiler)
+    run(net, 60)
+    assert (only(loop).state, loop.seen.what) == ("compiled", "6 × Block")
+    assert compiler.compiled == 1
+    assert "forward" not in net.__dict__
+    assert all("forward" in block.__dict__ for block in net.blocks)
+    runs = compiler.runs
+    with torch.no_grad():
+        assert torch.equal(net(x()), expected)
+    assert compiler.runs == runs + 6
+    loop.stop()
+    assert not any("forward" in block.__dict__ for block in net.blocks)
+
+
+def test_few_blocks_are_compiled_with_the_whole() -> None:
+    net, compiler = Deep(3), Compiler(run_s=0.1)
+    loop = hot_loop(net, compiler)
+    run(net, 60)
+    assert loop.seen.what == "the whole call"
+
+
+def test_a_function_that_trains_has_its_modules_compiled() -> None:
+    net, compiler = Net(), Compiler()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad()
+        value = net(x()).sum()
+        value.backward()
+        optimizer.step()
+        return value.detach()
+
+    loop = hot_loop(step, compiler)
+    for _ in range(60):
+        loop.entry.call()
+    assert (only(loop).state, loop.seen.what) == ("compiled", "Net")
+    assert compiler.compiled == 1
+
+
+def test_a_function_that_trains_without_modules_says_what_to_pass() -> None:
+    weight = torch.ones(4, 4, requires_grad=True)
+
+    def step() -> None:
+        takes(1.0)
+        (x() @ weight).sum().backward()
+        weight.grad = None
+
+    compiler = Compiler()
+    loop = hot_loop(step, compiler)
+    for _ in range(30):
+        loop.entry.call()
+    assert compiler.compiled == 0
+    assert only(loop).reason == "it runs its own backward pass or optimizer, and calls no module that could be compiled"
+
+
+def test_a_loop_that_calls_a_module_again_and_again_has_the_module_compiled() -> None:
+    net, compiler = Net().eval(), Compiler()
+
+    @torch.no_grad()
+    def generate() -> torch.Tensor:
+        value = x()
+        for _ in range(4):
+            value = net(value)
+        return value
+
+    loop = hot_loop(generate, compiler)
+    for _ in range(30):
+        loop.entry.call()
+    assert (loop.seen.what, compiler.compiled) == ("Net", 1)
