@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 
 @pytest.fixture
-def hot_loops(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def hot_loops(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     import torch
 
-    from rooflight.compiling import hot_calls, hot_loop
+    from rooflight.compiling import hot_calls, hot_outlook
     from rooflight.compiling.hot_gain import ExpectedGain
 
     torch._dynamo.reset()
+    monkeypatch.setenv("ROOFLIGHT_CACHE", str(tmp_path))
     monkeypatch.setattr(hot_calls, "seen", deque(maxlen=100))
     expected = ExpectedGain(speedup=2.0, compile_s=5.0, source="test")
-    monkeypatch.setattr(hot_loop, "expected_gain", lambda *_, **__: expected)
+    monkeypatch.setattr(hot_outlook, "expected_gain", lambda *_, **__: expected)
     yield
     torch._dynamo.reset()

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from rooflight.compiling.hot_calls import attached
-from rooflight.compiling.hot_loop import HotLoop, HotOptions
+from rooflight.compiling.hot_loop import HotLoop
+from rooflight.compiling.hot_options import HotOptions
 from rooflight.compiling.hot_seen import CallKind
 
 Change = Callable[[torch.Tensor], torch.Tensor]

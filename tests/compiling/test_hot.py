@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from hot_programs import Compiler, Net, clock, loop_of, only, run, takes, x
 
 import rooflight as rl
 from rooflight.compiling.hot_calls import attached
-from rooflight.compiling.hot_loop import HotOptions
+from rooflight.compiling.hot_options import HotOptions
 from rooflight.compiling.hot_paths import HotPath
 from rooflight.reporting.json import render_json
 
@@ -381,3 +382,50 @@ def test_a_function_that_returns_a_generator_stays_eager() -> None:
     for _ in range(20):
         assert list(hot(1)) == [1]
     assert "generator or coroutine" in rl.hot_report().data[0].kinds[0].reason
+
+
+def test_a_second_run_of_the_program_knows_what_the_first_found(tmp_path: Path) -> None:
+    slow = Compiler(run_s=2.0)
+    loop_of(Net(), slow)
+    first, second = Net(), Net()
+    loop = loop_of(first, slow)
+    run(first, 60)
+    assert only(loop).reason == "compiled, it takes 2.00 times as long"
+    (kept,) = (tmp_path / "hot_paths").glob("*.json")
+    again = loop_of(second, slow)
+    run(second, 60)
+    assert slow.compiled == 1
+    assert only(again).reason == "an earlier run found: compiled, it takes 2.00 times as long"
+    # files that this did not write, and answers to another question, are ignored
+    for poison in (b"", b"\x80\x04", b'{"outcome": "compiled", "speedup": "os.system"}', b"[" * 60_000, b" " * 100_000):
+        kept.write_bytes(poison)
+        net = Net()
+        run(net, 0)
+        loop = loop_of(net, Compiler(run_s=2.0))
+        run(net, 60)
+        assert only(loop).reason == "compiled, it takes 2.00 times as long"
+
+
+def test_what_was_measured_takes_the_place_of_what_is_predicted() -> None:
+    net, compiler = Net(), Compiler(compile_s=50.0)
+    loop = loop_of(net, compiler)
+    run(net, 60)
+    assert only(loop).state == "compiled"
+    again = Net()
+    loop = loop_of(again, compiler)
+    run(again, 60)  # compiling took over 50 s, not the 5 s that were expected
+    expected = only(loop).expected
+    assert expected is not None
+    assert (expected.source, expected.speedup) == ("an earlier run", 4.0)
+    assert compiler.compiled == 2
+    other = loop_of(Net(), compiler, mode="max-autotune")
+    assert other.options.mode == "max-autotune"
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ROOFLIGHT_CACHE", str(tmp_path / "file"))
+    net = Net()
+    loop = loop_of(net, Compiler())
+    run(net, 60)
+    assert only(loop).state == "compiled"

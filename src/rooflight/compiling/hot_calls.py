@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from rooflight.compiling.hot_seen import Seen
 
 if TYPE_CHECKING:
-    from rooflight.compiling.hot_loop import HotLoop, HotOptions
+    from rooflight.compiling.hot_loop import HotLoop
+    from rooflight.compiling.hot_options import HotOptions
     from rooflight.compiling.hot_paths import HotPath
     from rooflight.records.report import Report
 
@@ -28,6 +29,7 @@ def hot(
     hot_threshold: int = 10,
     on_hot: Callable[[HotPath], object] | None = None,
     check: bool = True,
+    remember: bool = True,
     backend: Any = "inductor",
     mode: str | None = None,
     dynamic: bool | None = None,
@@ -42,6 +44,8 @@ def hot(
     results, gradients and written tensors. Then eager and compiled runs alternate, timed. Code that differs, is slower,
     does not compile or takes longer than ``limit_s`` to compile is given up, and calls are eager as before. Once all is
     decided, calls go straight to the code chosen. ``rooflight.hot_report()`` says what was decided and why.
+    ``remember``: the outcome is kept beside the calibrations, for the next run of the same code on the same machine and
+    versions.
 
     A module of which several parts are alike, such as transformer blocks, has these compiled, once for all of them; a
     function that runs a backward pass or an optimizer has the modules compiled that it calls. ``backend``, ``mode`` and
@@ -50,13 +54,14 @@ def hot(
     Raises ValueError for what cannot be compiled by calling it (a class, a coroutine or generator function), and
     numbers below 1.
     """
-    from rooflight.compiling.hot_loop import HotOptions
+    from rooflight.compiling.hot_options import HotOptions
 
     options = HotOptions(
         expected_runs=expected_runs,
         hot_threshold=hot_threshold,
         on_hot=on_hot,
         check=check,
+        remember=remember,
         backend=backend,
         mode=mode,
         dynamic=dynamic,

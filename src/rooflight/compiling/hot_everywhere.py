@@ -13,7 +13,8 @@ from torch.compiler import is_dynamo_compiling
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from rooflight.compiling.hot_calls import attached, check_numbers
-from rooflight.compiling.hot_loop import HotLoop, HotOptions
+from rooflight.compiling.hot_loop import HotLoop
+from rooflight.compiling.hot_options import HotOptions
 from rooflight.compiling.hot_paths import HotPath
 
 ENOUGH: Final = 20_000
@@ -89,6 +90,7 @@ def enable_hot_path_detection(
     on_hot: Callable[[HotPath], object] | None = None,
     expected_runs: int | None = None,
     check: bool = True,
+    remember: bool = True,
     backend: Any = "inductor",
     mode: str | None = None,
     dynamic: bool | None = None,
@@ -104,6 +106,7 @@ def enable_hot_path_detection(
         on_hot=on_hot,
         expected_runs=expected_runs,
         check=check,
+        remember=remember,
         backend=backend,
         mode=mode,
         dynamic=dynamic,

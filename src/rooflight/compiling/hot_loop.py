@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass
 from threading import Lock
-from time import perf_counter
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Final
 
@@ -17,10 +14,12 @@ from torch import nn
 from torch.compiler import is_dynamo_compiling
 from torch.profiler import record_function
 
-from rooflight.compiling.call_kinds import Kind, call_kind, tensors_of, varying_dims
+from rooflight.compiling.call_kinds import call_kind
 from rooflight.compiling.checked_backend import CHECKED_RUNS, CheckedBackend
+from rooflight.compiling.dynamic_sizes import mark, varies_inside
 from rooflight.compiling.hot_entry import Entry
-from rooflight.compiling.hot_gain import expected_gain
+from rooflight.compiling.hot_options import HotOptions
+from rooflight.compiling.hot_outlook import outlook, remember_outcome
 from rooflight.compiling.hot_paths import HotPath
 from rooflight.compiling.hot_plan import Plan, alike, inner_backend, outermost_modules, recompile_reason
 from rooflight.compiling.hot_seen import CallKind, Seen
@@ -37,7 +36,6 @@ _MOST_SIZES: Final = 16
 _MOST_SAMPLES: Final = 6
 _KEPT: Final = 32  # times of a side
 _LATER: Final = (GeneratorType, CoroutineType, AsyncGeneratorType)
-_TRANSPARENT: Final = (int, float, tuple, list, dict)
 _STORM: Final = 4
 """So many recompilations that nobody planned are too many."""
 _PAYS: Final = 1.05
@@ -47,21 +45,6 @@ _LEAST_COMPILE_S: Final = 1.0
 _LOOK_AFTER_S: Final = 0.5
 _DOUBT: Final = 20.0
 """What is not expected to pay is compiled after it has run this many times longer than compiling takes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HotOptions:
-    """How a loop is treated; see ``hot``."""
-
-    hot_threshold: int = 10
-    expected_runs: int | None = None
-    on_hot: Callable[[HotPath], object] | None = None
-    check: bool = True
-    limit_s: float = 600.0
-    backend: Any = "inductor"
-    mode: str | None = None
-    dynamic: bool | None = None
-    clock: Callable[[], float] = perf_counter
 
 
 _loops: weakref.WeakSet[HotLoop] = weakref.WeakSet()
@@ -220,9 +203,9 @@ class HotLoop:
         from rooflight.capture.recorder import record  # seconds, as Dynamo comes with it
 
         kind.next_sample = kind.calls + 2 ** len(kind.patterns)
-        with record_function(f"rooflight.hot {self.seen.name}: recording"), outermost_modules(self._modules):
-            with record(phases=False) as recording:
-                out = self._run_eager(args, kwargs)
+        mark = record_function(f"rooflight.hot {self.seen.name}: recording")
+        with mark, outermost_modules(self._modules), record(phases=False) as recording:
+            out = self._run_eager(args, kwargs)
         session = recording.session
         kind.patterns.append(pattern_of(session))
         kind.first_ops = tuple(session.signatures[number].name for number in session.columns.signature[:8].tolist())
@@ -254,13 +237,10 @@ class HotLoop:
         if not operations:
             self._give_up(kind, "it runs no operations of torch")
             return
-        assert self._session is not None
         kind.state, kind.spent_s = "hot", 0.0
-        backward = self._open_ended and not any(pattern.backward for pattern in kind.patterns)
-        alike_parts = len(alike(self.entry.module)) if self.entry.module is not None else 1
-        kind.expected = expected_gain(
-            self._session, kind.eager_s, mode=self.options.mode, backward=backward, alike=max(1, alike_parts)
-        )
+        assert self._session is not None
+        key = next(key for key, other in self.seen.kinds.items() if other is kind)
+        kind.expected = outlook(key, kind, self.entry, self._session, self.options, open_ended=self._open_ended)
         if self.options.on_hot is not None:
             self.options.on_hot(HotPath(operations, kind.first_ops, kind.calls, iteration=True))
 
@@ -294,7 +274,7 @@ class HotLoop:
         except ValueError as error:
             self._give_up(kind, str(error))
             return self._run_eager(args, kwargs)
-        _mark(kind, sizes, args, kwargs)
+        mark(kind, sizes, args, kwargs)
         clock, graphs = self.options.clock, plan.backend.graphs
         begin = clock()
         self._compiling = True
@@ -338,7 +318,7 @@ class HotLoop:
             same_random=any(pattern.random for pattern in patterns),
         )
         backend = CheckedBackend(inner, checks=CHECKED_RUNS if options.check else 0, allowed=self._allowed)
-        if self._dynamic is None and any(_varies_inside(kind, key) for key, kind in self.seen.kinds.items()):
+        if self._dynamic is None and any(varies_inside(kind, key) for key, kind in self.seen.kinds.items()):
             self._dynamic = True
         return Plan(self._eager, regions, backend, dynamic=self._dynamic)
 
@@ -394,6 +374,7 @@ class HotLoop:
         self.seen.checked, self.seen.error = backend.checked, backend.error
         if backend.wrong:
             self._roll_back(kind, f"compiled, it is not the same: {backend.wrong}")
+            remember_outcome(kind)
         elif backend.failed:
             self._roll_back(kind, backend.failed)
 
@@ -414,6 +395,7 @@ class HotLoop:
                 self._roll_back(kind, "")
         if kind.state == "eager":
             kind.reason = f"compiled, it takes {1 / (kind.speedup or 1):.2f} times as long"
+        remember_outcome(kind)
 
     def _start_over(self, kind: CallKind) -> None:
         """After code that holds for a single call: once more, with all sizes and numbers dynamic; then never again."""
@@ -425,6 +407,8 @@ class HotLoop:
         if dynamic is None:
             kind.state, kind.reason, kind.spent_s, kind.compiled_sizes = "hot", "", 0.0, []
             self.plan, self._dynamic = None, True
+        else:
+            remember_outcome(kind)
 
     def _roll_back(self, kind: CallKind, reason: str) -> None:
         assert self.plan is not None
@@ -448,17 +432,6 @@ class HotLoop:
             self.entry.bind(self.plan.switched(on=True))
 
 
-def _varies_inside(kind: CallKind, key: Kind) -> bool:
-    """Whether calls of a kind differ in what cannot be marked as dynamic: numbers, and tensors inside of objects."""
-    if len(kind.sizes) < 2:
-        return False
-    places = range(min(map(len, kind.sizes)))
-    numbers = any(
-        not isinstance(kind.sizes[0][place], tuple) and len({s[place] for s in kind.sizes}) > 1 for place in places
-    )
-    return numbers or any(isinstance(part, type) and part not in _TRANSPARENT for part in key)
-
-
 def _passes_back(out: Any) -> bool:
     """Whether a backward pass may follow: a result, or a part of it, requires gradients."""
     if isinstance(out, torch.Tensor):
@@ -473,19 +446,6 @@ def _synchronize(out: Any) -> None:
     first = out[0] if isinstance(out, (list, tuple)) and out else out
     if isinstance(first, torch.Tensor) and first.is_cuda:
         torch.cuda.synchronize()
-
-
-def _mark(kind: CallKind, sizes: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Mark the dimensions of the arguments in which calls of this kind differed as dynamic."""
-    dims: dict[int, set[int]] = {}
-    for other in kind.sizes:
-        for place, differing in varying_dims(sizes, other).items():
-            dims.setdefault(place, set()).update(differing)
-    tensors = tensors_of(args, kwargs)
-    for place, differing in dims.items():
-        tensor = tensors[place] if place < len(tensors) else None
-        for dim in differing if tensor is not None else ():
-            torch._dynamo.maybe_mark_dynamic(tensor, dim)
 
 
 def _falling_back() -> Any:

@@ -33,6 +33,7 @@ class CallKind:
     compile_s: float | None = None
     tried: int = 0
     next_sample: int = 2
+    key: str = ""  # under which its outcome is remembered
     first_ops: tuple[str, ...] = ()
 
     @property
@@ -45,7 +46,8 @@ class CallKind:
         """Median eager over median compiled time; None before both were timed."""
         if not self.eager_s or not self.compiled_s:
             return None
-        return statistics.median(self.eager_s) / statistics.median(self.compiled_s)
+        compiled_s = statistics.median(self.compiled_s)
+        return statistics.median(self.eager_s) / compiled_s if compiled_s > 0 else None
 
     def covers(self, sizes: tuple[Any, ...]) -> bool:
         """Whether compiled code is there for these sizes."""

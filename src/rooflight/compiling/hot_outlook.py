@@ -1,0 +1,47 @@
+"""What compiling a kind of call is expected to bring: what an earlier run of the program measured, or a prediction."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from rooflight.compiling.call_kinds import Kind
+from rooflight.compiling.hot_entry import Entry
+from rooflight.compiling.hot_gain import ExpectedGain, expected_gain
+from rooflight.compiling.hot_memory import Remembered, key_of, recall, remember
+from rooflight.compiling.hot_options import HotOptions
+from rooflight.compiling.hot_plan import alike
+from rooflight.compiling.hot_seen import CallKind
+from rooflight.records.session import Session
+
+
+def outlook(
+    key: Kind, kind: CallKind, entry: Entry, session: Session, options: HotOptions, *, open_ended: bool
+) -> ExpectedGain | None:
+    """The gain and cost of compiling a kind, of which ``session`` has a call. None, with the kind left eager, where an
+    earlier run compiled it for nothing. ``open_ended``: runs are timed until the next call.
+    """
+    if options.remember:
+        name = options.backend if isinstance(options.backend, str) else _name(options.backend)
+        how = f"{name} {options.mode} {options.dynamic}"
+        kind.key = key_of(entry.eager, key, kind.patterns[-1], one_size=len(kind.sizes) == 1, how=how)
+        found = recall(kind.key)
+        if found is not None and found.outcome == "eager":
+            kind.state, kind.reason = "eager", f"an earlier run found: {found.reason}"
+            return None
+        if found is not None and found.speedup and found.compile_s:
+            return ExpectedGain(speedup=found.speedup, compile_s=found.compile_s, source="an earlier run")
+    parts = len(alike(entry.module)) if entry.module is not None else 0
+    backward = open_ended and not any(pattern.backward for pattern in kind.patterns)
+    return expected_gain(session, kind.eager_s, mode=options.mode, backward=backward, alike=max(1, parts))
+
+
+def remember_outcome(kind: CallKind) -> None:
+    """Keep the end of a trial for the program's next run."""
+    if kind.key and kind.decided:
+        outcome: Literal["compiled", "eager"] = "compiled" if kind.state == "compiled" else "eager"
+        found = Remembered(outcome=outcome, reason=kind.reason, speedup=kind.speedup, compile_s=kind.compile_s)
+        remember(kind.key, found)
+
+
+def _name(backend: Any) -> str:
+    return str(getattr(backend, "__qualname__", type(backend).__qualname__))
