@@ -1,0 +1,383 @@
+"""An explanation as a Report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import PurePath
+from typing import Final
+
+from rooflight.compiling.explaining.dispatch_tables import dispatch_tables
+from rooflight.compiling.explaining.explanation import ExplainDocument, Graph, Kernel, Place
+from rooflight.compiling.stages import AOT, BUILD, DYNAMO, INDUCTOR
+from rooflight.records.quantity import Quantity, count_of, percent
+from rooflight.records.report import Cell, Column, Report, Table
+
+ROWS: Final = 12
+_VALUES: Final = ("EQUALS_MATCH", "CONSTANT_MATCH", "LAMBDA_GUARD", "LENGTH_CHECK", "BOOL_MATCH", "NONE_MATCH")
+_SHORT: Final = 60
+
+
+def report_of(found: ExplainDocument) -> Report:
+    """What ``rooflight explain`` shows."""
+    return Report(
+        title=f"What torch.compile makes of {found.target}",
+        data=found,
+        facts=tuple(_facts(found)),
+        tables=tuple(_tables(found)),
+        notes=(*found.notes, *_notes(found)),
+        conclusion=conclusion(found),
+    )
+
+
+def place_of(place: Place | None) -> str:
+    """``train.py:12``; empty where it is unknown."""
+    return "" if place is None else f"{PurePath(place.file).name}:{place.line}"
+
+
+def saved_bytes(kernels: Iterable[Kernel]) -> tuple[int, int] | None:
+    """Bytes that eager moves for the work of these kernels, and that they move; None where a size is unknown."""
+    eager = moved = 0
+    for kernel in kernels:
+        if kernel.bytes_eager is None or kernel.bytes_kernel is None:
+            return None
+        eager, moved = eager + kernel.bytes_eager, moved + kernel.bytes_kernel
+    return eager, moved
+
+
+def conclusion(found: ExplainDocument) -> str:
+    """The shape of the result in a few sentences, and what to mend first."""
+    if found.not_compiled:
+        return f"Not compiled: {found.not_compiled}."
+    captured = [graph for graph in found.graphs if graph.state == "captured"]
+    first = [graph for graph in captured if graph.origin != "recompile"]
+    parts = [
+        f"{count_of(len(first), 'graph')} for {count_of(found.calls, 'call')}, "
+        f"{count_of(len(found.graph_breaks), 'graph break')}, {count_of(len(found.recompiles), 'recompile')}."
+    ]
+    if found.kernels:
+        parts.append(f"{count_of(len(found.kernels), 'kernel')} in all compilations.")
+    if found.graph_breaks:
+        one = found.graph_breaks[0]
+        parts.append(f"Mend first: {place_of(one.place) or 'the break'}: {one.rewrite}.")
+    elif found.recompiles:
+        parts.append(f"Mend first: {found.recompiles[-1].fix}.")
+    return " ".join(parts)
+
+
+def _facts(found: ExplainDocument) -> Iterator[tuple[str, Cell]]:
+    yield "torch", f"{found.torch}, {found.device}"
+    dynamic = f", mode {found.mode}" if found.mode != "default" else ""
+    yield "compiled by", f"{found.backend}{dynamic}, {count_of(found.calls, 'call')}"
+    yield "graphs", sum(graph.state == "captured" for graph in found.graphs)
+    yield "graph breaks", len(found.graph_breaks)
+    yield "recompiles", len(found.recompiles)
+    if found.kernels:
+        generated = [kernel for kernel in found.kernels if kernel.kind != "library"]
+        library = len(found.kernels) - len(generated)
+        yield "kernels", f"{len(generated)} generated, {count_of(library, 'call of a library', 'calls of a library')}"
+        sizes = saved_bytes(found.kernels)
+        if sizes is not None and sizes[0]:
+            saved = Quantity(sizes[0] - sizes[1], "B")
+            yield "bytes saved", f"{saved} of {Quantity(sizes[0], 'B')} ({percent(1 - sizes[1] / sizes[0])})"
+
+
+def _tables(found: ExplainDocument) -> Iterator[Table]:
+    yield from dispatch_tables(found.dispatched)
+    if found.graphs:
+        yield _graphs(found.graphs)
+        yield _guards(found.graphs)
+    if found.graph_breaks:
+        yield _breaks(found)
+    if found.recompiles:
+        yield _recompiles(found)
+    if found.autograd:
+        yield _autograd(found)
+        yield from _decompositions(found)
+        yield from _saved(found)
+    if found.kernels:
+        yield _kernels(found.kernels)
+    if found.cuda_graphs:
+        yield _cuda_graphs(found)
+    yield from _code(found.kernels)
+
+
+def _graphs(graphs: Sequence[Graph]) -> Table:
+    return Table(
+        id="graphs",
+        title="Dynamo: graphs, and the time of each stage",
+        columns=(
+            Column("graph"),
+            Column("function"),
+            Column("line"),
+            Column("compiled"),
+            Column("ops"),
+            Column("guards"),
+            Column("checking", "s"),
+            Column("Dynamo", "s"),
+            Column("AOT", "s"),
+            Column("Inductor", "s"),
+            Column("build", "s"),
+        ),
+        rows=tuple(
+            (
+                graph.id,
+                graph.function,
+                place_of(graph.place),
+                graph.origin if graph.state == "captured" else f"{graph.origin}: {graph.state}",
+                sum(op.count for op in graph.ops),
+                len(graph.guards),
+                graph.guard_s,
+                *(graph.stages_s.get(stage) for stage in (DYNAMO, AOT, INDUCTOR, BUILD)),
+            )
+            for graph in graphs
+        ),
+        top=ROWS,
+        see="--json for all",
+        optional=("build", "Inductor", "AOT", "Dynamo", "function"),
+        note="graph: as torch counts, function/compilation. after a break: the rest of the function. checking: all "
+        "guards, once per call, as torch measured. build: code generation and the C++ or Triton compiler.",
+    )
+
+
+def _guards(graphs: Sequence[Graph]) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for graph in graphs:
+        kinds = Counter(guard.kind for guard in graph.guards)
+        for guard in graph.guards:
+            if guard.kind == "TENSOR_MATCH" or guard.kind in _VALUES:
+                if guard.check.startswith(("torch.", "utils_device")):  # the same for every function
+                    continue
+                rows.append((graph.id, guard.kind, guard.check, place_of(guard.place)))
+        others = [f"{count} {kind}" for kind, count in kinds.items() if kind not in ("TENSOR_MATCH", *_VALUES)]
+        if others:
+            rows.append((graph.id, "others", ", ".join(others), ""))
+    return Table(
+        id="guards",
+        title="Dynamo: guards",
+        columns=(Column("graph"), Column("guard"), Column("check", wraps=True), Column("for line")),
+        rows=tuple(rows),
+        top=ROWS,
+        see="--json for all",
+        note="A graph runs while all its guards hold; else the function is compiled again.",
+    )
+
+
+def _breaks(found: ExplainDocument) -> Table:
+    return Table(
+        id="graph_breaks",
+        title="Dynamo: graph breaks",
+        columns=(Column("line"), Column("code"), Column("reason", wraps=True), Column("rewrite", wraps=True)),
+        rows=tuple(
+            (
+                place_of(each.place),
+                _cut(each.place.code) if each.place is not None else "",
+                each.reason + (" (the whole function runs eagerly)" if each.whole_function else ""),
+                each.rewrite,
+            )
+            for each in found.graph_breaks
+        ),
+        note="torch's own reasons; --json has its explanations and hints too.",
+    )
+
+
+def _recompiles(found: ExplainDocument) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for each in found.recompiles:
+        for number, guard in enumerate(each.guards[:1] or ()):
+            rows.append(
+                (
+                    each.id,
+                    f"{each.function} ({place_of(each.place)})",
+                    guard.source or guard.check,
+                    guard.expected,
+                    guard.actual,
+                    ("given up: " if each.limit else "") + each.fix if number == 0 else "",
+                )
+            )
+    return Table(
+        id="recompiles",
+        title="Dynamo: recompiles",
+        columns=(
+            Column("graph"),
+            Column("function"),
+            Column("guard on", wraps=True),
+            Column("expected"),
+            Column("was"),
+            Column("fix", wraps=True),
+        ),
+        rows=tuple(rows),
+        top=ROWS,
+        see="--json for all",
+        optional=("function",),
+        note="The guard of the latest compilation that failed. given up: the limit of recompiles is reached, and the "
+        "function runs eagerly from then on.",
+    )
+
+
+def _autograd(found: ExplainDocument) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for each in found.autograd:
+        kept = [saved for saved in each.saved if not saved.of_input]
+        sizes = [saved.bytes for saved in kept]
+        recomputed = Counter(each.recomputed)
+        rows.append(
+            (
+                each.id,
+                each.joint or None,
+                each.forward,
+                each.backward or None,
+                f"{len(kept)} and {count_of(len(each.saved) - len(kept), 'input')}" if each.backward else None,
+                None if None in sizes or not each.backward else sum(size or 0 for size in sizes),
+                ", ".join(f"{op} x{count}" if count > 1 else op for op, count in recomputed.items()),
+                each.mutated_inputs or None,
+            )
+        )
+    return Table(
+        id="autograd",
+        title="AOT autograd: forward and backward",
+        columns=(
+            Column("graph"),
+            Column("joint"),
+            Column("forward"),
+            Column("backward"),
+            Column("saved"),
+            Column("kept", "B"),
+            Column("recomputed", wraps=True),
+            Column("written inputs"),
+        ),
+        rows=tuple(rows),
+        top=ROWS,
+        see="--json for all",
+        optional=("written inputs", "joint"),
+        note="joint, forward, backward: ops in each graph. saved: tensors that backward reads; those that are no "
+        "inputs take memory (kept). recomputed: ops that backward runs again rather than reading their results. "
+        "written inputs: the graph is functional; a copy writes the result back.",
+    )
+
+
+def _decompositions(found: ExplainDocument) -> Iterator[Table]:
+    counts: Counter[tuple[str, tuple[str, ...]]] = Counter()
+    for each in found.autograd:
+        for one in each.decompositions:
+            counts[one.op, one.into] += one.count
+    if counts:
+        yield Table(
+            id="decompositions",
+            title="AOT autograd: decompositions",
+            columns=(Column("op"), Column("times"), Column("into", wraps=True)),
+            rows=tuple((op, count, ", ".join(into)) for (op, into), count in counts.most_common()),
+            top=ROWS,
+            see="--json for all",
+        )
+
+
+def _saved(found: ExplainDocument) -> Iterator[Table]:
+    rows: list[tuple[Cell, ...]] = [
+        (each.id, saved.name, saved.op, _shape(saved.shape, saved.dtype), saved.bytes, place_of(saved.place))
+        for each in found.autograd
+        for saved in sorted(each.saved, key=lambda saved: -(saved.bytes or 0))
+        if not saved.of_input
+    ]
+    if rows:
+        yield Table(
+            id="saved",
+            title="AOT autograd: saved for backward, largest first",
+            columns=(
+                Column("graph"),
+                Column("tensor"),
+                Column("of"),
+                Column("shape"),
+                Column("size", "B"),
+                Column("line"),
+            ),
+            rows=tuple(rows),
+            top=ROWS,
+            see="--json for all",
+        )
+
+
+def _shape(shape: Sequence[int | None], dtype: str) -> str:
+    return f"{dtype}[{', '.join('?' if size is None else str(size) for size in shape)}]"
+
+
+def _kernels(kernels: Sequence[Kernel]) -> Table:
+    return Table(
+        id="kernels",
+        title="Inductor: which ops became which kernel",
+        columns=(
+            Column("graph"),
+            Column("direction"),
+            Column("kernel"),
+            Column("ops of eager", wraps=True),
+            Column("lines"),
+            Column("eager", "B"),
+            Column("moves", "B"),
+            Column("saved", "%"),
+        ),
+        rows=tuple(
+            (
+                kernel.id,
+                kernel.direction,
+                _cut(kernel.name, 36),
+                _listed(kernel.eager_ops or kernel.ops),
+                ", ".join(dict.fromkeys(place_of(place) for place in kernel.places[-3:])),
+                kernel.bytes_eager,
+                kernel.bytes_kernel,
+                1 - kernel.bytes_kernel / kernel.bytes_eager
+                if kernel.bytes_eager and kernel.bytes_kernel is not None
+                else None,
+            )
+            for kernel in kernels
+        ),
+        top=2 * ROWS,
+        see="--json for all",
+        optional=("direction", "lines", "graph"),
+        note="eager: bytes that eager moves for the ops whose results the kernel computes, each input read and each "
+        "result written once per op. moves: what the kernel reads and writes, as Inductor counts. Below 0: it computes "
+        "again what another kernel has, or saves for backward.",
+    )
+
+
+def _listed(ops: Sequence[str]) -> str:
+    counts = Counter(op.removeprefix("aten::") for op in ops)
+    return ", ".join(f"{op} x{count}" if count > 1 else op for op, count in counts.items())
+
+
+def _cuda_graphs(found: ExplainDocument) -> Table:
+    return Table(
+        id="cuda_graphs",
+        title="CUDA graphs",
+        columns=(Column("graph"), Column("what"), Column("reason", wraps=True), Column("fix", wraps=True)),
+        rows=tuple((each.id, each.what, each.reason, each.fix) for each in found.cuda_graphs),
+        top=ROWS,
+        see="--json for all",
+    )
+
+
+def _code(kernels: Sequence[Kernel]) -> Iterator[Table]:
+    for number, kernel in enumerate(kernels, start=1):
+        if kernel.code:
+            yield Table(
+                id=f"code_{number}",
+                title=f"{kernel.name} ({kernel.id}, {kernel.direction})",
+                columns=(Column("code", wraps=True),),
+                rows=tuple((line,) for line in kernel.code.rstrip().splitlines()),
+            )
+
+
+def _notes(found: ExplainDocument) -> Iterator[str]:
+    for graph in found.graphs:
+        if graph.failed:
+            yield f"{graph.function} ({place_of(graph.place)}) runs eagerly: {graph.failed}"
+    if found.fallbacks:
+        yield f"No lowering of Inductor's, so that nothing fuses with them: {', '.join(found.fallbacks)}."
+    if found.cuda_graphs_asked and not found.cuda_graphs:
+        where = "there is no GPU here" if found.device == "cpu" else "torch logged nothing of them"
+        yield f"CUDA graphs were asked for, and none was recorded: {where}."
+    if found.backend != "inductor":
+        yield f'The backend "{found.backend}" is not Inductor: only the stages before it are explained.'
+
+
+def _cut(text: str, most: int = _SHORT) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -1,0 +1,147 @@
+"""Recompiles from torch's own texts: which guard failed, on which values, and what prevents it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from rooflight.compiling.explaining.explanation import FailedGuard, Recompile
+from rooflight.compiling.explaining.guards import Symbols
+from rooflight.compiling.explaining.listening import Told
+
+_TENSOR: Final = re.compile(r"tensor '(?P<source>.+?)' (?P<what>.+?) mismatch(?: at index (?P<index>\d+))?")
+_EXPECTED: Final = re.compile(r"expected (?:requires_grad=)?(.+?)(?:, actual (.+?))?\.?$")
+_EQUAL: Final = re.compile(r"^(?P<source>.+?) == (?P<value>.+)$")
+_LENGTH: Final = re.compile(r"^(?:len\((?P<source>.+)\) == (?P<value>\d+)|not (?P<empty>\S+))$")
+_KEYS: Final = re.compile(r"DispatchKeySet|dispatch key set")
+_TRAINING: Final = re.compile(r"\.training\b")
+
+
+def failed_guards(told: Told, values: Symbols) -> tuple[FailedGuard, ...]:
+    """The guards that failed before a compilation, of the most recent compilation first."""
+    return tuple(_failed(text, values) for text in _texts(told))
+
+
+def _texts(told: Told) -> Sequence[str]:
+    """A reason for each earlier compilation; torch writes one as text, several as a list."""
+    text = told.text
+    if text.startswith("["):
+        try:
+            decoded: Any = json.loads(text)
+        except ValueError:
+            return [text]
+        return [str(each) for each in decoded]
+    return [text]
+
+
+def _failed(text: str, values: Symbols) -> FailedGuard:
+    first = text.strip().partition("\n")[0]
+    of, _, check = first.partition(": ")
+    check = check.partition("  #")[0].strip()
+    if (tensor := _TENSOR.search(check)) is not None:
+        said = _EXPECTED.search(check.partition(". ")[2])
+        index = "" if tensor["index"] is None else f", dimension {tensor['index']}"
+        what = tensor["what"]
+        return FailedGuard(
+            of=of, check=check, source=f"{what} of {tensor['source']}{index}",
+            expected="" if said is None else said[1], actual=(said[2] or "") if said is not None else "",
+        )  # fmt: skip
+    if (length := _LENGTH.match(check)) is not None:
+        source = length["source"] or length["empty"]
+        now = values.value_of(f"len({source})")
+        return FailedGuard(of=of, check=check, source=f"len({source})", expected=length["value"] or "0", actual=now)
+    if (equal := _EQUAL.match(check)) is not None:
+        source = equal["source"]
+        now = values.value_of(source)
+        return FailedGuard(of=of, check=check, source=source, expected=equal["value"], actual=now)
+    return FailedGuard(of=of, check=check)
+
+
+def recompile(
+    told: Told, function: str, place: Any, values: Symbols, *, dynamic: bool | None, limit: bool = False
+) -> Recompile:
+    """A recompile: what failed, and the fix by the most recent compilation's guard."""
+    guards = failed_guards(told, values)
+    return Recompile(
+        id=told.id, function=function, place=place, guards=guards, fix=fix(guards, dynamic=dynamic), limit=limit
+    )
+
+
+def fix(guards: Sequence[FailedGuard], *, dynamic: bool | None = None) -> str:
+    """What prevents a recompile, by the guards that failed. The most recent compilation's comes first."""
+    if not guards:
+        return ""
+    known = (advice for pattern, advice in _FIXES.items() if re.search(pattern, guards[0].check))
+    return next(known, None) or _fix(guards[0], dynamic)
+
+
+def _fix(guard: FailedGuard, dynamic: bool | None) -> str:
+    check, source = guard.check, guard.source
+    if (tensor := _TENSOR.search(check)) is not None:
+        return _of_tensor(tensor, guard, dynamic)
+    if re.search(r"\.size\(\)\[\d+\]|\.shape\[\d+\]|\bs\d+\b|%|<=|>=| < | > ", check):
+        return (
+            "the shape was made dynamic within a range, and this one is outside: avoid branches and indices that "
+            "depend on it, or torch._dynamo.mark_dynamic(x, i, min=..., max=...)"
+        )
+    if _LENGTH.match(check):
+        return f"{source} decides how often a loop is unrolled: pass one stacked tensor instead of a container, or pad"
+    if _EQUAL.match(check):
+        return _of_value(source, guard.expected)
+    if "___check_obj_id" in check or "___check_type_id" in check or "is " in check:
+        return "another object or type is passed each time: make it once, outside, and pass the same one"
+    return "keep what the guard reads the same between calls, or compile a function for each case"
+
+
+_FIXES: Final[Mapping[str, str]] = {
+    r"___check_global_state|GLOBAL_STATE|grad_mode": (
+        "grad mode, autocast, default dtype or number of threads changed: call the function in the same state, or "
+        "accept one compilation for each"
+    ),
+    r"requires_grad mismatch": (
+        "pass tensors that all require grad or none: one compilation for training and one for inference is right; wrap "
+        "inference in torch.no_grad() with detached inputs"
+    ),
+    r"\.training\b|'training'": (
+        "train and eval are two programs: one compilation for each is right; compile once in the mode that you run"
+    ),
+    r"dtype mismatch": "cast the input to one dtype before the compiled function",
+    r"device mismatch": "move the input to one device before the compiled function",
+    r"stride mismatch": "pass x.contiguous(), or the same layout each time",
+    r"rank mismatch|dimension mismatch|dim mismatch": (
+        "pass inputs with the same number of dimensions (unsqueeze before the compiled function)"
+    ),
+    r"hasattr\(.*_dynamo_dynamic": "mark the dimension dynamic on each input, or on none",
+    r"dispatch key set mismatch": "pass plain tensors of one kind, outside inference_mode and vmap alike",
+}
+
+
+def _of_tensor(tensor: re.Match[str], guard: FailedGuard, dynamic: bool | None) -> str:
+    if "size" not in tensor["what"]:
+        return "pass tensors of one kind"
+    name, index = tensor["source"], tensor["index"]
+    if guard.actual in ("0", "1") or guard.expected in ("0", "1"):
+        return (
+            f"torch compiles sizes 0 and 1 apart, also with dynamic shapes: pad dimension {index} of {name} to at "
+            "least 2, or accept one more compilation"
+        )
+    hint = "dynamic=True" if dynamic is None else "dynamic=True instead of --static" if dynamic is False else "padding"
+    return (
+        f"torch._dynamo.mark_dynamic({name}, {index}) before the first call, or torch.compile(..., {hint}): the first "
+        "compilation is then for all sizes; or pad to a few sizes"
+    )
+
+
+def _of_value(source: str, expected: str) -> str:
+    number = re.fullmatch(r"-?\d+(\.\d+)?(e-?\d+)?", expected)
+    if source.startswith(("G[", "globals()")) or "self" in source or "." in source:
+        instead = "keep it in a tensor (a buffer), or pass it as an argument" if number else "pass it as an argument"
+        return f"{source} changes between calls and is compiled as a constant: {instead}"
+    if number:
+        return (
+            f"{source} is compiled as a constant: pass torch.tensor({source}), which is no constant; for a number "
+            "that only sets a size, torch.compile(..., dynamic=True)"
+        )
+    return f"{source} is compiled as a constant: call with few different values, or compile a function for each"
