@@ -35,6 +35,7 @@ class Block:
 
 
 GRPO = "python examples/grpo_loop.py --rl-enable-sol-tracking --rl-sol-report-interval 10"
+EXPLAIN = "rooflight explain examples/explained_loss.py:loss"
 DECODE = "rooflight profile-decode llama-tiny --batch 8 --prompt 512 --new 128 --run-name plain"
 DRAFT = (
     "rooflight profile-decode llama-tiny --batch 1 --prompt 128 --new 256 "
@@ -79,6 +80,7 @@ BLOCKS = (
         parts=("Engine bucket", "Speculative decoding", "Speed-up by batch", "! Other programs", "! Drafted"),
         measured=True,
     ),
+    Block(page="docs/guide/explain.md", command=EXPLAIN, rows=12, measured=True),
     Block(page="docs/guide/prediction.md", command=PREDICT),
     Block(
         page="docs/guide/tracking.md",

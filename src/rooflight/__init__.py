@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rooflight.capture.measure import measure as measure
     from rooflight.capture.phases import phase as phase
     from rooflight.capture.recorder import record as record
+    from rooflight.compiling.explaining.explain import explain as explain
     from rooflight.compiling.hot_calls import hot as hot
     from rooflight.compiling.hot_calls import hot_report as hot_report
     from rooflight.costs.cost import OpCost as OpCost
@@ -59,6 +60,7 @@ _HOMES = {
     "analyze": "rooflight.front.sessions",
     "calibrate": "rooflight.front.device",
     "current_device": "rooflight.front.device",
+    "explain": "rooflight.compiling.explaining.explain",
     "find_device": "rooflight.front.device",
     "fit_host": "rooflight.prediction.host_fit",
     "formula": "rooflight.costs.registry",
@@ -107,5 +109,5 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     _HOMES | dict.fromkeys(_OF_TRACKING, "rooflight.tracking") | {"__version__": "rooflight.version"},
     _NAMESPACES,
-    needs={"measure": "torch"},
+    needs={"explain": "torch", "measure": "torch"},
 )

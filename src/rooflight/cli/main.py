@@ -17,6 +17,7 @@ from rooflight.cli.calibrate import calibrate
 from rooflight.cli.compile_bench import compile_bench
 from rooflight.cli.devices import app as devices_app
 from rooflight.cli.endings import ended
+from rooflight.cli.explain import explain
 from rooflight.cli.fit import fit
 from rooflight.cli.lint import lint
 from rooflight.cli.merge import merge
@@ -41,6 +42,7 @@ app = typer.Typer(
 app.command(short_help="Say how far a step is from the speed of light, and why.")(analyze)
 app.command(short_help="Check and time a kernel beside its bounds.")(score)
 app.command("compile-bench", short_help="Say whether torch.compile pays, and from which iteration on.")(compile_bench)
+app.command(short_help="Show what each stage of torch.compile makes of a function, and why.")(explain)
 app.command("profile-decode", short_help="Say where the time of decode steps goes.")(profile_decode)
 app.command(short_help="Measure this machine's peaks, bandwidths and latency.")(calibrate)
 app.command(short_help="Time operators over sweeps of shapes.")(sample)

@@ -14,6 +14,7 @@ def documents() -> tuple[type[Document], ...]:
     """Every kind of document that a verb or a study writes."""
     from rooflight.clusters.roofs_report import ClusterDocument
     from rooflight.compiling.bench_report import CompileDocument
+    from rooflight.compiling.explaining.explanation import ExplainDocument
     from rooflight.compiling.hot_summary import HotDocument
     from rooflight.compiling.predicted_report import PredictedGainDocument
     from rooflight.devices.devices_report import DeviceDocument, DevicesDocument
@@ -52,6 +53,7 @@ def documents() -> tuple[type[Document], ...]:
         CompileDocument,
         HotDocument,
         PredictedGainDocument,
+        ExplainDocument,
     )
 
 

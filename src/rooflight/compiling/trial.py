@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import tempfile
-from contextlib import suppress
 from pathlib import Path
-from typing import IO, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
+from rooflight.compiling.process import replied
 from rooflight.workloads.errors import RunFailed, TargetError
 
 Program = Literal["eager", "compiled", "check"]
@@ -150,44 +145,10 @@ def answered(request: Request, cache: Path, *, limit_s: float | None = None) -> 
     What the program prints is dropped. Raises TargetError for the user's mistake, RunFailed for a program that breaks,
     dies or takes longer than ``limit_s``.
     """
-    with tempfile.TemporaryDirectory(prefix="rooflight-compile-") as folder:
-        reply = Path(folder) / "reply.json"
-        environment = {
-            **os.environ,
-            "TORCHINDUCTOR_CACHE_DIR": str(cache),
-            "OMP_NUM_THREADS": str(request.threads),
-            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        }
-        command = [sys.executable, "-m", "rooflight.compiling.child", str(reply)]
-        with Path(folder, "stderr").open("w+b") as errors:
-            code = _ended(command, msgspec.json.encode(request), errors, environment, limit_s)
-            if not reply.exists():
-                errors.seek(0)
-                lines = errors.read().decode(errors="replace").strip().splitlines() or ["no message"]
-                raise RunFailed(f"its process ended with code {code}: {lines[-1]}")
-        answer = msgspec.json.decode(reply.read_bytes(), type=Answer)
+    reply = replied("rooflight.compiling.child", request, cache, threads=request.threads, limit_s=limit_s)
+    answer = msgspec.json.decode(reply, type=Answer)
     if answer.wrong:
         raise TargetError(answer.wrong)
     if answer.failed:
         raise RunFailed(answer.failed)
     return answer
-
-
-def _ended(
-    command: list[str], given: bytes, errors: IO[bytes], environment: dict[str, str], limit_s: float | None
-) -> int:
-    """The exit code of a process. Raises RunFailed where it takes longer, after ending it and all that it started: the
-    compilers too.
-    """
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors, env=environment,
-        start_new_session=True,
-    ) as process:  # fmt: skip
-        try:
-            process.communicate(given, timeout=limit_s)
-        except subprocess.TimeoutExpired as error:
-            raise RunFailed(f"took longer than {limit_s:g} s (--limit)") from error
-        finally:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-        return process.returncode

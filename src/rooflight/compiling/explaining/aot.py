@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from rooflight.compiling.explaining.explanation import Autograd, Decomposition, Saved
-from rooflight.compiling.explaining.graph_text import Printed, printed, sized
+from rooflight.compiling.explaining.graph_text import Line, Printed, printed, sized, source_of
 from rooflight.compiling.explaining.inductor_graphs import Node
 
+_OVERLOAD: Final = re.compile(r"^torch\.ops\.(\w+)\.(\w+)\.(\w+)\(")
+_FIRST: Final = re.compile(r"\((\w+)")
 _SAVED: Final = "SavedForBackwards"
 
 
@@ -23,8 +26,8 @@ def autograd_of(
     whole = texts.get("aot_joint_graph") or texts.get("aot_inference_graph") or ""
     inference = printed(texts.get("aot_inference_graph", ""))
     forward, backward = printed(texts.get("aot_forward_graph", "")), printed(texts.get("aot_backward_graph", ""))
-    views = {node.name for node in joint if node.view}
-    again = {line.name for line in forward.lines} & {line.name for line in backward.lines} - views
+    computed = {line.name for line in backward.lines if not _is_view(line) and line.op != "getitem"}
+    again = computed & {line.name for line in forward.lines}
     return Autograd(
         id=id,
         joint=_ops(printed(texts.get("aot_joint_graph", ""))),
@@ -53,22 +56,42 @@ def decompositions(nodes: Sequence[Node]) -> tuple[Decomposition, ...]:
     return tuple(Decomposition(op=op, into=into, count=count) for (op, into), count in found.most_common())
 
 
+def _is_view(line: Line) -> bool:
+    """Whether an op only looks at its input's memory, by torch's schema of it."""
+    import torch
+
+    found = _OVERLOAD.match(line.expression)
+    packet = None if found is None else getattr(getattr(torch.ops, found[1], None), found[2], None)
+    return bool(getattr(getattr(packet, found[3], None), "is_view", False)) if found is not None else False
+
+
+def _inputs_seen(forward: Printed) -> set[str]:
+    """The inputs, and the views of them."""
+    seen = set(forward.inputs)
+    for line in forward.lines:
+        first = _FIRST.search(line.expression)
+        if _is_view(line) and first is not None and first[1] in seen:
+            seen.add(line.name)
+    return seen
+
+
 def _saved(forward: Printed, symbols: Mapping[str, int]) -> list[Saved]:
     made = {line.name: line for line in forward.lines}
+    inputs = _inputs_seen(forward)
     found = []
     for name, note in forward.results:
         if not note.startswith(_SAVED):
             continue
         line = made.get(name)
-        of_input, op, type_text = name in forward.inputs, "", forward.inputs.get(name, ("", ""))[0]
+        op, type_text = "", forward.inputs.get(name, ("", ""))[0]
         if line is not None:
-            op, type_text = line.op, line.type
+            op, type_text = source_of(line, made).op, line.type
         dtype, shape, size = sized(type_text, symbols)
         if not dtype:  # a number, such as a symbolic size
             continue
         found.append(
             Saved(
-                name=name, dtype=dtype, shape=shape, bytes=size, op=op, of_input=of_input,
+                name=name, dtype=dtype, shape=shape, bytes=size, op=op, of_input=name in inputs,
                 place=None if line is None else line.place,
             )
         )  # fmt: skip

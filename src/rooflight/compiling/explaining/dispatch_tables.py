@@ -28,7 +28,7 @@ def _layers(dispatched: Sequence[Dispatched]) -> Table:
                 "backward" if each.backward else "",
                 each.calls,
                 " > ".join(layer.key for layer in each.layers),
-                "; ".join(f"{layer.key}: {', '.join(layer.masks)}" for layer in each.layers if layer.masks),
+                _masked(each),
                 by_kind.get("autocast"),
                 by_kind.get("autograd"),
                 by_kind.get("in-place and views"),
@@ -52,12 +52,24 @@ def _layers(dispatched: Sequence[Dispatched]) -> Table:
         rows=tuple(rows),
         top=ROWS,
         see="--json for all",
-        optional=("masked", "in", "views", "autocast"),
+        optional=("in", "views", "autocast", "masked"),
         note="An op that is indented was called by a kernel of the one above. layers: kernels that run, each of which "
-        "masks its keys and calls on; a composite op's only layer is an autograd key, and calls other ops. autocast, "
-        "autograd, views: what the layer adds to a call, measured with and without it on small inputs (–: no "
-        "more than the noise); call: a whole call from Python.",
+        "masks keys and calls on; masked: the keys that each adds. A composite op's only layer is an autograd key; it "
+        "masks nothing and calls other ops. autocast, autograd, views: what the layer adds to a call, measured with "
+        "and without it on small inputs (–: no more than the noise); call: a whole call from Python.",
     )
+
+
+def _masked(each: Dispatched) -> str:
+    """The keys that each layer masks beyond those before it: ``Autograd > ADInplaceOrView``."""
+    seen: set[str] = set()
+    parts = []
+    for layer in each.layers:
+        new = [key for key in layer.masks if key not in seen]
+        seen.update(new)
+        if new:
+            parts.append(", ".join(new))
+    return " > ".join(parts)
 
 
 def _above_noise(layer: Layer) -> float | None:

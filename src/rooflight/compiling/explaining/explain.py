@@ -14,7 +14,7 @@ from rooflight.compiling.explaining.explanation import Dispatched, ExplainDocume
 from rooflight.compiling.explaining.listening import Heard, listening
 from rooflight.compiling.explaining.stages_of import stages_of
 from rooflight.records.report import Report
-from rooflight.workloads.errors import first_words
+from rooflight.workloads.errors import first_words, told_in_one_line
 
 CALLS: Final = 2
 
@@ -95,7 +95,9 @@ def explained(
     dispatcher: bool = True,
     notes: Sequence[str] = (),
 ) -> ExplainDocument:
-    """The explanation of a program. An error of its own passes unchanged; one of the compiler is part of the answer."""
+    """The explanation of a program. An error that it raises in eager passes unchanged; one of the compiler is part of
+    the answer.
+    """
     import torch
 
     dispatched: tuple[Dispatched, ...] = ()
@@ -109,17 +111,17 @@ def explained(
         how["mode"] = mode
     failed = _generator(program.run)
     with _fresh(), listening() as heard:
+        args: tuple[Any, ...] = program.calls[0]
         try:
             run = program.compiled(**how)
             for args in program.calls:
                 _called(run, args, backward=program.backward)
         except Exception as error:
-            failed = compiler_error(error)
-            if not failed:
-                raise
+            _raise_as_eager(program.run, args)
+            failed = compiler_error(error) or f"compiled, it raises {told_in_one_line(error)}, and eager does not"
     return ExplainDocument(
         target=program.name,
-        torch=torch.__version__,
+        torch=str(torch.__version__),
         device=torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         backend=backend,
         mode=mode or "default",
@@ -197,6 +199,14 @@ def compiler_error(error: BaseException) -> str:
     inner = getattr(error, "inner_exception", None) or error
     text = first_words(str(inner).partition("Set TORCHDYNAMO_VERBOSE")[0]) or type(inner).__name__
     return f"{type(inner).__name__}: {text}"
+
+
+def _raise_as_eager(run: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """Call eagerly what failed: an error of the program itself is raised as it is without a compiler."""
+    import torch
+
+    with torch.compiler.set_stance("force_eager"):
+        run(*args)
 
 
 def _generator(function: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePath
@@ -15,6 +16,7 @@ from rooflight.records.report import Cell, Column, Report, Table
 
 ROWS: Final = 12
 _VALUES: Final = ("EQUALS_MATCH", "CONSTANT_MATCH", "LAMBDA_GUARD", "LENGTH_CHECK", "BOOL_MATCH", "NONE_MATCH")
+_KEY_SET: Final = re.compile(r"DispatchKeySet\([^)]*\), |device=None, ")
 _SHORT: Final = 60
 
 
@@ -76,10 +78,12 @@ def _facts(found: ExplainDocument) -> Iterator[tuple[str, Cell]]:
         generated = [kernel for kernel in found.kernels if kernel.kind != "library"]
         library = len(found.kernels) - len(generated)
         yield "kernels", f"{len(generated)} generated, {count_of(library, 'call of a library', 'calls of a library')}"
-        sizes = saved_bytes(found.kernels)
+        again = {graph.id for graph in found.graphs if graph.origin == "recompile"}
+        sizes = saved_bytes(kernel for kernel in found.kernels if kernel.id not in again)
         if sizes is not None and sizes[0]:
             saved = Quantity(sizes[0] - sizes[1], "B")
-            yield "bytes saved", f"{saved} of {Quantity(sizes[0], 'B')} ({percent(1 - sizes[1] / sizes[0])})"
+            of = f"{Quantity(sizes[0], 'B')} that eager moves in the first call"
+            yield "bytes saved", f"{saved} of {of} ({percent(1 - sizes[1] / sizes[0])})"
 
 
 def _tables(found: ExplainDocument) -> Iterator[Table]:
@@ -148,7 +152,7 @@ def _guards(graphs: Sequence[Graph]) -> Table:
             if guard.kind == "TENSOR_MATCH" or guard.kind in _VALUES:
                 if guard.check.startswith(("torch.", "utils_device")):  # the same for every function
                     continue
-                rows.append((graph.id, guard.kind, guard.check, place_of(guard.place)))
+                rows.append((graph.id, guard.kind, _KEY_SET.sub("", guard.check), place_of(guard.place)))
         others = [f"{count} {kind}" for kind, count in kinds.items() if kind not in ("TENSOR_MATCH", *_VALUES)]
         if others:
             rows.append((graph.id, "others", ", ".join(others), ""))

@@ -142,7 +142,8 @@ class Recompile(Fields, frozen=True, kw_only=True):
 
 
 class Saved(Fields, frozen=True, kw_only=True):
-    """A tensor kept from forward to backward; ``of_input``: an input or parameter, which takes no further memory."""
+    """A tensor kept from forward to backward; ``of_input``: an input, a parameter or a view of one,
+    which takes no further memory."""
 
     name: str
     dtype: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sysconfig
 from collections.abc import Iterable
 from typing import Final
 
@@ -11,7 +12,8 @@ from rooflight.compiling.explaining.graph_text import frames
 
 _WHOLE: Final = "Skipping the function and falling back to eager"
 _MORE: Final = re.compile(r"https://\S+")
-_OURS: Final = ("/torch/_dynamo/", "/torch/_inductor/", "/torch/_functorch/")
+_EXAMPLE: Final = re.compile(r"\(e\.g\. [^)]*\)")
+_STANDARD: Final = sysconfig.get_path("stdlib")
 
 _REWRITES: Final[tuple[tuple[str, str], ...]] = (
     (
@@ -38,7 +40,7 @@ _REWRITES: Final[tuple[tuple[str, str], ...]] = (
         "prints at the end of the graph",
     ),
     (
-        r"logging\.Logger|warnings\.warn|`warn`",
+        r"logging\.Logger|builtin `_?warnings\.warn",
         "log after the compiled function, or guard it with `if not torch.compiler.is_compiling():`; or add the "
         "function to torch._dynamo.config.reorderable_logging_functions",
     ),
@@ -142,7 +144,7 @@ def graph_break(text: str) -> GraphBreak:
         explanation=explanation,
         hints=hints,
         place=_place(rows, rest.partition("Traceback (most recent call last)")[0]),
-        rewrite=rewrite(f"{reason} {explanation} {context}"),
+        rewrite=rewrite(f"{reason} {_EXAMPLE.sub('', explanation)} {context}"),
         times=1,
         whole_function=_WHOLE in head,
         more="" if more is None else more[0],
@@ -163,10 +165,14 @@ def _reason(rows: list[str]) -> str:
     return "torch gives no reason"
 
 
+def _of_library(file: str) -> bool:
+    return "/torch/" in file or (file.startswith(_STANDARD) and "site-packages" not in file)
+
+
 def _place(rows: list[str], traceback: str) -> Place | None:
-    """The innermost line of the user's in the traceback; else what the first row says."""
-    known = [frame for frame in frames(traceback) if not any(part in frame.file for part in _OURS)]
+    """The innermost line of the traceback that is neither torch's nor Python's; else what the first row says."""
+    known = list(frames(traceback))
     if known:
-        return known[-1]
+        return next((frame for frame in reversed(known) if not _of_library(frame.file)), known[-1])
     said = re.match(r"Graph break in user code at (.+):(\d+)$", rows[0]) if rows else None
     return None if said is None else Place(file=said[1], line=int(said[2]))

@@ -17,6 +17,7 @@ _INPUT: Final = re.compile(r'^ {8}(\w+): "([^"]*)",?(?:\s+# (.*))?$')
 _RESULT: Final = re.compile(r"^ {12}(\w+),(?:\s+# (.*))?$")
 _CALL: Final = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)\(")
 _OPERATOR: Final = re.compile(r"^[^\s(]+ (\*\*|//|<<|>>|[-+*/@%&|^<>]|[=<>!]=) |^-(?=\w)")
+_ITEM: Final = re.compile(r"^(\w+)\[\d+\]$")
 _MADE_AT: Final = re.compile(r"^\s*# File: (.+):(\d+) in (.+?), code: (.*)$")
 _TYPE: Final = re.compile(r"^(\w+)\[([^\]]*)\]")
 _FRAME: Final = re.compile(r'^\s*File "(.+)", line (\d+), in (.+)$')
@@ -84,8 +85,16 @@ def _op(expression: str) -> str:
             namespace, op = name.removeprefix("torch.ops.").split(".")[:2]
             return f"{namespace}::{op}"
         return name if name.startswith(("torch", "operator", "math")) else name.rpartition(".")[2]
+    if _ITEM.match(expression):
+        return "getitem"
     operator = _OPERATOR.match(expression)
     return "" if operator is None else _OPERATORS.get(operator[1] or "", "neg")
+
+
+def source_of(line: Line, lines: Mapping[str, Line]) -> Line:
+    """The line that computes a value: for one of several results of an op, the op's."""
+    item = _ITEM.match(line.expression)
+    return lines.get(item[1], line) if item is not None else line
 
 
 def sized(type_text: str, symbols: Mapping[str, int]) -> tuple[str, tuple[int | None, ...], int | None]:

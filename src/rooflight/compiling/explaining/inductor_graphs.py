@@ -110,8 +110,7 @@ def _group(node: Any) -> Group | None:
     if kind == "ExternKernelSchedulerNode":
         if type(node.node).__name__ == "MultiOutput":  # one of the results of the call before
             return None
-        origin = node.node.get_origin_node()
-        names = frozenset() if origin is None else frozenset((origin.name,))
+        names = frozenset(each.name for each in _called(node.node))
         name = getattr(node.node, "python_kernel_name", None) or type(node.node).__name__
         return Group(nodes=names, bytes=_bytes_moved(node), library=str(name))
     if kind == "NopKernelSchedulerNode":
@@ -119,6 +118,15 @@ def _group(node: Any) -> Group | None:
     parts = [part.node for part in node.get_nodes() if part.node is not None]
     names = frozenset(each.name for part in parts for each in getattr(part, "origins", None) or ())
     return Group(nodes=names, bytes=_bytes_moved(node))
+
+
+def _called(kernel: Any) -> list[Any]:
+    """The FX nodes that a library call stands for. Its origins include the nodes of inputs that it had written out."""
+    origin, op = kernel.get_origin_node(), getattr(kernel, "op_overload", None)
+    if origin is not None:
+        return [origin]
+    origins = list(getattr(kernel, "origins", None) or ())
+    return [each for each in origins if each.target is op] or origins
 
 
 def _bytes_moved(node: Any) -> int | None:

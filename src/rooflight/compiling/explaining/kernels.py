@@ -103,12 +103,19 @@ def _kernels_of(compiled: _Compiled) -> list[_Made]:
 def _attribute(joint: Sequence[Node], made: list[_Made]) -> None:
     """Give each call of eager, with the bytes it moves, to the kernel that computes its result.
 
-    A call whose nodes Inductor replaced belongs to the kernel of the first op that uses its result.
+    A call whose nodes Inductor's passes replaced belongs to the kernel of what they put in its place: a node that was
+    not there before, and that the first op that uses the call's result reads; if there is none, to that op's kernel.
     """
     owner: dict[str, _Made] = {}
     for each in made:
         for name in sorted(each.own):
             owner.setdefault(name, each)
+    known = {node.name for node in joint}
+    put_in = {
+        node.name: [read for read in node.reads if read not in known and read in owner]
+        for compiled in {id(each.compiled): each.compiled for each in made}.values()
+        for node in compiled.lowered.nodes
+    }
     users: dict[str, list[str]] = defaultdict(list)
     for node in joint:
         for read in node.reads:
@@ -118,7 +125,7 @@ def _attribute(joint: Sequence[Node], made: list[_Made]) -> None:
         if all(node.view for node in nodes):
             continue
         results = [node for node in nodes if not users[node.name] or not inside.issuperset(users[node.name])]
-        found = _owner([node.name for node in reversed(results or nodes)], owner, users)
+        found = _owner([node.name for node in reversed(results or nodes)], owner, users, put_in)
         if found is not None:
             found.eager.append((op, _moved(nodes, results, joint)))
 
@@ -140,12 +147,19 @@ def _calls(joint: Sequence[Node]) -> Iterator[tuple[str, list[Node]]]:
         yield op, nodes
 
 
-def _owner(names: Iterable[str], owner: Mapping[str, _Made], users: Mapping[str, list[str]]) -> _Made | None:
+def _owner(
+    names: Iterable[str],
+    owner: Mapping[str, _Made],
+    users: Mapping[str, list[str]],
+    put_in: Mapping[str, list[str]],
+) -> _Made | None:
     waiting, seen = list(names), set[str]()
+    results = set(waiting)
     while waiting:
         name = waiting.pop(0)
         if name in owner:
-            return owner[name]
+            new = [] if name in results else put_in.get(name, [])
+            return owner[new[0]] if new else owner[name]
         if name not in seen:
             seen.add(name)
             waiting += users.get(name, [])

@@ -130,7 +130,7 @@ def _attached(logger: logging.Logger, handler: logging.Handler, *, quiet: bool) 
     enabled = logger.isEnabledFor(logging.DEBUG)
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)
-    if not enabled and not quiet:  # nor shown to a user who did not ask torch for it
+    if quiet or not enabled:  # what a user did not ask torch for is not shown
         logger.propagate = False
     try:
         yield

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from rooflight.compiling.explaining.explanation import FailedGuard, Recompile
+from rooflight.compiling.explaining.explanation import FailedGuard, Place, Recompile
 from rooflight.compiling.explaining.guards import Symbols
 from rooflight.compiling.explaining.listening import Told
 
@@ -15,8 +15,8 @@ _TENSOR: Final = re.compile(r"tensor '(?P<source>.+?)' (?P<what>.+?) mismatch(?:
 _EXPECTED: Final = re.compile(r"expected (?:requires_grad=)?(.+?)(?:, actual (.+?))?\.?$")
 _EQUAL: Final = re.compile(r"^(?P<source>.+?) == (?P<value>.+)$")
 _LENGTH: Final = re.compile(r"^(?:len\((?P<source>.+)\) == (?P<value>\d+)|not (?P<empty>\S+))$")
-_KEYS: Final = re.compile(r"DispatchKeySet|dispatch key set")
-_TRAINING: Final = re.compile(r"\.training\b")
+_STATE: Final = re.compile(r"^GLOBAL_STATE changed: (.+)$")
+_SIZE: Final = re.compile(r"\w+\.size\(\)\[\d+\]")
 
 
 def failed_guards(told: Told, values: Symbols) -> tuple[FailedGuard, ...]:
@@ -43,11 +43,16 @@ def _failed(text: str, values: Symbols) -> FailedGuard:
     if (tensor := _TENSOR.search(check)) is not None:
         said = _EXPECTED.search(check.partition(". ")[2])
         index = "" if tensor["index"] is None else f", dimension {tensor['index']}"
-        what = tensor["what"]
-        return FailedGuard(
-            of=of, check=check, source=f"{what} of {tensor['source']}{index}",
-            expected="" if said is None else said[1], actual=(said[2] or "") if said is not None else "",
-        )  # fmt: skip
+        expected, actual = ("", "") if said is None else (said[1], said[2] or "")
+        if tensor["what"] == "requires_grad":  # of two values torch names the one
+            actual = {"0": "1", "1": "0"}.get(expected, "")
+        source = f"{tensor['what']} of {_plain(tensor['source'])}{index}"
+        return FailedGuard(of=of, check=check, source=source, expected=expected, actual=actual)
+    if (state := _STATE.match(check)) is not None:
+        return FailedGuard(of=of, check=check, source=state[1])
+    if (sizes := _SIZE.search(check)) is not None and not check.startswith(f"{sizes[0]} =="):
+        now = values.value_of(sizes[0])
+        return FailedGuard(of=of, check=check, source=sizes[0], expected=check, actual=now)
     if (length := _LENGTH.match(check)) is not None:
         source = length["source"] or length["empty"]
         now = values.value_of(f"len({source})")
@@ -59,14 +64,29 @@ def _failed(text: str, values: Symbols) -> FailedGuard:
     return FailedGuard(of=of, check=check)
 
 
+def _plain(source: str) -> str:
+    """The user's name of what torch made a tensor of."""
+    return source.removeprefix("___from_numpy(").removesuffix(")") if source.startswith("___from_numpy(") else source
+
+
 def recompile(
-    told: Told, function: str, place: Any, values: Symbols, *, dynamic: bool | None, limit: bool = False
+    told: Told,
+    function: str,
+    place: Place | None,
+    values: Symbols,
+    *,
+    dynamic: bool | None = None,
+    limit: bool = False,
+    rest: bool = False,
 ) -> Recompile:
-    """A recompile: what failed, and the fix by the most recent compilation's guard."""
+    """A recompile: what failed, and the fix by the most recent compilation's guard. ``rest``: of the rest of a
+    function after a graph break, whose inputs are what the part before it leaves.
+    """
     guards = failed_guards(told, values)
-    return Recompile(
-        id=told.id, function=function, place=place, guards=guards, fix=fix(guards, dynamic=dynamic), limit=limit
-    )
+    advice = fix(guards, dynamic=dynamic)
+    if rest and guards and (tensor := _TENSOR.search(guards[0].check)) is not None:
+        advice = f"{tensor['source']} is made before the graph break: mend what changes there, or remove the break"
+    return Recompile(id=told.id, function=function, place=place, guards=guards, fix=advice, limit=limit)
 
 
 def fix(guards: Sequence[FailedGuard], *, dynamic: bool | None = None) -> str:
@@ -100,6 +120,9 @@ _FIXES: Final[Mapping[str, str]] = {
         "grad mode, autocast, default dtype or number of threads changed: call the function in the same state, or "
         "accept one compilation for each"
     ),
+    r"^list\(dict\.keys\(": "pass dicts with the same keys, in the same order",
+    r"^len\(.+\) != ": "a container or module was changed after it was compiled: change it before the first call",
+    r"expected type of .+ tensor type": "pass tensors of one class (a Parameter is another class than a Tensor)",
     r"requires_grad mismatch": (
         "pass tensors that all require grad or none: one compilation for training and one for inference is right; wrap "
         "inference in torch.no_grad() with detached inputs"
@@ -121,7 +144,7 @@ _FIXES: Final[Mapping[str, str]] = {
 def _of_tensor(tensor: re.Match[str], guard: FailedGuard, dynamic: bool | None) -> str:
     if "size" not in tensor["what"]:
         return "pass tensors of one kind"
-    name, index = tensor["source"], tensor["index"]
+    name, index = _plain(tensor["source"]), tensor["index"]
     if guard.actual in ("0", "1") or guard.expected in ("0", "1"):
         return (
             f"torch compiles sizes 0 and 1 apart, also with dynamic shapes: pad dimension {index} of {name} to at "
@@ -135,9 +158,16 @@ def _of_tensor(tensor: re.Match[str], guard: FailedGuard, dynamic: bool | None) 
 
 
 def _of_value(source: str, expected: str) -> str:
+    if source.startswith("___stack"):
+        return (
+            "what the call at the graph break returned is compiled as a constant: have it return a tensor, or call it "
+            "before the compiled function and pass the result as a tensor"
+        )
     number = re.fullmatch(r"-?\d+(\.\d+)?(e-?\d+)?", expected)
     if source.startswith(("G[", "globals()")) or "self" in source or "." in source:
         instead = "keep it in a tensor (a buffer), or pass it as an argument" if number else "pass it as an argument"
+        if number and not source.startswith("G["):
+            instead += "; for a module's number, torch._dynamo.config.allow_unspec_int_on_nn_module = True"
         return f"{source} changes between calls and is compiled as a constant: {instead}"
     if number:
         return (

@@ -74,6 +74,11 @@ class _Frame:
         return function_name(str(self.frame.get("name") or self.metrics.get("co_name") or ""))
 
     @property
+    def rest(self) -> bool:
+        """Whether it is the rest of a function after a graph break."""
+        return resumed_at(str(self.frame.get("name"))) is not None
+
+    @property
     def place(self) -> Place | None:
         if not self.frame:
             return None
@@ -85,12 +90,11 @@ class _Frame:
         """What Dynamo made of the frame."""
         text, failed = self._text("dynamo_output_graph"), self.metrics.get("fail_reason")
         graph = printed(text)
-        after = resumed_at(str(self.frame.get("name"))) is not None
         return Graph(
             id=self.id,
             function=self.function,
             place=self.place,
-            origin="recompile" if self.recompiled is not None else "after a break" if after else "first",
+            origin="recompile" if self.recompiled is not None else "after a break" if self.rest else "first",
             state="failed" if failed else "captured" if graph.lines else "empty",
             ops=graph.counts(),
             code=text,
@@ -134,7 +138,7 @@ def _recompiles(frames: Mapping[str, _Frame], dynamic: bool | None) -> Iterator[
         first = frames.get(f"{frame.id.partition('/')[0]}/0", frame)
         yield recompile(
             frame.recompiled, frame.function or first.function, frame.place or first.place, frame.symbols,
-            dynamic=dynamic, limit=not frame.started,
+            dynamic=dynamic, limit=not frame.started, rest=frame.rest,
         )  # fmt: skip
 
 

@@ -1,0 +1,97 @@
+"""``rooflight explain``: what each stage of torch.compile makes of a function."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from contextlib import nullcontext, redirect_stdout
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rooflight.cli import completion
+from rooflight.cli.output_options import CsvFolder, HtmlFile, JsonFile, MarkdownFile, Render
+from rooflight.cli.progress import spinner
+
+
+def explain(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            autocompletion=completion.presets,
+            help="file.py:function, preset, config.json, problem.py, or workload of compile-bench.",
+        ),
+    ],
+    inputs: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Function of the file that returns the arguments. [default: get_inputs]"),
+    ] = None,
+    calls: Annotated[int, typer.Option(metavar="N", help="Calls of the compiled program.")] = 3,
+    compile_mode: Annotated[
+        str, typer.Option("--mode", metavar="MODE", help="default, reduce-overhead or max-autotune.")
+    ] = "default",
+    backend: Annotated[str, typer.Option(metavar="NAME", help="Backend of torch.compile.")] = "inductor",
+    dynamic: Annotated[
+        bool | None, typer.Option("--dynamic/--static", help="Dynamic shapes. [default: as torch chooses]")
+    ] = None,
+    code: Annotated[bool, typer.Option("--code", help="Show the generated code of each kernel.")] = False,
+    dispatcher: Annotated[
+        bool, typer.Option("--dispatcher/--no-dispatcher", help="Call eagerly first, and show the dispatcher's layers.")
+    ] = True,
+    step: Annotated[
+        str | None, typer.Option(metavar="MODE", help="Of a model: forward, train, prefill, decode. [default: forward]")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(metavar="N", help="Of a model: sequences or images per step.")] = None,
+    seq: Annotated[int | None, typer.Option(metavar="N", help="Of a model: tokens per sequence.")] = None,
+    small: Annotated[bool, typer.Option("--small", help="The preset's architecture in a size for a laptop.")] = False,
+    threads: Annotated[int | None, typer.Option(metavar="N", help="CPU threads. [default: the cores]")] = None,
+    limit: Annotated[float, typer.Option(metavar="SECONDS", help="End a program that takes longer.")] = 600.0,
+    json: JsonFile = None,
+    markdown: MarkdownFile = None,
+    csv: CsvFolder = None,
+    html: HtmlFile = None,
+    render: Render = None,
+) -> None:
+    """Show what each stage of torch.compile makes of TARGET: the dispatcher's layers in eager, Dynamo's graphs, guards,
+    graph breaks and recompiles, AOT autograd's joint graph, and Inductor's kernels.
+
+    A function that takes arguments gets those that get_inputs() of the same file returns; if get_inputs yields several,
+    each is one call, so that changing shapes show. A function without arguments that returns a step, as rooflight
+    analyze takes it, has the step explained; of a step with a model the model's forward is compiled.
+
+    All reasons are torch's own; beside each graph break and recompile is what removes it. Everything runs in a fresh
+    process.
+
+    \b
+      rooflight explain path/to/train.py:loss_of
+      rooflight explain path/to/train.py:loss_of --inputs three_batches --code
+      rooflight explain gpt2 --small --step train
+      rooflight explain attention-block --json -
+    """
+    from rooflight.compiling.explaining.asked import explained_target
+    from rooflight.compiling.explaining.explain_report import report_of
+    from rooflight.compiling.trial import Options
+    from rooflight.reporting.output import Outputs
+
+    outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html, render=render)
+    options = Options(mode=step, batch=batch, seq=seq, small=small)
+    aside = redirect_stdout(sys.stderr) if outputs.to_stdout else nullcontext()
+    with spinner() as progress, aside, tempfile.TemporaryDirectory(prefix="rooflight-inductor-") as folder:
+        found = explained_target(
+            target,
+            options,
+            Path(folder),
+            inputs=inputs,
+            calls=calls,
+            mode=compile_mode,
+            backend=backend,
+            dynamic=dynamic,
+            code=code,
+            dispatcher=dispatcher,
+            threads=threads,
+            limit_s=limit,
+            progress=progress,
+        )
+    outputs.write(report_of(found))
