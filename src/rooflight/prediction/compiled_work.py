@@ -17,7 +17,7 @@ import numpy as np
 
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.registry import traits_of
-from rooflight.prediction.predictor import SHORTEST_KERNEL_S
+from rooflight.prediction.floors import SHORTEST_KERNEL_S
 from rooflight.records.record import Direction, StorageKind
 from rooflight.records.session import STOOD, Flags, Float64, Session
 from rooflight.records.signature import OpSignature
