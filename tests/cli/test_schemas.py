@@ -16,6 +16,8 @@ from rooflight.clusters.keeping import ClusterCalibration
 from rooflight.clusters.roofs import NodeCalibration
 from rooflight.clusters.roofs_report import report_of as cluster_report
 from rooflight.compiling.bench_report import CompileDocument
+from rooflight.compiling.explaining.explanation import ExplainDocument
+from rooflight.compiling.hot_summary import HotDocument
 from rooflight.compiling.predicted_report import PredictedGainDocument
 from rooflight.devices import all_devices, get
 from rooflight.devices.calibrations import Calibration
@@ -119,9 +121,9 @@ def test_every_document_decodes_strictly_into_what_it_was(every_report):
         decoded = msgspec.json.decode(render_json(report), type=anything)
         assert type(decoded) is type(report.data), name
         assert decoded == report.data, name
-    # compile-bench writes lists of its documents: tests/compiling
-    lists = {CompileDocument, PredictedGainDocument}
-    assert {type(report.data) for report in every_report.values()} == set(documents()) - lists
+    # documents of what compiles are decoded in tests/compiling
+    compiling = {CompileDocument, ExplainDocument, HotDocument, PredictedGainDocument}
+    assert {type(report.data) for report in every_report.values()} == set(documents()) - compiling
 
 
 def test_a_field_that_the_schema_does_not_have_is_refused(every_report):
