@@ -21,8 +21,10 @@ from rooflight.records.quantity import count_of
 from rooflight.records.visible import visible
 
 if TYPE_CHECKING:
+    from rooflight.operators.operator import Operator
     from rooflight.reporting.output import Outputs
     from rooflight.sampling.request import SamplingRequest
+    from rooflight.sampling.smart_sweep import Views
     from rooflight.sampling.tasks import Task
 
 
@@ -74,6 +76,14 @@ def sample(
         typer.Option(help="test: seconds; collect: the full grids; smart: until the budget is spent. [default: smart]"),
     ] = None,
     budget: Annotated[str, typer.Option(metavar="TIME", help="Time that smart may take: 90s, 5m, 2h, 1h30m.")] = "1m",
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODELS",
+            help="smart: models that the rows will be added to: a folder, or shipped. [default: shipped]",
+            show_default=False,
+        ),
+    ] = None,
     parts: Annotated[int, typer.Option(metavar="N", help="Divide the sweep into this many parts.")] = 1,
     part: Annotated[int, typer.Option(metavar="N", help="Sample this part, counted from 1.")] = 1,
     device_num: Annotated[
@@ -156,7 +166,9 @@ def sample(
     )
     if config is not None or request.sweep != SweepName.smart:
         whole = "--config" if config is not None else f"--sweep {request.sweep}"
-        refuse_unused(context, set(context.params) - {"budget"}, f"{whole} samples all shapes; only smart has a budget")
+        refuse_unused(
+            context, set(context.params) - {"budget", "on"}, f"{whole} samples all shapes; only smart chooses some"
+        )
     if executor is Executor.slurm:
         _slurm(request, submit, yes, _arguments_of_part(context))
         return
@@ -171,7 +183,7 @@ def sample(
                 progress=progress,
             )
             return
-        for line in _run(request, executor, address, progress, yes):
+        for line in _run(request, executor, address, on, progress, yes):
             typer.echo(visible(line))
 
 
@@ -201,13 +213,18 @@ def _arguments_of_part(context: typer.Context) -> list[str]:
 
 
 def _run(
-    request: SamplingRequest, executor: Executor, address: str, progress: Callable[[str], None], yes: bool
+    request: SamplingRequest,
+    executor: Executor,
+    address: str,
+    on: str | None,
+    progress: Callable[[str], None],
+    yes: bool,
 ) -> Iterator[str]:
     """Run the request; yields a line for each thing that was done or written."""
     from rooflight.sampling import launch
     from rooflight.sampling.tasks import tasks as tasks_of
 
-    tasks = tasks_of(request)
+    tasks = tasks_of(request, _views(request, on) if executor is Executor.local else None)
     for task in tasks:
         _ask(task, yes)
     for task in tasks:
@@ -221,6 +238,17 @@ def _run(
                 yield outcome.line(task.job)
         else:
             yield from launch.run(task, request, progress)
+
+
+def _views(request: SamplingRequest, on: str | None) -> Callable[[Operator, str], Views] | None:
+    """What the models that rows will be added to answer of shapes here; None where they cannot tell."""
+    if request.sweep != SweepName.smart or request.config is not None:
+        return None
+    from rooflight.front.views import views_here
+    from rooflight.prediction.on_base import SHIPPED_NAME, base_of
+    from rooflight.prediction.predictor import Predictor
+
+    return views_here(Predictor.load(base_of(on or SHIPPED_NAME)), request.kind, request.threads)
 
 
 def _ask(task: Task, yes: bool) -> None:

@@ -305,6 +305,10 @@ class Predictor:
             raise ValueError(f'{function} has no propagation "{propagation}": it has {", ".join(estimates)}')
         return estimates[propagation].time_s * 1e6
 
+    def model_for(self, key: str, facts: Floats, device: DeviceSpec) -> Model | None:
+        """The model that answers of works of facts [works, facts] on a device; None where none does."""
+        return self._model_for(key, facts, device)[0]
+
     def _model_for(self, key: str, facts: Floats, device: DeviceSpec) -> tuple[Model | None, Source]:
         """The model of a kind of work; where there is none, that of other ops, and for collectives of all-reduce. Other
         ops may have rows of this kind on the device.

@@ -1,13 +1,15 @@
-"""The smart sweep: shapes that fill the space first, then more of them where a cheap model is least sure.
+"""The smart sweep: shapes that fill the space first, then more of them where they tell most.
 
-The first third of the budget follows a low-discrepancy sequence, the additive recurrence of Roberts with a random
-shift, over the logarithms of the sizes. Then a kernel regression of the log of the time, its trend linear in FLOPs and
+First come shapes of a low-discrepancy sequence, the additive recurrence of Roberts with a random shift, over the
+logarithms of the sizes. Where models of other devices are asked of each shape (``Views``), the next row is the one of
+the sequence's next that tells most of all others for the time that it takes (``telling``). Without them the sequence is
+followed for a third of the budget. Then a kernel regression of the log of the time, its trend linear in FLOPs and
 bytes, is left out one row at a time: new shapes go where those errors are greatest and no row is near.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import log
 from typing import Final
 
@@ -21,11 +23,19 @@ from rooflight.records.sample_file import Rows
 from rooflight.records.samples import Row, Status, middle_s
 from rooflight.sampling.grids import complete
 from rooflight.sampling.sweeps import Key, check_part
+from rooflight.sampling.telling import Points, most_telling
 
 Floats = NDArray[np.float64]
+Views = Callable[[Sequence[Shape]], Mapping[str, Floats]]
+"""What models of other devices answer of shapes, each less their average, as logarithms [shapes] by model."""
 
 SPACE_FILLING: Final = 1 / 3
 _LEAST_FITTED = 12
+_FIRST = 3  # rows that fill the space, where models of other devices are asked
+_UNITS = 4.0  # into which the span of a size is divided
+_MOST_TOLD = 300
+_WORTH: Final = 0.5
+"""Of a row's usual time: with less of the budget left no row is begun, so that sweeps end early as often as late."""
 _POOL = 128
 _NEAR = 0.2
 _MOST_FITTED = 600
@@ -43,12 +53,20 @@ _RATES: Final[Mapping[str, tuple[float, float]]] = {"cpu": (1e11, 1e10), "cuda":
 class SmartSweep:
     """Shapes of one operator until ``budget_s`` seconds are spent on rows, those of earlier runs included.
 
-    ``kind`` is "cpu" or "cuda". Each part follows another sequence. Raises ValueError for a budget that is not
-    positive and for a part that is not among the parts.
+    ``kind`` is "cpu" or "cuda". Each part follows another sequence. ``views`` asks models of other devices. Raises
+    ValueError for a budget that is not positive and for a part that is not among the parts.
     """
 
     def __init__(
-        self, operator: Operator, precision: str, *, budget_s: float, kind: str, parts: int = 1, part: int = 1
+        self,
+        operator: Operator,
+        precision: str,
+        *,
+        budget_s: float,
+        kind: str,
+        parts: int = 1,
+        part: int = 1,
+        views: Views | None = None,
     ) -> None:
         check_part(parts, part)
         if not budget_s > 0:
@@ -58,6 +76,8 @@ class SmartSweep:
         self._flops_per_s, self._bytes_per_s = _RATES[kind]
         self._sequence = _Sequence(len(self._spans), seed=part)
         self._tried = 0
+        self._views = views
+        self._viewed: dict[Key, dict[str, float]] = {}
         self._sizes: dict[Key, tuple[float, float]] = {}
         self._fitted = 0
         self._known: Floats = np.empty((0, len(self._spans)))
@@ -73,10 +93,16 @@ class SmartSweep:
         return max(0.0, self.budget_s - rows.spent_s)
 
     def next(self, rows: Rows, taken: Collection[Key] = ()) -> Shape | None:
-        """The sequence's next shape, later the one of a pool of its next where most is to be learned."""
-        if rows.spent_s >= self.budget_s:
+        """The sequence's next shape, later the one of a pool of its next where most is to be learned. None where the
+        rest of the budget is not worth another row.
+        """
+        usual_s = float(np.median([row.spent_s for row in rows.values()])) if len(rows) else 0.0
+        left_s = self.budget_s - rows.spent_s
+        if left_s <= 0 or (len(rows) >= _FIRST and left_s < _WORTH * usual_s):
             return None
         fitted = [row for row in rows.values() if row.status is Status.OK]
+        if self._views is not None:
+            return self._telling(rows, taken, fitted)
         if rows.spent_s < SPACE_FILLING * self.budget_s or len(fitted) < _LEAST_FITTED:
             pool = self._fresh(rows, taken, 1)
             return pool[0] if pool else None
@@ -92,6 +118,30 @@ class SmartSweep:
         expected = (near @ self._errors) / near.sum(axis=1)
         distance = np.sqrt(_squared(candidates, places).min(axis=1))
         return pool[int(np.argmax(expected * distance))]
+
+    def _telling(self, rows: Rows, taken: Collection[Key], fitted: Sequence[Row]) -> Shape | None:
+        """The shape of a pool of the sequence's next that tells most of the pool, for the time that it takes."""
+        pool = self._fresh(rows, taken, _POOL if len(fitted) >= _FIRST else 1)
+        if len(pool) < 2:
+            return pool[0] if pool else None
+        known = list(rows.values())[-_MOST_TOLD:]
+        points = self._points([*pool, *(row.shape for row in known)])
+        candidates, sampled = points[: len(pool)], points[len(pool) :]
+        near = np.exp(-_squared(candidates.places, sampled.places) / (2 * (_NEAR * _UNITS) ** 2)) + 1e-9
+        spent = np.log([max(1e-6, row.spent_s) for row in known])
+        seconds = np.exp(near @ spent / near.sum(axis=1))
+        return pool[most_telling(sampled, candidates, np.ones(len(pool)), seconds)]
+
+    def _points(self, shapes: Sequence[Shape]) -> Points:
+        assert self._views is not None
+        keys = [tuple(shape[name] for name in self._operator.parameters) for shape in shapes]
+        new = [(key, shape) for key, shape in zip(keys, shapes, strict=True) if key not in self._viewed]
+        found = self._views([shape for _, shape in new]) if new else {}
+        for number, (key, _) in enumerate(new):
+            self._viewed[key] = {name: float(each[number]) for name, each in found.items()}
+        models = sorted({name for views in self._viewed.values() for name in views})
+        views = [[self._viewed[key].get(name, 0.0) for name in models] for key in keys]
+        return Points(places=_UNITS * np.array([self._place(shape) for shape in shapes]), views=np.array(views))
 
     def _fresh(self, rows: Rows, taken: Collection[Key], count: int) -> list[dict[str, int]]:
         """The sequence's next shapes that can be, are small enough, and have no row."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rooflight.operators import registry
@@ -16,7 +17,7 @@ from rooflight.sampling.grids import Shapes, complete, full_grid, small_shapes
 from rooflight.sampling.job import Job
 from rooflight.sampling.request import SamplingRequest
 from rooflight.sampling.runner import Repeats
-from rooflight.sampling.smart_sweep import SmartSweep
+from rooflight.sampling.smart_sweep import SmartSweep, Views
 from rooflight.sampling.sweeps import PointSweep, Sweep, check_part
 
 _SMART_BOX_S = 1.0
@@ -39,8 +40,10 @@ class Task:
     events: EventTiming | None = None
 
 
-def tasks(request: SamplingRequest) -> tuple[Task, ...]:
-    """The jobs of a request. Raises ValueError for unknown operators, configs and parts."""
+def tasks(request: SamplingRequest, views: Callable[[Operator, str], Views] | None = None) -> tuple[Task, ...]:
+    """The jobs of a request. ``views``: for an operator and torch's name of a dtype, what models of other devices
+    answer of shapes, for the smart sweep. Raises ValueError for unknown operators, configs and parts.
+    """
     check_part(request.parts, request.part)
     if not 0 < request.box_s < float("inf"):
         raise ValueError(f"--time-box {request.box_s:g}: a time in seconds, more than 0")
@@ -50,7 +53,7 @@ def tasks(request: SamplingRequest) -> tuple[Task, ...]:
     if request.sweep == "smart":
         # the largest shares first: who interrupts a sweep has the most of what it is for
         shared = sorted(registry.every(), key=lambda operator: -operator.smart_share)
-        return _smart(request, found or [operator for operator in shared if operator.smart_share])
+        return _smart(request, views, found or [operator for operator in shared if operator.smart_share])
     points = small_shapes if request.sweep == "test" else full_grid
     return tuple(
         Task(
@@ -61,15 +64,24 @@ def tasks(request: SamplingRequest) -> tuple[Task, ...]:
     )
 
 
-def _smart(request: SamplingRequest, operators: list[Operator]) -> tuple[Task, ...]:
+def _smart(
+    request: SamplingRequest, views: Callable[[Operator, str], Views] | None, operators: list[Operator]
+) -> tuple[Task, ...]:
     """Each operator's share of the budget: an equal one where operators were named."""
     weights = [1 if request.operators else operator.smart_share for operator in operators]
     found = []
     for operator, weight in zip(operators, weights, strict=True):
         share_s = request.budget_s * weight / sum(weights)
         box_s = min(request.box_s, max(_SMART_BOX_S, share_s / _BOXES_A_BUDGET))
-        part = {"parts": request.parts, "part": request.part}
-        sweep = SmartSweep(operator, request.dtype, budget_s=share_s, kind=request.kind, **part)
+        sweep = SmartSweep(
+            operator,
+            request.dtype,
+            budget_s=share_s,
+            kind=request.kind,
+            parts=request.parts,
+            part=request.part,
+            views=None if views is None else views(operator, request.dtype),
+        )
         found.append(Task(job=_job(request, operator, Repeats(least=_SMART_REPEATS, box_s=box_s)), sweep=sweep))
     return tuple(found)
 

@@ -35,6 +35,9 @@ class Points:
     def __len__(self) -> int:
         return len(self.places)
 
+    def __getitem__(self, some: slice) -> Points:
+        return Points(places=self.places[some], views=self.views[some])
+
     def covariance(self, other: Points) -> Floats:
         """Between these shapes and others, [these, others]."""
         squares = (self.places**2).sum(axis=1)[:, None] + (other.places**2).sum(axis=1)[None, :]
