@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
 from torch._C import _storage_id  # type: ignore[attr-defined]
 from torch._subclasses.fake_tensor import FakeTensor
 
+from rooflight.capture.call_key import alias_pattern, leading_tensors, sorter
 from rooflight.capture.describe import signature_of, start_of, storage_of, tensors_in
-from rooflight.capture.groups import rank_group
-from rooflight.capture.schemas import ArgumentKind, OpSchema, is_zero, known_int
+from rooflight.capture.schemas import ArgumentKind, OpSchema, known_int
 from rooflight.capture.tape import Tape
 from rooflight.records.signature import OpSignature
 
@@ -21,13 +21,10 @@ Reader = Callable[[tuple[Any, ...], dict[str, Any] | None, Any, int], None]
 
 _Written = Callable[[tuple[Any, ...], dict[str, Any] | None, Any, list[int]], tuple[list[int], list[int]]]
 """Returns storages, and where in them the tensors begin."""
-_Sorter = Callable[[tuple[Any, ...], dict[str, Any] | None], tuple[list[Any], tuple[Any, ...]]]
 
 _Tensor = torch.Tensor
-_TENSOR, _TENSORS = ArgumentKind.TENSOR, ArgumentKind.TENSORS
+_TENSOR = ArgumentKind.TENSOR
 _ZERO = 0  # one object in CPython; comparing a symbolic offset by value would fix the traced program to that value
-_ATTRIBUTE, _GROUP, _IGNORED = ArgumentKind.ATTRIBUTE, ArgumentKind.GROUP, ArgumentKind.IGNORED
-_FACTOR, _FLAG = ArgumentKind.FACTOR, ArgumentKind.FLAG
 
 
 def reader_of(schema: OpSchema, tape: Tape) -> Reader:
@@ -97,8 +94,8 @@ def _reader(schema: OpSchema, tape: Tape) -> Reader:
     """A reader of an op that reads or writes memory. The key is all that the op's signature depends on; ``touched`` are
     the storages that it reads, then those that it writes.
     """
-    sort, written_arguments = _sorter(schema), _written_arguments(schema, tape)
-    number, (num_leading, most_given) = schema.number, _leading_tensors(schema)
+    sort, written_arguments = sorter(schema), _written_arguments(schema, tape)
+    number, (num_leading, most_given) = schema.number, leading_tensors(schema)
     writes_first = schema.mutated == (0,) and schema.kinds[0] is _TENSOR and not schema.returns_new
     keys, storage_ids, new_storage = tape.keys, tape.storage_ids, tape.new_storage
     foreign_storage, all_bytes = tape.foreign_storage, tape.storage_bytes
@@ -134,7 +131,7 @@ def _reader(schema: OpSchema, tape: Tape) -> Reader:
                     key.append(None)
             num_reads = len(touched)
             if num_reads > 1 and (touched[0] == touched[1] if num_reads == 2 else len(set(touched)) < num_reads):
-                key.append(_alias_pattern(tensors, touched))
+                key.append(alias_pattern(tensors, touched))
             if writes_first:
                 if inside and inside[0][0] == 0:
                     inside.append((len(touched), inside[0][1]))
@@ -186,44 +183,6 @@ def _allocates(name: str) -> bool:
     return name.startswith("aten::") and name != "aten::from_file"
 
 
-@cache
-def _leading_tensors(schema: OpSchema) -> tuple[int, int]:
-    """How many single tensors an op takes before its other arguments, and how many arguments a call may pass at most
-    for these to be all that its signature needs.
-    """
-    kinds = schema.kinds
-    leading = next((place for place, kind in enumerate(kinds) if kind is not _TENSOR), len(kinds))
-    return leading, len(kinds) if all(kind is _IGNORED for kind in kinds[leading:]) else leading
-
-
-@cache
-def _sorter(schema: OpSchema) -> _Sorter:
-    """A function that divides the arguments of a call into tensors (or whatever was given for one) and settings, which
-    are hashable.
-    """
-    kinds, names = schema.kinds, schema.names
-
-    def sort(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> tuple[list[Any], tuple[Any, ...]]:
-        tensors: list[Any] = []
-        settings: list[Any] = []
-        values = args if not kwargs else args + tuple([kwargs.get(name) for name in names[len(args) :]])
-        for kind, value in zip(kinds, values):  # noqa: B905 - arguments left at their defaults are not passed
-            if kind is _TENSOR:
-                tensors.append(value)
-            elif kind is _ATTRIBUTE:
-                settings.append(tuple(value) if type(value) is list else value)
-            elif kind is _FACTOR:
-                settings.append(is_zero(value))
-            elif kind is _TENSORS:
-                tensors += tensors_in(value)
-                settings.append(len(tensors))
-            elif kind is _GROUP:
-                settings.append(rank_group(value))
-        return tensors, tuple(settings)
-
-    return sort
-
-
 _KNOWN_LIMIT = 1 << 14
 _known: dict[tuple[Any, ...], OpSignature] = {}
 """Signatures of the calls of all recordings, so that a program that is recorded again is not described again."""
@@ -273,20 +232,6 @@ def _written_arguments(schema: OpSchema, tape: Tape) -> _Written | None:
         return ids, starts
 
     return written
-
-
-def _alias_pattern(tensors: Sequence[Any], reads: Sequence[int]) -> tuple[int, ...]:
-    """Which tensors of a call share memory, and how far apart they are: relative offsets, so that all calls of a loop
-    over slices have one key.
-    """
-    origin: dict[int, tuple[int, int]] = {}
-    pattern: list[int] = []
-    given = [tensor for tensor in tensors if isinstance(tensor, _Tensor)]
-    for position, (tensor, storage_id) in enumerate(zip(given, reads, strict=True)):
-        offset = known_int(tensor.storage_offset())
-        first, base = origin.setdefault(storage_id, (position, offset))
-        pattern += (first, offset - base)
-    return tuple(pattern)
 
 
 def _read_carefully(

@@ -76,11 +76,13 @@ def attached(target: Any, options: HotOptions) -> HotLoop | None:
     """The loop of a function or module, which is observed from now on; None for one that is compiled already."""
     from torch import nn
 
-    from rooflight.compiling.hot_entry import FunctionEntry, ModuleEntry
+    from rooflight.compiling.hot_entry import FunctionEntry, ModuleEntry, is_hot
     from rooflight.compiling.hot_loop import HotLoop
 
     check_numbers(options)
     _check(target)
+    if is_hot(target):
+        return None
     if _is_compiled(target):
         name = type(getattr(target, "_orig_mod", target)).__name__ if isinstance(target, nn.Module) else target.__name__
         seen.append(Seen(name, note="torch.compile was applied to it before"))

@@ -69,7 +69,15 @@ class FunctionEntry:
             nonlocal target
             target = call
 
+        hot.is_hot = True  # type: ignore[attr-defined]
         self.bind, self.call = bind, hot
+
+
+def is_hot(target: Any) -> bool:
+    """Whether calls of a function or module are intercepted already."""
+    return getattr(target, "is_hot", False) is True or isinstance(
+        getattr(target, "__dict__", {}).get("forward"), ForwardCall
+    )
 
 
 Entry = ModuleEntry | FunctionEntry

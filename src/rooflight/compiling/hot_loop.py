@@ -14,17 +14,17 @@ from torch import nn
 from torch.compiler import is_dynamo_compiling
 from torch.profiler import record_function
 
+from rooflight.capture.watching import Watch
 from rooflight.compiling.call_kinds import call_kind
 from rooflight.compiling.checked_backend import CHECKED_RUNS, CheckedBackend
 from rooflight.compiling.dynamic_sizes import mark, varies_inside
+from rooflight.compiling.fallback import falling_back
 from rooflight.compiling.hot_entry import Entry
 from rooflight.compiling.hot_options import HotOptions
 from rooflight.compiling.hot_outlook import outlook, remember_outcome
 from rooflight.compiling.hot_paths import HotPath
 from rooflight.compiling.hot_plan import Plan, alike, inner_backend, outermost_modules, recompile_reason
 from rooflight.compiling.hot_seen import CallKind, Seen
-from rooflight.compiling.patterns import pattern_of
-from rooflight.records.session import Session
 
 _TRIED: Final = (False, True, True, False, False, True)
 """Which runs of a trial are compiled: each side is first as often as last."""
@@ -42,7 +42,8 @@ _PAYS: Final = 1.05
 _OBSERVING_S: Final = 4e-6
 _MOST_SKIPPED: Final = 100
 _LEAST_COMPILE_S: Final = 1.0
-_LOOK_AFTER_S: Final = 0.5
+_LEAST_PER_OP_S: Final = 0.01
+_MOST_GAINED: Final = 0.8  # of an eager run
 _DOUBT: Final = 20.0
 """What is not expected to pay is compiled after it has run this many times longer than compiling takes."""
 
@@ -80,10 +81,10 @@ class HotLoop:
         self._dynamic = options.dynamic
         self._compiles_again = False
         self._why_again = ""
+        self._reasons: list[str] = []  # of frames that Dynamo could not trace
         self._same_kind = 0  # calls in a row that were of decided kinds
         self._returns = 0  # how often a settled loop had to be watched again
         self._open_ended = False  # whether runs are timed until the next call
-        self._session: Session | None = None  # while it is judged
         self._open: tuple[CallKind, list[float], float] | None = None  # a run whose time ends with the next call
         entry.bind(self.call)
         _loops.add(self)
@@ -128,8 +129,6 @@ class HotLoop:
                 return self._run_eager(args, kwargs)
             kind = self.seen.kinds[key] = CallKind(next_sample=max(2, self.options.hot_threshold))
         kind.calls += 1
-        if sizes not in kind.sizes and len(kind.sizes) < _MOST_SIZES:
-            kind.sizes.append(sizes)
         self._close()
         if kind.decided and (kind.state == "eager" or kind.covers(sizes)):
             self._same_kind += 1
@@ -137,12 +136,22 @@ class HotLoop:
                 self._settle()
             return self._run(args, kwargs, compiled=kind.state == "compiled")
         self._same_kind = 0
+        out = self._undecided(kind, sizes, args, kwargs)
+        if sizes not in kind.sizes and len(kind.sizes) < _MOST_SIZES:
+            kind.sizes.append(sizes)  # a call that raised has sizes that say nothing
+        return out
+
+    def _undecided(self, kind: CallKind, sizes: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kind.state == "trying" and kind.covers(sizes):
             return self._tried(kind, args, kwargs)
-        if kind.state in {"hot", "compiled", "trying"} and self._due(kind):
+        if kind.state == "watching" and kind.calls >= kind.next_sample:
+            if self.options.on_hot is not None or self._worth_a_look(kind, _LEAST_COMPILE_S):
+                return self._watched(kind, args, kwargs)
+        elif kind.state == "hot" and kind.expected is None:
+            if self._worth_a_look(kind, _LEAST_COMPILE_S + _LEAST_PER_OP_S * kind.operations):
+                return self._recorded(kind, args, kwargs)
+        elif kind.state in {"hot", "compiled", "trying"} and kind.runs_with(sizes) and self._due(kind):
             return self._first_compiled(kind, sizes, args, kwargs)
-        if kind.state == "watching" and kind.calls >= kind.next_sample and self._worth_a_look(kind):
-            return self._sampled(kind, args, kwargs)
         return self._timed(kind, kind.eager_s if kind.calls > 1 else [], args, kwargs, compiled=False)
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, compiled: bool) -> Any:
@@ -175,9 +184,9 @@ class HotLoop:
         return out
 
     def _skip_after(self, kind: CallKind, taken: float) -> None:
-        """Leave so many calls unobserved that observing costs about 1 % of their time; they are taken for the like."""
-        if kind.calls >= self.options.hot_threshold and taken < 100 * _OBSERVING_S:
-            self._skip = min(_MOST_SKIPPED, int(100 * _OBSERVING_S / max(taken, 1e-7)))
+        """Leave so many calls unobserved that observing costs 0.5 % of their time; they are taken for the like."""
+        if kind.calls >= self.options.hot_threshold and taken < 200 * _OBSERVING_S:
+            self._skip = min(_MOST_SKIPPED, int(200 * _OBSERVING_S / max(taken, 1e-7)))
             kind.spent_s += self._skip * taken
             kind.calls += self._skip
             self.seen.calls += self._skip
@@ -198,51 +207,59 @@ class HotLoop:
 
     # -- watching ------------------------------------------------------------------------------------------------------
 
-    def _sampled(self, kind: CallKind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the function recorded, for the pattern of its operations."""
-        from rooflight.capture.recorder import record  # seconds, as Dynamo comes with it
-
-        kind.next_sample = kind.calls + 2 ** len(kind.patterns)
-        mark = record_function(f"rooflight.hot {self.seen.name}: recording")
-        with mark, outermost_modules(self._modules), record(phases=False) as recording:
+    def _watched(self, kind: CallKind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the function, and note the pattern of its operations."""
+        kind.next_sample = kind.calls + 2 ** len(kind.digests)
+        watch = Watch()
+        with record_function(f"rooflight.hot {self.seen.name}: watching"), outermost_modules(self._modules), watch:
             out = self._run_eager(args, kwargs)
-        session = recording.session
-        kind.patterns.append(pattern_of(session))
-        kind.first_ops = tuple(session.signatures[number].name for number in session.columns.signature[:8].tolist())
-        self._session = session
+        kind.digests.append(watch.digests()[1])
+        kind.operations, kind.first_ops = max(kind.operations, len(watch)), tuple(watch.names[:8])
+        kind.backward |= watch.backward
         self._judge(kind)
-        self._session = None
         return out
 
-    def _worth_a_look(self, kind: CallKind) -> bool:
-        """Whether so much time is at stake that a call may be recorded: a recording costs some milliseconds, the first
-        of a process more, and compiling takes seconds.
-        """
+    def _worth_a_look(self, kind: CallKind, floor_s: float) -> bool:
+        """Whether so much time is at stake that compiling may pay, if it takes no less than ``floor_s``."""
         if not kind.eager_s:
             return False
         options = self.options
-        if options.expected_runs is not None:
-            return (options.expected_runs - self.seen.calls) * statistics.median(kind.eager_s) >= _LEAST_COMPILE_S
-        return options.on_hot is not None or kind.spent_s >= _LOOK_AFTER_S
+        if options.expected_runs is None:
+            return kind.spent_s >= floor_s / 2
+        eager_s, left = statistics.median(kind.eager_s), self._left(kind)
+        if eager_s * left * _MOST_GAINED > floor_s:
+            return True
+        self._give_up(kind, f"{left:.0f} runs of {eager_s:.3g} s gain less than compiling takes")
+        return False
+
+    def _left(self, kind: CallKind) -> float:
+        """How many runs of a kind are to be expected, this one included."""
+        assert self.options.expected_runs is not None
+        return max(0.0, (self.options.expected_runs - self.seen.calls + 1) * kind.calls / self.seen.calls)
 
     def _judge(self, kind: CallKind) -> None:
-        """Whether the recorded calls of a kind repeat, so that it is hot."""
-        free = [pattern.shape_free for pattern in kind.patterns]
-        most = max(free.count(each) for each in free)
-        if most < 2 or 2 * most < len(free):
-            if len(free) >= _MOST_SAMPLES:
-                self._give_up(kind, f"no pattern: {len(set(free))} of {len(free)} recorded calls differ")
-            return
-        operations = max(pattern.operations for pattern in kind.patterns)
-        if not operations:
+        """Whether the watched calls of a kind repeat, so that it is hot."""
+        most = max(kind.digests.count(each) for each in kind.digests)
+        if most < 2 or 2 * most < len(kind.digests):
+            if len(kind.digests) >= _MOST_SAMPLES:
+                different = len(set(kind.digests))
+                self._give_up(kind, f"no pattern: {different} of {len(kind.digests)} watched calls differ")
+        elif not kind.operations:
             self._give_up(kind, "it runs no operations of torch")
-            return
-        kind.state, kind.spent_s = "hot", 0.0
-        assert self._session is not None
+        else:
+            kind.state, kind.spent_s = "hot", 0.0
+            if self.options.on_hot is not None:
+                self.options.on_hot(HotPath(kind.operations, kind.first_ops, kind.calls, iteration=True))
+
+    def _recorded(self, kind: CallKind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the function recorded, and ask what compiling it would gain."""
+        from rooflight.capture.recorder import record  # a second, as Dynamo comes with it
+
+        with record_function(f"rooflight.hot {self.seen.name}: recording"), record(phases=False) as recording:
+            out = self._run_eager(args, kwargs)
         key = next(key for key, other in self.seen.kinds.items() if other is kind)
-        kind.expected = outlook(key, kind, self.entry, self._session, self.options, open_ended=self._open_ended)
-        if self.options.on_hot is not None:
-            self.options.on_hot(HotPath(operations, kind.first_ops, kind.calls, iteration=True))
+        kind.expected = outlook(key, kind, self.entry, recording.session, self.options, open_ended=self._open_ended)
+        return out
 
     def _due(self, kind: CallKind) -> bool:
         """Whether the next call of a hot kind is to be compiled: by what is left to gain, or, as that is not known,
@@ -252,9 +269,8 @@ class HotLoop:
         compile_s = kind.compile_s or kind.expected.compile_s
         speedup = kind.speedup or kind.expected.speedup
         if self.options.expected_runs is not None:
-            left = (self.options.expected_runs - self.seen.calls + 1) * kind.calls / self.seen.calls
-            gain_s = statistics.median(kind.eager_s) * (1 - 1 / speedup)
-            if gain_s * left <= compile_s:
+            left = self._left(kind)
+            if statistics.median(kind.eager_s) * (1 - 1 / speedup) * left <= compile_s:
                 self._give_up(kind, f"compiling takes {compile_s:.3g} s, and {left:.0f} runs would gain less")
                 return False
             return True
@@ -279,7 +295,7 @@ class HotLoop:
         begin = clock()
         self._compiling = True
         try:
-            with record_function(f"rooflight.hot {self.seen.name}: compiling"), _falling_back():
+            with record_function(f"rooflight.hot {self.seen.name}: compiling"), falling_back(self._reasons):
                 out = plan.run(args, kwargs, compiled=True)
         finally:
             self._compiling = False
@@ -291,14 +307,15 @@ class HotLoop:
         kind.compiled_s.clear()
         self._compiled_at = clock()
         if plan.backend.graphs == graphs:
-            self._give_up(kind, plan.backend.failed or "torch.compile captured no graph of it")
+            why = f": {self._reasons[-1]}" if self._reasons else ""
+            self._give_up(kind, plan.backend.failed or f"torch.compile captured no graph of it{why}")
         self._reject_wrong(kind)
         self.seen.what = plan.what
         return out
 
     def _planned(self) -> Plan:
         """What to compile. Raises ValueError where there is nothing, or no backend."""
-        patterns = [pattern for kind in self.seen.kinds.values() for pattern in kind.patterns]
+        patterns = [kind.pattern for kind in self.seen.kinds.values() if kind.pattern is not None]
         regions: list[nn.Module] = []
         if self.entry.module is not None:
             regions = alike(self.entry.module)
@@ -353,7 +370,7 @@ class HotLoop:
         kind.tried += 1
         with record_function(f"rooflight.hot {self.seen.name}: trying"):
             if kind.tried <= 0:
-                with _falling_back():
+                with falling_back(self._reasons):
                     out = self._run(args, kwargs, compiled=True)
                 self._reject_wrong(kind)
                 return out
@@ -446,10 +463,3 @@ def _synchronize(out: Any) -> None:
     first = out[0] if isinstance(out, (list, tuple)) and out else out
     if isinstance(first, torch.Tensor) and first.is_cuda:
         torch.cuda.synchronize()
-
-
-def _falling_back() -> Any:
-    """Frames that Dynamo cannot trace run eagerly meanwhile, instead of raising in the program."""
-    from torch._dynamo import config
-
-    return config.patch(suppress_errors=True)

@@ -11,6 +11,7 @@ from rooflight.compiling.hot_memory import Remembered, key_of, recall, remember
 from rooflight.compiling.hot_options import HotOptions
 from rooflight.compiling.hot_plan import alike
 from rooflight.compiling.hot_seen import CallKind
+from rooflight.compiling.patterns import pattern_of
 from rooflight.records.session import Session
 
 
@@ -20,10 +21,11 @@ def outlook(
     """The gain and cost of compiling a kind, of which ``session`` has a call. None, with the kind left eager, where an
     earlier run compiled it for nothing. ``open_ended``: runs are timed until the next call.
     """
+    kind.pattern = pattern_of(session)
     if options.remember:
         name = options.backend if isinstance(options.backend, str) else _name(options.backend)
         how = f"{name} {options.mode} {options.dynamic}"
-        kind.key = key_of(entry.eager, key, kind.patterns[-1], one_size=len(kind.sizes) == 1, how=how)
+        kind.key = key_of(entry.eager, key, kind.pattern, one_size=len(kind.sizes) == 1, how=how)
         found = recall(kind.key)
         if found is not None and found.outcome == "eager":
             kind.state, kind.reason = "eager", f"an earlier run found: {found.reason}"
@@ -31,7 +33,7 @@ def outlook(
         if found is not None and found.speedup and found.compile_s:
             return ExpectedGain(speedup=found.speedup, compile_s=found.compile_s, source="an earlier run")
     parts = len(alike(entry.module)) if entry.module is not None else 0
-    backward = open_ended and not any(pattern.backward for pattern in kind.patterns)
+    backward = open_ended and not kind.backward
     return expected_gain(session, kind.eager_s, mode=options.mode, backward=backward, alike=max(1, parts))
 
 

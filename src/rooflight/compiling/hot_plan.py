@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from rooflight.compiling.checked_backend import CheckedBackend, Inner
+from rooflight.compiling.fallback import guarded
 from rooflight.compiling.hot_entry import Call, ModuleEntry
 from rooflight.compiling.time_box import within
 
@@ -30,7 +31,7 @@ class Plan:
         self._eager = eager
         self._regions = [ModuleEntry(module) for module in regions]
         self._compiled = [
-            torch.compile(call, backend=backend, dynamic=dynamic)
+            guarded(torch.compile(call, backend=backend, dynamic=dynamic), call)
             for call in ([region.eager for region in self._regions] or [eager])
         ]
         self._on = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from rooflight.compiling.call_kinds import Kind
 from rooflight.compiling.hot_gain import ExpectedGain
@@ -13,6 +13,9 @@ from rooflight.compiling.patterns import Pattern
 State = Literal["watching", "hot", "trying", "compiled", "eager"]
 """Of a kind of call: not yet called often enough; worth compiling once it has run for long enough; compiled, and
 compared with eager runs; compiled for good; eager for good."""
+
+
+_MANY: Final = 3
 
 
 @dataclass(slots=True)
@@ -25,7 +28,10 @@ class CallKind:
     sizes: list[tuple[Any, ...]] = field(default_factory=list)
     compiled_sizes: list[tuple[Any, ...]] = field(default_factory=list)
     any_size: bool = False
-    patterns: list[Pattern] = field(default_factory=list)
+    digests: list[bytes] = field(default_factory=list)  # of watched calls, whatever their sizes
+    operations: int = 0
+    backward: bool = False
+    pattern: Pattern | None = None  # of the recorded call
     eager_s: list[float] = field(default_factory=list)
     compiled_s: list[float] = field(default_factory=list)
     spent_s: float = 0.0
@@ -48,6 +54,10 @@ class CallKind:
             return None
         compiled_s = statistics.median(self.compiled_s)
         return statistics.median(self.eager_s) / compiled_s if compiled_s > 0 else None
+
+    def runs_with(self, sizes: tuple[Any, ...]) -> bool:
+        """Whether a call of these sizes is known to return, or to be one of many sizes."""
+        return sizes in self.sizes or len(self.sizes) >= _MANY
 
     def covers(self, sizes: tuple[Any, ...]) -> bool:
         """Whether compiled code is there for these sizes."""

@@ -100,7 +100,7 @@ def _kind(kind: CallKind) -> KindDocument:
         state=kind.state,
         calls=kind.calls,
         sizes=len(kind.sizes),
-        operations=max((pattern.operations for pattern in kind.patterns), default=0),
+        operations=kind.operations,
         reason=kind.reason,
         eager_s=eager,
         compiled_s=compiled,
