@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import weakref
+from contextlib import nullcontext
 from threading import Lock
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Final
@@ -210,8 +211,8 @@ class HotLoop:
     def _watched(self, kind: CallKind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the function, and note the pattern of its operations."""
         kind.next_sample = kind.calls + 2 ** len(kind.digests)
-        watch = Watch()
-        with record_function(f"rooflight.hot {self.seen.name}: watching"), outermost_modules(self._modules), watch:
+        watch, inside = Watch(), nullcontext() if self.entry.module is not None else outermost_modules(self._modules)
+        with record_function(f"rooflight.hot {self.seen.name}: watching"), inside, watch:
             out = self._run_eager(args, kwargs)
         kind.digests.append(watch.digests()[1])
         kind.operations, kind.first_ops = max(kind.operations, len(watch)), tuple(watch.names[:8])
