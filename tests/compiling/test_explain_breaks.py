@@ -200,7 +200,7 @@ BREAKS = [
     (to_list, "x.tolist()", "tolist()", "keep the tensor", stays_tensor),
     (odd_numpy, "np.apply_along_axis", "numpy function unsupported", "write it with torch ops", torch_sort),
     (warns, "warnings.warn", "marked as skipped", "is_compiling()", warns_outside),
-    (logs, "LOG.debug", "logging.Logger", "log after", stays_tensor),
+    (logs, "LOG.debug", "logging.Logger", "ignore_logging_functions.add(logging.Logger.debug)", stays_tensor),
     (reads_clock, "time.time()", "marked as skipped", "read the clock before and after", no_clock),
     (draws, "random.random()", "marked as skipped", "draw with torch", draws_torch),
     (draws_numpy, "np.random.rand()", "Data dependent operator", "keep the value a tensor", draws_torch),
@@ -235,6 +235,11 @@ def test_a_break_and_the_rewrite_that_removes_it(function, code, reason, advice,
     assert advice in first.rewrite
     if rewritten is not None:
         assert quietly(rewritten).graph_breaks == ()
+
+
+def test_a_log_that_is_left_out() -> None:
+    with torch._dynamo.config.patch(ignore_logging_functions={logging.Logger.debug}):
+        assert explanation(logs).graph_breaks == ()
 
 
 def test_a_break_in_a_try_runs_the_whole_function_eagerly() -> None:

@@ -81,7 +81,10 @@ def attention(q):
 
 def test_attention_is_a_call_that_nothing_fuses_with() -> None:
     found = of(attention, torch.rand(2, 4, 16, 8))
-    assert any(kernel.kind == "library" and "scaled_dot_product" in " ".join(kernel.ops) for kernel in found.kernels)
+    (kernel,) = [kernel for kernel in found.kernels if kernel.kind == "library"]
+    assert [op.startswith("aten::_scaled_dot_product") for op in kernel.eager_ops] == [True]
+    assert kernel.ops == kernel.eager_ops
+    assert kernel.bytes_eager == kernel.bytes_kernel
     assert any("scaled_dot_product" in name for name in found.fallbacks)
 
 

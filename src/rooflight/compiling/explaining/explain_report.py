@@ -16,6 +16,8 @@ from rooflight.records.report import Cell, Column, Report, Table
 
 ROWS: Final = 12
 _VALUES: Final = ("EQUALS_MATCH", "CONSTANT_MATCH", "LAMBDA_GUARD", "LENGTH_CHECK", "BOOL_MATCH", "NONE_MATCH")
+_OF_LIBRARIES: Final = re.compile(r"^torch\.|^utils_device|__import_|__defaults__|\.__dict__|G\['torch'\]")
+"""Guards on what a program hardly changes: modules that were imported, defaults of functions."""
 _KEY_SET: Final = re.compile(r"DispatchKeySet\([^)]*\), |device=None, ")
 _SHORT: Final = 60
 
@@ -140,7 +142,8 @@ def _graphs(graphs: Sequence[Graph]) -> Table:
         see="--json for all",
         optional=("build", "Inductor", "AOT", "Dynamo", "function"),
         note="graph: as torch counts, function/compilation. after a break: the rest of the function. checking: all "
-        "guards, once per call, as torch measured. build: code generation and the C++ or Triton compiler.",
+        "guards, once per call, as torch measured. build: code generation and the C++ or Triton compiler; for a "
+        "CPU the first one compiles torch's own header too.",
     )
 
 
@@ -150,10 +153,11 @@ def _guards(graphs: Sequence[Graph]) -> Table:
         kinds = Counter(guard.kind for guard in graph.guards)
         for guard in graph.guards:
             if guard.kind == "TENSOR_MATCH" or guard.kind in _VALUES:
-                if guard.check.startswith(("torch.", "utils_device")):  # the same for every function
+                if _OF_LIBRARIES.search(guard.check):
                     continue
+                kinds[guard.kind] -= 1
                 rows.append((graph.id, guard.kind, _KEY_SET.sub("", guard.check), place_of(guard.place)))
-        others = [f"{count} {kind}" for kind, count in kinds.items() if kind not in ("TENSOR_MATCH", *_VALUES)]
+        others = [f"{count} {kind}" for kind, count in kinds.items() if count]
         if others:
             rows.append((graph.id, "others", ", ".join(others), ""))
     return Table(
@@ -163,7 +167,8 @@ def _guards(graphs: Sequence[Graph]) -> Table:
         rows=tuple(rows),
         top=ROWS,
         see="--json for all",
-        note="A graph runs while all its guards hold; else the function is compiled again.",
+        note="A graph runs while all its guards hold; else the function is compiled again. others: on types, "
+        "identities and what libraries define.",
     )
 
 
@@ -176,7 +181,7 @@ def _breaks(found: ExplainDocument) -> Table:
             (
                 place_of(each.place),
                 _cut(each.place.code) if each.place is not None else "",
-                each.reason + (" (the whole function runs eagerly)" if each.whole_function else ""),
+                each.reason + (" (the function runs eagerly)" if each.whole_function else ""),
                 each.rewrite,
             )
             for each in found.graph_breaks
@@ -326,7 +331,7 @@ def _kernels(kernels: Sequence[Kernel]) -> Table:
                 _cut(kernel.name, 36),
                 _listed(kernel.eager_ops or kernel.ops),
                 ", ".join(dict.fromkeys(place_of(place) for place in kernel.places[-3:])),
-                kernel.bytes_eager,
+                kernel.bytes_eager if kernel.eager_ops else None,
                 kernel.bytes_kernel,
                 1 - kernel.bytes_kernel / kernel.bytes_eager
                 if kernel.bytes_eager and kernel.bytes_kernel is not None
@@ -338,8 +343,8 @@ def _kernels(kernels: Sequence[Kernel]) -> Table:
         see="--json for all",
         optional=("direction", "lines", "graph"),
         note="eager: bytes that eager moves for the ops whose results the kernel computes, each input read and each "
-        "result written once per op. moves: what the kernel reads and writes, as Inductor counts. Below 0: it computes "
-        "again what another kernel has, or saves for backward.",
+        "result written once per op (–: no result of an op, but a part). moves: what the kernel reads and writes, as "
+        "Inductor counts. Below 0: it computes again what another kernel has, or saves for backward.",
     )
 
 

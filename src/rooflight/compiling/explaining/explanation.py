@@ -103,7 +103,7 @@ class Graph(Fields, frozen=True, kw_only=True):
 class GraphBreak(Fields, frozen=True, kw_only=True):
     """Why Dynamo ended a graph: torch's reason, explanation and hints, the line of the user's code, and a rewrite.
 
-    ``times``: in how many compilations it occurred. ``whole_function``: the function runs eagerly as a whole.
+    ``times``: in how many compilations it occurred. ``whole_function``: the function, or the rest of it, runs eagerly.
     """
 
     reason: str

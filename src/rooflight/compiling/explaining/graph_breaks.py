@@ -10,7 +10,8 @@ from typing import Final
 from rooflight.compiling.explaining.explanation import GraphBreak, Place
 from rooflight.compiling.explaining.graph_text import frames
 
-_WHOLE: Final = "Skipping the function and falling back to eager"
+_WHOLE: Final = ("Skipping the function and falling back to eager", "skipping the rest of the function")
+_PACKAGE: Final = re.compile(r"/site-packages/(\w+)/")
 _MORE: Final = re.compile(r"https://\S+")
 _EXAMPLE: Final = re.compile(r"\(e\.g\. [^)]*\)")
 _STANDARD: Final = sysconfig.get_path("stdlib")
@@ -40,9 +41,13 @@ _REWRITES: Final[tuple[tuple[str, str], ...]] = (
         "prints at the end of the graph",
     ),
     (
-        r"logging\.Logger|builtin `_?warnings\.warn",
-        "log after the compiled function, or guard it with `if not torch.compiler.is_compiling():`; or add the "
-        "function to torch._dynamo.config.reorderable_logging_functions",
+        r"logging\.Logger",
+        "log after the compiled function, or leave it out: "
+        "torch._dynamo.config.ignore_logging_functions.add(logging.Logger.debug), and so for other methods",
+    ),
+    (
+        r"builtin `_?warnings\.warn",
+        "warn after the compiled function, or guard it with `if not torch.compiler.is_compiling():`",
     ),
     (
         r"torch\.compiler\.disable|torch\._dynamo\.disable|marked as skipped.*disable",
@@ -139,14 +144,17 @@ def graph_break(text: str) -> GraphBreak:
     hints = tuple(row.removeprefix("Hint:").strip() for row in rows if row.startswith("Hint:"))
     context = " ".join(row for row in rows if row.startswith("Developer debug context:"))
     more = _MORE.search(head)
+    place = _place(rows, rest.partition("Traceback (most recent call last)")[0])
+    package = None if place is None else _PACKAGE.search(place.file)
+    library = "" if package is None else f"in {package[1]}: compile the parts before and after it, or, if you can, "
     return GraphBreak(
         reason=reason,
         explanation=explanation,
         hints=hints,
-        place=_place(rows, rest.partition("Traceback (most recent call last)")[0]),
-        rewrite=rewrite(f"{reason} {_EXAMPLE.sub('', explanation)} {context}"),
+        place=place,
+        rewrite=library + rewrite(f"{reason} {_EXAMPLE.sub('', explanation)} {context}"),
         times=1,
-        whole_function=_WHOLE in head,
+        whole_function=any(text in head for text in _WHOLE),
         more="" if more is None else more[0],
     )
 
@@ -160,7 +168,7 @@ def _reason(rows: list[str]) -> str:
     """The first row that says why, past those that say where and what torch was doing."""
     for whole in rows:
         row = whole.partition("Graph Break Reason:")[2].strip() if "Graph Break Reason:" in whole else whole
-        if row and not row.startswith(("Graph break in user code", "Encountered graph break when", "Failed to handle")):
+        if row and not row.startswith(("Graph break in user code", "Encountered graph break", "Failed to handle")):
             return row
     return "torch gives no reason"
 

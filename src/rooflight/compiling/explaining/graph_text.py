@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from math import prod
@@ -25,6 +27,9 @@ _RESUMED: Final = re.compile(r"^torch_dynamo_resume_in_(.+)_at_(\d+)$")
 _OPERATORS: Final = {"@": "matmul", "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "**": "pow",
                      "%": "mod", "&": "and", "|": "or", "^": "xor", "<": "lt", ">": "gt", "<=": "le", ">=": "ge",
                      "==": "eq", "!=": "ne", "<<": "lshift", ">>": "rshift"}  # fmt: skip
+_ARITHMETIC: Final[Mapping[type, Callable[[int, int], int]]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+}  # fmt: skip
 _ITEM_BYTES: Final = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "f8": 1, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1,
                       "u16": 2, "u32": 4, "u64": 8, "b8": 1, "c32": 4, "c64": 8, "c128": 16}  # fmt: skip
 
@@ -87,8 +92,8 @@ def _op(expression: str) -> str:
         return name if name.startswith(("torch", "operator", "math")) else name.rpartition(".")[2]
     if _ITEM.match(expression):
         return "getitem"
-    operator = _OPERATOR.match(expression)
-    return "" if operator is None else _OPERATORS.get(operator[1] or "", "neg")
+    found = _OPERATOR.match(expression)
+    return "" if found is None else _OPERATORS.get(found[1] or "", "neg")
 
 
 def source_of(line: Line, lines: Mapping[str, Line]) -> Line:
@@ -103,10 +108,29 @@ def sized(type_text: str, symbols: Mapping[str, int]) -> tuple[str, tuple[int | 
     if found is None:
         return "", (), 0
     dims = [part.strip() for part in found[2].split(",") if part.strip()]
-    shape = tuple(int(dim) if dim.isdigit() else symbols.get(dim) for dim in dims)
+    shape = tuple(_size(dim, symbols) for dim in dims)
     each = _ITEM_BYTES.get(found[1])
     known = [dim for dim in shape if dim is not None]
     return found[1], shape, None if each is None or len(known) < len(shape) else each * prod(known)
+
+
+def _size(text: str, symbols: Mapping[str, int]) -> int | None:
+    """The value of a size such as ``2*s77`` or ``(s77//2)``; None if a symbol is unknown, or it is more than that."""
+    try:
+        return _value(ast.parse(text, mode="eval").body, symbols)
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
+        return None
+
+
+def _value(node: ast.expr, symbols: Mapping[str, int]) -> int | None:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.Name):
+        return symbols.get(node.id)
+    if isinstance(node, ast.BinOp) and (work := _ARITHMETIC.get(type(node.op))) is not None:
+        left, right = _value(node.left, symbols), _value(node.right, symbols)
+        return None if left is None or right is None else work(left, right)
+    return None
 
 
 def frames(text: str) -> Iterator[Place]:

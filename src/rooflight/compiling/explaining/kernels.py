@@ -110,6 +110,9 @@ def _attribute(joint: Sequence[Node], made: list[_Made]) -> None:
     for each in made:
         for name in sorted(each.own):
             owner.setdefault(name, each)
+    for node in joint:
+        if node.op == "getitem" and node.reads and node.reads[0] in owner:  # one of several results
+            owner.setdefault(node.name, owner[node.reads[0]])
     known = {node.name for node in joint}
     put_in = {
         node.name: [read for read in node.reads if read not in known and read in owner]

@@ -101,7 +101,7 @@ class _Frame:
             guards=self.guards,
             guard_s=guard_s(self._text("dynamo_cpp_guards_str")),
             stages_s=_stages_s(self.metrics),
-            failed=first_words(str(failed)) if failed else "",
+            failed=first_words(str(failed).strip().partition("\n")[0]) if failed else "",
         )
 
 
