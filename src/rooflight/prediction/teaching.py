@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -28,6 +29,7 @@ from rooflight.prediction.unseen_device import (
     fewer_watts,
     likeness,
     reached_bandwidth,
+    reached_products,
 )
 from rooflight.records.quantity import count_of
 
@@ -38,6 +40,8 @@ FASTEST: Final = -1.0
 FOLDS: Final = 3
 UNSEEN: Final = (-0.7, 0.7)
 """A factor of two: what to expect of a new device when only one was ever seen."""
+_ONE_MORE: Final = 0.3
+"""A third longer: by how much a device may be missed that is like none of those left out in turn."""
 _INTERVAL: Final = (0.05, 0.95)
 _LARGEST_SHARE: Final = 0.2
 _SOME: Final = 300  # rows of a device are enough to say how far off the others are
@@ -216,19 +220,18 @@ def _some(shown: Shown, count: int) -> Shown:
 
 
 def with_reached(taught: Sequence[tuple[Expert, Shown]]) -> list[tuple[Expert, Shown]]:
-    """Experts with the share of its bandwidth that each device reaches: in the kind of work that wastes the least."""
-    found: dict[str, float] = {}
+    """Experts with the share of its roofs that each device reaches: of its bandwidth, where its file has no such fact,
+    in the kind of work that wastes the least; of its matrix peaks in the products that its expert learned from.
+    """
+    found: dict[str, dict[str, float]] = defaultdict(dict)
     for expert, shown in taught:
-        if is_plain(shown.key, shown.facts):
+        traits = found[expert.device]
+        if is_plain(shown.key, shown.facts) and device_traits(shown.device).get(REACHED) is None:
             reached = reached_bandwidth(shown.key, shown.slowdown, _largest(shown.facts))
             if reached is not None:
-                found[expert.device] = max(reached, found.get(expert.device, reached))
-    return [
-        (replace(expert, traits={**expert.traits, REACHED: found[expert.device]}), shown)
-        if expert.device in found
-        else (expert, shown)
-        for expert, shown in taught
-    ]
+                traits[REACHED] = max(reached, traits.get(REACHED, reached))
+        traits |= reached_products(shown.key, features_of(shown.key, shown.facts, shown.device), shown.slowdown)
+    return [(replace(expert, traits={**expert.traits, **found[expert.device]}), shown) for expert, shown in taught]
 
 
 def join(experts: Sequence[Expert], shown: Sequence[Shown]) -> Model:
@@ -243,8 +246,8 @@ def join(experts: Sequence[Expert], shown: Sequence[Shown]) -> Model:
             power = _power([one for one in asked if one.device != each.device], others)
             missed.append(each.slowdown - blended(key, others, answers, each.values, each.traits, power))
     unseen = _with_doubt(quantiles(np.concatenate(missed)), len(missed)) if missed else UNSEEN
-    # an interval for a new device is never narrower than those for known devices
-    low, high = min(expert.inside[0] for expert in experts), max(expert.inside[1] for expert in experts)
+    # an interval for a new device is never narrower than those for most known devices
+    low, high = (float(np.median([expert.inside[end] for expert in experts])) for end in (0, 1))
     return Model(
         key=key,
         experts=tuple(experts),
@@ -254,8 +257,8 @@ def join(experts: Sequence[Expert], shown: Sequence[Shown]) -> Model:
 
 
 def _with_doubt(seen: Interval, devices: int) -> Interval:
-    """What was missed of some devices, widened as if one more had been missed by ``UNSEEN``."""
-    low, high = (float(np.hypot(end, doubt / np.sqrt(devices))) for end, doubt in zip(seen, UNSEEN, strict=True))
+    """What was missed of some devices, widened as if one more had been missed by ``_ONE_MORE``."""
+    low, high = (float(np.hypot(end, _ONE_MORE / np.sqrt(devices))) for end in seen)
     return -low, high
 
 
