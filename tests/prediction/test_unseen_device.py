@@ -17,7 +17,15 @@ from rooflight.prediction.facts import FACTS, PRODUCT_KEY, WorkKind
 from rooflight.prediction.features import features_of, names_of
 from rooflight.prediction.products import product_facts
 from rooflight.prediction.teaching import Shown, join, teach, with_reached
-from rooflight.prediction.unseen_device import PRODUCTS, REACHED, _middle, device_traits, familiarity, likeness
+from rooflight.prediction.unseen_device import (
+    PRODUCTS,
+    REACHED,
+    _middle,
+    bound_elsewhere,
+    device_traits,
+    familiarity,
+    likeness,
+)
 
 ADD = "aten::add"
 UNPUBLISHED = replace(A100, reached=None)
@@ -248,3 +256,10 @@ def test_two_devices_are_joined_with_more_doubt_than_ten():
     two, ten = join(experts[:2], shown[:2]), join(experts, shown)
     assert two.unseen[1] == pytest.approx(0.3 / 2**0.5, abs=0.02)
     assert ten.unseen[1] == pytest.approx(0.3 / 10**0.5, abs=0.02)
+
+
+def test_the_bound_of_an_addition_is_longer_where_memory_is_slower():
+    here, there = device_traits(A100), device_traits(H100)
+    found = bound_elsewhere(ADD, features_of(ADD, rows(1e8), A100), here, there)
+    assert found == pytest.approx(A100.dram_bytes_per_s / H100.dram_bytes_per_s)
+    assert bound_elsewhere(ADD, features_of(ADD, rows(1e8), A100), here, {}) == 1

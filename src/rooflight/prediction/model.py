@@ -27,7 +27,13 @@ from rooflight.prediction.refinement import (
     refinement_from,
 )
 from rooflight.prediction.trees import Trees
-from rooflight.prediction.unseen_device import DEVICE_TRAITS, blended, device_traits, familiarity
+from rooflight.prediction.unseen_device import (
+    DEVICE_TRAITS,
+    blended,
+    bound_elsewhere,
+    device_traits,
+    familiarity,
+)
 from rooflight.records.quantity import count_of
 
 SCHEMA: Final = "rooflight.model/4"
@@ -277,8 +283,9 @@ class Model:
             return np.asarray(time_s - without_launch(time_s, expert.launch_s))
         answers = []
         for each in self.experts:
-            taken_s = without_launch(bound_s * np.exp(each.predict(self.key, values)), each.launch_s)
-            answers.append(np.log(np.maximum(1.0, taken_s / bound_s)))
+            there_s = bound_s * bound_elsewhere(self.key, values, device_traits(device), each.traits)
+            taken_s = without_launch(there_s * np.exp(each.predict(self.key, values)), each.launch_s)
+            answers.append(np.log(np.maximum(1.0, taken_s / there_s)))
         alone = blended(self.key, self.experts, answers, values, device_traits(device), self.power)
         return np.asarray(np.maximum(0.0, time_s - bound_s * np.exp(alone)))
 

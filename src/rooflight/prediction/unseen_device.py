@@ -196,13 +196,29 @@ def _elsewhere(
     here = known.get(REACHED, reached)
     if here is None or reached is None:
         return slowdown
-    waits, roof = np.clip((1 - share - _LEAST_SHARE) / (1 - 2 * _LEAST_SHARE), 0, 1), np.exp(-here)
+    waits, roof = _waiting(share), np.exp(-here)
     taken = np.exp(slowdown)
     rest = np.maximum(0.0, taken**_OVERLAP - roof**_OVERLAP) ** (1 / _OVERLAP)
     balance = (known["pace"] - known["bandwidth"]) - (other["pace"] - other["bandwidth"])
     rest *= np.exp(waits * _BALANCE * np.clip(balance, -_MOST_BALANCE, _MOST_BALANCE))
     at_roof = np.minimum(taken, roof) * np.exp(waits * (here - reached))
     return np.asarray(np.log(at_roof**_OVERLAP + rest**_OVERLAP) / _OVERLAP)
+
+
+def bound_elsewhere(key: str, values: Floats, here: Mapping[str, float], there: Mapping[str, float]) -> Floats:
+    """The bound of rows of features [rows, features] on another device over that on this one: by bandwidth and FP32
+    peak, each for its share of the work. 1 where either device lacks one.
+    """
+    if not {"bandwidth", "peak"} <= here.keys() & there.keys():
+        return np.ones(len(values))
+    waits = _waiting(computing(key, values))
+    slower = waits * (here["bandwidth"] - there["bandwidth"]) + (1 - waits) * (here["peak"] - there["peak"])
+    return np.asarray(np.exp(np.clip(slower, -_MOST_BALANCE, _MOST_BALANCE)))
+
+
+def _waiting(share: Floats) -> Floats:
+    """How much of work waits for memory, of which ``share`` [rows] is found to be arithmetic."""
+    return np.asarray(np.clip((1 - share - _LEAST_SHARE) / (1 - 2 * _LEAST_SHARE), 0, 1))
 
 
 def computing(key: str, values: Floats) -> Floats:
