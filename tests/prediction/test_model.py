@@ -282,8 +282,8 @@ def test_devices_predicted_from_one_another_tell_how_far_off_that_is():
     found = learn([shown(0.5, facts), slow])
     assert found.devices == (A100.name, H100.name)
     assert found.rows == 120
-    # each was 1 off; of two devices, half the square of the doubt of 0.3 is added: sqrt(1 + 0.3 * 0.3 / 2) = 1.022
-    assert found.unseen == pytest.approx((-1.022, 1.022), abs=0.1)
+    # each was 1 off; of two devices, half the square of the doubt of 0.6 is added: sqrt(1 + 0.6 * 0.6 / 2) = 1.086
+    assert found.unseen == pytest.approx((-1.086, 1.086), abs=0.1)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.5, 1.5])

@@ -254,8 +254,8 @@ def test_two_devices_are_joined_with_more_doubt_than_ten():
     ]  # fmt: skip
     experts = [teach(each, trees_only=True) for each in shown]
     two, ten = join(experts[:2], shown[:2]), join(experts, shown)
-    assert two.unseen[1] == pytest.approx(0.3 / 2**0.5, abs=0.02)
-    assert ten.unseen[1] == pytest.approx(0.3 / 10**0.5, abs=0.02)
+    assert two.unseen[1] == pytest.approx(0.6 / 2**0.5, abs=0.02)
+    assert ten.unseen[1] == pytest.approx(0.6 / 10**0.5, abs=0.02)
 
 
 def test_the_bound_of_an_addition_is_longer_where_memory_is_slower():

@@ -40,8 +40,9 @@ FASTEST: Final = -1.0
 FOLDS: Final = 3
 UNSEEN: Final = (-0.7, 0.7)
 """A factor of two: what to expect of a new device when only one was ever seen."""
-_ONE_MORE: Final = 0.3
-"""A third longer: by how much a device may be missed that is like none of those left out in turn."""
+_TWINS: Final = 0.3  # from this likeness on
+_ONE_MORE: Final = 0.6
+"""As a logarithm: by how much a device may be missed that is like none of those left out in turn."""
 _INTERVAL: Final = (0.05, 0.95)
 _LARGEST_SHARE: Final = 0.2
 _SOME: Final = 300  # rows of a device are enough to say how far off the others are
@@ -241,6 +242,8 @@ def join(experts: Sequence[Expert], shown: Sequence[Shown]) -> Model:
     missed = []
     for each in asked:
         others = [expert for expert in experts if expert.device != each.device]
+        # a new device has no twin among those that were measured: how far off it is, twins do not tell
+        others = [one for one in others if likeness(each.traits, one.traits, key) < _TWINS] or others
         if others:
             answers = [each.answers[expert.device] for expert in others]
             power = _power([one for one in asked if one.device != each.device], others)
