@@ -58,7 +58,7 @@ def missed(model: Model, rows: Rows, which: Mask) -> tuple[Floats, Floats, Float
     """
     answer = model.answer(rows.facts[which], get(rows.device))
     true = rows.slowdown[which]
-    holds = (np.maximum(0.0, answer.low) <= true) & (true <= answer.high)
+    holds = (answer.low <= true) & (true <= answer.high)
     return np.abs(np.expm1(np.maximum(0.0, answer.slowdown) - true)), holds.astype(float), (true < 0).astype(float)
 
 

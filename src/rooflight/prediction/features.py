@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from rooflight.devices.spec import DeviceSpec
+from rooflight.prediction.beaten import cache_bytes
 from rooflight.prediction.facts import FACTS, Floats, WorkKind, kind_of
 
 _TILES: Final = ((128, 256), (256, 128), (128, 128), (64, 64))
@@ -24,6 +25,8 @@ FAR_FROM_RIDGE: Final = 1.4
 """How far from the ridge, as a logarithm, it no longer matters how far: otherwise an op that always waits for memory
 would look like another kind of work on a device with another balance."""
 _LEAST: Final = 1e-12
+OPS: Final = 5
+"""The place of the number of ops among the features, of all but collectives."""
 
 
 def features_of(key: str, facts: Floats, device: DeviceSpec) -> Floats:
@@ -52,7 +55,7 @@ def features_of(key: str, facts: Floats, device: DeviceSpec) -> Floats:
         case WorkKind.CONVOLUTION:
             columns += _convolution(fact, units)
         case WorkKind.ROWS:
-            columns += _row(fact, units, float(_cache_bytes(device)))
+            columns += _row(fact, units, float(cache_bytes(device)))
     return np.stack(columns, axis=1)
 
 
@@ -76,6 +79,13 @@ def names_of(key: str) -> tuple[str, ...]:
         case WorkKind.ROWS:
             rows = ("log rows", "log width", "align width", "log rows a unit", "log bytes over cache")
             return (*common, *rows, "log fresh", "fresh share", "log tensors")
+
+
+def over_bound(key: str, values: Floats, floor_s: float) -> Floats:
+    """log((bound + ops x floor) / bound) of rows of features [rows, features]; 0 of collectives."""
+    if not floor_s or kind_of(key) is WorkKind.NETWORK:
+        return np.zeros(len(values))
+    return np.asarray(np.log1p(floor_s * values[:, OPS] * np.exp(-values[:, 0])))
 
 
 def size_features(key: str) -> tuple[int, ...]:
@@ -153,12 +163,6 @@ def _row(fact: Mapping[str, Floats], units: float, cache_bytes: float) -> list[F
     over = _log(fact["bytes"]) - np.log(cache_bytes)
     new = [_log(fact["fresh"]), fact["fresh"] / np.maximum(1.0, fact["bytes"]), _log(fact["tensors"])]
     return [_log(rows), _log(width), _align(width), _log(rows) - np.log(units), over, *new]
-
-
-def _cache_bytes(device: DeviceSpec) -> int:
-    """The last cache before main memory, 1 MiB where it is unknown."""
-    levels = [level.capacity_bytes for level in device.memory[:-1] if level.capacity_bytes]
-    return levels[-1] if levels else 1 << 20
 
 
 def _waves(b: Floats, m: Floats, n: Floats, tile: tuple[int, int], units: float) -> Floats:

@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from rooflight.prediction.bad_rows import refuse_wrong_unit
+from rooflight.prediction.beaten import FASTEST
 from rooflight.prediction.facts import OTHERS_KEY, FactRows, is_plain
 from rooflight.prediction.launch_inside import with_launches
 from rooflight.prediction.lint import Finding, Place, left_out, lint_table
@@ -26,7 +27,7 @@ from rooflight.prediction.measured_table import Floats, Integers, Mask, Measured
 from rooflight.prediction.model import Expert, Model
 from rooflight.prediction.reading import read_file
 from rooflight.prediction.row_bounds import RowBounds, row_bounds
-from rooflight.prediction.teaching import FASTEST, LEAST_ROWS, Shown, join, teach, teach_others, with_reached
+from rooflight.prediction.teaching import LEAST_ROWS, Shown, join, teach, teach_others, with_reached
 from rooflight.records.quantity import count_of
 
 Item = TypeVar("Item")

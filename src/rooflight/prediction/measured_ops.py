@@ -12,12 +12,13 @@ import numpy as np
 from rooflight.costs.cost import Uncosted
 from rooflight.devices.spec import DeviceSpec
 from rooflight.network import collectives
+from rooflight.prediction.beaten import FASTEST
 from rooflight.prediction.facts import Costed, Facts, bounded, facts_from
 from rooflight.prediction.lint import Finding, Rule
 from rooflight.prediction.measured_table import Floats
 from rooflight.prediction.row_bounds import summed
 from rooflight.prediction.suspicion import SLACK
-from rooflight.prediction.teaching import FASTEST, Shown
+from rooflight.prediction.teaching import Shown
 from rooflight.records.quantity import Quantity, count_of, three_digits
 from rooflight.records.session import Session
 from rooflight.records.signature import OpSignature

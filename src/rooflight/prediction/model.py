@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.devices.spec import DeviceSpec
+from rooflight.prediction.beaten import least_slowdown
 from rooflight.prediction.facts import (
     Floats,
 )
-from rooflight.prediction.features import features_of, names_of, size_features, steady_features
+from rooflight.prediction.features import features_of, names_of, over_bound, size_features, steady_features
 from rooflight.prediction.floors import without_launch
 from rooflight.prediction.packing import MOST_LOG, Learner, arrays_of, learner_from, trees_from
 from rooflight.prediction.refinement import (
@@ -36,7 +37,7 @@ from rooflight.prediction.unseen_device import (
 )
 from rooflight.records.quantity import count_of
 
-SCHEMA: Final = "rooflight.model/4"
+SCHEMA: Final = "rooflight.model/5"
 _SLACK: Final = 0.02  # of a feature's range: what lies no further outside counts as inside
 _FAMILIAR: Final = 0.8
 """Of less familiar work an expert's own answer is not trusted alone: a size 11 % below the least that it was shown."""
@@ -60,6 +61,7 @@ class _About(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     error: float
     steady: bool  # whether there is a learner for larger work
     launch_s: float
+    floor_s: float
     spread: Interval | None  # the ends of its spread
 
 
@@ -100,8 +102,9 @@ class Expert:
     5 % and 95 % quantiles of log(true / predicted) of held-out work like those rows, and of larger work. ``error`` is
     the mean absolute percentage error, held out, as a fraction. ``beyond`` is for larger work and sees
     ``steady_features`` only; None where ``main`` does better at that too. ``launch_s`` seconds of every time that it
-    learned from are a launch (``launch_inside``). ``spread`` narrows and widens ``inside`` by features; None where the
-    rows were too few to see by which.
+    learned from are a launch (``launch_inside``). ``floor_s``: each op takes so much beyond its bound however small it
+    is; the learners answer log(time / (bound + ops x floor)), which varies little among small ops. ``spread`` narrows
+    and widens ``inside`` by features; None where the rows were too few to see by which.
     """
 
     device: str
@@ -115,6 +118,7 @@ class Expert:
     main: Learner
     beyond: Learner | None
     launch_s: float = 0.0
+    floor_s: float = 0.0
     spread: Spread | None = None
 
     def around(self, known: Mask, values: Floats) -> tuple[Floats, Floats]:
@@ -128,15 +132,16 @@ class Expert:
         return np.where(known, low, further[0]), np.where(known, high, further[1])
 
     def predict(self, key: str, values: Floats) -> Floats:
-        """log(time / bound) of rows of features [rows, features], never below 0."""
+        """log(time / bound) of rows of features [rows, features], below 0 where a cache is taken to hold the data."""
+        floors = over_bound(key, values, self.floor_s)
         larger = values[:, 0] > self.high[0] + self._slack[0]
         if self.beyond is None or not larger.any():
-            return np.maximum(0.0, self.main.predict(values))
+            return floors + self.main.predict(values)
         answer = np.zeros(len(values))
         if not larger.all():
             answer[~larger] = self.main.predict(values[~larger])
         answer[larger] = self.beyond.predict(values[larger][:, list(steady_features(key))])
-        return np.maximum(0.0, answer)
+        return floors + answer
 
     def knows(self, key: str, values: Floats) -> Mask:
         """Which rows of features are like those that it learned from, by their sizes."""
@@ -160,8 +165,9 @@ def within(key: str, low: Floats, high: Floats, values: Floats) -> Mask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """log(time / bound) of rows of work, with the ends of the 90 % interval, none below 0; ``known`` [rows]: whether
-    such work, on this device, was among what was learned from.
+    """log(time / bound) of rows of work, never below 0, with the ends of the 90 % interval; ``known`` [rows]: whether
+    such work, on this device, was among what was learned from. ``low`` is below 0 where measured times may be faster
+    than the bound (``beaten``).
     """
 
     slowdown: Floats
@@ -215,10 +221,16 @@ class Model:
         values = features_of(self.key, facts, device)
         found = self.from_experts(values, device)
         refinement = self.refinement(device, kind)
-        if refinement is None:
-            return replace(found, low=np.maximum(0.0, found.low))
-        apart = self.apart(values, found.slowdown) if refinement.compares else np.empty((len(values), 0))
-        return self.refined(refinement, values, found, apart)
+        if refinement is not None:
+            apart = self.apart(values, found.slowdown) if refinement.compares else np.empty((len(values), 0))
+            found = self.refined(refinement, values, found, apart)
+        time, least = np.maximum(0.0, found.slowdown), least_slowdown(self.key, facts, device)
+        return Answer(
+            slowdown=time,
+            low=np.minimum(time, np.maximum(least, found.low)),
+            high=np.maximum(time, found.high),
+            known=found.known,
+        )
 
     def refinement(self, device: DeviceSpec, kind: str = "") -> Refinement | None:
         """What rows of this device taught on top of the experts: those of this kind of work, if there were any, or else
@@ -235,19 +247,18 @@ class Model:
 
     def refined(self, refinement: Refinement, values: Floats, base: Answer, apart: Floats) -> Answer:
         """The answer to rows of features [rows, features] with what was learned on top of ``base``, that of the experts
-        alone. ``apart`` as the method of this name has it; not read unless the refinement ``compares``.
+        alone, no further limited than that. ``apart`` as the method of this name has it; not read unless the refinement
+        ``compares``.
         """
-        slowdown = np.maximum(0.0, base.slowdown + refinement.added(values, apart))
+        slowdown = base.slowdown + refinement.added(values, apart)
         known = within(self.key, refinement.low, refinement.high, values)
         low, high = (
             np.where(known, near, far) for near, far in zip(refinement.inside, refinement.outside, strict=True)
         )
-        return Answer(
-            slowdown=slowdown, low=np.maximum(0.0, slowdown + low), high=slowdown + high, known=known | base.known
-        )
+        return Answer(slowdown=slowdown, low=slowdown + low, high=slowdown + high, known=known | base.known)
 
     def from_experts(self, values: Floats, device: DeviceSpec) -> Answer:
-        """What the experts alone answer of rows of features [rows, features]; ``low`` may be below 0."""
+        """What the experts alone answer of rows of features [rows, features]; times may be below the bound."""
         expert = next((each for each in self.experts if each.device == device.name), None)
         if expert is None:
             slowdown = self.blend(values, device_traits(device))
@@ -311,6 +322,7 @@ class Model:
                     error=expert.error,
                     steady=expert.beyond is not None,
                     launch_s=expert.launch_s,
+                    floor_s=expert.floor_s,
                     spread=expert.spread.ends if expert.spread else None,
                 )
             )
@@ -390,13 +402,13 @@ def _expert(key: str, number: int, about: _About, arrays: Mapping[str, NDArray[A
         raise ValueError(
             f"a model of {key} with {count_of(len(about.low), 'feature')} instead of {count}: fit it again"
         )
-    figures = [*about.low, *about.high, about.rows, about.error, about.launch_s, *about.traits.values()]
+    figures = [*about.low, *about.high, about.rows, about.error, about.launch_s, about.floor_s, *about.traits.values()]
     backward = any(low > high for low, high in zip(about.low, about.high, strict=True))
     _refuse_backward(key, about.inside, about.outside, *([about.spread] if about.spread else []))
     if (
         backward
         or about.rows < 1
-        or about.launch_s < 0
+        or min(about.launch_s, about.floor_s) < 0
         or not set(about.traits) <= set(DEVICE_TRAITS)
         or not all(map(_plausible, figures))
     ):
@@ -413,6 +425,7 @@ def _expert(key: str, number: int, about: _About, arrays: Mapping[str, NDArray[A
         main=learner_from(f"{number}.main", count, arrays),
         beyond=learner_from(f"{number}.beyond", steady, arrays) if about.steady else None,
         launch_s=about.launch_s,
+        floor_s=about.floor_s,
         spread=Spread(size=trees_from(f"{number}.spread", count, arrays), ends=about.spread) if about.spread else None,
     )
 

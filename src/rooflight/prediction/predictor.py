@@ -345,10 +345,11 @@ class Predictor:
         least_s = np.maximum(bound_s, kernels_s)
         # what was measured has its blocks in its times
         blocks_s = np.where(extrapolated, least_by_blocks_s(key, facts, device), 0.0)
+        lowest_s = np.maximum(bound_s * np.exp(np.minimum(0.0, answer.low)), kernels_s)
         time_s = np.maximum(np.maximum(least_s, blocks_s), base_s * np.exp(answer.slowdown))
         return Batch(
             time_s=time_s,
-            low_s=np.minimum(time_s, np.maximum(np.maximum(least_s, blocks_s / 2), base_s * np.exp(answer.low))),
+            low_s=np.minimum(time_s, np.maximum(np.maximum(lowest_s, blocks_s / 2), base_s * np.exp(answer.low))),
             high_s=np.maximum(np.maximum(bound_s, 2 * np.maximum(kernels_s, blocks_s)), base_s * np.exp(answer.high)),
             bound_s=bound_s,
             extrapolated=extrapolated,

@@ -17,6 +17,7 @@ from rooflight.devices.spec import DeviceSpec
 from rooflight.operators import registry
 from rooflight.operators.many import accepted, over_shapes
 from rooflight.operators.operator import Shape
+from rooflight.prediction.beaten import FEWEST_PRODUCTS
 from rooflight.prediction.facts import Costed, FactRows, Facts, bounded, facts_from, gathered
 from rooflight.prediction.measured_table import Floats, Integers, MeasuredTable
 from rooflight.records.signature import OpSignature
@@ -24,10 +25,6 @@ from rooflight.roofline.bound import uncached_memory_time
 
 UNLISTED_HEADROOM: Final = 1.1
 """How far a part may clock above its matrix peaks' clock where its file has only that it does."""
-
-FEWEST_PRODUCTS: Final = 1.5
-"""Multiplications for each number of a convolution's result and each of its input channels where FFT does it over a
-large image: half a spectrum of complex numbers, three real ones each. Winograd's tiles need more (2.25 of 3x3's 9)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,11 @@ from rooflight.devices.spec import DeviceSpec
 from rooflight.prediction.facts import (
     OTHERS_KEY,
     Floats,
+    WorkKind,
     is_plain,
+    kind_of,
 )
-from rooflight.prediction.features import features_of, steady_features
+from rooflight.prediction.features import OPS, features_of, over_bound, steady_features
 from rooflight.prediction.model import Expert, Interval, Model, Spread
 from rooflight.prediction.packing import Learner
 from rooflight.prediction.smooth import MOST_ROWS, smooth
@@ -35,8 +37,6 @@ from rooflight.records.quantity import count_of
 
 LEAST_ROWS: Final = 12
 """Least number of measurements for an expert: fewer give no estimate of its error."""
-FASTEST: Final = -1.0
-"""The least log(time / bound) that a row teaches: a cache makes work faster than its bound, but not e times."""
 FOLDS: Final = 3
 UNSEEN: Final = (-0.7, 0.7)
 """A factor of two: what to expect of a new device when only one was ever seen."""
@@ -54,6 +54,11 @@ _SAME_WATTS: Final = 0.05  # as a logarithm
 _DOUBT: Final = 4  # pairs of devices without any effect that what was seen has to outweigh
 _ENOUGH_FOR_SPREAD: Final = 200
 _LEAST_MISSED: Final = 0.002  # what is missed by less is missed by nothing
+_SMALL: Final = 0.1  # of the rows, by bound
+_SLOW: Final = float(np.log(2.0))
+_LEAST: Final = 0.001  # quantile
+_MOST_FLOOR_S: Final = 100e-6  # no launch takes longer
+_BETTER: Final = 0.97  # of what is missed
 _KIND_GROUPS: Final = 5  # of kinds of work, held out in turn
 
 
@@ -90,16 +95,49 @@ def teach(shown: Shown, *, trees_only: bool = False) -> Expert:
         )
     values = features_of(key, shown.facts, shown.device)
     parts = _parts(len(values))
-    way, held_out = _best_way(values, slowdown, parts, trees_only=trees_only)
+    floor_s = _floor_s(key, values, slowdown, parts[0])
+    over = slowdown - over_bound(key, values, floor_s)
+    way, held_out = _best_way(values, over, parts, trees_only=trees_only)
     inside = quantiles(held_out)
-    beyond, further = _for_larger(key, values, slowdown, way)
+    beyond, further = _for_larger(key, values, over, way)
     outside = min(inside[0], further[0]), max(inside[1], further[1])
-    asked = np.concatenate([values[test] for test in parts])
-    return replace(_expert(shown, values, way, held_out, outside, beyond), spread=spread_of(asked, held_out))
+    asked, true = (np.concatenate([each[test] for test in parts]) for each in (values, slowdown))
+    expert = _expert(shown, values, way, held_out, outside, beyond, floor_s)
+    # answers below the bound are raised to it, those of intervals are not
+    return replace(expert, error=mean_error(np.minimum(held_out, true)), spread=spread_of(asked, held_out))
+
+
+def _floor_s(key: str, values: Floats, slowdown: Floats, test: NDArray[np.bool_]) -> float:
+    """The floor of small work, where rows held out are predicted better with one; otherwise 0."""
+    floor_s = least_floor_s(key, values, slowdown)
+    if not floor_s:
+        return 0.0
+    over = slowdown - over_bound(key, values, floor_s)
+    without, given = (float(np.mean(np.abs(_missed(values, each, WAYS[0], ~test, test)))) for each in (slowdown, over))
+    return floor_s if given < _BETTER * without else 0.0
+
+
+def least_floor_s(key: str, values: Floats, slowdown: Floats) -> float:
+    """Seconds that each op takes beyond its bound, however small it is: the least of any small work (the lowest tenth
+    by bound) that takes over twice its bound; 0 where small work takes less, and of collectives.
+    """
+    if kind_of(key) is WorkKind.NETWORK:
+        return 0.0
+    small = (values[:, 0] <= np.quantile(values[:, 0], _SMALL)) & (slowdown > _SLOW)
+    if not small.any():
+        return 0.0
+    each_s = np.expm1(slowdown) * np.exp(values[:, 0]) / np.maximum(1.0, values[:, OPS])
+    return min(_MOST_FLOOR_S, float(np.quantile(each_s[small], _LEAST)))
 
 
 def _expert(
-    shown: Shown, values: Floats, way: Way | None, held_out: Floats, outside: Interval, beyond: Learner | None
+    shown: Shown,
+    values: Floats,
+    way: Way | None,
+    held_out: Floats,
+    outside: Interval,
+    beyond: Learner | None,
+    floor_s: float,
 ) -> Expert:
     """What ``way`` learns from all rows, with what it missed of those held out."""
     return Expert(
@@ -111,8 +149,9 @@ def _expert(
         inside=quantiles(held_out),
         outside=outside,
         error=mean_error(held_out),
-        main=_learned(values, shown.slowdown, way),
+        main=_learned(values, shown.slowdown - over_bound(shown.key, values, floor_s), way),
         beyond=beyond,
+        floor_s=floor_s,
     )
 
 
@@ -211,8 +250,10 @@ def teach_others(shown: Sequence[Shown], *, trees_only: bool = False) -> Expert:
         return replace(teach(whole, trees_only=True), inside=UNSEEN, outside=UNSEEN)
     values = features_of(OTHERS_KEY, facts, device)
     parts = [group == held_out for held_out in range(int(group.max()) + 1)]
-    way, held_out = _best_way(values, slowdown, parts, trees_only=trees_only)
-    return _expert(whole, values, way, held_out, outside=quantiles(held_out), beyond=None)
+    floor_s = _floor_s(OTHERS_KEY, values, slowdown, parts[0])
+    over = slowdown - over_bound(OTHERS_KEY, values, floor_s)
+    way, held_out = _best_way(values, over, parts, trees_only=trees_only)
+    return _expert(whole, values, way, held_out, quantiles(held_out), None, floor_s)
 
 
 def _some(shown: Shown, count: int) -> Shown:
@@ -318,7 +359,7 @@ def _missed(values: Floats, slowdown: Floats, way: Way | None, train: Rows, test
     """log(true / predicted) of some rows of a learner that learned from others."""
     shown, target, asked = values[train], slowdown[train], values[test]
     answers = smooth(shown, target).predict(asked) if way is None else answers_of_grown(shown, target, way, asked)
-    return slowdown[test] - np.maximum(0.0, answers)
+    return slowdown[test] - answers
 
 
 def mean_error(missed: Floats) -> float:

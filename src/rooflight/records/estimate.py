@@ -17,9 +17,10 @@ class Source(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """Nine of ten measured times lie between ``low_s`` and ``high_s`` if the work is like the samples that the model
-    learned from; ``extrapolated``: its shape or its device is unlike them. None of the three times is below
-    ``bound_s``. ``launch_s`` of each is the host's launch, where the samples were measured with it: no part of what the
-    device takes. ``kernels_s``: the device takes no less for its kernels, whatever they do.
+    learned from; ``extrapolated``: its shape or its device is unlike them. ``time_s`` and ``high_s`` are not below
+    ``bound_s``; ``low_s`` is where measured work may beat its bound. ``launch_s`` of each is the host's launch, where
+    the samples were measured with it: no part of what the device takes. ``kernels_s``: the device takes no less for its
+    kernels, whatever they do.
     """
 
     time_s: float
@@ -32,14 +33,25 @@ class Estimate:
     kernels_s: float = 0.0
 
     @property
+    def may_beat_bound(self) -> bool:
+        """Whether times below the bound are within the interval: a cache may hold the data that the bound has in main
+        memory, or a convolution be computed with fewer products than it has FLOPs.
+        """
+        return self.low_s < self.bound_s
+
+    @property
     def on_device(self) -> Estimate:
-        """The same without a launch, and no faster than the bound and the kernels."""
+        """The same without a launch, and no faster than the bound and the kernels; the low end, where it is below the
+        bound with the launch, than the kernels.
+        """
         if not self.launch_s:
             return self
-        low_s, time_s, high_s = (
-            max(self.bound_s, self.kernels_s, each - self.launch_s) for each in (self.low_s, self.time_s, self.high_s)
+        time_s, high_s = (
+            max(self.bound_s, self.kernels_s, each - self.launch_s) for each in (self.time_s, self.high_s)
         )
+        low_s = max(min(self.low_s, self.bound_s), self.kernels_s, self.low_s - self.launch_s)
         return replace(self, low_s=low_s, time_s=time_s, high_s=high_s, launch_s=0.0)
 
     def __post_init__(self) -> None:
-        assert self.bound_s <= self.low_s <= self.time_s <= self.high_s
+        assert 0 <= self.low_s <= self.time_s <= self.high_s
+        assert self.bound_s <= self.time_s
