@@ -58,7 +58,7 @@ _SMALL: Final = 0.1  # of the rows, by bound
 _SLOW: Final = float(np.log(2.0))
 _LEAST: Final = 0.001  # quantile
 _MOST_FLOOR_S: Final = 100e-6  # no launch takes longer
-_BETTER: Final = 0.97  # of what is missed
+_BETTER: Final = 0.99  # of what is missed
 _KIND_GROUPS: Final = 5  # of kinds of work, held out in turn
 
 
