@@ -21,11 +21,16 @@ _NEAR: Final = 1.1
 _DECAY: Final = 2.0
 
 
+def has_launch(launch_s: float) -> bool:
+    """Whether times with ``launch_s`` in them include a host's launch, rather than what kernels take at least."""
+    return launch_s >= INSIDE * LEAST_S
+
+
 def without_launch(seconds: NDArray[np.float64], launch_s: float) -> NDArray[np.float64]:
     """What the device takes of times [rows] that include a launch, 0 at least. At the floor, up to a tenth above
     ``launch_s`` / ``INSIDE``, that is nothing, since the host took all of it; far above it all but ``launch_s``.
     """
-    if launch_s < INSIDE * LEAST_S:
+    if not has_launch(launch_s):
         return seconds
     floor = _NEAR * launch_s / INSIDE
     hidden = (floor - launch_s) * np.exp(-_DECAY * np.maximum(0.0, seconds / floor - 1))

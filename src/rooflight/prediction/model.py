@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from rooflight.prediction.facts import (
     Floats,
 )
 from rooflight.prediction.features import features_of, names_of, over_bound, size_features, steady_features
-from rooflight.prediction.floors import without_launch
+from rooflight.prediction.floors import has_launch, without_launch
 from rooflight.prediction.packing import MOST_LOG, Learner, arrays_of, learner_from, trees_from
 from rooflight.prediction.refinement import (
     AboutRefinement,
@@ -269,8 +269,10 @@ class Model:
             low, high = expert.around(known, values)
             strange = familiarity(self.key, expert, values) < _FAMILIAR
             if strange.any():
-                if len(self.experts) > 1:
-                    slowdown[strange] = self.blend(values[strange], expert.traits)
+                # times with launches and without say nothing of each other's small work
+                alike = [each for each in self.experts if has_launch(each.launch_s) == has_launch(expert.launch_s)]
+                if len(alike) > 1:
+                    slowdown[strange] = self.blend(values[strange], expert.traits, alike)
                 low[strange], high[strange] = (
                     min(expert.outside[0], self.unseen[0]),
                     max(expert.outside[1], self.unseen[1]),
@@ -300,10 +302,13 @@ class Model:
         alone = blended(self.key, self.experts, answers, values, device_traits(device), self.power)
         return np.asarray(np.maximum(0.0, time_s - bound_s * np.exp(alone)))
 
-    def blend(self, values: Floats, traits: Mapping[str, float]) -> Floats:
-        """log(time / bound) of rows of features [rows, features] on a device with these traits, from all experts."""
-        answers = [expert.predict(self.key, values) for expert in self.experts]
-        return blended(self.key, self.experts, answers, values, traits, self.power)
+    def blend(self, values: Floats, traits: Mapping[str, float], experts: Sequence[Expert] = ()) -> Floats:
+        """log(time / bound) of rows of features [rows, features] on a device with these traits, from these experts, all
+        where none are given.
+        """
+        asked = experts or self.experts
+        answers = [expert.predict(self.key, values) for expert in asked]
+        return blended(self.key, asked, answers, values, traits, self.power)
 
     def encode(self) -> bytes:
         """The model as a numpy archive (.npz): JSON, and the arrays of its trees."""
