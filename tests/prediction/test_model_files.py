@@ -29,6 +29,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflight.devices import get
+from rooflight.prediction.beaten import FASTEST
 from rooflight.prediction.model import Model, decode
 from rooflight.prediction.teaching import learn
 
@@ -49,7 +50,7 @@ def check_answers(found: Model) -> None:
     slowdown, low, high, _ = np.moveaxis(answers(found), 1, 0)
     assert np.isfinite([slowdown, low, high]).all()
     assert np.isfinite(np.exp(high)).all()
-    assert ((low >= 0) & (low <= slowdown) & (slowdown <= high)).all()
+    assert ((low >= FASTEST) & (low <= slowdown) & (slowdown >= 0) & (slowdown <= high)).all()
     assert np.isfinite([found.error, found.rows]).all()
 
 

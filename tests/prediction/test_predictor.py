@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from measured_tables import A100_FILE, GRID, H100_FILE, VECTORS, write_table
 
 from rooflight.operators import registry
+from rooflight.prediction.beaten import FASTEST
 from rooflight.prediction.facts import OTHERS_KEY, PRODUCT_KEY
 from rooflight.prediction.features import names_of
 from rooflight.prediction.fitting import fit
@@ -189,7 +190,8 @@ def test_products_are_predicted_as_ops_are_and_never_beat_the_bound(predictor: P
         assert batch.high_s[place] == pytest.approx(estimate.high_s)
         assert batch.bound_s[place] == pytest.approx(estimate.bound_s)
         assert batch.extrapolated[place] == estimate.extrapolated
-    assert (batch.bound_s <= batch.low_s).all()
+    assert (batch.bound_s <= batch.time_s).all()
+    assert (batch.bound_s * np.exp(FASTEST) <= batch.low_s).all()  # what a cache may hold
     assert (batch.low_s <= batch.time_s).all()
     assert (batch.time_s <= batch.high_s).all()
     assert np.isfinite(batch.high_s).all()
