@@ -57,7 +57,8 @@ _LEAST_MISSED: Final = 0.002  # what is missed by less is missed by nothing
 _SMALL: Final = 0.1  # of the rows, by bound
 _SLOW: Final = float(np.log(2.0))
 _LEAST: Final = 0.001  # quantile
-_MOST_FLOOR_S: Final = 100e-6  # no launch takes longer
+_GROWS: Final = 0.5  # the power of the bound
+_KERNEL_S, _MOST_FLOOR_S = 5e-6, 100e-6  # no launch takes longer
 _BETTER: Final = 0.99  # of what is missed
 _KIND_GROUPS: Final = 5  # of kinds of work, held out in turn
 
@@ -119,7 +120,8 @@ def _floor_s(key: str, values: Floats, slowdown: Floats, test: NDArray[np.bool_]
 
 def least_floor_s(key: str, values: Floats, slowdown: Floats) -> float:
     """Seconds that each op takes beyond its bound, however small it is: the least of any small work (the lowest tenth
-    by bound) that takes over twice its bound; 0 where small work takes less, and of collectives.
+    by bound) that takes over twice its bound; 0 where small work takes less, and of collectives. Where the time of that
+    tenth grows with its bound, no work is small enough to show a floor, and it is no more than a kernel's.
     """
     if kind_of(key) is WorkKind.NETWORK:
         return 0.0
@@ -127,7 +129,9 @@ def least_floor_s(key: str, values: Floats, slowdown: Floats) -> float:
     if not small.any():
         return 0.0
     each_s = np.expm1(slowdown) * np.exp(values[:, 0]) / np.maximum(1.0, values[:, OPS])
-    return min(_MOST_FLOOR_S, float(np.quantile(each_s[small], _LEAST)))
+    bound = values[small, 0] - values[small, 0].mean()
+    grows = float((bound * (slowdown[small] + values[small, 0])).sum()) > _GROWS * float((bound**2).sum())
+    return min(_KERNEL_S if grows else _MOST_FLOOR_S, float(np.quantile(each_s[small], _LEAST)))
 
 
 def _expert(
