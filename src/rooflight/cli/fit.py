@@ -54,6 +54,8 @@ def fit(
       rooflight fit sampling_data --on shipped --out models
       rooflight predict gemm --m 512 --n 512 --k 512 --device cpu --models models
     """
+    from collections import Counter
+
     from rooflight.front.measured import find_measured, read_measured
     from rooflight.prediction.bad_rows import refuse_two_devices
     from rooflight.prediction.fit_report import report_of
@@ -74,8 +76,8 @@ def fit(
         found = find_measured(data)
         files = read_for_fit(found.tables, keep_flagged=keep_flagged, progress=progress, processes=True)
         sessions = read_measured(found.sessions, device, progress)
-        beaten = [] if keep_flagged else [finding for session in sessions for finding in lint_ops(session)]
-        taught = shown_by_ops(sessions, beaten)
+        faster = [] if keep_flagged else [finding for session in sessions for finding in lint_ops(session)]
+        taught = shown_by_ops(sessions, faster)
         shown = [*(each for file in files for each in file.shown), *taught.shown]
         if not keep_flagged:
             refuse_two_devices(together(shown))
@@ -98,5 +100,6 @@ def fit(
     else:
         predictor.save(out, paths)
     tables: list[MeasuredTable | MeasuredOps] = [*(table for file in files for table in file.tables), *sessions]
-    findings = [*(finding for file in files for finding in file.findings), *beaten]
-    outputs.write(report_of(predictor, tables, findings, few, out, taught, on_base, alike))
+    findings = [*(finding for file in files for finding in file.findings), *faster]
+    beaten = sum((Counter(file.beaten) for file in files), Counter())
+    outputs.write(report_of(predictor, tables, findings, few, out, taught, on_base, alike, beaten))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -43,10 +44,12 @@ def lint(
     """
     from rooflight.front.measured import find_measured, read_measured
     from rooflight.prediction import lint as linting
+    from rooflight.prediction.beating import Cause, causes_of
     from rooflight.prediction.lint_report import report_of
     from rooflight.prediction.measured_ops import lint_ops
     from rooflight.prediction.measured_table import MeasuredTable
     from rooflight.prediction.reading import read_file
+    from rooflight.prediction.row_bounds import row_bounds
     from rooflight.reporting.output import Outputs
 
     outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html, render=render)
@@ -59,13 +62,17 @@ def lint(
             progress(f"reading {path.name}")
             tables += read_file(path)
         findings: list[linting.Finding] = []
+        beaten: list[Mapping[Cause, int]] = []
         for table in tables:
             progress(f"checking {table.label} of {table.device.name}")
-            findings += linting.lint_table(table)
+            bounds = row_bounds(table)
+            found = linting.lint_table(table, bounds)
+            findings += found
+            beaten.append(causes_of(table, bounds, linting.left_out(found)))
         sessions = read_measured(files.sessions, device, progress)
         for session in sessions:
             findings += lint_ops(session)
-        report = report_of(data, [*tables, *sessions], findings, skipped=files.skipped, top=top)
+        report = report_of(data, [*tables, *sessions], findings, beaten=beaten, skipped=files.skipped, top=top)
     outputs.write(report)
     if findings:
         raise typer.Exit(FOUND)

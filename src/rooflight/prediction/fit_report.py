@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from rooflight.devices.spec import roofs_used_by
+from rooflight.prediction.beating import Cause, said_of
 from rooflight.prediction.lint import Finding, Rule
 from rooflight.prediction.measured_ops import MeasuredOps, Taught
 from rooflight.prediction.measured_table import MeasuredTable
@@ -57,8 +58,9 @@ class AddedData(Fields, frozen=True, kw_only=True):
 
 class FitDocument(Document, frozen=True, kw_only=True, tag="rooflight.fit/1"):
     """What was learned. ``unseen_device`` are 90 % of log(true / predicted) for devices without a model, by kind of
-    work; ``too_few`` counts times of what had too few to learn from; ``flagged`` those that lint took out. ``added``:
-    what was learned on top of other models (``--on``); ``models`` are those learned from these times alone then.
+    work; ``too_few`` counts times of what had too few to learn from; ``flagged`` those that lint took out;
+    ``beat_bound`` those of the rest that are faster than their bound, by cause. ``added``: what was learned on top of
+    other models (``--on``); ``models`` are those learned from these times alone then.
     """
 
     models: tuple[ModelData, ...]
@@ -66,6 +68,7 @@ class FitDocument(Document, frozen=True, kw_only=True, tag="rooflight.fit/1"):
     too_few: Mapping[str, int]
     times: int
     flagged: int
+    beat_bound: Mapping[str, int]
     added: tuple[AddedData, ...] = ()
 
 
@@ -78,6 +81,7 @@ def report_of(
     taught_by_ops: Taught | None = None,
     on_base: OnBase | None = None,
     alike: Mapping[str, int] = MappingProxyType({}),
+    beaten: Mapping[Cause, int] = MappingProxyType({}),
 ) -> Report:
     """The models made, with the errors of rows held out; what lint took out, and what was too little to learn from. Of
     models on top of others, what was added.
@@ -98,6 +102,7 @@ def report_of(
             too_few=dict(few),
             times=times,
             flagged=flagged,
+            beat_bound={str(cause): count for cause, count in beaten.items()},
             added=tuple(map(_added_data, added)),
         ),
         facts=(
@@ -116,6 +121,7 @@ def report_of(
             *_skipped(tables),
             *_unusable(tables, findings),
             *_of_sessions(taught_by_ops),
+            *([said] if (said := said_of(beaten)) else []),
             *_beaten_calibrations(tables, findings),
             *(() if on_base else _earlier_fits(predictor, folder)),
         ),

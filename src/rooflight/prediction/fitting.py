@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,10 +21,11 @@ import numpy as np
 
 from rooflight.prediction.bad_rows import refuse_wrong_unit
 from rooflight.prediction.beaten import FASTEST
+from rooflight.prediction.beating import Cause, causes_of
 from rooflight.prediction.facts import OTHERS_KEY, FactRows, is_plain
 from rooflight.prediction.launch_inside import with_launches
-from rooflight.prediction.lint import Finding, Place, left_out, lint_table
-from rooflight.prediction.measured_table import Floats, Integers, Mask, MeasuredTable
+from rooflight.prediction.lint import Finding, Place, is_flagged, left_out, lint_table
+from rooflight.prediction.measured_table import Floats, Integers, MeasuredTable
 from rooflight.prediction.model import Expert, Model
 from rooflight.prediction.reading import read_file
 from rooflight.prediction.row_bounds import RowBounds, row_bounds
@@ -54,11 +56,14 @@ class Fit:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Read:
-    """A file: its tables, what lint found in them, and the work of the rows that remain, by kind and device."""
+    """A file: its tables, what lint found in them, and the work of the rows that remain, by kind and device; ``beaten``:
+    how many of these beat their bound, by cause.
+    """
 
     tables: tuple[MeasuredTable, ...]
     findings: tuple[Finding, ...]
     shown: tuple[Shown, ...]
+    beaten: Mapping[Cause, int]
 
 
 def read_for_fit(
@@ -195,7 +200,7 @@ def unflagged(
     for number, found in enumerate((bounds or row_bounds(table)).facts):
         for each in found:
             by_key.setdefault(each.key, []).append((each, number))
-    kept = np.isfinite(table.seconds) & ~_flagged(table, flagged)
+    kept = np.isfinite(table.seconds) & ~is_flagged(table, flagged)
     for key, parts in by_key.items():
         rows = np.concatenate([each.rows for each, _ in parts])
         directions = np.repeat([number for _, number in parts], [len(each.rows) for each, _ in parts])
@@ -207,36 +212,22 @@ def unflagged(
             yield FactRows(key=key, rows=rows, values=values[order]), table.seconds[rows, directions], directions
 
 
-def _flagged(table: MeasuredTable, flagged: Set[Place]) -> Mask:
-    """Which times [rows, directions] of a table are among the flagged ones."""
-    lines: dict[str, set[int]] = {direction: set() for direction in table.directions}
-    columns = set()
-    for source, kernel, line, direction in flagged:
-        if (source, kernel) != (table.source, table.kernel):
-            continue
-        if line is None:
-            columns.add(direction)
-        else:
-            lines[direction].add(line)
-    return np.stack(
-        [(direction in columns) | np.isin(table.lines, list(lines[direction])) for direction in table.directions],
-        axis=1,
-    )
-
-
 def _read(job: tuple[Path, bool]) -> Read:
     path, keep_flagged = job
     tables = read_file(path)
     findings: list[Finding] = []
     shown: list[Shown] = []
+    beaten = Counter[Cause]()
     for table in tables:
         bounds = row_bounds(table)
         if not keep_flagged:
             refuse_wrong_unit(table, bounds)
         found = () if keep_flagged else lint_table(table, bounds)
         findings += found
-        shown += shown_by(table, left_out(found), bounds)
-    return Read(tables=tables, findings=tuple(findings), shown=tuple(shown))
+        flagged = left_out(found)
+        shown += shown_by(table, flagged, bounds)
+        beaten.update(causes_of(table, bounds, flagged))
+    return Read(tables=tables, findings=tuple(findings), shown=tuple(shown), beaten=beaten)
 
 
 def together(shown: Iterable[Shown]) -> list[Shown]:

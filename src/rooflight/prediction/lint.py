@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +12,7 @@ import numpy as np
 
 from rooflight.operators import registry
 from rooflight.prediction import suspicion
-from rooflight.prediction.measured_table import MeasuredTable
+from rooflight.prediction.measured_table import Mask, MeasuredTable
 from rooflight.prediction.neighbours import Lines, lines_of
 from rooflight.prediction.row_bounds import RowBounds, row_bounds
 from rooflight.prediction.suspicion import Suspicion
@@ -185,6 +185,23 @@ def _unusable(table: MeasuredTable, found: Sequence[Finding]) -> Iterator[Findin
 def left_out(findings: Iterable[Finding]) -> frozenset[Place]:
     """The times from which a fit does not learn: those of flagged rows, and, without a line, whole columns."""
     return frozenset(each.place for each in findings if each.line is not None or each.rule is Rule.UNUSABLE_COLUMN)
+
+
+def is_flagged(table: MeasuredTable, flagged: Set[Place]) -> Mask:
+    """Which times [rows, directions] of a table are among the flagged ones."""
+    lines: dict[str, set[int]] = {direction: set() for direction in table.directions}
+    columns = set()
+    for source, kernel, line, direction in flagged:
+        if (source, kernel) != (table.source, table.kernel):
+            continue
+        if line is None:
+            columns.add(direction)
+        else:
+            lines[direction].add(line)
+    return np.stack(
+        [(direction in columns) | np.isin(table.lines, list(lines[direction])) for direction in table.directions],
+        axis=1,
+    )
 
 
 def _column(table: MeasuredTable, direction: str, rule: Rule, evidence: str, factor: float) -> Finding:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
 from pathlib import Path
 
 from rooflight.devices.spec import roofs_used_by
+from rooflight.prediction.beating import Cause, said_of
 from rooflight.prediction.lint import Finding, Rule
 from rooflight.prediction.measured_ops import MeasuredOps, from_cache
 from rooflight.prediction.measured_table import MeasuredTable
@@ -20,7 +22,9 @@ _Key = tuple[Path, str, str]
 
 
 class TableData(Fields, frozen=True, kw_only=True):
-    """A table that was checked; ``known``: its operator is, so that its rows have bounds."""
+    """A table that was checked; ``known``: its operator is, so that its rows have bounds. ``beat_bound``: times that
+    are faster than the bound, and not flagged, by cause.
+    """
 
     file: str
     kernel: str
@@ -30,6 +34,7 @@ class TableData(Fields, frozen=True, kw_only=True):
     rows: int
     flagged: int
     by_rule: Mapping[str, int]
+    beat_bound: Mapping[str, int]
 
 
 class FindingData(Fields, frozen=True, kw_only=True):
@@ -58,12 +63,14 @@ def report_of(
     tables: Sequence[MeasuredTable | MeasuredOps],
     findings: Sequence[Finding],
     *,
+    beaten: Sequence[Mapping[Cause, int]] = (),
     skipped: Sequence[Path] = (),
     top: int = 10,
 ) -> Report:
     """Tables with findings, the worst first, then the worst findings of each rule; ``top`` of either.
 
-    ``roots`` are the files and folders that were checked, ``skipped`` the files under them that hold no samples.
+    ``roots`` are the files and folders that were checked, ``beaten`` the causes (``beating``) of the first tables,
+    ``skipped`` the files under ``roots`` that hold no samples.
     """
     by_table: dict[_Key, list[Finding]] = defaultdict(list)
     for finding in findings:
@@ -74,7 +81,7 @@ def report_of(
     labels = {_key(table): table.label for table in tables}
     return Report(
         title=f"Lint of {', '.join(map(str, roots))}",
-        data=_data(roots, tables, by_table, skipped),
+        data=_data(roots, tables, by_table, beaten, skipped),
         facts=(
             ("files", len({table.source for table in tables})),
             ("tables", len(tables)),
@@ -85,13 +92,17 @@ def report_of(
             ("roofs from", roofs_used_by(table.device for table in tables)),
         ),
         tables=(_with_findings(tables, by_table, flagged, top), _worst(findings, labels, top)) if findings else (),
-        notes=tuple(_notes(tables, skipped)),
+        notes=tuple(_notes(tables, beaten, skipped)),
         conclusion=_conclusion(total, sum(count > 0 for count in flagged.values()), len(findings)),
     )
 
 
-def _notes(tables: Sequence[MeasuredTable | MeasuredOps], skipped: Sequence[Path]) -> Iterator[str]:
-    """What was not checked, or not against a bound."""
+def _notes(
+    tables: Sequence[MeasuredTable | MeasuredOps], beaten: Sequence[Mapping[Cause, int]], skipped: Sequence[Path]
+) -> Iterator[str]:
+    """What was not checked, or not against a bound; what beats it with reason."""
+    if said := said_of(sum(map(Counter, beaten), Counter[Cause]())):
+        yield said
     if unread := sum(path.suffix != SUFFIX for path in skipped):
         yield f"Not checked: {count_of(unread, 'CSV file')} of an unknown format."
     if unmeasured := len(skipped) - unread:
@@ -194,6 +205,7 @@ def _data(
     roots: Sequence[Path],
     tables: Sequence[MeasuredTable | MeasuredOps],
     by_table: Mapping[_Key, list[Finding]],
+    beaten: Sequence[Mapping[Cause, int]],
     skipped: Sequence[Path],
 ) -> LintDocument:
     return LintDocument(
@@ -207,8 +219,9 @@ def _data(
                 rows=len(table),
                 flagged=len(_rows(by_table[_key(table)])),
                 by_rule=dict(Counter(str(finding.rule) for finding in by_table[_key(table)])),
+                beat_bound={str(cause): count for cause, count in causes.items()},
             )
-            for table in tables
+            for table, causes in zip(tables, (*beaten, *repeat({}, len(tables) - len(beaten))), strict=True)
         ),
         findings=tuple(
             FindingData(
