@@ -56,8 +56,8 @@ class Fit:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Read:
-    """A file: its tables, what lint found in them, and the work of the rows that remain, by kind and device; ``beaten``:
-    how many of these beat their bound, by cause.
+    """A file: its tables, what lint found in them, and the work of the rows that remain, by kind and device.
+    ``beaten``: how many of these beat their bound, by cause.
     """
 
     tables: tuple[MeasuredTable, ...]
