@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflight.devices import get
+from rooflight.prediction.beaten import FASTEST
 from rooflight.prediction.facts import PRODUCT_KEY
 from rooflight.prediction.features import features_of, names_of
 from rooflight.prediction.model import Model, decode
@@ -174,7 +175,8 @@ def test_no_rows_make_a_prediction_beat_the_bound_or_leave_its_interval(slowdown
     found = refined(model(expert(A100, 0.5, 0.5), expert(H100, 1.0, 1.0)), shown(np.array(slowdowns), facts, L4))
     answer = found.answer(FACTS, L4)
     assert np.isfinite([answer.slowdown, answer.low, answer.high]).all()
-    assert ((answer.low >= 0) & (answer.low <= answer.slowdown) & (answer.slowdown <= answer.high)).all()
+    assert ((answer.low >= FASTEST) & (answer.low <= answer.slowdown) & (answer.slowdown <= answer.high)).all()
+    assert (answer.slowdown >= 0).all()
     # nothing further off than any row was
     before = model(expert(A100, 0.5, 0.5), expert(H100, 1.0, 1.0)).answer(facts, L4).slowdown
     most = np.abs(np.array(slowdowns) - before).max() + 1e-9
@@ -257,7 +259,7 @@ def test_numbers_changed_at_random_are_refused_or_still_predict(data: st.DataObj
         return
     slowdown, low, high, _ = np.moveaxis(answers(found), 1, 0)
     assert np.isfinite([slowdown, low, high]).all()
-    assert ((low >= 0) & (low <= slowdown) & (slowdown <= high)).all()
+    assert ((low >= FASTEST) & (low <= slowdown) & (slowdown >= 0) & (slowdown <= high)).all()
 
 
 def test_an_interval_is_that_of_the_rows_where_the_device_is_known():
