@@ -1,8 +1,9 @@
 """Sessions of KernelBench's programs with times of their ops, for ``rooflight fit``: out of each program's wall time.
 
 ``python benchmarks/attributed_programs.py FOLDER`` writes one file per program and machine. How a wall time is divided
-among ops: ``rooflight.prediction.attribution``; with the models that come with Rooflight, or of ``--models``, and the
-host that fits five programs of the machine. Left out are programs whose time no times of their ops explain.
+among ops: ``rooflight.prediction.attribution``; with the models that come with Rooflight, or of ``--models``, or with
+``--fit`` of a coarse fit of the tables and traces, and the host that fits five programs of the machine. Left out are
+programs whose time no times of their ops explain.
 """
 
 from __future__ import annotations
@@ -16,22 +17,31 @@ from dataclasses import replace
 from pathlib import Path
 
 from predictions_on_measured_programs import HOST, Time, eager_times, recorded
+from taught import coarse, measured_traces
 
 import rooflight as rl
 from rooflight.prediction.attribution import attributed
 from rooflight.prediction.host_fit import fit_host
 from rooflight.roofline.analysis import Analysis
 
+ANOTHER_DTYPE = (Path("large", "level1/97_ScaledDotProductAttention.py"),)
+"""Programs that were timed in another dtype than their files have."""
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where the sessions go")
     parser.add_argument("--models", type=Path, help="attribute with the models of this folder")
+    parser.add_argument("--fit", action="store_true", help="attribute with models fitted from tables and traces")
     options = parser.parse_args()
-    data = Path(os.environ.get("ROOFLIGHT_DATA", "")) / "kernelbench"
+    root = Path(os.environ.get("ROOFLIGHT_DATA", ""))
+    data = root / "kernelbench"
     if not (data / "times.csv").is_file():
         parser.error("set ROOFLIGHT_DATA to the folder that has kernelbench/times.csv")
-    predictor = rl.Predictor.load(options.models) if options.models else rl.Predictor()
+    if options.fit:
+        predictor = coarse(root, list(measured_traces(root).values()))
+    else:
+        predictor = rl.Predictor.load(options.models) if options.models else rl.Predictor()
     times = eager_times(data)
     sessions = dict(recorded(data, {time.file for time in times}))
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -56,12 +66,16 @@ def explained(
     for measured in by_machine.values():
         host = fit_host([(analysis, time.mean_s) for time, analysis in measured if time.program in HOST])
         for time, analysis in measured:
+            if time.file in ANOTHER_DTYPE:
+                continue
             try:
                 session = attributed(analysis.with_host(host), time.mean_s)
             except ValueError:
                 continue
             where = {"device_kind": "cuda", "gpu": analysis.device.match[0]}
-            found[time] = replace(session, environment={**session.environment, **where})
+            # the machine that recorded it is not the one that took the time
+            known = {name: fact for name, fact in session.environment.items() if name != "fingerprint"}
+            found[time] = replace(session, environment={**known, **where})
     return found
 
 

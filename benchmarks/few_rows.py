@@ -104,7 +104,7 @@ class _Known:
     @classmethod
     def of(cls, model: Model, shown: Shown) -> _Known:
         values, unit = features_of(model.key, shown.facts, shown.device), units_of(model)
-        base, used = model.from_experts(values, shown.device), unit > 0
+        base, used = model.unrefined(shown.facts, values, shown.device), unit > 0
         apart = model.apart(values, base.slowdown)
         # by features in place of the sizes that the sweep has
         points = Points(places=values[:, used] / unit[used], views=apart)

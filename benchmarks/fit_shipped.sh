@@ -1,11 +1,21 @@
 #!/usr/bin/env bash
-# Fit the models that come with Rooflight: ROOFLIGHT_DATA=path/to/data bash benchmarks/fit_shipped.sh
+# Fit the models that come with Rooflight: ROOFLIGHT_DATA=path/to/data bash benchmarks/fit_shipped.sh [FOLDER]
 # From the tables of benchmarks/shipped_rows.py: estimate-train-time's operators (A100, GH200), NeuSight's (FP32, nine
-# GPUs), Vidur's layers (A100, H100), and both collectives.
+# GPUs), Vidur's layers (A100, H100), and both collectives; from the profiler's traces; and from KernelBench's programs,
+# whose wall times are divided among their ops by a first, coarser fit.
+# FOLDER, by default src/rooflight/prediction/shipped, is replaced.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-shipped=src/rooflight/prediction/shipped
-mapfile -t tables < <(.venv/bin/python benchmarks/shipped_rows.py)
+shipped=${1:-src/rooflight/prediction/shipped}
+page=docs/reference/shipped_models.md
+[ -z "${1:-}" ] || page=$1.md
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+python=${PYTHON:-.venv/bin/python}
+mapfile -t tables < <("$python" benchmarks/shipped_rows.py)
+mapfile -t traces < <("$python" benchmarks/shipped_rows.py traces)
 [ "${#tables[@]}" -gt 0 ]
+[ "${#traces[@]}" -gt 0 ]
+time "$python" benchmarks/attributed_programs.py "$work/programs" --fit
 rm -rf "$shipped"
-time .venv/bin/rooflight fit "${tables[@]}" --trees-only --out "$shipped" --markdown docs/reference/shipped_models.md
+time "$python" -m rooflight fit "${tables[@]}" "${traces[@]}" "$work/programs" --out "$shipped" --markdown "$page"

@@ -2,9 +2,10 @@
 
     ROOFLIGHT_DATA=path/to/data python benchmarks/shipped_rows.py
 
-prints the paths, for ``fit_shipped.sh``. Left out are Perlmutter's collectives, which ran over sockets between nodes
-and over single links within, Vista's all-gathers, most of which lint flags, and Vidur's sends between pairs: two kinds
-of node have one and the same file.
+prints the paths, for ``fit_shipped.sh``; with ``traces``, those of the traces that have times of ops.
+
+Left out are Perlmutter's collectives, which ran over sockets between nodes and over single links within, Vista's
+all-gathers, most of which lint flags, and Vidur's sends between pairs: two kinds of node have one and the same file.
 """
 
 from __future__ import annotations
@@ -44,6 +45,12 @@ def tables(root: Path) -> list[Path]:
         *(network / node for node in ("a100_dgx", "h100_dgx", "a40_pairwise_nvlink")),
         *(network / f"{gpu}_pairwise_nvlink" / "all_reduce.csv" for gpu in ("a100", "h100")),
     ]
+
+
+def traces(root: Path) -> list[Path]:
+    """Traces of devices that are in the catalog, with times of ops and their shapes."""
+    left_out = ("a100_alexnet", "a100_triton", "mi210", "v100", "mi300x_sglang_qwen3-8b_decode_capture")
+    return [path for path in sorted((root / "traces").glob("*.json.gz")) if not path.name.startswith(left_out)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,4 +132,4 @@ def root_of_data() -> Path:
 
 
 if __name__ == "__main__":
-    print("\n".join(map(str, tables(root_of_data()))))
+    print("\n".join(map(str, (traces if sys.argv[1:] == ["traces"] else tables)(root_of_data()))))

@@ -78,15 +78,15 @@ def fit(
         sessions = read_measured(found.sessions, device, progress)
         faster = [] if keep_flagged else [finding for session in sessions for finding in lint_ops(session)]
         taught = shown_by_ops(sessions, faster)
-        shown = [*(each for file in files for each in file.shown), *taught.shown]
+        shown = [each for file in files for each in file.shown]
         if not keep_flagged:
-            refuse_two_devices(together(shown))
+            refuse_two_devices(together([*shown, *taught.shown]))
         paths = [*found.tables, *found.sessions]
         if on is not None and root is not None:
-            on_base = learn_on(Predictor.load(root), shown, progress, processes=True)
+            on_base = learn_on(Predictor.load(root), [*shown, *taught.shown], progress, processes=True)
             models, few, alike = on_base.models, on_base.few, on_base.alike
         else:
-            learned = learn_all(shown, progress, processes=True, trees_only=trees_only)
+            learned = learn_all(shown, progress, beside=taught.shown, processes=True, trees_only=trees_only)
             on_base, models, few, alike = None, learned.models, learned.few, learned.alike
         if not models:
             why = "all rows of a kind are of one shape or two" if alike else "too few rows of any kind to learn from"

@@ -18,11 +18,13 @@ LEAST_SHARE: Final = 0.08
 _WIDTHS: Final = 3.3
 """A 90 % interval, from low to high, is so many standard deviations of a normal distribution."""
 _LEAST_WIDTH: Final = 0.02
-_HIDES, _LEFT = 0.7, 0.85  # shares of a step: what hides the device, and what is left of a host
+_HIDES, _LEFT = 0.6, 0.85  # shares of a step: what hides the device, and what is left of a host
 _SLOWEST: Final = 0.6  # a host that is so much faster than it was taken to be is another host
 _CACHED: Final = 2.0  # by how much data in a cache let a step beat the bound of main memory
 _FARTHEST: Final = 400.0
 _HALVINGS: Final = 60
+_MOST_CHANGE: Final = 8.0
+"""How many times longer an op may take than it was predicted to: a step that asks for more has another cause."""
 _CLOSE: Final = 0.03
 """How far the wall time may stay from the measured one, as a share: further, no times of ops explain it."""
 
@@ -65,6 +67,11 @@ def attributed(analysis: Analysis, wall_s: float) -> Session:
         raise ValueError(_unexplained(wall_s, least_s, "with every op at its bound"))
     total = np.bincount(signature, weights=found)
     told = (total[signature] >= LEAST_SHARE * wall_s) & (predicted_s > 0)
+    if (found[told] > _MOST_CHANGE * np.maximum(bound_s[told], predicted_s[told])).any():
+        raise ValueError(
+            f"{Quantity(wall_s, 's')} for a step that is predicted to take "
+            f"{Quantity(queue.wall_s(predicted_s, host), 's')}: an op would take more than 8 times as long as predicted"
+        )
     if not told.any():
         raise ValueError(f"{Quantity(wall_s, 's')} for a step of which no op takes 8 %: it tells of none of them")
     return analysis.session.with_measurement(_measurement(analysis.session, found, told, wall_s))

@@ -15,7 +15,8 @@ from typing import Final
 import numpy as np
 
 from rooflight.devices.spec import DeviceSpec
-from rooflight.prediction.facts import FACTS, Floats, WorkKind
+from rooflight.prediction.facts import FACTS, OTHER_REDUCTIONS_KEY, Floats, WorkKind, key_of_others, kind_of
+from rooflight.prediction.floors import with_launch
 
 _BYTES_PER_S: Final[Mapping[str, float]] = {
     "aten::native_layer_norm": 4e9,
@@ -23,6 +24,12 @@ _BYTES_PER_S: Final[Mapping[str, float]] = {
     "aten::native_batch_norm": 7e9,
 }
 """What one block reads, by kind of work."""
+_SMALL_S: Final[tuple[Mapping[str, float], Mapping[str, float]]] = (
+    {"rows": 2.0e-6, "reduction": 4.0e-6, "product": 6.5e-6, "attention": 9e-6, "convolution": 8e-6},
+    {"rows": 4.0e-6, "reduction": 9.0e-6, "product": 7.0e-6, "attention": 27e-6, "convolution": 20e-6},
+)
+"""Of a small op on NVIDIA's GPUs and on AMD's."""
+_REACHED: Final = 0.85
 
 
 def least_by_blocks_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
@@ -35,3 +42,26 @@ def least_by_blocks_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
         return np.zeros(len(facts))
     fact = dict(zip(FACTS[WorkKind.ROWS], facts.T, strict=True))
     return np.asarray(fact["bytes"] / 2 / np.maximum(1.0, fact["rows"]) / rate)
+
+
+def small_kernel_s(key: str, device: DeviceSpec) -> float:
+    """Seconds that the kernels of a small op usually take on a GPU, however small it is; 0 on others.
+
+    A reduction waits for its blocks one after the other, and a product fills the pipelines of its unit first. Medians
+    of the ops with a bound below 1 µs in profiles of an A100, an H100 and a B200, and of an MI300X.
+    """
+    if device.kind != "cuda":
+        return 0.0
+    kind = kind_of(key)
+    name = "reduction" if kind is WorkKind.ROWS and key_of_others(key) == OTHER_REDUCTIONS_KEY else kind.value
+    return max(device.least_kernel_s or 0.0, _SMALL_S[device.vendor == "AMD"].get(name, 0.0))
+
+
+def usual_slowdown(key: str, facts: Floats, device: DeviceSpec, launch_s: float = 0.0) -> Floats:
+    """log(time / bound) of works of a kind without products, of facts [works, facts], if they are as others are: a
+    small one's time, and the bound at the share of the bandwidth that kernels reach. ``launch_s``: as a source measures
+    them whose times include a launch.
+    """
+    bound_s = facts[:, 0]
+    time_s = bound_s / _REACHED + small_kernel_s(key, device)
+    return np.asarray(np.log(np.maximum(1.0, with_launch(time_s, launch_s) / bound_s)))

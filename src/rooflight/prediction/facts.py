@@ -35,10 +35,15 @@ PRODUCT_KEY: Final = "gemm"
 """The key that all products of matrices share."""
 OTHERS_KEY: Final = "other ops"
 """The key of what is learned from all ops but products, attention and collectives, for ops that nobody measured."""
+OTHER_REDUCTIONS_KEY: Final = "other reductions"
+"""The same of norms, sums and the like, which wait for more than memory."""
 ALL_REDUCE_KEY: Final = collectives.CollectiveKind.ALL_REDUCE.value
 CONVOLUTION_KEY: Final = "aten::convolution"
 """The key of all convolutions, whatever library a name says; that of their backward passes is beside it."""
 CONVOLUTION_BACKWARD_KEY: Final = "aten::convolution_backward"
+ATTENTION_KEY: Final = "aten::scaled_dot_product_attention"
+"""The key of attention forward in whatever kernel; that of its backward is beside it."""
+ATTENTION_BACKWARD_KEY: Final = "rooflight::scaled_dot_product_attention_backward"
 _NOT_AS_NAMED: Final = "rows of "
 """What the key begins with of work that is called attention or convolution without being known as such: most of it is
 another op.
@@ -48,6 +53,8 @@ _NETWORK: Final = "c10d"
 _COLLECTIVES: Final = frozenset(kind.value for kind in collectives.CollectiveKind)
 _CONVOLUTIONS: Final = (CONVOLUTION_KEY, CONVOLUTION_BACKWARD_KEY)
 _NEGLIGIBLE: Final = 0.01
+_REDUCTIONS: Final = ("norm", "softmax", "sum", "mean", "arg", "max", "min", "logsumexp", "var", "prod", "loss")
+"""What is in the names of ops that reduce."""
 
 
 class WorkKind(Enum):
@@ -226,7 +233,11 @@ def _attention(main: Costed) -> _Found | None:
     if not main.cost.matrix_flops or "attention" not in main.op.name:
         return None
     sizes = attention_sizes(main.op)
-    return None if sizes is None else (main.op.name, sizes)
+    if sizes is None:
+        return None
+    if "scaled_dot_product" not in main.op.name:
+        return main.op.name, sizes
+    return (ATTENTION_BACKWARD_KEY if "backward" in main.op.name else ATTENTION_KEY), sizes
 
 
 def _convolution(main: Costed) -> _Found | None:
@@ -290,6 +301,12 @@ def is_plain(key: str, facts: Floats) -> bool:
     with those that wait for a network.
     """
     return kind_of(key) is WorkKind.ROWS and _NETWORK not in key and not facts[:, _COMMON.index("matrix")].any()
+
+
+def key_of_others(key: str) -> str:
+    """The key of what is learned of work like this from ops of other names."""
+    reduces = any(part in key for part in _REDUCTIONS) or key == OTHER_REDUCTIONS_KEY
+    return OTHER_REDUCTIONS_KEY if reduces else OTHERS_KEY
 
 
 def product_sizes(op: OpSignature) -> tuple[int, int, int, int] | None:

@@ -27,6 +27,9 @@ would look like another kind of work on a device with another balance."""
 _LEAST: Final = 1e-12
 OPS: Final = 5
 """The place of the number of ops among the features, of all but collectives."""
+MATRIX_UNITS: Final = "on matrix units"
+"""The feature that tells float32 on the vector lanes from TF32: 1 where the peak is that of matrix units."""
+_FASTER: Final = 1.5  # than the vector lanes are matrix units, on all devices that have any
 
 
 def features_of(key: str, facts: Floats, device: DeviceSpec) -> Floats:
@@ -49,11 +52,11 @@ def features_of(key: str, facts: Floats, device: DeviceSpec) -> Floats:
     ]
     match kind:
         case WorkKind.PRODUCT:
-            columns += _product(fact, units)
+            columns += [*_product(fact, units), _on_matrix_units(fact, device)]
         case WorkKind.ATTENTION:
             columns += _attention(fact, units)
         case WorkKind.CONVOLUTION:
-            columns += _convolution(fact, units)
+            columns += [*_convolution(fact, units), _on_matrix_units(fact, device)]
         case WorkKind.ROWS:
             columns += _row(fact, units, float(cache_bytes(device)))
     return np.stack(columns, axis=1)
@@ -67,13 +70,14 @@ def names_of(key: str) -> tuple[str, ...]:
             sizes = ("log b", "log m", "log n", "log k", "log m n", "log m k", "log n k")
             aligned = ("align m", "align n", "align k")
             fills = tuple(f"filled {which}{a}x{b}" for a, b in _TILES for which in ("", "other "))
-            return (*common, *sizes, *aligned, "left", "right", "log waves", "log other waves", *fills)
+            return (*common, *sizes, *aligned, "left", "right", "log waves", "log other waves", *fills, MATRIX_UNITS)
         case WorkKind.ATTENTION:
             shape = ("log heads", "log queries", "log keys", "log width", "group", "causal", "padded")
             return (*common, *shape, "log waves", "filled")
         case WorkKind.CONVOLUTION:
             shape = ("log positions", "log out", "log in", "log taps", "log groups", "transposed", "log dims")
-            return (*common, *shape, "log stride", "log dilation", "log depth", "log waste", "log waves", "filled")
+            how = ("log stride", "log dilation", "log depth", "log waste", "log waves", "filled")
+            return (*common, *shape, *how, MATRIX_UNITS)
         case WorkKind.NETWORK:
             return ("log link", "log sent", "log ranks", "log nodes", "log ranks a node")
         case WorkKind.ROWS:
@@ -127,6 +131,13 @@ def _product(fact: Mapping[str, Floats], units: float) -> list[Floats]:
     for tile in _TILES:
         columns += [_filled(_waves(*sizes, tile, units)) for sizes in both]
     return columns
+
+
+def _on_matrix_units(fact: Mapping[str, Floats], device: DeviceSpec) -> Floats:
+    lanes = device.vector_peak("float32")
+    if not lanes:
+        return np.ones(len(fact["matrix"]))
+    return np.asarray((fact["matrix"] > _FASTER * lanes * fact["compute_s"]).astype(np.float64))
 
 
 def _attention(fact: Mapping[str, Floats], units: float) -> list[Floats]:

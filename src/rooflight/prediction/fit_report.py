@@ -11,6 +11,7 @@ from typing import Final
 
 from rooflight.devices.spec import roofs_used_by
 from rooflight.prediction.beating import Cause, said_of
+from rooflight.prediction.correction import Correction
 from rooflight.prediction.lint import Finding, Rule
 from rooflight.prediction.measured_ops import MeasuredOps, Taught
 from rooflight.prediction.measured_table import MeasuredTable
@@ -28,8 +29,9 @@ _STALE: Final = 0.01
 
 
 class ModelData(Fields, frozen=True, kw_only=True):
-    """A model of one kind of work on one device. ``error`` is the mean absolute share of times held out; ``inside`` and
-    ``outside`` are 90 % of log(true / predicted), for shapes within and beyond those sampled.
+    """A model of one kind of work on one device; ``corrects``: its rows correct what others taught. ``error`` is the
+    mean absolute share of times held out; ``inside`` and ``outside`` are 90 % of log(true / predicted), for shapes
+    within and beyond those sampled.
     """
 
     key: str
@@ -38,6 +40,7 @@ class ModelData(Fields, frozen=True, kw_only=True):
     error: float
     inside: tuple[float, float]
     outside: tuple[float, float]
+    corrects: bool = False
 
 
 class AddedData(Fields, frozen=True, kw_only=True):
@@ -88,9 +91,11 @@ def report_of(
     """
     added = on_base.added if on_base else ()
     others = {each.key for each in added}
-    taught = [
-        (model, expert) for model in predictor.models.values() for expert in model.experts if model.key not in others
-    ]
+    taught: list[tuple[Model, Expert | Correction]] = []
+    for model in predictor.models.values():
+        if model.key not in others:
+            taught += [(model, expert) for expert in model.experts]
+            taught += [(model, each) for each in model.corrections]
     taught.sort(key=lambda pair: (-pair[0].rows, pair[0].key, -pair[1].rows))
     times = sum(table.seconds.size for table in tables)
     flagged = len({(*finding.place, finding.row) for finding in findings if finding.row is not None})
@@ -128,14 +133,19 @@ def report_of(
     )
 
 
-def _data(model: Model, expert: Expert) -> ModelData:
+def _outside(expert: Expert | Correction) -> tuple[float, float]:
+    return expert.outside if isinstance(expert, Expert) else expert.inside
+
+
+def _data(model: Model, expert: Expert | Correction) -> ModelData:
     return ModelData(
         key=model.key,
         device=expert.device,
         rows=expert.rows,
         error=expert.error,
         inside=expert.inside,
-        outside=expert.outside,
+        outside=_outside(expert),
+        corrects=isinstance(expert, Correction),
     )
 
 
@@ -183,7 +193,7 @@ def _added(added: Sequence[Added]) -> Table:
     )
 
 
-def _models(taught: Sequence[tuple[Model, Expert]]) -> Table:
+def _models(taught: Sequence[tuple[Model, Expert | Correction]]) -> Table:
     return Table(
         id="models",
         title="By kind of work and device",
@@ -198,16 +208,17 @@ def _models(taught: Sequence[tuple[Model, Expert]]) -> Table:
         rows=tuple(
             (
                 model.key,
-                expert.device,
+                expert.device if isinstance(expert, Expert) else f"{expert.device}, on top",
                 expert.rows,
                 expert.error,
                 _factors(expert.inside),
-                _factors(expert.outside),
+                _factors(_outside(expert)),
             )
             for model, expert in taught
         ),
         optional=("larger than sampled",),
-        note="Error: mean absolute percentage error of held-out times. Nine in ten lie in true / predicted.",
+        note="Error: mean absolute percentage error of held-out times. Nine in ten lie in true / predicted. On top: "
+        "few times correct what other times taught.",
     )
 
 

@@ -22,7 +22,8 @@ import numpy as np
 from rooflight.prediction.bad_rows import refuse_wrong_unit
 from rooflight.prediction.beaten import FASTEST
 from rooflight.prediction.beating import Cause, causes_of
-from rooflight.prediction.facts import OTHERS_KEY, FactRows, is_plain
+from rooflight.prediction.facts import FactRows, is_plain, key_of_others
+from rooflight.prediction.joining import as_tables_time, corrected, experts_beside
 from rooflight.prediction.launch_inside import with_launches
 from rooflight.prediction.lint import Finding, Place, is_flagged, left_out, lint_table
 from rooflight.prediction.measured_table import Floats, Integers, MeasuredTable
@@ -38,6 +39,8 @@ _MANY_ROWS: Final = 20_000
 """Times from which several processes are worth their start."""
 
 _LEAST_SHAPES: Final = 3
+_FEW: Final = 300
+"""Rows of tables that learn anew with those of sessions: of more, what few rows add is lost among them."""
 
 _THREADS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Variables that set the threads of libraries of linear algebra: one per worker, or they compete for the cores."""
@@ -103,26 +106,72 @@ def learn_all(
     shown: Iterable[Shown],
     progress: Callable[[str], None] = lambda _: None,
     *,
+    beside: Iterable[Shown] = (),
     processes: bool = False,
     trees_only: bool = False,
 ) -> Fit:
-    """Models of all kinds of which some device has enough rows. ``processes`` as ``read_for_fit`` has it,
+    """Models of all kinds of which some device has enough rows. ``beside`` are the ops of sessions and traces, few of
+    each kind, which ``joining`` brings together with the tables' rows. ``processes`` as ``read_for_fit`` has it,
     ``trees_only`` as ``teach``.
     """
     whole = together(shown)
-    few = {f"{each.key} on {each.device.name}": len(each.facts) for each in whole if len(each.facts) < LEAST_ROWS}
-    enough = [each for each in whole if len(each.facts) >= LEAST_ROWS]
-    alike = {f"{each.key} on {each.device.name}": len(each.facts) for each in enough if _alike(each)}
-    enough = [each for each in enough if not _alike(each)]
-    enough.sort(key=lambda each: -len(each.facts))  # what takes longest begins first
-    with workers(sum(len(each.facts) for each in enough), processes) as run:
-        taught = []
-        for each, expert in zip(enough, run(partial(teach, trees_only=trees_only), enough), strict=True):
-            taught.append((expert, each))
-            done = f"learned {len(taught)} of {len(enough)}"
-            progress(f"{done}: {each.key} on {each.device.name}, {count_of(expert.rows, 'time')}")
+    with workers(sum(len(each.facts) for each in whole), processes) as run:
+        taught = teach_tables(whole, progress, run, trees_only=trees_only)
         progress("learning what ops and devices have in common")
-        models = _models(with_reached(with_launches(taught)), whole, run, trees_only=trees_only)
+        return learn_beside(taught, whole, beside, run, trees_only=trees_only)
+
+
+def teach_tables(
+    whole: Iterable[Shown],
+    progress: Callable[[str], None] = lambda _: None,
+    run: Callable[..., Iterable[Any]] = map,
+    *,
+    trees_only: bool = False,
+) -> list[tuple[Expert, Shown]]:
+    """An expert of each kind of work on each device that has enough rows, all of which are together."""
+    enough = [each for each in whole if len(each.facts) >= LEAST_ROWS and not _alike(each)]
+    enough.sort(key=lambda each: -len(each.facts))  # what takes longest begins first
+    taught = []
+    for each, expert in zip(enough, run(partial(teach, trees_only=trees_only), enough), strict=True):
+        taught.append((expert, each))
+        done = f"learned {len(taught)} of {len(enough)}"
+        progress(f"{done}: {each.key} on {each.device.name}, {count_of(expert.rows, 'time')}")
+    return taught
+
+
+def learn_beside(
+    taught: Sequence[tuple[Expert, Shown]],
+    tables: Sequence[Shown],
+    beside: Iterable[Shown],
+    run: Callable[..., Iterable[Any]] = map,
+    *,
+    trees_only: bool = False,
+) -> Fit:
+    """Models of the experts that ``tables`` taught, joined by what the ops of sessions teach ``beside`` them."""
+    taught = with_launches(taught)
+    launches: dict[str, float] = {}
+    for expert, _ in taught:
+        launches[expert.device] = max(expert.launch_s, launches.get(expert.device, 0.0))
+    ops = all_ops = as_tables_time(together(beside), launches)
+    taught, ops = _pooled(taught, ops, trees_only=trees_only)
+    known = {key: [expert for expert, _ in pairs] for key, pairs in _grouped(taught, _kind_taught).items()}
+    own = experts_beside(ops, known, launches, run, trees_only=trees_only)
+    models = _models(with_reached([*taught, *own]), [*tables, *all_ops], launches, run, trees_only=trees_only)
+    alone = {(each.key, each.device.name) for _, each in own}
+    rest = _grouped((each for each in ops if (each.key, each.device.name) not in alone), lambda each: each.key)
+    models = tuple(run(_corrected, [(model, rest.get(model.key, []), trees_only) for model in models]))
+    learned = {(model.key, device) for model in models for device in model.measured_devices}
+    alike = {
+        f"{each.key} on {each.device.name}": len(each.facts)
+        for each in tables
+        if len(each.facts) >= LEAST_ROWS and _alike(each)
+    }
+    few = {
+        f"{each.key} on {each.device.name}": len(each.facts)
+        for each in (*tables, *all_ops)
+        if (each.key, each.device.name) not in learned
+    }
+    few = {place: count for place, count in few.items() if place not in alike}
     return Fit(models=models, few=few, alike=alike)
 
 
@@ -131,9 +180,35 @@ def _alike(shown: Shown) -> bool:
     return len(np.unique(shown.facts, axis=0)) < _LEAST_SHAPES
 
 
+def _pooled(
+    taught: Sequence[tuple[Expert, Shown]], ops: Sequence[Shown], *, trees_only: bool
+) -> tuple[list[tuple[Expert, Shown]], list[Shown]]:
+    """Experts of few rows learn from the ops of sessions as from rows of their tables; and the ops that remain."""
+    by_place = {(each.key, each.device.name): each for each in ops}
+    found = []
+    for expert, shown in taught:
+        place = (shown.key, shown.device.name)
+        if len(shown.facts) > _FEW or place not in by_place:
+            found.append((expert, shown))
+            continue
+        whole = _together([shown, by_place.pop(place)])
+        found.append((replace(teach(whole, trees_only=trees_only), launch_s=expert.launch_s), whole))
+    return found, list(by_place.values())
+
+
+def _kind_taught(pair: tuple[Expert, Shown]) -> str:
+    return pair[1].key
+
+
+def _corrected(job: tuple[Model, Sequence[Shown], bool]) -> Model:
+    model, ops, trees_only = job
+    return corrected(model, ops, trees_only=trees_only)
+
+
 def _models(
     taught: Sequence[tuple[Expert, Shown]],
     whole: Sequence[Shown],
+    launches: Mapping[str, float],
     run: Callable[..., Iterable[Any]],
     *,
     trees_only: bool,
@@ -141,20 +216,26 @@ def _models(
     """A model of each kind of work from its devices' experts; before them one of other ops, where any could be. A kind
     with too few rows for a model of its own still teaches what ops have in common: a trace has few of each kind.
     """
-    plain = list(
-        _grouped((each for each in whole if is_plain(each.key, each.facts)), lambda each: each.device.name).values()
+    alike = _grouped(
+        (each for each in whole if is_plain(each.key, each.facts)),
+        lambda each: (key_of_others(each.key), each.device.name),
     )
+    plain = [together(each) for each in alike.values()]
     plain = [each for each in plain if sum(len(kind.facts) for kind in each) >= LEAST_ROWS]
-    kinds = _grouped(taught, lambda pair: pair[1].key)
-    jobs: list[Callable[[], Any]] = [partial(teach_others, each, trees_only=trees_only) for each in plain]
+    kinds = _grouped(taught, _kind_taught)
+    jobs: list[Callable[[], Any]] = [
+        partial(teach_others, each, trees_only=trees_only, launch_s=launches.get(each[0].device.name, 0.0))
+        for each in plain
+    ]
     jobs += [partial(_joined, kinds[key]) for key in sorted(kinds)]
     found = list(run(_call, jobs))
-    others, models = found[: len(plain)], found[len(plain) :]
-    if others:
-        launches = {expert.device: expert.launch_s for expert, _ in taught}
-        others = [replace(expert, launch_s=launches.get(expert.device, 0.0)) for expert in others]
-        models.insert(0, Model(key=OTHERS_KEY, experts=tuple(others), unseen=_of_others(others)))
-    return tuple(models)
+    of_others = _grouped(zip(plain, found, strict=False), lambda pair: key_of_others(pair[0][0].key))
+    models = [
+        Model(key=key, experts=tuple(experts), unseen=_of_others(experts))
+        for key, pairs in sorted(of_others.items())
+        for experts in ([expert for _, expert in pairs],)
+    ]
+    return (*models, *found[len(plain) :])
 
 
 def _joined(taught: Sequence[tuple[Expert, Shown]]) -> Model:

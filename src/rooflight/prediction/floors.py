@@ -19,6 +19,7 @@ SHORTEST_KERNEL_S: Final = 0.64e-6
 """No kernel in a profile of any GPU took less (MI300X): the least time where a device's file lists none."""
 _NEAR: Final = 1.1
 _DECAY: Final = 2.0
+_HALVINGS: Final = 50
 
 
 def has_launch(launch_s: float) -> bool:
@@ -35,3 +36,18 @@ def without_launch(seconds: NDArray[np.float64], launch_s: float) -> NDArray[np.
     floor = _NEAR * launch_s / INSIDE
     hidden = (floor - launch_s) * np.exp(-_DECAY * np.maximum(0.0, seconds / floor - 1))
     return np.asarray(np.maximum(0.0, seconds - launch_s - hidden))
+
+
+def with_launch(seconds: NDArray[np.float64], launch_s: float) -> NDArray[np.float64]:
+    """What a source whose times include a launch would measure of work that takes the device ``seconds`` [rows]: the
+    inverse of ``without_launch``, the floor at least.
+    """
+    if launch_s < INSIDE * LEAST_S:
+        return seconds
+    low = np.full(len(seconds), _NEAR * launch_s / INSIDE)
+    high = low + launch_s + seconds
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        short = without_launch(middle, launch_s) < seconds
+        low, high = np.where(short, middle, low), np.where(short, high, middle)
+    return high

@@ -13,11 +13,11 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from rooflight.prediction.archives import arrays_in
 from rooflight.prediction.compiled_walls import MODES
 from rooflight.prediction.facts import Floats
 from rooflight.prediction.gain_features import NAMES
 from rooflight.prediction.manifest import check, read_manifest
-from rooflight.prediction.model import arrays_in
 from rooflight.prediction.packing import arrays_of, trees_from
 from rooflight.prediction.trees import Trees, grow_with
 

@@ -27,6 +27,11 @@ from rooflight.roofline.float32 import as_it_ran, float32_rules
 DIRECTION: Final = "op"
 """What stands in a report for the direction of a row: an op of a session is one direction already."""
 
+_COPIES: Final = frozenset({"aten::_to_copy", "aten::copy_", "aten::to", "aten::clone"})
+_LONGEST_LAUNCH_S: Final = 20e-6  # of a small copy within a device, in any trace
+_LINK_BYTES_PER_S: Final = 64e9
+"""Of the fastest link between a GPU and its host but NVLink-C2C: PCIe 5.0 x16."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MeasuredOp:
@@ -167,11 +172,18 @@ def shown_by_ops(sessions: Sequence[MeasuredOps], findings: Iterable[Finding] = 
             waiting += 1
             continue
         facts = facts_from(bounded((op,), as_it_ran(devices[name], precision)))
-        if facts is None:
+        seconds = float(np.median(np.concatenate(samples)))
+        if facts is None or _from_the_host(op, seconds):
             uncosted += 1
             continue
-        by_key.setdefault((facts.key, name), []).append((facts, float(np.median(np.concatenate(samples)))))
+        by_key.setdefault((facts.key, name), []).append((facts, seconds))
     return Taught(shown=tuple(_shown(by_key, devices)), collectives=waiting, uncosted=uncosted)
+
+
+def _from_the_host(op: OpSignature, seconds: float) -> bool:
+    """Whether a copy went over the link to the host, of which no device's memory tells: it is as slow as that."""
+    moved = sum(tensor.numel * tensor.item_bytes for tensor in op.inputs[:2])
+    return op.name in _COPIES and moved < _LINK_BYTES_PER_S * (seconds - _LONGEST_LAUNCH_S)
 
 
 def _shown(by_key: dict[tuple[str, str], list[tuple[Facts, float]]], devices: dict[str, DeviceSpec]) -> Iterator[Shown]:

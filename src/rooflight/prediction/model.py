@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import io
-import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.devices.spec import DeviceSpec
+from rooflight.prediction.archives import arrays_in
 from rooflight.prediction.beaten import least_slowdown
-from rooflight.prediction.facts import (
-    Floats,
-)
+from rooflight.prediction.blocks import small_kernel_s, usual_slowdown
+from rooflight.prediction.correction import AboutCorrection, Correction, about_correction, correction_from
+from rooflight.prediction.facts import Floats
 from rooflight.prediction.features import features_of, names_of, over_bound, size_features, steady_features
-from rooflight.prediction.floors import has_launch, without_launch
+from rooflight.prediction.floors import with_launch, without_launch
 from rooflight.prediction.packing import MOST_LOG, Learner, arrays_of, learner_from, trees_from
 from rooflight.prediction.refinement import (
     AboutRefinement,
@@ -30,10 +30,12 @@ from rooflight.prediction.refinement import (
 from rooflight.prediction.trees import Trees
 from rooflight.prediction.unseen_device import (
     DEVICE_TRAITS,
+    averaged,
     blended,
     bound_elsewhere,
     device_traits,
     familiarity,
+    likeness,
 )
 from rooflight.records.quantity import count_of
 
@@ -41,7 +43,6 @@ SCHEMA: Final = "rooflight.model/5"
 _SLACK: Final = 0.02  # of a feature's range: what lies no further outside counts as inside
 _FAMILIAR: Final = 0.8
 """Of less familiar work an expert's own answer is not trusted alone: a size 11 % below the least that it was shown."""
-_MOST_BYTES: Final = 1 << 28
 _MOST_FIGURE: Final = 1e9  # in what is said of an expert
 _MOST_SPREAD: Final = 3.0  # as a logarithm, of the size of a spread
 Interval = tuple[float, float]
@@ -63,6 +64,7 @@ class _About(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     launch_s: float
     floor_s: float
     spread: Interval | None  # the ends of its spread
+    usual: bool
 
 
 class _Version(msgspec.Struct):
@@ -76,6 +78,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defau
     unseen: Interval
     power: float
     experts: list[_About]
+    corrections: list[AboutCorrection]
     refinements: list[AboutRefinement] = []
 
 
@@ -104,7 +107,8 @@ class Expert:
     ``steady_features`` only; None where ``main`` does better at that too. ``launch_s`` seconds of every time that it
     learned from are a launch (``launch_inside``). ``floor_s``: each op takes so much beyond its bound however small it
     is; the learners answer log(time / (bound + ops x floor)), which varies little among small ops. ``spread`` narrows
-    and widens ``inside`` by features; None where the rows were too few to see by which.
+    and widens ``inside`` by features; None where the rows were too few to see by which. ``usual``: its answers are to
+    be added to ``usual_slowdown``.
     """
 
     device: str
@@ -120,6 +124,7 @@ class Expert:
     launch_s: float = 0.0
     floor_s: float = 0.0
     spread: Spread | None = None
+    usual: bool = False
 
     def around(self, known: Mask, values: Floats) -> tuple[Floats, Floats]:
         """The ends of the 90 % interval around its answers to rows of features [rows, features], of which some are like
@@ -132,7 +137,9 @@ class Expert:
         return np.where(known, low, further[0]), np.where(known, high, further[1])
 
     def predict(self, key: str, values: Floats) -> Floats:
-        """log(time / bound) of rows of features [rows, features], below 0 where a cache is taken to hold the data."""
+        """log(time / bound) of rows of features [rows, features], below 0 where a cache is taken to hold the data; or
+        what to add to the usual.
+        """
         floors = over_bound(key, values, self.floor_s)
         larger = values[:, 0] > self.high[0] + self._slack[0]
         if self.beyond is None or not larger.any():
@@ -180,8 +187,9 @@ class Answer:
 class Model:
     """Experts for one kind of work. ``unseen``: 5 % and 95 % quantiles of log(true / predicted) where a device had to
     be predicted from the others. ``power``: by which power of its watts a FLOP/s a device's arithmetic is slower than
-    another's; 0 where power does not matter. ``refinements``: what rows of single devices taught on top of all that.
-    Raises ValueError without experts, and for two experts of one device, or two refinements of one kind of its work.
+    another's; 0 where power does not matter. ``corrections``: what few rows of single devices taught beside the
+    experts; ``refinements``: what rows taught later, on top of all that. Raises ValueError without experts, and for two
+    experts or corrections of one device, or two refinements of one kind of its work.
     """
 
     key: str
@@ -189,16 +197,23 @@ class Model:
     unseen: Interval
     power: float = 0.0
     refinements: tuple[Refinement, ...] = ()
+    corrections: tuple[Correction, ...] = ()
 
     def __post_init__(self) -> None:
         refined = [(each.device, each.kind) for each in self.refinements]
-        if not self.experts or len(set(self.devices)) < len(self.experts) or len(set(refined)) < len(refined):
+        named = (self.devices, refined, [each.device for each in self.corrections])
+        if not self.experts or any(len(set(each)) < len(each) for each in named):
             raise ValueError(f"the model of {self.key} has no expert, or two of one device: fit it again")
 
     @property
     def devices(self) -> tuple[str, ...]:
         """The devices that it learned from."""
         return tuple(expert.device for expert in self.experts)
+
+    @property
+    def measured_devices(self) -> tuple[str, ...]:
+        """The devices of which rows taught it anything."""
+        return (*self.devices, *(each.device for each in self.corrections), *(each.device for each in self.refinements))
 
     @property
     def rows(self) -> int:
@@ -219,7 +234,7 @@ class Model:
         What rows of the device taught on top of that is added.
         """
         values = features_of(self.key, facts, device)
-        found = self.from_experts(values, device)
+        found = self.unrefined(facts, values, device)
         refinement = self.refinement(device, kind)
         if refinement is not None:
             apart = self.apart(values, found.slowdown) if refinement.compares else np.empty((len(values), 0))
@@ -257,9 +272,51 @@ class Model:
         )
         return Answer(slowdown=slowdown, low=slowdown + low, high=slowdown + high, known=known | base.known)
 
-    def from_experts(self, values: Floats, device: DeviceSpec) -> Answer:
-        """What the experts alone answer of rows of features [rows, features]; times may be below the bound."""
-        expert = next((each for each in self.experts if each.device == device.name), None)
+    def unrefined(self, facts: Floats, values: Floats, device: DeviceSpec) -> Answer:
+        """What experts and corrections answer of rows of facts [rows, facts]; times may be below the bound."""
+        answer = self._of_experts(facts, values, device)
+        correction = self.correction(device)
+        if correction is None:
+            return answer
+        slowdown = answer.slowdown - self._launch_shares(facts, values, answer.slowdown, device)
+        slowdown = slowdown + correction.predict(values)
+        low, high = slowdown + answer.low - answer.slowdown, slowdown + answer.high - answer.slowdown
+        near = correction.knows(values, size_features(self.key)) & ~answer.known
+        low[near], high[near] = slowdown[near] + correction.inside[0], slowdown[near] + correction.inside[1]
+        return Answer(slowdown=slowdown, low=low, high=high, known=answer.known | near)
+
+    def correction(self, device: DeviceSpec) -> Correction | None:
+        """What few rows of a device add, if anything."""
+        return next((each for each in self.corrections if each.device == device.name), None)
+
+    def expert(self, device: DeviceSpec) -> Expert | None:
+        """That of a device, if there is one."""
+        return next((each for each in self.experts if each.device == device.name), None)
+
+    def uncorrected(self, facts: Floats, device: DeviceSpec) -> Floats:
+        """log(time / bound) that is corrected on a device: on one without an expert, no launch is in it."""
+        values = features_of(self.key, facts, device)
+        slowdown = self._of_experts(facts, values, device).slowdown
+        return slowdown - self._launch_shares(facts, values, slowdown, device)
+
+    def _launch_shares(self, facts: Floats, values: Floats, slowdown: Floats, device: DeviceSpec) -> Floats:
+        """By how much, as a logarithm, other devices' experts answer too much: launches, less a small kernel's time."""
+        if self.expert(device) is not None:
+            return np.zeros(len(slowdown))
+        time_s = facts[:, 0] * np.exp(slowdown)
+        launches_s = self._launches_of_others_s(facts, values, time_s, device)
+        alone_s = np.maximum(time_s - launches_s, small_kernel_s(self.key, device))
+        return slowdown - np.log(np.maximum(1.0, alone_s / facts[:, 0]))
+
+    @property
+    def usual(self) -> bool:
+        """Whether its experts' answers are to be added to ``usual_slowdown``."""
+        return all(expert.usual for expert in self.experts)
+
+    def _of_experts(self, facts: Floats, values: Floats, device: DeviceSpec) -> Answer:
+        expert = self.expert(device)
+        launch_s = expert.launch_s if expert else 0.0
+        usual = usual_slowdown(self.key, facts, device, launch_s) if self.usual else np.zeros(len(facts))
         if expert is None:
             slowdown = self.blend(values, device_traits(device))
             known = np.zeros(len(values), dtype=bool)
@@ -269,32 +326,47 @@ class Model:
             low, high = expert.around(known, values)
             strange = familiarity(self.key, expert, values) < _FAMILIAR
             if strange.any():
-                # times with launches and without say nothing of each other's small work
-                alike = [each for each in self.experts if has_launch(each.launch_s) == has_launch(expert.launch_s)]
-                if len(alike) > 1:
-                    slowdown[strange] = self.blend(values[strange], expert.traits, alike)
+                if len(self.experts) > 1:
+                    blend = self.blend(values[strange], expert.traits)
+                    slowdown[strange] = self._with_launch_of(expert, facts[strange], values[strange], blend, device)
                 low[strange], high[strange] = (
                     min(expert.outside[0], self.unseen[0]),
                     max(expert.outside[1], self.unseen[1]),
                 )
+        slowdown = usual + slowdown
         return Answer(slowdown=slowdown, low=slowdown + low, high=slowdown + high, known=known)
+
+    def _with_launch_of(
+        self, expert: Expert, facts: Floats, values: Floats, slowdown: Floats, device: DeviceSpec
+    ) -> Floats:
+        """What all experts answer, with this one's launch inside instead of theirs."""
+        if self.usual:
+            return slowdown
+        bound_s = facts[:, 0]
+        time_s = bound_s * np.exp(slowdown)
+        alone_s = np.maximum(bound_s, time_s - self._launches_of_others_s(facts, values, time_s, device))
+        return np.asarray(np.log(with_launch(alone_s, expert.launch_s) / bound_s))
 
     def launches_s(self, facts: Floats, device: DeviceSpec, slowdown: Floats, kind: str = "") -> Floats:
         """Seconds of a launch in what is answered, ``slowdown`` [rows], for rows of facts [rows, facts] on a device,
         ``kind`` as ``answer`` has it. Where that is an average of experts, each answers without its launch, and the
         rest is the launch.
         """
-        bound_s = facts[:, 0]
-        time_s = bound_s * np.exp(slowdown)
+        time_s = facts[:, 0] * np.exp(slowdown)
         if (refinement := self.refinement(device, kind)) is not None:
             return np.asarray(time_s - without_launch(time_s, refinement.launch_s))
-        if not any(expert.launch_s for expert in self.experts):
-            return np.zeros(len(facts))
-        values = features_of(self.key, facts, device)
-        expert = next((each for each in self.experts if each.device == device.name), None)
+        expert = self.expert(device)
         if expert is not None:
             return np.asarray(time_s - without_launch(time_s, expert.launch_s))
-        answers = []
+        if self.correction(device) is not None:
+            return np.zeros(len(facts))
+        return self._launches_of_others_s(facts, features_of(self.key, facts, device), time_s, device)
+
+    def _launches_of_others_s(self, facts: Floats, values: Floats, time_s: Floats, device: DeviceSpec) -> Floats:
+        """Seconds of a launch in what experts of other devices answer, ``time_s`` [rows]."""
+        if self.usual or not any(expert.launch_s for expert in self.experts):
+            return np.zeros(len(facts))
+        bound_s, answers = facts[:, 0], []
         for each in self.experts:
             there_s = bound_s * bound_elsewhere(self.key, values, device_traits(device), each.traits)
             taken_s = without_launch(there_s * np.exp(each.predict(self.key, values)), each.launch_s)
@@ -302,13 +374,20 @@ class Model:
         alone = blended(self.key, self.experts, answers, values, device_traits(device), self.power)
         return np.asarray(np.maximum(0.0, time_s - bound_s * np.exp(alone)))
 
-    def blend(self, values: Floats, traits: Mapping[str, float], experts: Sequence[Expert] = ()) -> Floats:
-        """log(time / bound) of rows of features [rows, features] on a device with these traits, from these experts, all
-        where none are given.
-        """
-        asked = experts or self.experts
-        answers = [expert.predict(self.key, values) for expert in asked]
-        return blended(self.key, asked, answers, values, traits, self.power)
+    def likeness(self, facts: Floats, device: DeviceSpec) -> Floats:
+        """How much the expert weighs that is most like a device and rows of facts [rows, facts], 1 at most."""
+        values, traits = features_of(self.key, facts, device), device_traits(device)
+        weights = [
+            likeness(traits, each.traits, self.key) * familiarity(self.key, each, values) for each in self.experts
+        ]
+        return np.asarray(np.max(weights, axis=0))
+
+    def blend(self, values: Floats, traits: Mapping[str, float]) -> Floats:
+        """log(time / bound) of rows of features [rows, features] on a device with these traits, from all experts."""
+        answers = [expert.predict(self.key, values) for expert in self.experts]
+        if self.usual:
+            return averaged(self.key, self.experts, answers, values, traits)
+        return blended(self.key, self.experts, answers, values, traits, self.power)
 
     def encode(self) -> bytes:
         """The model as a numpy archive (.npz): JSON, and the arrays of its trees."""
@@ -329,12 +408,15 @@ class Model:
                     launch_s=expert.launch_s,
                     floor_s=expert.floor_s,
                     spread=expert.spread.ends if expert.spread else None,
+                    usual=expert.usual,
                 )
             )
             spread = expert.spread.size if expert.spread else None
             for name, learner in (("main", expert.main), ("beyond", expert.beyond), ("spread", spread)):
                 fields = arrays_of(learner) if learner else {}
                 arrays |= {f"{number}.{name}.{field}": array for field, array in fields.items()}
+        for number, correction in enumerate(self.corrections):
+            arrays |= {f"{number}.correction.{name}": array for name, array in arrays_of(correction.near).items()}
         for number, refinement in enumerate(self.refinements):
             fields = arrays_of_refinement(refinement)
             arrays |= {f"refinement {number}.{field}": array for field, array in fields.items()}
@@ -345,6 +427,7 @@ class Model:
             unseen=self.unseen,
             power=self.power,
             experts=abouts,
+            corrections=[about_correction(each) for each in self.corrections],
             refinements=[about_refinement(each) for each in self.refinements],
         )
         text = np.frombuffer(msgspec.json.encode(file), dtype=np.uint8)
@@ -376,29 +459,17 @@ def decode(content: bytes) -> Model:
         refinement_from(each, f"refinement {number}", len(names_of(file.key)), len(experts), arrays)
         for number, each in enumerate(file.refinements)
     )
-    return Model(key=file.key, experts=experts, unseen=file.unseen, power=file.power, refinements=refinements)
-
-
-def arrays_in(content: bytes) -> dict[str, NDArray[Any]]:
-    """The arrays of an .npz file by name, unpacked no further than their headers allow and than a model can be."""
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        members = archive.infolist()
-        if sum(member.file_size for member in members) > _MOST_BYTES:
-            raise ValueError("it is larger than any model")
-        # others unpack whatever they hold before anyone can stop them
-        if any(member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for member in members):
-            raise ValueError("its compression is unknown")
-        return {member.filename.removesuffix(".npy"): _row_of_numbers(archive.read(member)) for member in members}
-
-
-def _row_of_numbers(data: bytes) -> NDArray[Any]:
-    file = io.BytesIO(data)
-    if np.lib.format.read_magic(file) != (1, 0):
-        raise ValueError("an array of another format")
-    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-    if dtype.kind not in "iuf" or len(shape) != 1 or shape[0] * dtype.itemsize != len(data) - file.tell():
-        raise ValueError("an array whose header does not fit its data")
-    return np.frombuffer(data, dtype, offset=file.tell())
+    return Model(
+        key=file.key,
+        experts=experts,
+        unseen=file.unseen,
+        power=file.power,
+        refinements=refinements,
+        corrections=tuple(
+            correction_from(each, f"{number}.correction", len(names_of(file.key)), arrays)
+            for number, each in enumerate(file.corrections)
+        ),
+    )
 
 
 def _expert(key: str, number: int, about: _About, arrays: Mapping[str, NDArray[Any]]) -> Expert:
@@ -432,6 +503,7 @@ def _expert(key: str, number: int, about: _About, arrays: Mapping[str, NDArray[A
         launch_s=about.launch_s,
         floor_s=about.floor_s,
         spread=Spread(size=trees_from(f"{number}.spread", count, arrays), ends=about.spread) if about.spread else None,
+        usual=about.usual,
     )
 
 

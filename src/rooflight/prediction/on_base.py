@@ -10,7 +10,15 @@ from typing import Final
 
 import numpy as np
 
-from rooflight.prediction.facts import OTHERS_KEY, Integers, WorkKind, is_plain, kind_of
+from rooflight.prediction.facts import (
+    OTHER_REDUCTIONS_KEY,
+    OTHERS_KEY,
+    Integers,
+    WorkKind,
+    is_plain,
+    key_of_others,
+    kind_of,
+)
 from rooflight.prediction.fitting import learn_all, together, workers
 from rooflight.prediction.launch_inside import launch_inside_s
 from rooflight.prediction.manifest import SCHEMA, Base, Entry, Manifest, Source, check, read_manifest, write_manifest
@@ -107,15 +115,23 @@ def learn_on(
             added.append(_added(each, refinement, refinement))
     unknown = [each for each in whole if base.model(each.key) is None]
     few = [each for each in unknown if len(each.facts) < LEAST_ROWS and is_plain(each.key, each.facts)]
-    general = base.model(OTHERS_KEY)
-    if general is not None:
-        general, others = _of_others(general, whole, few, launches)
-        models |= {OTHERS_KEY: general} if others else {}
-        added += others
-        unknown = [each for each in unknown if each not in few]
+    for key in (OTHERS_KEY, OTHER_REDUCTIONS_KEY):
+        general = base.model(key)
+        if general is not None:
+            alike, mine = ([each for each in rows if _general_key(base, each.key) == key] for rows in (whole, few))
+            general, others = _of_others(general, alike, mine, launches)
+            models |= {key: general} if others else {}
+            added += others
+            unknown = [each for each in unknown if each not in mine]
     fresh = learn_all(unknown, progress, processes=processes)
     models.update({model.key: model for model in fresh.models if base.model(model.key) is None})
     return OnBase(models=tuple(models.values()), added=tuple(added), few=fresh.few, alike=fresh.alike)
+
+
+def _general_key(base: Predictor, key: str) -> str:
+    """The key of the model that answers for kinds of work like this."""
+    found = key_of_others(key)
+    return found if base.model(found) is not None else OTHERS_KEY
 
 
 def _of_others(
@@ -123,7 +139,7 @@ def _of_others(
 ) -> tuple[Model, list[Added]]:
     """The model of other ops with what rows of all kinds without products taught, and those of kinds with few rows."""
     added = []
-    for each, groups in [*_plain(whole), *((each, None) for each in few)]:
+    for each, groups in [*_plain(model.key, whole), *((each, None) for each in few)]:
         bare = unrefined(model, each.device.name)
         refinement = refine(bare, each, groups=groups, launch_s=launches[each.device.name])
         kept = [one for one in model.refinements if (one.device, one.kind) != (refinement.device, refinement.kind)]
@@ -203,7 +219,7 @@ def _by_device(whole: Iterable[Shown]) -> dict[str, list[Shown]]:
     return groups
 
 
-def _plain(whole: Iterable[Shown]) -> Iterator[tuple[Shown, Integers]]:
+def _plain(key: str, whole: Iterable[Shown]) -> Iterator[tuple[Shown, Integers]]:
     """Of each device with several kinds of ops without products, rows of all of them, with the numbers of the kinds."""
     for kinds in _by_device(each for each in whole if is_plain(each.key, each.facts)).values():
         if len(kinds) < 2:
@@ -212,7 +228,7 @@ def _plain(whole: Iterable[Shown]) -> Iterator[tuple[Shown, Integers]]:
         some = [np.sort(np.random.default_rng(0).permutation(len(kind.facts))[:most]) for kind in kinds]
         yield (
             Shown(
-                key=OTHERS_KEY,
+                key=key,
                 device=kinds[0].device,
                 facts=np.concatenate([kind.facts[rows] for kind, rows in zip(kinds, some, strict=True)]),
                 slowdown=np.concatenate([kind.slowdown[rows] for kind, rows in zip(kinds, some, strict=True)]),

@@ -49,7 +49,7 @@ def arrays_of(learner: Learner) -> dict[str, NDArray[Any]]:
 
 def learner_from(name: str, features: int, arrays: Arrays) -> Learner:
     """The learner whose arrays begin with ``name``. Raises ValueError, one line, for arrays that make none."""
-    return (_smooth if f"{name}.points" in arrays else trees_from)(name, features, arrays)
+    return (process_from if f"{name}.points" in arrays else trees_from)(name, features, arrays)
 
 
 def trees_from(name: str, features: int, arrays: Arrays) -> Trees:
@@ -64,7 +64,8 @@ def trees_from(name: str, features: int, arrays: Arrays) -> Trees:
     return trees
 
 
-def _smooth(name: str, features: int, arrays: Arrays) -> Smooth:
+def process_from(name: str, features: int, arrays: Arrays) -> Smooth:
+    """The process whose arrays begin with ``name``. Raises ValueError, one line, for arrays that make none."""
     found = _found(name, _SMOOTH, arrays)
     try:
         points = found["points"].reshape(-1, features)

@@ -16,7 +16,7 @@ from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
 from rooflight.operators.many import accepted
 from rooflight.operators.operator import MOST_ELEMENTS, Operator
-from rooflight.prediction.blocks import least_by_blocks_s
+from rooflight.prediction.blocks import least_by_blocks_s, small_kernel_s
 from rooflight.prediction.facts import (
     ALL_REDUCE_KEY,
     FACTS,
@@ -30,11 +30,13 @@ from rooflight.prediction.facts import (
     facts_of,
     facts_of_shapes,
     is_plain,
+    key_of_others,
     kind_of,
 )
 from rooflight.prediction.floors import SHORTEST_KERNEL_S
 from rooflight.prediction.manifest import Manifest, check, read_manifest, write_manifest
 from rooflight.prediction.model import Answer, Mask, Model, decode
+from rooflight.prediction.precisions import dtype_and_device
 from rooflight.prediction.products import product_facts
 from rooflight.records.dtypes import tensor_dtype
 from rooflight.records.estimate import Estimate, Source
@@ -48,6 +50,9 @@ SHIPPED: Final = Path(__file__).parent / "shipped"
 TYPICAL_SLOWDOWN: Final = log(2.0)
 """log(time / bound) of work that no model knows: half the speed of light, as roofline studies commonly find."""
 TYPICAL_SPREAD: Final = log(4.0)
+_FEW_DEVICES: Final = 3
+_FAR: Final = 0.02
+"""The weight of the most similar expert from which a device is too unlike all that taught a kind of work."""
 NETWORK_SPREAD: Final = log(2.0)
 """By what factor a collective may differ from an all-reduce that sends as many bytes
 (docs/reference/prediction_models.md).
@@ -199,7 +204,7 @@ class Predictor:
                 else model.launches_s(values, spec, slowdown, key)
             )
             # what is left for the device is no shorter than its kernels
-            kernels_s = _kernels_s(key, values, spec)
+            kernels_s = np.where(batch.extrapolated, _small_s(key, values, spec), _kernels_s(key, values, spec))
             launches_s = np.clip(batch.time_s - kernels_s, 0.0, launches_s)
             times = (batch.time_s, batch.low_s, batch.high_s, batch.bound_s)
             rows = zip(*times, batch.extrapolated, launches_s, kernels_s, strict=True)
@@ -225,8 +230,8 @@ class Predictor:
 
         Raises ValueError for an unknown device or dtype, for sizes below 1, and for a dtype without a peak there.
         """
-        spec = get(device) if isinstance(device, str) else device
-        facts = product_facts(m, n, k, dtype, spec, batch=batch)
+        name, spec = dtype_and_device(dtype, get(device) if isinstance(device, str) else device)
+        facts = product_facts(m, n, k, name, spec, batch=batch)
         return self._batch(PRODUCT_KEY, facts, spec)
 
     def predict_shape(
@@ -242,12 +247,12 @@ class Predictor:
         refused = operator.refusal(whole)
         if refused is not None:
             raise ValueError(f"{function}: {refused}")
-        dtype = tensor_dtype(precision)
+        dtype, spec = dtype_and_device(precision, get(device) if isinstance(device, str) else device)
         ops = {direction: operator.ops(whole, dtype, direction) for direction in operator.directions}
         tensors = (tensor for each in ops.values() for op in each for tensor in (*op.inputs, *op.outputs))
         if any(prod(tensor.shape) > MOST_ELEMENTS for tensor in tensors):
             raise ValueError(f"{function}: a tensor of more than 2**63 - 1 elements cannot be")
-        return {direction: self.predict(each, device) for direction, each in ops.items()}
+        return {direction: self.predict(each, spec) for direction, each in ops.items()}
 
     def predict_shapes(
         self, function: str, shapes: Mapping[str, ArrayLike], precision: str, device: DeviceSpec | str
@@ -260,8 +265,8 @@ class Predictor:
         """
         from rooflight.operators import registry
 
-        operator, spec = registry.find(function), get(device) if isinstance(device, str) else device
-        dtype = tensor_dtype(precision)
+        operator = registry.find(function)
+        dtype, spec = dtype_and_device(precision, get(device) if isinstance(device, str) else device)
         columns = _columns(operator, shapes)
         taken = accepted(operator, columns)
         count, columns = len(next(iter(columns.values()))), {name: each[taken] for name, each in columns.items()}
@@ -316,14 +321,31 @@ class Predictor:
         learned = self.model(key)
         if learned is not None:
             return learned, Source.REGRESSED
-        if kind_of(key) is WorkKind.NETWORK:
-            general = self.model(ALL_REDUCE_KEY)
-        else:
-            general = self.model(OTHERS_KEY) if is_plain(key, facts) else None
+        general = self.model(ALL_REDUCE_KEY) if kind_of(key) is WorkKind.NETWORK else self._of_others(key, facts)
         if general is None:
             return None, Source.TYPICAL
         refinement = general.refinement(device, key)
         return general, Source.REGRESSED if refinement is not None and refinement.kind else Source.SIMILAR
+
+    def _of_others(self, key: str, facts: Floats) -> Model | None:
+        """What is learned of such work from ops of other names."""
+        if not is_plain(key, facts):
+            return None
+        return self.model(key_of_others(key)) or self.model(OTHERS_KEY)
+
+    def _answer(self, key: str, facts: Floats, device: DeviceSpec, model: Model) -> Answer:
+        """What a model answers; of kinds of work that only unlike devices taught, what other ops of this device do."""
+        answer = model.answer(facts, device, key)
+        if key == model.key and device.name not in model.measured_devices:
+            others = self._of_others(key, facts)
+            if others is not None and others.expert(device) is not None:
+                alone = model.usual and len(model.experts) < _FEW_DEVICES  # of sessions on a device or two
+                far = np.full(len(facts), alone) | (model.likeness(facts, device) < _FAR)
+                instead = others.answer(facts, device)
+                parts = ("slowdown", "low", "high")
+                mixed = {part: np.where(far, getattr(instead, part), getattr(answer, part)) for part in parts}
+                answer = replace(answer, **mixed)
+        return answer
 
     def _batch(self, key: str, facts: Floats, device: DeviceSpec) -> Batch:
         model, source = self._model_for(key, facts, device)
@@ -336,7 +358,7 @@ class Predictor:
             low, high = np.maximum(0.0, typical - TYPICAL_SPREAD), typical + TYPICAL_SPREAD
             answer = Answer(slowdown=typical, low=low, high=high, known=unknown)
         else:
-            answer = model.answer(as_all_reduce(facts, device) if similar else facts, device, key)
+            answer = self._answer(key, as_all_reduce(facts, device) if similar else facts, device, model)
             if similar:
                 low = np.minimum(answer.low, np.maximum(0.0, answer.slowdown - NETWORK_SPREAD))
                 answer = replace(answer, low=low, high=np.maximum(answer.high, answer.slowdown + NETWORK_SPREAD))
@@ -346,11 +368,12 @@ class Predictor:
         # what was measured has its blocks in its times
         blocks_s = np.where(extrapolated, least_by_blocks_s(key, facts, device), 0.0)
         lowest_s = np.maximum(bound_s * np.exp(np.minimum(0.0, answer.low)), kernels_s)
-        time_s = np.maximum(np.maximum(least_s, blocks_s), base_s * np.exp(answer.slowdown))
+        shortest_s = np.where(extrapolated, _small_s(key, facts, device), kernels_s)
+        time_s = np.maximum(np.maximum(least_s, np.maximum(blocks_s, shortest_s)), base_s * np.exp(answer.slowdown))
         return Batch(
             time_s=time_s,
             low_s=np.minimum(time_s, np.maximum(np.maximum(lowest_s, blocks_s / 2), base_s * np.exp(answer.low))),
-            high_s=np.maximum(np.maximum(bound_s, 2 * np.maximum(kernels_s, blocks_s)), base_s * np.exp(answer.high)),
+            high_s=np.maximum(np.maximum(time_s, 2 * np.maximum(shortest_s, blocks_s)), base_s * np.exp(answer.high)),
             bound_s=bound_s,
             extrapolated=extrapolated,
         )
@@ -363,6 +386,12 @@ def _kernels_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
     kind = kind_of(key)
     ops = np.ones(len(facts)) if kind is WorkKind.NETWORK else facts[:, FACTS[kind].index("ops")]
     return np.asarray(ops * (device.least_kernel_s or SHORTEST_KERNEL_S))
+
+
+def _small_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
+    """What small ops usually take on a GPU, for works of facts [works, facts]; no less than their kernels."""
+    kernels_s = _kernels_s(key, facts, device)
+    return np.maximum(kernels_s, small_kernel_s(key, device)) if kind_of(key) is not WorkKind.NETWORK else kernels_s
 
 
 def _learned(folder: Path | str, function: str, gpu_name: str, precision: str) -> Predictor:

@@ -51,7 +51,7 @@ def refine(model: Model, shown: Shown, *, groups: Integers | None = None, launch
     """
     bare = unrefined(model, shown.device.name)
     values = features_of(shown.key, shown.facts, shown.device)
-    answer = bare.from_experts(values, shown.device)
+    answer = bare.unrefined(shown.facts, values, shown.device)
     missed = shown.slowdown - answer.slowdown
     if groups is None:
         groups = np.unique(values, axis=0, return_inverse=True)[1].reshape(-1)

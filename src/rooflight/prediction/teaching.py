@@ -11,13 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.devices.spec import DeviceSpec
-from rooflight.prediction.facts import (
-    OTHERS_KEY,
-    Floats,
-    WorkKind,
-    is_plain,
-    kind_of,
-)
+from rooflight.prediction.blocks import usual_slowdown
+from rooflight.prediction.facts import Floats, WorkKind, is_plain, key_of_others, kind_of
 from rooflight.prediction.features import OPS, features_of, over_bound, steady_features
 from rooflight.prediction.model import Expert, Interval, Model, Spread
 from rooflight.prediction.packing import Learner
@@ -25,6 +20,7 @@ from rooflight.prediction.smooth import MOST_ROWS, smooth
 from rooflight.prediction.trees import WAYS, Way, answers_of_grown, grow, grow_small, lone
 from rooflight.prediction.unseen_device import (
     REACHED,
+    averaged,
     blended,
     computing,
     device_traits,
@@ -49,6 +45,7 @@ _SOME: Final = 300  # rows of a device are enough to say how far off the others 
 _ENOUGH: Final = 10_000  # rows from which to see how far off work is that is larger than any of them
 _DETAILED: Final = 10_000  # rows of which trees for larger work may have many leaves too
 _MOST_OTHERS: Final = 4000  # rows of all kinds together
+_MOST_SMOOTH: Final = 1000  # rows that are worth keeping: trees of more are as good, and smaller
 _COMPUTES: Final = 0.6  # compute time over that and memory time, from which work counts as arithmetic
 _SAME_WATTS: Final = 0.05  # as a logarithm
 _DOUBT: Final = 4  # pairs of devices without any effect that what was seen has to outweigh
@@ -83,11 +80,14 @@ def learn(shown: Sequence[Shown]) -> Model:
     return join([teach(each) for each in shown], shown)
 
 
-def teach(shown: Shown, *, trees_only: bool = False) -> Expert:
+def teach(shown: Shown, *, trees_only: bool = False, over_usual: bool = False, launch_s: float = 0.0) -> Expert:
     """What the rows of one device teach. The way of learning is the one that does best on rows held out, with
     ``trees_only`` none that keeps the shapes it learned from; intervals come from the same rows, and from the largest
-    fifth by bound. Raises ValueError for fewer than 12 rows.
+    fifth by bound. ``over_usual``: how much slower than ``usual_slowdown``, with ``launch_s`` in the times. Raises
+    ValueError for fewer than 12 rows.
     """
+    if over_usual:
+        shown = over(shown, launch_s)
     key, slowdown = shown.key, shown.slowdown
     if len(slowdown) < LEAST_ROWS:
         raise ValueError(
@@ -96,16 +96,28 @@ def teach(shown: Shown, *, trees_only: bool = False) -> Expert:
         )
     values = features_of(key, shown.facts, shown.device)
     parts = _parts(len(values))
-    floor_s = _floor_s(key, values, slowdown, parts[0])
-    over = slowdown - over_bound(key, values, floor_s)
-    way, held_out = _best_way(values, over, parts, trees_only=trees_only)
+    floor_s = 0.0 if over_usual else _floor_s(key, values, slowdown, parts[0])
+    above = slowdown - over_bound(key, values, floor_s)
+    way, held_out = _best_way(values, above, parts, trees_only=trees_only)
     inside = quantiles(held_out)
-    beyond, further = _for_larger(key, values, over, way)
+    beyond, further = _for_larger(key, values, above, way)
     outside = min(inside[0], further[0]), max(inside[1], further[1])
     asked, true = (np.concatenate([each[test] for test in parts]) for each in (values, slowdown))
     expert = _expert(shown, values, way, held_out, outside, beyond, floor_s)
     # answers below the bound are raised to it, those of intervals are not
-    return replace(expert, error=mean_error(np.minimum(held_out, true)), spread=spread_of(asked, held_out))
+    raised = held_out if over_usual else np.minimum(held_out, true)
+    return replace(
+        expert,
+        error=mean_error(raised),
+        spread=spread_of(asked, held_out),
+        usual=over_usual,
+        launch_s=launch_s,
+    )
+
+
+def over(shown: Shown, launch_s: float) -> Shown:
+    """How much slower than usual the rows were."""
+    return replace(shown, slowdown=shown.slowdown - usual_slowdown(shown.key, shown.facts, shown.device, launch_s))
 
 
 def _floor_s(key: str, values: Floats, slowdown: Floats, test: NDArray[np.bool_]) -> float:
@@ -113,8 +125,8 @@ def _floor_s(key: str, values: Floats, slowdown: Floats, test: NDArray[np.bool_]
     floor_s = least_floor_s(key, values, slowdown)
     if not floor_s:
         return 0.0
-    over = slowdown - over_bound(key, values, floor_s)
-    without, given = (float(np.mean(np.abs(_missed(values, each, WAYS[0], ~test, test)))) for each in (slowdown, over))
+    above = slowdown - over_bound(key, values, floor_s)
+    without, given = (float(np.mean(np.abs(_missed(values, each, WAYS[0], ~test, test)))) for each in (slowdown, above))
     return floor_s if given < _BETTER * without else 0.0
 
 
@@ -231,7 +243,7 @@ def _best_way(
     if len(values) <= _DETAILED:
         coarse = replace(min(detailed, key=errors.__getitem__), many_leaves=False)
         errors[coarse] = missed_by(coarse)
-    if len(values) <= MOST_ROWS and not trees_only:
+    if len(values) <= _MOST_SMOOTH and not trees_only:
         errors[None] = missed_by(None)
     best = min(errors, key=errors.__getitem__)
     return best, tried[best]
@@ -241,23 +253,26 @@ def _learned(values: Floats, slowdown: Floats, way: Way | None, *, coarse: bool 
     return smooth(values, slowdown) if way is None else grow(values, slowdown, way, coarse=coarse)
 
 
-def teach_others(shown: Sequence[Shown], *, trees_only: bool = False) -> Expert:
-    """What all kinds of work of one device teach of kinds that were not measured: its intervals and its error come from
-    kinds held out in turn. Raises ValueError for fewer than 12 rows.
+def teach_others(shown: Sequence[Shown], *, trees_only: bool = False, launch_s: float = 0.0) -> Expert:
+    """What kinds of work of one device that are alike teach of those that were not measured, over what is usual of
+    kernels: its intervals and error come from kinds held out in turn. ``launch_s`` seconds of each time are a launch.
+    Raises ValueError for fewer than 12 rows.
     """
     some = [_some(each, max(LEAST_ROWS, _MOST_OTHERS // len(shown))) for each in shown]
     device = shown[0].device
     facts, slowdown = np.concatenate([each.facts for each in some]), np.concatenate([each.slowdown for each in some])
     group = np.repeat(np.arange(len(some)) % _KIND_GROUPS, [len(each.facts) for each in some])
-    whole = Shown(key=OTHERS_KEY, device=device, facts=facts, slowdown=slowdown)
+    key = key_of_others(shown[0].key)
+    whole = Shown(key=key, device=device, facts=facts, slowdown=slowdown)
     if group.max() == 0:
-        return replace(teach(whole, trees_only=True), inside=UNSEEN, outside=UNSEEN)
-    values = features_of(OTHERS_KEY, facts, device)
+        alone = teach(whole, trees_only=True, over_usual=True, launch_s=launch_s)
+        return replace(alone, inside=UNSEEN, outside=UNSEEN)
+    whole = over(whole, launch_s)
+    values = features_of(key, facts, device)
     parts = [group == held_out for held_out in range(int(group.max()) + 1)]
-    floor_s = _floor_s(OTHERS_KEY, values, slowdown, parts[0])
-    over = slowdown - over_bound(OTHERS_KEY, values, floor_s)
-    way, held_out = _best_way(values, over, parts, trees_only=trees_only)
-    return _expert(whole, values, way, held_out, quantiles(held_out), None, floor_s)
+    way, held_out = _best_way(values, whole.slowdown, parts, trees_only=trees_only)
+    expert = _expert(whole, values, way, held_out, quantiles(held_out), None, 0.0)
+    return replace(expert, usual=True, launch_s=launch_s)
 
 
 def _some(shown: Shown, count: int) -> Shown:
@@ -282,7 +297,9 @@ def with_reached(taught: Sequence[tuple[Expert, Shown]]) -> list[tuple[Expert, S
 
 def join(experts: Sequence[Expert], shown: Sequence[Shown]) -> Model:
     """A model of what each device taught; each in turn is predicted from the others, to learn how far off that is."""
-    key = shown[0].key
+    key, usual = shown[0].key, all(expert.usual for expert in experts)
+    if usual:
+        shown = [over(each, expert.launch_s) for each, expert in zip(shown, experts, strict=True)]
     asked = [_Asked.of(each, experts) for each in shown]
     missed = []
     for each in asked:
@@ -292,7 +309,10 @@ def join(experts: Sequence[Expert], shown: Sequence[Shown]) -> Model:
         if others:
             answers = [each.answers[expert.device] for expert in others]
             power = _power([one for one in asked if one.device != each.device], others)
-            missed.append(each.slowdown - blended(key, others, answers, each.values, each.traits, power))
+            if usual:
+                missed.append(each.slowdown - averaged(key, others, answers, each.values, each.traits))
+            else:
+                missed.append(each.slowdown - blended(key, others, answers, each.values, each.traits, power))
     unseen = _with_doubt(quantiles(np.concatenate(missed)), len(missed)) if missed else UNSEEN
     # an interval for a new device is never narrower than those for most known devices
     low, high = (float(np.median([expert.inside[end] for expert in experts])) for end in (0, 1))
@@ -300,7 +320,7 @@ def join(experts: Sequence[Expert], shown: Sequence[Shown]) -> Model:
         key=key,
         experts=tuple(experts),
         unseen=(min(unseen[0], low), max(unseen[1], high)),
-        power=_power(asked, experts),
+        power=0.0 if usual else _power(asked, experts),
     )
 
 

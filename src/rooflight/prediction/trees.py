@@ -25,7 +25,10 @@ _SETTINGS: Final[Mapping[str, Any]] = {
     "seed": 0,
 }
 _RATE: Final = 23.4  # learning rate times trees: 0.13 of 180
-_MANY_LEAVES, _FEW_LEAVES, _ROWS_A_LEAF = 255, 15, 40
+_MANY_LEAVES, _SOME_LEAVES, _FEW_LEAVES, _ROWS_A_LEAF = 255, 127, 15, 80
+_MANY_ROWS: Final = 30_000
+"""Rows from which twice as many leaves bring anything: of 26,710 products on a T4 held out, 9.2 % are missed with 127
+leaves and 9.3 % with 255, of 21,578 on an H100 2.8 and 2.7 %."""
 _FINE: Final[Mapping[str, Any]] = {"max_bin": 255, "feature_fraction": 0.8}
 _COARSE: Final[Mapping[str, Any]] = {"max_bin": 127, "feature_fraction": 0.6}
 """Thresholds tried a feature, and features tried a tree. Quantised gradients would save as much again, but LightGBM 4.7
@@ -215,7 +218,8 @@ def answers_of_grown(values: Floats, target: Floats, way: Way, asked: Floats) ->
 def _grown(values: Floats, target: Floats, way: Way, detail: Mapping[str, Any]) -> Any:
     import lightgbm
 
-    leaves = min(_MANY_LEAVES if way.many_leaves else _FEW_LEAVES, max(7, len(values) // _ROWS_A_LEAF))
+    most = (_MANY_LEAVES if len(values) >= _MANY_ROWS else _SOME_LEAVES) if way.many_leaves else _FEW_LEAVES
+    leaves = min(most, max(7, len(values) // _ROWS_A_LEAF))
     trees = _TREES if len(values) >= _FEW_ROWS else _FEWER_TREES
     settings = {**_SETTINGS, **detail, "objective": way.loss, "num_leaves": leaves, "learning_rate": _RATE / trees}
     return lightgbm.train(settings, lightgbm.Dataset(values, target, params={"verbose": -1}), trees)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rooflight.devices.spec import DeviceSpec
 from rooflight.prediction.facts import Floats, WorkKind, kind_of
-from rooflight.prediction.features import FAR_FROM_RIDGE, names_of
+from rooflight.prediction.features import FAR_FROM_RIDGE, MATRIX_UNITS, names_of
 
 _SCALES: Final[Mapping[str, float]] = {"bandwidth": 1.0, "peak": 1.0, "unit": 0.7, "capability": 1.0}
 """How far apart, in each trait, devices are that count as different: a factor of e, or one compute capability."""
@@ -37,7 +37,7 @@ _ENOUGH_LARGE: Final = 10
 _MOSTLY, _FASTER, _ENOUGH_PRODUCTS = 0.7, 0.25, 50
 """Compute time over that and memory time from which products teach what a matrix peak is worth, the quantile of their
 times over bounds that does, and how many are enough."""
-_TELLING: Final = ("log item", "log ranks a node", "log nodes")
+_TELLING: Final = ("log item", MATRIX_UNITS, "log ranks a node", "log nodes")
 """Features beyond whose learned range an expert is not used."""
 REACHED: Final = "reached"
 """The trait that is the share of its bandwidth that a device reaches, as a logarithm: a fact of its file or, where that
@@ -142,6 +142,16 @@ def _roofs_apart(key: str, values: Floats, known: Mapping[str, float], other: Ma
             ]
             apart[rows] = np.log(times[0] / times[1]) / _ROOFS
     return apart
+
+
+def averaged(
+    key: str, experts: Sequence[Known], answers: Sequence[Floats], values: Floats, traits: Mapping[str, float]
+) -> Floats:
+    """What experts answer of rows of features [rows, features] for a device with these traits, on average: those of
+    similar devices, and that know such work, weigh more.
+    """
+    weights = np.stack([likeness(traits, each.traits, key) * familiarity(key, each, values) for each in experts])
+    return np.asarray((weights * np.stack(answers)).sum(axis=0) / weights.sum(axis=0))
 
 
 def _reached_by(experts: Sequence[Known], alike: Sequence[float]) -> float | None:

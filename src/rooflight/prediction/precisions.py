@@ -1,0 +1,23 @@
+"""Precisions by which predictions are asked for: dtypes of tensors, and TF32, at which float32 products run."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rooflight.devices.spec import DeviceSpec
+from rooflight.records.dtypes import dtype_name, tensor_dtype
+from rooflight.roofline.float32 import as_it_ran
+
+_TF32: Final = "tfloat32"
+
+
+def dtype_and_device(precision: str, device: DeviceSpec) -> tuple[str, DeviceSpec]:
+    """The dtype of the tensors, and the device with the peak at which products of a precision run there: of ``tf32``,
+    float32 tensors and the TF32 peak. Raises ValueError for an unknown precision, one that is no dtype of tensors, and
+    for ``tf32`` where the device lists no peak of it.
+    """
+    if dtype_name(precision) != _TF32:
+        return tensor_dtype(precision), device
+    if device.matrix_peak(_TF32) is None:
+        raise ValueError(f"{device.name} has no known tf32 matrix peak: ask for fp32")
+    return "float32", as_it_ran(device, _TF32)
