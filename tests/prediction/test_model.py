@@ -353,13 +353,13 @@ def test_intervals_are_wide_where_rows_scatter_and_narrow_where_they_do_not():
     assert np.median(width[noisy[2400:]]) > 10 * np.median(width[~noisy[2400:]])
 
 
-@pytest.mark.parametrize(("launch_s", "own_alone"), [(0.0, False), (5e-6, False), (17e-6, True)])
-def test_times_with_launches_say_nothing_of_small_work_without(launch_s: float, own_alone: bool):
+@pytest.mark.parametrize("launch_s", [0.0, 5e-6, 17e-6])
+def test_launches_of_others_make_small_work_no_slower(launch_s: float):
     """5 µs is what kernels of AMD's parts take, 17 µs a launch; neither expert saw sizes of 1."""
     low = np.array([-109.0, *[3.0] * (len(names_of(PRODUCT_KEY)) - 1)])
     own = expert(A100, 0.5, 0.5, low=low)
     found = model(own, expert(H100, 1.5, 1.5, low=low, launch_s=launch_s))
     tiny = product_facts(np.ones(1), np.ones(1), np.ones(1), "float16", A100)
     answer = found.answer(tiny, A100)
-    assert (answer.slowdown[0] == pytest.approx(0.5)) == own_alone
+    assert (answer.slowdown[0] > 0.5) == (launch_s < 10e-6)
     assert answer.high[0] - answer.slowdown[0] == pytest.approx(UNSEEN[1])
