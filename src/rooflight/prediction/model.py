@@ -235,8 +235,7 @@ class Model:
         """
         values = features_of(self.key, facts, device)
         found = self.unrefined(facts, values, device)
-        refinement = self.refinement(device, kind)
-        if refinement is not None:
+        if (refinement := self.refinement(device, kind)) is not None:
             apart = self.apart(values, found.slowdown) if refinement.compares else np.empty((len(values), 0))
             found = self.refined(refinement, values, found, apart)
         time, least = np.maximum(0.0, found.slowdown), least_slowdown(self.key, facts, device)
