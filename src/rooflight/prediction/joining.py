@@ -77,8 +77,12 @@ def corrected(model: Model, beside: Iterable[Shown], *, trees_only: bool) -> Mod
 
 
 def correction_beside(model: Model, shown: Shown, *, trees_only: bool) -> Correction | None:
-    """How far off a model is on the rows of a device, if that can be told; with ``trees_only`` by one factor."""
+    """How far off a model is on the rows of a device, if that can be told; with ``trees_only`` by one factor. Rows that
+    the device's own expert knows are left aside: what taught it is told no better by a few others.
+    """
     values = features_of(shown.key, shown.facts, shown.device)
     missed = np.maximum(0.0, shown.slowdown) - model.uncorrected(shown.facts, shown.device)
-    fades = model.expert(shown.device) is not None  # what taught that expert is told no better by a few other rows
-    return correction(shown.device, values, missed, factor_only=trees_only, fades=fades)
+    if (own := model.expert(shown.device)) is not None:
+        strange = ~own.knows(shown.key, values)
+        values, missed = values[strange], missed[strange]
+    return correction(shown.device, values, missed, factor_only=trees_only, fades=own is not None)

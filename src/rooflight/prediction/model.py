@@ -272,13 +272,15 @@ class Model:
         return Answer(slowdown=slowdown, low=slowdown + low, high=slowdown + high, known=known | base.known)
 
     def unrefined(self, facts: Floats, values: Floats, device: DeviceSpec) -> Answer:
-        """What experts and corrections answer of rows of facts [rows, facts]; times may be below the bound."""
+        """What experts and corrections answer of rows of facts [rows, facts]; times may be below the bound. What the
+        device's own expert knows is not corrected.
+        """
         answer = self._of_experts(facts, values, device)
         correction = self.correction(device)
         if correction is None:
             return answer
         slowdown = answer.slowdown - self._launch_shares(facts, values, answer.slowdown, device)
-        slowdown = slowdown + correction.predict(values)
+        slowdown = slowdown + np.where(answer.known, 0.0, correction.predict(values))
         low, high = slowdown + answer.low - answer.slowdown, slowdown + answer.high - answer.slowdown
         near = correction.knows(values, size_features(self.key)) & ~answer.known
         low[near], high[near] = slowdown[near] + correction.inside[0], slowdown[near] + correction.inside[1]
