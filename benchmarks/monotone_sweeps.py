@@ -1,6 +1,6 @@
 """Does predicted time fall anywhere while the work grows? Sweeps of one size, all others fixed; every fall is listed.
 
-    python benchmarks/monotone_sweeps.py [--models FOLDER] [--least 0.1] [--lines 20] [--markdown]
+    python benchmarks/monotone_sweeps.py [--models FOLDER] [--operators ...] [--devices ...] [--least 0.1] [--lines 20]
 
 Products are swept in b, m, n and k, attention in its length and its heads, ops of rows in rows and width: on six
 devices, in three dtypes, around several shapes. A sweep has multiples of 64 and powers of two up to 65,536, and beside
