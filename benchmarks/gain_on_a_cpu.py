@@ -34,6 +34,8 @@ class Score:
 
     name: str
     predicted: float
+    low: float
+    high: float
     predicted_eager_s: float
     predicted_compile_s: float
     measured: float
@@ -146,6 +148,8 @@ def scored(name: str, folder: Path) -> Score | None:
     return Score(
         name=name,
         predicted=gain.steady_speedup,
+        low=gain.speedup_low,
+        high=gain.speedup_high,
         predicted_eager_s=gain.eager_s,
         predicted_compile_s=gain.compile_s,
         measured=medians["eager"] / medians["compiled"],
@@ -180,13 +184,13 @@ def plain(name: str) -> str:
 
 
 def markdown(scores: list[Score]) -> Iterator[str]:
-    yield "| step | predicted | by CPU time | by wall time | error | compiling: predicted | measured |"
-    yield "|---|---:|---:|---:|---:|---:|---:|"
+    yield "| step | predicted | 90 % | by CPU time | by wall time | error | compiling: predicted | measured |"
+    yield "|---|---:|---|---:|---:|---:|---:|---:|"
     for score in scores:
         wall = "" if score.wall is None else f"{score.wall:.2f}"
         compiling = "" if score.compile_s is None else f"{score.compile_s:.1f} s"
         yield (
-            f"| {score.name} | {score.predicted:.2f} | {score.measured:.2f} | {wall} | {score.error:.0%} "
+            f"| {score.name} | {score.predicted:.2f} | {score.low:.2f} to {score.high:.2f} | {score.measured:.2f} | {wall} | {score.error:.0%} "
             f"| {score.predicted_compile_s:.1f} s | {compiling} |"
         )
     yield f"\nmedian error {statistics.median(score.error for score in scores):.1%} of {len(scores)}"
@@ -194,6 +198,8 @@ def markdown(scores: list[Score]) -> Iterator[str]:
         known = [right for score in scores if (right := score.right(iterations)) is not None]
         if known:
             yield f"pays within {iterations:,}: right for {statistics.mean(known):.0%} of {len(known)}"
+    held = statistics.mean(score.low <= score.measured <= score.high for score in scores)
+    yield f"the interval holds {held:.0%}"
     off = [abs(math.log(score.predicted / score.measured)) for score in scores]
     yield f"mean factor {math.exp(statistics.mean(off)):.2f}"
 

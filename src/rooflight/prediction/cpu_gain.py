@@ -12,7 +12,7 @@ from rooflight.costs.registry import traits_of
 from rooflight.prediction.compiled_walls import Walls, bytes_of
 from rooflight.prediction.compiled_work import CompiledWork, Launch
 from rooflight.records.record import Direction
-from rooflight.records.session import KEPT, STOOD, Float64
+from rooflight.records.session import KEPT, STOOD, Float64, Int64
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.bound import bound_of, memory_time
@@ -51,6 +51,8 @@ PAGE_BYTES: Final = 4096
 FRESH_PAGE_S: Final = 0.25e-6
 """Of the first touch of a page that the system gives, on a quiet machine."""
 _TOUCHED: Final = 0.65
+_KERNELS_OFF: Final = 1.4
+"""The factor by which predicted gains of steps without fresh pages are off, nine times in ten."""
 
 
 def cpu_op_s(analysis: Analysis, *, generated: bool = False) -> Float64:
@@ -145,28 +147,48 @@ def _launch_s(analysis: Analysis, launch: Launch) -> float:
 
 
 def fresh_pages(analysis: Analysis, work: CompiledWork | None = None) -> float:
-    """Pages that the system gives again in every step, of the eager step or of the compiled ``work``.
+    """Pages that the system likely gives again in every step, of the eager step or of the compiled ``work``.
 
     glibc returns what is free at the end of its heap to the system where that exceeds twice the largest block that was
     mapped by itself. So a step whose large tensors (128 KiB and more) together take more than that touches most of
     them for the first time. Steps with many of them were not seen to: small blocks at the end of the heap hold it.
     """
-    lifetimes = analysis.session.lifetimes
-    if lifetimes is None:
+    large = _large(analysis, None if work is None else work.stored)
+    if not len(large) or len(large) > _MOST_LARGE:
         return 0.0
-    kept: Collection[int] | None = None if work is None else work.stored
-    sizes = analysis.session.storage_bytes
-    large = np.flatnonzero((lifetimes.made != STOOD) & (sizes >= _LARGE_BYTES))
-    if kept is not None:
-        large = np.array([storage for storage in large.tolist() if storage in kept], dtype=np.int64)
-    if not len(large):
-        return 0.0
+    lifetimes, sizes = analysis.session.lifetimes, analysis.session.storage_bytes
+    assert lifetimes is not None
     count = len(analysis.session)
     ends = np.where(lifetimes.freed[large] == KEPT, count, lifetimes.freed[large])
     change = np.zeros(count + 2)
     np.add.at(change, np.minimum(lifetimes.made[large], count), sizes[large])
     np.add.at(change, np.minimum(ends, count) + 1, -sizes[large])
     trims_at = max(_LEAST_TRIM_BYTES, _TRIMS_AT[work is not None] * int(sizes[large].max()))
-    if len(large) > _MOST_LARGE or np.cumsum(change).max() <= trims_at:
-        return 0.0
-    return float(_TOUCHED * sizes[large].sum() / PAGE_BYTES)
+    return _TOUCHED * most_fresh_pages(analysis, work) if np.cumsum(change).max() > trims_at else 0.0
+
+
+def most_fresh_pages(analysis: Analysis, work: CompiledWork | None = None) -> float:
+    """Pages of all large tensors that a step makes: whether the system gives them again also depends on what the
+    process did before the step.
+    """
+    large = _large(analysis, None if work is None else work.stored)
+    return float(analysis.session.storage_bytes[large].sum() / PAGE_BYTES) if len(large) <= _MOST_LARGE else 0.0
+
+
+def _large(analysis: Analysis, kept: Collection[int] | None) -> Int64:
+    lifetimes, sizes = analysis.session.lifetimes, analysis.session.storage_bytes
+    if lifetimes is None:
+        return np.zeros(0, dtype=np.int64)
+    large = np.flatnonzero((lifetimes.made != STOOD) & (sizes >= _LARGE_BYTES))
+    return large if kept is None else np.array([each for each in large.tolist() if each in kept], dtype=np.int64)
+
+
+def cpu_factors(analysis: Analysis, eager: Walls, compiled: Walls, page_s: float) -> tuple[float, float, float]:
+    """Factors of the gain of two walls: 1, and the low and high one, without fresh pages and with all of them in the
+    eager step, and what kernels were off.
+    """
+    without_s = eager.wall_s - eager.fresh_s
+    all_s = without_s + page_s * most_fresh_pages(analysis)
+    low = without_s / eager.wall_s
+    high = all_s / eager.wall_s * compiled.wall_s / max(compiled.wall_s - compiled.fresh_s, 1e-9)
+    return 1.0, min(1.0, low) / _KERNELS_OFF, max(1.0, high) * _KERNELS_OFF

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from rooflight.prediction.compile_time import compile_s
 from rooflight.prediction.compiled_walls import MODES, Walls, compiled_walls, eager_walls
 from rooflight.prediction.compiled_work import CompiledWork, compiled_work
-from rooflight.prediction.cpu_gain import FRESH_PAGE_S, cpu_op_s, cpu_walls
+from rooflight.prediction.cpu_gain import FRESH_PAGE_S, cpu_factors, cpu_op_s, cpu_walls
 from rooflight.prediction.gain_correction import shipped
 from rooflight.prediction.gain_doubts import doubts_of
 from rooflight.prediction.gain_features import gain_features
@@ -17,7 +17,6 @@ from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.host import Host
 
 Verdict = Literal["pays", "neutral", "hurts"]
-_CPU_FACTOR: Final = 1.5
 NEUTRAL: Final = 0.05
 """A steady-state speed-up within so much of 1 is neither a gain nor a loss."""
 
@@ -102,7 +101,7 @@ def predicted_gain(
     if on_cpu:
         work = compiled_work(analysis, cpu_op_s(analysis), cpu_op_s(analysis, generated=True))
         eager, compiled = cpu_walls(analysis, work, page_s)
-        factors = (1.0, 1 / _CPU_FACTOR, _CPU_FACTOR)
+        factors = cpu_factors(analysis, eager, compiled, page_s)
     else:
         work = compiled_work(analysis, analysis.predicted_op_s)
         given = host or analysis.host
