@@ -189,9 +189,10 @@ def markdown(scores: list[Score]) -> Iterator[str]:
     for score in scores:
         wall = "" if score.wall is None else f"{score.wall:.2f}"
         compiling = "" if score.compile_s is None else f"{score.compile_s:.1f} s"
+        interval = f"{score.low:.2f} to {score.high:.2f}"
         yield (
-            f"| {score.name} | {score.predicted:.2f} | {score.low:.2f} to {score.high:.2f} | {score.measured:.2f} | {wall} | {score.error:.0%} "
-            f"| {score.predicted_compile_s:.1f} s | {compiling} |"
+            f"| {score.name} | {score.predicted:.2f} | {interval} | {score.measured:.2f} | {wall} "
+            f"| {score.error:.0%} | {score.predicted_compile_s:.1f} s | {compiling} |"
         )
     yield f"\nmedian error {statistics.median(score.error for score in scores):.1%} of {len(scores)}"
     for iterations in TIMES:

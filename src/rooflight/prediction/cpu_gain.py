@@ -21,6 +21,8 @@ DISPATCH_S: Final = 1.3e-6
 """Of an eager pointwise op, its allocation included; other ops in proportion (``roofline/host.py``)."""
 _ENTER_S, _MODULE_S, _BACKWARD_S, _CALL_S = 9e-6, 12e-6, 60e-6, 0.7e-6
 """To check guards and enter a graph's code; more for a module's; more where autograd calls it; of each kernel."""
+_CALLED_S: Final = 3e-6
+"""Of a module's call, in Python, with what looks for hooks."""
 _REACHES: Final = 1.6
 """Calibrated roofs over what products reach, and what ops reach of caches: the roofs are the best of regular work."""
 _FEW_TERMS: Final = 100.0
@@ -103,7 +105,7 @@ def _elements(op: OpSignature) -> int:
 def cpu_walls(analysis: Analysis, work: CompiledWork, page_s: float = FRESH_PAGE_S) -> tuple[Walls, Walls]:
     """Those of the eager and of the compiled step; ``page_s``: seconds of the first touch of a page."""
     seconds, units = cpu_op_s(analysis), analysis.queue.units
-    host_s = float(units.sum()) * DISPATCH_S
+    host_s = float(units.sum()) * DISPATCH_S + _CALLED_S * _modules(analysis)
     fresh_s = page_s * fresh_pages(analysis)
     eager = Walls(
         wall_s=host_s + float(seconds.sum()) + fresh_s,
@@ -127,6 +129,11 @@ def cpu_walls(analysis: Analysis, work: CompiledWork, page_s: float = FRESH_PAGE
         enter_s=enter_s,
         fresh_s=fresh_s,
     )
+
+
+def _modules(analysis: Analysis) -> int:
+    """How many modules were called, each as if once."""
+    return sum(bool(module.path) for module in analysis.session.modules)
 
 
 def _enter_s(analysis: Analysis, work: CompiledWork) -> float:
