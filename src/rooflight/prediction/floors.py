@@ -7,6 +7,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rooflight.devices.spec import DeviceSpec
+
 INSIDE: Final = 0.55
 """Of the least time of a source that times launches, what larger work takes beyond its own time: 0.50 to 0.63 on five
 GPUs, the intercept of time over bytes of NeuSight's relu.
@@ -19,6 +21,11 @@ SHORTEST_KERNEL_S: Final = 0.64e-6
 """No kernel in a profile of any GPU took less (MI300X): the least time where a device's file lists none."""
 _NEAR: Final = 1.1
 _DECAY: Final = 2.0
+
+
+def least_kernel_s(device: DeviceSpec) -> float:
+    """Seconds of a device's shortest kernel; 0 of what is no GPU."""
+    return device.least_kernel_s or SHORTEST_KERNEL_S if device.kind == "cuda" else 0.0
 
 
 def without_launch(seconds: NDArray[np.float64], launch_s: float) -> NDArray[np.float64]:

@@ -231,7 +231,7 @@ class Model:
         """The answer to rows of features [rows, features] with what was learned on top of ``base``, that of the experts
         alone. ``apart`` as the method of this name has it; not read unless the refinement ``compares``.
         """
-        slowdown = np.maximum(0.0, base.slowdown + refinement.added(values, apart))
+        slowdown = np.maximum(0.0, base.slowdown + refinement.added(self.key, values, apart, base.slowdown))
         known = within(self.key, refinement.low, refinement.high, values)
         low, high = (
             np.where(known, near, far) for near, far in zip(refinement.inside, refinement.outside, strict=True)

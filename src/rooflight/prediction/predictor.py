@@ -32,7 +32,7 @@ from rooflight.prediction.facts import (
     is_plain,
     kind_of,
 )
-from rooflight.prediction.floors import SHORTEST_KERNEL_S
+from rooflight.prediction.floors import least_kernel_s
 from rooflight.prediction.manifest import Manifest, check, read_manifest, write_manifest
 from rooflight.prediction.model import Answer, Mask, Model, decode
 from rooflight.prediction.products import product_facts
@@ -357,11 +357,9 @@ class Predictor:
 
 def _kernels_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
     """The least time of works of facts [works, facts] on a GPU: one of its shortest kernels for each op."""
-    if device.kind != "cuda":
-        return np.zeros(len(facts))
     kind = kind_of(key)
     ops = np.ones(len(facts)) if kind is WorkKind.NETWORK else facts[:, FACTS[kind].index("ops")]
-    return np.asarray(ops * (device.least_kernel_s or SHORTEST_KERNEL_S))
+    return np.asarray(ops * least_kernel_s(device))
 
 
 def _learned(folder: Path | str, function: str, gpu_name: str, precision: str) -> Predictor:
