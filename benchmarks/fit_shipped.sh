@@ -9,3 +9,5 @@ mapfile -t tables < <(.venv/bin/python benchmarks/shipped_rows.py)
 [ "${#tables[@]}" -gt 0 ]
 rm -rf "$shipped"
 time .venv/bin/rooflight fit "${tables[@]}" --trees-only --out "$shipped" --markdown docs/reference/shipped_models.md
+# what measured programs correct of predicted gains goes with the models of single ops
+.venv/bin/python benchmarks/predicted_gains.py fit

@@ -118,5 +118,5 @@ def predicted_gain(
         eager=eager,
         compiled=compiled,
         work=work,
-        doubts=tuple(doubts_of(analysis, work)),
+        doubts=tuple(doubts_of(analysis, work, mode)),
     )
