@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil, isfinite
+from math import ceil, inf, isfinite
 from typing import Final, Literal
 
 from rooflight.prediction.compile_time import compile_s
@@ -107,7 +107,8 @@ def predicted_gain(
         given = host or analysis.host
         eager, compiled = eager_walls(analysis, given), compiled_walls(analysis, work, mode, given)
         factors = shipped().of(gain_features(analysis, work, mode, given, eager, compiled), mode)
-    best, low, high = (factor * eager.wall_s / compiled.wall_s for factor in factors)
+    most = most_speedup(analysis, eager)
+    best, low, high = (min(most, factor * eager.wall_s / compiled.wall_s) for factor in factors)
     return Gain(
         mode=mode,
         eager_s=eager.wall_s,
@@ -120,3 +121,9 @@ def predicted_gain(
         work=work,
         doubts=tuple(doubts_of(analysis, work, mode)),
     )
+
+
+def most_speedup(analysis: Analysis, eager: Walls) -> float:
+    """The speed-up of a step that reaches the program bound: no prediction is above it."""
+    bound_s = analysis.program.program_bound_s
+    return eager.wall_s / bound_s if bound_s else inf
