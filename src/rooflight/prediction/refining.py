@@ -61,7 +61,7 @@ def refine(model: Model, shown: Shown, *, groups: Integers | None = None, launch
     around = float(np.median(answer.low - answer.slowdown)), float(np.median(answer.high - answer.slowdown))
     offset, process, left = 0.0, None, missed
     offset_left = _offsets_left_out(missed, groups)
-    if _size(offset_left) < _size(left):
+    if _size(offset_left) <= _size(left):  # equal of one shape: nothing is left to say otherwise
         offset, left = _offset(missed, groups), offset_left
     if len(np.unique(values, axis=0)) >= FEWEST:
         learned = _learned(bare, shown.device.name, values, answer.slowdown, missed, groups)
