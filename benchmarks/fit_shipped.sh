@@ -19,3 +19,5 @@ mapfile -t traces < <("$python" benchmarks/shipped_rows.py traces)
 time "$python" benchmarks/attributed_programs.py "$work/programs" --fit
 rm -rf "$shipped"
 time "$python" -m rooflight fit "${tables[@]}" "${traces[@]}" "$work/programs" --out "$shipped" --markdown "$page"
+# what measured programs correct of predicted gains goes with the models of single ops
+[ -n "${1:-}" ] || "$python" benchmarks/predicted_gains.py fit

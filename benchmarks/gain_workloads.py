@@ -1,8 +1,8 @@
 """Steps on which the predicted gain of torch.compile on a CPU is scored: ``python -m rooflight compile-bench
 benchmarks/gain_workloads.py:NAME``.
 
-``SEEN`` were looked at while the model was made. ``KEPT_BACK`` were not: this file was committed, and both were
-measured, before there was a model; the times of ``KEPT_BACK`` were first read when it was scored.
+``SEEN`` were looked at while the model was made. ``KEPT_BACK`` were not: this file was committed before there was a
+model, and the times of ``KEPT_BACK`` were first read when that, as committed, was scored.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ import rooflight as rl
 from rooflight.front.targets import RunOptions, record_without_hardware
 from rooflight.prediction.compiled_walls import MODES, compiled_walls, eager_walls
 from rooflight.prediction.compiled_work import compiled_work
-from rooflight.prediction.gain import verdict_of
+from rooflight.prediction.gain import most_speedup, verdict_of
 from rooflight.prediction.gain_correction import FILE, FOLDER, Correction, learn
 from rooflight.prediction.gain_features import gain_features
 from rooflight.prediction.host_fit import fit_host
@@ -55,6 +55,7 @@ class Row:
     typical: bool
     measured: float
     physical: float
+    most: float
     bounds: float
     features: np.ndarray
 
@@ -132,6 +133,7 @@ def rows_of(
             typical=host is TYPICAL,
             measured=times["eager"] / measured_s,
             physical=eager.wall_s / compiled.wall_s,
+            most=most_speedup(analysis, eager),
             bounds=analysis.totals.op_bound_s / max(analysis.program.fused_bound_s, 1e-12),
             features=gain_features(analysis, work, mode, host, eager, compiled),
         )
@@ -156,7 +158,7 @@ def held_out(rows: Sequence[Row], part: Callable[[Row], object]) -> np.ndarray:
     for each in sorted(set(parts), key=str):
         out = np.array([one == each for one in parts])
         found[out] += learn(features[~out], target[~out]).predict(features[out])
-    return found
+    return np.minimum(found, np.log([row.most for row in rows]))
 
 
 def fit(rows: Sequence[Row], predicted: np.ndarray, data: Path) -> None:

@@ -232,6 +232,45 @@ def test_an_error_of_the_function_passes_unchanged() -> None:
         assert caught.value is raised
 
 
+def test_an_error_of_the_function_in_its_second_call() -> None:
+    calls: list[None] = []
+
+    def fails_later(x):
+        calls.append(None)
+        if len(calls) > 2:
+            raise OSError("no more data")
+        return x + 1
+
+    with pytest.raises(OSError, match="no more data"):
+        rl.explain(fails_later, X, backend="eager")
+
+
+def test_what_cannot_be_watched_is_explained_without_the_dispatcher() -> None:
+    def chosen(x):
+        return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+    found = rl.explain(chosen, X, backend="eager").data
+    assert found.dispatched == ()
+    assert any("cannot be watched" in note for note in found.notes)
+    assert [graph.state for graph in found.graphs] == ["captured"]
+
+
+def test_subclasses_and_functions_that_call_backward() -> None:
+    def nested(x):
+        return torch.nested.nested_tensor([x, x[:2]], layout=torch.jagged) * 2
+
+    layer = torch.nn.Linear(8, 1)
+
+    def trains(x):
+        loss = layer(x).sum()
+        loss.backward()
+        return loss
+
+    dispatched = rl.explain(nested, X, backend="eager").data.dispatched
+    assert [each.call_s for each in dispatched if each.op == "aten::mul.Tensor" and not each.within] == [None]
+    assert rl.explain(trains, X, backend="eager").data.graph_breaks[0].rewrite.startswith("compile the function")
+
+
 def test_gradients_are_computed_and_not_written() -> None:
     x = X.clone().requires_grad_()
     report = rl.explain(torch.sin, x, backend="aot_eager")

@@ -45,6 +45,15 @@ def test_a_write_in_place_and_a_view_pass_a_layer_more() -> None:
     assert view.layers[0].masks == ("Autograd",)
 
 
+def test_a_factory_has_its_backend_selected_by_its_arguments() -> None:
+    for arange in (lambda: torch.arange(3), lambda: torch.arange(3, device="cpu")):
+        found = seen(arange)["", "aten::arange"]
+        assert keys(found) == ["BackendSelect", "CPU"]
+        assert found.inputs == ()
+        assert "ADInplaceOrView" in found.excluded  # by the call from Python, which makes no view
+    assert keys(seen(lambda: torch.arange(3, device="meta"))["", "aten::arange"]) == ["BackendSelect", "Meta"]
+
+
 def test_a_composite_op_calls_others_each_of_which_is_dispatched() -> None:
     found = seen(torch.nn.functional.linear, X, W, W[0])
     linear = found["", "aten::linear"]

@@ -108,8 +108,11 @@ def test_the_table_of_sources_adds_up(problem):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--device", "H100-SXM5-80GB"), "--device: only with --predict-only"),
-        (("--host", "1e-6"), "--host: only with --predict-only"),
+        (("--device", "H100-SXM5-80GB"), "--device"),
+        (("--host", "1e-6"), "--host"),
+        (("--predict-only", "--device", "L40S", "--dynamic"), "--dynamic"),
+        (("--predict-only", "--device", "L40S", "--limit", "5"), "--limit"),
+        (("--predict-only", "--device", "L40S", "--mode", "aot-inductor"), 'for the mode "aot-inductor": take default'),
         (("--predict-only", "--device", "H900"), 'unknown device "H900"'),
         (("--predict-only", "--device", "L40S", "--mode", "fast"), 'torch.compile has no mode "fast"'),
         (("--predict-only", "--device", "L40S", "--backend", "aot_eager"), "no gain is predicted for the backend"),

@@ -123,6 +123,19 @@ def test_a_graph_copies_inputs_and_pays_where_the_host_is_late():
     assert predicted_gain(late, "reduce-overhead").steady_speedup > predicted_gain(late).steady_speedup
 
 
+def test_no_gain_is_beyond_the_program_bound():
+    x = torch.empty(1 << 26, device="meta")
+    for device in ("H100-SXM5-80GB", "L40S", "T4"):
+        analysis = analysis_of(
+            lambda: torch.tanh(torch.softmax(x.view(1 << 13, 1 << 13), 0) * 2 + 1).sum(), None, device
+        )
+        for mode in ("default", "max-autotune", "cudagraphs"):
+            found = predicted_gain(analysis, mode)
+            assert found.compiled_s >= analysis.program.program_bound_s
+            assert found.speedup_low <= found.steady_speedup <= found.speedup_high
+            assert found.eager_s / found.speedup_high >= analysis.program.program_bound_s * (1 - 1e-9)
+
+
 def test_other_modes_and_analyses_without_times_are_refused():
     x = torch.empty(N, device="meta")
     analysis = analysis_of(lambda: x * 2.0)

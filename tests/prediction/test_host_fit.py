@@ -12,6 +12,7 @@ from sessions import Call, session_of
 import rooflight as rl
 from rooflight.devices import get
 from rooflight.records.estimate import Estimate, Source
+from rooflight.records.timeline import HostOp, Launches, Timeline
 from rooflight.roofline.analysis import Analysis, analyze
 
 H100 = get("H100-SXM5-80GB")
@@ -89,3 +90,47 @@ def test_a_trace_has_the_times_between_ops():
     few = session_of(calls[:5], times=[[1e-6] * 5])
     with pytest.raises(ValueError, match="too few"):
         rl.fit_host(few.with_measurement(replace(few.measurement, op_starts_s=starts[None, :5])))
+
+
+def traced(calls: int, *, wall_s: float, busy_s: float, host_s: float, graphs: int = 0):
+    """A session of additions whose work began 30 µs apart, and a timeline with the host's time in all of them."""
+    session = session_of([Call(op=ADD)] * calls, times=[[1e-6] * calls])
+    additions = HostOp(name="aten::add", calls=calls, host_s=host_s, launched=calls, device_s=busy_s)
+    launches = Launches(
+        kernels=calls, kernels_s=busy_s, short_kernels=0, short_s=0.0, launches=calls, graphs=graphs, captures=0,
+        compiled=False, delay_median_s=0.0, delay_p90_s=0.0, queue_median=0, queue_p90=0, queue_max=0, queue_empty=0.0,
+        host_per_launch_s=host_s / calls, ops=(additions,),
+    )  # fmt: skip
+    timeline = Timeline(
+        wall_s=wall_s, busy_s=busy_s, compute_s=busy_s, copy_s=0.0, communication_s=0.0, exposed_communication_s=0.0,
+        exposed_copy_s=0.0, idle_s=wall_s - busy_s, before_trace_s=0.0, no_host_op_s=0.0, no_shapes_s=0.0,
+        launches=launches,
+    )  # fmt: skip
+    starts = np.arange(calls) * 30e-6
+    return session.with_measurement(replace(session.measurement, op_starts_s=starts[None], timeline=timeline))
+
+
+def test_where_the_device_was_busy_the_starts_say_nothing():
+    # 30 µs from start to start, of which the host spent 7 in each op
+    idle = rl.fit_host(traced(40, wall_s=1.2e-3, busy_s=0.2e-3, host_s=40 * 7e-6))
+    assert idle.launch_s == pytest.approx(30e-6)
+    busy = rl.fit_host(traced(40, wall_s=1.2e-3, busy_s=1.1e-3, host_s=40 * 7e-6))
+    assert busy.launch_s == pytest.approx(7e-6)
+    assert "the host's time in 40 traced ops" in busy.source
+    assert idle.low == busy.low < 0.5  # a profiler slows a host
+    with pytest.raises(ValueError, match="5 ops that launched: too few"):
+        rl.fit_host(traced(5, wall_s=1.0, busy_s=0.9, host_s=1e-6))
+    with pytest.raises(ValueError, match="graphs were replayed"):
+        rl.fit_host(traced(40, wall_s=1.2e-3, busy_s=0.2e-3, host_s=1e-6, graphs=3))
+
+
+def test_an_analysed_trace_has_its_own_host():
+    predictor = rl.Predictor.empty()
+    session = traced(40, wall_s=1.2e-3, busy_s=0.2e-3, host_s=40 * 7e-6)
+    wall = rl.analyze(session, H100, predictor=predictor).totals.predicted_wall
+    assert wall.time_s == pytest.approx(30e-6 * (1.2 + 40), rel=0.01)
+    assert "40 traced ops" in wall.host.source
+    given = rl.analyze(session, H100, predictor=predictor, host=5e-6).totals.predicted_wall
+    assert given.host.launch_s == 5e-6
+    replayed = traced(40, wall_s=1.2e-3, busy_s=0.2e-3, host_s=1e-6, graphs=3)
+    assert "typical" in rl.analyze(replayed, H100, predictor=predictor).totals.predicted_wall.host.source

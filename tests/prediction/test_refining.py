@@ -16,7 +16,9 @@ from rooflight.devices import get
 from rooflight.prediction.beaten import FASTEST
 from rooflight.prediction.facts import PRODUCT_KEY
 from rooflight.prediction.features import features_of, names_of
+from rooflight.prediction.floors import least_kernel_s
 from rooflight.prediction.model import Model, decode
+from rooflight.prediction.products import product_facts
 from rooflight.prediction.refining import refine, units_of, with_doubt
 from rooflight.prediction.teaching import Shown
 from rooflight.prediction.unseen_device import device_traits
@@ -25,6 +27,13 @@ L4 = get("L4")
 BASE = model(expert(A100, 0.5, 0.5))
 PLACE = names_of(PRODUCT_KEY).index("log k")
 FACTS = products(400, seed=5)
+
+
+@pytest.fixture(autouse=True)
+def no_shortest_kernel(request, monkeypatch):
+    """Products by hand are so small that all of them would take the shortest kernel."""
+    if "shortest" not in request.node.name:
+        monkeypatch.setattr("rooflight.prediction.refining.least_kernel_s", lambda _: 0.0)
 
 
 def rows(count: int, slowdown: Any, device=A100) -> Shown:
@@ -44,7 +53,7 @@ def test_few_rows_move_all_predictions_by_a_scale_drawn_to_none():
     # three times missed by 0.8 - 0.5 = 0.3; the middle, as if two more had been missed by nothing: 0.3 * 3 / 5
     assert found.process is None
     assert found.offset == pytest.approx(0.18)
-    answer = refined(BASE, rows(3, 0.8)).answer(FACTS, A100)
+    answer = refined(BASE, rows(3, 0.8)).answer(rows(3, 0.8).facts, A100)
     assert answer.slowdown == pytest.approx(0.68)
     # left out, each is predicted with 0.3 * 2 / 4 = 0.15 of its 0.3
     assert found.error == pytest.approx(1 - exp(-0.15))
@@ -131,6 +140,28 @@ def test_work_beyond_the_rows_is_no_surer_than_before_and_counts_as_extrapolated
     assert (answer.slowdown - answer.low)[beyond] == pytest.approx(np.minimum(-low, answer.slowdown[beyond]))
     inside = model_.answer(rows(20, 0.8, L4).facts, L4)
     assert inside.known.all()
+
+
+def test_what_rows_taught_fades_beyond_their_sizes():
+    facts = product_facts(*(np.full(6, 256.0) + np.arange(6) for _ in "mnk"), "float16", A100)
+    found = refined(BASE, shown(0.8, facts))
+    near, far, farther = (
+        found.answer(product_facts(*(np.array([size]) for _ in "mnk"), "float16", A100), A100).slowdown[0]
+        for size in (258.0, 1024.0, 65536.0)
+    )
+    assert near > 0.5 + 0.3 * 6 / 8 - 1e-6
+    assert 0.5 < far < near
+    assert farther == pytest.approx(0.5, abs=1e-4)
+
+
+def test_a_time_of_the_shortest_kernel_is_no_news():
+    """Products of next to nothing, which take the H100's shortest kernel: a thousand times the bound."""
+    facts = product_facts(*(np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) for _ in "mnk"), "float16", H100)
+    least_s = least_kernel_s(H100)
+    base = model(expert(A100, 0.5, 0.5))
+    found = refine(base, shown(np.log(least_s / facts[:, 0]), facts, H100))
+    assert found.error_before == pytest.approx(0.0, abs=1e-6)
+    assert (found.offset, found.process) == (0.0, None)
 
 
 def test_intervals_hold_nine_in_ten_of_what_was_not_shown():

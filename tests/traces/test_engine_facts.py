@@ -136,6 +136,18 @@ ATTENTION = {"dims": [[4, 2, 8], [4, 1, 8], [4, 1, 8], [4, 2, 8]], "types": ["c1
 DECODE = "execute_context_0(0)_generation_4(sq4sk100sqsq4sqsk100)"
 
 
+def test_a_config_that_changes_nothing_is_said(tmp_path):
+    said = "The model's config changed nothing"
+    plain = [op("aten::add", 0, 50, dims=[[4], [4]], types=["float"] * 2), launch(1, 1), kernel(60, 70, 1, name="add")]
+    for model, notes in ((PLAIN, True), (None, False)):
+        session = rl.read_trace(write(tmp_path / "trace.json", plain), model=model)
+        assert any(said in note for note in session.notes) is notes
+    served = [span(DECODE, -5, 90), op("vllm::unified_attention_with_output", 0, 50, **ATTENTION)]
+    served += [launch(1, 1), kernel(60, 70, 1, name="_fwd_kernel")]
+    session = rl.read_trace(write(tmp_path / "trace.json", served), model=PLAIN)
+    assert not any(said in note for note in session.notes)
+
+
 def attributes(tmp_path, *inside, name="fmhaSm100aKernel", model=None, around=DECODE, store=False):
     events = [span(around, -5, 90), op("vllm::unified_attention_with_output", 0, 50, **ATTENTION)]
     events += [launch(1, 1), kernel(60, 70, 1, name=name), *inside]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rooflight.reporting.output import Outputs
 
 QUICK = (20, 3)
+_ONLY_RUNS = {"executor", "address", "partition", "limit", "dynamic", "bounds"}
 
 
 def compile_bench(
@@ -139,10 +140,10 @@ def compile_bench(
         bounds=bounds,
     )
     if predict_only:
+        refuse_unused(context, every - _ONLY_RUNS, "no effect with --predict-only, which runs nothing")
         _predict(matrix, device, host, outputs)
         return
-    if device is not None or host is not None:
-        raise ValueError(f"--{'host' if device is None else 'device'}: only with --predict-only; else it runs here")
+    refuse_unused(context, every - {"device", "host"}, "only with --predict-only: else the programs run here")
     aside = redirect_stdout(sys.stderr) if outputs.to_stdout else nullcontext()
     with spinner() as progress, aside:
         found = benchmark_matrix(

@@ -15,6 +15,9 @@ from rooflight.compiling.workloads import WORKLOADS
 from rooflight.front.device import Progress, current_device, log_progress
 from rooflight.front.sessions import predicted
 from rooflight.front.targets import RunOptions, analyze_target
+from rooflight.machine.fresh_pages import fresh_page_s
+from rooflight.prediction.compiled_walls import MODES as PREDICTED_MODES
+from rooflight.prediction.cpu_gain import FRESH_PAGE_S
 from rooflight.prediction.gain import Gain, predicted_gain
 from rooflight.prediction.predictor import Predictor
 from rooflight.roofline.analysis import Analysis
@@ -75,7 +78,12 @@ def predict(
     check_request(target, asked, modes, iterations=iterations, warmup=warmup, threads=threads, limit_s=1.0)
     if backend not in BACKENDS:
         raise ValueError(f'no gain is predicted for the backend "{backend}": take {" or ".join(BACKENDS)}')
+    if unknown := [mode for mode in modes if mode not in PREDICTED_MODES]:
+        raise ValueError(f'no gain is predicted for the mode "{unknown[0]}": take {", ".join(PREDICTED_MODES[:-1])}')
     analysis = _analysis(target, asked, device, host, threads, progress)
+    if backend == "cudagraphs" and analysis.device.kind == "cpu":
+        raise ValueError("--backend cudagraphs: a CPU has no CUDA graphs: name a GPU with --device")
+    page_s = fresh_page_s() if analysis.device.kind == "cpu" else FRESH_PAGE_S
     named = ("cudagraphs",) if backend == "cudagraphs" else tuple(modes)
     return tuple(
         PredictedCompiled(
@@ -85,7 +93,7 @@ def predict(
             host="" if analysis.device.kind == "cpu" else analysis.host.source,
             iterations=iterations,
             warmup=warmup,
-            gain=predicted_gain(analysis, mode),
+            gain=predicted_gain(analysis, mode, page_s=page_s),
         )
         for mode in named
     )

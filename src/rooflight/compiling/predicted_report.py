@@ -183,6 +183,8 @@ def _sources(number: int, result: PredictedCompiled) -> Table:
         _seconds("  of it guards and entering", 0.0, compiled.enter_s),
         _seconds("both at once", eager.wall_s, compiled.wall_s),
     ]
+    if eager.fresh_s or compiled.fresh_s:
+        rows.insert(4, _seconds("  of it first touches of fresh memory", eager.fresh_s, compiled.fresh_s))
     if result.host:
         rows.append(_seconds("as measured programs correct it", gain.eager_s, gain.compiled_s))
     return Table(

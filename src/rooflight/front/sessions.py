@@ -44,7 +44,8 @@ def analyze(
     saved session. ``target`` names the program in the report; by default it has the name that was saved with it. A CPU
     that is this machine's and was never calibrated is calibrated now. With a ``predictor``, times are predicted too, as
     ``predicted`` does; the wall time assumes ``host``: seconds per launch, what ``fit_host`` learned of a machine,
-    ``Host.of_graph()`` for a step that is replayed from a graph, or None for a typical one.
+    ``Host.of_graph()`` for a step that is replayed from a graph, or None for that of the trace that the session was
+    read from, or a typical one.
 
     Raises ValueError for an unknown device, a damaged file and a host without a predictor, FileNotFoundError for a path
     where no file is, IsADirectoryError for a folder, RuntimeError for a recording that is still open, TypeError for
@@ -89,7 +90,8 @@ def _recorded(recording: record) -> Session:
 
 def predicted(analysis: Analysis, predictor: Predictor, host: Host | float | None = None) -> Analysis:
     """The same analysis with predicted times beside the bounds; each distinct op is predicted once, on its own. The
-    wall time is that of a host which issues them one after the other, as ``analyze`` has it.
+    wall time is that of a host which issues them one after the other, as ``analyze`` has it. Where none is given it is
+    that of the trace that the session was read from, or a typical one.
 
     Raises ValueError for a model that turns out to be damaged when it is first needed, for seconds per launch that
     cannot be, and for a host beside a CPU, whose ops' times include the host's.
@@ -99,6 +101,8 @@ def predicted(analysis: Analysis, predictor: Predictor, host: Host | float | Non
     if host is not None and not isinstance(host, Host):
         host = Host.of(float(host))
     session = analysis.session
+    if host is None and analysis.device.kind != "cpu":
+        host = _host_of(session)
     counted = np.unique(session.columns.signature[session.counted]).tolist()
     estimates: list[Estimate | None] = [None] * len(session.signatures)
     by_precision: dict[str, list[int]] = {}
@@ -110,6 +114,18 @@ def predicted(analysis: Analysis, predictor: Predictor, host: Host | float | Non
         for number, estimate in zip(numbers, found, strict=True):
             estimates[number] = estimate
     return analyze_for(session, analysis.device, analysis.target, estimates, host)
+
+
+def _host_of(session: Session) -> Host | None:
+    """The host that a traced program had; None where the session does not show it."""
+    from rooflight.prediction.host_fit import fit_host
+
+    if session.measurement is None or session.measurement.timeline is None:
+        return None
+    try:
+        return fit_host(session)
+    except ValueError:
+        return None
 
 
 def analyze_file(

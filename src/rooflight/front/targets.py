@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rooflight.devices.finding import HERE
@@ -15,6 +16,7 @@ from rooflight.records.quantity import Quantity
 from rooflight.records.session import Session
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.memory import memory_use
+from rooflight.traces.finding import is_trace
 
 if TYPE_CHECKING:
     from rooflight.workloads.steps import Step
@@ -71,11 +73,10 @@ def analyze_target(
     user's mistakes, RunFailed for a step that breaks.
     """
     if is_session(target):
-        options.refuse(f"no effect on {target}: a saved session cannot run with other options")
+        what = "trace" if is_trace(Path(target)) else "saved session"
+        options.refuse(f"no effect on {target}: a {what} cannot run with other options")
         if measured is not None:
-            raise ValueError(
-                f"--{'' if measured else 'no-'}measure: no effect on {target}: a saved session cannot run again"
-            )
+            raise ValueError(f"--{'' if measured else 'no-'}measure: no effect on {target}: a {what} cannot run again")
         return analyze_file(target, device, what_if=what_if, options=trace, progress=progress), []
     trace.refuse(target)
     from rooflight.workloads.targets import ProblemFile, UserFunction, find_target, require_libraries

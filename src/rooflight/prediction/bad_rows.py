@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from rooflight.prediction.facts import WorkKind, kind_of
-from rooflight.prediction.floors import SHORTEST_KERNEL_S
+from rooflight.prediction.floors import least_kernel_s
 from rooflight.prediction.measured_table import MeasuredTable
 from rooflight.prediction.row_bounds import RowBounds
 from rooflight.prediction.teaching import Shown
@@ -39,9 +39,8 @@ def refuse_wrong_unit(table: MeasuredTable, bounds: RowBounds) -> None:
     if known.sum() < _FEWEST:
         return
     seconds, bound_s = table.seconds[known], bounds.bound_s[known]
-    least_s = table.device.least_kernel_s or SHORTEST_KERNEL_S if table.device.kind == "cuda" else 0.0
     off = float(np.median(seconds / (_TYPICAL_SLOWDOWN * bound_s + _TYPICAL_S)))
-    impossible = float(np.median(seconds / np.maximum(bound_s, least_s))) < _IMPOSSIBLE
+    impossible = float(np.median(seconds / np.maximum(bound_s, least_kernel_s(table.device)))) < _IMPOSSIBLE
     if not (off > _LONG or (off < _SHORT and impossible)):
         return
     factor = 1000.0 ** max(1, round(abs(np.log10(off)) / 3))

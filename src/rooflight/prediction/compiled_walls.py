@@ -40,7 +40,7 @@ class Walls:
     launched and bytes that they move.
 
     Of ``host_s``, ``enter_s`` are guards, entering compiled code and replaying a graph; of ``device_s``, ``copy_s`` are
-    inputs brought to where a graph reads them.
+    inputs brought to where a graph reads them, and ``fresh_s`` first touches of memory that the system gives again.
     """
 
     wall_s: float
@@ -50,6 +50,7 @@ class Walls:
     bytes_moved: int
     enter_s: float = 0.0
     copy_s: float = 0.0
+    fresh_s: float = 0.0
 
 
 def eager_walls(analysis: Analysis, host: Host) -> Walls:

@@ -7,7 +7,7 @@ chain can take in is a call of a library; all that is fused with them or with ea
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
@@ -70,7 +70,8 @@ class Launch:
 
     ``place``: of the last of its ops among the counted ones. ``generated``: written by Inductor. ``ops`` by kind.
     ``host_units``: what its ops cost the host eagerly (``roofline/host.py``). ``op_s`` and ``op_bytes`` are of its ops
-    one by one, ``seconds`` and ``bytes_moved`` of itself.
+    one by one, ``seconds`` and bytes of itself. ``arithmetic_s``: of its ops in a generated kernel, 0 where that is not
+    known apart.
     """
 
     place: int
@@ -79,7 +80,9 @@ class Launch:
     host_units: float
     op_s: float
     op_bytes: int
+    arithmetic_s: float
     seconds: float
+    bytes_read: int
     bytes_moved: int
 
 
@@ -90,7 +93,8 @@ class CompiledWork:
     ``eager`` [counted ops]: which stay as they are: those outside of the model that is compiled, and those that the
     tracer does not take. ``graphs``: calls of compiled code in a step. ``copied_bytes``: inputs that are copied to
     where a CUDA graph reads them. ``op_s`` by kind: device time of the ops that are compiled, one by one.
-    ``channels_last``: Inductor brings convolutions into this order on a GPU.
+    ``channels_last``: Inductor brings convolutions into this order on a GPU. ``stored``: storages that are written,
+    not only passed on inside of kernels.
     """
 
     launches: tuple[Launch, ...]
@@ -100,6 +104,7 @@ class CompiledWork:
     copies: int
     op_s: Mapping[Kind, float]
     channels_last: bool
+    stored: frozenset[int] = frozenset()
 
     @property
     def generated(self) -> int:
@@ -122,8 +127,10 @@ class CompiledWork:
         return sum(launch.bytes_moved for launch in self.launches)
 
 
-def compiled_work(analysis: Analysis, seconds: Float64) -> CompiledWork:
-    """What Inductor makes of a step whose counted ops take ``seconds`` [ops] eagerly, on the device."""
+def compiled_work(analysis: Analysis, seconds: Float64, arithmetic_s: Float64 | None = None) -> CompiledWork:
+    """What Inductor makes of a step whose counted ops take ``seconds`` [ops] eagerly, on the device, and
+    ``arithmetic_s`` [ops] in a generated kernel without what it moves.
+    """
     session = analysis.session
     counted = np.flatnonzero(session.counted)
     places = {record: place for place, record in enumerate(counted.tolist())}
@@ -131,12 +138,15 @@ def compiled_work(analysis: Analysis, seconds: Float64) -> CompiledWork:
     kinds = [kind_of_op(op, cost) for op, cost in zip(session.signatures, analysis.costs, strict=True)]
     op_s: dict[Kind, float] = dict.fromkeys(Kind, 0.0)
     launches: list[Launch] = []
-    maker = _Maker(analysis, kinds, places, seconds)
+    maker = _Maker(analysis, kinds, places, seconds, np.zeros_like(seconds) if arithmetic_s is None else arithmetic_s)
+    stored: set[int] = set()
     for region in analysis.fusion.regions:
         inside = [record for record in region.records if not eager[places[record]]]
         for record in inside:
             op_s[kinds[session.columns.signature[record]]] += float(maker.seconds[places[record]])
         launches += maker.launches(inside, region)
+        stored.update(region.writes)
+        stored.update(maker.written_by_libraries(region.records))
     launches.sort(key=lambda launch: launch.place)
     copied = _copied_inputs(session)
     return CompiledWork(
@@ -147,6 +157,7 @@ def compiled_work(analysis: Analysis, seconds: Float64) -> CompiledWork:
         copies=len(copied),
         op_s=op_s,
         channels_last=_takes_channels_last(session, kinds, eager),
+        stored=frozenset(stored),
     )
 
 
@@ -156,21 +167,36 @@ class _Maker:
     kinds: Sequence[Kind]
     places: Mapping[int, int]
     seconds: Float64
+    arithmetic_s: Float64
+
+    def written_by_libraries(self, records: Sequence[int]) -> Iterator[int]:
+        """Storages that calls of libraries among the records write."""
+        columns = self.analysis.session.columns
+        for record in records:
+            if self._is_library(record):
+                yield from columns.written_ids[
+                    columns.written_offsets[record] : columns.written_offsets[record + 1]
+                ].tolist()
 
     def launches(self, records: Sequence[int], region: Region) -> list[Launch]:
         """Those of a region's compiled records."""
         alone = [record for record in records if self._is_library(record)]
         chain = [record for record in records if not self._is_library(record)]
-        found = [self._launch([record], self._cost(record).bytes_moved, generated=False) for record in alone]
+        found = [self._launch([record], *self._bytes(record), generated=False) for record in alone]
         if chain:
             # what libraries read they read by themselves; what they wrote is read once more
             read = max(0, region.bytes_read - sum(self._cost(record).bytes_read for record in alone))
             between = sum(self._cost(record).bytes_written for record in alone)
             most = sum(self._cost(record).bytes_moved for record in chain)
-            found.append(self._launch(chain, min(most, read + between + region.bytes_written), generated=True))
+            moved = min(most, read + between + region.bytes_written)
+            found.append(self._launch(chain, min(read + between, moved), moved, generated=True))
         return found
 
-    def _launch(self, records: Sequence[int], moved: int, *, generated: bool) -> Launch:
+    def _bytes(self, record: int) -> tuple[int, int]:
+        cost = self._cost(record)
+        return cost.bytes_read, cost.bytes_moved
+
+    def _launch(self, records: Sequence[int], read: int, moved: int, *, generated: bool) -> Launch:
         places = [self.places[record] for record in records]
         op_bytes = sum(self._cost(record).bytes_moved for record in records)
         op_s = float(self.seconds[places].sum())
@@ -184,9 +210,24 @@ class _Maker:
             host_units=float(self.analysis.queue.units[places].sum()),
             op_s=op_s,
             op_bytes=op_bytes,
+            arithmetic_s=self._arithmetic_s(records) if generated else 0.0,
             seconds=max(seconds, least_s),
+            bytes_read=read,
             bytes_moved=moved,
         )
+
+    def _arithmetic_s(self, records: Sequence[int]) -> float:
+        """What is small and broadcast is computed again for each element that it goes to, until a reduction."""
+        sizes = [max((out.numel for out in self._op(record).outputs), default=0) for record in records]
+        most, reduced, total = max(sizes), False, 0.0
+        for record, size in zip(records, sizes, strict=True):
+            reduced |= self.kinds[self._signature(record)] in REDUCING
+            times = 1.0 if reduced or not size else most / size
+            total += times * float(self.arithmetic_s[self.places[record]])
+        return total
+
+    def _op(self, record: int) -> OpSignature:
+        return self.analysis.session.signatures[self._signature(record)]
 
     def _signature(self, record: int) -> int:
         return int(self.analysis.session.columns.signature[record])
@@ -196,8 +237,7 @@ class _Maker:
         return OpCost() if isinstance(cost, Uncosted) else cost
 
     def _is_library(self, record: int) -> bool:
-        op = self.analysis.session.signatures[self._signature(record)]
-        traits = traits_of(op)
+        traits = traits_of(self._op(record))
         return not traits.fusable or self._cost(record).matrix_flops > 0
 
 

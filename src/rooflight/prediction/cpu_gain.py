@@ -1,51 +1,201 @@
-"""Wall time of a step on a CPU, eager and compiled: each op has its dispatch, each generated kernel its call."""
+"""Wall time of a step on a CPU, eager and compiled: dispatches and calls, kernels one after the other, fresh pages."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import numpy as np
 
 from rooflight.costs.cost import OpCost
+from rooflight.costs.registry import traits_of
 from rooflight.prediction.compiled_walls import Walls, bytes_of
-from rooflight.prediction.compiled_work import CompiledWork
-from rooflight.records.session import Float64
+from rooflight.prediction.compiled_work import CompiledWork, Launch
+from rooflight.records.record import Direction
+from rooflight.records.session import KEPT, STOOD, Float64, Int64
+from rooflight.records.signature import OpSignature
 from rooflight.roofline.analysis import Analysis
-from rooflight.roofline.bound import bound_of
+from rooflight.roofline.bound import bound_of, memory_time
 
-_DISPATCH_S: Final = 3e-6
-_ENTER_S: Final = 25e-6
-_CALL_S: Final = 2e-6
-_SLOWDOWN: Final = 1.5
+DISPATCH_S: Final = 1.3e-6
+"""Of an eager pointwise op, its allocation included; other ops in proportion (``roofline/host.py``)."""
+_ENTER_S, _MODULE_S, _BACKWARD_S, _CALL_S = 9e-6, 12e-6, 60e-6, 0.7e-6
+"""To check guards and enter a graph's code; more for a module's; more where autograd calls it; of each kernel."""
+_CALLED_S: Final = 3e-6
+"""Of a module's call, in Python, with what looks for hooks."""
+_REACHES: Final = 1.6
+"""Calibrated roofs over what products reach, and what ops reach of caches: the roofs are the best of regular work."""
+_FEW_TERMS: Final = 100.0
+_STREAMS: Final = 3.5
+"""The same of memory, for what is too large to stay in a cache from one op to the next."""
+_CACHED_BYTES, _STREAMED_BYTES = 2 << 20, 16 << 20
+_SLOTS: Final[Mapping[str, tuple[float, float]]] = {
+    "aten::exp": (108, 33), "aten::log": (134, 60), "aten::tanh": (375, 300), "aten::sigmoid": (35, 36),
+    "aten::erf": (176, 120), "aten::gelu": (60, 60), "aten::silu": (36, 36), "aten::mish": (535, 300),
+    "aten::softplus": (183, 100), "aten::sin": (180, 70), "aten::cos": (200, 70), "aten::pow": (12, 3),
+    "aten::sqrt": (60, 15), "aten::rsqrt": (33, 15), "aten::div": (12, 6), "aten::where": (590, 490),
+    "aten::masked_fill": (590, 490), "aten::var": (880, 30), "aten::std": (130, 60),
+    "aten::native_layer_norm": (107, 60), "aten::native_group_norm": (65, 50), "aten::native_batch_norm": (60, 40),
+    "aten::_softmax": (80, 80), "aten::_log_softmax": (70, 80), "aten::logsumexp": (150, 80),
+    "aten::mean": (10, 15), "aten::sum": (8, 12), "aten::amax": (20, 20), "aten::cumsum": (120, 130),
+    "aten::sort": (4800, 4800), "aten::topk": (215, 215), "aten::clone": (40, 30),
+    "aten::linalg_vector_norm": (10, 6), "aten::scaled_dot_product_attention": (0, 0),
+}  # fmt: skip
+"""Arithmetic of an element of the largest tensor, in FLOPs at the vector unit's calibrated peak: eager, and in a
+generated kernel. Measured on a CPU with AVX-512 (docs/lab/predicted_gains.md). Ops that are not listed cost ``_PLAIN``.
+"""
+_PLAIN: Final = (7.0, 1.5)
+_LARGE_BYTES: Final = 128 << 10
+_MOST_LARGE: Final = 35
+_LEAST_TRIM_BYTES: Final = 2 << 20
+_TRIMS_AT: Final = (2, 3)  # largest tensors; a compiled step frees buffers as soon as it can
+PAGE_BYTES: Final = 4096
+FRESH_PAGE_S: Final = 0.25e-6
+"""Of the first touch of a page that the system gives, on a quiet machine."""
+_TOUCHED: Final = 0.65
+_KERNELS_OFF: Final = 1.4
+"""The factor by which predicted gains of steps without fresh pages are off, nine times in ten."""
 
 
-def cpu_op_s(analysis: Analysis) -> Float64:
-    """Seconds of each counted op's kernel, without its dispatch."""
-    session = analysis.session
-    bounds = [
-        bound_of(cost, analysis.device, analysis.float32.precision_of(op)) if isinstance(cost, OpCost) else None
-        for op, cost in zip(session.signatures, analysis.costs, strict=True)
-    ]
-    of_call = np.array([_SLOWDOWN * bound.time_s if bound else 0.0 for bound in bounds])
-    return np.asarray(of_call[session.columns.signature[session.counted]])
+def cpu_op_s(analysis: Analysis, *, generated: bool = False) -> Float64:
+    """Seconds of each counted op's kernel, without its dispatch and without fresh pages: eager, or as its arithmetic
+    would be in a ``generated`` kernel, without what moves.
+    """
+    session, device = analysis.session, analysis.device
+    peak = device.vector_peak("float32") or 1e11
+    seconds = []
+    for op, cost in zip(session.signatures, analysis.costs, strict=True):
+        if not isinstance(cost, OpCost) or cost.does_nothing:
+            seconds.append(0.0)
+            continue
+        arithmetic_s = _slots(op, generated=generated) * _elements(op) / peak
+        bound = bound_of(cost, device, analysis.float32.precision_of(op))
+        work_s = bound.compute_s if cost.matrix_flops else 0.0
+        work_s *= 1.0 if traits_of(op).convolution else _product_reaches(op, cost)
+        moving_s = 0.0 if generated else _reaches(cost.bytes_moved) * bound.memory_s
+        seconds.append(max(arithmetic_s, work_s, moving_s))
+    return np.array(seconds, dtype=np.float64)[session.columns.signature[session.counted]]
 
 
-def cpu_walls(analysis: Analysis, work: CompiledWork) -> tuple[Walls, Walls]:
-    """Those of the eager and of the compiled step."""
+def _product_reaches(op: OpSignature, cost: OpCost) -> float:
+    """The calibrated peak over what a product reaches, less the fewer terms each element sums."""
+    elements = max((tensor.numel for tensor in op.outputs), default=0)
+    terms = cost.matrix_flops / (2 * max(elements, 1))
+    return _REACHES * (1 + (_FEW_TERMS / max(terms, 16.0)) ** 2)
+
+
+def _reaches(moved: int) -> float:
+    """The calibrated bandwidth over what an op reaches that moves so many bytes."""
+    between = np.interp(np.log(max(moved, 1)), np.log([_CACHED_BYTES, _STREAMED_BYTES]), [0.0, 1.0])
+    return float(_REACHES * (_STREAMS / _REACHES) ** between)
+
+
+def _slots(op: OpSignature, *, generated: bool) -> float:
+    name = op.name.removesuffix("_") if op.name.removesuffix("_") in _SLOTS else op.name
+    traits = traits_of(op)
+    if traits.product or traits.convolution or traits.view:
+        return 0.0
+    return _SLOTS.get(name, _PLAIN)[generated]
+
+
+def _elements(op: OpSignature) -> int:
+    return max((tensor.numel for tensor in (*op.inputs, *op.outputs)), default=0)
+
+
+def cpu_walls(analysis: Analysis, work: CompiledWork, page_s: float = FRESH_PAGE_S) -> tuple[Walls, Walls]:
+    """Those of the eager and of the compiled step; ``page_s``: seconds of the first touch of a page."""
     seconds, units = cpu_op_s(analysis), analysis.queue.units
-    dispatch = float(units.sum()) * _DISPATCH_S
+    host_s = float(units.sum()) * DISPATCH_S + _CALLED_S * _modules(analysis)
+    fresh_s = page_s * fresh_pages(analysis)
     eager = Walls(
-        wall_s=dispatch + float(seconds.sum()),
-        host_s=dispatch,
-        device_s=float(seconds.sum()),
+        wall_s=host_s + float(seconds.sum()) + fresh_s,
+        host_s=host_s,
+        device_s=float(seconds.sum()) + fresh_s,
         launches=int((seconds > 0).sum()),
         bytes_moved=bytes_of(analysis, np.ones(len(seconds), dtype=bool)),
+        fresh_s=fresh_s,
     )
-    enter_s = _ENTER_S * work.graphs
-    host = float(units[work.eager].sum()) * _DISPATCH_S + enter_s + _CALL_S * len(work.launches)
-    device = float(seconds[work.eager].sum()) + sum(launch.seconds for launch in work.launches)
-    launches = int((seconds[work.eager] > 0).sum()) + len(work.launches)
-    moved = bytes_of(analysis, work.eager) + work.bytes_moved
+    enter_s = _enter_s(analysis, work)
+    host_s = float(units[work.eager].sum()) * DISPATCH_S + enter_s
+    host_s += sum(_CALL_S if launch.generated else DISPATCH_S * launch.host_units for launch in work.launches)
+    fresh_s = page_s * fresh_pages(analysis, work)
+    device_s = float(seconds[work.eager].sum()) + sum(_launch_s(analysis, launch) for launch in work.launches) + fresh_s
     return eager, Walls(
-        wall_s=host + device, host_s=host, device_s=device, launches=launches, bytes_moved=moved, enter_s=enter_s
+        wall_s=host_s + device_s,
+        host_s=host_s,
+        device_s=device_s,
+        launches=int((seconds[work.eager] > 0).sum()) + len(work.launches),
+        bytes_moved=bytes_of(analysis, work.eager) + work.bytes_moved,
+        enter_s=enter_s,
+        fresh_s=fresh_s,
     )
+
+
+def _modules(analysis: Analysis) -> int:
+    """How many modules were called, each as if once."""
+    return sum(bool(module.path) for module in analysis.session.modules)
+
+
+def _enter_s(analysis: Analysis, work: CompiledWork) -> float:
+    if not work.graphs:
+        return 0.0
+    session = analysis.session
+    modules = any(module.path or module.class_name for module in session.modules)
+    backward = bool((session.columns.direction[session.counted] == Direction.BACKWARD).any())
+    return _ENTER_S * work.graphs + _MODULE_S * modules + _BACKWARD_S * backward
+
+
+def _launch_s(analysis: Analysis, launch: Launch) -> float:
+    """A library's call takes what it does eagerly; a generated kernel the longer of its arithmetic and its bytes."""
+    if not launch.generated:
+        return launch.op_s
+    moving_s = memory_time(launch.bytes_read, launch.bytes_moved - launch.bytes_read, analysis.device.memory)
+    return max(launch.arithmetic_s, _reaches(launch.bytes_moved) * float(moving_s))
+
+
+def fresh_pages(analysis: Analysis, work: CompiledWork | None = None) -> float:
+    """Pages that the system likely gives again in every step, of the eager step or of the compiled ``work``.
+
+    glibc returns what is free at the end of its heap to the system where that exceeds twice the largest block that was
+    mapped by itself. So a step whose large tensors (128 KiB and more) together take more than that touches most of
+    them for the first time. Steps with many of them were not seen to: small blocks at the end of the heap hold it.
+    """
+    large = _large(analysis, None if work is None else work.stored)
+    if not len(large) or len(large) > _MOST_LARGE:
+        return 0.0
+    lifetimes, sizes = analysis.session.lifetimes, analysis.session.storage_bytes
+    assert lifetimes is not None
+    count = len(analysis.session)
+    ends = np.where(lifetimes.freed[large] == KEPT, count, lifetimes.freed[large])
+    change = np.zeros(count + 2)
+    np.add.at(change, np.minimum(lifetimes.made[large], count), sizes[large])
+    np.add.at(change, np.minimum(ends, count) + 1, -sizes[large])
+    trims_at = max(_LEAST_TRIM_BYTES, _TRIMS_AT[work is not None] * int(sizes[large].max()))
+    return _TOUCHED * most_fresh_pages(analysis, work) if np.cumsum(change).max() > trims_at else 0.0
+
+
+def most_fresh_pages(analysis: Analysis, work: CompiledWork | None = None) -> float:
+    """Pages of all large tensors that a step makes: whether the system gives them again also depends on what the
+    process did before the step.
+    """
+    large = _large(analysis, None if work is None else work.stored)
+    return float(analysis.session.storage_bytes[large].sum() / PAGE_BYTES) if len(large) <= _MOST_LARGE else 0.0
+
+
+def _large(analysis: Analysis, kept: Collection[int] | None) -> Int64:
+    lifetimes, sizes = analysis.session.lifetimes, analysis.session.storage_bytes
+    if lifetimes is None:
+        return np.zeros(0, dtype=np.int64)
+    large = np.flatnonzero((lifetimes.made != STOOD) & (sizes >= _LARGE_BYTES))
+    return large if kept is None else np.array([each for each in large.tolist() if each in kept], dtype=np.int64)
+
+
+def cpu_factors(analysis: Analysis, eager: Walls, compiled: Walls, page_s: float) -> tuple[float, float, float]:
+    """Factors of the gain of two walls: 1, and the low and high one, without fresh pages and with all of them in the
+    eager step, and what kernels were off.
+    """
+    without_s = eager.wall_s - eager.fresh_s
+    all_s = without_s + page_s * most_fresh_pages(analysis)
+    low = without_s / eager.wall_s
+    high = all_s / eager.wall_s * compiled.wall_s / max(compiled.wall_s - compiled.fresh_s, 1e-9)
+    return 1.0, min(1.0, low) / _KERNELS_OFF, max(1.0, high) * _KERNELS_OFF

@@ -7,6 +7,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rooflight.devices.spec import DeviceSpec
+
 INSIDE: Final = 0.55
 """Of the least time of a source that times launches, what larger work takes beyond its own time: 0.50 to 0.63 on five
 GPUs, the intercept of time over bytes of NeuSight's relu.
@@ -25,6 +27,11 @@ _HALVINGS: Final = 50
 def has_launch(launch_s: float) -> bool:
     """Whether times with ``launch_s`` in them include a host's launch, rather than what kernels take at least."""
     return launch_s >= INSIDE * LEAST_S
+
+
+def least_kernel_s(device: DeviceSpec) -> float:
+    """Seconds of a device's shortest kernel; 0 of what is no GPU."""
+    return device.least_kernel_s or SHORTEST_KERNEL_S if device.kind == "cuda" else 0.0
 
 
 def without_launch(seconds: NDArray[np.float64], launch_s: float) -> NDArray[np.float64]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil, isfinite
+from math import ceil, inf, isfinite
 from typing import Final, Literal
 
 from rooflight.prediction.compile_time import compile_s
 from rooflight.prediction.compiled_walls import MODES, Walls, compiled_walls, eager_walls
 from rooflight.prediction.compiled_work import CompiledWork, compiled_work
-from rooflight.prediction.cpu_gain import cpu_op_s, cpu_walls
+from rooflight.prediction.cpu_gain import FRESH_PAGE_S, cpu_factors, cpu_op_s, cpu_walls
 from rooflight.prediction.gain_correction import shipped
 from rooflight.prediction.gain_doubts import doubts_of
 from rooflight.prediction.gain_features import gain_features
@@ -17,7 +17,6 @@ from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.host import Host
 
 Verdict = Literal["pays", "neutral", "hurts"]
-_CPU_FACTOR: Final = 1.5
 NEUTRAL: Final = 0.05
 """A steady-state speed-up within so much of 1 is neither a gain nor a loss."""
 
@@ -82,29 +81,34 @@ class Gain:
         return replace(self, eager_s=eager_s, compiled_s=eager_s / self.steady_speedup)
 
 
-def predicted_gain(analysis: Analysis, mode: str = "default", host: Host | None = None) -> Gain:
+def predicted_gain(
+    analysis: Analysis, mode: str = "default", host: Host | None = None, *, page_s: float = FRESH_PAGE_S
+) -> Gain:
     """What ``torch.compile(mode=mode)`` would bring to the step of an analysis.
 
     On a GPU the analysis needs predicted times (``rl.analyze(session, device, predictor=rl.Predictor())``); on a CPU
     it needs none, and the roofs should be calibrated. ``host`` is that of the analysis by default. Where the session
     has a recorded model, its forward and backward are compiled, as ``rooflight compile-bench`` does; else the whole
     step but the optimizer. Nothing runs, and neither torch nor a GPU is needed. Where a step's eager time was measured,
-    ``.given_eager(seconds)`` has the same speed-up of that.
+    ``.given_eager(seconds)`` has the same speed-up of that. ``page_s``, of a CPU: seconds of the first touch of a page
+    (``rooflight.machine.fresh_pages.fresh_page_s()`` measures it), by default those of a quiet machine.
 
     Raises ValueError for another mode than those of ``MODES``, and for an analysis for a GPU without predicted times.
     """
     if mode not in MODES:
         raise ValueError(f'no gain is predicted for the mode "{mode}": take {", ".join(MODES)}')
     on_cpu = analysis.device.kind == "cpu"
-    work = compiled_work(analysis, cpu_op_s(analysis) if on_cpu else analysis.predicted_op_s)
     if on_cpu:
-        eager, compiled = cpu_walls(analysis, work)
-        factors = (1.0, 1 / _CPU_FACTOR, _CPU_FACTOR)
+        work = compiled_work(analysis, cpu_op_s(analysis), cpu_op_s(analysis, generated=True))
+        eager, compiled = cpu_walls(analysis, work, page_s)
+        factors = cpu_factors(analysis, eager, compiled, page_s)
     else:
+        work = compiled_work(analysis, analysis.predicted_op_s)
         given = host or analysis.host
         eager, compiled = eager_walls(analysis, given), compiled_walls(analysis, work, mode, given)
         factors = shipped().of(gain_features(analysis, work, mode, given, eager, compiled), mode)
-    best, low, high = (factor * eager.wall_s / compiled.wall_s for factor in factors)
+    most = most_speedup(analysis, eager)
+    best, low, high = (min(most, factor * eager.wall_s / compiled.wall_s) for factor in factors)
     return Gain(
         mode=mode,
         eager_s=eager.wall_s,
@@ -115,5 +119,11 @@ def predicted_gain(analysis: Analysis, mode: str = "default", host: Host | None 
         eager=eager,
         compiled=compiled,
         work=work,
-        doubts=tuple(doubts_of(analysis, work)),
+        doubts=tuple(doubts_of(analysis, work, mode)),
     )
+
+
+def most_speedup(analysis: Analysis, eager: Walls) -> float:
+    """The speed-up of a step that reaches the program bound: no prediction is above it."""
+    bound_s = analysis.program.program_bound_s
+    return eager.wall_s / bound_s if bound_s else inf

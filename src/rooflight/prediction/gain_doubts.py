@@ -14,7 +14,7 @@ from rooflight.roofline.analysis import Analysis
 _MOST_TYPICAL: Final = 0.5
 
 
-def doubts_of(analysis: Analysis, work: CompiledWork) -> Iterator[str]:
+def doubts_of(analysis: Analysis, work: CompiledWork, mode: str) -> Iterator[str]:
     """Sentences without a full stop; none where the step is like those that were measured."""
     session, device = analysis.session, analysis.device
     costs = zip(session.signatures, analysis.costs, strict=True)
@@ -25,6 +25,8 @@ def doubts_of(analysis: Analysis, work: CompiledWork) -> Iterator[str]:
     if not work.launches:
         yield "nothing of the step is compiled"
     if device.kind == "cpu":
+        if mode != "default":
+            yield f"on a CPU, compiled programs were measured in the mode default alone, not in {mode}"
         return
     if device.vendor != "NVIDIA":
         yield f"compiled programs were measured on NVIDIA's GPUs alone, not on {device.vendor}'s"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from math import exp, log
 from typing import Final
 
@@ -11,8 +12,9 @@ import numpy as np
 from rooflight.costs.registry import cost_of
 from rooflight.records.quantity import count_of
 from rooflight.records.session import Float64, Session
+from rooflight.records.timeline import DeviceTime, Launches, Timeline
 from rooflight.roofline.analysis import Analysis
-from rooflight.roofline.host import TYPICAL, Host
+from rooflight.roofline.host import TYPICAL, Host, units_of
 from rooflight.roofline.wall import Queue, queue_of
 
 LEAST: Final = 3
@@ -24,7 +26,11 @@ _WIDEST_IN: Final = (0.75, 1.35)
 """An interval is never narrower than this: few programs agree by chance."""
 _TYPICAL_WEIGHT: Final = 0.02  # error that an e-fold away from a typical host has to save
 _CLAMP: Final = log(3.0)  # one program that the device's models are wrong about must not settle the host
-_LEAST_GAPS: Final = 20
+LEAST_GAPS: Final = 20
+"""Least number of ops of a trace."""
+_MOSTLY_BUSY: Final = 0.5
+"""Share of a step: where the device is busy for longer, ops wait for it, and their starts say nothing of the host."""
+_PROFILED: Final = 0.35  # of an op's host time under a profiler, without it: one that notes shapes triples it
 _LONGEST_GAP: Final = 20.0  # times the median: a host that waited
 
 
@@ -34,11 +40,12 @@ def fit_host(programs: Iterable[tuple[Analysis, float]] | Session) -> Host:
     least three must be; some must be limited by the host, with many small ops. The launch time is that with the least
     mean absolute error of the logarithm of the wall times.
 
-    Or from a session that ``rl.read_trace`` made of an eager program: from the times between the ops that the host
-    issued. A profiler makes these longer than they are without it.
+    Or from a session that ``rl.read_trace`` made of an eager program: from the times between the starts of its ops'
+    work, or, where the device was busy for most of the time, from the host's time in the ops that launched. A profiler
+    makes both longer than they are without it.
 
-    Raises ValueError for fewer programs, times that are not positive, analyses without predictions or for a CPU, and a
-    session without the starts of its ops.
+    Raises ValueError for fewer programs, times that are not positive, analyses without predictions or for a CPU, a
+    session without the starts of its ops, and a trace in which graphs were replayed.
     """
     if isinstance(programs, Session):
         return _from_trace(programs)
@@ -84,16 +91,57 @@ def _log_walls(queues: Sequence[Queue], device_s: Sequence[Float64], host: Host)
 
 
 def _from_trace(session: Session) -> Host:
-    """The median over ops of the time until the next op began, for each unit of work of its kind."""
+    """The host of a traced program: where the device waited for it, from the starts of the ops' work, else from the
+    host's time in the ops that launched.
+    """
     measurement = session.measurement
     if measurement is None or not len(measurement.op_starts_s) or session.environment.get("device_kind") == "cpu":
         raise ValueError("a session without the starts of a GPU's ops: read it from a trace, or give measured programs")
+    timeline = measurement.timeline
+    launches = None if timeline is None else timeline.launches
+    if launches is not None and launches.graphs:
+        raise ValueError("a trace in which graphs were replayed: their ops cost the host nothing")
+    if timeline is not None and _busy_share(timeline) > _MOSTLY_BUSY:
+        if launches is None:
+            raise ValueError("a trace in which the device was busy, and without launches: it says nothing of the host")
+        return _from_launching_ops(session, launches)
+    return _from_starts(session, measurement.op_starts_s[0])
+
+
+def _busy_share(timeline: Timeline) -> float:
+    steps: Sequence[DeviceTime] = [step for step in timeline.steps if step.in_session] or [timeline]
+    wall_s = sum(step.wall_s for step in steps)
+    return sum(step.busy_s for step in steps) / wall_s if wall_s else 0.0
+
+
+def _from_starts(session: Session, starts_s: Float64) -> Host:
+    """The median over ops of the time until the work of the next op began, for each unit of work of its kind."""
     units = queue_of(session, [cost_of(op) for op in session.signatures]).units
-    starts = measurement.op_starts_s[0][session.counted]
+    starts = starts_s[session.counted]
     order = np.argsort(starts, kind="stable")
     gaps, spent = np.diff(starts[order]), units[order][:-1]
     each = gaps[(gaps > 0) & (spent > 0)] / spent[(gaps > 0) & (spent > 0)]
-    if len(each) < _LEAST_GAPS:
+    if len(each) < LEAST_GAPS:
         raise ValueError(f"{count_of(len(each), 'op')} after which another began: too few to say what a launch costs")
     middle = each[each < _LONGEST_GAP * np.median(each)]
-    return Host.of(float(np.median(middle)), source=f"fitted from the starts of {len(each) + 1} traced ops")
+    return _traced(float(np.median(middle)), f"the starts of {len(each) + 1} traced ops")
+
+
+def _from_launching_ops(session: Session, launches: Launches) -> Host:
+    """The host's time in ops that launched, for each unit; the median over kinds of ops, weighted by their calls."""
+    units: dict[str, list[float]] = {}
+    for op in session.signatures:
+        units.setdefault(op.name, []).append(units_of(op, cost_of(op)))
+    known = [op for op in launches.ops if op.name in units]
+    calls = np.array([op.calls for op in known])
+    if calls.sum() < LEAST_GAPS:
+        raise ValueError(f"{count_of(int(calls.sum()), 'op')} that launched: too few to say what a launch costs")
+    each = np.array([op.host_s / op.calls / float(np.mean(units[op.name])) for op in known])
+    order = np.argsort(each)
+    middle = np.searchsorted(np.cumsum(calls[order]), calls.sum() / 2)
+    return _traced(float(each[order][middle]), f"the host's time in {calls.sum():,} traced ops")
+
+
+def _traced(launch_s: float, what: str) -> Host:
+    """A host as a profiler saw it, which makes ops longer than they are without it."""
+    return replace(Host.of(launch_s, source=f"fitted from {what}"), low=_PROFILED)

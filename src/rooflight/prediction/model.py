@@ -264,7 +264,7 @@ class Model:
         alone, no further limited than that. ``apart`` as the method of this name has it; not read unless the refinement
         ``compares``.
         """
-        slowdown = base.slowdown + refinement.added(values, apart)
+        slowdown = base.slowdown + refinement.added(self.key, values, apart, base.slowdown)
         known = within(self.key, refinement.low, refinement.high, values)
         low, high = (
             np.where(known, near, far) for near, far in zip(refinement.inside, refinement.outside, strict=True)

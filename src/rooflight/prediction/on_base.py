@@ -25,7 +25,7 @@ from rooflight.prediction.manifest import SCHEMA, Base, Entry, Manifest, Source,
 from rooflight.prediction.model import Expert, Model, decode
 from rooflight.prediction.predictor import SHIPPED, SUFFIX, Predictor, file_name
 from rooflight.prediction.refinement import Refinement
-from rooflight.prediction.refining import refine, unrefined
+from rooflight.prediction.refining import FEWEST, refine, unrefined
 from rooflight.prediction.teaching import LEAST_ROWS, Shown, teach, with_reached
 from rooflight.records.files import write_whole
 
@@ -137,11 +137,18 @@ def _general_key(base: Predictor, key: str) -> str:
 def _of_others(
     model: Model, whole: Sequence[Shown], few: Sequence[Shown], launches: Mapping[str, float]
 ) -> tuple[Model, list[Added]]:
-    """The model of other ops with what rows of all kinds without products taught, and those of kinds with few rows."""
-    added = []
+    """The model of other ops with what rows of all kinds without products taught, and those of kinds with few rows
+    where these alone do better.
+    """
+    added: list[Added] = []
+    general: dict[str, Refinement] = {}
     for each, groups in [*_plain(model.key, whole), *((each, None) for each in few)]:
-        bare = unrefined(model, each.device.name)
-        refinement = refine(bare, each, groups=groups, launch_s=launches[each.device.name])
+        name = each.device.name
+        refinement = refine(unrefined(model, name), each, groups=groups, launch_s=launches[name])
+        if not refinement.kind:
+            general[name] = refinement
+        elif name in general and (refinement.rows < FEWEST or refinement.error >= general[name].error):
+            continue  # all kinds together know better, these rows among them
         kept = [one for one in model.refinements if (one.device, one.kind) != (refinement.device, refinement.kind)]
         model = replace(model, refinements=(*kept, refinement))
         added.append(_added(each, refinement, refinement))

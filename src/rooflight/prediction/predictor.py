@@ -33,7 +33,7 @@ from rooflight.prediction.facts import (
     key_of_others,
     kind_of,
 )
-from rooflight.prediction.floors import SHORTEST_KERNEL_S
+from rooflight.prediction.floors import least_kernel_s
 from rooflight.prediction.manifest import Manifest, check, read_manifest, write_manifest
 from rooflight.prediction.model import Answer, Mask, Model, decode
 from rooflight.prediction.precisions import dtype_and_device
@@ -381,11 +381,9 @@ class Predictor:
 
 def _kernels_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
     """The least time of works of facts [works, facts] on a GPU: one of its shortest kernels for each op."""
-    if device.kind != "cuda":
-        return np.zeros(len(facts))
     kind = kind_of(key)
     ops = np.ones(len(facts)) if kind is WorkKind.NETWORK else facts[:, FACTS[kind].index("ops")]
-    return np.asarray(ops * (device.least_kernel_s or SHORTEST_KERNEL_S))
+    return np.asarray(ops * least_kernel_s(device))
 
 
 def _small_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:

@@ -16,6 +16,7 @@ import numpy as np
 
 from rooflight.prediction.facts import Floats, Integers
 from rooflight.prediction.features import features_of, names_of
+from rooflight.prediction.floors import least_kernel_s
 from rooflight.prediction.model import Model
 from rooflight.prediction.refinement import (
     LENGTHS,
@@ -23,6 +24,7 @@ from rooflight.prediction.refinement import (
     Interval,
     Process,
     Refinement,
+    shortest,
 )
 from rooflight.prediction.smooth import distances, matern
 from rooflight.prediction.teaching import Shown, mean_error, quantiles
@@ -52,13 +54,14 @@ def refine(model: Model, shown: Shown, *, groups: Integers | None = None, launch
     bare = unrefined(model, shown.device.name)
     values = features_of(shown.key, shown.facts, shown.device)
     answer = bare.unrefined(shown.facts, values, shown.device)
-    missed = shown.slowdown - answer.slowdown
+    least_s = least_kernel_s(shown.device)
+    missed = shown.slowdown - np.maximum(answer.slowdown, shortest(shown.key, values, least_s))
     if groups is None:
         groups = np.unique(values, axis=0, return_inverse=True)[1].reshape(-1)
     around = float(np.median(answer.low - answer.slowdown)), float(np.median(answer.high - answer.slowdown))
     offset, process, left = 0.0, None, missed
     offset_left = _offsets_left_out(missed, groups)
-    if _size(offset_left) < _size(left):
+    if _size(offset_left) <= _size(left):  # equal of one shape: nothing is left to say otherwise
         offset, left = _offset(missed, groups), offset_left
     if len(np.unique(values, axis=0)) >= FEWEST:
         learned = _learned(bare, shown.device.name, values, answer.slowdown, missed, groups)
@@ -80,6 +83,7 @@ def refine(model: Model, shown: Shown, *, groups: Integers | None = None, launch
         ceiling=ceiling,
         process=process,
         launch_s=launch_s,
+        least_s=least_s,
         kind="" if shown.key == model.key else shown.key,
     )
 

@@ -56,10 +56,11 @@ _FOUR_BITS: Final = re.compile(r"e2m1|fp4", re.IGNORECASE)
 
 
 class EngineFacts:
-    """Finds the facts of each op of an engine."""
+    """Finds the facts of each op of an engine. ``model_told``: some of those found came of the model's config."""
 
     def __init__(self, trace: Trace, nesting: Nesting, owned: Ownership, model: ModelFacts | None) -> None:
         self._trace, self._model = trace, model
+        self.model_told = False
         self._kernels = _kernels(trace, owned)
         self._holding = _holding(trace, nesting, self._kernels)
         self._cache = _cache(trace)
@@ -110,6 +111,7 @@ class EngineFacts:
         lengths = step_lengths(around, tokens) if tokens and not self._merges else None
         window = self._window(name, kernels)
         if lengths is not None and window is not None:
+            self.model_told |= self._model is not None and not _TELLS_WINDOW.search(name)
             lengths = in_window(lengths, window) if window else lengths
             found[attribute.KV_TOKENS], found[attribute.VISIBLE_PAIRS] = lengths.keys, lengths.pairs
         return found
@@ -128,6 +130,7 @@ class EngineFacts:
         model = self._model
         if model is None or not model.has_experts:
             return {}
+        self.model_told = True
         found: dict[str, AttributeValue] = {
             attribute.HIDDEN_SIZE: model.hidden_size,
             attribute.EXPERT_WEIGHTS: max(1, model.expert_weights // self._ranks),

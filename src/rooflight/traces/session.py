@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from rooflight.traces.execution_trace import Operands, join_execution, with_stor
 from rooflight.traces.finding import is_database
 from rooflight.traces.kernels import all_of, kernels_by_name
 from rooflight.traces.missing import missing, nothing_ran
-from rooflight.traces.model_facts import Model, ModelFacts, read_model
+from rooflight.traces.model_facts import Model, read_model
 from rooflight.traces.nesting import nested
 from rooflight.traces.nsight import DTYPES_OF_KERNELS, load_nsight
 from rooflight.traces.ownership import Ownership, accounted_ops, owners
@@ -35,6 +35,10 @@ from rooflight.traces.signatures import RUNS_NOTHING, Call, find_signatures, is_
 from rooflight.traces.steps import NO_STEPS, marked_steps, repeated, step_notes
 from rooflight.traces.timeline import timeline_of
 from rooflight.traces.trace import COLLECTIVE, UNKNOWN, Trace, load_trace
+
+_MODEL_UNUSED: Final = (
+    "The model's config changed nothing: no op of the trace is a serving engine's that leaves out what it has."
+)
 
 
 def read_trace(
@@ -89,14 +93,18 @@ def read_trace(
     places = Places(trace, nesting)
     found = _host_runs(trace, owned, ops.tolist(), clues, places, engine, operands)
     environment, notes = _environment(trace, owned), missing(trace, owned.call)
-    notes += [DTYPES_OF_KERNELS] * (len(trace.ops) > 0 and is_database(trace.path))
     worked = [(trace, owned, all_of(trace))]
+    engines = [engine]
     if replays is not None:
         notes.append(replays.note)
         at_capture = owners(replays.trace, replays.nesting, _levels(replays.trace))
         environment |= _float32_setting(replays.trace, at_capture)
-        found += _replayed_runs(replays, at_capture, known)
+        engines.append(EngineFacts(replays.trace, replays.nesting, at_capture, known))
+        found += _replayed_runs(replays, at_capture, engines[-1])
         worked = [(trace, owned, ~replays.joined), (replays.trace, at_capture, all_of(replays.trace))]
+    notes += [DTYPES_OF_KERNELS] * (len(trace.ops) > 0 and is_database(trace.path)) + [_MODEL_UNUSED] * (
+        known is not None and not any(each.model_told for each in engines)
+    )
     signatures = find_signatures(run.call for run in found)
     runs = Runs.of((run for run in found if _ran(trace, run, signatures[run.call])), signatures)
     steps = NO_STEPS if whole else marked_steps(trace, owned)
@@ -123,8 +131,6 @@ def read_trace(
         has_shapes=_have_shapes(trace, clues),
         replayed=~worked[0][2],
     )
-    if timeline is not None:
-        timeline = replace(timeline, signature_s=runs.seconds_of(session.signatures), kernels=kernels_by_name(worked))
     return session.with_measurement(
         Measurement(
             wall_samples_s=np.array([end - begin for begin, end in alike.walls], dtype=np.float64) * 1e-9,
@@ -134,7 +140,8 @@ def read_trace(
                 dtype=np.float64,
             )
             * 1e-9,
-            timeline=timeline,
+            timeline=timeline
+            and replace(timeline, signature_s=runs.seconds_of(session.signatures), kernels=kernels_by_name(worked)),
             clock="kernels in the trace" if trace.has_device else "ops in the trace",
         )
     )
@@ -183,13 +190,12 @@ def _around(engine: EngineFacts, places: Places, op: int) -> Sequence[str]:
     return places.annotations(op) if engine.concerns(op) else ()
 
 
-def _replayed_runs(replays: Replays, owned: Ownership, model: ModelFacts | None) -> list[Run]:
+def _replayed_runs(replays: Replays, owned: Ownership, engine: EngineFacts) -> list[Run]:
     """The runs of a graph's ops, once for each replay. Modules are those of the capture, phases those of the replay."""
     trace, nesting = replays.trace, replays.nesting
     worked = work_by_replay(replays, owned.accounted)
     ops = sorted({op for _, op in worked})
     clues, places = find_clues(trace, nesting, owned, ops), Places(trace, nesting)
-    engine = EngineFacts(trace, nesting, owned, model)
     found = {op: places.place(op) for op in ops}
     return [
         Run(

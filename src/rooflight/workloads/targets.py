@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rooflight.workloads.config_sizes import check_heads, check_sizes
 from rooflight.workloads.errors import TargetError, first_words
@@ -47,6 +47,9 @@ class ProblemFile:
     path: Path
 
 
+_SUFFIXES: Final = (".session", ".py", ".zip", ".gz", ".sqlite", ".nsys-rep", ".qdrep")
+"""Of files that hold sessions or programs: no preset has such a name."""
+
 Target = Preset | ConfigFile | UserFunction | ProblemFile
 
 
@@ -67,7 +70,7 @@ def find_target(text: str) -> Target:
         return ConfigFile(path=_existing(Path(text)))
     if (Path(text) / "config.json").is_file():
         return ConfigFile(path=Path(text) / "config.json")
-    if "/" in text or Path(text).suffix in (".session", ".py", ".zip"):
+    if "/" in text or Path(text).suffix in _SUFFIXES:
         what = f"{text} is a folder without a config.json" if Path(text).is_dir() else f"no file {text}"
         raise TargetError(what)
     hint = suggestion(text)

@@ -120,6 +120,8 @@ def _explained(call: _Call, *, timed: bool) -> Dispatched:
     usual = _defaults()
     united = _united(call.inputs, call.state)
     found = list(layers(call.function, united))
+    if found and found[-1].key == "BackendSelect":
+        found += _selected(call)
     cost = LayerCosts()
     if timed and not call.backward and _name(call.function).startswith("aten::"):  # others may have effects
         with _as_called(call, found):
@@ -207,7 +209,22 @@ def _table(name: str) -> dict[str, tuple[str, str, bool]]:
     """For each dispatch key of an op: where its kernel is registered, its kind, whether it falls through."""
     from torch import _C
 
-    return {row[1]: (row[3], row[4], bool(row[2])) for row in _ROW.finditer(_C._dispatch_dump_table(name))}
+    try:
+        text = _C._dispatch_dump_table(name)
+    except RuntimeError:  # a higher-order op, which Python dispatches
+        return {}
+    return {row[1]: (row[3], row[4], bool(row[2])) for row in _ROW.finditer(text)}
+
+
+def _selected(call: _Call) -> Iterator[Layer]:
+    """The kernel of the backend that a factory's arguments name: its inputs have no keys."""
+    import torch
+
+    device = torch.device(call.example[1].get("device") or torch.get_default_device())
+    key = str(torch._C._dispatch_key_for_device(device.type))
+    registered = _table(_name(call.function)).get(key)
+    if registered is not None:
+        yield Layer(key=key, kind="backend", registered=_shortened(registered[0]))
 
 
 def _passed_over(function: Any, united: int) -> tuple[str, ...]:

@@ -100,12 +100,7 @@ def explained(
     """
     import torch
 
-    dispatched: tuple[Dispatched, ...] = ()
-    if dispatcher:
-        dispatches = Dispatches()
-        with dispatches.watching():
-            _called(program.run, program.calls[0], backward=program.backward)
-        dispatched = dispatches.explained()
+    dispatched, not_seen = _dispatched(program) if dispatcher else ((), ())
     how: dict[str, Any] = {"backend": backend, "dynamic": dynamic}
     if mode not in (None, "default"):
         how["mode"] = mode
@@ -129,9 +124,22 @@ def explained(
         not_compiled=failed or _nothing_compiled(heard),
         dispatched=dispatched,
         cuda_graphs_asked=mode in ("reduce-overhead", "max-autotune"),
-        notes=tuple(notes),
+        notes=(*notes, *not_seen),
         **stages_of(heard, dynamic=dynamic, code=code),
     )
+
+
+def _dispatched(program: Program) -> tuple[tuple[Dispatched, ...], tuple[str, ...]]:
+    """What the dispatcher did in the first call, eagerly; a note where it cannot be watched, as in ``torch.cond``."""
+    dispatches, args = Dispatches(), program.calls[0]
+    try:
+        with dispatches.watching():
+            _called(program.run, args, backward=program.backward)
+    except Exception as error:
+        _called(program.run, args, backward=program.backward)  # an error of the program is raised without the watching
+        why = first_words(f"{type(error).__name__}: {error}")
+        return (), (f"The dispatcher's work in this function cannot be watched: {why}",)
+    return dispatches.explained(), ()
 
 
 @contextmanager
@@ -167,8 +175,12 @@ def _differentiated(result: Any) -> None:
     if not tensors or not torch.is_grad_enabled():
         return
     leaves = list(_leaves(tensors))
-    if leaves:
-        torch.autograd.grad([each.sum() for each in tensors], leaves, allow_unused=True)
+    try:
+        if leaves:
+            torch.autograd.grad([each.sum() for each in tensors], leaves, allow_unused=True)
+    except RuntimeError as error:
+        if "through the graph a second time" not in str(error):  # the function has called backward itself
+            raise
 
 
 def _leaves(tensors: Sequence[Any]) -> Iterator[Any]:

@@ -47,11 +47,16 @@ class Kind:
         return made.requires_grad_() if self.requires_grad else made
 
 
+_OTHER: Final = object()
+
+
 def described(value: Any) -> Any:
     """Arguments with a ``Kind`` in the place of each tensor, so that none of the program's is kept alive."""
     import torch
 
     if isinstance(value, torch.Tensor):
+        if type(value) not in (torch.Tensor, torch.nn.Parameter):
+            return _OTHER
         shape = tuple(min(int(size), SMALL) for size in value.shape)
         return Kind(shape=shape, dtype=value.dtype, device=value.device, requires_grad=value.requires_grad)
     if isinstance(value, list | tuple):
@@ -62,6 +67,8 @@ def described(value: Any) -> Any:
 
 
 def _made(value: Any, *, cut: bool) -> Any:
+    if value is _OTHER:
+        raise ValueError("a tensor of a class of its own")
     if isinstance(value, Kind):
         return value.made()
     if isinstance(value, list | tuple):
