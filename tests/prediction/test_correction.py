@@ -16,7 +16,7 @@ from rooflight.prediction.correction import correction
 from rooflight.prediction.facts import FACTS, OTHER_REDUCTIONS_KEY, OTHERS_KEY, PRODUCT_KEY, WorkKind, key_of_others
 from rooflight.prediction.fitting import learn_beside
 from rooflight.prediction.floors import with_launch, without_launch
-from rooflight.prediction.model import decode
+from rooflight.prediction.model_file import decode, encode
 from rooflight.prediction.products import product_facts
 from rooflight.prediction.teaching import Shown, learn
 
@@ -69,7 +69,7 @@ def test_rows_of_another_device_correct_what_tables_taught():
 def test_a_corrected_model_is_read_as_it_was_written():
     table, ops = products(A100, 1.5), products(H100, 3.0, rows=10)
     (model,) = learn_beside([(learn([table]).experts[0], table)], [table], [ops]).models
-    again = decode(model.encode())
+    again = decode(encode(model))
     assert again.answer(ops.facts, H100).slowdown == pytest.approx(model.answer(ops.facts, H100).slowdown, abs=1e-3)
 
 

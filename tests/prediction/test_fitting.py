@@ -14,6 +14,7 @@ from rooflight.prediction import fitting
 from rooflight.prediction.facts import OTHERS_KEY, PRODUCT_KEY
 from rooflight.prediction.fitting import Fit, fit, learn_all, read_for_fit, shown_by
 from rooflight.prediction.lint import Rule, lint
+from rooflight.prediction.model_file import encode
 from rooflight.prediction.reading import read
 from rooflight.prediction.teaching import LEAST_ROWS
 
@@ -179,7 +180,7 @@ def test_progress_is_told(tmp_path: Path):
 
 
 def bytes_of(learned: Fit) -> list[bytes]:
-    return [model.encode() for model in learned.models]
+    return [encode(model) for model in learned.models]
 
 
 def test_several_processes_learn_what_one_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -15,7 +15,7 @@ from rooflight.prediction.facts import facts_of
 from rooflight.prediction.fitting import learn_all
 from rooflight.prediction.floors import SHORTEST_KERNEL_S, without_launch
 from rooflight.prediction.launch_inside import launch_inside_s
-from rooflight.prediction.model import decode
+from rooflight.prediction.model_file import decode, encode
 from rooflight.prediction.predictor import Predictor
 from rooflight.prediction.teaching import Shown
 
@@ -81,7 +81,7 @@ def test_a_device_time_is_no_faster_than_the_bound_and_its_kernels():
 
 def test_models_keep_it():
     model = learn_all([shown(31e-6, 17e-6)]).models[0]
-    assert decode(model.encode()).experts[0].launch_s == model.experts[0].launch_s > 0
+    assert decode(encode(model)).experts[0].launch_s == model.experts[0].launch_s > 0
 
 
 def test_an_unseen_device_has_no_launch_of_others_in_its_steps():

@@ -11,6 +11,7 @@ from handmade_models import A100, H100, expert, model, products
 
 from rooflight.prediction.facts import PRODUCT_KEY
 from rooflight.prediction.manifest import NAME, read_manifest
+from rooflight.prediction.model_file import encode
 from rooflight.prediction.predictor import Predictor
 
 ADD = "aten::add"
@@ -61,7 +62,7 @@ def refused(folder: Path, match: str) -> None:
 def test_a_file_that_is_not_the_one_listed_is_refused(tmp_path: Path):
     folder = saved(tmp_path / "models")
     (path,) = folder.glob("*.npz")
-    path.write_bytes(model(expert(H100, 0.5, 0.5)).encode())  # a whole model, but another
+    path.write_bytes(encode(model(expert(H100, 0.5, 0.5))))  # a whole model, but another
     refused(folder, "is not the file that manifest.json beside it lists: fit it again")
 
 

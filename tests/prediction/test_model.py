@@ -35,7 +35,8 @@ from rooflight.prediction.facts import (
     facts_of,
 )
 from rooflight.prediction.features import features_of, names_of, steady_features
-from rooflight.prediction.model import Model, decode
+from rooflight.prediction.model import Model
+from rooflight.prediction.model_file import decode, encode
 from rooflight.prediction.products import product_facts
 from rooflight.prediction.teaching import LEAST_ROWS, Shown, join, learn, teach
 from rooflight.prediction.unseen_device import device_traits
@@ -81,7 +82,7 @@ def test_fresh_work_is_answered_as_well_as_the_model_says(learned: Model):
 
 def test_teaching_twice_teaches_the_same():
     facts = products(60)
-    one, other = (learn([shown(smooth(facts), facts)]).encode() for _ in range(2))
+    one, other = (encode(learn([shown(smooth(facts), facts)])) for _ in range(2))
     assert one == other
 
 
@@ -154,7 +155,7 @@ def test_an_op_larger_than_any_shown_stays_as_slow_as_the_largest():
     ]
     (answer,) = taught.answer(np.array(huge), A100).slowdown
     assert answer == pytest.approx(log(1.2), abs=0.1)
-    assert decode(taught.encode()).answer(np.array(huge * 3000), A100).slowdown == pytest.approx(answer, abs=1e-3)
+    assert decode(encode(taught)).answer(np.array(huge * 3000), A100).slowdown == pytest.approx(answer, abs=1e-3)
 
 
 def test_the_trees_beyond_see_no_sizes_of_the_whole():

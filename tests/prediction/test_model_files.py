@@ -30,12 +30,13 @@ from hypothesis import strategies as st
 
 from rooflight.devices import get
 from rooflight.prediction.beaten import FASTEST
-from rooflight.prediction.model import Model, decode
+from rooflight.prediction.model import Model
+from rooflight.prediction.model_file import decode, encode
 from rooflight.prediction.teaching import learn
 
 WORK = np.concatenate([products(20), products(20, seed=3, largest=1 << 17)])
 DEVICES = (A100, H100, get("MI300X"))
-GOOD = small_model().encode()
+GOOD = encode(small_model())
 ABOUT, ARRAYS = unpacked(GOOD)
 REFUSED = r"^[^\n]+: fit it again$"
 
@@ -61,10 +62,10 @@ def check_line(error: ValueError) -> None:
 @pytest.mark.parametrize("make", [small_model, lambda: learn([shown(0.5), shown(np.linspace(0, 3, 60), device=H100)])])
 def test_what_is_written_is_what_is_read(make: Callable[[], Model]):
     written = make()
-    content = written.encode()
+    content = encode(written)
     found = decode(content)
     assert np.array_equal(answers(found), answers(written))
-    assert found.encode() == content == written.encode()
+    assert encode(found) == content == encode(written)
     assert (found.key, found.unseen, found.rows, found.error) == (
         written.key,
         written.unseen,

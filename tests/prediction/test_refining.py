@@ -17,7 +17,8 @@ from rooflight.prediction.beaten import FASTEST
 from rooflight.prediction.facts import PRODUCT_KEY
 from rooflight.prediction.features import features_of, names_of
 from rooflight.prediction.floors import least_kernel_s
-from rooflight.prediction.model import Model, decode
+from rooflight.prediction.model import Model
+from rooflight.prediction.model_file import decode, encode
 from rooflight.prediction.products import product_facts
 from rooflight.prediction.refining import refine, units_of, with_doubt
 from rooflight.prediction.teaching import Shown
@@ -220,7 +221,7 @@ TAUGHT = refined(
     rows(20, lambda facts: np.log(facts[:, 0]) / 9 + 2, L4),
     rows(3, 0.8, A100),
 )
-ABOUT, ARRAYS = unpacked(TAUGHT.encode())
+ABOUT, ARRAYS = unpacked(encode(TAUGHT))
 
 
 def answers(found: Model) -> np.ndarray:
@@ -229,14 +230,14 @@ def answers(found: Model) -> np.ndarray:
 
 
 def test_what_is_written_is_what_is_read():
-    found = decode(TAUGHT.encode())
+    found = decode(encode(TAUGHT))
     assert np.array_equal(answers(found), answers(TAUGHT))
-    assert found.encode() == TAUGHT.encode()
+    assert encode(found) == encode(TAUGHT)
     assert [each.device for each in found.refinements] == [L4.name, A100.name]
 
 
 def test_a_model_without_such_rows_is_kept_as_before():
-    about, arrays = unpacked(BASE.encode())
+    about, arrays = unpacked(encode(BASE))
     assert "refinements" not in about
     assert not [name for name in arrays if name.startswith("refinement")]
 

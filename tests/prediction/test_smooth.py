@@ -17,7 +17,8 @@ from rooflight.prediction.facts import (
     WorkKind,
 )
 from rooflight.prediction.features import features_of
-from rooflight.prediction.model import Model, decode
+from rooflight.prediction.model import Model
+from rooflight.prediction.model_file import decode, encode
 from rooflight.prediction.products import product_facts
 from rooflight.prediction.smooth import MOST_ROWS, Smooth, smooth
 from rooflight.prediction.teaching import Shown, learn, teach
@@ -132,14 +133,14 @@ def test_few_rows_are_learned_smoothly_and_better_unless_only_trees_may_be():
 
 def test_a_smooth_model_survives_its_file():
     before = learned()
-    after = decode(before.encode())
+    after = decode(encode(before))
     facts = few_rows(50).facts
     for name in ("slowdown", "low", "high", "known"):
         assert np.array_equal(getattr(before.answer(facts, A100), name), getattr(after.answer(facts, A100), name))
 
 
 def members(model: Model) -> dict[str, bytes]:
-    with zipfile.ZipFile(io.BytesIO(model.encode())) as archive:
+    with zipfile.ZipFile(io.BytesIO(encode(model))) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
 

@@ -22,7 +22,8 @@ from rooflight.prediction.facts import (
 from rooflight.prediction.fitting import learn_all, together, workers
 from rooflight.prediction.launch_inside import launch_inside_s
 from rooflight.prediction.manifest import SCHEMA, Base, Entry, Manifest, Source, check, read_manifest, write_manifest
-from rooflight.prediction.model import Expert, Model, decode
+from rooflight.prediction.model import Expert, Model
+from rooflight.prediction.model_file import decode, encode
 from rooflight.prediction.predictor import SHIPPED, SUFFIX, Predictor, file_name
 from rooflight.prediction.refinement import Refinement
 from rooflight.prediction.refining import FEWEST, refine, unrefined
@@ -170,7 +171,7 @@ def save_on(base: Path, name: str, models: Sequence[Model], folder: Path, learne
         if path.name not in keys and base.resolve() != folder.resolve():
             write_whole(folder / path.name, content)
     for model in models:
-        write_whole(folder / f"{file_name(model.key)}{SUFFIX}", model.encode())
+        write_whole(folder / f"{file_name(model.key)}{SUFFIX}", encode(model))
     whole = "".join(f"{each} {digest}\n" for each, digest in digests.items())
     on = Base(
         name=name if name == SHIPPED_NAME else Path(name).resolve().name, sha256=sha256(whole.encode()).hexdigest()

@@ -35,7 +35,8 @@ from rooflight.prediction.facts import (
 )
 from rooflight.prediction.floors import least_kernel_s
 from rooflight.prediction.manifest import Manifest, check, read_manifest, write_manifest
-from rooflight.prediction.model import Answer, Mask, Model, decode
+from rooflight.prediction.model import Answer, Mask, Model
+from rooflight.prediction.model_file import decode, encode
 from rooflight.prediction.precisions import dtype_and_device
 from rooflight.prediction.products import product_facts
 from rooflight.records.dtypes import tensor_dtype
@@ -161,7 +162,7 @@ class Predictor:
         root.mkdir(parents=True, exist_ok=True)
         keys = {f"{file_name(key)}{SUFFIX}": key for key in self.models}
         for name, key in keys.items():
-            write_whole(root / name, self.models[key].encode())
+            write_whole(root / name, encode(self.models[key]))
         write_manifest(root, keys, learned_from)
         return root
 
