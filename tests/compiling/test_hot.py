@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.m
 def test_a_module_is_compiled_once_it_has_run_for_as_long_as_compiling_takes() -> None:
     net, compiler = Net(), Compiler()
     loop = loop_of(net, compiler)
-    run(net, 5)  # from the third on there is time at stake; the fourth and fifth are recorded
+    run(net, 6)  # calls 3 and 4 show that time is at stake; 5 and 6 are watched
     assert only(loop).state == "hot"
     run(net, 6)  # of which one is recorded; 5 runs of 1 s pay for the 5 s that compiling is expected to take
     assert compiler.compiled == 0

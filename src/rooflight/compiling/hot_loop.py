@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import sys
 import weakref
 from contextlib import nullcontext
 from threading import Lock
@@ -42,9 +43,9 @@ _STORM: Final = 4
 _PAYS: Final = 1.05
 _OBSERVING_S: Final = 4e-6
 _MOST_SKIPPED: Final = 100
-_LEAST_COMPILE_S: Final = 1.0
+_LEAST_COMPILE_S: Final = 4.0
 _LEAST_PER_OP_S: Final = 0.01
-_MOST_GAINED: Final = 0.8  # of an eager run
+_MOST_GAINED: Final = 0.5  # of an eager run
 _DOUBT: Final = 20.0
 """What is not expected to pay is compiled after it has run this many times longer than compiling takes."""
 
@@ -254,9 +255,13 @@ class HotLoop:
 
     def _recorded(self, kind: CallKind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the function recorded, and ask what compiling it would gain."""
-        from rooflight.capture.recorder import record  # a second, as Dynamo comes with it
+        from rooflight.capture.recorder import record
 
-        with record_function(f"rooflight.hot {self.seen.name}: recording"), record(phases=False) as recording:
+        any_compiled = "torch._dynamo" in sys.modules
+        with (
+            record_function(f"rooflight.hot {self.seen.name}: recording"),
+            record(phases=False, compiled_eagerly=any_compiled) as recording,
+        ):
             out = self._run_eager(args, kwargs)
         key = next(key for key, other in self.seen.kinds.items() if other is kind)
         kind.expected = outlook(key, kind, self.entry, recording.session, self.options, open_ended=self._open_ended)
