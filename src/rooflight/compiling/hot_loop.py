@@ -411,8 +411,8 @@ class HotLoop:
             kind.state = "compiled"
         elif count >= 2 * _LEAST and compiled[0] > statistics.median(eager):
             self._roll_back(kind, "")
-        elif count >= _MOST_TRIED:
-            if compiled[count // 4] < eager[count // 4]:
+        elif count >= _MOST_TRIED and kind.speedup is not None:
+            if kind.speedup > 1:
                 kind.state = "compiled"
             else:
                 self._roll_back(kind, "")
