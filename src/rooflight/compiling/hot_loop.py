@@ -291,14 +291,15 @@ class HotLoop:
         self, kind: CallKind, sizes: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Compile the function by running it, with the dimensions dynamic in which calls of this kind differ."""
+        clock = self.options.clock
+        begin = clock()  # planning imports Dynamo
         try:
             plan = self.plan = self.plan or self._planned()
         except ValueError as error:
             self._give_up(kind, str(error))
             return self._run_eager(args, kwargs)
         mark(kind, sizes, args, kwargs)
-        clock, graphs = self.options.clock, plan.backend.graphs
-        begin = clock()
+        graphs = plan.backend.graphs
         self._compiling = True
         try:
             with record_function(f"rooflight.hot {self.seen.name}: compiling"), falling_back(self._reasons):
