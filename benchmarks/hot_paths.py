@@ -2,12 +2,13 @@
 
     python benchmarks/hot_paths.py [--loops NAME ...] [--steady 40] [--seconds 40] [--page docs/lab/hot_paths.md]
 
-Each loop runs in a process of its own, with an empty cache of Inductor's. *Unknown length*: the loop runs under
-``rl.hot`` until all its calls are decided, or for ``--seconds``. Then three instances run in turns, one iteration of
+Each loop runs in a process of its own, with an empty cache of Inductor's. *Long*: with ``expected_runs=10_000_000`` the
+loop runs until all its calls are decided, or for ``--seconds``. Then three instances run in turns, one iteration of
 each at a time, ``--steady`` times: eager, ``torch.compile`` by hand, hot. ``kept`` is the hot loop's steady gain over
-that of the one compiled by hand. ``total`` is the time of the hot loop until then, less the call that compiled, over as
-many eager iterations (medians of the turns). *Known length*: a hot loop with ``expected_runs`` and an eager one run in
-turns for as many iterations as last about 2 s: too short to compile in, so that the time is to be eager's.
+that of the one compiled by hand. ``until decided``: the iterations until then, and their time, less the calls that
+compiled, over as many eager iterations (medians of the turns). *Of known length*: a hot loop with ``expected_runs`` and
+an eager one run in turns for as many iterations as last about 2 s: too short to compile in, so that the time is to be
+eager's.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def measured(name: str, steady: int, seconds: float) -> dict[str, Any]:
     if name == SHORT:
         return {"loop": name, **known}
     torch._dynamo.reset()
-    hot_step = make(rl.hot)
+    hot_step = make(lambda target: rl.hot(target, expected_runs=10**7))
     before, spent, number = [], 0.0, 0
     while spent < seconds and not _decided(rl.hot_report()):
         before.append(timed(hot_step, number))

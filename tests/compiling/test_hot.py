@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.m
 def test_a_module_is_compiled_once_it_has_run_for_as_long_as_compiling_takes() -> None:
     net, compiler = Net(), Compiler()
     loop = loop_of(net, compiler)
-    run(net, 5)  # from the third on there is time at stake; the fourth and fifth are recorded
+    run(net, 6)  # calls 3 and 4 show that time is at stake; 5 and 6 are watched
     assert only(loop).state == "hot"
     run(net, 6)  # of which one is recorded; 5 runs of 1 s pay for the 5 s that compiling is expected to take
     assert compiler.compiled == 0
@@ -433,3 +433,17 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch
     loop = loop_of(net, Compiler())
     run(net, 60)
     assert only(loop).state == "compiled"
+
+
+def test_inductor_s_code_is_checked_with_the_random_numbers_of_eager_code() -> None:
+    def function(value: torch.Tensor) -> torch.Tensor:
+        takes(1.0)
+        return torch.dropout(value.sin() * 2 + 1, 0.5, True)
+
+    loop = loop_of(function, "inductor")
+    for step in range(25):
+        torch.manual_seed(step)
+        out = loop.entry.call(x(8))
+        torch.manual_seed(step)
+        torch.testing.assert_close(out, torch.dropout(x(8).sin() * 2 + 1, 0.5, True))
+    assert (only(loop).state, loop.seen.checked) == ("compiled", 2)

@@ -175,3 +175,19 @@ def test_a_stream_is_hot_only_where_it_repeats(stream, threshold) -> None:
         periods = range(1, number // threshold + 1)
         repeats = any(seen[-period * threshold :] == seen[-period:] * threshold for period in periods)
         assert not detector.should_compile() or repeats
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.integers(2, 4), st.lists(st.integers(4, 6), max_size=5))
+def test_a_stream_that_stopped_repeating_is_found_again(pattern, threshold, between) -> None:
+    detector = HotPathDetector(threshold)
+    many = pattern * (threshold + 20)
+    for op in [*many, *between, *many]:
+        detector.record_operation(str(op))
+    assert detector.should_compile()
+    last = [str(op) for op in many][-len(pattern) :]
+    # one more of the same keeps it hot, and an operation that never was ends it
+    detector.record_operation(last[-len(pattern)])
+    assert detector.should_compile()
+    detector.record_operation("never before")
+    assert not detector.should_compile()

@@ -10,7 +10,6 @@ from typing import Any
 
 from torch import nn
 from torch._C import _current_graph_task_id
-from torch._dynamo.eval_frame import OptimizedModule
 from torch.compiler import is_dynamo_compiling
 from torch.nn.modules import module as torch_module
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -251,7 +250,9 @@ def module_name(prefix: str, name: str) -> str:
 
 def uncompiled(module: nn.Module) -> nn.Module:
     """The module that ``torch.compile`` wrapped: the wrapper has no name of its own."""
-    return module._orig_mod if isinstance(module, OptimizedModule) else module
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")  # a second to import, and nothing is compiled before it is
+    inner: nn.Module = module._orig_mod if dynamo and isinstance(module, dynamo.OptimizedModule) else module
+    return inner
 
 
 def _running_modules() -> Iterator[nn.Module]:

@@ -49,7 +49,8 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
     each op, host time without what recording costs: right on a CPU, of no use on a GPU, which still works after the
     call. ``memory`` also notes when each storage is freed, and its kind (2 µs per op). An error of the recorder itself
     is passed to ``on_error`` if given, and the program continues without being recorded; otherwise it is raised.
-    With ``phases=False`` the program's phases are left out, and ``set_phase`` names them.
+    With ``phases=False`` the program's phases are left out, and ``set_phase`` names them. ``compiled_eagerly=False``,
+    for programs known to run no compiled functions, spares the import of Dynamo, a second.
     """
 
     _source: DispatchSource | None = None
@@ -66,6 +67,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         times: bool = False,
         memory: bool = False,
         phases: bool = True,
+        compiled_eagerly: bool = True,
         on_error: Callable[[Exception], None] | None = None,
     ) -> None:
         self._models = models_of(model)
@@ -73,6 +75,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         self._wants_functions = functions
         self._wants_times = times
         self._wants_phases = phases
+        self._compiled_eagerly = compiled_eagerly
         self._on_error = on_error
 
     def __repr__(self) -> str:
@@ -125,7 +128,8 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         source.set_phase(current_phase() if self._wants_phases else "")
         try:
             install_route(source)
-            _run_eagerly(source)
+            if self._compiled_eagerly:
+                _run_eagerly(source)
             look_away(source)
             watch_exports(source)
             if self._wants_phases:
@@ -257,6 +261,8 @@ def _run_eagerly(source: DispatchSource) -> None:
 def _stop_running_eagerly(source: DispatchSource) -> None:
     """Undo ``_run_eagerly``; the last recording to do so restores the stance that the first one found."""
     global _stance
+    if not source.runs_eagerly and _stance is None:
+        return
     from torch._dynamo import eval_frame
 
     with _lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import count
 from typing import Any, Final
@@ -14,9 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from rooflight.capture.call_key import CallKey, key_former
 from rooflight.capture.mode_stack import ModeStack
-from rooflight.capture.schemas import schema_of
+from rooflight.capture.schemas import ArgumentKind, OpSchema, schema_of
 
 _STACK: Final = ModeStack(push=_push_mode, pop=_pop_mode, modes=_get_current_dispatch_mode_stack)
+_SETTINGS: Final = (ArgumentKind.TENSORS, ArgumentKind.ATTRIBUTE, ArgumentKind.GROUP, ArgumentKind.FACTOR)
 _MOST_KEYS: Final = 1 << 14
 _UNKNOWN: Final = -2
 
@@ -76,7 +78,8 @@ class Watch(TorchDispatchMode):
             form = self._ops.get(id(func))
             if form is None:
                 form = self._meet(func)
-            self._note(*form(args, kwargs, out))
+            former, sized = form
+            self._note(sized, *former(args, kwargs, out))
         except Exception:  # whatever is odd about this call: it is like every other such call of the op
             self._exact.append(_UNKNOWN)
             self._shape_free.append(_UNKNOWN)
@@ -85,15 +88,15 @@ class Watch(TorchDispatchMode):
     def _meet(self, func: Any) -> Any:
         schema = schema_of(func)
         self.names.append(schema.name)
-        form = self._ops[id(func)] = key_former(schema)
+        form = self._ops[id(func)] = key_former(schema), _sized(func, schema)
         return form
 
-    def _note(self, key: CallKey, given: list[torch.Tensor], made: list[torch.Tensor]) -> None:
+    def _note(self, sized: Sequence[bool], key: CallKey, given: list[torch.Tensor], made: list[torch.Tensor]) -> None:
         if _current_graph_task_id() != -1:
             self.backward = True
         numbers = _numbers.get(key)
         if numbers is None:
-            numbers = _interned(key)
+            numbers = _interned(key, sized)
         memory, wire, new = self._memory, self._wiring.append, self._next
         self._exact.append(numbers[0])
         self._shape_free.append(numbers[1])
@@ -114,12 +117,25 @@ class Watch(TorchDispatchMode):
             wire(number)
 
 
-def _interned(key: CallKey) -> tuple[int, int]:
+def _sized(func: Any, schema: OpSchema) -> tuple[bool, ...]:
+    """For each setting of a key, in their order: whether it is a size, which torch's schemas have as SymInt."""
+    types = {argument.name: str(argument.real_type) for argument in func._schema.arguments}
+    kinds = zip(schema.names, schema.kinds, strict=True)
+    return tuple("SymInt" in types.get(name, "") for name, kind in kinds if kind in _SETTINGS)
+
+
+def _interned(key: CallKey, sized: Sequence[bool]) -> tuple[int, int]:
     if len(_numbers) >= _MOST_KEYS:
         _numbers.clear()
         _free.clear()
-    form = tuple(
-        len(part) if isinstance(part, torch.Size) else type(part) if isinstance(part, tuple) else part for part in key
-    )
-    free = _free.setdefault(form, len(_free))
-    return _numbers.setdefault(key, (len(_numbers), free))
+    form = tuple([_shape_free(part, sized if place == 1 else ()) for place, part in enumerate(key)])
+    return _numbers.setdefault(key, (next(_count), _free.setdefault(form, next(_count))))
+
+
+def _shape_free(part: Any, sized: Sequence[bool]) -> Any:
+    """A shape by its rank, strides by their being there, settings without sizes."""
+    if isinstance(part, torch.Size):
+        return len(part)
+    if not isinstance(part, tuple):
+        return part
+    return tuple([None if size else setting for setting, size in zip(part, sized, strict=False)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import sys
 import weakref
 from contextlib import nullcontext
 from threading import Lock
@@ -42,9 +43,9 @@ _STORM: Final = 4
 _PAYS: Final = 1.05
 _OBSERVING_S: Final = 4e-6
 _MOST_SKIPPED: Final = 100
-_LEAST_COMPILE_S: Final = 1.0
+_LEAST_COMPILE_S: Final = 4.0
 _LEAST_PER_OP_S: Final = 0.01
-_MOST_GAINED: Final = 0.8  # of an eager run
+_MOST_GAINED: Final = 0.5  # of an eager run
 _DOUBT: Final = 20.0
 """What is not expected to pay is compiled after it has run this many times longer than compiling takes."""
 
@@ -254,9 +255,13 @@ class HotLoop:
 
     def _recorded(self, kind: CallKind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the function recorded, and ask what compiling it would gain."""
-        from rooflight.capture.recorder import record  # a second, as Dynamo comes with it
+        from rooflight.capture.recorder import record
 
-        with record_function(f"rooflight.hot {self.seen.name}: recording"), record(phases=False) as recording:
+        any_compiled = "torch._dynamo" in sys.modules
+        with (
+            record_function(f"rooflight.hot {self.seen.name}: recording"),
+            record(phases=False, compiled_eagerly=any_compiled) as recording,
+        ):
             out = self._run_eager(args, kwargs)
         key = next(key for key, other in self.seen.kinds.items() if other is kind)
         kind.expected = outlook(key, kind, self.entry, recording.session, self.options, open_ended=self._open_ended)
@@ -286,14 +291,15 @@ class HotLoop:
         self, kind: CallKind, sizes: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Compile the function by running it, with the dimensions dynamic in which calls of this kind differ."""
+        clock = self.options.clock
+        begin = clock()  # planning imports Dynamo
         try:
             plan = self.plan = self.plan or self._planned()
         except ValueError as error:
             self._give_up(kind, str(error))
             return self._run_eager(args, kwargs)
         mark(kind, sizes, args, kwargs)
-        clock, graphs = self.options.clock, plan.backend.graphs
-        begin = clock()
+        graphs = plan.backend.graphs
         self._compiling = True
         try:
             with record_function(f"rooflight.hot {self.seen.name}: compiling"), falling_back(self._reasons):
@@ -406,8 +412,8 @@ class HotLoop:
             kind.state = "compiled"
         elif count >= 2 * _LEAST and compiled[0] > statistics.median(eager):
             self._roll_back(kind, "")
-        elif count >= _MOST_TRIED:
-            if compiled[count // 4] < eager[count // 4]:
+        elif count >= _MOST_TRIED and kind.speedup is not None:
+            if kind.speedup > 1:
                 kind.state = "compiled"
             else:
                 self._roll_back(kind, "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -15,7 +15,8 @@ _MOST_PERIODS: Final = 8  # candidates followed at once
 _MOST_PATTERNS: Final = 4096  # iterations whose repetitions are counted; the one not seen for longest is forgotten
 _SHOWN: Final = 8
 _CONTEXTS: Final = (1, 4, 16, 64)
-_PRIME: Final = (1 << 61) - 1
+_MODULUS: Final = 1 << 30
+_MASK: Final = _MODULUS - 1
 _BASE: Final = 1_000_003
 
 
@@ -117,36 +118,67 @@ class HotPathDetector:
 class _Stream:
     """Finds periods in a stream: for a few candidate periods it counts how many operations in a row equalled the one a
     period before. A candidate is the distance to where the last operations stood before, for several numbers of them: a
-    pattern of p operations is found by any number from p on, and mostly by fewer.
+    pattern of p operations is found by any number from p on, and mostly by fewer. While the stream repeats a hot
+    period, its ``leader``, only that is compared; what was left out meanwhile is made up for when it ends.
     """
 
     def __init__(self, threshold: int) -> None:
         self._repeats = threshold - 1
         self._kinds: list[int] = [0] * LONGEST_PERIOD  # a ring of the last ones
-        self._names: deque[str] = deque(maxlen=LONGEST_PERIOD)
+        self._names: list[str] = [""] * LONGEST_PERIOD
         self._contexts = [_Context(length) for length in _CONTEXTS]
         self._periods: dict[int, int] = {}
         self._count = 0
+        self._leader = self._followed = 0
         self.hot = False
 
     def add(self, kind: int, name: str) -> bool:
         """Note an operation. Whether the stream just became hot."""
-        at, kinds, periods = self._count, self._kinds, self._periods
-        for period in [p for p in periods if kinds[(at - p) % LONGEST_PERIOD] != kind]:
+        at, kinds = self._count, self._kinds
+        place = at % LONGEST_PERIOD
+        if self._leader:
+            if kinds[place - self._leader] == kind:  # below 0 it counts from the end of the ring
+                kinds[place] = kind
+                self._names[place] = name
+                self._followed += 1
+                self._count = at + 1
+                return False
+            self._stop_following()
+        periods = self._periods
+        for period in [p for p in periods if kinds[place - p] != kind]:
             del periods[period]
         for period in periods:
             periods[period] += 1
         distances = [context.distance(at, kind, kinds) for context in self._contexts]
-        kinds[at % LONGEST_PERIOD] = kind
-        self._names.append(name)
+        kinds[place] = kind
+        self._names[place] = name
         self._count = at + 1
         for period in distances:
             if 0 < period < LONGEST_PERIOD and period not in periods:
                 if len(periods) >= _MOST_PERIODS:
                     del periods[min(periods, key=lambda p: periods[p] / p)]
                 periods[period] = self._equal(period)
-        was, self.hot = self.hot, self._repeats == 0 or any(n >= p * self._repeats for p, n in periods.items())
+        was, self.hot = self.hot, self._repeats == 0
+        if not self.hot and (hot := self._hot_periods()):
+            self.hot, self._leader = True, min(hot)
         return self.hot and not was
+
+    def _hot_periods(self) -> list[int]:
+        return [period for period, equal in self._periods.items() if equal >= period * self._repeats]
+
+    def _stop_following(self) -> None:
+        """Have candidates and contexts know the operations that were only compared with those of the leader."""
+        leader, followed, at = self._leader, self._followed, self._count
+        self._leader = self._followed = 0
+        # earlier ones are the same as these, a period ago
+        again = min(followed, leader + _CONTEXTS[-1], LONGEST_PERIOD - _CONTEXTS[-1] - 1)
+        for context in self._contexts:
+            if again < followed:
+                context.jump(at - again, self._kinds)
+            for number in range(at - again, at):
+                context.distance(number, self._kinds[number % LONGEST_PERIOD], self._kinds)
+        for period in self._periods:
+            self._periods[period] = self._equal(period) if period != leader else self._periods[period] + followed
 
     def _equal(self, period: int) -> int:
         """How many of the last operations equalled the one a period before, as far as the ring goes back."""
@@ -158,10 +190,10 @@ class _Stream:
 
     def path(self) -> HotPath:
         """The hot period, the shortest one."""
-        hot = [period for period, equal in self._periods.items() if equal >= period * self._repeats]
-        length = min(hot, default=1)
-        names = list(self._names)[-length:]
-        return HotPath(length, tuple(names[:_SHOWN]), self._repeats + 1, iteration=False)
+        length = min(self._hot_periods(), default=1)
+        first = self._count - length
+        names = [self._names[(first + place) % LONGEST_PERIOD] for place in range(min(length, _SHOWN))]
+        return HotPath(length, tuple(names), self._repeats + 1, iteration=False)
 
 
 class _Context:
@@ -169,18 +201,26 @@ class _Context:
 
     def __init__(self, length: int) -> None:
         self._length = length
-        self._leaving = pow(_BASE, length, _PRIME)
+        self._leaving = pow(_BASE, length, _MODULUS)
         self._hash = 0
         self._last: OrderedDict[int, int] = OrderedDict()
 
     def distance(self, at: int, kind: int, kinds: list[int]) -> int:
         """How far back the operations that end with this one ended before; 0 where they did not."""
-        gone = kinds[(at - self._length) % LONGEST_PERIOD] if at >= self._length else 0
-        self._hash = now = (self._hash * _BASE + kind - gone * self._leaving) % _PRIME
+        gone = kinds[(at - self._length) % LONGEST_PERIOD] & _MASK if at >= self._length else 0
+        # of less than 60 bits, for which Python is quick; candidates of equal hashes are compared one by one
+        self._hash = now = (self._hash * _BASE + (kind & _MASK) - gone * self._leaving) & _MASK
         if at < self._length - 1:
             return 0
-        before = self._last.pop(now, at)
-        self._last[now] = at
-        if len(self._last) > LONGEST_PERIOD:
-            self._last.popitem(last=False)
+        last = self._last
+        before = last.pop(now, at)
+        last[now] = at
+        if len(last) > LONGEST_PERIOD:
+            last.popitem(last=False)
         return at - before
+
+    def jump(self, at: int, kinds: list[int]) -> None:
+        """Have the hash of the operations before ``at``, without those before being noted."""
+        self._hash = 0
+        for number in range(at - self._length, at):
+            self._hash = (self._hash * _BASE + (kinds[number % LONGEST_PERIOD] & _MASK)) & _MASK

@@ -16,8 +16,9 @@ from rooflight.records.report import Cell, Column, Report, Table
 class KindDocument(msgspec.Struct, frozen=True, kw_only=True):
     """Calls of one kind: how many were observed, with how many different sizes, how many operations one runs, and what
     was decided, for which ``reason``. ``eager_s`` and ``compiled_s``: medians of the last runs timed (until the next
-    call where a backward pass followed), None where none was. ``expected_speedup``: before compiling. ``compile_s``:
-    the call that compiled. ``break_even_runs``: compiled runs that gain what that took.
+    call where a backward pass followed), None where none was. ``speedup``: by the quickest quarter of each side.
+    ``expected_speedup``: before compiling. ``compile_s``: the call that compiled. ``break_even_runs``: compiled runs
+    that gain what that took.
     """
 
     state: State
