@@ -12,6 +12,9 @@ page=docs/reference/shipped_models.md
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python=${PYTHON:-.venv/bin/python}
+# the manifest names files from where all of them lie
+ln -s "$(realpath "$ROOFLIGHT_DATA")" "$work/data"
+export ROOFLIGHT_DATA=$work/data
 mapfile -t tables < <("$python" benchmarks/shipped_rows.py)
 mapfile -t traces < <("$python" benchmarks/shipped_rows.py traces)
 [ "${#tables[@]}" -gt 0 ]

@@ -18,6 +18,7 @@ VALUES = {
     "--config": TEXT,
     "--sweep": st.sampled_from(["test", "collect", "smart"]),
     "--budget": TEXT,
+    "--on": TEXT,
     "--parts": NUMBERS,
     "--part": NUMBERS,
     "--device_num": NUMBERS,

@@ -162,7 +162,7 @@ def test_fit_refuses_in_one_line_and_writes_no_models(refused, tmp_path: Path):
     taken = tmp_path / "taken"
     taken.write_text("mine")
     for words, said in (
-        ((data,), "too few rows of any kind to learn from, sample more"),
+        ((data,), "too few rows of any kind to learn from: sample other shapes, or add them to other models"),
         ((tmp_path / "nowhere",), "there is no"),
         ((good, bad), 'is "half"'),
         ((good, "--json", "-", "--markdown", "-"), "only one can have standard output"),

@@ -75,7 +75,8 @@ def test_a_kind_with_few_rows_is_answered_on_top_of_other_ops():
     predicted = changed[OTHERS_KEY].answer(few.facts, L4, SILU).slowdown
     # six rows missed by 0.7, drawn to 0 as if two more had not been: at least 0.7 * 6 / 8
     assert (predicted > 0.5 + 0.7 * 6 / 8 - 1e-6).all()
-    assert (changed[OTHERS_KEY].answer(other.facts, L4, GELU).slowdown == 0.5).all()
+    unheard = [each.answer(other.facts, L4, GELU).slowdown for each in (models[0], changed[OTHERS_KEY])]
+    assert (unheard[0] == unheard[1]).all()
 
 
 def test_several_kinds_teach_what_other_ops_have_in_common():

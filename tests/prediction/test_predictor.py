@@ -20,6 +20,7 @@ from measured_tables import A100_FILE, GRID, H100_FILE, VECTORS, write_table
 
 from rooflight.operators import registry
 from rooflight.prediction.beaten import FASTEST
+from rooflight.prediction.blocks import small_kernel_s
 from rooflight.prediction.facts import OTHERS_KEY, PRODUCT_KEY
 from rooflight.prediction.features import names_of
 from rooflight.prediction.fitting import fit
@@ -220,9 +221,11 @@ def test_no_op_of_a_gpu_takes_less_than_its_shortest_kernel():
     """One number more is 2 bytes read and 2 written, a picosecond; a chain of ops is as many kernels."""
     assert H100.least_kernel_s == pytest.approx(1.47e-6)
     (tiny,) = Predictor.empty().predict_shape("gemm", [1, 1, 1], "fp16", H100).values()
-    assert tiny.time_s == tiny.low_s == tiny.high_s / 2 == H100.least_kernel_s > 1e3 * tiny.bound_s
+    assert tiny.low_s == H100.least_kernel_s > 1e3 * tiny.bound_s
+    # what nobody measured takes as long as small products in traces do, and no less than the shortest kernel
+    assert tiny.time_s == tiny.high_s / 2 == small_kernel_s("gemm", H100) > H100.least_kernel_s
     (unlisted,) = Predictor.empty().predict_shape("gemm", [1, 1, 1], "fp16", A100).values()
-    assert unlisted.time_s == SHORTEST_KERNEL_S
+    assert unlisted.low_s == SHORTEST_KERNEL_S
     chain = Predictor.empty().predict_shape("RMSlayernorm", {"b": 1, "l": 1, "dim": 64}, "fp16", H100)["fwd"]
     assert chain.time_s >= 5 * H100.least_kernel_s
     on_cpu = replace(H100, kind="cpu")

@@ -120,11 +120,11 @@ def _digest(path: Path) -> str:
 
 def _digests(paths: Iterable[Path]) -> dict[str, str]:
     """By the part of each path that is not common to all: a manifest says nothing of the machine that made it."""
-    resolved = sorted({path.resolve() for path in paths})
-    if not resolved:
+    named = sorted({path.absolute() for path in paths})  # links as they are called
+    if not named:
         return {}
-    common = Path(os.path.commonpath([path.parent for path in resolved]))
-    return {path.relative_to(common).as_posix(): _digest(path) for path in resolved}
+    common = Path(os.path.commonpath([path.parent for path in named]))
+    return {path.relative_to(common).as_posix(): _digest(path) for path in named}
 
 
 def _libraries() -> dict[str, str]:
