@@ -15,7 +15,9 @@ import torch
 from hot_programs import Compiler, Net, clock, loop_of, only, run, takes, x
 
 import rooflight as rl
+from rooflight.compiling import hot_outlook
 from rooflight.compiling.hot_calls import attached
+from rooflight.compiling.hot_gain import ExpectedGain
 from rooflight.compiling.hot_options import HotOptions
 from rooflight.compiling.hot_paths import HotPath
 from rooflight.reporting.json import render_json
@@ -199,6 +201,16 @@ def test_expected_runs_decide_before_anything_is_compiled() -> None:
         assert compiler.compiled == compiled, runs
         if not compiled:
             assert only(loop).reason == "compiling takes 5 s, and 10 runs would gain less"
+
+
+def test_what_is_expected_to_gain_nothing_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = ExpectedGain(speedup=0.9, compile_s=5.0, source="a model")
+    monkeypatch.setattr(hot_outlook, "expected_gain", lambda *_, **__: nothing)
+    net, compiler = Net(), Compiler()
+    loop = loop_of(net, compiler, expected_runs=10**6)
+    run(net, 30)
+    assert only(loop).reason == "no gain is expected: 0.90 times as fast (a model)"
+    assert (compiler.compiled, loop.seen.settled) == (0, True)
 
 
 def test_a_loop_below_the_threshold_is_never_compiled() -> None:

@@ -276,6 +276,9 @@ class HotLoop:
         speedup = kind.speedup or kind.expected.speedup
         if self.options.expected_runs is not None:
             left = self._left(kind)
+            if speedup <= 1:
+                self._give_up(kind, f"no gain is expected: {speedup:.2f} times as fast ({kind.expected.source})")
+                return False
             if statistics.median(kind.eager_s) * (1 - 1 / speedup) * left <= compile_s:
                 self._give_up(kind, f"compiling takes {compile_s:.3g} s, and {left:.0f} runs would gain less")
                 return False
