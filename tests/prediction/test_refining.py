@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflight.devices import get
-from rooflight.prediction.beaten import FASTEST
+from rooflight.prediction.beaten import FASTEST, least_slowdown
 from rooflight.prediction.facts import PRODUCT_KEY
 from rooflight.prediction.features import features_of, names_of
 from rooflight.prediction.floors import least_kernel_s
@@ -133,12 +133,13 @@ def test_few_rows_leave_the_doubt_of_the_model():
 
 def test_work_beyond_the_rows_is_no_surer_than_before_and_counts_as_extrapolated():
     model_ = refined(BASE, rows(20, 0.8, L4))
-    answer = model_.answer(products(50, seed=3, largest=1 << 17, device=L4), L4)
+    asked = products(50, seed=3, largest=1 << 17, device=L4)
+    answer, least = model_.answer(asked, L4), least_slowdown(PRODUCT_KEY, asked, L4)
     beyond = ~answer.known
     assert beyond.any()
     low, high = BASE.unseen
     assert (answer.high - answer.slowdown)[beyond] == pytest.approx(np.maximum(high, 0.0))
-    assert (answer.slowdown - answer.low)[beyond] == pytest.approx(np.minimum(-low, answer.slowdown[beyond]))
+    assert (answer.slowdown - answer.low)[beyond] == pytest.approx(np.minimum(-low, (answer.slowdown - least)[beyond]))
     inside = model_.answer(rows(20, 0.8, L4).facts, L4)
     assert inside.known.all()
 
