@@ -54,10 +54,25 @@ def made_by(path: Path, name: str, *, makes: str) -> Any:
         make = getattr(imported(path), name, None)
         if not callable(make):
             raise TargetError(f"{path.name}: {name} is no function")
+        if missing := _needed(make):
+            raise TargetError(
+                f"{path.name}:{name} takes arguments ({', '.join(missing)}): name a function without arguments that "
+                f"makes the {makes}"
+            )
         try:
             return make()
         except (Exception, SystemExit) as error:
             raise TargetError(f"{path.name}:{name} raised {told_in_one_line(error, prefer=path)}") from error
+
+
+def _needed(make: Callable[..., Any]) -> list[str]:
+    """The arguments that a function cannot be called without; none where its signature is unknown."""
+    try:
+        parameters = inspect.signature(make).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [each.name for each in parameters if each.default is each.empty and each.kind not in variable]
 
 
 def _check_name(name: str, path: Path, makes: str) -> None:
