@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from slurm_cluster import slurm_cluster
-from tqdm import tqdm
 
 from rooflight.cli.main import main
 from rooflight.costs import registry
@@ -22,11 +21,8 @@ from rooflight.costs import registry
 def pytest_configure(config):
     """No test sees the calibrations of whoever runs it: a device is then its datasheet, unless a test calibrates.
 
-    Nor whether the tests were started in the background, where a shell ignores Ctrl-C for all that they start. tqdm
-    starts no thread that watches its bars: such a thread and torch's profiler, while it records stacks, were once seen
-    to hand each other the interpreter for ever.
+    Nor whether the tests were started in the background, where a shell ignores Ctrl-C for all that they start.
     """
-    tqdm.monitor_interval = 0
     config.empty_cache = tempfile.mkdtemp(prefix="rooflight-tests-")
     os.environ["ROOFLIGHT_CACHE"] = config.empty_cache
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

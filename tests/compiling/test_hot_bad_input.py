@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -54,6 +56,29 @@ def test_a_compilation_that_hangs_in_a_thread_ends_too() -> None:
         return ""
 
     assert in_thread(work) == "took longer than 0.1 s"
+
+
+def test_a_time_out_in_a_thread_leaves_profilers_working() -> None:
+    """An exception that stays announced to the interpreter hangs the next function that a profiler watches."""
+    program = """if True:
+        import sys, threading, time
+        from rooflight.compiling.time_box import within
+
+        def hang():
+            try:
+                within(0.05, lambda: [time.sleep(0.01) for _ in range(1000)])
+            except TimeoutError as error:
+                print(error)
+
+        thread = threading.Thread(target=hang)
+        thread.start()
+        thread.join()
+        sys.setprofile(lambda *_: None)
+        (lambda: 1)()
+        print("profiled")
+    """
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert out.stdout.splitlines() == ["took longer than 0.05 s", "profiled"]
 
 
 def test_a_program_s_own_alarm_is_left_alone() -> None:
@@ -129,8 +154,12 @@ def test_a_forked_child_goes_on_while_its_parent_was_in_a_call() -> None:
     loop._busy.acquire()  # a call of another thread, which the child does not have
     child = os.fork()
     if child == 0:
-        run(net, 4)
-        os._exit(0 if loop.seen.calls == 4 else 1)
+        try:
+            torch.set_num_threads(1)  # the threads of OpenMP are the parent's: a child that calls them waits for ever
+            run(net, 4)
+            os._exit(0 if loop.seen.calls == 4 else 1)
+        finally:
+            os._exit(2)
     loop._busy.release()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 

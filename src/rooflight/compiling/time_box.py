@@ -16,6 +16,10 @@ class TookTooLong(BaseException):
     """Raised in a call whose time is up. No Exception: libraries that go on after one are to end, too."""
 
 
+class _Last(BaseException):
+    """Takes the place of an exception that is still on its way."""
+
+
 def within(limit_s: float, call: Callable[[], _Result]) -> _Result:
     """What ``call`` returns. Raises TimeoutError if it takes longer than ``limit_s``.
 
@@ -70,6 +74,20 @@ def _with_exception(limit_s: float, call: Callable[[], _Result]) -> _Result:
     finally:
         with lock:
             done = True
-            if rung:  # if it has not arrived yet, it never shall
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, None)
         timer.cancel()
+        if rung:
+            _take_what_is_on_its_way(thread)
+
+
+def _take_what_is_on_its_way(thread: ctypes.c_ulong) -> None:
+    """Leave no exception under way to this thread, and none announced.
+
+    To set none instead would withdraw the exception but leave it announced for ever: CPython 3.11 then never leaves the
+    first instruction of a function that a profiler watches.
+    """
+    try:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(_Last))
+        while True:
+            pass
+    except _Last:
+        return
