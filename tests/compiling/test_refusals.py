@@ -14,8 +14,9 @@ from torch import nn
 
 from rooflight.compiling.benchmark import check_request
 from rooflight.compiling.package import packaged
+from rooflight.compiling.process import _ended
 from rooflight.compiling.refusals import check_result, check_step, reason_of
-from rooflight.compiling.trial import Options, _ended
+from rooflight.compiling.trial import Options
 from rooflight.workloads.errors import RunFailed, TargetError
 from rooflight.workloads.steps import guarded
 

@@ -82,7 +82,6 @@ class DispatchSource(TorchDispatchMode):
         self._on_error = on_error
         self.blind = 0  # while above 0, for instance after an error, ops run without being recorded
         self.thread = get_ident()
-        self.runs_eagerly = False  # compiled functions in this thread, as long as it records
         self.composites = Composites(self)
         self.module = 0
         self.phase = 0

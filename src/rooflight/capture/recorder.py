@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections import Counter
 from collections.abc import Callable
-from threading import Lock, get_ident
+from threading import RLock, get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -211,9 +210,8 @@ def _environment(devices: set[str]) -> dict[str, str]:
     return {**describe("cuda" if kind == "cuda" else "cpu"), **place_in_world(), "device_kind": kind}
 
 
-_lock = Lock()
-_eager: Counter[int] = Counter()  # threads that record, and how often each
-_stance: Any = None  # the stance to restore
+_lock = RLock()  # a recording that is thrown away may end inside
+_threads: dict[int, int] = {}  # by the id of each source of a recording that is open, its thread
 _HOOKS_WARNING = "Using `torch.compile\\(module\\)` when there are global hooks"  # Rooflight's hooks do no harm
 
 
@@ -223,56 +221,44 @@ class _EagerWhereRecorded:
     """
 
     def __init__(self, prior: Any) -> None:
-        self._prior = prior
+        self.prior = prior
 
     @property
     def stance(self) -> str:
         """Dynamo's name of what to do in this thread, asked at each call of a compiled function."""
-        name: str = "force_eager" if get_ident() in _eager else self._prior.stance
+        name: str = "force_eager" if get_ident() in tuple(_threads.values()) else self.prior.stance
         return name
 
     @property
     def skip_guard_eval_unsafe(self) -> bool:
         """That of the prior stance."""
-        return bool(self._prior.skip_guard_eval_unsafe)
+        return bool(self.prior.skip_guard_eval_unsafe)
 
     @property
     def backend(self) -> Any:
         """That of the prior stance."""
-        return self._prior.backend
+        return self.prior.backend
 
 
 def _run_eagerly(source: DispatchSource) -> None:
     """Have compiled functions run their original code in the thread that records."""
-    global _stance
     from torch._dynamo import eval_frame
 
     with _lock:
-        if source.runs_eagerly:
-            return
-        if _stance is None:
-            prior = eval_frame._set_stance(_EagerWhereRecorded(eval_frame._stance))  # type: ignore[arg-type]
-            _stance = prior
+        _threads[id(source)] = source.thread
+        if not isinstance(eval_frame._stance, _EagerWhereRecorded):
             warnings.filterwarnings("ignore", _HOOKS_WARNING)
-        _eager[source.thread] += 1
-        source.runs_eagerly = True
+            eval_frame._set_stance(_EagerWhereRecorded(eval_frame._stance))  # type: ignore[arg-type]
 
 
 def _stop_running_eagerly(source: DispatchSource) -> None:
-    """Undo ``_run_eagerly``; the last recording to do so restores the stance that the first one found."""
-    global _stance
-    if not source.runs_eagerly and _stance is None:
-        return
-    from torch._dynamo import eval_frame
-
+    """Undo ``_run_eagerly``, also half of it; the last recording restores the stance that the first found."""
+    eval_frame = sys.modules.get("torch._dynamo.eval_frame")
     with _lock:
-        if source.runs_eagerly:
-            source.runs_eagerly = False
-            _eager[source.thread] -= 1
-            if not _eager[source.thread]:
-                del _eager[source.thread]
-        if not _eager and _stance is not None:
-            eval_frame._set_stance(_stance)
-            for entry in [entry for entry in warnings.filters if getattr(entry[1], "pattern", "") == _HOOKS_WARNING]:
-                warnings.filters.remove(entry)  # type: ignore[attr-defined]
-            _stance = None
+        _threads.pop(id(source), None)
+        if _threads or eval_frame is None:
+            return
+        for entry in [entry for entry in warnings.filters if getattr(entry[1], "pattern", "") == _HOOKS_WARNING]:
+            warnings.filters.remove(entry)  # type: ignore[attr-defined]
+        if isinstance(eval_frame._stance, _EagerWhereRecorded):
+            eval_frame._set_stance(eval_frame._stance.prior)
