@@ -25,7 +25,7 @@ imports: $(STAMP)
 	$(BIN)/lint-imports --no-cache
 
 tests: $(STAMP)
-	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 slow: $(STAMP)
 	$(BIN)/pytest -m slow
