@@ -110,7 +110,9 @@ def main() -> int:
         command("sample", "smart", "--cpu", "--budget", options.budget, "--out", str(FOLDER / f"samples-{number}"))
         for name, make, batch, seq, fused in SIBLINGS:
             teach(FOLDER / f"{name}-{number}.session", *training(make, batch, seq, fused=fused))
-        rows += measured_round(number, *models(number, options.on))
+        for row in measured_round(number, *models(number, options.on)):
+            print(f"{row.step}: {row.error:+.0%}", file=sys.stderr, flush=True)
+            rows.append(row)
     print("\n".join(markdown(rows)))
     print(f"\n{time.perf_counter() - began:.0f} s in all")
     if options.json is not None:
@@ -133,10 +135,11 @@ def models(number: int, on: str | None) -> tuple[rl.Predictor, rl.Predictor]:
     samples = [str(folder) for folder in sorted(FOLDER.glob("samples-*/sampling_data"))]
     sessions = [str(file) for file in sorted(FOLDER.glob("*.session"))]
     found = []
-    # cold caches of samples and warm ones of a program: fit takes such rows for two devices' unless told otherwise
-    for name, data in (("samples", samples), ("all", [*samples, *sessions, "--keep-flagged"])):
+    # cold caches of samples and warm ones of a program, minutes apart on a machine whose speed varies: fit takes such
+    # rows for two devices' unless told otherwise
+    for name, data in (("samples", samples), ("all", [*samples, *sessions])):
         out = FOLDER / f"models-{name}-{number}"
-        command("fit", *data, "--out", str(out), *base)
+        command("fit", *data, "--keep-flagged", "--out", str(out), *base)
         found.append(rl.Predictor.load(out))
     return found[0], found[1]
 

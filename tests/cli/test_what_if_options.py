@@ -120,7 +120,7 @@ def test_predictions_for_such_a_device_are_extrapolated_and_never_beat_its_bound
 def test_an_analysis_predicted_for_such_a_device_says_so(run, session):
     code, out, err = run("analyze", session, *DEVICE, "--clock", "1GHz", "--predict")
     assert code == 0, err
-    assert "Predicted as on a device that nobody measured" in flat(out)
+    assert "is predicted as on a device that nobody measured" in flat(out)
 
 
 def test_python_takes_both():

@@ -95,6 +95,14 @@ def _at_precision(device: DeviceSpec, precision: str) -> DeviceSpec:
     return replace(device, name=f"{device.name} in {short}", part=device.part_name, what_if_precision=precision)
 
 
+def without_precision(device: DeviceSpec) -> DeviceSpec:
+    """The device with its own precisions; a locked clock stays."""
+    if device.what_if_precision is None:
+        return device
+    name = device.name.removesuffix(f" in {SHORT_PRECISIONS[device.what_if_precision]}")
+    return replace(device, name=name, part="" if name == device.part else device.part, what_if_precision=None)
+
+
 def _at_clock(device: DeviceSpec, clock_hz: float) -> DeviceSpec:
     if device.what_if_clock_hz is not None:
         raise ValueError(f"{device.name} has a locked clock already: begin with the device itself")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from rooflight.devices.spec import DeviceSpec
+from rooflight.devices.what_if import without_precision
 from rooflight.records.dtypes import dtype_name, tensor_dtype
 from rooflight.roofline.float32 import as_it_ran
 
@@ -21,3 +23,22 @@ def dtype_and_device(precision: str, device: DeviceSpec) -> tuple[str, DeviceSpe
     if device.matrix_peak(_TF32) is None:
         raise ValueError(f"{device.name} has no known tf32 matrix peak: ask for fp32")
     return "float32", as_it_ran(device, _TF32)
+
+
+def as_measured(device: DeviceSpec, facts_on: Callable[[DeviceSpec], Any]) -> DeviceSpec:
+    """The device as models know it: without a what-if precision that leaves facts of work, ``facts_on`` a device, as
+    they are, or that is TF32 for float32 products. With any other it is a device that nobody measured.
+    """
+    *known, supposed = candidates(device)
+    if not known:
+        return supposed
+    asked = facts_on(supposed)
+    return next((each for each in known if facts_on(each) == asked), supposed)
+
+
+def candidates(device: DeviceSpec) -> tuple[DeviceSpec, ...]:
+    """What ``as_measured`` may give, itself last."""
+    if device.what_if_precision is None:
+        return (device,)
+    own = without_precision(device)
+    return own, as_it_ran(own, _TF32), device

@@ -8,6 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from rooflight.devices.spec import DeviceSpec
 from rooflight.records.document import Document, Fields
+from rooflight.records.dtypes import SHORT_PRECISIONS, dtype_name, precision_of
 from rooflight.records.estimate import Estimate, Source
 from rooflight.records.report import Column, Report, Table
 
@@ -53,10 +54,16 @@ def report_of(
         notes.append("This kind of work was not measured: the estimate is that of other work of this size.")
     elif any(estimate.extrapolated for estimate in estimates.values()):
         notes.append("Shape or device lie outside of the samples: the interval is wider, and less certain than 90 %.")
+    own, supposed = precision_of(dtype_name(dtype)), device.what_if_precision
+    if supposed is not None and own is not None and device.computed_as(own) == own:
+        notes.append(
+            f"--precision {SHORT_PRECISIONS[supposed]} changes nothing here: products in {SHORT_PRECISIONS[own]} have "
+            "no more bits, or no lower peak."
+        )
     if device.name != device.part_name:
         notes.append(
-            f"What if: models learned from {device.part_name} with its own precisions and clock, so that this is a "
-            "device that nobody measured."
+            f"What if: models learned from {device.part_name} with its own precisions and clock. Work that another "
+            "precision or clock changes is predicted as on a device that nobody measured."
         )
     return Report(
         title=f"Predicted: {operator} {sizes} {dtype} on {device.name}",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import log, prod
 from os import PathLike
 from pathlib import Path
@@ -22,6 +23,7 @@ from rooflight.prediction.facts import (
     FACTS,
     OTHERS_KEY,
     PRODUCT_KEY,
+    FactRows,
     Facts,
     Floats,
     Integers,
@@ -37,7 +39,7 @@ from rooflight.prediction.floors import least_kernel_s
 from rooflight.prediction.manifest import Manifest, check, read_manifest, write_manifest
 from rooflight.prediction.model import Answer, Mask, Model
 from rooflight.prediction.model_file import decode, encode
-from rooflight.prediction.precisions import dtype_and_device
+from rooflight.prediction.precisions import as_measured, candidates, dtype_and_device
 from rooflight.prediction.products import product_facts
 from rooflight.records.dtypes import tensor_dtype
 from rooflight.records.estimate import Estimate, Source
@@ -188,24 +190,27 @@ class Predictor:
         """
         spec = get(device) if isinstance(device, str) else device
         distinct = dict.fromkeys(map(tuple, works))
-        by_key: dict[str, list[tuple[tuple[OpSignature, ...], Facts]]] = {}
+        devices = candidates(spec)
+        by_kind: dict[tuple[str, int], list[tuple[tuple[OpSignature, ...], Facts]]] = {}
         found: dict[tuple[OpSignature, ...], Estimate | None] = dict(distinct)
         for ops in distinct:
             facts = facts_of(ops, spec)
             if facts is not None:
-                by_key.setdefault(facts.key, []).append((ops, facts))
-        for key, group in by_key.items():
+                place = next((at for at, each in enumerate(devices[:-1]) if facts_of(ops, each) == facts), -1)
+                by_kind.setdefault((facts.key, place), []).append((ops, facts))
+        for (key, place), group in by_kind.items():
+            known = devices[place]
             values = np.array([facts.values for _, facts in group])
-            batch = self._batch(key, values, spec)
-            model, source = self._model_for(key, values, spec)
+            batch = self._batch(key, values, known)
+            model, source = self._model_for(key, values, known)
             slowdown = np.log(batch.time_s / batch.bound_s)
             launches_s = (
                 np.zeros(len(group))
                 if model is None or kind_of(key) is WorkKind.NETWORK
-                else model.launches_s(values, spec, slowdown, key)
+                else model.launches_s(values, known, slowdown, key)
             )
             # what is left for the device is no shorter than its kernels
-            kernels_s = np.where(batch.extrapolated, _small_s(key, values, spec), _kernels_s(key, values, spec))
+            kernels_s = np.where(batch.extrapolated, _small_s(key, values, known), _kernels_s(key, values, known))
             launches_s = np.clip(batch.time_s - kernels_s, 0.0, launches_s)
             times = (batch.time_s, batch.low_s, batch.high_s, batch.bound_s)
             rows = zip(*times, batch.extrapolated, launches_s, kernels_s, strict=True)
@@ -232,8 +237,8 @@ class Predictor:
         Raises ValueError for an unknown device or dtype, for sizes below 1, and for a dtype without a peak there.
         """
         name, spec = dtype_and_device(dtype, get(device) if isinstance(device, str) else device)
-        facts = product_facts(m, n, k, name, spec, batch=batch)
-        return self._batch(PRODUCT_KEY, facts, spec)
+        known = as_measured(spec, lambda each: product_facts(m, n, k, name, each, batch=batch).tobytes())
+        return self._batch(PRODUCT_KEY, product_facts(m, n, k, name, known, batch=batch), known)
 
     def predict_shape(
         self, function: str, shape: Mapping[str, int] | Sequence[int], precision: str, device: DeviceSpec | str
@@ -273,8 +278,9 @@ class Predictor:
         count, columns = len(next(iter(columns.values()))), {name: each[taken] for name, each in columns.items()}
         batches = {}
         for direction in operator.directions:
-            found = facts_of_shapes(operator, columns, dtype, direction, spec)
-            parts = [(taken[each.rows], self._batch(each.key, each.values, spec)) for each in found]
+            facts_on = partial(facts_of_shapes, operator, columns, dtype, direction)
+            known = as_measured(spec, partial(_compared, facts_on))
+            parts = [(taken[each.rows], self._batch(each.key, each.values, known)) for each in facts_on(known)]
             batches[direction] = _scattered(count, parts)
         return batches
 
@@ -439,6 +445,10 @@ def _columns(operator: Operator, shapes: Mapping[str, ArrayLike]) -> dict[str, I
         name: np.asarray(values, dtype=np.int64)
         for name, values in zip(whole, np.broadcast_arrays(*whole.values()), strict=True)
     }
+
+
+def _compared(facts_on: Callable[[DeviceSpec], Sequence[FactRows]], device: DeviceSpec) -> list[tuple[str, bytes]]:
+    return [(each.key, each.values.tobytes()) for each in facts_on(device)]
 
 
 def _scattered(count: int, parts: Iterable[tuple[Integers, Batch]]) -> Batch:

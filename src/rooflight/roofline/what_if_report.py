@@ -43,8 +43,8 @@ def what_if_notes(analysis: Analysis) -> Iterable[str]:
         return
     if analysis.predicts:
         yield (
-            f"Predicted as on a device that nobody measured: models learned from {device.part_name} with its own "
-            "clock and precisions."
+            f"Models learned from {device.part_name} with its own clock and precisions. Work that another clock or "
+            "precision changes is predicted as on a device that nobody measured."
         )
     if device.what_if_clock_hz is not None and analysis.measurement is not None:
         yield (
