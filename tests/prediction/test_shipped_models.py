@@ -68,6 +68,7 @@ def test_questions_of_what_was_sampled_are_answered_by_models_of_it():
     sources = {str(each["asked"]): each["source"] for each in answers()}
     assert {asked.rpartition(" {")[0] for asked, source in sources.items() if source != "regressed"} == {
         "rmsnorm bwd fp16 A40",  # sampled forward only
+        "adamw step fp32 A100-SXM4-80GB",  # first steps alone were sampled
         "conv2d bwd fp32 V100-PCIE-32GB",
     }
 
@@ -89,17 +90,25 @@ def test_they_are_listed_with_what_they_learned_from():
     programs = {name for name in fit.files if name.startswith("programs/")}
     traces = {name for name in fit.files if name.startswith("data/traces/")}
     tables = {name for name in fit.files if name.endswith((".csv", ".csv.gz"))}
-    assert (len(programs), len(traces), len(tables)) == (617, 11, 98)
+    assert (len(programs), len(traces), len(tables)) == (616, 11, 98)
     assert programs | traces | tables == set(fit.files)
     models = Predictor().models  # reads, and checks, every file
     assert {entry.key for entry in manifest.models.values()} == set(models)
     assert all(len(names_of(key)) == len(expert.low) for key, model in models.items() for expert in model.experts)
 
 
+@pytest.mark.parametrize("foreach", [0, 1])
+def test_a_steady_step_of_adamw_is_no_first_step(foreach):
+    """estimate-train-time's stage optimizers, whose states are made in the step, take 44 µs a tensor more."""
+    lists = {"elements": 838_000, "tensors": 148, "foreach": foreach}
+    steady = Predictor().predict_shape("adamw", lists, "bf16", "A100-SXM4-80GB")["step"]
+    assert steady.time_s < 3 * steady.bound_s
+
+
 def test_columns_that_are_mostly_impossible_taught_nothing():
     devices = {key: model.devices for key, model in Predictor().models.items()}
     assert "GH200-96GB" not in devices["rooflight::scaled_dot_product_attention_backward"]
-    assert "GH200-96GB" not in devices["aten::_fused_adamw_"]
+    assert "GH200-96GB" not in devices["aten::zeros_like+aten::_fused_adamw_"]
 
 
 def test_they_stay_small():

@@ -1,4 +1,8 @@
-"""Builder of the optimizer's step over one pipeline stage of GPT-NeoX: its parameters, and how they are stepped."""
+"""Builder of the optimizer's first step over one pipeline stage of GPT-NeoX: its parameters, and how they are stepped.
+
+The operators that estimate-train-time times make a new optimizer in each call: its states are made, and filled with
+zeros, within the step.
+"""
 
 from __future__ import annotations
 
@@ -60,12 +64,24 @@ def fused_adamw(sizes: Sizes, dtype: str) -> tuple[OpSignature, ...]:
     )
 
 
-def stepped(torch: Any, sizes: Sizes, dtype: str, device: str, **settings: Any) -> Prepared:
-    """AdamW over parameters of these sizes, its states made by a first step."""
+def first_step(sizes: Sizes, dtype: str) -> tuple[OpSignature, ...]:
+    """``fused_adamw`` after the step count and both states of each parameter were filled."""
+    counts = [call("aten::zeros", {}, tensor(COUNTED))] * len(sizes)
+    states = [call("aten::zeros_like", {"self": tensor(dtype, *size)}, tensor(dtype, *size)) for size in sizes]
+    return (*counts, *states, *states, *fused_adamw(sizes, dtype))
+
+
+def parameters_of(torch: Any, sizes: Sizes, dtype: str, device: str) -> list[Any]:
+    """Parameters of these sizes with gradients."""
     parameters = [torch.nn.Parameter(random(torch, dtype, device, *size)) for size in sizes]
     for parameter in parameters:
         parameter.grad = random(torch, dtype, device, *parameter.shape)
-    optimizer = torch.optim.AdamW(parameters, lr=1e-6, **settings)
+    return parameters
+
+
+def stepped(torch: Any, sizes: Sizes, dtype: str, device: str, **settings: Any) -> Prepared:
+    """AdamW over parameters of these sizes, its states made by a first step."""
+    optimizer = torch.optim.AdamW(parameters_of(torch, sizes, dtype, device), lr=1e-6, **settings)
     optimizer.step()
     return Prepared(forward=optimizer.step)
 
@@ -76,13 +92,19 @@ def _check(shape: Shape) -> str | None:
 
 
 def stage_operator(name: str, summary: str, *, first: bool = False, last: bool = False) -> Operator:
-    """An operator that steps a stage with the fused AdamW."""
+    """An operator that steps a stage with a new fused AdamW."""
 
     def work(shape: Shape, dtype: str) -> Work:
-        return Work(forward=fused_adamw(stage_sizes(shape, first=first, last=last), dtype))
+        return Work(forward=first_step(stage_sizes(shape, first=first, last=last), dtype))
 
     def prepare(torch: Any, shape: Shape, dtype: str, device: str) -> Prepared:
-        return stepped(torch, stage_sizes(shape, first=first, last=last), dtype, device, fused=True)
+        parameters = parameters_of(torch, stage_sizes(shape, first=first, last=last), dtype, device)
+
+        def step() -> None:
+            torch.optim.AdamW(parameters, lr=1e-6, fused=True).step()
+
+        step()  # torch refuses it where it has no fused kernel
+        return Prepared(forward=step)
 
     return Operator(
         name=name,
