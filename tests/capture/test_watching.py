@@ -33,6 +33,17 @@ def test_equal_calls_have_equal_digests_whatever_their_values() -> None:
     assert watched(net.double(), torch.ones(3, 4).double()).digests()[1] != first.digests()[1]
 
 
+def test_sizes_in_settings_are_sizes_too() -> None:
+    """A linear layer over three dimensions makes views of its input and its result."""
+    net = nn.Linear(4, 8)
+    first, larger = watched(net, torch.ones(2, 3, 4)), watched(net, torch.ones(2, 5, 4))
+    assert "aten::view" in first.names
+    assert first.digests()[0] != larger.digests()[0]
+    assert first.digests()[1] == larger.digests()[1]
+    other = watched(lambda value: value.sum(0), torch.ones(3, 3)), watched(lambda value: value.sum(1), torch.ones(3, 3))
+    assert other[0].digests()[1] != other[1].digests()[1]  # a dimension is no size
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -19,6 +20,7 @@ from rooflight.capture.schemas import ArgumentKind, OpSchema, schema_of
 
 _STACK: Final = ModeStack(push=_push_mode, pop=_pop_mode, modes=_get_current_dispatch_mode_stack)
 _SETTINGS: Final = (ArgumentKind.TENSORS, ArgumentKind.ATTRIBUTE, ArgumentKind.GROUP, ArgumentKind.FACTOR)
+_SIZES: Final = re.compile(r"SymInt\S* (\w+)")
 _MOST_KEYS: Final = 1 << 14
 _UNKNOWN: Final = -2
 
@@ -119,9 +121,8 @@ class Watch(TorchDispatchMode):
 
 def _sized(func: Any, schema: OpSchema) -> tuple[bool, ...]:
     """For each setting of a key, in their order: whether it is a size, which torch's schemas have as SymInt."""
-    types = {argument.name: str(argument.real_type) for argument in func._schema.arguments}
-    kinds = zip(schema.names, schema.kinds, strict=True)
-    return tuple("SymInt" in types.get(name, "") for name, kind in kinds if kind in _SETTINGS)
+    sizes = set(_SIZES.findall(str(func._schema)))  # the types of its arguments have int of lists of them
+    return tuple(name in sizes for name, kind in zip(schema.names, schema.kinds, strict=True) if kind in _SETTINGS)
 
 
 def _interned(key: CallKey, sized: Sequence[bool]) -> tuple[int, int]:
