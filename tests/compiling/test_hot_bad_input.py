@@ -15,9 +15,10 @@ import torch
 from hot_programs import Compiler, Net, clock, loop_of, only, run, takes, x
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 
 from rooflight.compiling.call_kinds import call_kind, tensors_of
-from rooflight.compiling.checked_backend import difference
+from rooflight.compiling.checked_backend import CheckedBackend, difference
 from rooflight.compiling.time_box import within
 
 pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.usefixtures("hot_loops")]
@@ -56,6 +57,20 @@ def test_a_compilation_that_hangs_in_a_thread_ends_too() -> None:
         return ""
 
     assert in_thread(work) == "took longer than 0.1 s"
+
+
+def test_dynamo_may_capture_a_frame_once_more_by_what_the_backend_found() -> None:
+    tries: list[int] = []
+
+    def inner(graph: torch.fx.GraphModule, _inputs: list[Any]) -> Any:
+        tries.append(1)
+        if len(tries) == 1:
+            raise TensorifyScalarRestartAnalysis
+        return graph.forward
+
+    backend = CheckedBackend(inner)
+    assert torch.equal(torch.compile(lambda value: value.sin(), backend=backend)(x()), x().sin())
+    assert (len(tries), backend.graphs, backend.failed) == (2, 1, "")
 
 
 def test_a_time_out_in_a_thread_leaves_profilers_working() -> None:

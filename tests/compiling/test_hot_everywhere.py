@@ -139,6 +139,26 @@ def test_blocks_that_are_alike_are_compiled_once_for_all() -> None:
     assert not any("forward" in block.__dict__ for block in net.blocks)
 
 
+class Headed(Deep):
+    """Half of its operations are after the blocks."""
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        value = super().forward(value)
+        for _ in range(24):
+            value = value.sin()
+        return value
+
+
+@pytest.mark.parametrize(("runs", "what"), [(None, "6 × Block"), (10**6, "the whole call")])
+def test_blocks_are_compiled_with_the_whole_where_the_runs_left_pay_for_it(runs: int | None, what: str) -> None:
+    net, compiler = Headed(), Compiler(run_s=0.1)
+    loop = attached(net, HotOptions(backend=compiler, hot_threshold=3, clock=clock, expected_runs=runs))
+    assert loop is not None
+    run(net, 30)
+    # the whole: 5 s to compile, then twice as fast; blocks: 3.2 s, then a third faster; a run takes 1.5 s
+    assert loop.seen.what == what
+
+
 def test_few_blocks_are_compiled_with_the_whole() -> None:
     net, compiler = Deep(3), Compiler(run_s=0.1)
     loop = hot_loop(net, compiler)

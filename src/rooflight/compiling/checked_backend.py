@@ -40,11 +40,15 @@ class CheckedBackend:
 
     def __call__(self, graph: Graph, inputs: list[Any]) -> Run:
         """Compile a graph that Dynamo captured."""
+        from torch._dynamo.exc import RestartAnalysis
+
         if not self._allowed():
             self.refused += 1
             return graph.forward
         try:
             compiled = self._inner(graph, inputs)
+        except RestartAnalysis:  # Dynamo captures the frame once more, by what the backend found
+            raise
         except TimeoutError as error:
             self.failed = self.failed or f"compiling {error}"
             return graph.forward

@@ -20,19 +20,34 @@ _WITH_BACKWARD: Final = 2.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedGain:
-    """``speedup``: eager over compiled time of a run; ``compile_s``: what compiling takes once; ``source`` of both."""
+    """``speedup``: eager over compiled time of a run; ``compile_s``: what compiling takes once; ``source`` of both.
+    ``blocks``: only the module's blocks that are alike are compiled, one for all.
+    """
 
     speedup: float
     compile_s: float
     source: str
+    blocks: bool = False
+
+    def of_blocks(self, count: int, share: float) -> ExpectedGain:
+        """The same where only ``count`` blocks that are alike are compiled, with a ``share`` of the operations."""
+        return ExpectedGain(
+            speedup=1 / (1 - share + share / self.speedup),
+            compile_s=_BASE_S + max(0.0, self.compile_s - _BASE_S) * share / count,
+            source=self.source,
+            blocks=True,
+        )
+
+    def total_s(self, eager_s: float, runs: float) -> float:
+        """What compiling and so many runs take, each of which takes ``eager_s`` eagerly."""
+        return self.compile_s + runs * eager_s / self.speedup
 
 
 def expected_gain(
-    session: Session, eager_s: list[float], *, mode: str | None = None, backward: bool = False, alike: int = 1
+    session: Session, eager_s: list[float], *, mode: str | None = None, backward: bool = False
 ) -> ExpectedGain:
     """Of the recorded call of a loop whose runs took ``eager_s``, by ``prediction.gain``; from the number of operations
     where that cannot say. ``backward``: a backward pass follows, which was not recorded, but is in the times.
-    ``alike``: so many parts of the call are compiled once for all.
     """
     seconds = statistics.median(eager_s)
     operations = int(session.counted.sum())
@@ -46,7 +61,7 @@ def expected_gain(
         # an op costs a CPU's host about 5 µs to issue, of which generated code saves most
         saved = min(0.5, 0.6 * operations * 5e-6 / seconds) if seconds > 0 else 0.0
         speedup, compile_s, source = 1 / (1 - saved), _BASE_S + _PER_OP_S * operations, "number of operations"
-    above = (compile_s - _BASE_S) * (_WITH_BACKWARD if backward else 1.0) / alike
+    above = (compile_s - _BASE_S) * (_WITH_BACKWARD if backward else 1.0)
     return ExpectedGain(speedup=speedup, compile_s=_BASE_S + max(0.0, above), source=source)
 
 

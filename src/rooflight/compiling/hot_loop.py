@@ -260,11 +260,14 @@ class HotLoop:
         any_compiled = "torch._dynamo" in sys.modules
         with (
             record_function(f"rooflight.hot {self.seen.name}: recording"),
-            record(phases=False, compiled_eagerly=any_compiled) as recording,
+            record(self.entry.module, phases=False, compiled_eagerly=any_compiled) as recording,
         ):
             out = self._run_eager(args, kwargs)
         key = next(key for key, other in self.seen.kinds.items() if other is kind)
-        kind.expected = outlook(key, kind, self.entry, recording.session, self.options, open_ended=self._open_ended)
+        left = None if self.options.expected_runs is None else self._left(kind)
+        kind.expected = outlook(
+            key, kind, self.entry, recording.session, self.options, open_ended=self._open_ended, left=left
+        )
         return out
 
     def _due(self, kind: CallKind) -> bool:
@@ -297,7 +300,7 @@ class HotLoop:
         clock = self.options.clock
         begin = clock()  # planning imports Dynamo
         try:
-            plan = self.plan = self.plan or self._planned()
+            plan = self.plan = self.plan or self._planned(kind)
         except ValueError as error:
             self._give_up(kind, str(error))
             return self._run_eager(args, kwargs)
@@ -323,12 +326,12 @@ class HotLoop:
         self.seen.what = plan.what
         return out
 
-    def _planned(self) -> Plan:
+    def _planned(self, kind: CallKind) -> Plan:
         """What to compile. Raises ValueError where there is nothing, or no backend."""
         patterns = [kind.pattern for kind in self.seen.kinds.values() if kind.pattern is not None]
         regions: list[nn.Module] = []
         if self.entry.module is not None:
-            regions = alike(self.entry.module)
+            regions = alike(self.entry.module) if kind.expected is not None and kind.expected.blocks else []
         elif any(pattern.backward or pattern.optimizer for pattern in patterns) or any(
             times > 1 for _, times in self._modules.values()
         ):

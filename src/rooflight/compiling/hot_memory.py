@@ -25,13 +25,14 @@ _LARGEST: Final = 1 << 16
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The end of a trial: ``compiled``, with the speed-up and the seconds that compiling took, or ``eager``, and
-    why.
+    why. ``blocks``: only blocks that are alike were compiled.
     """
 
     outcome: Literal["compiled", "eager"]
     reason: str = ""
     speedup: float | None = None
     compile_s: float | None = None
+    blocks: bool = False
     schema: Literal["rooflight.hot-path/1"] = "rooflight.hot-path/1"
 
 

@@ -98,7 +98,8 @@ def recompile_reason() -> str:
 
     context = get_metrics_context()
     found = getattr(context, "_metrics", {}).get("recompile_reason") if context.in_progress() else None
-    return " ".join(str(found).split()) if found else ""
+    lines = [" ".join(line.split()) for line in str(found or "").splitlines()]
+    return " ".join(line for line in lines if "BACKEND_MATCH" not in line)  # two of its plans, which this made itself
 
 
 @contextmanager
