@@ -83,7 +83,7 @@ def test_where_nothing_ran_the_first_failure_is_the_error(monkeypatch) -> None:
 
 
 def test_here_too_a_target_that_breaks_costs_only_its_cells(monkeypatch) -> None:
-    def measured(cell, progress):
+    def measured(cell, progress, pace):
         if cell.targets == ("attention-block",):
             raise TargetError("it is a generator")
         return [result(cell.targets[0], mode) for mode in cell.modes]

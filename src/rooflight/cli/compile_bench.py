@@ -11,6 +11,7 @@ import typer
 from rooflight.cli import completion
 from rooflight.cli.arguments import refuse_unused
 from rooflight.cli.choices import Executor
+from rooflight.cli.endings import Interrupted, tell
 from rooflight.cli.output_options import CsvFolder, HtmlFile, JsonFile, MarkdownFile, Render
 from rooflight.cli.progress import spinner
 
@@ -115,6 +116,7 @@ def compile_bench(
       rooflight compile-bench --predict-only --device H100-SXM5-80GB problem.py
     """
     from rooflight.compiling.bench_report import report_of
+    from rooflight.compiling.benchmark import BenchmarkInterrupted
     from rooflight.compiling.matrix import Matrix, benchmark_matrix
     from rooflight.compiling.trial import Options
     from rooflight.compiling.workloads import WORKLOADS
@@ -144,12 +146,38 @@ def compile_bench(
         _predict(matrix, device, host, outputs)
         return
     refuse_unused(context, every - {"device", "host"}, "only with --predict-only: else the programs run here")
+    matrix.check()
+    tell(_plan(matrix, executor))
     aside = redirect_stdout(sys.stderr) if outputs.to_stdout else nullcontext()
-    with spinner() as progress, aside:
-        found = benchmark_matrix(
-            matrix, executor=executor.value, address=address, partition=partition, progress=progress
-        )
+    try:
+        with spinner() as progress, aside:
+            found = benchmark_matrix(
+                matrix, executor=executor.value, address=address, partition=partition, progress=progress
+            )
+    except BenchmarkInterrupted as stop:
+        if stop.results:
+            outputs.write(report_of(stop.results))
+            raise Interrupted("the report has what was measured") from stop
+        raise
     outputs.write(report_of(found))
+
+
+def _plan(matrix: Matrix, executor: Executor) -> str:
+    """How many programs are about to run, each for how long at most, and what runs fewer iterations."""
+    from rooflight.compiling.pace import programs_of
+    from rooflight.records.quantity import count_of
+
+    asked = f"{count_of(len(matrix.targets), 'target')} in {count_of(len(matrix.modes), 'mode')}"
+    each = f"{count_of(matrix.iterations, 'iteration')} and at most {matrix.limit_s:g} s each"
+    fewer = f" (--quick: {QUICK[0]} iterations)" if matrix.iterations > QUICK[0] else ""
+    if executor is not Executor.local:
+        tasks = f"{count_of(len(matrix.cells), 'task')} of {programs_of(1, 1)} programs"
+        return f"{asked}: {tasks}, {each}{fewer}"
+    count = programs_of(len(matrix.targets), len(matrix.modes))
+    return (
+        f"{asked}: {count} programs, one after the other, each in a fresh process: eager, compiled from an empty "
+        f"cache, compiled from the full one, compared with eager; {each}{fewer}"
+    )
 
 
 def _predict(matrix: Matrix, device: str | None, host: float | None, outputs: Outputs) -> None:

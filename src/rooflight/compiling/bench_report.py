@@ -156,6 +156,8 @@ def conclusion(result: Compiled) -> str:
     gain, total = result.steady_speedup, result.total_speedup
     if result.eager is None:
         return f"{name} does not run: {result.failed}."
+    if result.interrupted and result.cold is None:
+        return f"{name}: interrupted before the compiled program had run."
     if gain is None or total is None:
         return f"{name} does not compile: {result.failed}."
     if result.check is not None and not result.check.correct:
@@ -228,7 +230,7 @@ def _row(result: Compiled) -> tuple[Cell, ...]:
         None if warm is None else result.compile_s(warm),
         None if cold is None else "never" if even.iterations is None else f"{about}{even.iterations:,}",
         None if result.check is None else "right" if result.check.correct else "wrong",
-        result.verdict or "failed",
+        result.verdict or ("interrupted" if result.interrupted else "failed"),
     )
 
 
@@ -363,6 +365,8 @@ def _notes(results: Sequence[Compiled]) -> Iterable[str]:
         name = f"{result.target}, {result.mode}"
         if result.failed:
             yield f"{name}: {result.failed}."
+        if result.interrupted and result.cold is not None:
+            yield f"{name}: interrupted before its results were compared with eager's."
         if result.cold is None:
             continue
         for what, reasons in (("graph break", result.cold.graph_breaks), ("recompile", result.cold.recompiles)):

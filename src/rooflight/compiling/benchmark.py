@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from rooflight.compiling.pace import OF_A_MODE, Kind, Pace
 from rooflight.compiling.package import AOT_INDUCTOR
 from rooflight.compiling.result import Compiled
 from rooflight.compiling.trial import EAGER, Answer, Options, Request, Trial, answered
@@ -26,6 +27,21 @@ MODES: Final = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-c
 """Modes of torch.compile, and packages of AOTInductor."""
 LIMIT_S: Final = 600.0
 """A process that takes longer is ended: a compilation may hang."""
+_SAYS: Final[dict[Kind, str]] = {
+    "cold": "compiling {}, from an empty cache",
+    "warm": "compiling {}, from the cache",
+    "check": "comparing results of {}",
+}
+
+
+class BenchmarkInterrupted(KeyboardInterrupt):
+    """Ctrl-C while programs ran. ``results``: what was measured until then; those of them that lack a program are
+    marked ``interrupted``.
+    """
+
+    def __init__(self, results: Sequence[Compiled]) -> None:
+        super().__init__()
+        self.results = tuple(results)
 
 
 def benchmark(
@@ -40,16 +56,17 @@ def benchmark(
     threads: int | None = None,
     limit_s: float = LIMIT_S,
     progress: Progress = log_progress,
+    pace: Pace | None = None,
 ) -> tuple[Compiled, ...]:
     """A target eager and compiled, a result for each mode.
 
     ``target``: a workload of ``WORKLOADS``, a preset, a config.json, ``file.py:function`` or a problem file. Eager runs
     once for all modes. Each program runs ``iterations`` times in a process of its own, on the GPU where there is one;
     ``threads`` is the number of CPU threads, None as many as there are cores. A step with a model has its model's
-    forward compiled, one without is compiled whole.
+    forward compiled, one without is compiled whole. ``pace``: that of a matrix, which this target is a part of.
 
     A target that does not compile gives a result that says why. Raises ValueError (TargetError) for what cannot run
-    at all, RunFailed where the eager program breaks.
+    at all, RunFailed where the eager program breaks, BenchmarkInterrupted with what was measured after Ctrl-C.
     """
     asked = options or Options()
     check_request(
@@ -66,13 +83,18 @@ def benchmark(
         threads=threads or len(usable_cores()),
         place=place,
     )
+    pace = pace or Pace(1, len(modes), progress)
     with tempfile.TemporaryDirectory(prefix="rooflight-inductor-") as folder:
-        progress(f"running {target} eager, {iterations} times")
-        eager = _trial(answered(request, Path(folder) / EAGER, limit_s=limit_s))
-        found = Compiled(target=target, mode="", warmup=warmup, eager=eager)
-        return tuple(
-            _compiled(replace(found, mode=mode), request, Path(folder) / mode, limit_s, progress) for mode in modes
-        )
+        eager = _eager(request, Path(folder) / EAGER, limit_s, pace, len(modes))
+        begun = Compiled(target=target, mode="", warmup=warmup, eager=eager)
+        results = [replace(begun, mode=mode, interrupted=True) for mode in modes]
+        try:
+            for number, each in enumerate(results):
+                for result in _compiled(each, request, Path(folder) / each.mode, limit_s, pace):
+                    results[number] = result
+        except KeyboardInterrupt:
+            raise BenchmarkInterrupted(results) from None
+    return tuple(results)
 
 
 def benchmark_workload(
@@ -149,20 +171,36 @@ def _takes_device(target: str) -> bool:
     return target not in WORKLOADS and not isinstance(find_target(target), UserFunction)
 
 
-def _compiled(found: Compiled, eager: Request, cache: Path, limit_s: float, progress: Progress) -> Compiled:
-    """The result of a mode: cold, warm, then compared with the eager program."""
-    request = msgspec.structs.replace(eager, program="compiled", compile_mode=found.mode)
-    what = f"{found.target}, {found.mode}"
+def _eager(request: Request, cache: Path, limit_s: float, pace: Pace, modes: int) -> Trial:
+    pace.begins(f"running {request.target} eager, {request.iterations} times")
     try:
-        progress(f"compiling {what}, from an empty cache")
-        cold = _trial(answered(request, cache, limit_s=limit_s))
-        progress(f"compiling {what}, from the cache")
-        warm = _trial(answered(request, cache, limit_s=limit_s))
-        progress(f"comparing results of {what}")
-        check = answered(msgspec.structs.replace(request, program="check"), cache, limit_s=limit_s).check
-    except RunFailed as error:
-        return replace(found, failed=str(error))
-    return replace(found, cold=cold, warm=warm, check=check)
+        eager = _trial(answered(request, cache, limit_s=limit_s))
+    except (RunFailed, TargetError):
+        pace.skips(1 + modes * len(OF_A_MODE))
+        raise
+    pace.ended()
+    return eager
+
+
+def _compiled(begun: Compiled, eager: Request, cache: Path, limit_s: float, pace: Pace) -> Iterator[Compiled]:
+    """The result of a mode, with one more program each time: cold, warm, then compared with the eager program."""
+    request = msgspec.structs.replace(eager, program="compiled", compile_mode=begun.mode)
+    found = begun
+    for number, kind in enumerate(OF_A_MODE):
+        pace.begins(_SAYS[kind].format(f"{begun.target}, {begun.mode}"))
+        try:
+            if kind == "check":
+                check = answered(msgspec.structs.replace(request, program="check"), cache, limit_s=limit_s).check
+                found = replace(found, check=check, interrupted=False)
+            else:
+                trial = _trial(answered(request, cache, limit_s=limit_s))
+                found = replace(found, cold=trial) if kind == "cold" else replace(found, warm=trial)
+        except RunFailed as error:
+            pace.skips(len(OF_A_MODE) - number)
+            yield replace(begun, failed=str(error), interrupted=False)
+            return
+        pace.ended()
+        yield found
 
 
 def _trial(answer: Answer) -> Trial:

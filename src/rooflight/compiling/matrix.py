@@ -15,7 +15,8 @@ from typing import Final, Literal
 import msgspec
 
 from rooflight.clusters.programs import Reply, on_ray, on_slurm
-from rooflight.compiling.benchmark import LIMIT_S, benchmark, bounded, check_request
+from rooflight.compiling.benchmark import LIMIT_S, BenchmarkInterrupted, benchmark, bounded, check_request
+from rooflight.compiling.pace import OF_A_MODE, Pace
 from rooflight.compiling.result import Compiled
 from rooflight.compiling.trial import Options
 from rooflight.compiling.workloads import WORKLOADS
@@ -26,7 +27,7 @@ from rooflight.workloads.errors import RunFailed, TargetError
 Executor = Literal["local", "slurm", "ray"]
 EXECUTORS: Final = ("local", "slurm", "ray")
 _MODULE: Final = "rooflight.compiling.matrix"
-_PROGRAMS: Final = 4  # of a cell, each of which may take as long as the limit
+_PROGRAMS: Final = 1 + len(OF_A_MODE)  # of a cell, each of which may take as long as the limit
 
 
 class Matrix(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +82,7 @@ def benchmark_matrix(
     ``address``; ``slurm``: a task per cell of an array in ``partition``, whose nodes see the folder of this process.
     There each cell runs eager itself, with a GPU for itself or all the cores of a node, and bounds and calibration are
     those of its node. Raises ValueError for what cannot run at all, and where no cluster answers; the error of the
-    first cell where no eager program ran.
+    first cell where no eager program ran; BenchmarkInterrupted with what was measured after Ctrl-C.
     """
     matrix.check()
     if executor == "local":
@@ -96,14 +97,22 @@ def benchmark_matrix(
         replies = on_slurm(
             _MODULE, requests, shared=Path.cwd(), partition=partition, minutes=minutes, progress=progress
         )
-    by_number = {reply.number: reply for reply in replies}
+    by_number: dict[int, Reply] = {}
+    try:
+        for reply in replies:
+            by_number[reply.number] = reply
+    except KeyboardInterrupt:
+        raise BenchmarkInterrupted(
+            [_result(cells[number], by_number[number]) for number in sorted(by_number)]
+        ) from None
     return _some_ran([_result(cell, by_number[number]) for number, cell in enumerate(cells)], RunFailed)
 
 
-def measure_cell(cell: Matrix, progress: Progress = log_progress) -> list[Compiled]:
+def measure_cell(cell: Matrix, progress: Progress = log_progress, pace: Pace | None = None) -> list[Compiled]:
     """The results of one target, with bounds where they are asked for.
 
-    Raises RunFailed where the eager program breaks, ValueError (TargetError) for what cannot run.
+    Raises RunFailed where the eager program breaks, ValueError (TargetError) for what cannot run, BenchmarkInterrupted
+    with what was measured after Ctrl-C.
     """
     (target,) = cell.targets
     found = benchmark(
@@ -117,20 +126,28 @@ def measure_cell(cell: Matrix, progress: Progress = log_progress) -> list[Compil
         threads=cell.threads,
         limit_s=cell.limit_s,
         progress=progress,
+        pace=pace,
     )
-    return bounded(found, cell.options, progress=progress) if cell.bounds else list(found)
+    try:
+        return bounded(found, cell.options, progress=progress) if cell.bounds else list(found)
+    except KeyboardInterrupt:
+        raise BenchmarkInterrupted(found) from None
 
 
 def _local(matrix: Matrix, progress: Progress) -> list[Compiled]:
     found: list[Compiled] = []
     kind: Callable[[str], Exception] = RunFailed
+    pace = Pace(len(matrix.targets), len(matrix.modes), progress)
     for number, target in enumerate(matrix.targets):
         cell = msgspec.structs.replace(matrix, targets=(target,))
         try:
-            found += measure_cell(cell, progress)
+            found += measure_cell(cell, progress, pace)
         except (RunFailed, TargetError) as error:
             kind = type(error) if not number else kind
             found += [_failed(each, str(error)) for each in cell.cells]
+        except KeyboardInterrupt as stop:
+            measured = stop.results if isinstance(stop, BenchmarkInterrupted) else ()
+            raise BenchmarkInterrupted([*found, *measured]) from None
     return _some_ran(found, kind)
 
 

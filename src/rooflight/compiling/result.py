@@ -36,7 +36,8 @@ class Compiled:
     process of its own; ``warm`` did so with the cache that ``cold`` filled. ``warmup`` iterations are not steady state.
 
     ``op_kernels``: ops of a step that compute, each a kernel or more. ``failed`` says why the target did not compile
-    or run; then ``cold`` is None, and ``eager`` too if that did not run.
+    or run; then ``cold`` is None, and ``eager`` too if that did not run. ``interrupted``: the user ended the benchmark
+    before all of its programs had run; those that had not are None.
     """
 
     target: str
@@ -47,6 +48,7 @@ class Compiled:
     warm: Trial | None = None
     check: Check | None = None
     failed: str = ""
+    interrupted: bool = False
     op_bound_s: float | None = None
     fused_bound_s: float | None = None
     op_kernels: int | None = None
