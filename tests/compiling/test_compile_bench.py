@@ -168,3 +168,36 @@ def test_inductor_for_real() -> None:
     assert found.warm is not None
     assert found.compile_s(found.cold) > found.compile_s(found.warm)
     assert found.cold.kernels >= 4
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ("--device", "A100-SXM4-80GB"),
+            "--device: only a prediction takes it, and the programs run here: add --predict",
+        ),
+        (("--host", "1e-5"), "--host: only a prediction takes it"),
+        (("--quick", "--iterations", "50"), "--iterations: --quick sets it: leave one of the two out"),
+        (("--quick", "--warmup", "2"), "--warmup: --quick sets it: leave one of the two out"),
+        (("--mode", "default", "--mode", "default"), "--mode default is given twice"),
+        (("--step", "train"), "--step: no effect on the workload attention-block: leave it out"),
+        (("--mode", "aot-inductor", "--backend", "eager"), "--backend eager: no effect on the mode aot-inductor"),
+        (("--predict-only", "--dynamic"), "--dynamic: no effect with --predict-only, which runs nothing: leave one"),
+        (("--predict-only", "--limit", "3"), "--limit: no effect with --predict-only"),
+        (("--predict-only", "--executor", "ray"), "--executor: no effect with --predict-only"),
+        (("--predict-only", "--no-bounds"), "--bounds: no effect with --predict-only"),
+    ],
+)
+def test_options_that_make_no_sense_together(run, words, told) -> None:
+    code, out, err = run("compile-bench", "attention-block", *words)
+    assert (code, out) == (2, "")
+    (line,) = err.strip().splitlines()  # and no plan before it: nothing runs
+    assert told in line
+
+
+def test_options_of_a_model_have_no_effect_on_a_function(run, program) -> None:
+    for words in (("--step", "train"), ("--batch", "3"), ("--small",)):
+        code, _, err = run("compile-bench", f"{program}:plain", *words)
+        assert (code, len(err.strip().splitlines())) == (2, 1)
+        assert f"{words[0]}: no effect on {program}:plain: set it inside the function" in err

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rooflight.reporting.output import Outputs
 
 QUICK = (20, 3)
+_ONE = "leave one of the two out"
 _ONLY_RUNS = {"executor", "address", "partition", "limit", "dynamic", "bounds"}
 
 
@@ -128,6 +129,8 @@ def compile_bench(
     if executor is not Executor.ray:
         refuse_unused(context, every - {"address"}, "for --executor ray")
     outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html, render=render)
+    if quick:
+        refuse_unused(context, every - {"iterations", "warmup"}, f"--quick sets it: {_ONE}")
     count, first = QUICK if quick else (100, 5)
     matrix = Matrix(
         targets=tuple(target or WORKLOADS),
@@ -142,10 +145,13 @@ def compile_bench(
         bounds=bounds,
     )
     if predict_only:
-        refuse_unused(context, every - _ONLY_RUNS, "no effect with --predict-only, which runs nothing")
+        refuse_unused(
+            context, every - _ONLY_RUNS, "no effect with --predict-only, which runs nothing: leave one of the two out"
+        )
         _predict(matrix, device, host, outputs)
         return
-    refuse_unused(context, every - {"device", "host"}, "only with --predict-only: else the programs run here")
+    why = "only a prediction takes it, and the programs run here: add --predict-only, or leave it out"
+    refuse_unused(context, every - {"device", "host"}, why)
     matrix.check()
     tell(_plan(matrix, executor))
     aside = redirect_stdout(sys.stderr) if outputs.to_stdout else nullcontext()

@@ -27,6 +27,8 @@ MODES: Final = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-c
 """Modes of torch.compile, and packages of AOTInductor."""
 LIMIT_S: Final = 600.0
 """A process that takes longer is ended: a compilation may hang."""
+_OPTIONS: Final = {"mode": "--step"}
+"""Fields of ``Options`` whose option of the command line has another name."""
 _SAYS: Final[dict[Kind, str]] = {
     "cold": "compiling {}, from an empty cache",
     "warm": "compiling {}, from the cache",
@@ -147,14 +149,18 @@ def check_request(
     for mode in modes:
         if mode not in MODES:
             raise ValueError(f'torch.compile has no mode "{mode}": take {", ".join(MODES)}')
+        if list(modes).count(mode) > 1:
+            raise ValueError(f"--mode {mode} is given twice: the second would find the cache that the first filled")
     if AOT_INDUCTOR in modes and backend != "inductor":
         raise ValueError(f"--backend {backend}: no effect on the mode {AOT_INDUCTOR}, which is Inductor's")
-    if target in WORKLOADS:
-        given = [name for name, value in msgspec.structs.asdict(options).items() if value]
-        if given:
-            raise ValueError(f"{', '.join(f'--{name}' for name in given)}: no effect on the workload {target}")
-        return
-    require_libraries(_found(target))
+    found = None if target in WORKLOADS else _found(target)
+    given = [_OPTIONS.get(name, f"--{name}") for name, value in msgspec.structs.asdict(options).items() if value]
+    if given and found is None:
+        raise ValueError(f"{', '.join(given)}: no effect on the workload {target}: leave it out, or name a preset")
+    if given and isinstance(found, UserFunction):
+        raise TargetError(f"{', '.join(given)}: no effect on {target}: set it inside the function")
+    if found is not None:
+        require_libraries(found)
 
 
 def _found(text: str) -> Target:
