@@ -59,6 +59,28 @@ def test_a_compilation_that_hangs_in_a_thread_ends_too() -> None:
     assert in_thread(work) == "took longer than 0.1 s"
 
 
+def test_gradients_are_compared_in_units_of_the_largest() -> None:
+    """A sum of a thousand rows may be off by what its terms are rounded by; no wrong row may be."""
+    rows = torch.cat([torch.full((1000, 1), 100.0), torch.full((1, 1), -0.5)])
+    weight = torch.ones(1, requires_grad=True)
+
+    def summed(scale: float) -> Any:
+        return lambda value, of: ((value * of).sum(0) * scale,)
+
+    def wrong(value: torch.Tensor, of: torch.Tensor) -> Any:
+        return (summed(1.0)(value, of.detach())[0] + of * 0,)
+
+    assert difference(summed(1.0), summed(1.0 + 1e-6), (rows, weight))[0] == ""
+    assert "gradients" in difference(summed(1.0), wrong, (rows, weight))[0]
+
+
+def test_sizes_of_0_and_1_make_kinds() -> None:
+    """A language model's first call has the prompt's tokens, all others have one."""
+    kinds = [call_kind((torch.ones(2, length),), {}, None)[0] for length in (0, 1, 2, 16)]
+    assert len(set(kinds)) == 3
+    assert kinds[2] == kinds[3]
+
+
 def test_dynamo_may_capture_a_frame_once_more_by_what_the_backend_found() -> None:
     tries: list[int] = []
 

@@ -12,6 +12,8 @@ Kind = tuple[Any, ...]
 """All of a call that a compiler makes other code for, but for sizes: structure, dtypes, ranks, devices, modes."""
 
 _DEPTH: Final = 4
+_GENERAL: Final = 2
+"""From this size on, code for one size may do for others."""
 _LONG: Final = 64  # items of a list that are looked at
 
 
@@ -36,7 +38,9 @@ def call_kind(
 def _add(value: Any, kind: list[Any], sizes: list[Any], depth: int) -> None:
     of = type(value)
     if isinstance(value, torch.Tensor):
-        kind += (value.dtype, value.dim(), value.device, value.requires_grad)
+        # compilers make other code for sizes of 0 and 1
+        short = tuple([size if size < _GENERAL else None for size in value.shape])
+        kind += (value.dtype, short, value.device, value.requires_grad)
         sizes.append(tuple(value.shape))
     elif value is None or of is bool or of is str:
         kind.append(value)

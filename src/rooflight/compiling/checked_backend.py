@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -97,6 +98,9 @@ def difference(eager: Run, compiled: Run, args: Sequence[Any]) -> tuple[str, flo
         for function in (eager, compiled):
             _restore(before)
             sides.append(_outcome(function, args))
+        largest = [_largest(gradient) for gradient in sides[0][2]]
+        for _, _, gradients in sides:
+            gradients[:] = [each / unit for each, unit in zip(gradients, largest, strict=True)]
         for what, ours, theirs in zip(("result", "inputs it writes", "gradients"), *sides, strict=True):
             found = compare(ours, theirs)
             if not found.agrees:
@@ -105,6 +109,14 @@ def difference(eager: Run, compiled: Run, args: Sequence[Any]) -> tuple[str, flo
         return "", max((error for error in errors if error is not None), default=None)
     finally:
         _restore(before)
+
+
+def _largest(gradient: torch.Tensor) -> float:
+    """The unit in which a gradient is compared, 1 at least: a sum over many rows errs in proportion to what is summed,
+    also where it cancels.
+    """
+    largest = float(gradient.abs().max()) if gradient.numel() else 1.0
+    return max(1.0, largest) if math.isfinite(largest) else 1.0
 
 
 def _outcome(function: Run, given: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
