@@ -11,6 +11,7 @@ import typer
 from rooflight.cli import completion
 from rooflight.cli.arguments import refuse_unused
 from rooflight.cli.choices import Executor
+from rooflight.cli.compile_options import Backend, Batch, Dynamic, Limit, Seq, Small, Step, Threads
 from rooflight.cli.endings import Interrupted, tell
 from rooflight.cli.output_options import CsvFolder, HtmlFile, JsonFile, MarkdownFile, Render
 from rooflight.cli.progress import spinner
@@ -47,18 +48,14 @@ def compile_bench(
             "--mode", metavar="MODE", help="default, reduce-overhead, max-autotune, aot-inductor: repeatable."
         ),
     ] = None,
-    backend: Annotated[str, typer.Option(metavar="NAME", help="Backend of torch.compile.")] = "inductor",
-    dynamic: Annotated[
-        bool | None, typer.Option("--dynamic/--static", help="Dynamic shapes. [default: as torch chooses]")
-    ] = None,
-    step: Annotated[
-        str | None, typer.Option(metavar="MODE", help="Of a model: forward, train, prefill, decode. [default: forward]")
-    ] = None,
-    batch: Annotated[int | None, typer.Option(metavar="N", help="Of a model: sequences or images per step.")] = None,
-    seq: Annotated[int | None, typer.Option(metavar="N", help="Of a model: tokens per sequence.")] = None,
-    small: Annotated[bool, typer.Option("--small", help="The preset's architecture in a size for a laptop.")] = False,
-    threads: Annotated[int | None, typer.Option(metavar="N", help="CPU threads. [default: the cores]")] = None,
-    limit: Annotated[float, typer.Option(metavar="SECONDS", help="End a program that takes longer.")] = 600.0,
+    backend: Backend = "inductor",
+    dynamic: Dynamic = None,
+    step: Step = None,
+    batch: Batch = None,
+    seq: Seq = None,
+    small: Small = False,
+    threads: Threads = None,
+    limit: Limit = 600.0,
     predict_only: Annotated[
         bool, typer.Option("--predict-only", help="Predict what compiling would bring; compile and time nothing.")
     ] = False,

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from rooflight.cli import completion
+from rooflight.cli.compile_options import Backend, Batch, Dynamic, Limit, Seq, Small, Step, Threads
 from rooflight.cli.output_options import CsvFolder, HtmlFile, JsonFile, MarkdownFile, Render
 from rooflight.cli.progress import spinner
 
@@ -32,22 +33,18 @@ def explain(
     compile_mode: Annotated[
         str, typer.Option("--mode", metavar="MODE", help="default, reduce-overhead or max-autotune.")
     ] = "default",
-    backend: Annotated[str, typer.Option(metavar="NAME", help="Backend of torch.compile.")] = "inductor",
-    dynamic: Annotated[
-        bool | None, typer.Option("--dynamic/--static", help="Dynamic shapes. [default: as torch chooses]")
-    ] = None,
+    backend: Backend = "inductor",
+    dynamic: Dynamic = None,
     code: Annotated[bool, typer.Option("--code", help="Show the generated code of each kernel.")] = False,
     dispatcher: Annotated[
         bool, typer.Option("--dispatcher/--no-dispatcher", help="Call eagerly first, and show the dispatcher's layers.")
     ] = True,
-    step: Annotated[
-        str | None, typer.Option(metavar="MODE", help="Of a model: forward, train, prefill, decode. [default: forward]")
-    ] = None,
-    batch: Annotated[int | None, typer.Option(metavar="N", help="Of a model: sequences or images per step.")] = None,
-    seq: Annotated[int | None, typer.Option(metavar="N", help="Of a model: tokens per sequence.")] = None,
-    small: Annotated[bool, typer.Option("--small", help="The preset's architecture in a size for a laptop.")] = False,
-    threads: Annotated[int | None, typer.Option(metavar="N", help="CPU threads. [default: the cores]")] = None,
-    limit: Annotated[float, typer.Option(metavar="SECONDS", help="End a program that takes longer.")] = 600.0,
+    step: Step = None,
+    batch: Batch = None,
+    seq: Seq = None,
+    small: Small = False,
+    threads: Threads = None,
+    limit: Limit = 600.0,
     json: JsonFile = None,
     markdown: MarkdownFile = None,
     csv: CsvFolder = None,
