@@ -7,6 +7,7 @@ import torch
 from explained import X, explanation, in_states
 
 from rooflight.compiling.explaining.explain import explained
+from rooflight.compiling.explaining.explain_report import report_of
 from rooflight.compiling.explaining.guards import Symbols
 from rooflight.compiling.explaining.listening import Told
 from rooflight.compiling.explaining.recompiles import failed_guards, fix
@@ -174,3 +175,10 @@ NOT_OF_TORCH = ["", "[", "[]", "0/0", "0/0: ", "[1, 2]", "0/0: tensor 'x' size m
 def test_a_text_that_torch_never_wrote(text) -> None:
     guards = failed_guards(told(text), Symbols((), ()))
     assert isinstance(fix(guards), str)
+
+
+def test_the_graphs_of_the_report_are_those_of_its_conclusion() -> None:
+    report = report_of(explanation(double, (torch.ones(3),), (torch.ones(5),)))
+    assert dict(report.facts)["graphs"] == "1, and 1 more by recompiles"
+    assert report.conclusion.startswith("1 graph for 2 calls, 0 graph breaks, 1 recompile.")
+    assert dict(report_of(explanation(double, (X,))).facts)["graphs"] == 1

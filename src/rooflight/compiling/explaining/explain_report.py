@@ -53,10 +53,9 @@ def conclusion(found: ExplainDocument) -> str:
     """The shape of the result in a few sentences, and what to mend first."""
     if found.not_compiled:
         return f"Not compiled: {found.not_compiled}."
-    captured = [graph for graph in found.graphs if graph.state == "captured"]
-    first = [graph for graph in captured if graph.origin != "recompile"]
+    first, _ = _captured(found)
     parts = [
-        f"{count_of(len(first), 'graph')} for {count_of(found.calls, 'call')}, "
+        f"{count_of(first, 'graph')} for {count_of(found.calls, 'call')}, "
         f"{count_of(len(found.graph_breaks), 'graph break')}, {count_of(len(found.recompiles), 'recompile')}."
     ]
     if found.kernels:
@@ -69,19 +68,26 @@ def conclusion(found: ExplainDocument) -> str:
     return " ".join(parts)
 
 
+def _captured(found: ExplainDocument) -> tuple[int, int]:
+    """How many graphs were captured: first ones, and those of recompiles."""
+    again = [graph.origin == "recompile" for graph in found.graphs if graph.state == "captured"]
+    return again.count(False), again.count(True)
+
+
 def _facts(found: ExplainDocument) -> Iterator[tuple[str, Cell]]:
     yield "torch", f"{found.torch}, {found.device}"
     dynamic = f", mode {found.mode}" if found.mode != "default" else ""
     yield "compiled by", f"{found.backend}{dynamic}, {count_of(found.calls, 'call')}"
-    yield "graphs", sum(graph.state == "captured" for graph in found.graphs)
+    first, again = _captured(found)
+    yield "graphs", f"{first}, and {again} more by recompiles" if again else first
     yield "graph breaks", len(found.graph_breaks)
     yield "recompiles", len(found.recompiles)
     if found.kernels:
         generated = [kernel for kernel in found.kernels if kernel.kind != "library"]
         library = len(found.kernels) - len(generated)
         yield "kernels", f"{len(generated)} generated, {count_of(library, 'call of a library', 'calls of a library')}"
-        again = {graph.id for graph in found.graphs if graph.origin == "recompile"}
-        sizes = saved_bytes(kernel for kernel in found.kernels if kernel.id not in again)
+        recompiled = {graph.id for graph in found.graphs if graph.origin == "recompile"}
+        sizes = saved_bytes(kernel for kernel in found.kernels if kernel.id not in recompiled)
         if sizes is not None and sizes[0]:
             saved = Quantity(sizes[0] - sizes[1], "B")
             of = f"{Quantity(sizes[0], 'B')} that eager moves in the first call"
