@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
 from rooflight.compiling.hot_seen import CallKind, Seen, State
 from rooflight.records.document import Document
-from rooflight.records.quantity import count_of
 from rooflight.records.report import Cell, Column, Report, Table
+
+_NAMED: Final = 3
 
 
 class KindDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,17 +69,26 @@ def report_of(loops: Sequence[Seen]) -> Report:
         ),
         tables=(_table(data),) if data else (),
         notes=tuple(f"{document.name}: {document.note}" for document in data if document.note),
-        conclusion=_conclusion(data, compiled),
+        conclusion=_conclusion(data),
     )
 
 
-def _conclusion(data: Sequence[HotDocument], compiled: int) -> str:
+def _conclusion(data: Sequence[HotDocument]) -> str:
     if not data:
         return (
             "No loop was observed: call rooflight.hot(function or module), or "
             "rooflight.compiling.enable_hot_path_detection()."
         )
-    return f"{count_of(compiled, 'kind')} of calls compiled." if compiled else "Nothing was compiled."
+    told = [
+        document.name + (f" ({kind.speedup:.2f} times as fast)" if kind.speedup else "")
+        for document in data
+        for kind in document.kinds
+        if kind.state == "compiled"
+    ]
+    if not told:
+        return "Nothing was compiled."
+    more = f" and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
+    return f"Compiled: {', '.join(told[:_NAMED])}{more}."
 
 
 def _document(seen: Seen) -> HotDocument:
@@ -151,6 +162,6 @@ def _table(data: Sequence[HotDocument]) -> Table:
         optional=("sizes", "operations", "break-even runs", "calls"),
         note=(
             "calls: those observed; calls of decided loops go straight to their code. "
-            "Kinds differ in dtypes, ranks, devices, train or eval."
+            "Kinds differ in dtypes, ranks, sizes of 0 and 1, devices, train or eval."
         ),
     )

@@ -60,8 +60,10 @@ class Host:
     replayed: bool = False
 
     def __post_init__(self) -> None:
-        if not all(isfinite(seconds) and seconds >= 0 for seconds in (self.launch_s, self.first_s)):
-            raise ValueError(f"a host's seconds per launch are at least 0, not {self.launch_s} and {self.first_s}")
+        given = (self.launch_s, self.first_s)
+        wrong = next((seconds for seconds in given if not isfinite(seconds) or seconds < 0), None)
+        if wrong is not None:
+            raise ValueError(f"a host's seconds per launch are at least 0, not {wrong:g}")
         if not 0 < self.low <= 1 <= self.high or not isfinite(self.high):
             raise ValueError(f"factors of a host's time enclose 1, not {self.low} and {self.high}")
 
