@@ -108,7 +108,7 @@ def test_a_steady_step_of_adamw_is_no_first_step(foreach):
 def test_columns_that_are_mostly_impossible_taught_nothing():
     devices = {key: model.devices for key, model in Predictor().models.items()}
     assert "GH200-96GB" not in devices["rooflight::scaled_dot_product_attention_backward"]
-    assert "GH200-96GB" not in devices["aten::zeros_like+aten::_fused_adamw_"]
+    assert "GH200-96GB" not in devices["aten::_foreach_zero_+aten::_fused_adamw_"]
 
 
 def test_they_stay_small():

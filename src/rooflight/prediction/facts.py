@@ -5,7 +5,6 @@ Of one piece of work, or of one at many shapes (``costs.lanes``): its numbers ar
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -53,7 +52,7 @@ _NETWORK: Final = "c10d"
 """What the names of collectives have in common: ``c10d::allreduce_``, ``_c10d_functional::all_reduce``."""
 _COLLECTIVES: Final = frozenset(kind.value for kind in collectives.CollectiveKind)
 _CONVOLUTIONS: Final = (CONVOLUTION_KEY, CONVOLUTION_BACKWARD_KEY)
-_FIRST_STEP: Final = "aten::zeros_like+aten::_fused_"
+_FIRST_STEP: Final = "aten::_foreach_zero_+aten::_fused_"
 _NEGLIGIBLE: Final = 0.01
 _REDUCTIONS: Final = ("norm", "softmax", "sum", "mean", "arg", "max", "min", "logsumexp", "var", "prod", "loss")
 """What is in the names of ops that reduce."""
@@ -291,15 +290,8 @@ def _collective(work: Sequence[Costed]) -> _Found | None:
 
 
 def _rows(work: Sequence[Costed], main: Costed, bound_s: float) -> _Found:
-    """What takes next to nothing, as counting a step does, makes no other kind of work of it. Small ops that together
-    take more than that, as filling an optimizer's states does, come first.
-    """
-    large = dict.fromkeys(each.op.name for each in work if each.bound.time_s >= _NEGLIGIBLE * bound_s)
-    small_s: dict[str, float] = defaultdict(float)
-    for each in work:
-        if each.op.name not in large:
-            small_s[each.op.name] += each.bound.time_s
-    names = "+".join([*(name for name, each_s in small_s.items() if each_s >= _NEGLIGIBLE * bound_s), *large])
+    """What takes next to nothing, as counting a step does, makes no other kind of work of it."""
+    names = "+".join(dict.fromkeys(each.op.name for each in work if each.bound.time_s >= _NEGLIGIBLE * bound_s))
     key = _NOT_AS_NAMED + names if "attention" in names or names in _CONVOLUTIONS else names
     fresh = sum(_fresh_bytes(each.op) for each in work)
     return key, (*_rows_and_width(main.op), fresh, sum(len(each.op.inputs) + len(each.op.outputs) for each in work))

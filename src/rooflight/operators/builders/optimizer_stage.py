@@ -65,10 +65,14 @@ def fused_adamw(sizes: Sizes, dtype: str) -> tuple[OpSignature, ...]:
 
 
 def first_step(sizes: Sizes, dtype: str) -> tuple[OpSignature, ...]:
-    """``fused_adamw`` after the step count and both states of each parameter were filled."""
-    counts = [call("aten::zeros", {}, tensor(COUNTED))] * len(sizes)
-    states = [call("aten::zeros_like", {"self": tensor(dtype, *size)}, tensor(dtype, *size)) for size in sizes]
-    return (*counts, *states, *states, *fused_adamw(sizes, dtype))
+    """``fused_adamw`` after the step count and both states of each parameter were filled: by a call for each tensor,
+    here as one of a list.
+    """
+    count = len(sizes)
+    counts = [tensor(COUNTED)] * count
+    states = [tensor(dtype, *size) for size in sizes] * 2
+    filled = _held([*counts, *states], 0)
+    return (call("aten::_foreach_zero_", {"self": filled}, *filled), *fused_adamw(sizes, dtype))
 
 
 def parameters_of(torch: Any, sizes: Sizes, dtype: str, device: str) -> list[Any]:
