@@ -156,9 +156,6 @@ def _kernels() -> int:
 
 def answer(request: Request) -> Answer:
     """What the request asks for; the program's errors are an answer too."""
-    import torch
-
-    torch.set_num_threads(request.threads)
     try:
         if request.program == "check":
             return Answer(check=checked(request))
@@ -170,6 +167,9 @@ def answer(request: Request) -> Answer:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("TORCH_LOGS_OUT", os.devnull)
+    os.environ.setdefault("TORCH_LOGS_OUT", os.devnull)  # read when torch is imported
+    import torch
+
     asked = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
+    torch.set_num_threads(asked.threads)
     write_whole(Path(sys.argv[1]), msgspec.json.encode(answer(asked)))

@@ -62,9 +62,6 @@ def explanation(request: ExplainRequest, cache: Path, *, limit_s: float | None =
 
 def answer(request: ExplainRequest) -> Explained:
     """What the request asks for; the program's errors are an answer too."""
-    import torch
-
-    torch.set_num_threads(request.threads)
     try:
         program, notes = open_program(
             request.target, request.options, calls=request.calls, place=request.place, inputs=request.inputs
@@ -88,6 +85,9 @@ def answer(request: ExplainRequest) -> Explained:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("TORCH_LOGS_OUT", os.devnull)
+    os.environ.setdefault("TORCH_LOGS_OUT", os.devnull)  # read when torch is imported
+    import torch
+
     asked = msgspec.json.decode(sys.stdin.buffer.read(), type=ExplainRequest)
+    torch.set_num_threads(asked.threads)
     write_whole(Path(sys.argv[1]), msgspec.json.encode(answer(asked)))
