@@ -121,7 +121,7 @@ class Watch(TorchDispatchMode):
 
 def _sized(func: Any, schema: OpSchema) -> tuple[bool, ...]:
     """For each setting of a key, in their order: whether it is a size, which torch's schemas have as SymInt."""
-    sizes = set(_SIZES.findall(str(func._schema)))  # the types of its arguments have int of lists of them
+    sizes = set(_SIZES.findall(str(func._schema)))  # the types of its arguments have int instead
     return tuple(name in sizes for name, kind in zip(schema.names, schema.kinds, strict=True) if kind in _SETTINGS)
 
 

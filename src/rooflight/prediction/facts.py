@@ -53,6 +53,7 @@ _NETWORK: Final = "c10d"
 _COLLECTIVES: Final = frozenset(kind.value for kind in collectives.CollectiveKind)
 _CONVOLUTIONS: Final = (CONVOLUTION_KEY, CONVOLUTION_BACKWARD_KEY)
 _FIRST_STEP: Final = "aten::_foreach_zero_+aten::_fused_"
+"""What the names of a fused optimizer's first step begin with: it fills the states with zeros."""
 _NEGLIGIBLE: Final = 0.01
 _REDUCTIONS: Final = ("norm", "softmax", "sum", "mean", "arg", "max", "min", "logsumexp", "var", "prod", "loss")
 """What is in the names of ops that reduce."""
@@ -299,7 +300,7 @@ def _rows(work: Sequence[Costed], main: Costed, bound_s: float) -> _Found:
 
 def is_plain(key: str, facts: Floats) -> bool:
     """Whether rows of facts [rows, facts] are of ops without matrix products, which have much in common, other than
-    with those that wait for a network, and with an optimizer's first step, in which allocating takes most.
+    with those that wait for a network, and with an optimizer's first step, which allocates its states.
     """
     apart = _NETWORK in key or _FIRST_STEP in key
     return kind_of(key) is WorkKind.ROWS and not apart and not facts[:, _COMMON.index("matrix")].any()

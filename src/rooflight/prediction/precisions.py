@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from rooflight.devices.spec import DeviceSpec
@@ -25,11 +25,12 @@ def dtype_and_device(precision: str, device: DeviceSpec) -> tuple[str, DeviceSpe
     return "float32", as_it_ran(device, _TF32)
 
 
-def as_measured(device: DeviceSpec, facts_on: Callable[[DeviceSpec], Any]) -> DeviceSpec:
-    """The device as models know it: without a what-if precision that leaves facts of work, ``facts_on`` a device, as
-    they are, or that is TF32 for float32 products. With any other it is a device that nobody measured.
+def as_measured(devices: Sequence[DeviceSpec], facts_on: Callable[[DeviceSpec], Any]) -> DeviceSpec:
+    """Of the ``candidates`` of a device, the one that models know for work whose facts are ``facts_on`` a device:
+    without a what-if precision that leaves the facts as they are, or that is TF32 for float32 products. With any other
+    it is a device that nobody measured.
     """
-    *known, supposed = candidates(device)
+    *known, supposed = devices
     if not known:
         return supposed
     asked = facts_on(supposed)
@@ -37,7 +38,7 @@ def as_measured(device: DeviceSpec, facts_on: Callable[[DeviceSpec], Any]) -> De
 
 
 def candidates(device: DeviceSpec) -> tuple[DeviceSpec, ...]:
-    """What ``as_measured`` may give, itself last."""
+    """What ``as_measured`` may give for a device: itself is the last."""
     if device.what_if_precision is None:
         return (device,)
     own = without_precision(device)

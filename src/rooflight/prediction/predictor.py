@@ -196,8 +196,8 @@ class Predictor:
         for ops in distinct:
             facts = facts_of(ops, spec)
             if facts is not None:
-                place = next((at for at, each in enumerate(devices[:-1]) if facts_of(ops, each) == facts), -1)
-                by_kind.setdefault((facts.key, place), []).append((ops, facts))
+                known = as_measured(devices, partial(facts_of, ops))
+                by_kind.setdefault((facts.key, devices.index(known)), []).append((ops, facts))
         for (key, place), group in by_kind.items():
             known = devices[place]
             values = np.array([facts.values for _, facts in group])
@@ -237,7 +237,7 @@ class Predictor:
         Raises ValueError for an unknown device or dtype, for sizes below 1, and for a dtype without a peak there.
         """
         name, spec = dtype_and_device(dtype, get(device) if isinstance(device, str) else device)
-        known = as_measured(spec, lambda each: product_facts(m, n, k, name, each, batch=batch).tobytes())
+        known = as_measured(candidates(spec), lambda each: product_facts(m, n, k, name, each, batch=batch).tobytes())
         return self._batch(PRODUCT_KEY, product_facts(m, n, k, name, known, batch=batch), known)
 
     def predict_shape(
@@ -279,7 +279,7 @@ class Predictor:
         batches = {}
         for direction in operator.directions:
             facts_on = partial(facts_of_shapes, operator, columns, dtype, direction)
-            known = as_measured(spec, partial(_compared, facts_on))
+            known = as_measured(candidates(spec), partial(_compared, facts_on))
             parts = [(taken[each.rows], self._batch(each.key, each.values, known)) for each in facts_on(known)]
             batches[direction] = _scattered(count, parts)
         return batches
