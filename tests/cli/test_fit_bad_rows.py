@@ -97,6 +97,32 @@ def test_the_same_rows_twice_are_no_two_devices(run, tmp_path: Path):
     assert code == 0, err
 
 
+@pytest.mark.parametrize("on", [(), ("--on", "shipped")])
+def test_rows_of_two_devices_without_a_shape_in_common(refused, tmp_path: Path, on):
+    """Every other shape, three times as long: half of the neighbours are log 3 apart."""
+    write_table(tmp_path / "data" / "one", shapes=GRID[::2], noise=0.02)
+    write_table(tmp_path / "data" / "other", shapes=GRID[1::2], noise=0.02, slowdown=6.0)
+    line = refused(*on)
+    assert "gemm on A100-SXM4-80GB: times of like shapes fall into two groups, about" in line
+    assert "rows of two devices, or of two ways to measure, under one name: fit each alone" in line
+
+
+def test_a_device_with_two_regimes_is_one_device(run, tmp_path: Path):
+    """Small work is 3 times slower than large work: neighbours differ at the border alone."""
+    small = [shape for shape in GRID if np.prod(shape) < 2**29]
+    write_table(tmp_path / "data" / "one", shapes=small, noise=0.05, slowdown=6.0)
+    write_table(tmp_path / "data" / "other", shapes=sorted(set(GRID) - set(small)), noise=0.05)
+    code, _, err = run("fit", tmp_path / "data", "--out", tmp_path / "models")
+    assert code == 0, err
+
+
+def test_two_groups_are_fitted_where_the_user_insists(run, tmp_path: Path):
+    write_table(tmp_path / "data" / "one", shapes=GRID[::2])
+    write_table(tmp_path / "data" / "other", shapes=GRID[1::2], slowdown=6.0)
+    code, _, err = run("fit", tmp_path / "data", "--out", tmp_path / "models", "--keep-flagged")
+    assert code == 0, err
+
+
 def one_shape(folder: Path, count: int = 30) -> Path:
     return write_table(folder, shapes=[GRID[7]] * count, noise=0.02)
 

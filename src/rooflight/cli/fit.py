@@ -57,7 +57,7 @@ def fit(
     from collections import Counter
 
     from rooflight.front.measured import find_measured, read_measured
-    from rooflight.prediction.bad_rows import refuse_two_devices
+    from rooflight.prediction.bad_rows import refuse_two_devices, refuse_two_groups
     from rooflight.prediction.fit_report import report_of
     from rooflight.prediction.fitting import learn_all, read_for_fit, together
     from rooflight.prediction.measured_ops import MeasuredOps, lint_ops, shown_by_ops
@@ -81,6 +81,7 @@ def fit(
         shown = [each for file in files for each in file.shown]
         if not keep_flagged:
             refuse_two_devices(together([*shown, *taught.shown]))
+            refuse_two_groups(together(shown))
         paths = [*found.tables, *found.sessions]
         if on is not None and root is not None:
             on_base = learn_on(Predictor.load(root), [*shown, *taught.shown], progress, processes=True)
