@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 
 from rooflight import devices
+from rooflight.devices import calibrations
+from rooflight.devices.calibrations import Calibration
+from rooflight.devices.spec import MemoryLevel, Roofs
 from rooflight.prediction.lint_report import report_of
 from rooflight.prediction.reading import find, read, read_file
 from rooflight.prediction.reading.sheet import sheet_of
@@ -120,7 +123,7 @@ def test_a_folder_without_what_is_no_table(tmp_path):
     assert {path.stem for path in find(tmp_path)[1]} == {A100, "llemma_7b_4_2_2_P"}
 
 
-def stored(folder, *rows, device=A100, name="gelu", calibration=None):
+def stored(folder, *rows, device=A100, name="gelu", calibration=None, environment=None):
     parameters = ("mp", "b", "l", "dim")
     header = Header(
         kernel=name,
@@ -130,6 +133,7 @@ def stored(folder, *rows, device=A100, name="gelu", calibration=None):
         columns=tuple((each, each) for each in parameters),
         directions=("fwd", "bwd"),
         calibration=calibration or {},
+        environment=environment or {},
     )
     path = folder / f"{device}_{name}_fp16_1_1.jsonl"
     with Store(path, header) as store:
@@ -189,6 +193,23 @@ def test_roofs_that_were_measured_travel_with_the_samples(tmp_path):
     wrong = stored(tmp_path, row(1024, 1e-6), device="Other-CPU", calibration={"matrix float32 FLOP/s": "fast"})
     with pytest.raises(ValueError, match=r"Other-CPU.*line 1: calibration"):
         one(wrong)
+
+
+def test_a_cpu_that_was_sampled_before_it_was_calibrated(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROOFLIGHT_CACHE", str(tmp_path / "cache"))
+    where = {"device_kind": "cpu", "fingerprint": "abc"}
+    path = stored(tmp_path, row(1024, 1e-6), device="Some-CPU", environment=where)
+    with pytest.raises(ValueError, match=r"nothing is known of this CPU.*run rooflight calibrate"):
+        one(path)
+    roofs = Roofs(
+        source="calibration",
+        matrix_flops_per_s={"float32": 1e12},
+        vector_flops_per_s={"float32": 1e11},
+        memory=(MemoryLevel(name="DRAM", bytes_per_s=2e10),),
+    )
+    made = Calibration(fingerprint="abc", kind="cpu", device_name="Some CPU", measured_at="2026-11-23", roofs=roofs)
+    calibrations.save(made)
+    assert one(path).device.dram_bytes_per_s == 2e10
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,13 @@ def restored_operators(monkeypatch):
     monkeypatch.setattr(registry, "_operators", dict(registry._operators))
 
 
+def test_a_cpu_that_was_never_calibrated_is_said_once(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("ROOFLIGHT_CACHE", str(tmp_path / "cache"))
+    code, _, said = run("sample", "relu", "gelu", "--sweep", "test", "--cpu", "--out", tmp_path)
+    assert code == 0
+    assert said.count("run rooflight calibrate on this machine before rooflight fit") == 1
+
+
 def test_rows_csv_and_log_are_where_estimate_train_time_has_them(rooflight, tmp_path):
     words = ("--cpu", "--threads", "1", "--out", tmp_path)
     assert "gemm fp32: 4 ok (4 new)" in rooflight("sample", "gemm", "--sweep", "test", *words)

@@ -131,6 +131,7 @@ def sample(
     from rooflight.reporting.output import Outputs
     from rooflight.sampling.executors.local import run_on_all, visible_gpus
     from rooflight.sampling.launch import spread_over_gpus
+    from rooflight.sampling.provenance import calibration_of
     from rooflight.sampling.request import SamplingRequest, seconds
 
     check_folder("--out", out)
@@ -185,6 +186,9 @@ def sample(
             return
         for line in _run(request, executor, address, on, progress, yes):
             typer.echo(visible(line))
+        if executor is Executor.local and request.kind == "cpu" and not calibration_of("cpu"):
+            known = "nothing is known of this CPU's speed"
+            typer.echo(f"rooflight: {known}: run rooflight calibrate on this machine before rooflight fit", err=True)
 
 
 def _refuse_unused(context: typer.Context) -> None:

@@ -75,16 +75,25 @@ def read(path: Path) -> tuple[MeasuredTable]:
 
 
 def _device(header: Header, path: Path) -> DeviceSpec:
-    """The device of a sampler's file, with the roofs that were measured there if this machine does not keep them."""
+    """The device of a sampler's file, with the roofs that were measured there if this machine does not keep them.
+
+    Raises ValueError for a device of which nothing is known, such as a CPU that was not calibrated.
+    """
     facts = header.calibration
+    fingerprint = facts.get("fingerprint") or header.environment.get("fingerprint")
     try:
-        kept = calibrations.load(facts["fingerprint"]) if "fingerprint" in facts else None
+        kept = calibrations.load(fingerprint) if fingerprint else None
     except ValueError:  # a broken calibration is not the table's matter
         kept = None
     if kept is not None:
         return calibrations.device_of(kept)
     roofs = _roofs(facts, path) if facts else None
     if roofs is None:
+        if header.environment.get("device_kind") == "cpu":
+            raise ValueError(
+                f"{path}: nothing is known of this CPU's speed: run rooflight calibrate on the machine that was "
+                "sampled, then rooflight fit there"
+            )
         return device_called(header.device, path)
     known = find_by_torch_name(header.device)
     if known is not None:
