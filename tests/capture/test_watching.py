@@ -44,6 +44,17 @@ def test_sizes_in_settings_are_sizes_too() -> None:
     assert other[0].digests()[1] != other[1].digests()[1]  # a dimension is no size
 
 
+def test_a_tensor_made_of_numbers_is_new_memory_wherever_it_lies() -> None:
+    """``torch.tensor`` allocates below the watch, often where a result has just been freed; a KV cache begins so."""
+
+    def function(value: torch.Tensor, kept: int) -> object:
+        results = [value.sin() for _ in range(8)]
+        results = [results[kept]]  # the others are freed
+        return torch.cat([torch.tensor([]), value]), results
+
+    assert len({watched(function, torch.ones(4), kept).digests() for kept in range(8)}) == 1
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -98,7 +109,9 @@ def test_known_keys_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 steps = st.lists(
-    st.tuples(st.sampled_from(["sin", "add", "mul", "t", "sum", "cat"]), st.integers(0, 5), st.integers(0, 5)),
+    st.tuples(
+        st.sampled_from(["sin", "add", "mul", "t", "sum", "cat", "tensor"]), st.integers(0, 5), st.integers(0, 5)
+    ),
     min_size=1, max_size=12,
 )  # fmt: skip
 
@@ -112,6 +125,8 @@ def program(plan: list[tuple[str, int, int]]) -> None:
             values.append(getattr(torch, name)(a, b))
         elif name == "cat":
             values.append(torch.cat([a, b])[:3])
+        elif name == "tensor":
+            values.append(a + torch.tensor([1.0, 2.0, 3.0]))
         elif name == "sum":
             values.append(a + a.sum())
         else:

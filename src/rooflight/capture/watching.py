@@ -23,6 +23,8 @@ _SETTINGS: Final = (ArgumentKind.TENSORS, ArgumentKind.ATTRIBUTE, ArgumentKind.G
 _SIZES: Final = re.compile(r"SymInt\S* (\w+)")
 _MOST_KEYS: Final = 1 << 14
 _UNKNOWN: Final = -2
+_BORN_BELOW: Final = {"aten::lift_fresh", "aten::lift"}
+"""Ops of ``torch.tensor`` on what it has allocated without an op: new memory, whatever was there before."""
 
 _numbers: dict[CallKey, tuple[int, int]] = {}
 """Of each key seen in this process: a number, and one that keys of other sizes share."""
@@ -80,8 +82,9 @@ class Watch(TorchDispatchMode):
             form = self._ops.get(id(func))
             if form is None:
                 form = self._meet(func)
-            former, sized = form
-            self._note(sized, *former(args, kwargs, out))
+            former, sized, born = form
+            key, given, made = former(args, kwargs, out)
+            self._note(sized, key, [] if born else given, made)
         except Exception:  # whatever is odd about this call: it is like every other such call of the op
             self._exact.append(_UNKNOWN)
             self._shape_free.append(_UNKNOWN)
@@ -90,7 +93,7 @@ class Watch(TorchDispatchMode):
     def _meet(self, func: Any) -> Any:
         schema = schema_of(func)
         self.names.append(schema.name)
-        form = self._ops[id(func)] = key_former(schema), _sized(func, schema)
+        form = self._ops[id(func)] = key_former(schema), _sized(func, schema), schema.name in _BORN_BELOW
         return form
 
     def _note(self, sized: Sequence[bool], key: CallKey, given: list[torch.Tensor], made: list[torch.Tensor]) -> None:
