@@ -95,6 +95,22 @@ def test_here_too_a_target_that_breaks_costs_only_its_cells(monkeypatch) -> None
         benchmark_matrix(msgspec.structs.replace(ASKED, targets=("attention-block",)), progress=silent)
 
 
+def test_bounds_that_fail_cost_nothing_that_was_measured(tmp_path, monkeypatch) -> None:
+    """The file is gone when the programs have run, so that its step cannot be recorded."""
+    target = f"{tmp_path}/gone.py:step"
+    monkeypatch.setattr(
+        cells, "benchmark", lambda *_, **__: (result(target, "default"), result(target, "max-autotune"))
+    )
+    measured = cells.measure_cell(msgspec.structs.replace(ASKED, targets=(target,)), silent)
+    assert [each.steady_speedup for each in measured] == [2, 2]
+    assert [each.bounds_failed for each in measured] == [f"no file {tmp_path}/gone.py"] * 2
+    report = report_of(measured)
+    assert f"{target}, default: no bounds, and no ops and bytes of eager's: no file {tmp_path}/gone.py." in report.notes
+    first, _ = json.loads(render_json(report))
+    assert (first["verdict"], first["bounds_failed"]) == ("pays", f"no file {tmp_path}/gone.py")
+    assert first["op_bound_s"] is first["fused_bound_s"] is first["op_kernels"] is first["op_bytes"] is None
+
+
 def test_a_reply_of_another_version(monkeypatch) -> None:
     monkeypatch.setattr(cells, "on_ray", lambda *_, **__: [Reply(number=0, reply=b'{"result": 3}')])
     one = msgspec.structs.replace(ASKED, targets=("attention-block",), modes=("default",))

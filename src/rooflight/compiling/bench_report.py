@@ -34,7 +34,8 @@ class CompileDocument(Document, frozen=True, kw_only=True, tag="rooflight.compil
     other programs, None where unknown.
     ``op_kernels``: ops of a step that compute, each a kernel or more; ``kernels``: of the compiled graphs.
     ``op_bytes`` and ``fused_bytes``: moved by the ops one by one, and fused at best; ``kernel_bytes``: by the compiled
-    graphs, by Inductor's account.
+    graphs, by Inductor's account. ``bounds_failed``: why there are no bounds, ``op_kernels``, ``op_bytes`` and
+    ``fused_bytes``, which a recording of the step gives.
     """
 
     target: str
@@ -76,6 +77,7 @@ class CompileDocument(Document, frozen=True, kw_only=True, tag="rooflight.compil
     op_bytes: int | None
     kernel_bytes: int | None
     fused_bytes: int | None
+    bounds_failed: str
     failed: str
     samples_eager_s: tuple[float, ...]
     samples_compiled_s: tuple[float, ...]
@@ -144,6 +146,7 @@ def document(result: Compiled) -> CompileDocument:
         op_bytes=result.op_bytes,
         kernel_bytes=None if cold is None else cold.kernel_bytes,
         fused_bytes=result.fused_bytes,
+        bounds_failed=result.bounds_failed,
         failed=result.failed,
         samples_eager_s=() if eager is None else eager.samples_s,
         samples_compiled_s=() if cold is None else cold.samples_s,
@@ -376,6 +379,8 @@ def _notes(results: Sequence[Compiled]) -> Iterable[str]:
             yield f"{name}: the compiled program is wrong: {result.check.why}."
         if result.check is not None:
             yield from _rounding_notes(name, result.check)
+        if result.bounds_failed:
+            yield f"{name}: no bounds, and no ops and bytes of eager's: {result.bounds_failed}."
         if result.op_bytes and result.fused_bytes:
             saved = 1 - result.fused_bytes / result.op_bytes
             moved = f"{Quantity(result.op_bytes, 'B')} moved op by op"

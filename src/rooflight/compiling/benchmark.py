@@ -20,7 +20,7 @@ from rooflight.front.device import Progress, log_progress
 from rooflight.front.targets import RunOptions, analyze_target
 from rooflight.machine.caches import usable_cores
 from rooflight.machine.presence import kind_here
-from rooflight.workloads.errors import RunFailed, TargetError
+from rooflight.workloads.errors import RunFailed, TargetError, told_in_one_line
 from rooflight.workloads.targets import Target, UserFunction, find_target, require_libraries
 
 MODES: Final = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", AOT_INDUCTOR)
@@ -216,13 +216,17 @@ def _trial(answer: Answer) -> Trial:
 
 def bounded(results: Sequence[Compiled], options: Options, *, progress: Progress = log_progress) -> list[Compiled]:
     """The results of a target with the op and fused bound of its step on this machine, the bytes of both, and the
-    kernels of its ops.
+    kernels of its ops; where its step cannot be recorded, or the machine not be calibrated, with the reason.
     """
     target = results[0].target
     if target in WORKLOADS:
         target = f"{inspect.getsourcefile(WORKLOADS[target])}:{WORKLOADS[target].__name__}"
     run = RunOptions(**{key: value for key, value in msgspec.structs.asdict(options).items() if key != "device"})
-    analysis, _ = analyze_target(target, run, measured=False, progress=progress)
+    try:
+        analysis, _ = analyze_target(target, run, measured=False, progress=progress)
+    except Exception as error:  # the program ran: whatever the analysis meets, what was measured is kept
+        why = str(error) if isinstance(error, RunFailed | ValueError) else told_in_one_line(error)
+        return [replace(result, bounds_failed=why) for result in results]
     return [
         replace(
             result,

@@ -37,7 +37,8 @@ class Compiled:
 
     ``op_kernels``: ops of a step that compute, each a kernel or more. ``failed`` says why the target did not compile
     or run; then ``cold`` is None, and ``eager`` too if that did not run. ``interrupted``: the user ended the benchmark
-    before all of its programs had run; those that had not are None.
+    before all of its programs had run; those that had not are None. ``bounds_failed`` says why there are no bounds, and
+    no ops and bytes of eager's, where they were asked for.
     """
 
     target: str
@@ -49,6 +50,7 @@ class Compiled:
     check: Check | None = None
     failed: str = ""
     interrupted: bool = False
+    bounds_failed: str = ""
     op_bound_s: float | None = None
     fused_bound_s: float | None = None
     op_kernels: int | None = None
