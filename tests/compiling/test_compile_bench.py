@@ -42,10 +42,14 @@ def plain():
     return lambda: x + 1
 
 def drifting():
-    calls = []
+    def scaled(x):
+        y = x * (1 if torch.compiler.is_compiling() else 2)
+        print(y.sum().item())
+        return y + 1
+    lengths = []
     def step():
-        calls.append(None)
-        return torch.ones(4) * (1 if torch.compiler.is_compiling() else 2)
+        lengths.append(4 + len(lengths) % 2)
+        return scaled(torch.ones(lengths[-1]))
     return step
 
 def broken():
@@ -91,12 +95,21 @@ def test_a_training_step_with_a_graph_break(run, program, tmp_path, monkeypatch)
 
 
 def test_a_result_that_differs_is_wrong(run, program) -> None:
+    """The program itself imports no part of the compiler, whose loggers are heard all the same."""
     words = ("--backend", "eager", "--iterations", "3", "--warmup", "1", "--no-bounds", "--threads", "1")
     code, out, _ = run("compile-bench", f"{program}:drifting", *words, "--json", "-")
     assert code == 0
     (found,) = json.loads(out)
     assert found["correct"] is False
     assert "differs" in found["wrong"]
+    line = PROGRAM.splitlines().index("        print(y.sum().item())") + 1
+    assert found["graph_breaks"] == [
+        f"program.py:{line}: Unsupported Tensor.item() call with capture_scalar_outputs=False",
+        f"program.py:{line}: Failed to trace builtin operator `print`",
+    ]
+    size = f"program.py:{line - 2}, scaled: size of x, dimension 0 was 5, and 4 when it was compiled"
+    assert size in found["recompiles"]
+    assert any(each.endswith("step: len(lengths) was not 0, which it was compiled for") for each in found["recompiles"])
 
 
 @pytest.mark.parametrize(

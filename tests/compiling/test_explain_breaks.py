@@ -196,7 +196,7 @@ BREAKS = [
     (branch_in_try, "if x.sum() > 0", "Data-dependent branching", "torch.where", branchless),
     (item, "x.max().item()", "Tensor.item()", "keep the value a tensor", no_item),
     (as_float, "float(x.sum())", "Tensor.item()", "keep the value a tensor", as_tensor),
-    (prints, "print(y.shape)", "Failed to trace builtin operator", "reorderable_logging_functions", silent),
+    (prints, "print(y.shape)", "Failed to trace builtin operator `print`", "reorderable_logging_functions", silent),
     (to_list, "x.tolist()", "tolist()", "keep the tensor", stays_tensor),
     (odd_numpy, "np.apply_along_axis", "numpy function unsupported", "write it with torch ops", torch_sort),
     (warns, "warnings.warn", "marked as skipped", "is_compiling()", warns_outside),
@@ -210,11 +210,23 @@ BREAKS = [
     (cut, "int(x.sum())", "Tensor.item()", "keep the value a tensor", stays_tensor),
     (backward_inside, ".backward()", "Tensor.backward()", "call backward outside", stays_tensor),
     (copies, "copy.deepcopy(x)", "copy.deepcopy a tensor", "x.clone()", clones),
-    (opens, "open(os.devnull)", "Failed to trace builtin operator", "before or after the compiled", stays_tensor),
+    (
+        opens,
+        "open(os.devnull)",
+        "Failed to trace builtin operator `open`",
+        "before or after the compiled",
+        stays_tensor,
+    ),
     (process_number, "os.getpid()", "marked as skipped", "before or after the compiled", stays_tensor),
-    (text_of, "str(x)", "Failed to trace builtin operator", "before or after the compiled", stays_tensor),
+    (text_of, "str(x)", "Failed to trace builtin operator `str`", "before or after the compiled", stays_tensor),
     (recurrent, "LSTM(x)", "RNN, GRU, or LSTM", "allow_rnn", None),
-    (evaluates, 'eval("x + 1")', "Failed to trace builtin operator", "before or after the compiled", stays_tensor),
+    (
+        evaluates,
+        'eval("x + 1")',
+        "Failed to trace builtin operator `eval`",
+        "before or after the compiled",
+        stays_tensor,
+    ),
 ]
 
 

@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rooflight.compiling.explaining.graph_breaks import logged_breaks
 from rooflight.compiling.explaining.graph_text import frames, function_name, printed, resumed_at, sized
 from rooflight.compiling.explaining.guards import guard_s, guards, readable
+from rooflight.compiling.explaining.kernels import generated_calls
+from rooflight.compiling.explaining.recompiles import logged_recompile
 
 
 @pytest.mark.parametrize(
@@ -64,3 +67,50 @@ def test_any_text_is_read(text) -> None:
     guards(text)
     guard_s(text)
     sized(text, {})
+
+
+_RECOMPILING = "Recompiling function torch_dynamo_resume_in_loss_at_12 in /a b/train.py:12\n    triggered by ...:\n"
+
+
+@pytest.mark.parametrize(
+    ("guard", "why"),
+    [
+        (
+            "0/1: tensor 'x' size mismatch at index 0. expected 32, actual 48",
+            "size of x, dimension 0 was 48, and 32 when it was compiled",
+        ),
+        ("0/0: k == 2     # x * k  # train.py:9 in f", "k was not 2, which it was compiled for"),
+        ("0/0: not calls     # calls.append(None)", "len(calls) was not 0, which it was compiled for"),
+        ("0/0: GLOBAL_STATE changed: grad_mode ", "grad_mode changed"),
+        ("0/0: ___check_obj_id(f, 7)", "___check_obj_id(f, 7) changed"),
+        ("", "what it depends on changed"),
+    ],
+)
+def test_a_recompile_in_a_line(guard, why) -> None:
+    assert logged_recompile(f"{_RECOMPILING}    - {guard}\n    - User stack trace:") == f"train.py:12, loss: {why}"
+
+
+@settings(deadline=None)
+@given(st.text(), st.text())
+def test_logs_that_torch_never_wrote_are_told_in_some_way(head, rest) -> None:
+    assert logged_recompile(f"{head}\n - {rest}")
+    assert logged_breaks([head])
+    assert generated_calls(head) == 0
+
+
+def test_kernels_are_counted_by_their_calls_in_generated_code() -> None:
+    code = (
+        "cpp_fused_relu_0 = async_compile.cpp_pybinding(['const float*'], r'''\n"
+        "void kernel() { cpp_fused_relu_0(1); }\n''')\n"
+        "cpp_fused_sum_1 = async_compile.cpp_pybinding([], r'''\n''')\n"
+        "async_compile.wait(globals())\n"
+        "def call(args):\n"
+        "    cpp_fused_relu_0(arg, buf0)\n"
+        "    extern_kernels.mm(buf0, buf1)\n"
+        "    cpp_fused_sum_1(buf0, buf1)\n"
+        "    cpp_fused_relu_0(buf1, buf2)\n"
+        "    triton_poi_fused_0.run(buf1)\n"
+    )
+    assert generated_calls(code) == 3  # relu twice, sum once; the triton kernel is not of this code
+    assert generated_calls("triton_poi_fused_0 = async_compile.triton('triton_', '''\n''')\n" + code) == 4
+    assert generated_calls("AOTInductorModel::run_impl() { cpp_fused_relu_0(); }") == 0

@@ -338,7 +338,8 @@ def _stages(number: int, result: Compiled, cold: Trial) -> Table:
         title=f"Compiling {result.target}, {result.mode}, by stage",
         columns=(Column("stage"), Column("empty cache", "s"), Column("full cache", "s")),
         rows=tuple((stage, seconds, warm.get(stage)) for stage, seconds in cold.stages_s.items()),
-        note="By torch's own clocks. Each stage without those that it waits for.",
+        note="By torch's own clocks. Each stage without those that it waits for. With a full cache AOT autograd finds "
+        "and loads what was compiled before, so that nothing is left for the stages after it.",
     )
 
 
@@ -372,9 +373,7 @@ def _notes(results: Sequence[Compiled]) -> Iterable[str]:
             yield f"{name}: interrupted before its results were compared with eager's."
         if result.cold is None:
             continue
-        for what, reasons in (("graph break", result.cold.graph_breaks), ("recompile", result.cold.recompiles)):
-            if reasons:
-                yield f"{name}: {count_of(len(reasons), what)}: {_first_lines(reasons)}"
+        yield from _compiling_notes(name, result.cold)
         if result.check is not None and not result.check.correct:
             yield f"{name}: the compiled program is wrong: {result.check.why}."
         if result.check is not None:
@@ -392,6 +391,14 @@ def _notes(results: Sequence[Compiled]) -> Iterable[str]:
             yield f"{name}: less than {percent(NEUTRAL)} is neither a gain nor a loss."
 
 
+def _compiling_notes(name: str, cold: Trial) -> Iterable[str]:
+    for what, reasons in (("graph break", cold.graph_breaks), ("recompile", cold.recompiles)):
+        if reasons:
+            yield f"{name}: {count_of(len(reasons), what)}: {_some(reasons)}. rooflight explain says what removes each."
+    if cold.recompiles:
+        yield f"{name}: kernels and their bytes are those of all compilations, recompiles too: a step runs fewer."
+
+
 def _rounding_notes(name: str, check: Check) -> Iterable[str]:
     rounding = check.rounding or Rounding()
     if rounding.failed:
@@ -403,7 +410,6 @@ def _rounding_notes(name: str, check: Check) -> Iterable[str]:
         yield f"{name}: {check.different}, but no further from float64 than the eager program: rounding."
 
 
-def _first_lines(reasons: Sequence[str]) -> str:
-    lines = [reason.strip().splitlines()[0] if reason.strip() else "no reason" for reason in reasons]
-    more = f"; and {len(lines) - _REASONS} more" if len(lines) > _REASONS else ""
-    return "; ".join(lines[:_REASONS]) + more
+def _some(reasons: Sequence[str]) -> str:
+    more = f"; and {len(reasons) - _REASONS} more" if len(reasons) > _REASONS else ""
+    return "; ".join(reasons[:_REASONS]) + more

@@ -5,21 +5,24 @@ input.
 from __future__ import annotations
 
 import inspect
-import logging
 import os
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from rooflight.compiling.check import check
+from rooflight.compiling.explaining.graph_breaks import logged_breaks
+from rooflight.compiling.explaining.kernels import generated_calls
+from rooflight.compiling.explaining.recompiles import logged_recompile
 from rooflight.compiling.package import AOT_INDUCTOR, export_s, packaged
 from rooflight.compiling.refusals import check_result, check_step, is_compiled, reason_of
 from rooflight.compiling.stages import AOT, DYNAMO, stages_s
+from rooflight.compiling.torch_logs import Artifact, hearing
 from rooflight.compiling.trial import Answer, Check, Request, Trial
 from rooflight.compiling.workloads import WORKLOADS
 from rooflight.machine.bystander import Bystander
@@ -31,29 +34,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 Run = Callable[[], Any]
-
-
-class _Reasons(logging.Handler):
-    """Keeps why torch broke graphs, or compiled again: what it logs as one of its artifacts."""
-
-    def __init__(self, artifact: str) -> None:
-        super().__init__()
-        self.told: list[str] = []
-        for name in list(logging.root.manager.loggerDict):
-            if name.endswith(f".__{artifact}"):
-                logging.getLogger(name).addHandler(self)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep a message."""
-        self.told.append(record.getMessage())
-
-
-def _reasons() -> tuple[list[str], list[str]]:
-    """Lists that fill with the reasons of graph breaks, and of recompiles; Inductor counts bytes from now on."""
-    from torch._logging._internal import set_logs
-
-    set_logs(graph_breaks=True, recompiles=True, inductor_metrics=True)
-    return _Reasons("graph_breaks").told, _Reasons("recompiles").told
+_LOGS: Final[tuple[Artifact, ...]] = ("graph_breaks", "recompiles", "output_code", "inductor_metrics")
 
 
 def opened(request: Request) -> tuple[Run, nn.Module | None]:
@@ -92,31 +73,33 @@ def timed(request: Request) -> Trial:
     import torch
 
     run, model = opened(request)
-    if request.program == "compiled":
-        breaks, recompiles = _reasons()
-        run = compiled(run, model, request)
-    else:
-        breaks, recompiles = [], []
-    cuda = request.place == "cuda"
-    samples, watch, result = [], Bystander(), None
-    for _ in range(request.iterations):
-        begin = perf_counter()
-        result = run()
-        if cuda:
-            torch.cuda.synchronize()
-        samples.append(perf_counter() - begin)
+    cuda, compiles = request.place == "cuda", request.program == "compiled"
+    samples: list[float] = []
+    result = None
+    with hearing(*(_LOGS if compiles else ())) as logged:
+        run = compiled(run, model, request) if compiles else run
+        watch = Bystander()
+        for _ in range(request.iterations):
+            begin = perf_counter()
+            result = run()
+            if cuda:
+                torch.cuda.synchronize()
+            samples.append(perf_counter() - begin)
     check_result(result, request.target)
     peak = torch.cuda.max_memory_allocated() if cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return Trial(
-        samples_s=tuple(samples),
-        stages_s=_stages(request) if request.program == "compiled" else {},
-        peak_bytes=peak,
-        graphs=_graphs() if request.program == "compiled" else 0,
-        kernels=_kernels() if request.program == "compiled" else 0,
-        kernel_bytes=_kernel_bytes() if request.program == "compiled" else None,
-        graph_breaks=tuple(breaks),
-        recompiles=tuple(recompiles),
-        others_share=watch.others(),
+    trial = Trial(samples_s=tuple(samples), peak_bytes=peak, others_share=watch.others())
+    return _with_what_was_compiled(trial, request, logged) if compiles else trial
+
+
+def _with_what_was_compiled(trial: Trial, request: Request, logged: Mapping[Artifact, Sequence[str]]) -> Trial:
+    return msgspec.structs.replace(
+        trial,
+        stages_s=_stages(request),
+        graphs=_graphs(),
+        kernels=_kernels(logged["output_code"]),
+        kernel_bytes=_kernel_bytes(),
+        graph_breaks=logged_breaks(logged["graph_breaks"]),
+        recompiles=tuple(map(logged_recompile, logged["recompiles"])),
     )
 
 
@@ -147,11 +130,15 @@ def _graphs() -> int:
     return int(counters["stats"]["unique_graphs"])
 
 
-def _kernels() -> int:
+def _kernels(codes: Sequence[str]) -> int:
+    """Kernels that the generated codes call, and calls of libraries. A package's code is C++, whose calls are not
+    counted: of it Inductor's own count is taken, in which one function of a CPU may be several kernels.
+    """
     from torch._dynamo.utils import counters
     from torch._inductor import metrics
 
-    return int(metrics.generated_kernel_count) + int(counters["inductor"]["extern_calls"])
+    generated = sum(map(generated_calls, codes)) or int(metrics.generated_kernel_count)
+    return generated + int(counters["inductor"]["extern_calls"])
 
 
 def answer(request: Request) -> Answer:

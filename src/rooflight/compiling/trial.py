@@ -114,7 +114,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of each iteration, and what torch noted while it compiled.
 
     ``stages_s``: seconds by stage of compiling. ``peak_bytes``: the most memory the process held (CUDA: that torch
-    allocated). ``graph_breaks`` and ``recompiles``: their reasons as torch logged them, in order.
+    allocated). ``graph_breaks`` and ``recompiles``: line and reason of each, by torch's logs, in order.
     ``kernel_bytes``: those that the compiled graphs' kernels read and write, by Inductor's account; None where it gives
     none. ``others_share``: of the CPU, taken by other programs.
     """

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import PurePath
 from typing import Final
 
 from rooflight.compiling.explaining.dispatch_tables import dispatch_tables
-from rooflight.compiling.explaining.explanation import ExplainDocument, Graph, Kernel, Place
+from rooflight.compiling.explaining.explanation import ExplainDocument, Graph, Kernel, place_of
 from rooflight.compiling.stages import AOT, BUILD, DYNAMO, INDUCTOR
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.report import Cell, Column, Report, Table
@@ -32,11 +31,6 @@ def report_of(found: ExplainDocument) -> Report:
         notes=(*found.notes, *_notes(found)),
         conclusion=conclusion(found),
     )
-
-
-def place_of(place: Place | None) -> str:
-    """``train.py:12``; empty where it is unknown."""
-    return "" if place is None else f"{PurePath(place.file).name}:{place.line}"
 
 
 def saved_bytes(kernels: Iterable[Kernel]) -> tuple[int, int] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Literal
 
 from rooflight.records.document import Document, Fields
@@ -14,6 +15,11 @@ class Place(Fields, frozen=True, kw_only=True):
     line: int
     function: str = ""
     code: str = ""
+
+
+def place_of(place: Place | None) -> str:
+    """``train.py:12``; empty where it is unknown."""
+    return "" if place is None else f"{PurePath(place.file).name}:{place.line}"
 
 
 LayerKind = Literal["autocast", "autograd", "composite", "in-place and views", "functionalization", "python", "backend",

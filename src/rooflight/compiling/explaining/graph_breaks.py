@@ -7,13 +7,15 @@ import sysconfig
 from collections.abc import Iterable
 from typing import Final
 
-from rooflight.compiling.explaining.explanation import GraphBreak, Place
+from rooflight.compiling.explaining.explanation import GraphBreak, Place, place_of
 from rooflight.compiling.explaining.graph_text import frames
 
 _WHOLE: Final = ("Skipping the function and falling back to eager", "skipping the rest of the function")
+_AGAIN: Final = "user stack suppressed due to duplicate graph break"
 _PACKAGE: Final = re.compile(r"/site-packages/(\w+)/")
 _MORE: Final = re.compile(r"https://\S+")
 _EXAMPLE: Final = re.compile(r"\(e\.g\. [^)]*\)")
+_BUILTIN: Final = re.compile(r"builtin operator (`\w+`)")
 _STANDARD: Final = sysconfig.get_path("stdlib")
 
 _REWRITES: Final[tuple[tuple[str, str], ...]] = (
@@ -141,6 +143,8 @@ def graph_break(text: str) -> GraphBreak:
     rows = [row.strip() for row in head.splitlines()]
     reason = _reason(rows)
     explanation = " ".join(row.partition("Explanation:")[2].strip() for row in rows if row.startswith("Explanation:"))
+    if reason.endswith("builtin operator") and (named := _BUILTIN.search(explanation)) is not None:
+        reason += f" {named[1]}"
     hints = tuple(row.removeprefix("Hint:").strip() for row in rows if row.startswith("Hint:"))
     context = " ".join(row for row in rows if row.startswith("Developer debug context:"))
     more = _MORE.search(head)
@@ -157,6 +161,12 @@ def graph_break(text: str) -> GraphBreak:
         whole_function=any(text in head for text in _WHOLE),
         more="" if more is None else more[0],
     )
+
+
+def logged_breaks(texts: Iterable[str]) -> tuple[str, ...]:
+    """``train.py:12: Data-dependent branching``: the breaks in texts of torch's log ``graph_breaks``, in order."""
+    found = graph_breaks(text for text in texts if _AGAIN not in text)
+    return tuple(": ".join(filter(None, (place_of(each.place), each.reason))) for each in found)
 
 
 def rewrite(text: str) -> str:

@@ -72,14 +72,12 @@ def _kernels_of(compiled: _Compiled) -> list[_Made]:
     The code calls libraries by the names that the groups have. Between two such calls Inductor's kernels are as many
     as the groups, or, for CPUs, one with all of them.
     """
-    lines = compiled.code[compiled.code.find("async_compile.wait") :].splitlines()
-    defined = _DEFINED.findall(compiled.code)
-    called = re.compile(rf"\b({'|'.join(map(re.escape, defined))})(?:\.run)?\(") if defined else None
+    lines, called = _calling(compiled.code)
     made: list[_Made] = []
     waiting: list[Group] = []
 
     def generated(until: int) -> None:
-        names = [found[1] for line in lines[:until] if called is not None and (found := called.search(line))]
+        names = [found[1] for line in lines[:until] if (found := called.search(line))]
         del lines[:until]
         if len(names) == len(waiting):
             made.extend(_Made(name, compiled, False, [group]) for name, group in zip(names, waiting, strict=True))
@@ -98,6 +96,19 @@ def _kernels_of(compiled: _Compiled) -> list[_Made]:
         del lines[:1]
     generated(len(lines))
     return made
+
+
+def generated_calls(code: str) -> int:
+    """How many kernels of Inductor's own its generated code calls; library calls are not among them."""
+    lines, called = _calling(code)
+    return sum(called.search(line) is not None for line in lines)
+
+
+def _calling(code: str) -> tuple[list[str], re.Pattern[str]]:
+    """The lines of generated code that call kernels, and what finds the name of a generated one in such a line."""
+    defined = _DEFINED.findall(code)
+    names = "|".join(map(re.escape, defined)) if defined else "(?!)"  # which matches nothing
+    return code[code.find("async_compile.wait") :].splitlines(), re.compile(rf"\b({names})(?:\.run)?\(")
 
 
 def _attribute(joint: Sequence[Node], made: list[_Made]) -> None:

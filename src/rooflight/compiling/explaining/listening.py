@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rooflight.compiling.explaining.inductor_graphs import Group, Node, groups_of, nodes_of
+from rooflight.compiling.torch_logs import Artifact, attached, hearing
 
 _CONTEXT: Final = frozenset(
     ("frame_id", "frame_compile_id", "attempt", "has_payload", "rank", "process", "stack", "compiled_autograd_id")
@@ -31,14 +32,7 @@ _NEEDED: Final = frozenset(
         "aot_forward_graph_fw_metadata",
     )
 )
-_LOGGERS: Final = {
-    "cudagraphs": (
-        "torch._inductor.cudagraph_trees.__cudagraphs",
-        "torch._inductor.cudagraph_utils.__cudagraphs",
-        "torch._inductor.compile_fx.__cudagraphs",
-    ),
-    "perf_hints": ("torch._inductor.graph.__perf_hints",),
-}
+_LOGS: Final[tuple[Artifact, ...]] = ("cudagraphs", "perf_hints")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +60,7 @@ class Heard:
     """All that torch told, in order. ``joint``: by compilation, the nodes before Inductor's passes."""
 
     told: list[Told | Lowered] = field(default_factory=list)
-    logged: dict[str, list[str]] = field(default_factory=lambda: {kind: [] for kind in _LOGGERS})
+    logged: dict[Artifact, list[str]] = field(default_factory=dict)
     joint: dict[str, tuple[Node, ...]] = field(default_factory=dict)
 
     def of(self, name: str) -> list[Told]:
@@ -101,43 +95,13 @@ class _Trace(logging.Handler):
         )
 
 
-class _Lines(logging.Handler):
-    def __init__(self, lines: list[str]) -> None:
-        super().__init__(logging.DEBUG)
-        self._lines = lines
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep a line of a log."""
-        self._lines.append(record.getMessage())
-
-
 @contextmanager
 def listening() -> Iterator[Heard]:
     """Collect what torch tells in the block. Loggers and settings are put back afterwards."""
-    heard = Heard()
-    with ExitStack() as stack:
-        stack.enter_context(_attached(logging.getLogger("torch.__trace"), _Trace(heard), quiet=True))
-        for kind, names in _LOGGERS.items():
-            for name in names:
-                stack.enter_context(_attached(logging.getLogger(name), _Lines(heard.logged[kind]), quiet=False))
-        stack.enter_context(_inductor(heard))
-        yield heard
-
-
-@contextmanager
-def _attached(logger: logging.Logger, handler: logging.Handler, *, quiet: bool) -> Iterator[None]:
-    level, propagate = logger.level, logger.propagate
-    enabled = logger.isEnabledFor(logging.DEBUG)
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG)
-    if quiet or not enabled:  # what a user did not ask torch for is not shown
-        logger.propagate = False
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
-        logger.propagate = propagate
+    with hearing(*_LOGS) as logged:
+        heard = Heard(logged=logged)
+        with attached(logging.getLogger("torch.__trace"), _Trace(heard), quiet=True), _inductor(heard):
+            yield heard
 
 
 @contextmanager

@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from rooflight.compiling.explaining.explanation import FailedGuard, Place, Recompile
+from rooflight.compiling.explaining.explanation import FailedGuard, Place, Recompile, place_of
+from rooflight.compiling.explaining.graph_text import function_name
 from rooflight.compiling.explaining.guards import Symbols
 from rooflight.compiling.explaining.listening import Told
 
@@ -16,6 +17,7 @@ _EXPECTED: Final = re.compile(r"expected (?:requires_grad=)?(.+?)(?:, actual (.+
 _EQUAL: Final = re.compile(r"^(?P<source>.+?) == (?P<value>.+)$")
 _LENGTH: Final = re.compile(r"^(?:len\((?P<source>.+)\) == (?P<value>\d+)|not (?P<empty>\S+))$")
 _STATE: Final = re.compile(r"^GLOBAL_STATE changed: (.+)$")
+_RECOMPILING: Final = re.compile(r"^Recompiling function (\S+) in (.+):(\d+)$")
 _SIZE: Final = re.compile(r"\w+\.size\(\)\[\d+\]")
 
 
@@ -62,6 +64,26 @@ def _failed(text: str, values: Symbols) -> FailedGuard:
         now = values.value_of(source)
         return FailedGuard(of=of, check=check, source=source, expected=equal["value"], actual=now)
     return FailedGuard(of=of, check=check)
+
+
+def logged_recompile(text: str) -> str:
+    """``train.py:12, loss: size of x, dimension 0 was 48, and 32 when it was compiled``: a text of torch's log
+    ``recompiles``, by the guard of the latest compilation that failed.
+    """
+    head, _, rest = text.partition("\n")
+    row = next((row for row in map(str.strip, rest.splitlines()) if row.startswith("- ")), "")
+    guard = _failed(row.removeprefix("- "), Symbols((), ()))
+    if not guard.source or not guard.expected:
+        why = f"{guard.source or guard.check or 'what it depends on'} changed"
+    elif guard.actual:
+        why = f"{guard.source} was {guard.actual}, and {guard.expected} when it was compiled"
+    else:
+        why = f"{guard.source} was not {guard.expected}, which it was compiled for"
+    found = _RECOMPILING.match(head)
+    if found is None:
+        return why
+    place = Place(file=found[2], line=int(found[3]))
+    return f"{place_of(place)}, {function_name(found[1])}: {why}"
 
 
 def _plain(source: str) -> str:
