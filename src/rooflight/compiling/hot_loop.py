@@ -19,7 +19,7 @@ from torch.profiler import record_function
 from rooflight.capture.watching import Watch
 from rooflight.compiling.call_kinds import call_kind
 from rooflight.compiling.checked_backend import CHECKED_RUNS, CheckedBackend
-from rooflight.compiling.dynamic_sizes import mark, varies_inside
+from rooflight.compiling.dynamic_sizes import mark, note_inside, numbers_vary
 from rooflight.compiling.fallback import falling_back
 from rooflight.compiling.hot_entry import Entry
 from rooflight.compiling.hot_options import HotOptions
@@ -40,6 +40,8 @@ _KEPT: Final = 32  # times of a side
 _LATER: Final = (GeneratorType, CoroutineType, AsyncGeneratorType)
 _STORM: Final = 4
 """So many recompilations that nobody planned are too many."""
+_STORM_IN_TRIAL: Final = 2
+"""By the first one, Dynamo makes dynamic what changes."""
 _PAYS: Final = 1.05
 _OBSERVING_S: Final = 4e-6
 _MOST_SKIPPED: Final = 100
@@ -79,9 +81,9 @@ class HotLoop:
         self._busy = Lock()
         self._skip = 0  # calls that are not observed, before the next one that is
         self._compiling = False
-        self._compiled_at = 0.0
         self._dynamic = options.dynamic
-        self._compiles_again = False
+        self._now: CallKind | None = None  # of the call that is observed
+        self._compiles_again = False  # whether code of that call was compiled that nobody planned
         self._why_again = ""
         self._reasons: list[str] = []  # of frames that Dynamo could not trace
         self._same_kind = 0  # calls in a row that were of decided kinds
@@ -112,6 +114,7 @@ class HotLoop:
         try:
             return self._observed(args, kwargs)
         finally:
+            self._now, self._compiles_again = None, False
             self._busy.release()
 
     def stop(self) -> None:
@@ -130,14 +133,18 @@ class HotLoop:
             if len(self.seen.kinds) >= _MOST_KINDS:
                 return self._run_eager(args, kwargs)
             kind = self.seen.kinds[key] = CallKind(next_sample=max(2, self.options.hot_threshold))
+        self._now = kind
         kind.calls += 1
         self._close()
         if kind.decided and (kind.state == "eager" or kind.covers(sizes)):
             self._same_kind += 1
-            if self._same_kind >= self.options.hot_threshold:
+            if self._same_kind == self.options.hot_threshold:
                 self._settle()
             return self._run(args, kwargs, compiled=kind.state == "compiled")
         self._same_kind = 0
+        self.seen.settled = False
+        if kind.calls <= _LEAST:
+            note_inside(kind, key, args, kwargs)
         out = self._undecided(kind, sizes, args, kwargs)
         if sizes not in kind.sizes and len(kind.sizes) < _MOST_SIZES:
             kind.sizes.append(sizes)  # a call that raised has sizes that say nothing
@@ -200,6 +207,8 @@ class HotLoop:
             self._note(kind, samples, self.options.clock() - begin)
 
     def _note(self, kind: CallKind, samples: list[float], taken: float) -> None:
+        if self._compiles_again:
+            return
         samples.append(taken)
         del samples[:-_KEPT]
         if kind.calls >= self.options.hot_threshold:
@@ -316,9 +325,9 @@ class HotLoop:
         kind.spent_s = 0.0
         kind.any_size = len(kind.sizes) > 1
         kind.compiled_sizes = [*kind.compiled_sizes, sizes][-_MOST_SIZES:]
-        kind.state, kind.tried = "trying", -CHECKED_RUNS
+        kind.state, kind.tried, kind.recompiles = "trying", -CHECKED_RUNS, 0
         kind.compiled_s.clear()
-        self._compiled_at = clock()
+        kind.compiled_at = clock()
         if plan.backend.graphs == graphs:
             why = f": {self._reasons[-1]}" if self._reasons else ""
             self._give_up(kind, plan.backend.failed or f"torch.compile captured no graph of it{why}")
@@ -348,27 +357,39 @@ class HotLoop:
             same_random=any(pattern.random for pattern in patterns),
         )
         backend = CheckedBackend(inner, checks=CHECKED_RUNS if options.check else 0, allowed=self._allowed)
-        if self._dynamic is None and any(varies_inside(kind, key) for key, kind in self.seen.kinds.items()):
+        if self._dynamic is None and any(map(numbers_vary, self.seen.kinds.values())):
             self._dynamic = True
         return Plan(self._eager, regions, backend, dynamic=self._dynamic)
 
     def _allowed(self) -> bool:
-        """Whether torch may compile a graph now: in a call that is meant to, or where what was gained pays for it."""
+        """Whether torch may compile a graph now: in a call that is meant to, or where compiling once more pays. In
+        a trial it may, until it is clear that sizes that Dynamo makes dynamic are not all that changes.
+        """
         if self._compiling:
             return True
-        self.seen.recompiles += 1
-        self._why_again = recompile_reason()
-        if any(kind.state == "trying" for kind in self.seen.kinds.values()):
+        kind = self._now
+        if kind is None or not self._compiles_again:  # all graphs of a call count once
+            self.seen.recompiles += 1
+            self._why_again = recompile_reason()
+        if kind is not None:
+            kind.recompiles += not self._compiles_again
             self._compiles_again = True
-            return False
-        known = [kind for kind in self.seen.kinds.values() if kind.state == "compiled"]
-        gains = [1 - 1 / kind.speedup for kind in known if kind.speedup]
-        cost_s = max((kind.compile_s or 0.0 for kind in known), default=0.0)
-        gained_s = (self.options.clock() - self._compiled_at) * min(gains, default=0.0)
-        if self.seen.recompiles <= _STORM and gained_s >= self.seen.recompiles * cost_s:
+            if kind.state == "trying":
+                return kind.recompiles < _STORM_IN_TRIAL
+        again = self.seen.recompiles if kind is None else kind.recompiles
+        kinds = self.seen.kinds.values() if kind is None else [kind]
+        known = [each for each in kinds if each.state == "compiled"]
+        if again <= _STORM and known and self._gained_s(known) >= again * max(each.compile_s or 0.0 for each in known):
             return True
         self._watch_again()
         return False
+
+    def _gained_s(self, kinds: list[CallKind]) -> float:
+        """What compiling these kinds has gained so far, or one of them will have gained in the end if that is known."""
+        share = min(1 - 1 / (kind.speedup or 1.0) for kind in kinds)
+        if self._now is not None and self.options.expected_runs is not None:
+            return share * self._left(self._now) * statistics.median(self._now.eager_s)
+        return share * (self.options.clock() - max(kind.compiled_at for kind in kinds))
 
     def _watch_again(self) -> None:
         self.seen.settled = False
@@ -381,10 +402,13 @@ class HotLoop:
     def _tried(self, kind: CallKind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the function eagerly or compiled, in turns, timed. The first compiled runs are checked, and not timed."""
         kind.tried += 1
+        begin = self.options.clock()
         with record_function(f"rooflight.hot {self.seen.name}: trying"):
             if kind.tried <= 0:
                 with falling_back(self._reasons):
                     out = self._run(args, kwargs, compiled=True)
+                if self._compiles_again:
+                    self._compiled_again(kind, self.options.clock() - begin)
                 self._reject_wrong(kind)
                 return out
             compiled = _TRIED[(kind.tried - 1) % len(_TRIED)]
@@ -393,14 +417,12 @@ class HotLoop:
                 del kind.eager_s[:]
             out = self._timed(kind, samples, args, kwargs, compiled=compiled)
             if self._compiles_again:
-                self._start_over(kind)
+                self._compiled_again(kind, self.options.clock() - begin)
             return out
 
     def _reject_wrong(self, kind: CallKind) -> None:
         assert self.plan is not None
         backend = self.plan.backend
-        if self._compiles_again:
-            self._start_over(kind)
         self.seen.checked, self.seen.error = backend.checked, backend.error
         if backend.wrong:
             self._roll_back(kind, f"compiled, it is not the same: {backend.wrong}")
@@ -427,18 +449,18 @@ class HotLoop:
             kind.reason = f"compiled, it takes {1 / (kind.speedup or 1):.2f} times as long"
         remember_outcome(kind)
 
-    def _start_over(self, kind: CallKind) -> None:
-        """After code that holds for a single call: once more, with all sizes and numbers dynamic; then never again."""
-        assert self.plan is not None
-        dynamic, self._compiles_again = self.plan.dynamic, False
-        self._roll_back(
-            kind, f"torch compiles it anew again and again: {self._why_again or 'for no reason that it gives'}"
-        )
-        if dynamic is None:
-            kind.state, kind.reason, kind.spent_s, kind.compiled_sizes = "hot", "", 0.0, []
-            self.plan, self._dynamic = None, True
-        else:
-            remember_outcome(kind)
+    def _compiled_again(self, kind: CallKind, seconds: float) -> None:
+        """After a run that torch compiled code for once more: begin the trial anew, or end it if that is too often."""
+        self._open = None
+        if kind.recompiles < _STORM_IN_TRIAL:
+            kind.compile_s = (kind.compile_s or 0.0) + seconds
+            kind.tried = 1 - CHECKED_RUNS  # this run was the first one that is compared
+            kind.compiled_s.clear()
+            kind.compiled_at = self.options.clock()
+            return
+        why = self._why_again or "for no reason that it gives"
+        self._roll_back(kind, f"torch compiles it anew again and again: {why}")
+        remember_outcome(kind)
 
     def _roll_back(self, kind: CallKind, reason: str) -> None:
         assert self.plan is not None
@@ -453,12 +475,11 @@ class HotLoop:
         compiled = [kind for kind in kinds if kind.state == "compiled"]
         if compiled and self._returns > _STORM:
             return
+        self.seen.settled = True
         if not compiled:
-            self.seen.settled = True
             self.stop()
         elif len(compiled) == len(kinds):
             assert self.plan is not None
-            self.seen.settled = True
             self.entry.bind(self.plan.switched(on=True))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,10 @@ from rooflight.compiling.time_box import within
 ALIKE: Final = 4
 """So many modules of one class and of the same parameters, in one list, are compiled once instead of with the whole."""
 
+_ISOLATED: Final[dict[str, Any]] = (
+    {"isolate_recompiles": True} if "isolate_recompiles" in inspect.signature(torch.compile).parameters else {}
+)
+
 
 class Plan:
     """The compiled form of a loop: the whole function, or some modules that it calls (``regions``)."""
@@ -30,8 +35,11 @@ class Plan:
         self.dynamic = dynamic
         self._eager = eager
         self._regions = [ModuleEntry(module) for module in regions]
+        # entries of their own: those of other models with the same code count against one limit, and are tried in each
+        # call. Blocks that are alike share theirs
+        alone = _ISOLATED if not regions else {}
         self._compiled = [
-            guarded(torch.compile(call, backend=backend, dynamic=dynamic), call)
+            guarded(torch.compile(call, backend=backend, dynamic=dynamic, **alone), call)
             for call in ([region.eager for region in self._regions] or [eager])
         ]
         self._on = False

@@ -27,6 +27,9 @@ class CallKind:
     sizes: list[tuple[Any, ...]] = field(default_factory=list)
     compiled_sizes: list[tuple[Any, ...]] = field(default_factory=list)
     any_size: bool = False
+    inside: list[dict[str, tuple[int, ...]]] = field(default_factory=list)  # shapes in objects, of watched calls
+    compiled_at: float = 0.0  # by the loop's clock
+    recompiles: int = 0  # since then
     digests: list[bytes] = field(default_factory=list)  # of watched calls, whatever their sizes
     operations: int = 0
     backward: bool = False

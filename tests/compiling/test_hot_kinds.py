@@ -1,0 +1,184 @@
+"""Hot loops of several kinds of calls, and calls that differ inside of objects: prompts, tokens and growing caches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hot_programs import Compiler, clock, loop_of, only, takes, x
+from torch import nn
+
+from rooflight.compiling.dynamic_sizes import note_inside
+from rooflight.compiling.hot_seen import CallKind
+
+pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.usefixtures("hot_loops")]
+
+
+class Layer:
+    def __init__(self, rows: int) -> None:
+        self.held = x(rows)
+
+
+class Cache:
+    """Its tensors are out of sight of a call's sizes."""
+
+    def __init__(self, rows: int = 2) -> None:
+        self.layers = [Layer(rows), Layer(rows)]
+        self.version = 1
+
+
+class Growing(nn.Module):
+    def forward(self, value: torch.Tensor, cache: Cache) -> torch.Tensor:
+        takes(1.0)
+        for layer in cache.layers:
+            layer.held = torch.cat([layer.held, value])
+            value = value + layer.held.sum(0)
+        return value * cache.version
+
+
+def sequences(net: nn.Module, count: int, steps: int = 7) -> None:
+    with torch.no_grad():
+        for _ in range(count):
+            cache = Cache()
+            for _ in range(steps):
+                net(x(), cache)
+
+
+def test_a_cache_that_grows_is_compiled_once_with_its_length_alone_dynamic() -> None:
+    net, compiler = Growing(), Compiler()
+    loop = loop_of(net, compiler)
+    sequences(net, 10)
+    assert (only(loop).state, only(loop).reason) == ("compiled", "")
+    assert (compiler.compiled, loop.seen.recompiles, loop.seen.settled) == (1, 0, True)
+    assert loop.plan is not None
+    assert loop.plan.dynamic is None  # other sizes are static, as they are by hand
+
+
+def test_sizes_that_first_change_in_a_trial_are_made_dynamic_by_dynamo() -> None:
+    net, compiler = Growing(), Compiler()
+    loop = loop_of(net, compiler)
+    with torch.no_grad():
+        while not compiler.compiled:
+            net(x(), Cache())
+        for rows in range(3, 40):
+            net(x(), Cache(rows))
+    assert (only(loop).state, only(loop).reason) == ("compiled", "")
+    assert (compiler.compiled, loop.seen.recompiles, loop.seen.settled) == (2, 1, True)
+    assert loop.seen.checked == 3  # the first graph ran once, the second one is checked twice
+
+
+def test_several_graphs_of_a_call_are_compiled_again_together() -> None:
+    note = torch._dynamo.disable(lambda: None)  # a graph break
+
+    def function(value: torch.Tensor, cache: Cache) -> torch.Tensor:
+        takes(1.0)
+        value = value + cache.layers[0].held.sum(0)
+        note()
+        return value * cache.layers[1].held.sum(0)
+
+    compiler = Compiler()
+    loop = loop_of(function, compiler)
+    while not compiler.compiled:
+        loop.entry.call(x(), Cache())
+    assert compiler.compiled == 2
+    for rows in range(3, 40):
+        loop.entry.call(x(), Cache(rows))
+    assert (only(loop).state, only(loop).reason) == ("compiled", "")
+    assert (compiler.compiled, loop.seen.recompiles) == (4, 1)
+
+
+def test_code_that_is_compiled_again_is_no_fault_of_another_kind_in_its_trial() -> None:
+    """A compiled prompt may leave strides in a cache for which the next token's call is compiled once more."""
+    net, compiler = Growing(), Compiler()
+    loop = loop_of(net, compiler)
+    one, other = x(), x(3)[None, 0]  # sizes of 1 make another kind
+
+    def call(value: torch.Tensor, version: int = 1) -> None:
+        cache = Cache()
+        cache.version = version
+        with torch.no_grad():
+            net(value, cache)
+
+    for _ in range(60):
+        call(one)
+        if loop.seen.settled:
+            break
+    loop._watch_again()
+    first = only(loop)
+    assert first.state == "compiled"
+    while compiler.compiled < 2:
+        call(other)
+    second = next(kind for kind in loop.seen.kinds.values() if kind is not first)
+    assert second.state == "trying"
+    clock.now += 1000.0  # compiling once more has been gained
+    call(one, version=2)  # Dynamo's code holds for the other version
+    for _ in range(30):
+        call(one, version=2)
+        call(other)
+    assert (first.state, second.state, second.reason) == ("compiled", "compiled", "")
+    assert (compiler.compiled, loop.seen.recompiles) == (3, 1)
+
+
+class OneKind(Compiler):
+    """Its code for a single row is slower than eager."""
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        single = any(isinstance(each, torch.Tensor) and each.shape[0] == 1 for each in inputs)
+        self.run_s = 2.0 if single else 0.25
+        run, seconds = super().__call__(graph, inputs), self.run_s
+
+        def timed(*args: Any) -> Any:
+            self.run_s = seconds
+            return run(*args)
+
+        return timed
+
+
+def test_a_loop_of_compiled_and_eager_kinds_is_settled_and_each_runs_as_was_decided() -> None:
+    net, compiler = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), OneKind()
+
+    class Timed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def forward(self, value: torch.Tensor) -> torch.Tensor:
+            takes(1.0)
+            return self.net(value)  # type: ignore[no-any-return]
+
+    model = Timed()
+    loop = loop_of(model, compiler)
+    with torch.no_grad():
+        for _ in range(80):
+            model(x(2))
+            model(x(1))
+        assert [kind.state for kind in loop.seen.kinds.values()] == ["compiled", "eager"]
+        assert loop.seen.settled
+        runs = compiler.runs
+        for _ in range(5):
+            model(x(2))
+            model(x(1))
+        assert (compiler.runs, compiler.compiled) == (runs + 5, 2)
+        model(x(2)[None])  # a kind that was never seen
+        assert (len(loop.seen.kinds), loop.seen.settled) == (3, False)
+
+
+def test_models_of_the_same_code_have_entries_of_their_own() -> None:
+    """Dynamo keeps 8 of a function's, those of all its models together, and goes eager after that."""
+    for _ in range(10):
+        net, compiler = Growing(), Compiler()
+        loop = loop_of(net, compiler)
+        sequences(net, 8)
+        assert (only(loop).state, compiler.compiled) == ("compiled", 1)
+
+
+def test_shapes_inside_of_objects_are_noted_whatever_refers_to_what() -> None:
+    kind, cache = CallKind(), Cache()
+    cache.layers.append(cache)  # type: ignore[arg-type]
+    for rows in (2, 2, 3):
+        cache.layers[0].held = x(rows)
+        note_inside(kind, (Cache,), (x(), cache), {"more": [cache]})
+    assert [sorted(shapes.values()) for shapes in kind.inside] == [[(2, 4), (2, 4)], [(2, 4), (3, 4)]]
+    note_inside(kind, (list, 1), ([x()],), {})  # no object
+    assert len(kind.inside) == 2
