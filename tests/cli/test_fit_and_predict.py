@@ -193,7 +193,7 @@ def test_the_models_that_come_with_rooflight_are_the_default(told, models, monke
 def test_a_prediction_has_every_direction(told, models):
     found = told("predict", "softmax_rows", "--rows", "64", "--width", "64", *DEVICE, "--models", models)
     what = ["schema", "operator", "shape", "dtype", "device", "what_if_precision", "what_if_clock_hz", "roofs_used"]
-    assert list(found) == [*what, "threads", "fwd", "bwd"]
+    assert list(found) == [*what, "notes", "threads", "fwd", "bwd"]
     assert (found["operator"], found["shape"]) == ("softmax_rows", {"rows": 64, "width": 64})
     found = told("predict", "batched_mm", "--b=1", "--m=512", "--n=512", "--k=512", "--dtype", "fp16", *DEVICE,
                  "--models", models)  # fmt: skip

@@ -117,6 +117,39 @@ def test_predictions_for_such_a_device_are_extrapolated_and_never_beat_its_bound
     assert slow["bound_s"] <= slow["low_s"] <= slow["time_s"]
 
 
+@pytest.mark.parametrize(
+    ("operator", "dtype", "precision", "changes"),
+    [
+        ("gemm --m 4096 --n 4096 --k 4096", "fp32", "tf32", True),
+        ("gemm --m 4096 --n 4096 --k 4096", "bf16", "tf32", False),  # no more bits
+        ("gemm --m 4096 --n 4096 --k 4096", "tf32", "tf32", False),
+        ("softmax_rows --rows 4096 --width 512", "fp32", "bf16", False),  # no products
+    ],
+)
+@pytest.mark.parametrize("clock", [(), ("--clock", "705MHz")])
+def test_a_precision_without_effect_on_a_prediction_is_said_and_left_out(
+    run, operator, dtype, precision, changes, clock
+):
+    asked = ("predict", *operator.split(), *DEVICE, "--dtype", dtype, *clock)
+    code, out, err = run(*asked, "--precision", precision, "--json", "-")
+    assert code == 0, err
+    data, plain = json.loads(out), json.loads(run(*asked, "--json", "-")[1])
+    said = f"Nothing is bounded differently (--precision {precision}): no product has more bits and a lower peak."
+    console = flat(run(*asked, "--precision", precision)[1])
+    assert (said in data["notes"], said in console) == (not changes, not changes)
+    assert (data["device"] == plain["device"]) == (f" in {precision} " not in console) == (not changes)
+    if not changes:
+        assert data | {"notes": []} == plain | {"notes": []}
+    assert plain["notes"] == [note for note in data["notes"] if note != said] or changes
+
+
+def test_tf32_where_no_peak_of_it_is_listed_is_refused_in_the_same_words_either_way(run):
+    asked = ("predict", "gemm", "--m", "64", "--n", "64", "--k", "64", "--device", "V100-PCIE-32GB")
+    errors = {run(*asked, *options)[2] for options in (("--dtype", "tf32"), ("--dtype", "fp32", "--precision", "tf32"))}
+    assert len(errors) == 1
+    assert "V100-PCIE-32GB has no known tf32 matrix peak: it has one for fp64, fp32, fp16" in errors.pop()
+
+
 def test_an_analysis_predicted_for_such_a_device_says_so(run, session):
     code, out, err = run("analyze", session, *DEVICE, "--clock", "1GHz", "--predict")
     assert code == 0, err

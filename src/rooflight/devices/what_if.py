@@ -88,11 +88,22 @@ def _at_precision(device: DeviceSpec, precision: str) -> DeviceSpec:
     short = SHORT_PRECISIONS[precision]
     if device.what_if_precision is not None:
         raise ValueError(f"{device.name} has a precision already: begin with the device itself")
+    refuse_without_peak(device, precision)
+    return replace(device, name=f"{device.name} in {short}", part=device.part_name, what_if_precision=precision)
+
+
+def refuse_without_peak(device: DeviceSpec, precision: str) -> None:
+    """Raises ValueError for a precision, by its full name, of which a device lists no matrix peak."""
     if device.matrix_peak(precision) is None:
         listed = [name for each, name in SHORT_PRECISIONS.items() if device.matrix_peak(each) is not None]
         has = f"it has one for {', '.join(listed)}" if listed else "it has none at all"
-        raise ValueError(f"{device.name} has no known {short} matrix peak: {has}")
-    return replace(device, name=f"{device.name} in {short}", part=device.part_name, what_if_precision=precision)
+        raise ValueError(f"{device.name} has no known {SHORT_PRECISIONS[precision]} matrix peak: {has}")
+
+
+def without_effect(precision: str) -> str:
+    """A line for reports of work that a what-if precision, by its full name, leaves as it is."""
+    option = f"--precision {SHORT_PRECISIONS[precision]}"
+    return f"nothing is bounded differently ({option}): no product has more bits and a lower peak"
 
 
 def without_precision(device: DeviceSpec) -> DeviceSpec:

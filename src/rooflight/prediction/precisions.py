@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from rooflight.devices.spec import DeviceSpec
-from rooflight.devices.what_if import without_precision
+from rooflight.devices.what_if import refuse_without_peak, without_precision
+from rooflight.prediction.facts import facts_of
 from rooflight.records.dtypes import dtype_name, tensor_dtype
 from rooflight.roofline.float32 import as_it_ran
 
@@ -20,9 +21,21 @@ def dtype_and_device(precision: str, device: DeviceSpec) -> tuple[str, DeviceSpe
     """
     if dtype_name(precision) != _TF32:
         return tensor_dtype(precision), device
-    if device.matrix_peak(_TF32) is None:
-        raise ValueError(f"{device.name} has no known tf32 matrix peak: ask for fp32")
+    refuse_without_peak(device, _TF32)
     return "float32", as_it_ran(device, _TF32)
+
+
+def in_effect(function: str, shape: Mapping[str, int], precision: str, device: DeviceSpec) -> DeviceSpec:
+    """The device without a what-if precision that changes nothing of an operator at a shape, in any direction."""
+    from rooflight.operators import registry
+
+    own = without_precision(device)
+    if own is device:
+        return device
+    operator = registry.find(function)
+    (dtype, asked), (_, plain) = (dtype_and_device(precision, each) for each in (device, own))
+    works = [operator.ops(operator.shape(shape), dtype, direction) for direction in operator.directions]
+    return own if all(facts_of(ops, asked) == facts_of(ops, plain) for ops in works) else device
 
 
 def as_measured(devices: Sequence[DeviceSpec], facts_on: Callable[[DeviceSpec], Any]) -> DeviceSpec:

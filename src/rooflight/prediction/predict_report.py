@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from msgspec import UNSET, UnsetType
 
 from rooflight.devices.spec import DeviceSpec
+from rooflight.devices.what_if import without_effect
+from rooflight.prediction.precisions import in_effect
 from rooflight.records.document import Document, Fields
-from rooflight.records.dtypes import SHORT_PRECISIONS, dtype_name, precision_of
 from rooflight.records.estimate import Estimate, Source
 from rooflight.records.report import Column, Report, Table
 
@@ -25,7 +26,9 @@ class EstimateData(Fields, frozen=True, kw_only=True):
 
 
 class PredictionDocument(Document, frozen=True, kw_only=True, tag="rooflight.prediction/1"):
-    """An operator's predicted times by direction: those that it has; of what shape, where, and under which roofs."""
+    """An operator's predicted times by direction: those that it has; of what shape, where, and under which roofs.
+    ``what_if_precision`` is null where it changes nothing; ``notes`` then says so.
+    """
 
     operator: str
     shape: Mapping[str, int]
@@ -34,6 +37,7 @@ class PredictionDocument(Document, frozen=True, kw_only=True, tag="rooflight.pre
     what_if_precision: str | None
     what_if_clock_hz: float | None
     roofs_used: str
+    notes: tuple[str, ...]
     threads: int | None = None
     fwd: EstimateData | UnsetType = UNSET
     bwd: EstimateData | UnsetType = UNSET
@@ -54,12 +58,10 @@ def report_of(
         notes.append("This kind of work was not measured: the estimate is that of other work of this size.")
     elif any(estimate.extrapolated for estimate in estimates.values()):
         notes.append("Shape or device lie outside of the samples: the interval is wider, and less certain than 90 %.")
-    own, supposed = precision_of(dtype_name(dtype)), device.what_if_precision
-    if supposed is not None and own is not None and device.computed_as(own) == own:
-        notes.append(
-            f"--precision {SHORT_PRECISIONS[supposed]} changes nothing here: products in {SHORT_PRECISIONS[own]} have "
-            "no more bits, or no lower peak."
-        )
+    supposed, device = device.what_if_precision, in_effect(operator, shape, dtype, device)
+    if supposed is not None and device.what_if_precision is None:
+        said = without_effect(supposed)
+        notes.append(f"{said[0].upper()}{said[1:]}.")
     if device.name != device.part_name:
         notes.append(
             f"What if: models learned from {device.part_name} with its own precisions and clock. Work that another "
@@ -75,6 +77,7 @@ def report_of(
             what_if_precision=device.what_if_precision,
             what_if_clock_hz=device.what_if_clock_hz,
             roofs_used=device.roofs_used,
+            notes=tuple(notes),
             threads=device.threads,
             **{direction: _data(estimate) for direction, estimate in estimates.items()},
         ),

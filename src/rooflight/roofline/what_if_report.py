@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from rooflight.costs.cost import Uncosted
 from rooflight.devices.spec import DeviceSpec, clock_text
+from rooflight.devices.what_if import without_effect
 from rooflight.records.dtypes import SHORT_PRECISIONS, precision_of
 from rooflight.records.report import Cell
 from rooflight.roofline.analysis import Analysis
@@ -15,17 +16,17 @@ def what_if_facts(analysis: Analysis) -> Iterable[tuple[str, Cell]]:
     """One line for each what-if roof of the device."""
     supposed = analysis.device.what_if_precision
     if supposed is not None:
-        option = f"--precision {SHORT_PRECISIONS[supposed]}"
         dtypes = _lowered(analysis)
         if dtypes:
             named = " and ".join(dtypes)
+            option = f"--precision {SHORT_PRECISIONS[supposed]}"
             yield (
                 "what if",
                 f"{named} work bounded as if done in {supposed} ({option}): the program says {named}; its bytes count "
                 "as they are stored",
             )
         else:
-            yield "what if", f"nothing is bounded differently ({option}): no product has more bits and a lower peak"
+            yield "what if", without_effect(supposed)
     yield from device_facts(analysis.device)
 
 
