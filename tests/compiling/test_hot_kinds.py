@@ -118,6 +118,9 @@ def test_code_that_is_compiled_again_is_no_fault_of_another_kind_in_its_trial() 
         call(other)
     assert (first.state, second.state, second.reason) == ("compiled", "compiled", "")
     assert (compiler.compiled, loop.seen.recompiles) == (3, 1)
+    # two compilations of 5 s; checks: 2 compiled runs and 2 eager ones, and the runs themselves
+    assert first.compile_s is not None
+    assert 10 <= first.compile_s <= 14
 
 
 class OneKind(Compiler):

@@ -83,6 +83,7 @@ class HotLoop:
         self._compiling = False
         self._dynamic = options.dynamic
         self._now: CallKind | None = None  # of the call that is observed
+        self._since = 0.0
         self._compiles_again = False  # whether code of that call was compiled that nobody planned
         self._why_again = ""
         self._reasons: list[str] = []  # of frames that Dynamo could not trace
@@ -114,6 +115,8 @@ class HotLoop:
         try:
             return self._observed(args, kwargs)
         finally:
+            if self._compiles_again and self._now is not None:
+                self._now.compile_s = (self._now.compile_s or 0.0) + self.options.clock() - self._since
             self._now, self._compiles_again = None, False
             self._busy.release()
 
@@ -133,7 +136,7 @@ class HotLoop:
             if len(self.seen.kinds) >= _MOST_KINDS:
                 return self._run_eager(args, kwargs)
             kind = self.seen.kinds[key] = CallKind(next_sample=max(2, self.options.hot_threshold))
-        self._now = kind
+        self._now, self._since = kind, self.options.clock()
         kind.calls += 1
         self._close()
         if kind.decided and (kind.state == "eager" or kind.covers(sizes)):
@@ -141,8 +144,7 @@ class HotLoop:
             if self._same_kind == self.options.hot_threshold:
                 self._settle()
             return self._run(args, kwargs, compiled=kind.state == "compiled")
-        self._same_kind = 0
-        self.seen.settled = False
+        self._same_kind, self.seen.settled = 0, False
         if kind.calls <= _LEAST:
             note_inside(kind, key, args, kwargs)
         out = self._undecided(kind, sizes, args, kwargs)
@@ -392,8 +394,7 @@ class HotLoop:
         return share * (self.options.clock() - max(kind.compiled_at for kind in kinds))
 
     def _watch_again(self) -> None:
-        self.seen.settled = False
-        self._same_kind = 0
+        self._same_kind, self.seen.settled = 0, False
         self._returns += 1
         self.entry.bind(self.call)
 
@@ -402,13 +403,12 @@ class HotLoop:
     def _tried(self, kind: CallKind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the function eagerly or compiled, in turns, timed. The first compiled runs are checked, and not timed."""
         kind.tried += 1
-        begin = self.options.clock()
         with record_function(f"rooflight.hot {self.seen.name}: trying"):
             if kind.tried <= 0:
                 with falling_back(self._reasons):
                     out = self._run(args, kwargs, compiled=True)
                 if self._compiles_again:
-                    self._compiled_again(kind, self.options.clock() - begin)
+                    self._compiled_again(kind)
                 self._reject_wrong(kind)
                 return out
             compiled = _TRIED[(kind.tried - 1) % len(_TRIED)]
@@ -417,7 +417,7 @@ class HotLoop:
                 del kind.eager_s[:]
             out = self._timed(kind, samples, args, kwargs, compiled=compiled)
             if self._compiles_again:
-                self._compiled_again(kind, self.options.clock() - begin)
+                self._compiled_again(kind)
             return out
 
     def _reject_wrong(self, kind: CallKind) -> None:
@@ -449,11 +449,10 @@ class HotLoop:
             kind.reason = f"compiled, it takes {1 / (kind.speedup or 1):.2f} times as long"
         remember_outcome(kind)
 
-    def _compiled_again(self, kind: CallKind, seconds: float) -> None:
+    def _compiled_again(self, kind: CallKind) -> None:
         """After a run that torch compiled code for once more: begin the trial anew, or end it if that is too often."""
         self._open = None
         if kind.recompiles < _STORM_IN_TRIAL:
-            kind.compile_s = (kind.compile_s or 0.0) + seconds
             kind.tried = 1 - CHECKED_RUNS  # this run was the first one that is compared
             kind.compiled_s.clear()
             kind.compiled_at = self.options.clock()
