@@ -25,7 +25,7 @@ def _layers(dispatched: Sequence[Dispatched]) -> Table:
         rows.append(
             (
                 f"  {each.op}" if each.within else each.op,
-                "backward" if each.backward else "",
+                "backward" if each.backward else "forward",
                 each.calls,
                 " > ".join(layer.key for layer in each.layers),
                 _masked(each),
@@ -40,7 +40,7 @@ def _layers(dispatched: Sequence[Dispatched]) -> Table:
         title="Dispatcher: the layers of each op in eager",
         columns=(
             Column("op"),
-            Column("in"),
+            Column("direction"),
             Column("calls"),
             Column("layers"),
             Column("masked", wraps=True),
@@ -52,7 +52,7 @@ def _layers(dispatched: Sequence[Dispatched]) -> Table:
         rows=tuple(rows),
         top=ROWS,
         see="--json for all",
-        optional=("in", "views", "autocast", "masked"),
+        optional=("direction", "views", "autocast", "masked"),
         note="An op that is indented was called by a kernel of the one above. layers: kernels that run, each of which "
         "masks keys and calls on; masked: the keys that each adds. A composite op's only layer is an autograd key; it "
         "masks nothing and calls other ops. autocast, autograd, views: what the layer adds to a call, measured with "
@@ -103,7 +103,10 @@ def _key_sets(dispatched: Sequence[Dispatched]) -> Table:
         top=ROWS,
         see="--json for all",
         unknown="",
-        note="(inputs + always + thread adds) - excluded. The first key whose kernel does not fall through runs.",
+        note="An op's key set: (inputs + always + thread adds) - excluded. inputs: keys of its tensors. always: keys "
+        "that every thread includes. thread adds: those that this thread includes besides, as a mode does. excluded: "
+        "those masked in this thread. fall through: keys of the set without work for the op. The kernel of the first "
+        "other key runs.",
     )
 
 

@@ -46,7 +46,7 @@ def saved_bytes(kernels: Iterable[Kernel]) -> tuple[int, int] | None:
 def conclusion(found: ExplainDocument) -> str:
     """The shape of the result in a few sentences, and what to mend first."""
     if found.not_compiled:
-        return f"Not compiled: {found.not_compiled}."
+        return f"Not compiled: {found.not_compiled.rstrip('.')}."
     first, _ = _captured(found)
     parts = [
         f"{count_of(first, 'graph')} for {count_of(found.calls, 'call')}, "
@@ -109,6 +109,7 @@ def _tables(found: ExplainDocument) -> Iterator[Table]:
 
 
 def _graphs(graphs: Sequence[Graph]) -> Table:
+    empty = " empty: this part has no op of torch, so nothing is compiled for it."
     return Table(
         id="graphs",
         title="Dynamo: graphs, and the time of each stage",
@@ -143,7 +144,7 @@ def _graphs(graphs: Sequence[Graph]) -> Table:
         optional=("build", "Inductor", "AOT", "Dynamo", "function"),
         note="graph: as torch counts, function/compilation. after a break: the rest of the function. checking: all "
         "guards, once per call, as torch measured. build: code generation and the C++ or Triton compiler; for a "
-        "CPU the first one compiles torch's own header too.",
+        "CPU the first one compiles torch's own header too." + empty * any(graph.state == "empty" for graph in graphs),
     )
 
 
@@ -160,6 +161,9 @@ def _guards(graphs: Sequence[Graph]) -> Table:
         others = [f"{count} {kind}" for kind, count in kinds.items() if count]
         if others:
             rows.append((graph.id, "others", ", ".join(others), ""))
+    left = (
+        " ___stack0, ___stack1, …: values that the code before a graph break left to the rest, such as that of .item()."
+    )
     return Table(
         id="guards",
         title="Dynamo: guards",
@@ -168,7 +172,7 @@ def _guards(graphs: Sequence[Graph]) -> Table:
         top=ROWS,
         see="--json for all",
         note="A graph runs while all its guards hold; else the function is compiled again. others: on types, "
-        "identities and what libraries define.",
+        "identities and what libraries define." + left * any("___stack" in str(check) for _, _, check, _ in rows),
     )
 
 
@@ -311,6 +315,12 @@ def _shape(shape: Sequence[int | None], dtype: str) -> str:
 
 
 def _kernels(kernels: Sequence[Kernel]) -> Table:
+    sizes = [(kernel.bytes_eager, kernel.bytes_kernel) for kernel in kernels]
+    more = any(eager and moved is not None and moved > eager for eager, moved in sizes)
+    negative = (
+        " A negative share: the kernel moves more than eager, because it computes once more what another kernel has "
+        "computed too, or writes a tensor that only backward reads."
+    )
     return Table(
         id="kernels",
         title="Inductor: which ops became which kernel",
@@ -342,9 +352,9 @@ def _kernels(kernels: Sequence[Kernel]) -> Table:
         top=2 * ROWS,
         see="--json for all",
         optional=("direction", "lines", "graph"),
-        note="eager: bytes that eager moves for the ops whose results the kernel computes, each input read and each "
-        "result written once per op (–: no result of an op, but a part). moves: what the kernel reads and writes, as "
-        "Inductor counts. Below 0: it computes again what another kernel has, or saves for backward.",
+        note="eager: bytes that eager moves for these ops, each of which reads its inputs and writes its result once "
+        "(–: the kernel computes only a part of an op). moves: bytes that the kernel reads and writes, as Inductor "
+        "counts. saved: the share of eager's bytes that the kernel does not move." + negative * more,
     )
 
 
