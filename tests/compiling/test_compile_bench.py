@@ -41,6 +41,14 @@ def plain():
     print("noise")
     return lambda: x + 1
 
+def weighted(x, weight):
+    return (x * weight).sum()
+
+def batches():
+    weight = torch.full((3,), 2.0, requires_grad=True)
+    for rows in (4, 5):
+        yield torch.ones(rows, 3), weight
+
 def drifting():
     def scaled(x):
         y = x * (1 if torch.compiler.is_compiling() else 2)
@@ -110,6 +118,30 @@ def test_a_result_that_differs_is_wrong(run, program) -> None:
     size = f"program.py:{line - 2}, scaled: size of x, dimension 0 was 5, and 4 when it was compiled"
     assert size in found["recompiles"]
     assert any(each.endswith("step: len(lengths) was not 0, which it was compiled for") for each in found["recompiles"])
+
+
+def test_a_function_that_takes_arguments_gets_them_in_turn(run, program) -> None:
+    words = ("--backend", "eager", "--iterations", "4", "--warmup", "2", "--no-bounds", "--threads", "1")
+    code, out, _ = run("compile-bench", f"{program}:weighted", "--inputs", "batches", *words, "--json", "-")
+    assert code == 0
+    (found,) = json.loads(out)
+    assert found["correct"] is True
+    (recompiled,) = found["recompiles"]
+    assert recompiled.endswith("weighted: size of x, dimension 0 was 5, and 4 when it was compiled")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("{}:weighted",), "program.py:weighted takes arguments: define get_inputs() beside it, which returns them"),
+        (("attention-block", "--inputs", "batches"), "--inputs batches: only a function of your own"),
+    ],
+)
+def test_inputs_are_refused_in_the_words_of_explain(run, program, words, told) -> None:
+    for verb in ("compile-bench", "explain"):
+        code, out, err = run(verb, *(word.format(program) for word in words))
+        assert (code, out) == (2, "")
+        assert told in err.strip().splitlines()[-1]
 
 
 @pytest.mark.parametrize(

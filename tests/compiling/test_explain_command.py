@@ -70,6 +70,11 @@ def numbers():
 async def later(x):
     return x
 
+def make_later():
+    async def step():
+        return torch.ones(2)
+    return step
+
 @torch.compile
 def compiled(x):
     return x - 1
@@ -135,12 +140,13 @@ def test_a_training_step_compiles_its_model(program) -> None:
 @pytest.mark.parametrize(
     ("name", "inputs", "told"),
     [
-        ("scaled", "nothing", "the file has no function nothing"),
+        ("scaled", "nothing", "has no such function, which returns its arguments"),
         ("scaled", "no_inputs", "no_inputs yields no inputs"),
         ("scaled", "wrong_inputs", "not str"),
         ("scaled", "broken_inputs", "broken_inputs raised OSError: no data"),
         ("make_step", "one_input", "takes no arguments"),
         ("later", None, "an async function"),
+        ("make_later", None, "the step: an async function"),
         ("Net", None, "is a class"),
         ("nothing", None, "no function nothing"),
         ("", None, "say which function"),
@@ -154,7 +160,7 @@ def test_what_cannot_be_explained_is_told(program, name, inputs, told) -> None:
 def test_a_function_without_inputs_says_how_to_give_them(tmp_path) -> None:
     path = tmp_path / "alone.py"
     path.write_text("def f(x):\n    return x\n")
-    with pytest.raises(TargetError, match=r"define get_inputs\(\) beside it, or name --inputs"):
+    with pytest.raises(TargetError, match=r"takes arguments: define get_inputs\(\) beside it"):
         open_program(f"{path}:f", Options(), calls=1, place="cpu")
     with pytest.raises(TargetError, match="no effect"):
         open_program(f"{path}:f", Options(batch=3), calls=1, place="cpu")

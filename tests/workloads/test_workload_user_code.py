@@ -108,7 +108,8 @@ def test_name_that_is_no_function(script):
 
 def test_function_that_takes_arguments(script):
     assert str(refused(script("def make_step(x, w, *more, scale, batch=1): ..."))) == (
-        "train.py:make_step takes arguments (x, w, scale): name a function without arguments that makes the step"
+        "train.py:make_step takes arguments: define get_inputs() beside it, which returns them, or name a function "
+        "without arguments that makes the step"
     )
 
 

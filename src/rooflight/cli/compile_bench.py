@@ -11,7 +11,7 @@ import typer
 from rooflight.cli import completion
 from rooflight.cli.arguments import refuse_unused
 from rooflight.cli.choices import Executor
-from rooflight.cli.compile_options import Backend, Batch, Dynamic, Limit, Seq, Small, Step, Threads
+from rooflight.cli.compile_options import Backend, Batch, Dynamic, Inputs, Limit, Seq, Small, Step, Threads
 from rooflight.cli.endings import Interrupted, tell
 from rooflight.cli.output_options import CsvFolder, HtmlFile, JsonFile, MarkdownFile, Render
 from rooflight.cli.progress import spinner
@@ -35,6 +35,7 @@ def compile_bench(
             help="Workload, preset, config.json, file.py:function or problem.py. [default: the four workloads]",
         ),
     ] = None,
+    inputs: Inputs = None,
     iterations: Annotated[
         int | None, typer.Option(metavar="N", help="Iterations of each program. [default: 100]")
     ] = None,
@@ -92,7 +93,9 @@ def compile_bench(
 
     TARGET is a workload (simple-matmul-chain, mlp-training-step, attention-block, mixed-operations), or what rooflight
     analyze takes: a preset, a config.json, a function of your own that makes a step, a problem file. A step with a
-    model has its model's forward compiled; one without a model is compiled whole.
+    model has its model's forward compiled; one without a model is compiled whole. A function that takes arguments is
+    called with those that get_inputs() of the same file returns, in turn if it yields several; where its result
+    requires grad, gradients are computed too.
 
     Each program runs in a fresh process: eager; compiled from an empty cache of Inductor's; compiled from the cache
     that this filled; and once more beside the eager program and a float64 run, to compare results. The report splits
@@ -133,6 +136,7 @@ def compile_bench(
         targets=tuple(target or WORKLOADS),
         modes=tuple(compile_mode or ["default"]),
         options=Options(mode=step, batch=batch, seq=seq, small=small),
+        inputs=inputs,
         iterations=count if iterations is None else iterations,
         warmup=first if warmup is None else warmup,
         backend=backend,
@@ -196,6 +200,7 @@ def _predict(matrix: Matrix, device: str | None, host: float | None, outputs: Ou
             found += predict(
                 each,
                 matrix.options,
+                inputs=matrix.inputs,
                 modes=matrix.modes,
                 iterations=matrix.iterations,
                 warmup=matrix.warmup,

@@ -8,6 +8,10 @@ import typer
 
 Backend = Annotated[str, typer.Option(metavar="NAME", help="Backend of torch.compile.")]
 Dynamic = Annotated[bool | None, typer.Option("--dynamic/--static", help="Dynamic shapes. [default: as torch chooses]")]
+Inputs = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Function of the file that returns the arguments. [default: get_inputs]"),
+]
 Step = Annotated[
     str | None, typer.Option(metavar="MODE", help="Of a model: forward, train, prefill, decode. [default: forward]")
 ]

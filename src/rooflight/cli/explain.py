@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from rooflight.cli import completion
-from rooflight.cli.compile_options import Backend, Batch, Dynamic, Limit, Seq, Small, Step, Threads
+from rooflight.cli.compile_options import Backend, Batch, Dynamic, Inputs, Limit, Seq, Small, Step, Threads
 from rooflight.cli.output_options import CsvFolder, HtmlFile, JsonFile, MarkdownFile, Render
 from rooflight.cli.progress import spinner
 
@@ -25,10 +25,7 @@ def explain(
             help="file.py:function, preset, config.json, problem.py, or workload of compile-bench.",
         ),
     ],
-    inputs: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Function of the file that returns the arguments. [default: get_inputs]"),
-    ] = None,
+    inputs: Inputs = None,
     calls: Annotated[int, typer.Option(metavar="N", help="Calls of the compiled program.")] = 3,
     compile_mode: Annotated[
         str, typer.Option("--mode", metavar="MODE", help="default, reduce-overhead or max-autotune.")

@@ -21,7 +21,7 @@ from rooflight.front.targets import RunOptions, analyze_target
 from rooflight.machine.caches import usable_cores
 from rooflight.machine.presence import kind_here
 from rooflight.workloads.errors import RunFailed, TargetError, told_in_one_line
-from rooflight.workloads.targets import Target, UserFunction, find_target, require_libraries
+from rooflight.workloads.targets import Target, UserFunction, find_target, no_inputs, require_libraries
 
 MODES: Final = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", AOT_INDUCTOR)
 """Modes of torch.compile, and packages of AOTInductor."""
@@ -50,6 +50,7 @@ def benchmark(
     target: str,
     options: Options | None = None,
     *,
+    inputs: str | None = None,
     modes: Sequence[str] = ("default",),
     iterations: int = 100,
     warmup: int = 5,
@@ -62,7 +63,8 @@ def benchmark(
 ) -> tuple[Compiled, ...]:
     """A target eager and compiled, a result for each mode.
 
-    ``target``: a workload of ``WORKLOADS``, a preset, a config.json, ``file.py:function`` or a problem file. Eager runs
+    ``target``: a workload of ``WORKLOADS``, a preset, a config.json, ``file.py:function`` or a problem file; ``inputs``
+    names the function of the file that returns the arguments of one that takes some, if not ``get_inputs``. Eager runs
     once for all modes. Each program runs ``iterations`` times in a process of its own, on the GPU where there is one;
     ``threads`` is the number of CPU threads, None as many as there are cores. A step with a model has its model's
     forward compiled, one without is compiled whole. ``pace``: that of a matrix, which this target is a part of.
@@ -72,12 +74,14 @@ def benchmark(
     """
     asked = options or Options()
     check_request(
-        target, asked, modes, iterations=iterations, warmup=warmup, threads=threads, limit_s=limit_s, backend=backend
-    )
+        target, asked, modes, inputs=inputs, iterations=iterations, warmup=warmup, threads=threads, limit_s=limit_s,
+        backend=backend,
+    )  # fmt: skip
     place = kind_here()
     request = Request(
         target=target,
         options=msgspec.structs.replace(asked, device=place) if _takes_device(target) else asked,
+        inputs=inputs,
         program="eager",
         backend=backend,
         dynamic=dynamic,
@@ -131,6 +135,7 @@ def check_request(
     options: Options,
     modes: Sequence[str],
     *,
+    inputs: str | None = None,
     iterations: int,
     warmup: int,
     threads: int | None,
@@ -154,6 +159,8 @@ def check_request(
     if AOT_INDUCTOR in modes and backend != "inductor":
         raise ValueError(f"--backend {backend}: no effect on the mode {AOT_INDUCTOR}, which is Inductor's")
     found = None if target in WORKLOADS else _found(target)
+    if inputs is not None and not isinstance(found, UserFunction):
+        raise TargetError(no_inputs(inputs))
     given = [_OPTIONS.get(name, f"--{name}") for name, value in msgspec.structs.asdict(options).items() if value]
     if given and found is None:
         raise ValueError(f"{', '.join(given)}: no effect on the workload {target}: leave it out, or name a preset")
@@ -214,7 +221,9 @@ def _trial(answer: Answer) -> Trial:
     return answer.trial
 
 
-def bounded(results: Sequence[Compiled], options: Options, *, progress: Progress = log_progress) -> list[Compiled]:
+def bounded(
+    results: Sequence[Compiled], options: Options, *, inputs: str | None = None, progress: Progress = log_progress
+) -> list[Compiled]:
     """The results of a target with the op and fused bound of its step on this machine, the bytes of both, and the
     kernels of its ops; where its step cannot be recorded, or the machine not be calibrated, with the reason.
     """
@@ -223,7 +232,7 @@ def bounded(results: Sequence[Compiled], options: Options, *, progress: Progress
         target = f"{inspect.getsourcefile(WORKLOADS[target])}:{WORKLOADS[target].__name__}"
     run = RunOptions(**{key: value for key, value in msgspec.structs.asdict(options).items() if key != "device"})
     try:
-        analysis, _ = analyze_target(target, run, measured=False, progress=progress)
+        analysis, _ = analyze_target(target, run, inputs=inputs, measured=False, progress=progress)
     except Exception as error:  # the program ran: whatever the analysis meets, what was measured is kept
         why = str(error) if isinstance(error, RunFailed | ValueError) else told_in_one_line(error)
         return [replace(result, bounds_failed=why) for result in results]

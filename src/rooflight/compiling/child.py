@@ -27,6 +27,7 @@ from rooflight.compiling.trial import Answer, Check, Request, Trial
 from rooflight.compiling.workloads import WORKLOADS
 from rooflight.machine.bystander import Bystander
 from rooflight.records.files import write_whole
+from rooflight.workloads.calls import Calls
 from rooflight.workloads.errors import TargetError
 from rooflight.workloads.targets import open_target
 
@@ -46,14 +47,14 @@ def opened(request: Request) -> tuple[Run, nn.Module | None]:
         made = workload(request.place)
         run, model = made if isinstance(made, tuple) else (made, None)
         return run, model
-    step = open_target(request.target, **msgspec.structs.asdict(request.options))
+    step = open_target(request.target, inputs=request.inputs, **msgspec.structs.asdict(request.options))
     plain = inspect.unwrap(step.run, stop=is_compiled)
     check_step(plain, step.model, request.target)
     return (plain if step.model is None else step.run), step.model
 
 
 def compiled(run: Run, model: nn.Module | None, request: Request) -> Run:
-    """The step with its model compiled, or, without a model, the step itself."""
+    """The step with its model compiled, or, without a model, the step itself, of calls the function that they call."""
     import torch
 
     if request.compile_mode == AOT_INDUCTOR:
@@ -61,6 +62,8 @@ def compiled(run: Run, model: nn.Module | None, request: Request) -> Run:
     how: dict[str, Any] = {"backend": request.backend, "dynamic": request.dynamic}
     if request.compile_mode != "default":
         how["mode"] = request.compile_mode
+    if model is None and isinstance(run, Calls):
+        return run.of(torch.compile(run.function, **how))
     if model is None:
         return torch.compile(run, **how)
     # Module.compile leaves containers of torch.nn itself as they are

@@ -36,6 +36,7 @@ class Matrix(msgspec.Struct, frozen=True, kw_only=True):
     targets: tuple[str, ...]
     modes: tuple[str, ...] = ("default",)
     options: Options = Options()
+    inputs: str | None = None
     iterations: int = 100
     warmup: int = 5
     backend: str = "inductor"
@@ -51,6 +52,7 @@ class Matrix(msgspec.Struct, frozen=True, kw_only=True):
                 target,
                 self.options,
                 self.modes,
+                inputs=self.inputs,
                 iterations=self.iterations,
                 warmup=self.warmup,
                 threads=self.threads,
@@ -118,6 +120,7 @@ def measure_cell(cell: Matrix, progress: Progress = log_progress, pace: Pace | N
     found = benchmark(
         target,
         cell.options,
+        inputs=cell.inputs,
         modes=cell.modes,
         iterations=cell.iterations,
         warmup=cell.warmup,
@@ -129,7 +132,7 @@ def measure_cell(cell: Matrix, progress: Progress = log_progress, pace: Pace | N
         pace=pace,
     )
     try:
-        return bounded(found, cell.options, progress=progress) if cell.bounds else list(found)
+        return bounded(found, cell.options, inputs=cell.inputs, progress=progress) if cell.bounds else list(found)
     except KeyboardInterrupt:
         raise BenchmarkInterrupted(found) from None
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
+from rooflight.workloads.calls import Calls
 from rooflight.workloads.errors import RunFailed, first_words
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ def packaged(run: Run, model: nn.Module | None, *, dynamic: bool | None) -> Run:
     """
     import torch
 
+    if model is None and isinstance(run, Calls):
+        return _package_of_calls(run, dynamic)
     if model is None:
         whole = _whole(run)
         made: list[Callable[..., Any]] = []
@@ -63,6 +66,21 @@ def packaged(run: Run, model: nn.Module | None, *, dynamic: bool | None) -> Run:
 
     model.forward = called
     return run
+
+
+def _package_of_calls(calls: Calls, dynamic: bool | None) -> Calls:
+    from torch import nn
+
+    whole = nn.Module()
+    whole.forward = calls.function
+    made: list[Callable[..., Any]] = []
+
+    def called(*args: Any) -> Any:
+        if not made:
+            made.append(_loaded(whole, args, {}, dynamic))
+        return made[0](*args)
+
+    return calls.of(called)
 
 
 def _whole(run: Run) -> nn.Module:

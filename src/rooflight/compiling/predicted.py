@@ -58,6 +58,7 @@ def predict(
     target: str,
     options: Options | None = None,
     *,
+    inputs: str | None = None,
     modes: Sequence[str] = ("default",),
     device: str | None = None,
     host: Host | None = None,
@@ -75,12 +76,14 @@ def predict(
     backend of which no gain is known.
     """
     asked = options or Options()
-    check_request(target, asked, modes, iterations=iterations, warmup=warmup, threads=threads, limit_s=1.0)
+    check_request(
+        target, asked, modes, inputs=inputs, iterations=iterations, warmup=warmup, threads=threads, limit_s=1.0
+    )
     if backend not in BACKENDS:
         raise ValueError(f'no gain is predicted for the backend "{backend}": take {" or ".join(BACKENDS)}')
     if unknown := [mode for mode in modes if mode not in PREDICTED_MODES]:
         raise ValueError(f'no gain is predicted for the mode "{unknown[0]}": take {", ".join(PREDICTED_MODES[:-1])}')
-    analysis = _analysis(target, asked, device, host, threads, progress)
+    analysis = _analysis(target, asked, inputs, device, host, threads, progress)
     if backend == "cudagraphs" and analysis.device.kind == "cpu":
         raise ValueError("--backend cudagraphs: a CPU has no CUDA graphs: name a GPU with --device")
     page_s = fresh_page_s() if analysis.device.kind == "cpu" else FRESH_PAGE_S
@@ -100,12 +103,18 @@ def predict(
 
 
 def _analysis(
-    target: str, options: Options, device: str | None, host: Host | None, threads: int | None, progress: Progress
+    target: str,
+    options: Options,
+    inputs: str | None,
+    device: str | None,
+    host: Host | None,
+    threads: int | None,
+    progress: Progress,
 ) -> Analysis:
     if target in WORKLOADS:
         target = f"{inspect.getsourcefile(WORKLOADS[target])}:{WORKLOADS[target].__name__}"
     run = RunOptions(**{key: value for key, value in msgspec.structs.asdict(options).items() if key != "device"})
-    analysis, _ = analyze_target(target, run, device=device, measured=False, progress=progress)
+    analysis, _ = analyze_target(target, run, inputs=inputs, device=device, measured=False, progress=progress)
     if analysis.device.kind == "cpu":
         if host is not None:
             raise ValueError("--host: no effect on a CPU, whose ops are predicted together with what launches them")

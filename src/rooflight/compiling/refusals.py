@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from rooflight.workloads.calls import Calls
 from rooflight.workloads.errors import RunFailed, TargetError, told_in_one_line
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def is_compiled(value: Any) -> bool:
 
 def check_step(run: Any, model: nn.Module | None, target: str) -> None:
     """Raise TargetError for a step that is compiled already, or that would not run when it is called."""
+    run = run.function if isinstance(run, Calls) else run
     if is_compiled(run):
         raise TargetError(f"{target}: the step is compiled already: pass what torch.compile was given")
     for name, module in () if model is None else model.named_modules():

@@ -27,10 +27,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A program to run: a target, eager or compiled in a mode, so many times; ``check``: both, compared."""
+    """A program to run: a target, eager or compiled in a mode, so many times; ``check``: both, compared. ``inputs``:
+    the function of its file that returns the arguments, if not ``get_inputs``.
+    """
 
     target: str
     options: Options
+    inputs: str | None = None
     program: Program
     compile_mode: str = "default"
     backend: str = "inductor"

@@ -61,6 +61,7 @@ def analyze_target(
     target: str,
     options: RunOptions,
     *,
+    inputs: str | None = None,
     device: str | None = None,
     what_if: WhatIf = AS_IT_IS,
     measured: bool | None = None,
@@ -69,8 +70,9 @@ def analyze_target(
 ) -> tuple[Analysis, list[str]]:
     """What ``rooflight analyze`` does up to the report: the analysis, and notes on options that had no effect.
 
-    A device other than this machine's is bounded without hardware, on the meta device. Raises ValueError for the
-    user's mistakes, RunFailed for a step that breaks.
+    A device other than this machine's is bounded without hardware, on the meta device. ``inputs``: the function of the
+    target's file that returns the arguments of a function that takes some, if not ``get_inputs``. Raises ValueError for
+    the user's mistakes, RunFailed for a step that breaks.
     """
     if is_session(target):
         what = "trace" if is_trace(Path(target)) else "saved session"
@@ -93,7 +95,7 @@ def analyze_target(
     if isinstance(kind, UserFunction):
         _check_function(target, options)
         spec = known or find_what_if(device, what_if, progress=progress)
-        seen = _observe_function(target, runs, progress)
+        seen = _observe_function(target, inputs, runs, progress)
     else:
         as_here = options if isinstance(kind, ProblemFile) else _on(place, options)
         # what cannot be shows while the step is recorded without hardware, before half a minute of calibrating
@@ -119,12 +121,12 @@ def _on(place: str | None, options: RunOptions) -> RunOptions:
     return replace(options, dtype=options.dtype or ("float32" if place == "cpu" else None))
 
 
-def _observe_function(target: str, measured: bool, progress: Progress) -> Observed:
+def _observe_function(target: str, inputs: str | None, measured: bool, progress: Progress) -> Observed:
     from rooflight.capture.measure import measure
     from rooflight.workloads.targets import open_target
 
     progress(f"making the step of {target}")
-    step = open_target(target)
+    step = open_target(target, inputs=inputs)
     progress("running it once, so that lazily made state is not part of the record")
     step.run()
     session = _record(step, progress)

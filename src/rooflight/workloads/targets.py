@@ -97,13 +97,17 @@ def open_target(
     device: str | None = None,
     optimizer: str | None = None,
     small: bool = False,
+    inputs: str | None = None,
 ) -> Step:
     """The step that ``text`` names. None leaves an option to its default: mode train, device meta, see make_step.
 
-    A user's function takes no options, a problem file takes mode, optimizer and device; any other option is refused.
-    Raises TargetError for every mistake that the user can mend. The step itself raises RunFailed.
+    A user's function takes no options but ``inputs`` (see load_step), a problem file takes mode, optimizer and device;
+    any other option is refused. Raises TargetError for every mistake that the user can mend. The step itself raises
+    RunFailed.
     """
     target = find_target(text)
+    if inputs is not None and not isinstance(target, UserFunction):
+        raise TargetError(no_inputs(inputs))
     if isinstance(target, UserFunction | ProblemFile):
         options = {"batch": batch, "seq": seq, "dtype": dtype}
         if isinstance(target, UserFunction):
@@ -118,7 +122,7 @@ def open_target(
             return load_problem(target.path, device or "meta", mode=mode or "forward", optimizer=optimizer)
         from rooflight.workloads.user_code import load_step
 
-        return load_step(target.path, target.name)
+        return load_step(target.path, target.name, inputs)
     from rooflight.workloads.steps import make_step
 
     return make_step(
@@ -131,6 +135,11 @@ def open_target(
         optimizer=optimizer,
         small=small,
     )
+
+
+def no_inputs(name: str) -> str:
+    """Why a target other than a user's function has no use for inputs."""
+    return f"--inputs {name}: only a function of your own, file.py:function, takes inputs"
 
 
 def read_config(path: Path) -> PreTrainedConfig:

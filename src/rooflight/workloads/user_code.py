@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from rooflight.workloads.calls import Calls, inputs_of, takes_arguments
 from rooflight.workloads.errors import TargetError, missing_package, told_in_one_line
 from rooflight.workloads.extras import need_torch
 from rooflight.workloads.steps import Step, guarded
@@ -23,23 +24,36 @@ _module_numbers = itertools.count(1)
 _WANTED = "return a zero-argument callable, or (callable, model)"
 
 
-def load_step(path: Path, name: str) -> Step:
-    """The step that function ``name`` of the file makes, called without arguments.
+def load_step(path: Path, name: str, inputs: str | None = None) -> Step:
+    """The step that function ``name`` of the file makes, called without arguments: it returns a zero-argument
+    callable, or that and the model. A function (or module) that takes arguments is the step itself, called with what
+    the function ``inputs`` of the file returns, by default ``get_inputs``.
 
-    It returns a zero-argument callable, or that and the model. The file's folder is on sys.path while the file is
-    imported and the function runs. Raises TargetError when the file, the function or what it returns is not usable.
+    The file's folder is on sys.path while the file is imported and its functions make things. Raises TargetError when
+    the file, a function or what it returns is not usable.
     """
     path = path.resolve()
-    made = made_by(path, name, makes="step")
-    run, model = _checked(made, f"{path.name}:{name}")
+    where = f"{path.name}:{name}"
+    with _function_of(path, name, "step") as (module, make):
+        if not inspect.isclass(make) and takes_arguments(make):
+            run, model = _calls(make, inputs_of(module, where, inputs))
+        elif inputs is not None:
+            raise TargetError(f"--inputs {inputs}: {where} takes no arguments")
+        else:
+            run, model = _checked(_called(make, path, name, "step"), where)
     parameter = next(model.parameters(), None) if model is not None else None
     return Step(
         run=guarded(run, prefer=path),
         model=model,
-        description=f"{path.name}:{name}",
+        description=where,
         dtype=None if parameter is None else str(parameter.dtype).removeprefix("torch."),
         device=None if parameter is None else str(parameter.device),
     )
+
+
+def _calls(function: Any, inputs: list[tuple[Any, ...]]) -> tuple[Callable[[], Any], Any]:
+    """The step that calls a function or module, and the model, which is the module."""
+    return Calls(function, inputs), function if isinstance(function, need_torch().nn.Module) else None
 
 
 def made_by(path: Path, name: str, *, makes: str) -> Any:
@@ -47,22 +61,34 @@ def made_by(path: Path, name: str, *, makes: str) -> Any:
 
     Raises TargetError when the file or the function is not usable; ``makes`` says what for.
     """
-    need_torch()
     path = path.resolve()
+    with _function_of(path, name, makes) as (_, make):
+        return _called(make, path, name, makes)
+
+
+@contextmanager
+def _function_of(path: Path, name: str, makes: str) -> Iterator[tuple[ModuleType, Callable[..., Any]]]:
+    """The file as a module, and a function of it, while the file's folder is on sys.path."""
+    need_torch()
     _check_name(name, path, makes)
     with on_path(path.parent):
-        make = getattr(imported(path), name, None)
+        module = imported(path)
+        make = getattr(module, name, None)
         if not callable(make):
             raise TargetError(f"{path.name}: {name} is no function")
-        if missing := _needed(make):
-            raise TargetError(
-                f"{path.name}:{name} takes arguments ({', '.join(missing)}): name a function without arguments that "
-                f"makes the {makes}"
-            )
-        try:
-            return make()
-        except (Exception, SystemExit) as error:
-            raise TargetError(f"{path.name}:{name} raised {told_in_one_line(error, prefer=path)}") from error
+        yield module, make
+
+
+def _called(make: Callable[..., Any], path: Path, name: str, makes: str) -> Any:
+    if missing := _needed(make):
+        raise TargetError(
+            f"{path.name}:{name} takes arguments ({', '.join(missing)}): name a function without arguments that "
+            f"makes the {makes}"
+        )
+    try:
+        return make()
+    except (Exception, SystemExit) as error:
+        raise TargetError(f"{path.name}:{name} raised {told_in_one_line(error, prefer=path)}") from error
 
 
 def _needed(make: Callable[..., Any]) -> list[str]:

@@ -14,6 +14,7 @@ from rooflight.compiling.explaining.explanation import Dispatched, ExplainDocume
 from rooflight.compiling.explaining.listening import Heard, listening
 from rooflight.compiling.explaining.stages_of import stages_of
 from rooflight.records.report import Report
+from rooflight.workloads.calls import differentiated
 from rooflight.workloads.errors import first_words, told_in_one_line
 
 CALLS: Final = 2
@@ -159,41 +160,7 @@ def _called(run: Callable[..., Any], args: tuple[Any, ...], *, backward: bool) -
     if inspect.isgenerator(result):
         result = list(result)
     if backward:
-        _differentiated(result)
-
-
-def _differentiated(result: Any) -> None:
-    """Compute the gradients of a result's sum, without writing any; nothing where it has none."""
-    import torch
-    from torch.utils import _pytree
-
-    tensors = [
-        each
-        for each in _pytree.tree_leaves(result)
-        if isinstance(each, torch.Tensor) and each.requires_grad and each.grad_fn is not None
-    ]
-    if not tensors or not torch.is_grad_enabled():
-        return
-    leaves = list(_leaves(tensors))
-    try:
-        if leaves:
-            torch.autograd.grad([each.sum() for each in tensors], leaves, allow_unused=True)
-    except RuntimeError as error:
-        if "through the graph a second time" not in str(error):  # the function has called backward itself
-            raise
-
-
-def _leaves(tensors: Sequence[Any]) -> Iterator[Any]:
-    """The tensors whose gradients autograd would accumulate."""
-    waiting, seen = [each.grad_fn for each in tensors], set()
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):
-            yield node.variable
-        waiting += [after for after, _ in node.next_functions]
+        differentiated(result)
 
 
 def compiler_error(error: BaseException) -> str:

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from rooflight.compiling.explaining.explain import Program, check_callable, uncompiled
 from rooflight.compiling.trial import Options
 from rooflight.compiling.workloads import WORKLOADS
-from rooflight.workloads.errors import TargetError, told_in_one_line
-from rooflight.workloads.targets import UserFunction, find_target, open_target
+from rooflight.workloads.calls import inputs_of, takes_arguments
+from rooflight.workloads.errors import TargetError
+from rooflight.workloads.targets import UserFunction, find_target, no_inputs, open_target
 from rooflight.workloads.user_code import imported, on_path
 
 if TYPE_CHECKING:
     from torch import nn
-
-INPUTS: Final = "get_inputs"
-"""The function of a file that makes inputs, unless another is named."""
 
 
 def open_program(
@@ -35,6 +33,8 @@ def open_program(
     import torch
 
     torch.manual_seed(0)
+    if inputs is not None and target in WORKLOADS:
+        raise TargetError(no_inputs(inputs))
     if (workload := WORKLOADS.get(target)) is not None:
         made = workload(place)
         run, model = made if isinstance(made, tuple) else (made, None)
@@ -42,9 +42,7 @@ def open_program(
     found = find_target(target)
     if isinstance(found, UserFunction):
         return _of_user(found, target, options, calls, inputs)
-    if inputs is not None:
-        raise TargetError(f"--inputs {inputs}: only a function of your own, file.py:function, takes inputs")
-    step = open_target(target, **msgspec.structs.asdict(options))
+    step = open_target(target, inputs=inputs, **msgspec.structs.asdict(options))
     return _of_step(step.description, step.run, step.model, calls), ()
 
 
@@ -64,13 +62,10 @@ def _of_user(
         name = f"{path.name}:{found.name}"
         if inspect.isclass(function):
             raise TargetError(f"{name} is a class: make an object of it in the file, and name that, or a function")
-        try:
-            check_callable(function)
-        except ValueError as error:
-            raise TargetError(f"{name}: {error}") from error
-        if _takes_arguments(function):
-            made = _inputs(module, inputs, name, calls)
-            return _of_function(name, function, made), notes
+        _check(function, name)
+        if takes_arguments(function):
+            made = inputs_of(module, name, inputs)
+            return _of_function(name, function, made * calls if len(made) == 1 else made), notes
         if inputs is not None:
             raise TargetError(f"--inputs {inputs}: {name} takes no arguments")
         if inspect.isgeneratorfunction(function):
@@ -83,44 +78,15 @@ def _of_user(
     else:
         return _of_function(name, function, [()] * calls), notes
     run, more = uncompiled(run)
+    _check(run, f"{name}: the step")
     return _of_step(name, run, model, calls), notes + more
 
 
-def _takes_arguments(function: Any) -> bool:
-    """Whether a function, or a module's forward, has an argument without default."""
+def _check(function: Any, name: str) -> None:
     try:
-        signature = inspect.signature(getattr(function, "forward", function))
-    except (TypeError, ValueError):  # of C
-        return True
-    needed = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return any(each.default is each.empty and each.kind in needed for each in signature.parameters.values())
-
-
-def _inputs(module: Any, inputs: str | None, name: str, calls: int) -> list[tuple[Any, ...]]:
-    make = getattr(module, inputs or INPUTS, None)
-    if not callable(make):
-        there = f"the file has no function {inputs}" if inputs else f"define {INPUTS}() beside it, or name --inputs"
-        raise TargetError(f"{name} takes arguments: {there}, which returns them")
-    try:
-        made = make()
-        if inspect.isgenerator(made):
-            several = [_arguments(each, name) for each in made]
-            if not several:
-                raise TargetError(f"{name}: {inputs or INPUTS} yields no inputs")
-            return several
-    except TargetError:
-        raise
-    except Exception as error:
-        raise TargetError(f"{inputs or INPUTS} raised {told_in_one_line(error)}") from error
-    return [_arguments(made, name)] * calls
-
-
-def _arguments(made: Any, name: str) -> tuple[Any, ...]:
-    if isinstance(made, list | tuple):
-        return tuple(made)
-    if hasattr(made, "shape"):
-        return (made,)
-    raise TargetError(f"{name}: inputs are a tuple or list of arguments, not {type(made).__name__}")
+        check_callable(function)
+    except ValueError as error:
+        raise TargetError(f"{name}: {error}") from error
 
 
 def _of_function(name: str, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> Program:
