@@ -1,14 +1,14 @@
 """Does ``rooflight.hot`` keep its promises? 16 loops, against eager and against a torch.compile placed by hand.
 
-    python benchmarks/hot_paths.py [--loops NAME ...] [--steady 40] [--seconds 40] [--page docs/lab/hot_paths.md]
+    python benchmarks/hot_paths.py [--loops NAME ...] [--steady 42] [--seconds 40] [--page docs/lab/hot_paths.md]
 
 Each loop runs in a process of its own, with an empty cache of Inductor's. *Long*: with ``expected_runs=10_000_000`` the
-loop runs until all its calls are decided, or for ``--seconds``. Then three instances run in turns, one iteration of
-each at a time, ``--steady`` times: eager, ``torch.compile`` by hand, hot. ``kept`` is the hot loop's steady gain over
-that of the one compiled by hand. ``until decided``: the iterations until then, and their time, less the calls that
-compiled, over as many eager iterations (medians of the turns). *Of known length*: a hot loop with ``expected_runs`` and
-an eager one run in turns for as many iterations as last about 2 s: too short to compile in, so that the time is to be
-eager's.
+loop runs until all its calls are decided, or for ``--seconds``. Then three instances run in turns, one timed iteration
+of each after one that is not, in each order of them, ``--steady`` times: eager, ``torch.compile`` by hand, hot.
+``kept`` is the hot loop's steady gain over that of the one compiled by hand. ``until decided``: the iterations until
+then, and their time, less the calls that compiled, over as many eager iterations (medians of the turns). *Of known
+length*: a hot loop with ``expected_runs`` and an eager one run in turns for as many iterations as last about 2 s: too
+short to compile in, so that the time is to be eager's.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
+from itertools import permutations
 from pathlib import Path
 from time import perf_counter, thread_time
 from typing import Any
@@ -80,8 +81,10 @@ def measured(name: str, steady: int, seconds: float) -> dict[str, Any]:
     for warmup in range(35):
         hand(warmup)
     sides: dict[str, list[float]] = {"eager": [], "hand": [], "hot": []}
+    orders = list(permutations((("eager", eager), ("hand", hand), ("hot", hot_step))))
     for turn in range(steady):
-        for side, step in (("eager", eager), ("hand", hand), ("hot", hot_step)):
+        for side, step in orders[turn % len(orders)]:
+            step(turn)  # so that none is timed with the other's code in the caches
             sides[side].append(timed(step, turn))
     medians = {side: statistics.median(samples) for side, samples in sides.items()}
     return {
@@ -213,7 +216,7 @@ def row(found: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--loops", nargs="*")
-    parser.add_argument("--steady", type=int, default=40)
+    parser.add_argument("--steady", type=int, default=42)
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--page", type=Path)
     parser.add_argument("--child")
