@@ -182,3 +182,29 @@ def test_the_graphs_of_the_report_are_those_of_its_conclusion() -> None:
     assert dict(report.facts)["graphs"] == "1, and 1 more by recompiles"
     assert report.conclusion.startswith("1 graph for 2 calls, 0 graph breaks, 1 recompile.")
     assert dict(report_of(explanation(double, (X,))).facts)["graphs"] == 1
+
+
+@pytest.mark.parametrize("numbers", [(2, 3, 4, 5), (0.5, 0.7, 0.9, 1.1)])
+def test_a_number_is_a_variable_from_its_second_value_on_or_from_the_start(numbers) -> None:
+    calls = [(X.clone(), number) for number in numbers]
+    (again,) = explanation(times, *calls).recompiles  # of four values the second alone
+    assert again.fix.startswith("k is a constant of the first compilation, and a variable once it has had a second")
+    assert "dynamic=True" in again.fix
+    assert explanation(times, *calls, dynamic=True).recompiles == ()
+    assert explanation(times, *[(x, torch.tensor(number)) for x, number in calls]).recompiles == ()
+    static = explanation(times, *calls, dynamic=False).recompiles
+    assert len(static) >= 2
+    assert static[0].fix.startswith("k is compiled as a constant: leave --static")
+
+
+def repeated(x, k):
+    for _ in range(k):
+        x = x + 1
+    return x
+
+
+def test_a_number_that_decides_how_the_code_runs_is_a_constant_also_with_dynamic_shapes() -> None:
+    for dynamic in (None, True):
+        (again,) = explanation(repeated, (X.clone(), 2), (X.clone(), 3), dynamic=dynamic).recompiles
+        assert again.guards[0].source == "k"
+        assert again.fix.startswith("the code needs the value of k while it is traced")

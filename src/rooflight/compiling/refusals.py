@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rooflight.workloads.calls import Calls
 from rooflight.workloads.errors import RunFailed, TargetError, told_in_one_line
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+NO_COMPILER: Final = "no C++ compiler works: install g++ or clang++, or set the environment variable CXX to one"
 
 
 def is_compiled(value: Any) -> bool:
@@ -59,6 +62,6 @@ def reason_of(error: BaseException) -> str:
         return str(error) if isinstance(error, RunFailed) else told_in_one_line(error)
     told = told_in_one_line(inner)
     if type(inner).__name__ == "InvalidCxxCompiler":
-        return f"{told}: install g++ or clang++, or set CXX to one"
+        return NO_COMPILER
     backend = getattr(cause, "backend_name", None)
     return f"the backend {backend} raised {told}" if backend else told

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from rooflight.compiling.benchmark import MODES
 from rooflight.compiling.explaining.child import ExplainRequest, explanation
 from rooflight.compiling.explaining.explanation import ExplainDocument
+from rooflight.compiling.package import AOT_INDUCTOR
 from rooflight.compiling.trial import Options
 from rooflight.compiling.workloads import WORKLOADS
 from rooflight.front.device import Progress, log_progress
@@ -18,6 +20,7 @@ from rooflight.workloads.errors import TargetError
 from rooflight.workloads.targets import UserFunction, find_target, require_libraries
 
 MOST_CALLS = 100
+_MODES: Final = tuple(mode for mode in MODES if mode != AOT_INDUCTOR)
 
 
 def explained_target(
@@ -47,8 +50,8 @@ def explained_target(
         raise ValueError(f"--threads {threads}: at least 1")
     if not limit_s > 0:
         raise ValueError(f"--limit {limit_s:g}: seconds, more than 0")
-    if mode not in MODES:
-        raise ValueError(f'torch.compile has no mode "{mode}": take {", ".join(MODES)}')
+    if mode not in _MODES:
+        raise ValueError(f'torch.compile has no mode "{mode}": take {", ".join(_MODES)}')
     place = kind_here()
     if target in WORKLOADS:
         if given := [name for name, value in msgspec.structs.asdict(options).items() if value]:

@@ -13,6 +13,7 @@ from rooflight.compiling.explaining.explain_report import report_of
 from rooflight.compiling.explaining.explanation import Dispatched, ExplainDocument
 from rooflight.compiling.explaining.listening import Heard, listening
 from rooflight.compiling.explaining.stages_of import stages_of
+from rooflight.compiling.refusals import NO_COMPILER
 from rooflight.records.report import Report
 from rooflight.workloads.calls import differentiated
 from rooflight.workloads.errors import first_words, told_in_one_line
@@ -171,7 +172,7 @@ def compiler_error(error: BaseException) -> str:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, InvalidCxxCompiler):
-            return "no C++ compiler: install g++ or clang, or name one in the environment variable CXX"
+            return NO_COMPILER
         cause = getattr(cause, "inner_exception", None) or cause.__cause__
     if not isinstance(error, TorchDynamoException):
         return ""

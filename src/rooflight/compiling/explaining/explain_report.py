@@ -92,6 +92,7 @@ def _tables(found: ExplainDocument) -> Iterator[Table]:
     yield from dispatch_tables(found.dispatched)
     if found.graphs:
         yield _graphs(found.graphs)
+    if any(graph.guards for graph in found.graphs):
         yield _guards(found.graphs)
     if found.graph_breaks:
         yield _breaks(found)
@@ -387,7 +388,7 @@ def _code(kernels: Sequence[Kernel]) -> Iterator[Table]:
 
 def _notes(found: ExplainDocument) -> Iterator[str]:
     for graph in found.graphs:
-        if graph.failed:
+        if graph.failed and not found.not_compiled:
             yield f"{graph.function} ({place_of(graph.place)}) runs eagerly: {graph.failed}"
     if found.fallbacks:
         yield f"No lowering of Inductor's, so that nothing fuses with them: {', '.join(found.fallbacks)}."

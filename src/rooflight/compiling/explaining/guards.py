@@ -59,11 +59,14 @@ def _place(comment: str, files: tuple[str, ...]) -> Place | None:
 
 
 class Symbols:
-    """What a compilation found: the values of symbols, and of what its guards compare."""
+    """What a compilation found: the values of symbols, and of what its guards compare; ``constants``: what it is
+    compiled for one value of.
+    """
 
     def __init__(self, created: Iterable[Any], checks: Iterable[Guard]) -> None:
         self.by_name: dict[str, int] = {}
         self._by_source: dict[str, str] = {}
+        self.constants: set[str] = set()
         for fields in created:
             value = str(fields.get("val"))
             if value.lstrip("-").isdigit():
@@ -71,6 +74,7 @@ class Symbols:
             self._by_source[readable(str(fields.get("source")))] = value
         for guard in checks:
             if (equal := _EQUALS.match(guard.check)) is not None:
+                self.constants.add(equal[1])
                 self._by_source.setdefault(equal[1], equal[2])
 
     def value_of(self, source: str) -> str:

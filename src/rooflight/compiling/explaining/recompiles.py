@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
 
 from rooflight.compiling.explaining.explanation import FailedGuard, Place, Recompile, place_of
@@ -105,21 +105,23 @@ def recompile(
     function after a graph break, whose inputs are what the part before it leaves.
     """
     guards = failed_guards(told, values)
-    advice = fix(guards, dynamic=dynamic)
+    advice = fix(guards, dynamic=dynamic, constants=values.constants)
     if rest and guards and (tensor := _TENSOR.search(guards[0].check)) is not None:
         advice = f"{tensor['source']} is made before the graph break: mend what changes there, or remove the break"
     return Recompile(id=told.id, function=function, place=place, guards=guards, fix=advice, limit=limit)
 
 
-def fix(guards: Sequence[FailedGuard], *, dynamic: bool | None = None) -> str:
-    """What prevents a recompile, by the guards that failed. The most recent compilation's comes first."""
+def fix(guards: Sequence[FailedGuard], *, dynamic: bool | None = None, constants: Container[str] = ()) -> str:
+    """What prevents a recompile, by the guards that failed. The most recent compilation's comes first. ``constants``:
+    what it is compiled for one value of again.
+    """
     if not guards:
         return ""
     known = (advice for pattern, advice in _FIXES.items() if re.search(pattern, guards[0].check))
-    return next(known, None) or _fix(guards[0], dynamic)
+    return next(known, None) or _fix(guards[0], dynamic, constants)
 
 
-def _fix(guard: FailedGuard, dynamic: bool | None) -> str:
+def _fix(guard: FailedGuard, dynamic: bool | None, constants: Container[str]) -> str:
     check, source = guard.check, guard.source
     if (tensor := _TENSOR.search(check)) is not None:
         return _of_tensor(tensor, guard, dynamic)
@@ -131,7 +133,7 @@ def _fix(guard: FailedGuard, dynamic: bool | None) -> str:
     if _LENGTH.match(check):
         return f"{source} decides how often a loop is unrolled: pass one stacked tensor instead of a container, or pad"
     if _EQUAL.match(check):
-        return _of_value(source, guard.expected)
+        return _of_value(source, guard.expected, dynamic, still=source in constants)
     if "___check_obj_id" in check or "___check_type_id" in check or "is " in check:
         return "another object or type is passed each time: make it once, outside, and pass the same one"
     return "keep what the guard reads the same between calls, or compile a function for each case"
@@ -179,7 +181,7 @@ def _of_tensor(tensor: re.Match[str], guard: FailedGuard, dynamic: bool | None) 
     )
 
 
-def _of_value(source: str, expected: str) -> str:
+def _of_value(source: str, expected: str, dynamic: bool | None, *, still: bool) -> str:
     if source.startswith("___stack"):
         return (
             "what the call at the graph break returned is compiled as a constant: have it return a tensor, or call it "
@@ -191,9 +193,16 @@ def _of_value(source: str, expected: str) -> str:
         if number and not source.startswith("G["):
             instead += "; for a module's number, torch._dynamo.config.allow_unspec_int_on_nn_module = True"
         return f"{source} changes between calls and is compiled as a constant: {instead}"
+    if number and dynamic is not False and (still or dynamic):
+        return (
+            f"the code needs the value of {source} while it is traced (a loop, a branch, a setting of an op), so it is "
+            "a constant: call with few different values, or make it a tensor that ops compute with"
+        )
+    if number and dynamic is False:
+        return f"{source} is compiled as a constant: leave --static (dynamic=False) out, or pass torch.tensor({source})"
     if number:
         return (
-            f"{source} is compiled as a constant: pass torch.tensor({source}), which is no constant; for a number "
-            "that only sets a size, torch.compile(..., dynamic=True)"
+            f"{source} is a constant of the first compilation, and a variable once it has had a second value: "
+            f"torch.compile(..., dynamic=True) makes it one from the start; or pass torch.tensor({source})"
         )
     return f"{source} is compiled as a constant: call with few different values, or compile a function for each"
