@@ -33,6 +33,7 @@ def hot(
     backend: Any = "inductor",
     mode: str | None = None,
     dynamic: bool | None = None,
+    background: bool = True,
     limit_s: float = 600.0,
 ) -> _Hot:
     """A function that calls ``target``, or the module ``target`` itself, compiled by torch as soon as that pays.
@@ -65,6 +66,7 @@ def hot(
         backend=backend,
         mode=mode,
         dynamic=dynamic,
+        background=background,
         limit_s=limit_s,
     )
     loop = attached(target, options)

@@ -7,25 +7,28 @@ import statistics
 import sys
 import weakref
 from contextlib import nullcontext
+from functools import partial
 from threading import Lock
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Final
 
-import torch
 from torch import nn
 from torch.compiler import is_dynamo_compiling
 from torch.profiler import record_function
 
 from rooflight.capture.watching import Watch
+from rooflight.compiling.beside import worker
 from rooflight.compiling.call_kinds import call_kind
+from rooflight.compiling.call_results import passes_back, synchronize
 from rooflight.compiling.checked_backend import CHECKED_RUNS, CheckedBackend
 from rooflight.compiling.dynamic_sizes import mark, note_inside, numbers_vary
 from rooflight.compiling.fallback import falling_back
+from rooflight.compiling.hot_beside import Beside, cost_s
 from rooflight.compiling.hot_entry import Entry
 from rooflight.compiling.hot_options import HotOptions
 from rooflight.compiling.hot_outlook import outlook, remember_outcome
 from rooflight.compiling.hot_paths import HotPath
-from rooflight.compiling.hot_plan import Plan, alike, inner_backend, outermost_modules, recompile_reason
+from rooflight.compiling.hot_plan import Inductor, Plan, alike, inner_backend, outermost_modules, recompile_reason
 from rooflight.compiling.hot_seen import CallKind, Seen
 
 _TRIED: Final = (False, True, True, False, False, True)
@@ -75,7 +78,8 @@ class HotLoop:
         self.entry = entry
         self.options = options
         self.seen = Seen(entry.name)
-        self.plan: Plan | None = None
+        self.plan: Plan[CheckedBackend] | None = None
+        self._inductor: Inductor | None = None  # of the plan; None for another backend
         self._eager = entry.eager
         self._modules: dict[int, tuple[nn.Module, int]] = {}
         self._busy = Lock()
@@ -161,8 +165,10 @@ class HotLoop:
         elif kind.state == "hot" and kind.expected is None:
             if self._worth_a_look(kind, _LEAST_COMPILE_S + _LEAST_PER_OP_S * kind.operations):
                 return self._recorded(kind, args, kwargs)
+        elif kind.beside is not None and not kind.beside.used:
+            return self._compiled_beside(kind, kind.beside, sizes, args, kwargs)
         elif kind.state in {"hot", "compiled", "trying"} and kind.runs_with(sizes) and self._due(kind):
-            return self._first_compiled(kind, sizes, args, kwargs)
+            return self._compiled_somewhere(kind, sizes, args, kwargs)
         return self._timed(kind, kind.eager_s if kind.calls > 1 else [], args, kwargs, compiled=False)
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, compiled: bool) -> Any:
@@ -183,11 +189,11 @@ class HotLoop:
         if type(out) in _LATER:
             self._give_up(kind, "it returns a generator or coroutine, whose work comes later")
             return out
-        if _passes_back(out):
+        if passes_back(out):
             self._open = kind, samples, begin
             self._open_ended = True
         else:
-            _synchronize(out)
+            synchronize(out)
             taken = clock() - begin
             self._note(kind, samples, taken)
             if kind.state in {"watching", "hot"} and self.plan is None:
@@ -209,8 +215,8 @@ class HotLoop:
             self._note(kind, samples, self.options.clock() - begin)
 
     def _note(self, kind: CallKind, samples: list[float], taken: float) -> None:
-        if self._compiles_again:
-            return
+        if self._compiles_again or (kind.state == "trying" and worker.busy):
+            return  # times of compiling, or beside the worker, compare nothing
         samples.append(taken)
         del samples[:-_KEPT]
         if kind.calls >= self.options.hot_threshold:
@@ -286,7 +292,8 @@ class HotLoop:
         once it has run for as long as compiling takes.
         """
         assert kind.expected is not None
-        compile_s = kind.compile_s or kind.expected.compile_s
+        background = self.options.background and self.options.backend == "inductor"
+        compile_s = cost_s(kind) if background else kind.compile_s or kind.expected.compile_s
         speedup = kind.speedup or kind.expected.speedup
         if self.options.expected_runs is not None:
             left = self._left(kind)
@@ -304,26 +311,49 @@ class HotLoop:
 
     # -- compiling -----------------------------------------------------------------------------------------------------
 
-    def _first_compiled(
+    def _compiled_somewhere(
         self, kind: CallKind, sizes: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Compile the function by running it, with the dimensions dynamic in which calls of this kind differ."""
-        clock = self.options.clock
-        begin = clock()  # planning imports Dynamo
+        """Have the function compiled by the worker, from this call's graphs; in this call where it cannot be."""
+        begin = self.options.clock()  # planning imports Dynamo
         try:
             plan = self.plan = self.plan or self._planned(kind)
         except ValueError as error:
             self._give_up(kind, str(error))
             return self._run_eager(args, kwargs)
+        if self._inductor is None or not self.options.background:
+            return self._first_compiled(kind, sizes, args, kwargs, begin)
+        kind.beside = Beside(sizes, self.options.clock, begin)
+        mark(kind, sizes, args, kwargs)
+        with record_function(f"rooflight.hot {self.seen.name}: tracing"), falling_back(self._reasons):
+            return kind.beside.run(
+                plan, self._inductor, self.options.limit_s, lambda capturing: capturing.run(args, kwargs, compiled=True)
+            )
+
+    def _compiled_beside(
+        self, kind: CallKind, beside: Beside, sizes: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run the function eagerly until the worker has compiled its graphs."""
+        if beside.ready(sizes):
+            return self._first_compiled(kind, sizes, args, kwargs, self.options.clock())
+        return self._timed(kind, beside.eager_s, args, kwargs, compiled=False)
+
+    def _first_compiled(
+        self, kind: CallKind, sizes: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any], begin: float
+    ) -> Any:
+        """Compile the function by running it, with the dimensions dynamic in which calls of this kind differ."""
+        assert self.plan is not None
+        clock, plan, beside = self.options.clock, self.plan, kind.beside
         mark(kind, sizes, args, kwargs)
         graphs = plan.backend.graphs
         self._compiling = True
         try:
             with record_function(f"rooflight.hot {self.seen.name}: compiling"), falling_back(self._reasons):
-                out = plan.run(args, kwargs, compiled=True)
+                run = partial(plan.run, args, kwargs, compiled=True)
+                out = run() if beside is None or self._inductor is None else beside.switch(self._inductor, run)
         finally:
             self._compiling = False
-        kind.compile_s = clock() - begin
+        kind.compile_s = clock() - begin + (0.0 if beside is None else beside.capture_s)
         kind.spent_s = 0.0
         kind.any_size = len(kind.sizes) > 1
         kind.compiled_sizes = [*kind.compiled_sizes, sizes][-_MOST_SIZES:]
@@ -337,7 +367,7 @@ class HotLoop:
         self.seen.what = plan.what
         return out
 
-    def _planned(self, kind: CallKind) -> Plan:
+    def _planned(self, kind: CallKind) -> Plan[CheckedBackend]:
         """What to compile. Raises ValueError where there is nothing, or no backend."""
         patterns = [kind.pattern for kind in self.seen.kinds.values() if kind.pattern is not None]
         regions: list[nn.Module] = []
@@ -352,12 +382,13 @@ class HotLoop:
                     "it runs its own backward pass or optimizer, and calls no module that could be compiled"
                 )
         options = self.options
-        inner = inner_backend(
+        inner, found = inner_backend(
             options.backend,
             options.mode,
             limit_s=options.limit_s,
             same_random=any(pattern.random for pattern in patterns),
         )
+        self._inductor = found if isinstance(found, Inductor) else None
         backend = CheckedBackend(inner, checks=CHECKED_RUNS if options.check else 0, allowed=self._allowed)
         if self._dynamic is None and any(map(numbers_vary, self.seen.kinds.values())):
             self._dynamic = True
@@ -402,6 +433,8 @@ class HotLoop:
 
     def _tried(self, kind: CallKind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the function eagerly or compiled, in turns, timed. The first compiled runs are checked, and not timed."""
+        if worker.busy and kind.tried >= 0:
+            return self._run_eager(args, kwargs)  # times beside the worker compare nothing
         kind.tried += 1
         with record_function(f"rooflight.hot {self.seen.name}: trying"):
             if kind.tried <= 0:
@@ -480,19 +513,3 @@ class HotLoop:
         elif len(compiled) == len(kinds):
             assert self.plan is not None
             self.entry.bind(self.plan.switched(on=True))
-
-
-def _passes_back(out: Any) -> bool:
-    """Whether a backward pass may follow: a result, or a part of it, requires gradients."""
-    if isinstance(out, torch.Tensor):
-        return out.requires_grad
-    if isinstance(out, dict):
-        return any(_passes_back(each) for each in out.values())
-    return isinstance(out, (list, tuple)) and any(_passes_back(each) for each in out)
-
-
-def _synchronize(out: Any) -> None:
-    """Wait for the GPU, if the result is there."""
-    first = out[0] if isinstance(out, (list, tuple)) and out else out
-    if isinstance(first, torch.Tensor) and first.is_cuda:
-        torch.cuda.synchronize()

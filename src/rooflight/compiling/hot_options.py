@@ -23,4 +23,5 @@ class HotOptions:
     backend: Any = "inductor"
     mode: str | None = None
     dynamic: bool | None = None
+    background: bool = True
     clock: Callable[[], float] = perf_counter

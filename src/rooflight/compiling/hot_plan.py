@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, Final, Generic, TypeVar
 
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from rooflight.compiling.checked_backend import CheckedBackend, Inner
+from rooflight.compiling.checked_backend import Inner
 from rooflight.compiling.fallback import guarded
 from rooflight.compiling.hot_entry import Call, ModuleEntry
 from rooflight.compiling.time_box import within
+from rooflight.compiling.torch_settings import backward_too
 
 ALIKE: Final = 4
 """So many modules of one class and of the same parameters, in one list, are compiled once instead of with the whole."""
@@ -25,12 +26,14 @@ _ISOLATED: Final[dict[str, Any]] = (
 )
 
 
-class Plan:
+Backend = TypeVar("Backend", bound=Callable[..., Any])
+Other = TypeVar("Other", bound=Callable[..., Any])
+
+
+class Plan(Generic[Backend]):
     """The compiled form of a loop: the whole function, or some modules that it calls (``regions``)."""
 
-    def __init__(
-        self, eager: Call, regions: Sequence[nn.Module], backend: CheckedBackend, *, dynamic: bool | None
-    ) -> None:
+    def __init__(self, eager: Call, regions: Sequence[nn.Module], backend: Backend, *, dynamic: bool | None) -> None:
         self.backend = backend
         self.dynamic = dynamic
         self._eager = eager
@@ -43,6 +46,10 @@ class Plan:
             for call in ([region.eager for region in self._regions] or [eager])
         ]
         self._on = False
+
+    def through(self, backend: Other) -> Plan[Other]:
+        """The same parts, compiled by another backend."""
+        return Plan(self._eager, [region.module for region in self._regions], backend, dynamic=self.dynamic)
 
     @property
     def what(self) -> str:
@@ -69,24 +76,36 @@ class Plan:
                 region.bind(compiled if on else region.eager)
 
 
-def inner_backend(backend: Any, mode: str | None, *, limit_s: float, same_random: bool) -> Inner:
-    """The function that compiles a graph as ``torch.compile(backend=, mode=)`` would, in no more than ``limit_s``.
-
-    ``same_random``: compiled code draws the random numbers that eager code would, so that the two compare.
-    Raises ValueError for a backend that torch does not know.
+class Inductor:
+    """Compiles a graph as ``torch.compile(mode=)`` would. ``same_random``: its code draws the random numbers that eager
+    code would, so that the two compare. ``backward_at_once``: with its forward, as the worker did.
     """
-    if backend == "inductor":
+
+    def __init__(self, mode: str | None, *, same_random: bool) -> None:
         from torch._inductor import list_mode_options
+
+        self.patches: dict[str, Any] = dict(list_mode_options(mode)) if mode and mode != "default" else {}
+        if same_random:
+            self.patches["fallback_random"] = True
+        self.backward_at_once = False
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        """The compiled graph."""
         from torch._inductor.compile_fx import compile_fx
 
-        patches: dict[str, Any] = dict(list_mode_options(mode)) if mode and mode != "default" else {}
-        if same_random:
-            patches["fallback_random"] = True
+        with backward_too() if self.backward_at_once else nullcontext():
+            return compile_fx(graph, inputs, config_patches=self.patches)
 
-        def inductor(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
-            return compile_fx(graph, inputs, config_patches=patches)
 
-        found: Any = inductor
+def inner_backend(backend: Any, mode: str | None, *, limit_s: float, same_random: bool) -> tuple[Inner, Any]:
+    """The function that compiles a graph as ``torch.compile(backend=, mode=)`` would, in no more than ``limit_s``, and
+    what it calls: an ``Inductor``, or another backend.
+
+    Raises ValueError for a backend that torch does not know.
+    """
+    found = backend
+    if backend == "inductor":
+        found = Inductor(mode, same_random=same_random)
     elif isinstance(backend, str):
         from torch._dynamo.backends.registry import lookup_backend
         from torch._dynamo.exc import InvalidBackend
@@ -95,9 +114,7 @@ def inner_backend(backend: Any, mode: str | None, *, limit_s: float, same_random
             found = lookup_backend(backend)
         except (InvalidBackend, ImportError) as error:
             raise ValueError(f'no backend "{backend}" of torch.compile here') from error
-    else:
-        found = backend
-    return lambda graph, inputs: within(limit_s, lambda: found(graph, inputs))
+    return (lambda graph, inputs: within(limit_s, lambda: found(graph, inputs))), found
 
 
 def recompile_reason() -> str:

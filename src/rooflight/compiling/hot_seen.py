@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from rooflight.compiling.call_kinds import Kind
+from rooflight.compiling.hot_beside import Beside
 from rooflight.compiling.hot_gain import ExpectedGain
 from rooflight.compiling.patterns import Pattern
 
@@ -39,6 +40,7 @@ class CallKind:
     spent_s: float = 0.0
     expected: ExpectedGain | None = None
     compile_s: float | None = None
+    beside: Beside | None = None
     tried: int = 0
     next_sample: int = 2
     key: str = ""  # under which its outcome is remembered

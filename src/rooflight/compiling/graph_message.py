@@ -1,0 +1,118 @@
+"""A graph that Dynamo captured, as bytes for this program's own child process, and back.
+
+The bytes are pickled. They go through a private pipe to a process that this one started; nothing pickled is written to
+disk, and nothing that another program wrote is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from rooflight.workloads.errors import told_in_one_line
+
+_STATIC: Final = "_dynamo_static_input_type"
+_VALUE: Final = "example_value"
+
+
+class NotSendableError(Exception):
+    """Why a graph has no form that another process can read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captured:
+    """A graph, what stands for its inputs (fake tensors and numbers), and what the cache's key depends on besides:
+    where Dynamo found each input, which of them keep their memory, and what each node's value is like.
+    """
+
+    graph: torch.fx.GraphModule
+    inputs: list[Any]
+    sources: list[Any]
+    static: list[Any]
+    values: list[Any]
+
+
+def packed(graph: torch.fx.GraphModule, inputs: list[Any]) -> bytes:
+    """The graph with its inputs' metadata, without the values of any. Called where Dynamo calls a backend.
+
+    Raises NotSendableError.
+    """
+    places = graph.graph.find_nodes(op="placeholder")
+    if any(isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in inputs):
+        raise NotSendableError("a second process on the GPU would take of its memory")
+    if any(True for _ in graph.parameters()) or any(True for _ in graph.buffers()):
+        raise NotSendableError("the graph holds tensors of its own")
+    fakes = [
+        node.meta[_VALUE] if isinstance(value, torch.Tensor) else value
+        for node, value in zip(places, inputs, strict=True)
+    ]
+    try:
+        from torch.fx._graph_pickler import GraphPickler, Options
+
+        with torch.no_grad():  # the pickler takes no views with a history
+            values = [
+                tree_map_only(torch.Tensor, torch.Tensor.detach, node.meta.get(_VALUE)) for node in graph.graph.nodes
+            ]
+        captured = {
+            "graph": graph,
+            "inputs": fakes,
+            "sources": [getattr(node, "_dynamo_source", None) for node in places],
+            "static": [node.meta.get("tensor_dict", {}).get(_STATIC) for node in places],
+            "values": values,
+        }
+        # stacks and modules in the metadata of nodes cannot be sent, and the cache does not read them
+        options = Options(ops_filter=None, node_metadata_key_filter=lambda _: False)
+        return bytes(GraphPickler.dumps(captured, options))
+    except Exception as error:  # the pickler is private to torch, and raises what it meets
+        raise NotSendableError(f"the graph cannot be sent to another process: {told_in_one_line(error)}") from error
+
+
+def unpacked(message: bytes) -> tuple[Captured, list[Any], Any]:
+    """In the child: the graph, inputs for it, and the fake mode that knows what these stand for."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx._graph_pickler import GraphPickler
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    parts: Any = GraphPickler.loads(message, mode)
+    captured = Captured(**parts)
+    for node, value in zip(captured.graph.graph.nodes, captured.values, strict=True):
+        if value is not None:
+            node.meta[_VALUE] = value
+    places = captured.graph.graph.find_nodes(op="placeholder")
+    for node, source, static in zip(places, captured.sources, captured.static, strict=True):
+        node._dynamo_source = source
+        node.meta["tensor_dict"] = {_STATIC: static} if static else {}
+    _order_attributes(captured.graph)
+    given: list[Any] = []
+    for value in captured.inputs:
+        if isinstance(value, torch.Tensor):
+            given.append(_like(value))
+            mode.fake_tensor_converter.set_tensor_memo(given[-1], value)  # as long as ``captured`` has the value
+        else:
+            given.append(value)
+    return captured, given, mode
+
+
+def _like(fake: torch.Tensor) -> torch.Tensor:
+    """What Dynamo gives a backend: a tensor of the sizes that a call had. Its pages are never written, so they take no
+    memory.
+    """
+    sizes, strides = ([int(each) for each in numbers] for numbers in (fake.shape, fake.stride()))
+    tensor = torch.empty_strided(sizes, strides, dtype=fake.dtype, device=fake.device)
+    if isinstance(fake, torch.nn.Parameter):
+        return torch.nn.Parameter(tensor, requires_grad=fake.requires_grad)
+    return tensor.requires_grad_(fake.requires_grad)
+
+
+def _order_attributes(graph: torch.fx.GraphModule) -> None:
+    """Give the graph's attributes the order of Dynamo's, which is in the cache's key: the pickler leaves one out."""
+    parts = graph.__dict__
+    if "_backend_id" not in parts and "_code" in parts:
+        names = list(parts)
+        later = {name: parts.pop(name) for name in names[names.index("_code") :]}
+        parts["_backend_id"] = None
+        parts.update(later)
