@@ -101,11 +101,16 @@ def _like(fake: torch.Tensor) -> torch.Tensor:
     """What Dynamo gives a backend: a tensor of the sizes that a call had. Its pages are never written, so they take no
     memory.
     """
-    sizes, strides = ([int(each) for each in numbers] for numbers in (fake.shape, fake.stride()))
+    sizes, strides = ([_hint(each) for each in numbers] for numbers in (fake.shape, fake.stride()))
     tensor = torch.empty_strided(sizes, strides, dtype=fake.dtype, device=fake.device)
     if isinstance(fake, torch.nn.Parameter):
         return torch.nn.Parameter(tensor, requires_grad=fake.requires_grad)
     return tensor.requires_grad_(fake.requires_grad)
+
+
+def _hint(size: int | torch.SymInt) -> int:
+    """The number that a call had for a size: to ask for its value would make code for this number alone."""
+    return size if isinstance(size, int) else int(size.node.hint)
 
 
 def _order_attributes(graph: torch.fx.GraphModule) -> None:
