@@ -25,7 +25,8 @@ class NotSendableError(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
     """A graph, what stands for its inputs (fake tensors and numbers), and what the cache's key depends on besides:
-    where Dynamo found each input, which of them keep their memory, and what each node's value is like.
+    where Dynamo found each input, which of them keep their memory, what each node's value is like, and
+    which inputs are parameters.
     """
 
     graph: torch.fx.GraphModule
@@ -33,6 +34,7 @@ class Captured:
     sources: list[Any]
     static: list[Any]
     values: list[Any]
+    parameters: list[bool]
 
 
 def packed(graph: torch.fx.GraphModule, inputs: list[Any]) -> bytes:
@@ -45,8 +47,11 @@ def packed(graph: torch.fx.GraphModule, inputs: list[Any]) -> bytes:
         raise NotSendableError("a second process on the GPU would take of its memory")
     if any(True for _ in graph.parameters()) or any(True for _ in graph.buffers()):
         raise NotSendableError("the graph holds tensors of its own")
+    memories = [value.untyped_storage()._cdata for value in inputs if isinstance(value, torch.Tensor)]
+    if len(set(memories)) < len(memories):
+        raise NotSendableError("some of its inputs share their memory")
     fakes = [
-        node.meta[_VALUE] if isinstance(value, torch.Tensor) else value
+        _alone(node.meta[_VALUE]) if isinstance(value, torch.Tensor) else value
         for node, value in zip(places, inputs, strict=True)
     ]
     try:
@@ -62,12 +67,21 @@ def packed(graph: torch.fx.GraphModule, inputs: list[Any]) -> bytes:
             "sources": [getattr(node, "_dynamo_source", None) for node in places],
             "static": [node.meta.get("tensor_dict", {}).get(_STATIC) for node in places],
             "values": values,
+            "parameters": [isinstance(node.meta.get(_VALUE), torch.nn.Parameter) for node in places],
         }
         # stacks and modules in the metadata of nodes cannot be sent, and the cache does not read them
         options = Options(ops_filter=None, node_metadata_key_filter=lambda _: False)
         return bytes(GraphPickler.dumps(captured, options))
     except Exception as error:  # the pickler is private to torch, and raises what it meets
         raise NotSendableError(f"the graph cannot be sent to another process: {told_in_one_line(error)}") from error
+
+
+def _alone(fake: torch.Tensor) -> torch.Tensor:
+    """An input without what hangs on it: the pickler takes no views, and a parameter's gradient may be one."""
+    if fake.is_leaf:
+        with torch.no_grad():
+            return fake.detach().requires_grad_(fake.requires_grad)
+    return fake
 
 
 def unpacked(message: bytes) -> tuple[Captured, list[Any], Any]:
@@ -88,10 +102,13 @@ def unpacked(message: bytes) -> tuple[Captured, list[Any], Any]:
         node.meta["tensor_dict"] = {_STATIC: static} if static else {}
     _order_attributes(captured.graph)
     given: list[Any] = []
-    for value in captured.inputs:
+    for number, (value, parameter) in enumerate(zip(captured.inputs, captured.parameters, strict=True)):
         if isinstance(value, torch.Tensor):
-            given.append(_like(value))
-            mode.fake_tensor_converter.set_tensor_memo(given[-1], value)  # as long as ``captured`` has the value
+            if parameter:
+                captured.inputs[number] = torch.nn.Parameter(value, requires_grad=value.requires_grad)
+            given.append(_like(captured.inputs[number]))
+            memo: Any = mode.fake_tensor_converter  # it knows the value as long as ``captured`` has it
+            memo.set_tensor_memo(given[-1], captured.inputs[number])
         else:
             given.append(value)
     return captured, given, mode
@@ -102,7 +119,10 @@ def _like(fake: torch.Tensor) -> torch.Tensor:
     memory.
     """
     sizes, strides = ([_hint(each) for each in numbers] for numbers in (fake.shape, fake.stride()))
-    tensor = torch.empty_strided(sizes, strides, dtype=fake.dtype, device=fake.device)
+    begin = _hint(fake.storage_offset())
+    extent = begin + 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+    memory = torch.empty(max(begin, extent), dtype=fake.dtype, device=fake.device).untyped_storage()
+    tensor = torch.empty(0, dtype=fake.dtype, device=fake.device).set_(memory, begin, sizes, strides)
     if isinstance(fake, torch.nn.Parameter):
         return torch.nn.Parameter(tensor, requires_grad=fake.requires_grad)
     return tensor.requires_grad_(fake.requires_grad)

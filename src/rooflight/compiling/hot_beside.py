@@ -14,6 +14,7 @@ from rooflight.compiling.beside import Job, worker
 if TYPE_CHECKING:
     import torch
 
+    from rooflight.compiling.hot_options import HotOptions
     from rooflight.compiling.hot_plan import Inductor, Plan
     from rooflight.compiling.hot_seen import CallKind
 
@@ -89,11 +90,6 @@ class Beside:
         return self._job is None or self._job.done
 
     @property
-    def pending(self) -> bool:
-        """Whether a call is still to have its graphs compiled from the caches."""
-        return not self.used
-
-    @property
     def filled(self) -> bool:
         """Whether the caches have what the worker compiled."""
         return self._job is not None and self._job.done and not self._job.failed
@@ -142,14 +138,21 @@ class Beside:
         )
 
 
-def cost_s(kind: CallKind) -> float:
-    """What compiling a kind beside the loop costs it: the calls that trace and load, the worker's share of the
-    processor, and, where the number of runs is known, the gain that calls meanwhile do without.
+def cost_s(kind: CallKind, speedup: float, options: HotOptions) -> float:
+    """What compiling a kind costs a loop: the call that compiles; beside the loop, the two calls that trace and load,
+    and, where the number of runs is known, the gain that calls meanwhile do without. The worker's time is no cost.
     """
     assert kind.expected is not None
+    compile_s = kind.compile_s or kind.expected.compile_s
+    if not options.background or options.backend != "inductor":
+        return compile_s
     if kind.compile_s is not None or kind.expected.source == "an earlier run":
-        return kind.compile_s or kind.expected.compile_s  # measured: of the calls alone
-    return IN_CALLS * kind.expected.compile_s
+        in_calls, worker_s = compile_s, compile_s / IN_CALLS
+    else:
+        in_calls, worker_s = IN_CALLS * compile_s, START_S + compile_s
+    if kind.beside is not None and kind.beside.worker_s is not None:
+        worker_s = kind.beside.worker_s
+    return in_calls + (worker_s * max(0.0, 1 - 1 / speedup) if options.expected_runs is not None else 0.0)
 
 
 def _misses() -> int:

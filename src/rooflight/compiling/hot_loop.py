@@ -21,14 +21,15 @@ from rooflight.compiling.beside import worker
 from rooflight.compiling.call_kinds import call_kind
 from rooflight.compiling.call_results import passes_back, synchronize
 from rooflight.compiling.checked_backend import CHECKED_RUNS, CheckedBackend
-from rooflight.compiling.dynamic_sizes import mark, note_inside, numbers_vary
+from rooflight.compiling.dynamic_sizes import mark, note_inside
 from rooflight.compiling.fallback import falling_back
 from rooflight.compiling.hot_beside import Beside, cost_s
 from rooflight.compiling.hot_entry import Entry
 from rooflight.compiling.hot_options import HotOptions
 from rooflight.compiling.hot_outlook import outlook, remember_outcome
 from rooflight.compiling.hot_paths import HotPath
-from rooflight.compiling.hot_plan import Inductor, Plan, alike, inner_backend, outermost_modules, recompile_reason
+from rooflight.compiling.hot_plan import Inductor, Plan, outermost_modules, recompile_reason
+from rooflight.compiling.hot_planning import planned
 from rooflight.compiling.hot_seen import CallKind, Seen
 
 _TRIED: Final = (False, True, True, False, False, True)
@@ -85,7 +86,6 @@ class HotLoop:
         self._busy = Lock()
         self._skip = 0  # calls that are not observed, before the next one that is
         self._compiling = False
-        self._dynamic = options.dynamic
         self._now: CallKind | None = None  # of the call that is observed
         self._since = 0.0
         self._compiles_again = False  # whether code of that call was compiled that nobody planned
@@ -292,9 +292,8 @@ class HotLoop:
         once it has run for as long as compiling takes.
         """
         assert kind.expected is not None
-        background = self.options.background and self.options.backend == "inductor"
-        compile_s = cost_s(kind) if background else kind.compile_s or kind.expected.compile_s
         speedup = kind.speedup or kind.expected.speedup
+        compile_s = cost_s(kind, speedup, self.options)
         if self.options.expected_runs is not None:
             left = self._left(kind)
             if speedup <= 1:
@@ -317,13 +316,16 @@ class HotLoop:
         """Have the function compiled by the worker, from this call's graphs; in this call where it cannot be."""
         begin = self.options.clock()  # planning imports Dynamo
         try:
-            plan = self.plan = self.plan or self._planned(kind)
+            if self.plan is None:
+                self.plan, self._inductor = planned(
+                    kind, self.seen, self.entry, self._modules, self.options, self._allowed
+                )
         except ValueError as error:
             self._give_up(kind, str(error))
             return self._run_eager(args, kwargs)
         if self._inductor is None or not self.options.background:
             return self._first_compiled(kind, sizes, args, kwargs, begin)
-        kind.beside = Beside(sizes, self.options.clock, begin)
+        plan, kind.beside = self.plan, Beside(sizes, self.options.clock, begin)
         mark(kind, sizes, args, kwargs)
         with record_function(f"rooflight.hot {self.seen.name}: tracing"), falling_back(self._reasons):
             return kind.beside.run(
@@ -366,33 +368,6 @@ class HotLoop:
         self._reject_wrong(kind)
         self.seen.what = plan.what
         return out
-
-    def _planned(self, kind: CallKind) -> Plan[CheckedBackend]:
-        """What to compile. Raises ValueError where there is nothing, or no backend."""
-        patterns = [kind.pattern for kind in self.seen.kinds.values() if kind.pattern is not None]
-        regions: list[nn.Module] = []
-        if self.entry.module is not None:
-            regions = alike(self.entry.module) if kind.expected is not None and kind.expected.blocks else []
-        elif any(pattern.backward or pattern.optimizer for pattern in patterns) or any(
-            times > 1 for _, times in self._modules.values()
-        ):
-            regions = [module for module, _ in self._modules.values()]
-            if not regions:
-                raise ValueError(
-                    "it runs its own backward pass or optimizer, and calls no module that could be compiled"
-                )
-        options = self.options
-        inner, found = inner_backend(
-            options.backend,
-            options.mode,
-            limit_s=options.limit_s,
-            same_random=any(pattern.random for pattern in patterns),
-        )
-        self._inductor = found if isinstance(found, Inductor) else None
-        backend = CheckedBackend(inner, checks=CHECKED_RUNS if options.check else 0, allowed=self._allowed)
-        if self._dynamic is None and any(map(numbers_vary, self.seen.kinds.values())):
-            self._dynamic = True
-        return Plan(self._eager, regions, backend, dynamic=self._dynamic)
 
     def _allowed(self) -> bool:
         """Whether torch may compile a graph now: in a call that is meant to, or where compiling once more pays. In

@@ -48,7 +48,8 @@ class Plan(Generic[Backend]):
         self._on = False
 
     def through(self, backend: Other) -> Plan[Other]:
-        """The same parts, compiled by another backend."""
+        """The same parts, compiled by another backend; none of them is compiled from now on."""
+        self.switch(on=False)
         return Plan(self._eager, [region.module for region in self._regions], backend, dynamic=self.dynamic)
 
     @property

@@ -19,8 +19,10 @@ class KindDocument(msgspec.Struct, frozen=True, kw_only=True):
     """Calls of one kind: how many were observed, with how many different sizes, how many operations one runs, and what
     was decided, for which ``reason``. ``eager_s`` and ``compiled_s``: medians of the last runs timed (until the next
     call where a backward pass followed), None where none was. ``speedup``: by the quickest quarter of each side.
-    ``expected_speedup``: before compiling. ``compile_s``: the call that compiled. ``break_even_runs``: compiled runs
-    that gain what that took.
+    ``expected_speedup``: before compiling. ``compile_s``: the calls that traced and compiled. ``break_even_runs``:
+    compiled runs that gain what that took. ``beside``: how it was compiled beside the loop, or why it was not;
+    ``beside_s``: for how long the worker process compiled; ``beside_calls``: those that ran eagerly meanwhile;
+    ``beside_slowdown``: how many times as long as others these took.
     """
 
     state: State
@@ -34,6 +36,10 @@ class KindDocument(msgspec.Struct, frozen=True, kw_only=True):
     expected_speedup: float | None
     compile_s: float | None
     break_even_runs: int | None
+    beside: str
+    beside_s: float | None
+    beside_calls: int
+    beside_slowdown: float | None
 
 
 class HotDocument(Document, frozen=True, kw_only=True, tag="rooflight.hot/1"):
@@ -107,6 +113,7 @@ def _document(seen: Seen) -> HotDocument:
 
 def _kind(kind: CallKind) -> KindDocument:
     eager, compiled = (statistics.median(times) if times else None for times in (kind.eager_s, kind.compiled_s))
+    beside = kind.beside
     gain_s = eager - compiled if eager is not None and compiled is not None else 0.0
     return KindDocument(
         state=kind.state,
@@ -120,6 +127,10 @@ def _kind(kind: CallKind) -> KindDocument:
         expected_speedup=None if kind.expected is None else kind.expected.speedup,
         compile_s=kind.compile_s,
         break_even_runs=-int(-kind.compile_s // gain_s) if kind.compile_s and gain_s > 0 else None,
+        beside="" if beside is None else beside.told,
+        beside_s=None if beside is None else beside.worker_s,
+        beside_calls=0 if beside is None else beside.calls,
+        beside_slowdown=None if beside is None or eager is None else beside.slowed(eager),
     )
 
 
@@ -139,7 +150,14 @@ def _table(data: Sequence[HotDocument]) -> Table:
                     kind.speedup,
                     kind.compile_s,
                     kind.break_even_runs,
-                    kind.reason or (document.compiled if kind.state in {"compiled", "trying"} else ""),
+                    "; ".join(
+                        part
+                        for part in (
+                            kind.reason or (document.compiled if kind.state in {"compiled", "trying"} else ""),
+                            kind.beside,
+                        )
+                        if part
+                    ),
                 )
             )
     return Table(
