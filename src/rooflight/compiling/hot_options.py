@@ -23,5 +23,5 @@ class HotOptions:
     backend: Any = "inductor"
     mode: str | None = None
     dynamic: bool | None = None
-    background: bool = True
+    background: bool = False
     clock: Callable[[], float] = perf_counter
