@@ -189,7 +189,7 @@ def test_a_forked_program_does_not_own_the_worker() -> None:
 _PROGRAM = """
 import os, signal, sys, time
 from rooflight.compiling.beside import worker
-job = worker.submit([b"not a graph"], {}, {}, 100.0)
+job = worker.submit([b"not a graph"], 100.0)
 while worker.pid is None:
     time.sleep(0.01)
 print(worker.pid, flush=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import pickle
 import selectors
 import signal
 import subprocess
@@ -15,7 +14,7 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Condition
-from typing import Any, Final
+from typing import Final
 
 _POSIX: Final = hasattr(os, "fork") and hasattr(signal, "SIGKILL")
 _MODULE: Final = "rooflight.compiling.beside_child"
@@ -67,14 +66,9 @@ class Worker:
         process = self._process
         return None if process is None or process.poll() is not None else process.pid
 
-    def submit(self, graphs: list[bytes], settings: dict[str, Any], patches: dict[str, Any], limit_s: float) -> Job:
+    def submit(self, graphs: list[bytes], limit_s: float) -> Job:
         """Ask for some graphs to be compiled. What cannot be done is the job's answer, never an error."""
-        job = Job(b"", limit_s)
-        try:
-            job.message = pickle.dumps({"graphs": graphs, "settings": settings, "patches": patches})
-        except Exception as error:  # settings may hold functions of the program
-            job.ends(f"a setting of torch cannot be sent to another process: {error}")
-            return job
+        job = Job(b"".join(len(graph).to_bytes(8, "little") + graph for graph in graphs), limit_s)
         if not _POSIX or not sys.executable:
             job.ends("no process of low priority can be started here")
             return job

@@ -60,8 +60,6 @@ def _answer(message: bytes) -> dict[str, Any]:
 
 
 def _compile(message: bytes) -> None:
-    import pickle  # of what this process's own parent wrote into its pipe; see graph_message
-
     import torch
     from torch._guards import TracingContext, tracing
     from torch._inductor.compile_fx import compile_fx
@@ -69,15 +67,17 @@ def _compile(message: bytes) -> None:
     from rooflight.compiling.graph_message import unpacked
     from rooflight.compiling.torch_settings import applied, backward_too
 
-    request = pickle.loads(message)
-    for graph in request["graphs"]:
+    rest = message
+    while rest:
+        size = int.from_bytes(rest[:8], "little")
+        graph, rest = rest[8 : 8 + size], rest[8 + size :]
         torch._dynamo.reset()
         captured, given, mode = unpacked(graph)
         with ExitStack() as stack:
-            applied(request["settings"], stack)
+            applied(captured.settings, stack)
             stack.enter_context(backward_too())
             stack.enter_context(tracing(TracingContext(mode)))
-            compile_fx(captured.graph, given, config_patches=request["patches"])
+            compile_fx(captured.graph, given, config_patches=captured.patches)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """A graph that Dynamo captured, as bytes for this program's own child process, and back.
 
-The bytes are pickled. They go through a private pipe to a process that this one started; nothing pickled is written to
-disk, and nothing that another program wrote is read.
+The bytes are those of torch's pickler for graphs, which can run code when they are read. They go through a private pipe
+to a process that this one started: they are not written to disk, nothing that another program wrote is read, and what
+comes back is JSON.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, Final
 import torch
 from torch.utils._pytree import tree_map_only
 
+from rooflight.compiling.torch_settings import settings_now
 from rooflight.workloads.errors import told_in_one_line
 
 _STATIC: Final = "_dynamo_static_input_type"
@@ -26,7 +28,7 @@ class NotSendableError(Exception):
 class Captured:
     """A graph, what stands for its inputs (fake tensors and numbers), and what the cache's key depends on besides:
     where Dynamo found each input, which of them keep their memory, what each node's value is like, and
-    which inputs are parameters.
+    which inputs are parameters; torch's ``settings``, and Inductor's ``patches``.
     """
 
     graph: torch.fx.GraphModule
@@ -35,9 +37,11 @@ class Captured:
     static: list[Any]
     values: list[Any]
     parameters: list[bool]
+    settings: dict[str, Any]
+    patches: dict[str, Any]
 
 
-def packed(graph: torch.fx.GraphModule, inputs: list[Any]) -> bytes:
+def packed(graph: torch.fx.GraphModule, inputs: list[Any], patches: dict[str, Any]) -> bytes:
     """The graph with its inputs' metadata, without the values of any. Called where Dynamo calls a backend.
 
     Raises NotSendableError.
@@ -67,6 +71,8 @@ def packed(graph: torch.fx.GraphModule, inputs: list[Any]) -> bytes:
             "sources": [getattr(node, "_dynamo_source", None) for node in places],
             "static": [node.meta.get("tensor_dict", {}).get(_STATIC) for node in places],
             "values": values,
+            "settings": settings_now(),
+            "patches": patches,
             "parameters": [isinstance(node.meta.get(_VALUE), torch.nn.Parameter) for node in places],
         }
         # stacks and modules in the metadata of nodes cannot be sent, and the cache does not read them

@@ -29,7 +29,8 @@ START_S: Final = 5.0
 class Capture:
     """A backend that compiles nothing: it keeps each graph as a message, and has it run as it is."""
 
-    def __init__(self) -> None:
+    def __init__(self, patches: dict[str, Any]) -> None:
+        self._patches = patches
         self.graphs: list[bytes] = []
         self.failed = ""
 
@@ -39,7 +40,7 @@ class Capture:
 
         if not self.failed:
             try:
-                self.graphs.append(packed(graph, inputs))
+                self.graphs.append(packed(graph, inputs, self._patches))
             except NotSendableError as error:
                 self.failed = str(error)
         return graph.forward
@@ -67,9 +68,7 @@ class Beside:
         """Run the program's call by a plan whose backend captures, and hand over the graphs."""
         from torch._inductor import config
 
-        from rooflight.compiling.torch_settings import settings_now
-
-        capture = Capture()
+        capture = Capture(inductor.patches)
         capturing = plan.through(capture)
         if config.force_disable_caches or not config.fx_graph_cache:
             capture.failed = "Inductor's cache on disk is switched off"
@@ -81,7 +80,7 @@ class Beside:
         if capture.failed or not capture.graphs:
             self.failed = capture.failed or "torch captured no graph"
         else:
-            self._job = worker.submit(capture.graphs, settings_now(), inductor.patches, limit_s)
+            self._job = worker.submit(capture.graphs, limit_s)
         return out
 
     @property
