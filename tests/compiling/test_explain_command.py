@@ -172,6 +172,7 @@ def test_a_function_without_inputs_says_how_to_give_them(tmp_path) -> None:
         (("nonsense",), "Workloads: simple-matmul-chain"),
         (("attention-block", "--calls", "0"), "--calls 0: 1 to 100"),
         (("attention-block", "--mode", "fastest"), 'no mode "fastest"'),
+        (("attention-block", "--step", "train"), "--step: no effect on the workload attention-block: leave it out"),
         (("attention-block", "--mode", "aot-inductor"), 'no mode "aot-inductor"'),
         (("attention-block", "--batch", "3"), "--batch: no effect on the workload"),
         (("attention-block", "--threads", "0"), "--threads 0: at least 1"),

@@ -161,13 +161,18 @@ def check_request(
     found = None if target in WORKLOADS else _found(target)
     if inputs is not None and not isinstance(found, UserFunction):
         raise TargetError(no_inputs(inputs))
+    check_options(target, found, options)
+    if found is not None:
+        require_libraries(found)
+
+
+def check_options(target: str, found: Target | None, options: Options) -> None:
+    """Raise ValueError (TargetError) for options without effect on a workload (``found`` is None) or a function."""
     given = [_OPTIONS.get(name, f"--{name}") for name, value in msgspec.structs.asdict(options).items() if value]
     if given and found is None:
         raise ValueError(f"{', '.join(given)}: no effect on the workload {target}: leave it out, or name a preset")
     if given and isinstance(found, UserFunction):
         raise TargetError(f"{', '.join(given)}: no effect on {target}: set it inside the function")
-    if found is not None:
-        require_libraries(found)
 
 
 def _found(text: str) -> Target:

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from rooflight.compiling.benchmark import MODES
+from rooflight.compiling.benchmark import MODES, check_options
 from rooflight.compiling.explaining.child import ExplainRequest, explanation
 from rooflight.compiling.explaining.explanation import ExplainDocument
 from rooflight.compiling.package import AOT_INDUCTOR
@@ -54,8 +54,7 @@ def explained_target(
         raise ValueError(f'torch.compile has no mode "{mode}": take {", ".join(_MODES)}')
     place = kind_here()
     if target in WORKLOADS:
-        if given := [name for name, value in msgspec.structs.asdict(options).items() if value]:
-            raise ValueError(f"{', '.join(f'--{name}' for name in given)}: no effect on the workload {target}")
+        check_options(target, None, options)
     else:
         options = _placed(target, options, place)
     progress(f"explaining {target}")
@@ -82,6 +81,7 @@ def _placed(target: str, options: Options, place: str) -> Options:
         if target.isidentifier() or "-" in target:
             raise TargetError(f"{error}. Workloads: {', '.join(WORKLOADS)}") from error
         raise
+    check_options(target, found, options)
     require_libraries(found)
     if isinstance(found, UserFunction):
         return options
