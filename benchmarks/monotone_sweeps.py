@@ -7,6 +7,9 @@ devices, in three dtypes, around several shapes. A sweep has multiples of 64 and
 them sizes that fill no tile. A fall is a time below that of a size which, rounded up to a whole tile, is still no
 larger: a library could have computed the smaller work in the blocks of the larger. Falls within one tile are not
 counted, as kernels switch with alignment there. Falls of less than ``--least`` percent are not counted either.
+
+A fall is *known* where work like both of its ends was measured on the device: measured times do fall, where alignment
+decides. Of all others at least one end is a guess; those count by themselves.
 """
 
 from __future__ import annotations
@@ -51,12 +54,13 @@ class Fall:
     before: int
     after: int
     share: float
+    known: bool
 
     def __str__(self) -> str:
         fixed = " ".join(f"{name}={size}" for name, size in self.fixed.items())
         return (
             f"{self.device} {self.dtype} {self.operator} {fixed}, {self.swept} {self.before} to {self.after}: "
-            f"{100 * self.share:.1f} % faster"
+            f"{100 * self.share:.1f} % faster{' (known)' if self.known else ''}"
         )
 
 
@@ -99,10 +103,11 @@ def swept(predictor: Predictor, device: str, dtype: str, operator: str) -> Itera
                 batches = predictor.predict_shapes(operator, shapes_of(operator, {**fixed, name: sizes}), dtype, device)
             except ValueError:  # no peak of that dtype
                 return
-            times = next(iter(batches.values())).time_s
-            known = np.isfinite(times)
+            batch = next(iter(batches.values()))
+            finite = np.isfinite(batch.time_s)
+            times, known = batch.time_s[finite], ~batch.extrapolated[finite]
             yield (
-                int(known.sum()),
+                int(finite.sum()),
                 [
                     Fall(
                         device=device,
@@ -110,11 +115,12 @@ def swept(predictor: Predictor, device: str, dtype: str, operator: str) -> Itera
                         operator=operator,
                         swept=name,
                         fixed=fixed,
-                        before=int(sizes[known][before]),
-                        after=int(sizes[known][after]),
+                        before=int(sizes[finite][before]),
+                        after=int(sizes[finite][after]),
                         share=share,
+                        known=bool(known[before] and known[after]),
                     )
-                    for before, after, share in falls_of(sizes[known], times[known], TILES[name])
+                    for before, after, share in falls_of(sizes[finite], times, TILES[name])
                 ],
             )
 
@@ -137,7 +143,8 @@ def main() -> int:
     parser.add_argument("--lines", type=int, default=20)
     given = parser.parse_args()
     predictor = Predictor.load(given.models) if given.models else Predictor()
-    print("| operator | swept | device | predictions | falls | largest fall |\n|---|---|---|---:|---:|---:|")
+    print("| operator | swept | device | predictions | known falls | largest | other falls | largest |")
+    print("|---|---|---|---:|---:|---:|---:|---:|")
     every: list[Fall] = []
     for operator, device in product(given.operators, given.devices):
         counts: dict[str, int] = dict.fromkeys((name for name in SIZES[operator] if name != "d"), 0)
@@ -149,15 +156,23 @@ def main() -> int:
                 counts[name] += count
                 found += [fall for fall in falls if fall.share * 100 >= given.least]
         for name, count in counts.items():
-            mine = [fall.share for fall in found if fall.swept == name]
-            most = f"{100 * max(mine):.1f} %" if mine else "–"
-            print(f"| {operator} | {name} | {device} | {count:,} | {len(mine):,} | {most} |", flush=True)
+            cells = (of_kind([fall for fall in found if fall.swept == name], known) for known in (True, False))
+            print(f"| {operator} | {name} | {device} | {count:,} | {' | '.join(cells)} |", flush=True)
         every += found
     every.sort(key=lambda fall: -fall.share)
     for fall in every[: given.lines]:
         print(fall)
-    print(f"{len(every):,} falls of at least {given.least} %")
+    for known, kind in ((True, "known"), (False, "other")):
+        shares = np.array([100 * fall.share for fall in every if fall.known is known])
+        counts = ", ".join(f"{(shares >= least).sum():,} of at least {least:g} %" for least in (given.least, 5, 20))
+        print(f"{kind} falls: {counts}")
     return 1 if every else 0
+
+
+def of_kind(falls: list[Fall], known: bool) -> str:
+    """How many falls are known, or are not, and the largest of them."""
+    shares = [fall.share for fall in falls if fall.known is known]
+    return f"{len(shares):,} | " + (f"{100 * max(shares):.1f} %" if shares else "–")
 
 
 if __name__ == "__main__":

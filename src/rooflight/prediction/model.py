@@ -244,6 +244,21 @@ class Model:
         """What few rows of a device add, if anything."""
         return next((each for each in self.corrections if each.device == device.name), None)
 
+    def near_rows(self, facts: Floats, device: DeviceSpec) -> Mask:
+        """Which rows of facts [rows, facts] are of sizes that the device's own expert or a correction learned from,
+        however few rows that was.
+        """
+        values = features_of(self.key, facts, device)
+        near = np.zeros(len(facts), dtype=bool)
+        ranges = [
+            *((each.device, each.low, each.high) for each in self.experts),
+            *((each.device, each.low, each.high) for each in self.corrections),
+        ]
+        for name, low, high in ranges:
+            if name == device.name:
+                near |= within(self.key, low, high, values)
+        return near
+
     def expert(self, device: DeviceSpec) -> Expert | None:
         """That of a device, if there is one."""
         return next((each for each in self.experts if each.device == device.name), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import log, prod
 from os import PathLike
@@ -17,6 +17,7 @@ from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
 from rooflight.operators.many import accepted
 from rooflight.operators.operator import MOST_ELEMENTS, Operator
+from rooflight.prediction.batch import Batch, Mask, scattered
 from rooflight.prediction.blocks import least_by_blocks_s, small_kernel_s
 from rooflight.prediction.facts import (
     ALL_REDUCE_KEY,
@@ -37,8 +38,9 @@ from rooflight.prediction.facts import (
 )
 from rooflight.prediction.floors import least_kernel_s
 from rooflight.prediction.manifest import Manifest, check, read_manifest, write_manifest
-from rooflight.prediction.model import Answer, Mask, Model
+from rooflight.prediction.model import Answer, Model
 from rooflight.prediction.model_file import decode, encode
+from rooflight.prediction.monotone import levelled
 from rooflight.prediction.precisions import as_measured, candidates, dtype_and_device
 from rooflight.prediction.products import product_facts
 from rooflight.records.dtypes import tensor_dtype
@@ -60,17 +62,6 @@ NETWORK_SPREAD: Final = log(2.0)
 """By what factor a collective may differ from an all-reduce that sends as many bytes
 (docs/reference/prediction_models.md).
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Batch:
-    """Estimates of many pieces of work, each an array [works]: seconds, and whether they were extrapolated."""
-
-    time_s: Floats
-    low_s: Floats
-    high_s: Floats
-    bound_s: Floats
-    extrapolated: Mask
 
 
 class Predictor:
@@ -281,7 +272,7 @@ class Predictor:
             facts_on = partial(facts_of_shapes, operator, columns, dtype, direction)
             known = as_measured(candidates(spec), partial(_compared, facts_on))
             parts = [(taken[each.rows], self._batch(each.key, each.values, known)) for each in facts_on(known)]
-            batches[direction] = _scattered(count, parts)
+            batches[direction] = scattered(count, parts)
         return batches
 
     def predict_operator(
@@ -343,18 +334,46 @@ class Predictor:
     def _answer(self, key: str, facts: Floats, device: DeviceSpec, model: Model) -> Answer:
         """What a model answers; of kinds of work that only unlike devices taught, what other ops of this device do."""
         answer = model.answer(facts, device, key)
-        if key == model.key and device.name not in model.measured_devices:
-            others = self._of_others(key, facts)
-            if others is not None and others.expert(device) is not None:
-                alone = model.usual and len(model.experts) < _FEW_DEVICES  # of sessions on a device or two
-                far = np.full(len(facts), alone) | (model.likeness(facts, device) < _FAR)
-                instead = others.answer(facts, device)
-                parts = ("slowdown", "low", "high")
-                mixed = {part: np.where(far, getattr(instead, part), getattr(answer, part)) for part in parts}
-                answer = replace(answer, **mixed)
+        others, far = self._others_instead(key, facts, device, model)
+        if others is not None:
+            instead = others.answer(facts, device)
+            parts = ("slowdown", "low", "high")
+            mixed = {part: np.where(far, getattr(instead, part), getattr(answer, part)) for part in parts}
+            answer = replace(answer, **mixed)
         return answer
 
+    def _others_instead(self, key: str, facts: Floats, device: DeviceSpec, model: Model) -> tuple[Model | None, Mask]:
+        """What other ops of this device taught, and of which works [works] it answers in place of the kind's model."""
+        others = self._of_others(key, facts) if key == model.key and device.name not in model.measured_devices else None
+        if others is None or others.expert(device) is None:
+            return None, np.zeros(len(facts), dtype=bool)
+        alone = model.usual and len(model.experts) < _FEW_DEVICES  # of sessions on a device or two
+        return others, np.full(len(facts), alone) | (model.likeness(facts, device) < _FAR)
+
+    def _is_near_rows(self, key: str, facts: Floats, device: DeviceSpec, model: Model) -> Mask:
+        """Which works of facts [works, facts] are of sizes that the device was measured at, though in ops of other
+        names, or in a few rows.
+        """
+        near = model.near_rows(facts, device)
+        others, far = self._others_instead(key, facts, device, model)
+        if others is not None:
+            near |= far & others.near_rows(facts, device)
+        return near
+
     def _batch(self, key: str, facts: Floats, device: DeviceSpec) -> Batch:
+        """Estimates of works of facts [works, facts]; of work unlike what was measured none falls where it grows."""
+        answered = self._as_answered(key, facts, device)
+        model = self.model_for(key, facts, device)
+        if model is None:
+            return answered
+        unlike = np.flatnonzero(answered.extrapolated)
+        if not len(unlike):
+            return answered
+        unlike = unlike[~self._is_near_rows(key, facts[unlike], device, model)]
+        asked = partial(self._as_answered, key, device=device)
+        return levelled(key, facts, answered, unlike, asked, partial(_least_s, key, device=device))
+
+    def _as_answered(self, key: str, facts: Floats, device: DeviceSpec) -> Batch:
         model, source = self._model_for(key, facts, device)
         bound_s = facts[:, 0]
         similar = source is Source.SIMILAR and kind_of(key) is WorkKind.NETWORK
@@ -371,7 +390,7 @@ class Predictor:
                 answer = replace(answer, low=low, high=np.maximum(answer.high, answer.slowdown + NETWORK_SPREAD))
         extrapolated = ~answer.known | (source is not Source.REGRESSED)
         kernels_s = _kernels_s(key, facts, device)
-        least_s = np.maximum(bound_s, kernels_s)
+        least_s = _least_s(key, facts, device)
         # what was measured has its blocks in its times
         blocks_s = np.where(extrapolated, least_by_blocks_s(key, facts, device), 0.0)
         lowest_s = np.maximum(bound_s * np.exp(np.minimum(0.0, answer.low)), kernels_s)
@@ -391,6 +410,11 @@ def _kernels_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
     kind = kind_of(key)
     ops = np.ones(len(facts)) if kind is WorkKind.NETWORK else facts[:, FACTS[kind].index("ops")]
     return np.asarray(ops * least_kernel_s(device))
+
+
+def _least_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
+    """Seconds that works of facts [works, facts] take at least, whatever is answered."""
+    return np.maximum(facts[:, 0], _kernels_s(key, facts, device))
 
 
 def _small_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
@@ -449,17 +473,6 @@ def _columns(operator: Operator, shapes: Mapping[str, ArrayLike]) -> dict[str, I
 
 def _compared(facts_on: Callable[[DeviceSpec], Sequence[FactRows]], device: DeviceSpec) -> list[tuple[str, bytes]]:
     return [(each.key, each.values.tobytes()) for each in facts_on(device)]
-
-
-def _scattered(count: int, parts: Iterable[tuple[Integers, Batch]]) -> Batch:
-    """Estimates of some of ``count`` pieces of work, in their places among all."""
-    numbers = {name: np.full(count, np.nan) for name in ("time_s", "low_s", "high_s", "bound_s")}
-    extrapolated = np.ones(count, dtype=bool)
-    for rows, batch in parts:
-        for name, values in numbers.items():
-            values[rows] = getattr(batch, name)
-        extrapolated[rows] = batch.extrapolated
-    return Batch(**numbers, extrapolated=extrapolated)
 
 
 def file_name(key: str) -> str:

@@ -138,20 +138,30 @@ class Trees:
             total += booster.predict(values, start_iteration=start, num_iteration=some, num_threads=threads)
         return total
 
+    @cached_property
+    def _children(self) -> NDArray[np.int64]:
+        """Of each inner node its left child and its right one: the place of a node among all of them, or -1 less the
+        place of a leaf among all of them.
+        """
+        owner = np.repeat(np.arange(len(self.leaves)), self.leaves.astype(np.int64) - 1)
+        first_leaf = self._roots + np.arange(len(self.leaves))
+        children = np.stack([self.left, self.right], axis=1).astype(np.int64)
+        absolute = np.where(children >= 0, children + self._roots[owner, None], children - first_leaf[owner, None])
+        return np.asarray(absolute.reshape(-1))
+
     def _walk(self, values: Floats) -> Floats:
-        roots = self._roots
-        lone = self.leaves == 1
-        first_leaf = roots + np.arange(len(roots))
-        node = np.where(lone, -1, np.zeros(len(roots), dtype=np.int64))[None, :].repeat(len(values), axis=0)
-        rows, trees = np.nonzero(node >= 0)
-        while len(rows):
-            at = roots[trees] + node[rows, trees]
-            goes_left = values[rows, self.feature[at]] <= self.threshold[at]
-            node[rows, trees] = child = np.where(goes_left, self.left[at], self.right[at])
-            deeper = child >= 0
-            rows, trees = rows[deeper], trees[deeper]
-        leaf: Floats = self.value[first_leaf[None, :] - 1 - node].astype(np.float64)
-        return np.asarray(leaf.sum(axis=1), dtype=np.float64)
+        roots, trees = self._roots, len(self.leaves)
+        leaf = np.tile(roots + np.arange(trees), len(values))  # of a tree without inner nodes its only one
+        going = np.flatnonzero(np.tile(self.leaves > 1, len(values)))
+        at, row, flat = roots[going % trees], going // trees * values.shape[1], values.reshape(-1)
+        while len(going):
+            goes_left = flat[row + self.feature[at]] <= self.threshold[at]
+            at = self._children[2 * at + ~goes_left]
+            deeper = at >= 0
+            done = ~deeper
+            leaf[going[done]] = -1 - at[done]
+            going, at, row = going[deeper], at[deeper], row[deeper]
+        return np.asarray(self.value[leaf].astype(np.float64).reshape(len(values), trees).sum(axis=1))
 
     def _booster(self) -> Any:
         """LightGBM's own form of the trees, None where it cannot be had."""
