@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from builders import op, spec
 
 from rooflight.devices import get
+from rooflight.prediction.blocks import beyond_read
 from rooflight.prediction.facts import FACTS, WorkKind, facts_of
 from rooflight.prediction.predictor import Predictor
 
@@ -59,3 +61,13 @@ def test_a_cpu_has_no_blocks():
     work = layer_norm((16, 64, 256, 256), (64, 256, 256))
     cpu = NOTHING.predict(work, replace(H100, name="a CPU", kind="cpu"))
     assert cpu.time_s == pytest.approx(2 * cpu.bound_s)
+
+
+def test_reading_a_number_is_a_copy_and_no_kernel():
+    facts = np.ones((1, len(FACTS[WorkKind.ROWS])))
+    facts[:, 0] = 1e-12
+    slow = np.log(np.array([18e-6 / 1e-12]))
+    less = beyond_read("aten::_local_scalar_dense", facts, H100, slow)
+    assert 1e-12 * np.exp(slow - less) == pytest.approx(2.2e-6)
+    assert beyond_read("aten::_local_scalar_dense", facts, H100, np.zeros(1)) == 0  # never slower than was answered
+    assert beyond_read("aten::sqrt", facts, H100, slow) == 0

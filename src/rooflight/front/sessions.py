@@ -15,10 +15,12 @@ from rooflight.front.device import Progress, find_device, find_what_if, log_prog
 from rooflight.front.sources import PLAIN, TraceOptions, read_session
 from rooflight.records.estimate import Estimate
 from rooflight.records.session import Session
+from rooflight.records.signature import ON_HOST
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.analysis import analyze as analyze_for
 from rooflight.roofline.float32 import as_it_ran
 from rooflight.roofline.host import Host
+from rooflight.roofline.host_scalars import with_host_scalars, without_device
 
 if TYPE_CHECKING:
     from rooflight.capture.recorder import record
@@ -101,6 +103,8 @@ def predicted(analysis: Analysis, predictor: Predictor, host: Host | float | Non
     if host is not None and not isinstance(host, Host):
         host = Host.of(float(host))
     session = analysis.session
+    if analysis.device.kind != "cpu":
+        session = with_host_scalars(session)
     if host is None and analysis.device.kind != "cpu":
         host = _host_of(session)
     counted = np.unique(session.columns.signature[session.counted]).tolist()
@@ -112,7 +116,9 @@ def predicted(analysis: Analysis, predictor: Predictor, host: Host | float | Non
         works = [(session.signatures[number],) for number in numbers]
         found = predictor.predict_many(works, as_it_ran(analysis.device, precision))
         for number, estimate in zip(numbers, found, strict=True):
-            estimates[number] = estimate
+            estimates[number] = (
+                without_device(estimate) if ON_HOST in session.signatures[number].attributes else estimate
+            )
     return analyze_for(session, analysis.device, analysis.target, estimates, host)
 
 

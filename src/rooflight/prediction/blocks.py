@@ -30,6 +30,11 @@ _SMALL_S: Final[tuple[Mapping[str, float], Mapping[str, float]]] = (
 )
 """Of a small op on NVIDIA's GPUs and on AMD's."""
 _REACHED: Final = 0.85
+_READS: Final = frozenset({"aten::_local_scalar_dense", "aten::item"})
+_READ_S: Final = 2.2e-6
+"""A copy of one number to the host: 1 to 3 µs, 24 of them in a profile of an A100, 2.2 and 2.4 on an H100, 0.8 and 2.4
+on an MI300X.
+"""
 
 
 def least_by_blocks_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
@@ -52,6 +57,8 @@ def small_kernel_s(key: str, device: DeviceSpec) -> float:
     """
     if device.kind != "cuda":
         return 0.0
+    if key in _READS:
+        return max(device.least_kernel_s or 0.0, _READ_S)
     kind = kind_of(key)
     name = "reduction" if kind is WorkKind.ROWS and key_of_others(key) == OTHER_REDUCTIONS_KEY else kind.value
     return max(device.least_kernel_s or 0.0, _SMALL_S[device.vendor == "AMD"].get(name, 0.0))
@@ -65,3 +72,13 @@ def usual_slowdown(key: str, facts: Floats, device: DeviceSpec, launch_s: float 
     bound_s = facts[:, 0]
     time_s = bound_s / _REACHED + small_kernel_s(key, device)
     return np.asarray(np.log(np.maximum(1.0, with_launch(time_s, launch_s) / bound_s)))
+
+
+def beyond_read(key: str, facts: Floats, device: DeviceSpec, slowdown: Floats) -> Floats:
+    """By how much, as a logarithm, answers log(time / bound) [works] from ops of other names are too slow for reading
+    one number from a GPU, of facts [works, facts]: that is a copy and no kernel. 0 for other kinds of work.
+    """
+    if key not in _READS or device.kind != "cuda":
+        return np.zeros(len(facts))
+    copy_s = np.maximum(facts[:, 0], small_kernel_s(key, device))
+    return np.asarray(np.maximum(0.0, slowdown - np.log(copy_s / facts[:, 0])))

@@ -18,7 +18,7 @@ from rooflight.devices.spec import DeviceSpec
 from rooflight.operators.many import accepted
 from rooflight.operators.operator import MOST_ELEMENTS, Operator
 from rooflight.prediction.batch import Batch, Mask, scattered
-from rooflight.prediction.blocks import least_by_blocks_s, small_kernel_s
+from rooflight.prediction.blocks import beyond_read, least_by_blocks_s, small_kernel_s
 from rooflight.prediction.facts import (
     ALL_REDUCE_KEY,
     FACTS,
@@ -36,7 +36,7 @@ from rooflight.prediction.facts import (
     key_of_others,
     kind_of,
 )
-from rooflight.prediction.floors import least_kernel_s
+from rooflight.prediction.floors import has_launch, least_kernel_s
 from rooflight.prediction.manifest import Manifest, check, read_manifest, write_manifest
 from rooflight.prediction.model import Answer, Model
 from rooflight.prediction.model_file import decode, encode
@@ -388,6 +388,8 @@ class Predictor:
             if similar:
                 low = np.minimum(answer.low, np.maximum(0.0, answer.slowdown - NETWORK_SPREAD))
                 answer = replace(answer, low=low, high=np.maximum(answer.high, answer.slowdown + NETWORK_SPREAD))
+            elif source is Source.SIMILAR:
+                answer = _as_read(key, facts, device, model, answer)
         extrapolated = ~answer.known | (source is not Source.REGRESSED)
         kernels_s = _kernels_s(key, facts, device)
         least_s = _least_s(key, facts, device)
@@ -415,6 +417,16 @@ def _kernels_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
 def _least_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
     """Seconds that works of facts [works, facts] take at least, whatever is answered."""
     return np.maximum(facts[:, 0], _kernels_s(key, facts, device))
+
+
+def _as_read(key: str, facts: Floats, device: DeviceSpec, model: Model, answer: Answer) -> Answer:
+    """What a model of other ops answers, a read of one number no slower than a copy; unless launches are in it."""
+    expert = model.expert(device)
+    if not model.usual or (expert is not None and has_launch(expert.launch_s)):
+        return answer
+    less = beyond_read(key, facts, device, answer.slowdown)
+    low = np.maximum(answer.low - less, np.minimum(0.0, answer.low))
+    return replace(answer, slowdown=answer.slowdown - less, low=low, high=answer.high - less)
 
 
 def _small_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:

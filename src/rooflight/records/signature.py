@@ -16,6 +16,9 @@ FAILED_MODULE: Final = "rooflight::failed_module"
 UNSEEN: Final = ("unseen", True)
 """Attribute of ops that no dispatcher saw: Rooflight inferred them, and no profiler shows an event of that name."""
 
+ON_HOST: Final = ("on_host", True)
+"""Attribute of ops on numbers that a program on a GPU keeps in the host's memory: they take its device no time."""
+
 INCOMPLETE: Final = "incomplete"
 """Attribute of ops that could not be described completely, as where a trace does not tell a setting: the reason."""
 

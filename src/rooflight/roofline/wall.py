@@ -14,6 +14,7 @@ from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.network.collectives import kind_of
 from rooflight.records.record import Direction
 from rooflight.records.session import Flags, Float64, Int64, Session
+from rooflight.records.signature import ON_HOST
 from rooflight.roofline.host import IN_THE_OPS, SYNCS, Host, units_of
 from rooflight.roofline.predicted import Predicted
 
@@ -144,9 +145,10 @@ def queue_of(session: Session, costs: Sequence[OpCost | Uncosted]) -> Queue:
         [[units_of(op, cost, way) for way in Direction] for op, cost in zip(session.signatures, costs, strict=True)]
     ).reshape(-1, len(Direction))
     names = [op.name for op in session.signatures]
-    is_idle = np.array([isinstance(cost, OpCost) and cost.does_nothing for cost in costs], dtype=bool)
+    stays = np.array([ON_HOST in op.attributes for op in session.signatures], dtype=bool)
+    is_idle = stays | np.array([isinstance(cost, OpCost) and cost.does_nothing for cost in costs], dtype=bool)
     is_send = np.array([kind_of(name) is not None for name in names], dtype=bool)
-    is_sync = np.array([name in SYNCS for name in names], dtype=bool)
+    is_sync = ~stays & np.array([name in SYNCS for name in names], dtype=bool)
     sends = is_send[signature] if names else np.zeros(0, dtype=bool)
     return Queue(
         units=table[signature, direction],
