@@ -23,6 +23,7 @@ _IDLE_S: Final = 60.0
 
 
 _LAST_S: Final = 0.2
+_NICE: Final = 10
 
 
 @dataclass(slots=True)
@@ -48,8 +49,9 @@ class Job:
 class Worker:
     """One process, and a thread that talks with it. It is started for the first job, and anew where it ended."""
 
-    def __init__(self, idle_s: float = _IDLE_S) -> None:
+    def __init__(self, idle_s: float = _IDLE_S, nice: int = _NICE) -> None:
         self._idle_s = idle_s
+        self._nice = nice
         self._lock = Condition()
         self._talks = False  # whether the thread runs
         self._jobs: deque[Job] = deque()  # the first is with the process
@@ -161,7 +163,8 @@ class Worker:
         for name in ("TORCH_LOGS", "TORCH_TRACE", "TORCH_COMPILE_DEBUG"):
             environment.pop(name, None)  # these are the program's own
         self._process = subprocess.Popen(
-            [sys.executable, "-m", _MODULE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            [sys.executable, "-m", _MODULE, str(self._nice)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env=environment,
             process_group=0,  # no session: Linux shares processor time between sessions whatever their priorities
         )  # fmt: skip

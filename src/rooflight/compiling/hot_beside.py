@@ -143,7 +143,7 @@ def cost_s(kind: CallKind, speedup: float, options: HotOptions) -> float:
     """
     assert kind.expected is not None
     compile_s = kind.compile_s or kind.expected.compile_s
-    if not options.background or options.backend != "inductor":
+    if not options.beside or options.backend != "inductor":
         return compile_s
     if kind.compile_s is not None or kind.expected.source == "an earlier run":
         in_calls, worker_s = compile_s, compile_s / IN_CALLS

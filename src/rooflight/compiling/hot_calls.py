@@ -33,7 +33,7 @@ def hot(
     backend: Any = "inductor",
     mode: str | None = None,
     dynamic: bool | None = None,
-    background: bool = False,
+    background: bool | None = None,
     limit_s: float = 600.0,
 ) -> _Hot:
     """A function that calls ``target``, or the module ``target`` itself, compiled by torch as soon as that pays.
@@ -45,7 +45,9 @@ def hot(
     results, gradients and written tensors. Then eager and compiled runs alternate, timed. Code that differs, is slower,
     does not compile or takes longer than ``limit_s`` to compile is given up, and calls are eager as before. Once all is
     decided, calls go straight to the code chosen. ``rooflight.hot_report()`` says what was decided and why.
-    ``background``: Inductor compiles in a process beside the program where it can, and calls go on eagerly meanwhile.
+    ``background``: Inductor compiles in a process beside the program where it can, and calls go on eagerly meanwhile;
+    by default where there is no GPU, and torch has
+    fewer threads than there are cores.
     ``remember``: the outcome is kept beside the calibrations, for the next run of the same code on the same machine and
     versions.
 

@@ -94,7 +94,7 @@ def enable_hot_path_detection(
     backend: Any = "inductor",
     mode: str | None = None,
     dynamic: bool | None = None,
-    background: bool = False,
+    background: bool | None = None,
     limit_s: float = 600.0,
 ) -> HotPathDetection:
     """Treat every outermost module that the program calls from now on as ``rooflight.hot(module)`` does; the arguments

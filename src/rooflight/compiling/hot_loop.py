@@ -323,7 +323,7 @@ class HotLoop:
         except ValueError as error:
             self._give_up(kind, str(error))
             return self._run_eager(args, kwargs)
-        if self._inductor is None or not self.options.background:
+        if self._inductor is None or not self.options.beside:
             return self._first_compiled(kind, sizes, args, kwargs, begin)
         plan, kind.beside = self.plan, Beside(sizes, self.options.clock, begin)
         mark(kind, sizes, args, kwargs)

@@ -39,7 +39,7 @@ def outlook(
     kind.pattern = pattern_of(session)
     if options.remember:
         name = options.backend if isinstance(options.backend, str) else _name(options.backend)
-        how = f"{name} {options.mode} {options.dynamic} {options.background}"  # of which the cost depends
+        how = f"{name} {options.mode} {options.dynamic} {options.beside}"  # of which the cost depends
         kind.key = key_of(entry.eager, key, kind.pattern, one_size=len(kind.sizes) == 1, how=how)
         found = recall(kind.key)
         if found is not None and found.outcome == "eager":
