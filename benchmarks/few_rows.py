@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from shipped_rows import NEUSIGHT, Rows
 
-from rooflight.prediction.correcting import correct, units_of
 from rooflight.prediction.features import features_of
 from rooflight.prediction.model import Answer, Model
 from rooflight.prediction.predictor import Predictor
+from rooflight.prediction.refining import refine, units_of
 from rooflight.prediction.teaching import Shown, join
 from rooflight.sampling.telling import Points, most_telling
 
@@ -104,7 +104,7 @@ class _Known:
     @classmethod
     def of(cls, model: Model, shown: Shown) -> _Known:
         values, unit = features_of(model.key, shown.facts, shown.device), units_of(model)
-        base, used = model.uncorrected(shown.facts, values, shown.device), unit > 0
+        base, used = model.unrefined(shown.facts, values, shown.device), unit > 0
         apart = model.apart(values, base.slowdown)
         # by features in place of the sizes that the sweep has
         points = Points(places=values[:, used] / unit[used], views=apart)
@@ -122,10 +122,10 @@ def _scored(model: Model, group: Sequence[tuple[str, Shown]]) -> list[tuple[str,
         chosen = [CHOICES[how](each.points, count, rng) for each in known]
         parts = [(each.shown.facts[some], each.shown.slowdown[some]) for each, some in zip(known, chosen, strict=True)]
         facts, slowdown = (np.concatenate(each) for each in zip(*parts, strict=True))
-        correction = correct(model, Shown(key=model.key, device=group[0][1].device, facts=facts, slowdown=slowdown))
+        refinement = refine(model, Shown(key=model.key, device=group[0][1].device, facts=facts, slowdown=slowdown))
         for (kind, shown), each, some in zip(group, known, chosen, strict=True):
             others = np.setdiff1d(np.arange(len(shown.slowdown)), some)
-            answer = model.corrected(correction, each.values, each.base, each.apart)
+            answer = model.refined(refinement, each.values, each.base, each.apart)
             found.append((kind, _figures(answer, shown, others, f"{how} {count}")))
     return found
 

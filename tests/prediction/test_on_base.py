@@ -57,7 +57,7 @@ def test_rows_of_several_files_are_one_and_devices_are_apart():
     parts = [shown(0.8, products(3, device=L4, seed=seed), L4) for seed in (1, 2)]
     found, models = learned(base(PRODUCT_KEY), *parts, shown(0.9, products(4, device=H100), H100))
     assert {(each.device, each.rows) for each in found.added} == {(L4.name, 6), (H100.name, 4)}
-    assert len(models[PRODUCT_KEY].corrections) == 2
+    assert len(models[PRODUCT_KEY].refinements) == 2
 
 
 def test_a_kind_that_the_base_does_not_know_is_learned_alone_where_its_rows_are_enough():
@@ -105,7 +105,7 @@ def test_many_rows_make_an_expert_where_it_does_better():
     assert added.how == "expert"
     assert added.error < 0.5 * added.error_before
     assert models[PRODUCT_KEY].devices == (A100.name, L4.name)
-    assert models[PRODUCT_KEY].corrections == ()
+    assert models[PRODUCT_KEY].refinements == ()
     assert models[PRODUCT_KEY].answer(facts, L4).slowdown == pytest.approx(slowdown, abs=0.5)
 
 
@@ -114,7 +114,7 @@ def test_no_expert_joins_where_rows_of_another_device_rest_on_the_others():
     rows = shown(0.9, products(ENOUGH, device=L4), L4)
     _, models = learned([models[PRODUCT_KEY]], rows)
     assert models[PRODUCT_KEY].devices == (A100.name,)
-    assert [each.device for each in models[PRODUCT_KEY].corrections] == [H100.name, L4.name]
+    assert [each.device for each in models[PRODUCT_KEY].refinements] == [H100.name, L4.name]
 
 
 def written(root: Path, models: list[Model]) -> Path:
@@ -161,7 +161,7 @@ def test_rows_may_come_on_top_of_a_folder_into_itself_and_twice(tmp_path: Path):
     on_top(tmp_path, folder, shown(0.9, products(4, device=H100), H100), out="base")
     on_top(tmp_path, folder, shown(1.2, products(5, device=L4), L4), out="base")
     found = Predictor.load(folder).models[PRODUCT_KEY]
-    assert {each.device: each.rows for each in found.corrections} == {H100.name: 4, L4.name: 5}
+    assert {each.device: each.rows for each in found.refinements} == {H100.name: 4, L4.name: 5}
     manifest = read_manifest(folder)
     assert manifest is not None
     assert len(manifest.fits) == 2  # the first one's of the other kind, and the last
@@ -172,8 +172,8 @@ def test_an_earlier_folder_is_written_over(tmp_path: Path):
     on_top(tmp_path, folder, shown(0.8, products(4, device=L4), L4), plain(ADD, 0.9))
     mine = on_top(tmp_path, folder, plain(ADD, 0.9))
     models = Predictor.load(mine).models  # reads, and checks, every file
-    assert models[PRODUCT_KEY].corrections == ()
-    assert len(models[ADD].corrections) == 1
+    assert models[PRODUCT_KEY].refinements == ()
+    assert len(models[ADD].refinements) == 1
 
 
 def test_a_base_without_a_manifest_is_taken_as_it_is(tmp_path: Path):
@@ -206,8 +206,8 @@ def test_the_shipped_models_learn_from_five_rows_of_a_device_that_is_not_among_t
     facts = plain(ADD, 0.0, 5).facts
     before = model_.answer(facts, L4).slowdown
     found = learn_on(predictor, [Shown(key=ADD, device=L4, facts=facts, slowdown=before + np.log(2))])
-    corrected = next(each for each in found.models if each.key == ADD)
-    after = corrected.answer(facts, L4)
+    refined = next(each for each in found.models if each.key == ADD)
+    after = refined.answer(facts, L4)
     # at least five sevenths of the way
     assert (after.slowdown - before > 5 / 7 * np.log(2) - 1e-6).all()
     assert after.known.all()

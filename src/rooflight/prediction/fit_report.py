@@ -95,7 +95,7 @@ def report_of(
     for model in predictor.models.values():
         if model.key not in others:
             taught += [(model, expert) for expert in model.experts]
-            taught += [(model, each) for each in model.corrections if each.beside]
+            taught += [(model, each) for each in model.corrections]
     taught.sort(key=lambda pair: (-pair[0].rows, pair[0].key, -pair[1].rows))
     times = sum(table.seconds.size for table in tables)
     flagged = len({(*finding.place, finding.row) for finding in findings if finding.row is not None})
@@ -133,6 +133,10 @@ def report_of(
     )
 
 
+def _outside(expert: Expert | Correction) -> tuple[float, float]:
+    return expert.outside if isinstance(expert, Expert) else expert.inside
+
+
 def _data(model: Model, expert: Expert | Correction) -> ModelData:
     return ModelData(
         key=model.key,
@@ -140,7 +144,7 @@ def _data(model: Model, expert: Expert | Correction) -> ModelData:
         rows=expert.rows,
         error=expert.error,
         inside=expert.inside,
-        outside=expert.outside,
+        outside=_outside(expert),
         corrects=isinstance(expert, Correction),
     )
 
@@ -208,7 +212,7 @@ def _models(taught: Sequence[tuple[Model, Expert | Correction]]) -> Table:
                 expert.rows,
                 expert.error,
                 _factors(expert.inside),
-                _factors(expert.outside),
+                _factors(_outside(expert)),
             )
             for model, expert in taught
         ),

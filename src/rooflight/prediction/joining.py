@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from rooflight.prediction.correcting import FEWEST, correct
-from rooflight.prediction.correction import Correction
+from rooflight.prediction.correction import Correction, correction
 from rooflight.prediction.facts import is_plain
 from rooflight.prediction.features import features_of
 from rooflight.prediction.floors import with_launch
@@ -78,15 +77,12 @@ def corrected(model: Model, beside: Iterable[Shown], *, trees_only: bool) -> Mod
 
 
 def correction_beside(model: Model, shown: Shown, *, trees_only: bool) -> Correction | None:
-    """How far off a model is on the rows of a device, if that can be told; with ``trees_only`` by one offset. Rows that
+    """How far off a model is on the rows of a device, if that can be told; with ``trees_only`` by one factor. Rows that
     the device's own expert knows are left aside: what taught it is told no better by a few others.
     """
-    own = model.expert(shown.device)
-    if own is not None:
-        strange = ~own.knows(shown.key, features_of(shown.key, shown.facts, shown.device))
-        shown = replace(shown, facts=shown.facts[strange], slowdown=shown.slowdown[strange])
-    if len(shown.facts) < FEWEST:
-        return None
-    launch_s = own.launch_s if own is not None else 0.0
-    found = correct(model, shown, beside=True, launch_s=launch_s, offset_only=trees_only)
-    return found if found.offset or found.process else None
+    values = features_of(shown.key, shown.facts, shown.device)
+    missed = np.maximum(0.0, shown.slowdown) - model.uncorrected(shown.facts, shown.device)
+    if (own := model.expert(shown.device)) is not None:
+        strange = ~own.knows(shown.key, values)
+        values, missed = values[strange], missed[strange]
+    return correction(shown.device, values, missed, factor_only=trees_only, fades=own is not None)

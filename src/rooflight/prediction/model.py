@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -14,9 +14,10 @@ from rooflight.prediction.beaten import least_slowdown
 from rooflight.prediction.blocks import small_kernel_s, usual_slowdown
 from rooflight.prediction.correction import Correction
 from rooflight.prediction.facts import Floats
-from rooflight.prediction.features import features_of, names_of, over_bound, size_features, steady_features
+from rooflight.prediction.features import features_of, over_bound, size_features, steady_features
 from rooflight.prediction.floors import with_launch, without_launch
 from rooflight.prediction.packing import Learner
+from rooflight.prediction.refinement import Refinement
 from rooflight.prediction.trees import Trees
 from rooflight.prediction.unseen_device import (
     averaged,
@@ -136,33 +137,27 @@ class Answer:
     known: Mask
 
 
-def _either(which: Mask, one: Answer, other: Answer) -> Answer:
-    """``one`` where ``which`` [rows] says so, otherwise ``other``."""
-    parts = ("slowdown", "low", "high", "known")
-    return Answer(**{part: np.where(which, getattr(one, part), getattr(other, part)) for part in parts})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """Experts for one kind of work. ``unseen``: 5 % and 95 % quantiles of log(true / predicted) where a device had to
     be predicted from the others. ``power``: by which power of its watts a FLOP/s a device's arithmetic is slower than
-    another's; 0 where power does not matter. ``corrections``: what few rows of single devices taught, beside the
-    experts and later. Raises ValueError without experts, for two experts of one device, or two such corrections of one
-    kind of its work, and for corrections of another model.
+    another's; 0 where power does not matter. ``corrections``: what few rows of single devices taught beside the
+    experts; ``refinements``: what rows taught later, on top of all that. Raises ValueError without experts, and for two
+    experts or corrections of one device, or two refinements of one kind of its work.
     """
 
     key: str
     experts: tuple[Expert, ...]
     unseen: Interval
     power: float = 0.0
+    refinements: tuple[Refinement, ...] = ()
     corrections: tuple[Correction, ...] = ()
 
     def __post_init__(self) -> None:
-        corrected = [(each.device, each.kind, each.beside) for each in self.corrections]
-        if not self.experts or any(len(set(each)) < len(each) for each in (self.devices, corrected)):
+        refined = [(each.device, each.kind) for each in self.refinements]
+        named = (self.devices, refined, [each.device for each in self.corrections])
+        if not self.experts or any(len(set(each)) < len(each) for each in named):
             raise ValueError(f"the model of {self.key} has no expert, or two of one device: fit it again")
-        if not all(each.fits(len(names_of(self.key)), len(self.experts)) for each in self.corrections):
-            raise ValueError(f"the model of {self.key} has corrections of another model: fit it again")
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -172,7 +167,7 @@ class Model:
     @property
     def measured_devices(self) -> tuple[str, ...]:
         """The devices of which rows taught it anything."""
-        return (*self.devices, *(each.device for each in self.corrections))
+        return (*self.devices, *(each.device for each in self.corrections), *(each.device for each in self.refinements))
 
     @property
     def rows(self) -> int:
@@ -193,9 +188,10 @@ class Model:
         What rows of the device taught on top of that is added.
         """
         values = features_of(self.key, facts, device)
-        found = self.uncorrected(facts, values, device)
-        if (correction := self.correction(device, kind)) is not None:
-            found = self.corrected(correction, values, found)
+        found = self.unrefined(facts, values, device)
+        if (refinement := self.refinement(device, kind)) is not None:
+            apart = self.apart(values, found.slowdown) if refinement.compares else np.empty((len(values), 0))
+            found = self.refined(refinement, values, found, apart)
         time, least = np.maximum(0.0, found.slowdown), least_slowdown(self.key, facts, device)
         return Answer(
             slowdown=time,
@@ -204,19 +200,12 @@ class Model:
             known=found.known,
         )
 
-    def uncorrected(self, facts: Floats, values: Floats, device: DeviceSpec, *, beside: bool = False) -> Answer:
-        """What is answered of rows of facts [rows, facts] before rows of the device that came later correct it, or
-        those that were learned ``beside`` its experts; times may be below the bound.
+    def refinement(self, device: DeviceSpec, kind: str = "") -> Refinement | None:
+        """What rows of this device taught on top of the experts: those of this kind of work, if there were any, or else
+        those of all. None where there were none.
         """
-        answer = self._of_experts(facts, values, device)
-        correction = None if beside else self.correction(device, beside=True)
-        if not beside and correction is None:
-            return answer
-        launches = self._launch_shares(facts, values, answer.slowdown, device)
-        alone = replace(
-            answer, slowdown=answer.slowdown - launches, low=answer.low - launches, high=answer.high - launches
-        )
-        return alone if correction is None else self.corrected(correction, values, alone)
+        found = {each.kind: each for each in self.refinements if each.device == device.name}
+        return found.get(kind) or found.get("")
 
     def apart(self, values: Floats, slowdown: Floats) -> Floats:
         """Each expert's answer less the model's, ``slowdown`` [rows], for rows of features [rows, features]:
@@ -224,27 +213,36 @@ class Model:
         """
         return np.stack([expert.predict(self.key, values) for expert in self.experts], axis=1) - slowdown[:, None]
 
-    def corrected(self, correction: Correction, values: Floats, base: Answer, apart: Floats | None = None) -> Answer:
-        """The answer to rows of features [rows, features] with what was learned on top of ``base``, no further limited
-        than that. ``apart`` is what the method of this name has for it, if that is known.
+    def refined(self, refinement: Refinement, values: Floats, base: Answer, apart: Floats) -> Answer:
+        """The answer to rows of features [rows, features] with what was learned on top of ``base``, that of the experts
+        alone, no further limited than that. ``apart`` as the method of this name has it; not read unless the refinement
+        ``compares``.
         """
-        if apart is None:
-            apart = self.apart(values, base.slowdown) if correction.compares else np.empty((len(values), 0))
-        slowdown = base.slowdown + correction.added(self.key, values, apart, base.slowdown)
-        known = within(self.key, correction.low, correction.high, values)
+        slowdown = base.slowdown + refinement.added(self.key, values, apart, base.slowdown)
+        known = within(self.key, refinement.low, refinement.high, values)
         low, high = (
-            np.where(known, near, far) for near, far in zip(correction.inside, correction.outside, strict=True)
+            np.where(known, near, far) for near, far in zip(refinement.inside, refinement.outside, strict=True)
         )
-        found = Answer(slowdown=slowdown, low=slowdown + low, high=slowdown + high, known=known | base.known)
-        # what taught the device's own expert is told no better by a few rows beside it
-        return _either(base.known, base, found) if correction.beside else found
+        return Answer(slowdown=slowdown, low=slowdown + low, high=slowdown + high, known=known | base.known)
 
-    def correction(self, device: DeviceSpec, kind: str = "", *, beside: bool = False) -> Correction | None:
-        """What rows of a device add, learned ``beside`` the experts or later: those of this kind of work, if there were
-        any, or else those of all. None where there were none.
+    def unrefined(self, facts: Floats, values: Floats, device: DeviceSpec) -> Answer:
+        """What experts and corrections answer of rows of facts [rows, facts]; times may be below the bound. What the
+        device's own expert knows is not corrected.
         """
-        found = {each.kind: each for each in self.corrections if (each.device, each.beside) == (device.name, beside)}
-        return found.get(kind) or found.get("")
+        answer = self._of_experts(facts, values, device)
+        correction = self.correction(device)
+        if correction is None:
+            return answer
+        slowdown = answer.slowdown - self._launch_shares(facts, values, answer.slowdown, device)
+        slowdown = slowdown + np.where(answer.known, 0.0, correction.predict(values))
+        low, high = slowdown + answer.low - answer.slowdown, slowdown + answer.high - answer.slowdown
+        near = correction.knows(values, size_features(self.key)) & ~answer.known
+        low[near], high[near] = slowdown[near] + correction.inside[0], slowdown[near] + correction.inside[1]
+        return Answer(slowdown=slowdown, low=low, high=high, known=answer.known | near)
+
+    def correction(self, device: DeviceSpec) -> Correction | None:
+        """What few rows of a device add, if anything."""
+        return next((each for each in self.corrections if each.device == device.name), None)
 
     def near_rows(self, facts: Floats, device: DeviceSpec) -> Mask:
         """Which rows of facts [rows, facts] are of sizes that the device's own expert or a correction learned from,
@@ -264,6 +262,12 @@ class Model:
     def expert(self, device: DeviceSpec) -> Expert | None:
         """That of a device, if there is one."""
         return next((each for each in self.experts if each.device == device.name), None)
+
+    def uncorrected(self, facts: Floats, device: DeviceSpec) -> Floats:
+        """log(time / bound) that is corrected on a device: on one without an expert, no launch is in it."""
+        values = features_of(self.key, facts, device)
+        slowdown = self._of_experts(facts, values, device).slowdown
+        return slowdown - self._launch_shares(facts, values, slowdown, device)
 
     def _launch_shares(self, facts: Floats, values: Floats, slowdown: Floats, device: DeviceSpec) -> Floats:
         """By how much, as a logarithm, other devices' experts answer too much: launches, less a small kernel's time."""
@@ -319,9 +323,13 @@ class Model:
         rest is the launch.
         """
         time_s = facts[:, 0] * np.exp(slowdown)
-        own = self.correction(device, kind) or self.correction(device, beside=True) or self.expert(device)
-        if own is not None:
-            return np.asarray(time_s - without_launch(time_s, own.launch_s))
+        if (refinement := self.refinement(device, kind)) is not None:
+            return np.asarray(time_s - without_launch(time_s, refinement.launch_s))
+        expert = self.expert(device)
+        if expert is not None:
+            return np.asarray(time_s - without_launch(time_s, expert.launch_s))
+        if self.correction(device) is not None:
+            return np.zeros(len(facts))
         return self._launches_of_others_s(facts, features_of(self.key, facts, device), time_s, device)
 
     def _launches_of_others_s(self, facts: Floats, values: Floats, time_s: Floats, device: DeviceSpec) -> Floats:

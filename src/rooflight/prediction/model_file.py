@@ -11,14 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.prediction.archives import arrays_in
-from rooflight.prediction.correction import Correction
+from rooflight.prediction.correction import AboutCorrection, about_correction, correction_from
 from rooflight.prediction.features import names_of, steady_features
 from rooflight.prediction.model import Expert, Interval, Model, Spread
 from rooflight.prediction.packing import MOST_LOG, arrays_of, learner_from, trees_from
+from rooflight.prediction.refinement import AboutRefinement, about_refinement, arrays_of_refinement, refinement_from
 from rooflight.prediction.unseen_device import DEVICE_TRAITS
 from rooflight.records.quantity import count_of
 
-SCHEMA: Final = "rooflight.model/6"
+SCHEMA: Final = "rooflight.model/5"
 _MOST_FIGURE: Final = 1e9  # in what is said of an expert
 
 
@@ -44,14 +45,15 @@ class _Version(msgspec.Struct):
     schema: str
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     schema: str
     key: str
     features: list[str]  # names, in the order of the experts' ranges
     unseen: Interval
     power: float
     experts: list[_About]
-    corrections: tuple[Correction, ...]
+    corrections: list[AboutCorrection]
+    refinements: list[AboutRefinement] = []
 
 
 def encode(model: Model) -> bytes:
@@ -80,6 +82,11 @@ def encode(model: Model) -> bytes:
         for name, learner in (("main", expert.main), ("beyond", expert.beyond), ("spread", spread)):
             fields = arrays_of(learner) if learner else {}
             arrays |= {f"{number}.{name}.{field}": array for field, array in fields.items()}
+    for number, correction in enumerate(model.corrections):
+        arrays |= {f"{number}.correction.{name}": array for name, array in arrays_of(correction.near).items()}
+    for number, refinement in enumerate(model.refinements):
+        fields = arrays_of_refinement(refinement)
+        arrays |= {f"refinement {number}.{field}": array for field, array in fields.items()}
     file = _File(
         schema=SCHEMA,
         key=model.key,
@@ -87,16 +94,10 @@ def encode(model: Model) -> bytes:
         unseen=model.unseen,
         power=model.power,
         experts=abouts,
-        corrections=model.corrections,
+        corrections=[about_correction(each) for each in model.corrections],
+        refinements=[about_refinement(each) for each in model.refinements],
     )
-
-    def beside_text(array: NDArray[np.float64]) -> tuple[int | str, ...]:
-        """An array's name among those of the file, and its shape."""
-        narrow = array.astype("<f4")
-        arrays[f"corrections.{len(arrays)}"] = (narrow if (narrow == array).all() else array).reshape(-1)
-        return f"corrections.{len(arrays) - 1}", *array.shape
-
-    text = np.frombuffer(msgspec.json.encode(file, enc_hook=beside_text), dtype=np.uint8)
+    text = np.frombuffer(msgspec.json.encode(file), dtype=np.uint8)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, about=text, **arrays)  # type: ignore[arg-type]
     return buffer.getvalue()
@@ -108,12 +109,7 @@ def decode(content: bytes) -> Model:
         arrays = arrays_in(content)
         text = arrays["about"].tobytes()
         schema = msgspec.json.decode(text, type=_Version).schema
-
-        def from_beside(_: type, place: Any) -> NDArray[np.float64]:
-            name, *shape = place
-            return arrays[name].astype(np.float64).reshape(shape)
-
-        file = msgspec.json.decode(text, type=_File, dec_hook=from_beside) if schema == SCHEMA else None
+        file = msgspec.json.decode(text, type=_File) if schema == SCHEMA else None
     except Exception as error:  # whatever bytes that make no sense get out of zipfile, numpy and msgspec
         why = " ".join(str(error).split())[:200] or type(error).__name__
         raise ValueError(f"not a model of rooflight fit ({why}): fit it again") from None
@@ -126,12 +122,20 @@ def decode(content: bytes) -> Model:
     if not 0 <= file.power <= 1:
         raise ValueError(f"the model of {file.key} holds impossible numbers: fit it again")
     experts = tuple(_expert(file.key, number, each, arrays) for number, each in enumerate(file.experts))
+    refinements = tuple(
+        refinement_from(each, f"refinement {number}", len(names_of(file.key)), len(experts), arrays)
+        for number, each in enumerate(file.refinements)
+    )
     return Model(
         key=file.key,
         experts=experts,
         unseen=file.unseen,
         power=file.power,
-        corrections=file.corrections,
+        refinements=refinements,
+        corrections=tuple(
+            correction_from(each, f"{number}.correction", len(names_of(file.key)), arrays)
+            for number, each in enumerate(file.corrections)
+        ),
     )
 
 

@@ -10,8 +10,6 @@ from typing import Final
 
 import numpy as np
 
-from rooflight.prediction.correcting import FEWEST, correct
-from rooflight.prediction.correction import Correction
 from rooflight.prediction.facts import (
     OTHER_REDUCTIONS_KEY,
     OTHERS_KEY,
@@ -27,6 +25,8 @@ from rooflight.prediction.manifest import SCHEMA, Base, Entry, Manifest, Source,
 from rooflight.prediction.model import Expert, Model
 from rooflight.prediction.model_file import decode, encode
 from rooflight.prediction.predictor import SHIPPED, SUFFIX, Predictor, file_name
+from rooflight.prediction.refinement import Refinement
+from rooflight.prediction.refining import FEWEST, refine, unrefined
 from rooflight.prediction.teaching import LEAST_ROWS, Shown, teach, with_reached
 from rooflight.records.files import write_whole
 
@@ -38,7 +38,7 @@ _MOST_OTHERS: Final = 300  # rows of all plain kinds together
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Added:
-    """What rows of a kind on a device became: a correction, or an expert of the device's own. ``error_before`` is the
+    """What rows of a kind on a device became: a refinement, or an expert of the device's own. ``error_before`` is the
     mean absolute percentage error of the base for these rows, ``error`` that of rows left out, as fractions.
     """
 
@@ -47,7 +47,7 @@ class Added:
     rows: int
     error_before: float
     error: float
-    learned: Correction | Expert
+    learned: Refinement | Expert
 
     @property
     def how(self) -> str:
@@ -105,15 +105,15 @@ def learn_on(
         model = models.get(each.key) or base.model(each.key)
         assert model is not None
         launch_s = 0.0 if kind_of(each.key) is WorkKind.NETWORK else launches[each.device.name]
-        correction = correct(model, each, launch_s=launch_s)
+        refinement = refine(model, each, launch_s=launch_s)
         expert = experts.get((each.key, each.device.name))
-        if expert is not None and expert.error < correction.error:
+        if expert is not None and expert.error < refinement.error:
             expert = replace(expert, launch_s=launch_s)
             models[each.key] = _with_expert(model, expert)
-            added.append(_added(each, correction, expert))
+            added.append(_added(each, refinement, expert))
         else:
-            models[each.key] = _with(model, correction)
-            added.append(_added(each, correction, correction))
+            models[each.key] = _with(model, refinement)
+            added.append(_added(each, refinement, refinement))
     unknown = [each for each in whole if base.model(each.key) is None]
     few = [each for each in unknown if len(each.facts) < LEAST_ROWS and is_plain(each.key, each.facts)]
     for key in (OTHERS_KEY, OTHER_REDUCTIONS_KEY):
@@ -142,16 +142,17 @@ def _of_others(
     where these alone do better.
     """
     added: list[Added] = []
-    general: dict[str, Correction] = {}
+    general: dict[str, Refinement] = {}
     for each, groups in [*_plain(model.key, whole), *((each, None) for each in few)]:
         name = each.device.name
-        correction = correct(model, each, groups=groups, launch_s=launches[name])
-        if not correction.kind:
-            general[name] = correction
-        elif name in general and (correction.rows < FEWEST or correction.error >= general[name].error):
+        refinement = refine(unrefined(model, name), each, groups=groups, launch_s=launches[name])
+        if not refinement.kind:
+            general[name] = refinement
+        elif name in general and (refinement.rows < FEWEST or refinement.error >= general[name].error):
             continue  # all kinds together know better, these rows among them
-        model = _with(model, correction)
-        added.append(_added(each, correction, correction))
+        kept = [one for one in model.refinements if (one.device, one.kind) != (refinement.device, refinement.kind)]
+        model = replace(model, refinements=(*kept, refinement))
+        added.append(_added(each, refinement, refinement))
     return model, added
 
 
@@ -189,22 +190,20 @@ def _unlisted(base: Path) -> Manifest:
     return Manifest(schema=SCHEMA, models=models, fits=[Source(files={}, commit="", libraries={})])
 
 
-def _added(shown: Shown, correction: Correction, learned: Correction | Expert) -> Added:
+def _added(shown: Shown, refinement: Refinement, learned: Refinement | Expert) -> Added:
     return Added(
         key=shown.key,
         device=shown.device.name,
-        rows=correction.rows,
-        error_before=correction.error_before,
+        rows=refinement.rows,
+        error_before=refinement.error_before,
         error=learned.error,
         learned=learned,
     )
 
 
-def _with(model: Model, correction: Correction) -> Model:
-    """A model with a correction more, or in the place of an earlier one for the same kind of work of the device."""
-    same = correction.device, correction.kind, False
-    others = [each for each in model.corrections if (each.device, each.kind, each.beside) != same]
-    return replace(model, corrections=(*others, correction))
+def _with(model: Model, refinement: Refinement) -> Model:
+    bare = unrefined(model, refinement.device)
+    return replace(bare, refinements=(*bare.refinements, refinement))
 
 
 def _with_expert(model: Model, expert: Expert) -> Model:
@@ -218,7 +217,7 @@ def _with_expert(model: Model, expert: Expert) -> Model:
 def _others_rest_on(base: Predictor, shown: Shown) -> bool:
     """Whether rows of another device were learned on top of a kind's experts: with one more, these would say others."""
     model = base.model(shown.key)
-    return model is not None and any(each.device != shown.device.name and not each.beside for each in model.corrections)
+    return model is not None and any(each.device != shown.device.name for each in model.refinements)
 
 
 def _by_device(whole: Iterable[Shown]) -> dict[str, list[Shown]]:

@@ -322,8 +322,8 @@ class Predictor:
         general = self.model(ALL_REDUCE_KEY) if kind_of(key) is WorkKind.NETWORK else self._of_others(key, facts)
         if general is None:
             return None, Source.TYPICAL
-        correction = general.correction(device, key)
-        return general, Source.REGRESSED if correction is not None and correction.kind else Source.SIMILAR
+        refinement = general.refinement(device, key)
+        return general, Source.REGRESSED if refinement is not None and refinement.kind else Source.SIMILAR
 
     def _of_others(self, key: str, facts: Floats) -> Model | None:
         """What is learned of such work from ops of other names."""

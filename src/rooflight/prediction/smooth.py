@@ -59,23 +59,36 @@ class Smooth:
         """How many features it takes."""
         return len(self.scale)
 
-    def predict(self, values: Floats) -> Floats:
-        """The mean for rows of features [rows, features]."""
+    def predict(self, values: Floats, *, fades: bool = False) -> Floats:
+        """The mean for rows of features [rows, features]; where it ``fades``, what lies outside of the points' ranges
+        is as far from them as it is.
+        """
         used = self.scale > 0
         points = self.points[:, used].astype(np.float64)
         low, high = points.min(axis=0), points.max(axis=0)
         out = np.empty(len(values))
         for start in range(0, len(values), _BLOCK):
-            block = np.clip(values[start : start + _BLOCK, used] / self.scale[used], low, high)
+            block = values[start : start + _BLOCK, used] / self.scale[used]
+            block = block if fades else np.clip(block, low, high)
             out[start : start + _BLOCK] = self.mean + matern(distances(block, points)) @ self.weight.astype(np.float64)
         return np.clip(out, self.floor, self.ceiling)
 
 
-def smooth(values: Floats, target: Floats) -> Smooth:
-    """A process that predicts ``target`` [rows] from features [rows, features], its scales by maximum likelihood."""
+def lone_point(features: int, mean: float) -> Smooth:
+    """A process that answers the same everywhere."""
+    none = np.zeros(features, dtype=np.float32)
+    return Smooth(
+        scale=none, points=none[None], weight=np.zeros(1, dtype=np.float32), mean=mean, floor=mean, ceiling=mean
+    )
+
+
+def smooth(values: Floats, target: Floats, *, mean: float | None = None) -> Smooth:
+    """A process that predicts ``target`` [rows] from features [rows, features], its scales by maximum likelihood.
+    ``mean`` is what it predicts far from all rows, by default that of the target.
+    """
     spread = values.std(axis=0)
     used = spread > 1e-9
-    mean = float(target.mean())
+    mean = float(target.mean()) if mean is None else mean
     size = float(np.sqrt(np.mean((target - mean) ** 2))) or 1.0
     units = values[:, used] / spread[used]
     wanted = (target - mean) / size
@@ -91,8 +104,8 @@ def smooth(values: Floats, target: Floats) -> Smooth:
         points=points.astype(np.float32),
         weight=weight.astype(np.float32),
         mean=mean,
-        floor=float(target.min()),
-        ceiling=float(target.max()),
+        floor=min(mean, float(target.min())),
+        ceiling=max(mean, float(target.max())),
     )
 
 

@@ -28,7 +28,7 @@ def views_of(
             if model is None or device.name in model.devices:
                 continue
             values = features_of(model.key, rows.values, device)
-            apart = model.apart(values, model.uncorrected(rows.values, values, device).slowdown)
+            apart = model.apart(values, model.unrefined(rows.values, values, device).slowdown)
             for expert, column in zip(model.devices, apart.T, strict=True):
                 name = f"{expert}, {rows.key}, {direction}"
                 found.setdefault(name, np.zeros(len(shapes)))[rows.rows] = column

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from rooflight.devices import get
 from rooflight.prediction.beaten import FASTEST, least_slowdown
-from rooflight.prediction.correcting import correct, units_of, with_doubt
 from rooflight.prediction.facts import PRODUCT_KEY
 from rooflight.prediction.features import features_of, names_of
 from rooflight.prediction.floors import least_kernel_s
 from rooflight.prediction.model import Model
 from rooflight.prediction.model_file import decode, encode
 from rooflight.prediction.products import product_facts
+from rooflight.prediction.refining import refine, units_of, with_doubt
 from rooflight.prediction.teaching import Shown
 from rooflight.prediction.unseen_device import device_traits
 
@@ -34,7 +34,7 @@ FACTS = products(400, seed=5)
 def no_shortest_kernel(request, monkeypatch):
     """Products by hand are so small that all of them would take the shortest kernel."""
     if "shortest" not in request.node.name:
-        monkeypatch.setattr("rooflight.prediction.correcting.least_kernel_s", lambda _: 0.0)
+        monkeypatch.setattr("rooflight.prediction.refining.least_kernel_s", lambda _: 0.0)
 
 
 def rows(count: int, slowdown: Any, device=A100) -> Shown:
@@ -42,19 +42,19 @@ def rows(count: int, slowdown: Any, device=A100) -> Shown:
     return shown(slowdown(facts) if callable(slowdown) else slowdown, facts, device)
 
 
-def corrected(base: Model, *taught: Shown) -> Model:
+def refined(base: Model, *taught: Shown) -> Model:
     return Model(
         key=base.key, experts=base.experts, unseen=base.unseen, power=base.power,
-        corrections=tuple(correct(base, each) for each in taught),
+        refinements=tuple(refine(base, each) for each in taught),
     )  # fmt: skip
 
 
 def test_few_rows_move_all_predictions_by_a_scale_drawn_to_none():
-    found = correct(BASE, rows(3, 0.8))
+    found = refine(BASE, rows(3, 0.8))
     # three times missed by 0.8 - 0.5 = 0.3; the middle, as if two more had been missed by nothing: 0.3 * 3 / 5
     assert found.process is None
     assert found.offset == pytest.approx(0.18)
-    answer = corrected(BASE, rows(3, 0.8)).answer(rows(3, 0.8).facts, A100)
+    answer = refined(BASE, rows(3, 0.8)).answer(rows(3, 0.8).facts, A100)
     assert answer.slowdown == pytest.approx(0.68)
     # left out, each is predicted with 0.3 * 2 / 4 = 0.15 of its 0.3
     assert found.error == pytest.approx(1 - exp(-0.15))
@@ -63,19 +63,19 @@ def test_few_rows_move_all_predictions_by_a_scale_drawn_to_none():
 
 
 def test_the_middle_of_rows_counts_not_the_one_that_went_wrong():
-    found = correct(BASE, rows(4, np.array([0.8, 0.8, 0.8, 6.0])))
+    found = refine(BASE, rows(4, np.array([0.8, 0.8, 0.8, 6.0])))
     assert found.offset == pytest.approx(0.3 * 4 / 6)
 
 
 def test_rows_that_the_model_predicts_already_change_nothing():
-    found = correct(BASE, rows(20, 0.5))
+    found = refine(BASE, rows(20, 0.5))
     assert (found.offset, found.process) == (0.0, None)
     assert found.error == found.error_before == 0.0
 
 
 def test_rows_that_contradict_each_other_change_nothing():
     """Left out, each is missed by more with what the other says."""
-    found = correct(BASE, rows(2, np.array([0.1, 0.9])))
+    found = refine(BASE, rows(2, np.array([0.1, 0.9])))
     assert (found.offset, found.process) == (0.0, None)
 
 
@@ -88,7 +88,7 @@ def test_twenty_rows_show_by_what_they_are_missed():
     # one expert, so that what is answered of the new device is what it says: 0.5 of everything
     base = Model(key=PRODUCT_KEY, experts=(expert(L4, 0.5, 0.5),), unseen=(-0.7, 0.8))
     facts = products(400, seed=5, device=L4)
-    before, after = (each.answer(facts, L4).slowdown for each in (base, corrected(base, rows(20, slowdown, L4))))
+    before, after = (each.answer(facts, L4).slowdown for each in (base, refined(base, rows(20, slowdown, L4))))
     true = np.maximum(0.0, slowdown(facts))
     assert np.abs(after - true).mean() < 0.25 * np.abs(before - true).mean()
 
@@ -104,17 +104,17 @@ def test_a_device_is_like_the_expert_whose_answers_its_times_are_near():
     base = model(expert(A100, 0.6, 0.6, main=lone(0.6, count), **alike), expert(H100, 0.6, 0.6, main=deep, **alike))
     values = features_of(PRODUCT_KEY, products(20, seed=9, device=new), new)
     wanted = base.experts[1].predict(PRODUCT_KEY, values)
-    found = correct(base, rows(20, wanted, new))
+    found = refine(base, rows(20, wanted, new))
     assert found.compares
     facts = products(200, seed=5, device=new)
     true = base.experts[1].predict(PRODUCT_KEY, features_of(PRODUCT_KEY, facts, new))
-    after = corrected(base, rows(20, wanted, new)).answer(facts, new).slowdown
+    after = refined(base, rows(20, wanted, new)).answer(facts, new).slowdown
     before = base.answer(facts, new).slowdown
     assert np.abs(after - true).mean() < 0.3 * np.abs(before - true).mean()
 
 
 def test_other_devices_are_answered_as_before():
-    found = corrected(BASE, rows(20, 0.8, L4))
+    found = refined(BASE, rows(20, 0.8, L4))
     for device in (A100, H100):
         one, other = (each.answer(FACTS, device) for each in (BASE, found))
         assert np.array_equal(one.slowdown, other.slowdown)
@@ -126,13 +126,13 @@ def test_few_rows_leave_the_doubt_of_the_model():
     widths = []
     for count in (1, 5, 40):
         noise = np.random.default_rng(1).normal(0, 0.05, count)
-        low, high = correct(BASE, rows(count, 0.8 + noise, L4)).inside
+        low, high = refine(BASE, rows(count, 0.8 + noise, L4)).inside
         widths.append(high - low)
     assert widths == sorted(widths, reverse=True)
 
 
 def test_work_beyond_the_rows_is_no_surer_than_before_and_counts_as_extrapolated():
-    model_ = corrected(BASE, rows(20, 0.8, L4))
+    model_ = refined(BASE, rows(20, 0.8, L4))
     asked = products(50, seed=3, largest=1 << 17, device=L4)
     answer, least = model_.answer(asked, L4), least_slowdown(PRODUCT_KEY, asked, L4)
     beyond = ~answer.known
@@ -146,7 +146,7 @@ def test_work_beyond_the_rows_is_no_surer_than_before_and_counts_as_extrapolated
 
 def test_what_rows_taught_fades_beyond_their_sizes():
     facts = product_facts(*(np.full(6, 256.0) + np.arange(6) for _ in "mnk"), "float16", A100)
-    found = corrected(BASE, shown(0.8, facts))
+    found = refined(BASE, shown(0.8, facts))
     near, far, farther = (
         found.answer(product_facts(*(np.array([size]) for _ in "mnk"), "float16", A100), A100).slowdown[0]
         for size in (258.0, 1024.0, 65536.0)
@@ -161,7 +161,7 @@ def test_a_time_of_the_shortest_kernel_is_no_news():
     facts = product_facts(*(np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) for _ in "mnk"), "float16", H100)
     least_s = least_kernel_s(H100)
     base = model(expert(A100, 0.5, 0.5))
-    found = correct(base, shown(np.log(least_s / facts[:, 0]), facts, H100))
+    found = refine(base, shown(np.log(least_s / facts[:, 0]), facts, H100))
     assert found.error_before == pytest.approx(0.0, abs=1e-6)
     assert (found.offset, found.process) == (0.0, None)
 
@@ -172,7 +172,7 @@ def test_intervals_hold_nine_in_ten_of_what_was_not_shown():
     for seed in range(10):
         rng = np.random.default_rng(seed)
         some = products(20, seed=100 + seed, device=L4)
-        found = corrected(BASE, shown(0.9 + rng.normal(0, 0.1, 20), some, L4))
+        found = refined(BASE, shown(0.9 + rng.normal(0, 0.1, 20), some, L4))
         answer = found.answer(products(400, seed=5, device=L4), L4)
         true = 0.9 + rng.normal(0, 0.1, 400)
         held.append(np.mean((answer.low <= true) & (true <= answer.high)))
@@ -183,13 +183,13 @@ def test_rows_of_one_group_are_left_out_together():
     """Two kinds of work, each missed by its own amount: one says nothing good of the other."""
     facts = products(20, seed=9)
     slowdown = np.where(np.arange(20) < 10, 0.2, 0.8)
-    alone = correct(BASE, shown(slowdown, facts))
-    together = correct(BASE, shown(slowdown, facts), groups=np.arange(20) // 10)
+    alone = refine(BASE, shown(slowdown, facts))
+    together = refine(BASE, shown(slowdown, facts), groups=np.arange(20) // 10)
     assert together.error >= alone.error
 
 
 def test_more_rows_than_points_are_kept_as_some_of_them():
-    found = correct(BASE, rows(500, lambda facts: 0.5 + 0.1 * np.log(facts[:, 0] / facts[:, 0].min())))
+    found = refine(BASE, rows(500, lambda facts: 0.5 + 0.1 * np.log(facts[:, 0] / facts[:, 0].min())))
     assert found.process is not None
     assert len(found.process.points) == 300
     assert found.rows == 500
@@ -205,7 +205,7 @@ def test_features_that_never_changed_do_not_count():
 @given(st.lists(st.floats(-1.0, 12.0), min_size=1, max_size=25), st.integers(0, 3))
 def test_no_rows_make_a_prediction_beat_the_bound_or_leave_its_interval(slowdowns: list[float], seed: int):
     facts = products(len(slowdowns), seed=seed, device=L4)
-    found = corrected(model(expert(A100, 0.5, 0.5), expert(H100, 1.0, 1.0)), shown(np.array(slowdowns), facts, L4))
+    found = refined(model(expert(A100, 0.5, 0.5), expert(H100, 1.0, 1.0)), shown(np.array(slowdowns), facts, L4))
     answer = found.answer(FACTS, L4)
     assert np.isfinite([answer.slowdown, answer.low, answer.high]).all()
     assert ((answer.low >= FASTEST) & (answer.low <= answer.slowdown) & (answer.slowdown <= answer.high)).all()
@@ -217,7 +217,7 @@ def test_no_rows_make_a_prediction_beat_the_bound_or_leave_its_interval(slowdown
     assert (np.abs(answer.slowdown - plain) <= most).all()
 
 
-TAUGHT = corrected(
+TAUGHT = refined(
     model(expert(A100, 0.5, 0.5), expert(H100, 1.0, 1.0)),
     rows(20, lambda facts: np.log(facts[:, 0]) / 9 + 2, L4),
     rows(3, 0.8, A100),
@@ -234,71 +234,41 @@ def test_what_is_written_is_what_is_read():
     found = decode(encode(TAUGHT))
     assert np.array_equal(answers(found), answers(TAUGHT))
     assert encode(found) == encode(TAUGHT)
-    assert [each.device for each in found.corrections] == [L4.name, A100.name]
+    assert [each.device for each in found.refinements] == [L4.name, A100.name]
 
 
-def test_numbers_are_kept_in_half_the_bytes_where_that_loses_none():
-    """Points and weights as they are, the ranges, whose logarithms single precision would round, in full."""
-    assert ARRAYS[PROCESS["points"][0]].dtype == np.dtype("<f4")
-    assert ARRAYS[FIRST["low"][0]].dtype == np.dtype("<f8")
-    assert np.array_equal(decode(encode(TAUGHT)).corrections[0].low, TAUGHT.corrections[0].low)
-
-
-def test_a_model_without_such_rows_keeps_nothing_of_them():
+def test_a_model_without_such_rows_is_kept_as_before():
     about, arrays = unpacked(encode(BASE))
-    assert about["corrections"] == []
-    assert not [name for name in arrays if name.startswith("corrections")]
+    assert "refinements" not in about
+    assert not [name for name in arrays if name.startswith("refinement")]
 
 
 def with_first(**changes: Any) -> bytes:
-    first, *others = ABOUT["corrections"]
-    return packed({**ABOUT, "corrections": [{**first, **changes}, *others]}, ARRAYS)
+    first, *others = ABOUT["refinements"]
+    return packed({**ABOUT, "refinements": [{**first, **changes}, *others]}, ARRAYS)
 
 
-def with_array(field: str, array: Any) -> bytes:
-    array = np.asarray(array)
-    name = PROCESS[field][0]
-    process = {**PROCESS, field: [name, *array.shape]}
-    return packed(
-        {**ABOUT, "corrections": [{**FIRST, "process": process}, *ABOUT["corrections"][1:]]},
-        {**ARRAYS, name: array.reshape(-1)},
-    )
+def with_array(name: str, array: Any) -> bytes:
+    return packed(ABOUT, {**ARRAYS, f"refinement 0.{name}": array})
 
 
-def with_place(*place: Any) -> bytes:
-    return with_first(low=list(place))
-
-
-FIRST = ABOUT["corrections"][0]
-PROCESS = FIRST["process"]
-POINTS = ARRAYS[PROCESS["points"][0]].reshape(PROCESS["points"][1:])
-COUNT = len(names_of(PRODUCT_KEY))
+FIRST = ABOUT["refinements"][0]
 DAMAGED = {
-    "no points": packed(ABOUT, {name: each for name, each in ARRAYS.items() if name != PROCESS["points"][0]}),
-    "points of another number": with_array("points", POINTS[:7]),
-    "points of another model": with_array("points", POINTS[:, :7]),
-    "points in a row": with_array("points", POINTS.reshape(-1)),
-    "points that are no numbers": with_array("points", POINTS * np.float32(np.nan)),
-    "points beyond all features": with_array("points", POINTS + np.float32(1e30)),
-    "no weights": with_array("weight", np.zeros((5, 0), np.float32)),
+    "no points": packed(ABOUT, {name: each for name, each in ARRAYS.items() if not name.endswith("0.points")}),
+    "points of another number": with_array("points", np.zeros(7, np.float32)),
+    "points that are no numbers": with_array("points", ARRAYS["refinement 0.points"] * np.float32(np.nan)),
+    "points of another kind": with_array("points", ARRAYS["refinement 0.points"].astype(np.float64)),
+    "no weights": with_array("weight", np.zeros(0, np.float32)),
     "views of another model": with_array("views", np.zeros(3, np.float32)),
-    "units below none": with_array("unit", np.full(COUNT, -1.0)),
-    "too few units": with_array("unit", np.ones(1)),
-    "views backwards": with_array("seen", np.array([[1.0, -1.0]] * 2)),
+    "units below none": with_first(unit=[-1.0] * len(FIRST["unit"])),
+    "too few units": with_first(unit=[1.0]),
     "ranges backwards": with_first(low=FIRST["high"], high=FIRST["low"]),
-    "ranges of another model": with_first(low=PROCESS["views"], high=PROCESS["views"]),
-    "an array that is not there": with_place("corrections.99", COUNT),
-    "an array of no name": with_place(),
-    "an array of another shape": with_place(FIRST["low"][0], 2, COUNT),
-    "a shape that is no number": with_place(FIRST["low"][0], "many"),
-    "a number in place of an array": with_first(low=0.5),
     "an interval backwards": with_first(inside=[0.1, -0.1]),
     "no rows": with_first(rows=0),
     "an offset without end": with_first(offset=1e300),
     "a floor above the ceiling": with_first(floor=1.0, ceiling=-1.0),
     "a ceiling that leads to no time": with_first(ceiling=1e6),
-    "a launch that takes longer than a second": with_first(launch_s=2.0),
-    "two of one device": packed({**ABOUT, "corrections": [FIRST, FIRST]}, ARRAYS),
+    "two of one device": packed({**ABOUT, "refinements": [FIRST, FIRST]}, ARRAYS),
     "an unknown field": with_first(code="import os"),
 }
 
@@ -312,7 +282,7 @@ def test_what_cannot_be_is_refused_in_one_line(content: bytes):
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_numbers_changed_at_random_are_refused_or_still_predict(data: st.DataObject):
-    name = data.draw(st.sampled_from(sorted(name for name in ARRAYS if name.startswith("corrections."))))
+    name = data.draw(st.sampled_from(sorted(name for name in ARRAYS if name.startswith("refinement"))))
     array = ARRAYS[name].copy()
     bytes_of = array.view(np.uint8)
     bytes_of[data.draw(st.integers(0, len(bytes_of) - 1))] = data.draw(st.integers(0, 255))
@@ -328,5 +298,5 @@ def test_numbers_changed_at_random_are_refused_or_still_predict(data: st.DataObj
 def test_an_interval_is_that_of_the_rows_where_the_device_is_known():
     """Noise of a tenth of what the expert's interval allows: as sure as before, or surer."""
     noise = np.random.default_rng(0).normal(0, 0.005, 60)
-    low, high = correct(BASE, rows(60, 0.7 + noise)).inside
+    low, high = refine(BASE, rows(60, 0.7 + noise)).inside
     assert INSIDE[0] < low < 0 < high < INSIDE[1]

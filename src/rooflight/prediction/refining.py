@@ -1,4 +1,4 @@
-"""Correcting: what a few rows of a device teach of how far off a model is, and how far off that leaves rows left out.
+"""Refining: what a few rows of a device teach on top of a model, and how far off that leaves rows left out.
 
 One offset for fewer than FEWEST rows; for more, Gaussian processes over the features and over the distances of the
 experts' answers from the model's, one for each length scale, noise and share of the experts, averaged by their
@@ -14,20 +14,23 @@ from typing import Final
 
 import numpy as np
 
-from rooflight.prediction.correction import LENGTHS, MOST_POINTS, Correction, Interval, Process, shortest
 from rooflight.prediction.facts import Floats, Integers
 from rooflight.prediction.features import features_of, names_of
 from rooflight.prediction.floors import least_kernel_s
 from rooflight.prediction.model import Model
+from rooflight.prediction.refinement import (
+    LENGTHS,
+    MOST_POINTS,
+    Interval,
+    Process,
+    Refinement,
+    shortest,
+)
 from rooflight.prediction.smooth import distances, matern
 from rooflight.prediction.teaching import Shown, mean_error, quantiles
 
 FEWEST: Final = 5
 """Rows from which there is more to learn than an offset."""
-FARTHEST: Final = 2.0
-"""As a logarithm, how far from the middle of all a row is taken to be missed at most: a broken one must not settle the
-others.
-"""
 _DOUBT: Final = 2.0
 """Groups of rows without any offset that those few have to outweigh."""
 _NOISES: Final = (0.003, 0.01, 0.05, 0.2, 0.6)
@@ -41,39 +44,32 @@ _UNLIKE: Final = "filled"
 _ALIKE: Final = 1e-6
 
 
-def correct(
-    model: Model,
-    shown: Shown,
-    *,
-    beside: bool = False,
-    groups: Integers | None = None,
-    launch_s: float = 0.0,
-    offset_only: bool = False,
-) -> Correction:
-    """What rows of a device teach of a model, which may have an expert for it, or be one of several kinds of work:
-    ``beside`` the tables of its experts, or later, on top of all that; earlier such corrections of the device are left
-    aside. ``groups`` [rows]: rows to leave out together; without, all rows of one shape. ``offset_only`` keeps no row.
+def refine(model: Model, shown: Shown, *, groups: Integers | None = None, launch_s: float = 0.0) -> Refinement:
+    """What rows of a device teach on top of a model, which may have an expert for it, or be one of several kinds of
+    work. ``groups`` [rows]: rows to leave out together; without, all rows of one shape. Earlier refinements by rows of
+    this device are left aside.
 
     Of an offset, what the processes add to it, and nothing at all, it is what misses rows left out the least.
     """
+    bare = unrefined(model, shown.device.name)
     values = features_of(shown.key, shown.facts, shown.device)
-    answer = model.uncorrected(shown.facts, values, shown.device, beside=beside)
+    answer = bare.unrefined(shown.facts, values, shown.device)
     least_s = least_kernel_s(shown.device)
     missed = shown.slowdown - np.maximum(answer.slowdown, shortest(shown.key, values, least_s))
-    target = np.clip(missed, np.median(missed) - FARTHEST, np.median(missed) + FARTHEST)
     if groups is None:
         groups = np.unique(values, axis=0, return_inverse=True)[1].reshape(-1)
     around = float(np.median(answer.low - answer.slowdown)), float(np.median(answer.high - answer.slowdown))
     offset, process, left = 0.0, None, missed
-    offset_left = _offsets_left_out(target, groups) + missed - target
+    offset_left = _offsets_left_out(missed, groups)
     if _size(offset_left) <= _size(left):  # equal of one shape: nothing is left to say otherwise
-        offset, left = _offset(target, groups), offset_left
-    if len(np.unique(values, axis=0)) >= FEWEST and not offset_only:
-        learned = _learned(model, shown.device.name, values, answer.slowdown, target, missed - target, groups)
+        offset, left = _offset(missed, groups), offset_left
+    if len(np.unique(values, axis=0)) >= FEWEST:
+        learned = _learned(bare, shown.device.name, values, answer.slowdown, missed, groups)
         if _size(learned.left_out) < _size(left):
             offset, process, left = learned.offset, learned.process, learned.left_out
+    floor, ceiling = min(0.0, float(missed.min())), max(0.0, float(missed.max()))
     inside = with_doubt(quantiles(left), around, len(np.unique(groups)))
-    return Correction(
+    return Refinement(
         device=shown.device.name,
         rows=len(missed),
         low=values.min(axis=0),
@@ -83,14 +79,18 @@ def correct(
         error=mean_error(left),
         error_before=mean_error(missed),
         offset=offset,
-        floor=min(0.0, float(target.min())),
-        ceiling=max(0.0, float(target.max())),
+        floor=floor,
+        ceiling=ceiling,
         process=process,
         launch_s=launch_s,
         least_s=least_s,
         kind="" if shown.key == model.key else shown.key,
-        beside=beside,
     )
+
+
+def unrefined(model: Model, device: str) -> Model:
+    """A model without what rows of this device taught on top of it."""
+    return replace(model, refinements=tuple(each for each in model.refinements if each.device != device))
 
 
 def with_doubt(left_out: Interval, around: Interval, count: int) -> Interval:
@@ -122,20 +122,16 @@ class _Learned:
     left_out: Floats
 
 
-def _learned(
-    model: Model, device: str, values: Floats, answered: Floats, missed: Floats, cut: Floats, groups: Integers
-) -> _Learned:
-    """Processes of some of the rows; what they miss of all others, where there are any, otherwise of rows left out:
-    of each row so much more as was ``cut`` off what it was missed by.
-    """
+def _learned(model: Model, device: str, values: Floats, answered: Floats, missed: Floats, groups: Integers) -> _Learned:
+    """Processes of some of the rows; what they miss of all others, where there are any, otherwise of rows left out."""
     some = np.sort(np.random.default_rng(0).permutation(len(missed))[:MOST_POINTS])
     apart = np.empty((len(values), 0)) if device in model.devices else model.apart(values, answered)
     found = _of_points(model, values[some], apart[some], missed[some], groups[some])
     if len(some) == len(missed):
-        return replace(found, left_out=found.left_out + cut)
+        return found
     others = np.setdiff1d(np.arange(len(missed)), some)
-    left_out = (missed + cut)[others] - found.offset - found.process.predict(values[others], apart[others])
-    return replace(found, left_out=left_out)
+    left_out = missed[others] - found.offset - found.process.predict(values[others], apart[others])
+    return _Learned(offset=found.offset, process=found.process, left_out=left_out)
 
 
 def _of_points(model: Model, values: Floats, apart: Floats, missed: Floats, groups: Integers) -> _Learned:
