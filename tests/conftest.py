@@ -33,6 +33,13 @@ def pytest_unconfigure(config):
     shutil.rmtree(config.empty_cache, ignore_errors=True)
 
 
+@pytest.fixture(autouse=True)
+def _no_alarm_stays():
+    """A test that leaves a handler or a timer fails, not the test after it."""
+    yield
+    assert (signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)) == (signal.SIG_DFL, (0.0, 0.0))
+
+
 @pytest.fixture(scope="session")
 def slurm_session():
     """The cluster of all tests of this process."""

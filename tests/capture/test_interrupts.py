@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import torch
+from alarms import alarm_clock
 from recorded_model import aligned, model, raiser, x
 from torch_state import torch_state
 
@@ -24,20 +23,6 @@ def _untouched() -> Iterator[None]:
     before = torch_state()
     yield
     assert torch_state() == before
-
-
-@contextmanager
-def interrupted_after(seconds: float) -> Iterator[None]:
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it may hit a callback of gc
@@ -59,10 +44,11 @@ def test_an_interrupt_at_any_moment_leaves_whole_records() -> None:
     seconds = time.perf_counter() - start
     interrupts = 0
     while interrupts < 30:
-        with rl.record(net) as recording:
+        with alarm_clock() as alarm, rl.record(net) as recording:
             try:
-                with interrupted_after(float(rng.uniform(1e-6, seconds))):
-                    step()
+                alarm.set(float(rng.uniform(1e-6, seconds)))
+                step()
+                alarm.off()
             except KeyboardInterrupt:
                 interrupts += 1
             step()
@@ -76,16 +62,7 @@ def test_an_interrupt_at_any_moment_leaves_whole_records() -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_while_a_recording_begins_or_ends() -> None:
-    armed = False
-
-    def interrupt(*_):
-        nonlocal armed
-        if armed:
-            armed = False
-            raise KeyboardInterrupt
-
     rng = np.random.default_rng(0)
-    handler = signal.signal(signal.SIGALRM, interrupt)
     before = torch_state()
     start = time.perf_counter()
     for _ in range(20):
@@ -93,19 +70,16 @@ def test_an_interrupt_while_a_recording_begins_or_ends() -> None:
             pass
     seconds = (time.perf_counter() - start) / 20
     interrupts = 0
-    while interrupts < 300:
-        try:
-            armed = True
-            signal.setitimer(signal.ITIMER_REAL, float(rng.uniform(1e-6, 1.2 * seconds)))
-            with rl.record():
-                pass
-            armed = False
-        except KeyboardInterrupt:
-            interrupts += 1
-        armed = False
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        assert torch_state() == before
-    signal.signal(signal.SIGALRM, handler)
+    with alarm_clock() as alarm:
+        while interrupts < 300:
+            try:
+                alarm.set(float(rng.uniform(1e-6, 1.2 * seconds)))
+                with rl.record():
+                    pass
+                alarm.off()
+            except KeyboardInterrupt:
+                interrupts += 1
+            assert torch_state() == before
 
 
 def test_an_interrupt_from_a_tensor_hook() -> None:

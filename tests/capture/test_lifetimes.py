@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import random
-import signal
 import threading
 import time
 import weakref
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from alarms import alarm_clock
 from recorded_model import model as attention_model
 from recorded_model import raiser
 from recorded_model import x as attention_input
@@ -387,19 +387,15 @@ def test_an_interrupt_at_any_moment_leaves_lifetimes_that_make_sense() -> None:
         followed(step, net)
         return time.perf_counter() - start
 
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
     longest = min(seconds() for _ in range(3))
-    before = signal.signal(signal.SIGALRM, interrupt)
     interrupts = 0
     while interrupts < 20:
         recording = rl.record(net, memory=True)
-        with recording:
+        with alarm_clock() as alarm, recording:
             try:
-                signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, longest))
+                alarm.set(random.uniform(1e-6, longest))
                 step()
-                signal.setitimer(signal.ITIMER_REAL, 0)
+                alarm.off()
             except KeyboardInterrupt:
                 interrupts += 1
             step()
@@ -408,7 +404,6 @@ def test_an_interrupt_at_any_moment_leaves_lifetimes_that_make_sense() -> None:
         assert len(lifetimes.made) == len(recording.session.storage_bytes)
         assert (lifetimes.freed[lifetimes.freed != KEPT] >= lifetimes.made[lifetimes.freed != KEPT]).all()
         assert memory_use(recording.session).peak_bytes >= sum(p.nbytes for p in net.parameters())
-    signal.signal(signal.SIGALRM, before)
 
 
 def test_following_memory_keeps_nothing_alive() -> None:

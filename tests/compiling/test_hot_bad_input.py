@@ -118,6 +118,40 @@ def test_a_time_out_in_a_thread_leaves_profilers_working() -> None:
     assert out.stdout.splitlines() == ["took longer than 0.05 s", "profiled"]
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_alarm_is_taken_down_wherever_the_time_runs_out(fails: bool) -> None:
+    """The timer rings after the call, before each line that takes it down."""
+    program = f"""if True:
+        import signal, sys
+        from rooflight.compiling import time_box
+
+        def call():
+            lines.append(0)
+            assert not {fails}
+
+        def traced(frame, event, _argument):
+            if frame.f_code is not time_box._with_signal.__code__:
+                return None
+            if event == "line" and lines:
+                lines.append(frame.f_lineno)
+                if len(lines) == last:
+                    signal.raise_signal(signal.SIGALRM)
+            return traced
+
+        for last in range(2, 12):
+            lines = []
+            sys.settrace(traced)
+            try:
+                time_box.within(60.0, call)
+            except (TimeoutError, AssertionError):
+                pass
+            sys.settrace(None)
+            assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL, lines
+            assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0), lines
+    """
+    subprocess.run([sys.executable, "-c", program], timeout=120, check=True)
+
+
 def test_a_program_s_own_alarm_is_left_alone() -> None:
     rung: list[int] = []
     before = signal.signal(signal.SIGALRM, lambda *_: rung.append(1))

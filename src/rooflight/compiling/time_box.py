@@ -46,9 +46,10 @@ def _with_signal(limit_s: float, call: Callable[[], _Result]) -> _Result:
     signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, limit_s, limit_s)  # again, in case a destructor swallowed the first
     try:
-        result = call()
-        done = True
-        return result
+        try:
+            return call()
+        finally:
+            done = True  # the timer may ring before this line, too
     finally:
         done = True
         signal.setitimer(signal.ITIMER_REAL, 0)
