@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check lint types imports tests slow peers clean
+.PHONY: demo test check lint types imports tests search slow peers clean
 
 demo: $(STAMP)
 	$(BIN)/rooflight analyze gpt2 --mode train --seq 128
@@ -26,6 +26,10 @@ imports: $(STAMP)
 
 tests: $(STAMP)
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+
+# Properties on examples that no run before has tried; `make tests` tries the same ones each time.
+search: $(STAMP)
+	ROOFLIGHT_SEARCH=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not slow"
 
 slow: $(STAMP)
 	$(BIN)/pytest -m slow

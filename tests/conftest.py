@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from slurm_cluster import slurm_cluster
 
 from rooflight.cli.main import main
@@ -21,8 +22,12 @@ from rooflight.costs import registry
 def pytest_configure(config):
     """No test sees the calibrations of whoever runs it: a device is then its datasheet, unless a test calibrates.
 
-    Nor whether the tests were started in the background, where a shell ignores Ctrl-C for all that they start.
+    Nor whether the tests were started in the background, where a shell ignores Ctrl-C for all that they start. And all
+    see the same examples of properties, unless ROOFLIGHT_SEARCH is set.
     """
+    settings.register_profile("same", derandomize=True, deadline=None)
+    settings.register_profile("search", deadline=None, print_blob=True)
+    settings.load_profile("search" if "ROOFLIGHT_SEARCH" in os.environ else "same")
     config.empty_cache = tempfile.mkdtemp(prefix="rooflight-tests-")
     os.environ["ROOFLIGHT_CACHE"] = config.empty_cache
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
