@@ -446,3 +446,41 @@ def test_what_was_wrong_with_a_calibration_goes_to_standard_error(tmp_path):
     assert doubted == (
         "rooflight: these roofs may be low, as other programs are running: run rooflight calibrate when it is quiet\n"
     )
+
+
+def test_inputs_of_a_function_that_takes_arguments(run, tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import torch\ndef f(x): return x @ x\ndef square(): return torch.ones(8, 8) @ torch.ones(8, 8)\n"
+        "def small(): return [torch.ones(4, 4)]\n"
+    )
+    code, out, _ = run(
+        "analyze", f"{path}:f", "--inputs", "small", "--no-measure", "--device", "H100-SXM5-80GB", "--json", "-"
+    )
+    assert code == 0
+    assert json.loads(out)["totals"]["matrix_flops"] == 128  # 2 * 4 * 4 * 4
+    code, out, _ = run("analyze", f"{path}:square", "--no-measure", "--device", "H100-SXM5-80GB", "--json", "-")
+    assert code == 0
+    found = json.loads(out)
+    assert found["totals"]["matrix_flops"] == 1024  # 2 * 8 * 8 * 8
+    code, _, err = run("analyze", f"{path}:f", "--device", "H100-SXM5-80GB")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "train.py:f takes arguments: define get_inputs() beside it" in err
+
+
+@pytest.mark.parametrize(
+    ("targets", "told"),
+    [
+        (("gpt2",), "--inputs x: only a function of your own, file.py:function, takes inputs"),
+        (("a.session", "b.session"), "--inputs x: no effect, saved sessions cannot run again"),
+        (("a.session",), "--inputs x: no effect on a.session: a saved session cannot run again"),
+        (("a.json.gz",), "--inputs x: no effect on a.json.gz: a trace cannot run again"),
+    ],
+)
+def test_inputs_without_effect(run, targets, told, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.session", "b.session", "a.json.gz"):
+        (tmp_path / name).write_bytes(b"")
+    code, _, err = run("analyze", *targets, "--inputs", "x")
+    assert code == 2
+    assert told in err

@@ -146,7 +146,7 @@ def test_a_training_step_compiles_its_model(program) -> None:
         ("scaled", "broken_inputs", "broken_inputs raised OSError: no data"),
         ("make_step", "one_input", "takes no arguments"),
         ("later", None, "an async function"),
-        ("make_later", None, "the step: an async function"),
+        ("make_later", None, "the step is an async function"),
         ("Net", None, "is a class"),
         ("nothing", None, "no function nothing"),
         ("", None, "say which function"),

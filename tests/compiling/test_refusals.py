@@ -15,48 +15,13 @@ from torch import nn
 from rooflight.compiling.benchmark import check_request
 from rooflight.compiling.package import packaged
 from rooflight.compiling.process import _ended
-from rooflight.compiling.refusals import check_result, check_step, reason_of
+from rooflight.compiling.refusals import check_step, reason_of
 from rooflight.compiling.trial import Options
 from rooflight.workloads.errors import RunFailed, TargetError
 from rooflight.workloads.steps import guarded
 
 # Inductor imports what torch itself has deprecated
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
-
-
-def generator():
-    yield torch.ones(2)
-
-
-async def coroutine():
-    return torch.ones(2)
-
-
-async def async_generator():
-    yield torch.ones(2)
-
-
-@pytest.mark.parametrize(
-    ("step", "told"),
-    [
-        (generator, "a generator function"),
-        (coroutine, "an async function"),
-        (async_generator, "an async generator"),
-    ],
-)
-def test_a_step_that_does_not_run_when_it_is_called(step, told) -> None:
-    with pytest.raises(TargetError, match=rf"t.py:f: the step is {told}, and calling it runs nothing"):
-        check_step(step, None, "t.py:f")
-
-
-def test_a_result_that_has_not_run() -> None:
-    pending = coroutine()
-    with pytest.raises(TargetError, match="a function that returns a coroutine"):
-        check_result(pending, "t.py:f")
-    pending.close()
-    with pytest.raises(TargetError, match="a function that returns a generator"):
-        check_result(generator(), "t.py:f")
-    check_result(torch.ones(1), "t.py:f")
 
 
 def test_what_is_compiled_already() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from rooflight.capture.recorder import record
 from rooflight.workloads.calls import Calls, differentiated
 from rooflight.workloads.errors import TargetError
 from rooflight.workloads.targets import open_target
@@ -65,6 +66,18 @@ def test_gradients_are_computed_and_none_is_written(named) -> None:
     assert step.run()[1][0].item() == 5  # not 10: nothing was accumulated
 
 
+def test_gradients_of_results_add_no_work_of_their_own(tmp_path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("import torch\nw = torch.ones(3, requires_grad=True)\ndef f(): return w.exp()\n")
+    step = open_target(f"{path}:f")
+    step.run()
+    with record() as recording:
+        step.run()
+    names = [each.signature.name for each in recording.session.records]
+    # forward, and of backward the gradient times the result: no sum, no fill
+    assert [name for name in names if name != "aten::detach"] == ["aten::exp", "aten::mul"]
+
+
 def test_a_module_is_called_and_is_the_model(named) -> None:
     step = open_target(named("linear"))
     result, gradients = step.run()
@@ -87,6 +100,25 @@ def test_a_module_is_called_and_is_the_model(named) -> None:
 def test_inputs_that_cannot_be(named, name, inputs, told) -> None:
     with pytest.raises(TargetError, match=told):
         open_target(named(name), inputs=inputs)
+
+
+def test_arguments_with_defaults_are_left_out_unless_inputs_are_named(tmp_path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("import torch\ndef f(x=torch.ones(2)): return 3 * x\ndef get_inputs(): return [torch.zeros(5)]\n")
+    assert open_target(f"{path}:f").run().tolist() == [3, 3]
+    assert open_target(f"{path}:f", inputs="get_inputs").run().tolist() == [0] * 5
+
+
+def test_a_function_that_writes_gradients_gets_none_computed_again(tmp_path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import torch\nw = torch.ones(2, requires_grad=True)\n"
+        "def f():\n    loss = (2 * w).sum()\n    loss.backward()\n    return loss\n"
+        "def g():\n    return (2 * w).sum()\n"
+    )
+    assert open_target(f"{path}:f").run().item() == 4  # and nothing beside it
+    loss, (gradient,) = open_target(f"{path}:g").run()
+    assert (loss.item(), gradient.tolist()) == (4, [2, 2])
 
 
 def test_a_preset_takes_no_inputs() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rooflight.cli import completion
+from rooflight.cli.compile_options import Inputs
 from rooflight.cli.output_options import CsvFolder, HtmlFile, JsonFile, MarkdownFile, Render
 from rooflight.cli.progress import spinner
 from rooflight.cli.what_if_options import Clock, Precision, what_if
@@ -36,6 +37,7 @@ def analyze(
             help="Preset (see: rooflight presets), config.json, train.py:function, problem.py, or a session per rank.",
         ),
     ],
+    inputs: Inputs = None,
     mode: Annotated[
         str | None, typer.Option(metavar="MODE", help="forward, train, prefill or decode. [default: forward]")
     ] = None,
@@ -118,8 +120,13 @@ def analyze(
     the speed of light.
 
     TARGET is a preset (gpt2, llama-3.1-8b, ...; rooflight presets lists them), a transformers config.json, a function
-    of your own (path/to/train.py:make_step, which returns a zero-argument step and optionally the model), a problem
-    in KernelBench's form (path/to/problem.py with Model, get_inputs and get_init_inputs), or a saved session.
+    of your own (path/to/train.py:make_step), a problem in KernelBench's form (path/to/problem.py with Model, get_inputs
+    and get_init_inputs), or a saved session.
+
+    A function of your own is called without arguments. If it returns a callable, or that and its model, this is the
+    step; if it returns tensors, numbers or nothing, it is the step itself. So is a function or module that takes
+    arguments: get_inputs() of the same file, or the function that --inputs names, returns them.
+
     Several saved sessions or traces, or a folder of traces, are the ranks of one run: the report names the slowest, by
     how much they differ, and who waits for whom.
 
@@ -167,6 +174,8 @@ def analyze(
         raise ValueError("--save: a file has one session, and each rank has its own: save them one by one")
     if several and measure is not None:
         raise ValueError(f"--{'' if measure else 'no-'}measure: no effect, saved sessions cannot run again")
+    if several and inputs is not None:
+        raise ValueError(f"--inputs {inputs}: no effect, saved sessions cannot run again")
     if several and (capture is not None or execution_trace is not None):
         raise ValueError("--capture, --execution-trace: no effect on several targets: each rank has one of its own")
     if not several and (executor is not ReadWhere.local or address is not None):
@@ -196,7 +205,14 @@ def analyze(
             report = ranks_report(ranked, top=top)
         else:
             analysis, told = analyze_target(
-                target[0], options, device=device, what_if=supposed, measured=measure, trace=beside, progress=progress
+                target[0],
+                options,
+                inputs=inputs,
+                device=device,
+                what_if=supposed,
+                measured=measure,
+                trace=beside,
+                progress=progress,
             )
             if save is not None:
                 progress(f"saving {save}")

@@ -92,10 +92,10 @@ def compile_bench(
     whether the compiled program is right.
 
     TARGET is a workload (simple-matmul-chain, mlp-training-step, attention-block, mixed-operations), or what rooflight
-    analyze takes: a preset, a config.json, a function of your own that makes a step, a problem file. A step with a
-    model has its model's forward compiled; one without a model is compiled whole. A function that takes arguments is
-    called with those that get_inputs() of the same file returns, in turn if it yields several; where its result
-    requires grad, gradients are computed too.
+    analyze takes: a preset, a config.json, a function of your own that makes a step or is the step, a problem file. A
+    step with a model has its model's forward compiled; one without a model is compiled whole. A function that takes
+    arguments is called with those that get_inputs() of the same file returns, in turn if it yields several. Where the
+    result of a function that is the step requires grad, gradients are computed too.
 
     Each program runs in a fresh process: eager; compiled from an empty cache of Inductor's; compiled from the cache
     that this filled; and once more beside the eager program and a float64 run, to compare results. The report splits

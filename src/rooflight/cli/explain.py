@@ -53,7 +53,8 @@ def explain(
 
     A function that takes arguments gets those that get_inputs() of the same file returns; if get_inputs yields several,
     each is one call, so that changing shapes show. A function without arguments that returns a step, as rooflight
-    analyze takes it, has the step explained; of a step with a model the model's forward is compiled.
+    analyze takes it, has the step explained; of a step with a model the model's forward is compiled. One that returns
+    tensors is explained itself.
 
     All reasons are torch's own; beside each graph break and recompile is what removes it. Everything runs in a fresh
     process.

@@ -4,7 +4,6 @@ input.
 
 from __future__ import annotations
 
-import inspect
 import os
 import resource
 import sys
@@ -20,7 +19,7 @@ from rooflight.compiling.explaining.graph_breaks import logged_breaks
 from rooflight.compiling.explaining.kernels import generated_calls
 from rooflight.compiling.explaining.recompiles import logged_recompile
 from rooflight.compiling.package import AOT_INDUCTOR, export_s, packaged
-from rooflight.compiling.refusals import check_result, check_step, is_compiled, reason_of
+from rooflight.compiling.refusals import check_step, reason_of
 from rooflight.compiling.stages import AOT, DYNAMO, stages_s
 from rooflight.compiling.torch_logs import Artifact, hearing
 from rooflight.compiling.trial import Answer, Check, Request, Trial
@@ -29,6 +28,8 @@ from rooflight.machine.bystander import Bystander
 from rooflight.records.files import write_whole
 from rooflight.workloads.calls import Calls
 from rooflight.workloads.errors import TargetError
+from rooflight.workloads.pending import refuse_pending
+from rooflight.workloads.steps import unguarded
 from rooflight.workloads.targets import open_target
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def opened(request: Request) -> tuple[Run, nn.Module | None]:
         run, model = made if isinstance(made, tuple) else (made, None)
         return run, model
     step = open_target(request.target, inputs=request.inputs, **msgspec.structs.asdict(request.options))
-    plain = inspect.unwrap(step.run, stop=is_compiled)
+    plain = unguarded(step.run)
     check_step(plain, step.model, request.target)
     return (plain if step.model is None else step.run), step.model
 
@@ -88,7 +89,7 @@ def timed(request: Request) -> Trial:
             if cuda:
                 torch.cuda.synchronize()
             samples.append(perf_counter() - begin)
-    check_result(result, request.target)
+    refuse_pending(result, request.target)
     peak = torch.cuda.max_memory_allocated() if cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     trial = Trial(samples_s=tuple(samples), peak_bytes=peak, others_share=watch.others())
     return _with_what_was_compiled(trial, request, logged) if compiles else trial

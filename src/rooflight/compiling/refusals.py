@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any, Final
 
 from rooflight.workloads.calls import Calls
@@ -26,7 +25,7 @@ def is_compiled(value: Any) -> bool:
 
 
 def check_step(run: Any, model: nn.Module | None, target: str) -> None:
-    """Raise TargetError for a step that is compiled already, or that would not run when it is called."""
+    """Raise TargetError for a step that is compiled already."""
     run = run.function if isinstance(run, Calls) else run
     if is_compiled(run):
         raise TargetError(f"{target}: the step is compiled already: pass what torch.compile was given")
@@ -34,24 +33,6 @@ def check_step(run: Any, model: nn.Module | None, target: str) -> None:
         if is_compiled(module):
             what = f"its module {name}" if name else "its model"
             raise TargetError(f"{target}: {what} is compiled already: pass what torch.compile was given")
-    for kind, is_it in (
-        ("an async function", inspect.iscoroutinefunction),
-        ("a generator function", inspect.isgeneratorfunction),
-        ("an async generator", inspect.isasyncgenfunction),
-    ):
-        if is_it(run):
-            raise TargetError(_does_not_run(target, kind))
-
-
-def check_result(result: Any, target: str) -> None:
-    """Raise TargetError where what a step returned shows that it has not run yet."""
-    if inspect.iscoroutine(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
-        kind = "a coroutine" if inspect.iscoroutine(result) else "a generator"
-        raise TargetError(_does_not_run(target, f"a function that returns {kind}"))
-
-
-def _does_not_run(target: str, kind: str) -> str:
-    return f"{target}: the step is {kind}, and calling it runs nothing: run it to its end inside the step"
 
 
 def reason_of(error: BaseException) -> str:

@@ -76,14 +76,19 @@ def analyze_target(
     """
     if is_session(target):
         what = "trace" if is_trace(Path(target)) else "saved session"
+        if inputs is not None:
+            raise ValueError(f"--inputs {inputs}: no effect on {target}: a {what} cannot run again")
         options.refuse(f"no effect on {target}: a {what} cannot run with other options")
         if measured is not None:
             raise ValueError(f"--{'' if measured else 'no-'}measure: no effect on {target}: a {what} cannot run again")
         return analyze_file(target, device, what_if=what_if, options=trace, progress=progress), []
     trace.refuse(target)
-    from rooflight.workloads.targets import ProblemFile, UserFunction, find_target, require_libraries
+    from rooflight.workloads.errors import TargetError
+    from rooflight.workloads.targets import ProblemFile, UserFunction, find_target, no_inputs, require_libraries
 
     kind = find_target(target)
+    if inputs is not None and not isinstance(kind, UserFunction):
+        raise TargetError(no_inputs(inputs))
     require_libraries(kind)  # before a device is calibrated for half a minute
     from rooflight.machine.presence import kind_here
 
@@ -123,12 +128,14 @@ def _on(place: str | None, options: RunOptions) -> RunOptions:
 
 def _observe_function(target: str, inputs: str | None, measured: bool, progress: Progress) -> Observed:
     from rooflight.capture.measure import measure
+    from rooflight.workloads.pending import refuse_pending
     from rooflight.workloads.targets import open_target
 
     progress(f"making the step of {target}")
     step = open_target(target, inputs=inputs)
-    progress("running it once, so that lazily made state is not part of the record")
-    step.run()
+    if not step.has_run:
+        progress("running it once, so that lazily made state is not part of the record")
+        refuse_pending(step.run(), target)
     session = _record(step, progress)
     return Observed(session=measure(session, step.run, progress=progress) if measured else session, step=step)
 
@@ -222,5 +229,5 @@ def _record(step: Step, progress: Progress) -> Session:
     with record(step.model, memory=True) as recording:
         step.run()
     if not len(recording.session):
-        raise ValueError("the step ran no torch operation: there is nothing to analyse")
+        raise ValueError(". ".join(("the step ran no torch operation: there is nothing to analyse", *step.notes)))
     return recording.session

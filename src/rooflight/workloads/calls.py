@@ -23,13 +23,14 @@ class Calls:
         self.function = function
         self.inputs = tuple(inputs)
         self._calls = 0
+        self._ones: dict[Any, Any] = {}
 
     def __call__(self) -> Any:
         """Call the function; what it returns, with gradients where it has some."""
         args = self.inputs[self._calls % len(self.inputs)]
         self._calls += 1
         result = self.function(*args)
-        gradients = differentiated(result)
+        gradients = differentiated(result, self._ones)
         return (result, gradients) if gradients else result
 
     def of(self, function: Callable[..., Any]) -> Calls:
@@ -47,9 +48,19 @@ def takes_arguments(function: Any) -> bool:
     return any(each.default is each.empty and each.kind in needed for each in signature.parameters.values())
 
 
-def inputs_of(module: ModuleType, where: str, inputs: str | None = None) -> list[tuple[Any, ...]]:
+def keyword_only(function: Any) -> list[str]:
+    """The arguments without default that a function, or a module's forward, takes by keyword alone."""
+    try:
+        parameters = inspect.signature(getattr(function, "forward", function)).parameters.values()
+    except (TypeError, ValueError):  # of C
+        return []
+    return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.default is each.empty]
+
+
+def inputs_of(module: ModuleType, where: str, inputs: str | None = None, *, subject: str = "") -> list[tuple[Any, ...]]:
     """The arguments that the function ``inputs`` of a file returns, for the function ``where`` of it: one tuple, or, if
-    it is a generator, one for each call. Raises TargetError where there are none.
+    it is a generator, one for each call. Raises TargetError where there are none, which says what takes them:
+    ``subject``, by default the function.
     """
     make = getattr(module, inputs or INPUTS, None)
     if not callable(make):
@@ -58,8 +69,8 @@ def inputs_of(module: ModuleType, where: str, inputs: str | None = None) -> list
                 f"--inputs {inputs}: the file of {where} has no such function, which returns its arguments"
             )
         raise TargetError(
-            f"{where} takes arguments: define {INPUTS}() beside it, which returns them, or name a function without "
-            "arguments that makes the step"
+            f"{subject or where} takes arguments: define {INPUTS}() beside it, which returns them, or name a function "
+            "without arguments that makes the step"
         )
     try:
         made = make()
@@ -83,9 +94,10 @@ def _arguments(made: Any, where: str) -> tuple[Any, ...]:
     raise TargetError(f"{where}: inputs are a tuple or list of arguments, not {type(made).__name__}")
 
 
-def differentiated(result: Any) -> tuple[Any, ...]:
+def differentiated(result: Any, ones: dict[Any, Any] | None = None) -> tuple[Any, ...]:
     """The gradients of a result's sum, without writing any; none where it has none, or where the function itself has
-    called backward.
+    called backward. The sum itself is not computed: the gradients that the results get are ``ones``, which keeps them
+    by form, so that making them is no part of later calls.
     """
     import torch
     from torch.utils import _pytree
@@ -98,14 +110,26 @@ def differentiated(result: Any) -> tuple[Any, ...]:
     if not tensors or not torch.is_grad_enabled():
         return ()
     leaves = list(_leaves(tensors))
-    if not leaves:
+    # gradients that the function itself has written: taken once more they would be work that it does not do
+    if not leaves or any(leaf.grad is not None for leaf in leaves):
         return ()
     try:
-        return torch.autograd.grad([each.sum() for each in tensors], leaves, allow_unused=True)
+        return torch.autograd.grad(tensors, leaves, [_ones_like(each, ones) for each in tensors], allow_unused=True)
     except RuntimeError as error:
         if "through the graph a second time" not in str(error):
             raise
         return ()
+
+
+def _ones_like(tensor: Any, kept: dict[Any, Any] | None) -> Any:
+    import torch
+
+    if kept is None or tensor.layout != torch.strided:
+        return torch.ones_like(tensor)
+    form = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+    if form not in kept:
+        kept[form] = torch.ones_like(tensor)
+    return kept[form]
 
 
 def _leaves(tensors: Sequence[Any]) -> Iterator[Any]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rooflight.workloads.build import quiet_transformers
 from rooflight.workloads.errors import STEP_FAILED, RunFailed, TargetError, told_in_one_line
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
     from transformers import PreTrainedConfig, PreTrainedModel
+
+
+_PLAIN: Final = "_rooflight_unguarded"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +47,7 @@ class Step:
     reads_values: bool = (
         False  # its work depends on the values of its tensors: recorded on meta it would be another step
     )
+    has_run: bool = False  # once, so that what it makes on first use is there
 
     @property
     def model_class(self) -> str:
@@ -84,7 +88,7 @@ def make_step(
 def guarded(run: Callable[[], Any], *, prefer: Path | None = None) -> Callable[[], Any]:
     """``run``, but its errors become a RunFailed in one line (``told_in_one_line``), with the original chained."""
 
-    @wraps(run)  # a compiler takes what is wrapped
+    @wraps(run)
     def step() -> Any:
         try:
             return run()
@@ -93,7 +97,13 @@ def guarded(run: Callable[[], Any], *, prefer: Path | None = None) -> Callable[[
         except (Exception, SystemExit) as error:
             raise RunFailed(f"{STEP_FAILED}{told_in_one_line(error, prefer=prefer)}") from error
 
+    setattr(step, _PLAIN, run)  # what a compiler takes
     return step
+
+
+def unguarded(run: Callable[[], Any]) -> Callable[[], Any]:
+    """What ``guarded`` was given, with its own decorators, such as ``torch.no_grad``; any other as it is."""
+    return getattr(run, _PLAIN, run)
 
 
 def _quietly(run: Callable[[], Any], spec: StepSpec) -> Callable[[], Any]:

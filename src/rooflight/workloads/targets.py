@@ -120,7 +120,7 @@ def open_target(
             from rooflight.workloads.problem_step import load_problem
 
             return load_problem(target.path, device or "meta", mode=mode or "forward", optimizer=optimizer)
-        from rooflight.workloads.user_code import load_step
+        from rooflight.workloads.user_step import load_step
 
         return load_step(target.path, target.name, inputs)
     from rooflight.workloads.steps import make_step

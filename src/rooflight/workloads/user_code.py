@@ -1,4 +1,4 @@
-"""The user's own step: import their file, call their function, check what it returns."""
+"""The user's own file: imported as a module, and functions of it called."""
 
 from __future__ import annotations
 
@@ -14,46 +14,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rooflight.workloads.calls import Calls, inputs_of, takes_arguments
 from rooflight.workloads.errors import TargetError, missing_package, told_in_one_line
 from rooflight.workloads.extras import need_torch
-from rooflight.workloads.steps import Step, guarded
 
 _module_numbers = itertools.count(1)
-
-_WANTED = "return a zero-argument callable, or (callable, model)"
-
-
-def load_step(path: Path, name: str, inputs: str | None = None) -> Step:
-    """The step that function ``name`` of the file makes, called without arguments: it returns a zero-argument
-    callable, or that and the model. A function (or module) that takes arguments is the step itself, called with what
-    the function ``inputs`` of the file returns, by default ``get_inputs``.
-
-    The file's folder is on sys.path while the file is imported and its functions make things. Raises TargetError when
-    the file, a function or what it returns is not usable.
-    """
-    path = path.resolve()
-    where = f"{path.name}:{name}"
-    with _function_of(path, name, "step") as (module, make):
-        if not inspect.isclass(make) and takes_arguments(make):
-            run, model = _calls(make, inputs_of(module, where, inputs))
-        elif inputs is not None:
-            raise TargetError(f"--inputs {inputs}: {where} takes no arguments")
-        else:
-            run, model = _checked(_called(make, path, name, "step"), where)
-    parameter = next(model.parameters(), None) if model is not None else None
-    return Step(
-        run=guarded(run, prefer=path),
-        model=model,
-        description=where,
-        dtype=None if parameter is None else str(parameter.dtype).removeprefix("torch."),
-        device=None if parameter is None else str(parameter.device),
-    )
-
-
-def _calls(function: Any, inputs: list[tuple[Any, ...]]) -> tuple[Callable[[], Any], Any]:
-    """The step that calls a function or module, and the model, which is the module."""
-    return Calls(function, inputs), function if isinstance(function, need_torch().nn.Module) else None
 
 
 def made_by(path: Path, name: str, *, makes: str) -> Any:
@@ -62,12 +26,12 @@ def made_by(path: Path, name: str, *, makes: str) -> Any:
     Raises TargetError when the file or the function is not usable; ``makes`` says what for.
     """
     path = path.resolve()
-    with _function_of(path, name, makes) as (_, make):
-        return _called(make, path, name, makes)
+    with function_of(path, name, makes) as (_, make):
+        return called(make, path, name, makes)
 
 
 @contextmanager
-def _function_of(path: Path, name: str, makes: str) -> Iterator[tuple[ModuleType, Callable[..., Any]]]:
+def function_of(path: Path, name: str, makes: str) -> Iterator[tuple[ModuleType, Callable[..., Any]]]:
     """The file as a module, and a function of it, while the file's folder is on sys.path."""
     need_torch()
     _check_name(name, path, makes)
@@ -75,11 +39,18 @@ def _function_of(path: Path, name: str, makes: str) -> Iterator[tuple[ModuleType
         module = imported(path)
         make = getattr(module, name, None)
         if not callable(make):
-            raise TargetError(f"{path.name}: {name} is no function")
+            raise TargetError(_no_function(path.name, name, module))
         yield module, make
 
 
-def _called(make: Callable[..., Any], path: Path, name: str, makes: str) -> Any:
+def _no_function(file: str, name: str, module: ModuleType) -> str:
+    if hasattr(module, name):
+        return f"{file}: {name} is no function"
+    return f"{file}: {name} is not at the top level of the file: define there a function that calls it, and name that"
+
+
+def called(make: Callable[..., Any], path: Path, name: str, makes: str) -> Any:
+    """What a function of the file returns. Raises TargetError where it takes arguments or raises."""
     if missing := _needed(make):
         raise TargetError(
             f"{path.name}:{name} takes arguments ({', '.join(missing)}): name a function without arguments that "
@@ -111,6 +82,10 @@ def _check_name(name: str, path: Path, makes: str) -> None:
     bound = _bound_names(tree)
     if name in bound or "*" in bound:
         return
+    if name.partition(".")[0] in bound:
+        raise TargetError(
+            f"{path.name}:{name}: name a function at the top level of the file: define one there that calls {name}"
+        )
     close = get_close_matches(name, functions, n=1)
     raise TargetError(f"{path.name} has no function {name}: {f'did you mean {close[0]}?' if close else there}")
 
@@ -130,7 +105,7 @@ def _bound_names(tree: ast.Module) -> set[str]:
     """Every name that the file defines, assigns or imports, nested ones too: ``*`` where it imports everything."""
     names: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             names.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.add(node.id)
@@ -171,27 +146,3 @@ def imported(path: Path) -> ModuleType:
             raise TargetError(f"importing {path.name} raised {told}") from error
         raise
     return module
-
-
-def _checked(made: Any, where: str) -> tuple[Callable[[], Any], Any]:
-    nn = need_torch().nn
-    run, model = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
-    if isinstance(run, nn.Module):
-        raise TargetError(f"{where} returned a model, which needs its inputs: {_WANTED}")
-    if not callable(run):
-        raise TargetError(f"{where} returned {type(run).__name__}: {_WANTED}")
-    if model is not None and not isinstance(model, nn.Module):
-        raise TargetError(f"{where} returned {type(model).__name__} as the model: {_WANTED}")
-    needed = _required_arguments(run)
-    if needed:
-        raise TargetError(f"{where} returned a callable that needs {', '.join(needed)}: {_WANTED}")
-    return run, model
-
-
-def _required_arguments(run: Callable[..., Any]) -> list[str]:
-    try:
-        parameters = inspect.signature(run).parameters.values()
-    except (TypeError, ValueError):  # builtins without a signature: a call shows what they need
-        return []
-    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [p.name for p in parameters if p.default is inspect.Parameter.empty and p.kind not in variable]

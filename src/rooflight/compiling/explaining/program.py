@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rooflight.compiling.explaining.explain import Program, check_callable, uncompiled
+from rooflight.compiling.explaining.explain import Program, uncompiled
 from rooflight.compiling.trial import Options
 from rooflight.compiling.workloads import WORKLOADS
-from rooflight.workloads.calls import inputs_of, takes_arguments
+from rooflight.workloads.calls import Calls
 from rooflight.workloads.errors import TargetError
+from rooflight.workloads.steps import unguarded
 from rooflight.workloads.targets import UserFunction, find_target, no_inputs, open_target
-from rooflight.workloads.user_code import imported, on_path
+from rooflight.workloads.user_step import UserStep, open_user_step
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,10 +25,8 @@ def open_program(
 ) -> tuple[Program, tuple[str, ...]]:
     """The program of a target (of ``WORKLOADS``, or as ``find_target`` takes them), with notes on it.
 
-    Of ``file.py:function``: a function that takes arguments, or a module, is called with what the function ``inputs``
-    of the file returns, a tuple or list of arguments; if that is a generator, each is one call. A function without
-    arguments that returns a step (a callable, or that and its model) is called once, and the step is explained; one
-    that returns anything else is explained itself. Raises TargetError for what cannot be used.
+    Of ``file.py:function``, see ``open_user_step``: a function that is itself the step is explained, called with each
+    of its inputs; of one that makes a step the step is. Raises TargetError for what cannot be used.
     """
     import torch
 
@@ -50,60 +48,47 @@ def _of_user(
     found: UserFunction, target: str, options: Options, calls: int, inputs: str | None
 ) -> tuple[Program, tuple[str, ...]]:
     given = {name: value for name, value in msgspec.structs.asdict(options).items() if value}
-    path = found.path.resolve()
+    notes: list[str] = []
+
+    def bare(function: Any) -> Any:
+        plain, told = uncompiled(function)
+        notes.extend(told)
+        return plain
+
     if not found.name or given:
         open_target(target, **msgspec.structs.asdict(options))  # which says what is wrong
-    with on_path(path.parent):
-        module = imported(path)
-        function = getattr(module, found.name, None)
-        if function is None:
-            open_target(target)
-        function, notes = uncompiled(function)
-        name = f"{path.name}:{found.name}"
-        if inspect.isclass(function):
-            raise TargetError(f"{name} is a class: make an object of it in the file, and name that, or a function")
-        _check(function, name)
-        if takes_arguments(function):
-            made = inputs_of(module, name, inputs)
-            return _of_function(name, function, made * calls if len(made) == 1 else made), notes
-        if inputs is not None:
-            raise TargetError(f"--inputs {inputs}: {name} takes no arguments")
-        if inspect.isgeneratorfunction(function):
-            return _of_function(name, function, [()] * calls), notes
-        result = function()
-    if callable(result) and not hasattr(result, "parameters"):
-        run, model = result, None
-    elif isinstance(result, tuple) and len(result) == 2 and callable(result[0]) and hasattr(result[1], "parameters"):
-        run, model = result
-    else:
-        return _of_function(name, function, [()] * calls), notes
-    run, more = uncompiled(run)
-    _check(run, f"{name}: the step")
-    return _of_step(name, run, model, calls), notes + more
+    opened = open_user_step(found.path, found.name, inputs, bare=bare)
+    notes.extend(opened.notes)
+    name = f"{found.path.name}:{found.name}"
+    if not isinstance(opened.run, Calls):
+        return _of_step(name, opened.run, opened.model, calls), tuple(notes)
+    each = opened.run.inputs
+    return _of_calls(name, opened, each * calls if len(each) == 1 else each), tuple(notes)
 
 
-def _check(function: Any, name: str) -> None:
-    try:
-        check_callable(function)
-    except ValueError as error:
-        raise TargetError(f"{name}: {error}") from error
-
-
-def _of_function(name: str, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> Program:
-    import torch
-
-    return Program(name=name, run=function, calls=calls, compiled=lambda **how: torch.compile(function, **how))
+def _of_calls(name: str, opened: UserStep, calls: Sequence[tuple[Any, ...]]) -> Program:
+    """A function that is called with each of the arguments. With a model of its own, the model's forward is compiled;
+    else the function.
+    """
+    assert isinstance(opened.run, Calls)
+    function, model = opened.run.function, opened.model
+    compiled = _compiling(function, None if model is function else model)
+    return Program(name=name, run=function, calls=calls, compiled=compiled)
 
 
 def _of_step(name: str, run: Callable[[], Any], model: nn.Module | None, calls: int) -> Program:
     """A step that is called without arguments. With a model, the model's forward is compiled; else the step."""
+    return Program(name=name, run=run, calls=[()] * calls, compiled=_compiling(run, model), backward=False)
+
+
+def _compiling(run: Callable[..., Any], model: nn.Module | None) -> Callable[..., Callable[..., Any]]:
     import torch
 
     def compiled(**how: Any) -> Callable[..., Any]:
         if model is None:
-            return torch.compile(inspect.unwrap(run), **how)
+            return torch.compile(unguarded(run), **how)
         # Module.compile leaves containers of torch.nn itself as they are
         model.forward = torch.compile(model.forward, **how)
         return run
 
-    return Program(name=name, run=run, calls=[()] * calls, compiled=compiled, backward=model is None)
+    return compiled

@@ -1,0 +1,163 @@
+"""What a function or module of the user's file is: it makes a step, or it is the step itself."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from rooflight.workloads.calls import INPUTS, Calls, inputs_of, keyword_only, takes_arguments
+from rooflight.workloads.errors import TargetError
+from rooflight.workloads.extras import need_torch
+from rooflight.workloads.pending import refuse_async, refuse_generator, refuse_pending
+from rooflight.workloads.steps import Step, guarded
+from rooflight.workloads.user_code import called, function_of
+
+_WANTED: Final = "return a zero-argument callable, or (callable, model)"
+_PLAIN: Final = (str, bytes, bool, int, float, complex, type(None))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserStep:
+    """The step of a user's function: ``run``, a ``Calls`` if the function is itself the step. ``has_run``: it was
+    called once, to see which of the two it is.
+    """
+
+    run: Callable[[], Any]
+    model: Any = None
+    notes: tuple[str, ...] = ()
+    has_run: bool = False
+
+
+def load_step(path: Path, name: str, inputs: str | None = None) -> Step:
+    """The step of function or module ``name`` of the file (see ``open_user_step``), whose errors are one line.
+
+    Raises TargetError when the file, a function or what it returns is not usable.
+    """
+    path = path.resolve()
+    where = f"{path.name}:{name}"
+    opened = open_user_step(path, name, inputs)
+    refuse_generator(opened.run.function if isinstance(opened.run, Calls) else opened.run, where)
+    parameter = next(opened.model.parameters(), None) if opened.model is not None else None
+    return Step(
+        run=guarded(opened.run, prefer=path),
+        model=opened.model,
+        description=where,
+        dtype=None if parameter is None else str(parameter.dtype).removeprefix("torch."),
+        device=None if parameter is None else str(parameter.device),
+        notes=opened.notes,
+        has_run=opened.has_run,
+    )
+
+
+def open_user_step(
+    path: Path, name: str, inputs: str | None = None, *, bare: Callable[[Any], Any] = lambda function: function
+) -> UserStep:
+    """The step of function or module ``name`` of the file.
+
+    One that takes arguments is the step itself, called with what the function ``inputs`` of the file returns, by
+    default ``get_inputs``. Any other is called once: it makes the step if it returns a callable, or that and its model;
+    what is returned may take arguments, too. If it returns tensors, numbers or nothing, it is the step itself. ``bare``
+    is applied to the function and to a callable that it returns, before either is called. The file's folder is on
+    sys.path meanwhile. Raises TargetError if the file, a function or what it returns is not usable.
+    """
+    path = path.resolve()
+    where = f"{path.name}:{name}"
+    with function_of(path, name, "step") as (module, found):
+        _refuse_class(found, where)
+        function = bare(found)
+        refuse_async(function, where)
+        if takes_arguments(function) or (inputs is not None and _may_take_arguments(function)):
+            return _calls(function, where, module, inputs)
+        if inspect.isgeneratorfunction(function):
+            return _itself(function, where, inputs)
+        made = called(function, path, name, "step")
+        run, model = made if isinstance(made, tuple) and len(made) == 2 and callable(made[0]) else (made, None)
+        if callable(run):
+            return _made(bare(run), model, where, module, inputs)
+        _refuse_what_is_no_result(made, where)
+        return _itself(function, where, inputs, note=_note(made, where), has_run=True)
+
+
+def _made(run: Any, model: Any, where: str, module: ModuleType, inputs: str | None) -> UserStep:
+    """The step that a function returned, with its model where it did so."""
+    nn = need_torch().nn
+    if model is not None and not isinstance(model, nn.Module):
+        raise TargetError(f"{where} returned {type(model).__name__} as the model: {_WANTED}")
+    if inspect.isclass(run):
+        raise TargetError(f"{where} returned the class {run.__name__}: return an object of it, or a function")
+    refuse_async(run, f"{where}: the step")
+    if takes_arguments(run):
+        what = "a model" if isinstance(run, nn.Module) else "a callable"
+        return _calls(run, where, module, inputs, model=model, subject=f"{where} returned {what}, which")
+    if inputs is not None:
+        raise TargetError(f"--inputs {inputs}: {where} takes no arguments")
+    return UserStep(run=run, model=run if model is None and isinstance(run, nn.Module) else model)
+
+
+def _calls(
+    function: Any, where: str, module: ModuleType, inputs: str | None, *, model: Any = None, subject: str = ""
+) -> UserStep:
+    """The step that calls a function or module with inputs of the file; a module is its own model."""
+    if named := keyword_only(function):
+        raise TargetError(
+            f"{subject or where} needs {', '.join(named)} by keyword, and {inputs or INPUTS}() gives positional "
+            "arguments: give it a default, or name a function that passes it on"
+        )
+    own = function if isinstance(function, need_torch().nn.Module) else None
+    made = inputs_of(module, where, inputs, subject=subject)
+    return UserStep(run=Calls(function, made), model=own if model is None else model)
+
+
+def _itself(function: Any, where: str, inputs: str | None, *, note: str = "", has_run: bool = False) -> UserStep:
+    """The step that calls a function or module without arguments."""
+    if inputs is not None:
+        raise TargetError(f"--inputs {inputs}: {where} takes no arguments")
+    own = function if isinstance(function, need_torch().nn.Module) else None
+    return UserStep(run=Calls(function, [()]), model=own, notes=(note,) * bool(note), has_run=has_run)
+
+
+def _may_take_arguments(function: Any) -> bool:
+    """Whether a function, or a module's forward, has a positional argument with a default, or takes any number."""
+    try:
+        parameters = inspect.signature(getattr(function, "forward", function)).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(each.kind not in (each.KEYWORD_ONLY, each.VAR_KEYWORD) for each in parameters)
+
+
+def _refuse_class(found: Any, where: str) -> None:
+    if inspect.isclass(found):
+        raise TargetError(f"{where} is a class: make an object of it in the file, and name that, or a function")
+
+
+def _note(made: Any, where: str) -> str:
+    if made is None:
+        return f"{where} returned nothing, so it is taken as the step. If it is to make a step, let it return that."
+    return f"{where} returned no callable, so it is itself the step."
+
+
+def _refuse_what_is_no_result(made: Any, where: str) -> None:
+    """Raise TargetError for what is neither a step nor what one computes: an optimizer, or a generator that waits."""
+    for each in _leaves(made):
+        refuse_pending(each, where)
+        if callable(each) or not (isinstance(each, _PLAIN) or hasattr(each, "dtype")):
+            what = ("" if each is made else f"{type(made).__name__} with ") + type(each).__name__
+            raise TargetError(f"{where} returned {what}: {_WANTED}; tensors, if it is itself the step")
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        for each in value.values():
+            yield from _leaves(each)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for each in value:
+            yield from _leaves(each)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from _leaves(getattr(value, field.name))
+    else:
+        yield value
