@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
 import torch
-from hot_programs import Compiler, clock, loop_of, only, takes, x
+from hot_programs import Compiler, Net, clock, loop_of, only, takes, x
 from torch import nn
+from torch._dynamo.backends.registry import lookup_backend
 
+from rooflight.compiling.checked_backend import CHECKED_RUNS, CheckedBackend
 from rooflight.compiling.dynamic_sizes import note_inside
 from rooflight.compiling.hot_seen import CallKind
 
@@ -165,6 +168,35 @@ def test_a_loop_of_compiled_and_eager_kinds_is_settled_and_each_runs_as_was_deci
         assert (compiler.runs, compiler.compiled) == (runs + 5, 2)
         model(x(2)[None])  # a kind that was never seen
         assert (len(loop.seen.kinds), loop.seen.settled) == (3, False)
+
+
+def frames(call: Any, *args: Any) -> int:
+    """How many functions of Python a call runs."""
+    found = 0
+
+    def count(_frame: Any, event: str, _arg: Any) -> None:
+        nonlocal found
+        found += event == "call"
+
+    sys.setprofile(count)
+    try:
+        call(*args)
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def test_once_checked_a_call_runs_no_more_python_than_without_checks() -> None:
+    aot_eager = lookup_backend("aot_eager")
+    found = []
+    for backend in (CheckedBackend(aot_eager), aot_eager):
+        torch._dynamo.reset()
+        compiled = torch.compile(Net().eval(), backend=backend)
+        with torch.no_grad():
+            for _ in range(CHECKED_RUNS + 1):
+                compiled(x())
+            found.append(frames(compiled, x()))
+    assert found[0] == found[1]
 
 
 def test_models_of_the_same_code_have_entries_of_their_own() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -41,6 +42,7 @@ class CheckedBackend:
 
     def __call__(self, graph: Graph, inputs: list[Any]) -> Run:
         """Compile a graph that Dynamo captured."""
+        from torch._dynamo.eval_frame import innermost_fn
         from torch._dynamo.exc import RestartAnalysis
 
         if not self._allowed():
@@ -57,15 +59,15 @@ class CheckedBackend:
             self.failed = self.failed or told_in_one_line(error)
             return graph.forward
         self.graphs += 1
+        compiled = innermost_fn(compiled)  # without what switches Dynamo off, which Dynamo adds to what it is given
         return self._checking(graph, compiled) if self._checks else compiled
 
     def _checking(self, graph: Graph, compiled: Run) -> Run:
         """The compiled graph, whose first runs are compared."""
         left = self._checks
-        target = compiled
 
         def check(*args: Any) -> Any:
-            nonlocal left, target
+            nonlocal left
             left -= 1
             try:
                 why, error = difference(graph.forward, compiled, args)
@@ -75,17 +77,21 @@ class CheckedBackend:
             self.error = max(self.error or 0.0, error) if error is not None else self.error
             if why:
                 self.wrong = self.wrong or why
-                target = graph.forward
+                run.call(graph.forward)
             elif not left:
-                target = compiled
+                run.call(compiled)
             return (graph.forward if why else compiled)(*args)
 
-        target = check
-
-        def run(*args: Any) -> Any:
-            return target(*args)
-
+        run = Exchangeable(check)
         return run
+
+
+class Exchangeable(partial[Any]):
+    """A function that calls another one, which can be exchanged; without a frame of Python for each call."""
+
+    def call(self, function: Run) -> None:
+        """Call this function from now on."""
+        self.__setstate__((function, (), {}, None))  # type: ignore[attr-defined]
 
 
 def difference(eager: Run, compiled: Run, args: Sequence[Any]) -> tuple[str, float | None]:
