@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import torch
 
+from rooflight.compiling import dynamo_cache
 from rooflight.workloads.errors import told_in_one_line
 from rooflight.workloads.outputs import compare
 
@@ -26,7 +27,7 @@ class CheckedBackend:
     The first runs of each compiled graph are compared with the graph run eagerly: outputs, gradients and tensors that
     it writes, from the same random numbers, each on copies of its inputs. Only the graph runs again: what the program
     does in Python happens once. A graph that differs is run eagerly from then on (``wrong`` says why), and so is one
-    that does not compile (``failed``) or that ``allowed`` refuses.
+    that does not compile (``failed``). One that ``allowed`` refuses is run eagerly until ``forget_refused``.
     """
 
     def __init__(self, inner: Inner, *, checks: int = CHECKED_RUNS, allowed: Callable[[], bool] = lambda: True) -> None:
@@ -35,6 +36,7 @@ class CheckedBackend:
         self._allowed = allowed
         self.graphs = 0
         self.refused = 0
+        self._refused: set[Any] = set()
         self.checked = 0
         self.failed = ""
         self.wrong = ""
@@ -47,6 +49,7 @@ class CheckedBackend:
 
         if not self._allowed():
             self.refused += 1
+            self._refused.add(dynamo_cache.compilation())
             return graph.forward
         try:
             compiled = self._inner(graph, inputs)
@@ -61,6 +64,15 @@ class CheckedBackend:
         self.graphs += 1
         compiled = innermost_fn(compiled)  # without what switches Dynamo off, which Dynamo adds to what it is given
         return self._checking(graph, compiled) if self._checks else compiled
+
+    def forget_refused(self) -> bool:
+        """Have Dynamo forget the graphs that were refused, which run eagerly also where others compile them, or had
+        compiled them before for fewer sizes. Whether there were any.
+        """
+        refused, self._refused = self._refused, set()
+        if refused:
+            dynamo_cache.drop(refused)
+        return bool(refused)
 
     def _checking(self, graph: Graph, compiled: Run) -> Run:
         """The compiled graph, whose first runs are compared."""

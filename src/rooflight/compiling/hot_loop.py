@@ -141,6 +141,9 @@ class HotLoop:
                 return self._run_eager(args, kwargs)
             kind = self.seen.kinds[key] = CallKind(next_sample=max(2, self.options.hot_threshold))
         self._now, self._since = kind, self.options.clock()
+        if self.plan is not None and self.plan.backend.forget_refused():
+            for each in self.seen.kinds.values():  # code for any size was not for that of a call that was refused
+                each.only_sizes_seen()
         kind.calls += 1
         self._close()
         if kind.decided and (kind.state == "eager" or kind.covers(sizes)):
@@ -355,6 +358,7 @@ class HotLoop:
                 out = run() if beside is None or self._inductor is None else beside.switch(self._inductor, run)
         finally:
             self._compiling = False
+        known = bool(kind.compiled_sizes)
         kind.compile_s = clock() - begin + (0.0 if beside is None else beside.capture_s)
         kind.spent_s = 0.0
         kind.any_size = len(kind.sizes) > 1
@@ -362,7 +366,7 @@ class HotLoop:
         kind.state, kind.tried, kind.recompiles = "trying", -CHECKED_RUNS, 0
         kind.compiled_s.clear()
         kind.compiled_at = clock()
-        if plan.backend.graphs == graphs:
+        if plan.backend.graphs == graphs and not known:  # code that is there already may do for these sizes too
             why = f": {self._reasons[-1]}" if self._reasons else ""
             self._give_up(kind, plan.backend.failed or f"torch.compile captured no graph of it{why}")
         self._reject_wrong(kind)

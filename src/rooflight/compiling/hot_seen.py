@@ -65,6 +65,11 @@ class CallKind:
         """Whether a call of these sizes is known to return, or to be one of many sizes."""
         return sizes in self.sizes or len(self.sizes) >= _MANY
 
+    def only_sizes_seen(self) -> None:
+        """Take compiled code to be there only for the sizes with which it was observed."""
+        if self.any_size:
+            self.any_size, self.compiled_sizes = False, list(self.sizes)
+
     def covers(self, sizes: tuple[Any, ...]) -> bool:
         """Whether compiled code is there for these sizes."""
         return self.any_size or sizes in self.compiled_sizes
