@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from rooflight.compiling.bench_report import CompileDocument, conclusion, report_of
-from rooflight.compiling.result import BreakEven, Compiled
+from rooflight.compiling.result import BreakEven, Compiled, short_names
 from rooflight.compiling.stages import of_metrics
 from rooflight.compiling.trial import Check, Difference, Trial
 from rooflight.reporting.json import render_json
@@ -135,3 +135,32 @@ def test_kernels_and_bytes_before_and_after() -> None:
     assert (document.op_bytes, document.kernel_bytes, document.fused_bytes) == (100, 48, 40)
     (work,) = [table for table in report.tables if table.id == "work"]
     assert work.rows[0][2:7] == (7, 2, 100, 48, 40)
+
+
+def test_paths_are_short_where_that_names_one_target() -> None:
+    assert short_names(["gpt2", "a/train.py:f", "b/train.py:g", "/x/model/"]) == {
+        "gpt2": "gpt2",
+        "a/train.py:f": "train.py:f",
+        "b/train.py:g": "train.py:g",
+        "/x/model/": "model",
+    }
+    same = ["a/config.json", "b/config.json"]
+    assert short_names(same) == dict(zip(same, same, strict=True))
+
+
+def test_what_ran_is_told() -> None:
+    plain = result([4.0] * 6, [10, 1, 1, 1, 1, 1])
+    step = "gpt2: forward pass, batch 1"
+    told = replace(plain, target="a/x.json", eager=replace_trial(plain.eager, step=step, notes=("No class named.",)))
+    report = report_of([told, replace(told, mode="max-autotune"), plain])
+    assert report.facts == (("step", step),)
+    assert report.notes.count("No class named.") == 1
+    assert report.title == "torch.compile: x.json, it"
+    assert [(each.target, each.step) for each in report.data] == [("a/x.json", step)] * 2 + [("it", "it")]
+    columns = report.tables[0].names
+    assert columns[:3] == ("target", "mode", "verdict")
+    assert report.tables[0].rows[0][:3] == ("x.json", "default", "pays")
+
+
+def replace_trial(trial: Trial, **changed) -> Trial:
+    return msgspec.structs.replace(trial, **changed)

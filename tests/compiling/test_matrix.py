@@ -105,7 +105,10 @@ def test_bounds_that_fail_cost_nothing_that_was_measured(tmp_path, monkeypatch) 
     assert [each.steady_speedup for each in measured] == [2, 2]
     assert [each.bounds_failed for each in measured] == [f"no file {tmp_path}/gone.py"] * 2
     report = report_of(measured)
-    assert f"{target}, default: no bounds, and no ops and bytes of eager's: no file {tmp_path}/gone.py." in report.notes
+    assert (
+        f"gone.py:step, default: no bounds, and no ops and bytes of eager's: no file {tmp_path}/gone.py."
+        in report.notes
+    )
     first, _ = json.loads(render_json(report))
     assert (first["verdict"], first["bounds_failed"]) == ("pays", f"no file {tmp_path}/gone.py")
     assert first["op_bound_s"] is first["fused_bound_s"] is first["op_kernels"] is first["op_bytes"] is None

@@ -126,3 +126,14 @@ def test_what_cannot_be_predicted_is_told(run, problem, words, told):
     assert code == 2
     assert told in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_what_was_recorded_is_told_and_whether_it_fits(run):
+    code, out, _ = run(
+        "compile-bench", "--predict-only", "--device", "T4", "gpt2-xl", "--step", "train", "--seq", 1024, "--batch", 4
+    )  # fmt: skip
+    assert code == 0
+    said = " ".join(out.split())
+    assert "step gpt2-xl: training step, batch 4, sequence 1024, bfloat16, AdamW" in said
+    assert "The step does not fit: it needs at least" in said
+    assert "of compiling after" in said or "never pay back" in said

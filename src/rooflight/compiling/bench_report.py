@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Literal
 
-from rooflight.compiling.result import NEUTRAL, BreakEven, Compiled
+from rooflight.compiling.result import NEUTRAL, BreakEven, Compiled, short_names
 from rooflight.compiling.trial import Check, Rounding, Trial
 from rooflight.records.document import Document
 from rooflight.records.quantity import Quantity, count_of, percent
@@ -19,7 +20,7 @@ _REASONS = 5
 
 class CompileDocument(Document, frozen=True, kw_only=True, tag="rooflight.compile-bench/1"):
     """A target in a mode. What compiling gains, and when; all that compiling changed is None where it ``failed``,
-    and all that eager did where that failed.
+    and all that eager did where that failed. ``step``: what ran, with its sizes where they are known.
 
     ``eager_s``, ``compiled_s``: median of a steady iteration. ``steady_speedup`` is their quotient, ``total_speedup``
     that of all iterations, compiling included. ``warmup_eager_s``, ``warmup_compiled_s``: all warm-up iterations.
@@ -39,6 +40,7 @@ class CompileDocument(Document, frozen=True, kw_only=True, tag="rooflight.compil
     """
 
     target: str
+    step: str
     mode: str
     iterations: int
     warmup: int
@@ -89,16 +91,24 @@ def report_of(
     """What ``rooflight compile-bench`` shows of one or more results. Raises ValueError for none."""
     if not results:
         raise ValueError("no results of compile-bench to report")
-    names = list(dict.fromkeys(result.target for result in results))
+    data = tuple(map(document, results))
+    names = short_names(result.target for result in results)
+    results = [replace(result, target=names[result.target]) for result in results]
     return Report(
-        title=f"torch.compile: {', '.join(names)}",
-        data=tuple(map(document, results)),
-        facts=tuple(facts),
+        title=f"torch.compile: {', '.join(names.values())}",
+        data=data,
+        facts=(*facts, *_steps(results)),
         tables=tuple(_tables(results)),
         series=tuple(_pictures(results)),
         notes=(*notes, *_notes(results)),
         conclusion=" ".join(conclusion(result) for result in results),
     )
+
+
+def _steps(results: Sequence[Compiled]) -> Iterable[tuple[str, Cell]]:
+    """What ran, of each target whose name does not say it."""
+    told = {result.target: result.eager.step for result in results if result.eager is not None and result.eager.step}
+    return (("step", step) for step in told.values())
 
 
 def document(result: Compiled) -> CompileDocument:
@@ -108,6 +118,7 @@ def document(result: Compiled) -> CompileDocument:
     rounding = (check.rounding if check else None) or Rounding()
     return CompileDocument(
         target=result.target,
+        step=(eager.step if eager is not None else "") or result.target,
         mode=result.mode,
         iterations=result.iterations,
         warmup=result.warmup,
@@ -194,6 +205,7 @@ def _tables(results: Sequence[Compiled]) -> Iterable[Table]:
         columns=(
             Column("target"),
             Column("mode"),
+            Column("verdict"),
             Column("eager", "s"),
             Column("compiled", "s"),
             Column("steady"),
@@ -202,12 +214,11 @@ def _tables(results: Sequence[Compiled]) -> Iterable[Table]:
             Column("from cache", "s"),
             Column("break-even"),
             Column("result"),
-            Column("verdict"),
         ),
         rows=tuple(_row(result) for result in results),
         note="eager, compiled: median of a steady iteration. steady, in all: speed-up over eager, without and with "
         "compiling. break-even: the iteration from which on compiling has paid back its cost (≈: extrapolated).",
-        optional=("from cache", "in all"),
+        optional=("from cache", "in all", "break-even", "compile"),
     )
     if ran := [(result, *result.ran) for result in results if result.ran is not None]:
         yield _work(ran)
@@ -225,6 +236,7 @@ def _row(result: Compiled) -> tuple[Cell, ...]:
     return (
         result.target,
         result.mode,
+        result.verdict or ("interrupted" if result.interrupted else "failed"),
         None if result.eager is None else result.steady_s(result.eager),
         None if cold is None else result.steady_s(cold),
         _times_faster(result.steady_speedup),
@@ -233,7 +245,6 @@ def _row(result: Compiled) -> tuple[Cell, ...]:
         None if warm is None else result.compile_s(warm),
         None if cold is None else "never" if even.iterations is None else f"{about}{even.iterations:,}",
         None if result.check is None else "right" if result.check.correct else "wrong",
-        result.verdict or ("interrupted" if result.interrupted else "failed"),
     )
 
 
@@ -284,7 +295,12 @@ def _errors(results: Sequence[Compiled]) -> Table:
         rounding = result.check.rounding or Rounding()
         further = None if rounding.eager is None else rounding.further or "no tensor"
         rows.append(
-            (result.target, result.mode, *map(_error, (result.check.error, rounding.eager, rounding.compiled)), further)
+            (
+                result.target,
+                result.mode,
+                *map(_error, (result.check.error, rounding.eager, rounding.compiled)),
+                further,
+            )
         )
     return Table(
         id="errors",
@@ -365,6 +381,7 @@ def _pictures(results: Sequence[Compiled]) -> Iterable[Series]:
 
 
 def _notes(results: Sequence[Compiled]) -> Iterable[str]:
+    yield from dict.fromkeys(note for result in results if result.eager is not None for note in result.eager.notes)
     for result in results:
         name = f"{result.target}, {result.mode}"
         if result.failed:

@@ -8,6 +8,7 @@ import os
 import resource
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
@@ -29,7 +30,7 @@ from rooflight.records.files import write_whole
 from rooflight.workloads.calls import Calls
 from rooflight.workloads.errors import TargetError
 from rooflight.workloads.pending import refuse_pending
-from rooflight.workloads.steps import unguarded
+from rooflight.workloads.steps import Step, unguarded
 from rooflight.workloads.targets import open_target
 
 if TYPE_CHECKING:
@@ -39,19 +40,21 @@ Run = Callable[[], Any]
 _LOGS: Final[tuple[Artifact, ...]] = ("graph_breaks", "recompiles", "output_code", "inductor_metrics")
 
 
-def opened(request: Request) -> tuple[Run, nn.Module | None]:
-    """The step of the request's target with its model, from the same random numbers each time."""
+def opened(request: Request) -> Step:
+    """The step of the request's target, from the same random numbers each time. One without a model raises its own
+    errors, and may be compiled.
+    """
     import torch
 
     torch.manual_seed(0)
     if (workload := WORKLOADS.get(request.target)) is not None:
         made = workload(request.place)
         run, model = made if isinstance(made, tuple) else (made, None)
-        return run, model
+        return Step(run=run, model=model, description=request.target)
     step = open_target(request.target, inputs=request.inputs, **msgspec.structs.asdict(request.options))
     plain = unguarded(step.run)
     check_step(plain, step.model, request.target)
-    return (plain if step.model is None else step.run), step.model
+    return replace(step, run=plain) if step.model is None else step
 
 
 def compiled(run: Run, model: nn.Module | None, request: Request) -> Run:
@@ -76,7 +79,8 @@ def timed(request: Request) -> Trial:
     """Run the program, each iteration timed to its end on the device."""
     import torch
 
-    run, model = opened(request)
+    step = opened(request)
+    run, model = step.run, step.model
     cuda, compiles = request.place == "cuda", request.program == "compiled"
     samples: list[float] = []
     result = None
@@ -91,7 +95,13 @@ def timed(request: Request) -> Trial:
             samples.append(perf_counter() - begin)
     refuse_pending(result, request.target)
     peak = torch.cuda.max_memory_allocated() if cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    trial = Trial(samples_s=tuple(samples), peak_bytes=peak, others_share=watch.others())
+    trial = Trial(
+        samples_s=tuple(samples),
+        peak_bytes=peak,
+        others_share=watch.others(),
+        step="" if request.target.endswith(step.description) else step.description,
+        notes=step.notes,
+    )
     return _with_what_was_compiled(trial, request, logged) if compiles else trial
 
 
@@ -112,8 +122,9 @@ def checked(request: Request) -> Check:
     import torch._inductor.config
 
     torch._inductor.config.fallback_random = True  # dropout draws what eager's does
-    run, model = opened(request)
-    return check(opened(request), (compiled(run, model, request), model), opened(request))
+    eager, double, other = (opened(request) for _ in range(3))
+    run = compiled(other.run, other.model, request)
+    return check((eager.run, eager.model), (run, other.model), (double.run, double.model))
 
 
 def _stages(request: Request) -> dict[str, float]:

@@ -22,21 +22,26 @@ from rooflight.prediction.gain import Gain, predicted_gain
 from rooflight.prediction.predictor import Predictor
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.host import Host
+from rooflight.roofline.memory_report import memory_shortage
 
 BACKENDS: Final = ("inductor", "cudagraphs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedCompiled:
-    """The ``gain`` of a target on a device, over so many iterations, ``warmup`` of them no steady state."""
+    """The ``gain`` of a target on a device, over so many iterations, ``warmup`` of them no steady state. ``step``: what
+    was recorded, in a line; ``notes``: what was not done as its config says, and whether the device has the memory.
+    """
 
     target: str
+    step: str
     device: str
     roofs: str
     host: str
     iterations: int
     warmup: int
     gain: Gain
+    notes: tuple[str, ...] = ()
 
     @property
     def warmup_eager_s(self) -> float:
@@ -83,7 +88,9 @@ def predict(
         raise ValueError(f'no gain is predicted for the backend "{backend}": take {" or ".join(BACKENDS)}')
     if unknown := [mode for mode in modes if mode not in PREDICTED_MODES]:
         raise ValueError(f'no gain is predicted for the mode "{unknown[0]}": take {", ".join(PREDICTED_MODES[:-1])}')
-    analysis = _analysis(target, asked, inputs, device, host, threads, progress)
+    analysis, notes = _analysis(target, asked, inputs, device, host, threads, progress)
+    if missing := memory_shortage(analysis.memory, analysis.device):
+        notes = [*notes, f"{missing} The times are those of one device with enough memory."]
     if backend == "cudagraphs" and analysis.device.kind == "cpu":
         raise ValueError("--backend cudagraphs: a CPU has no CUDA graphs: name a GPU with --device")
     page_s = fresh_page_s() if analysis.device.kind == "cpu" else FRESH_PAGE_S
@@ -91,12 +98,14 @@ def predict(
     return tuple(
         PredictedCompiled(
             target=target,
+            step=target if target.endswith(analysis.target) or target in WORKLOADS else analysis.target,
             device=analysis.device.name,
             roofs=analysis.device.roofs_used,
             host="" if analysis.device.kind == "cpu" else analysis.host.source,
             iterations=iterations,
             warmup=warmup,
             gain=predicted_gain(analysis, mode, page_s=page_s),
+            notes=tuple(notes),
         )
         for mode in named
     )
@@ -110,16 +119,18 @@ def _analysis(
     host: Host | None,
     threads: int | None,
     progress: Progress,
-) -> Analysis:
+) -> tuple[Analysis, list[str]]:
     if target in WORKLOADS:
         target = f"{inspect.getsourcefile(WORKLOADS[target])}:{WORKLOADS[target].__name__}"
     run = RunOptions(**{key: value for key, value in msgspec.structs.asdict(options).items() if key != "device"})
-    analysis, _ = analyze_target(target, run, inputs=inputs, device=device, measured=False, progress=progress)
+    analysis, notes = analyze_target(target, run, inputs=inputs, device=device, measured=False, progress=progress)
     if analysis.device.kind == "cpu":
         if host is not None:
             raise ValueError("--host: no effect on a CPU, whose ops are predicted together with what launches them")
-        return analysis if threads is None else analysis.on(current_device("cpu", threads=threads, progress=progress))
+        if threads is not None:
+            analysis = analysis.on(current_device("cpu", threads=threads, progress=progress))
+        return analysis, notes
     if threads is not None:
         raise ValueError("--threads: no effect on a GPU's predicted times")
     progress("predicting")
-    return predicted(analysis, Predictor(), host)
+    return predicted(analysis, Predictor(), host), notes

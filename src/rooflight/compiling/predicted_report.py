@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from rooflight.compiling.predicted import PredictedCompiled
+from rooflight.compiling.result import short_names
 from rooflight.records.document import Document
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.report import Cell, Column, Report, Table
@@ -25,6 +27,7 @@ class PredictedGainDocument(Document, frozen=True, kw_only=True, tag="rooflight.
     """
 
     target: str
+    step: str
     mode: str
     device: str
     iterations: int
@@ -64,14 +67,18 @@ def report_of(results: Sequence[PredictedCompiled]) -> Report:
     """What ``rooflight compile-bench --predict-only`` shows of one or more results. Raises ValueError for none."""
     if not results:
         raise ValueError("no predicted results of compile-bench to report")
-    names = list(dict.fromkeys(result.target for result in results))
+    data = tuple(map(document, results))
+    names = short_names(result.target for result in results)
+    results = [replace(result, target=names[result.target]) for result in results]
     first = results[0]
     facts: list[tuple[str, Cell]] = [("device", first.device), ("roofs", first.roofs)]
+    steps = {each.target: each.step for each in data if each.step != each.target}
+    facts += (("step", step) for step in steps.values())
     if first.host:
         facts.append(("host", first.host))
     return Report(
-        title=f"torch.compile, predicted: {', '.join(names)}",
-        data=tuple(map(document, results)),
+        title=f"torch.compile, predicted: {', '.join(names.values())}",
+        data=data,
         facts=tuple(facts),
         tables=(_results(results), *(_sources(number, result) for number, result in enumerate(results, start=1))),
         notes=tuple(_notes(results)),
@@ -84,6 +91,7 @@ def document(result: PredictedCompiled) -> PredictedGainDocument:
     gain = result.gain
     return PredictedGainDocument(
         target=result.target,
+        step=result.step,
         mode=gain.mode,
         device=result.device,
         iterations=result.iterations,
@@ -129,7 +137,8 @@ def _conclusion(result: PredictedCompiled) -> str:
     even = gain.break_even_iterations
     if even is None:
         return f"{said} It would never pay back what it costs."
-    return f"{said} It would pay back its cost after {count_of(even, 'iteration')}."
+    cost = Quantity(gain.compile_s, "s")
+    return f"{said} It would pay back the {cost} of compiling after {count_of(even, 'iteration')}."
 
 
 def _results(results: Sequence[PredictedCompiled]) -> Table:
@@ -139,6 +148,7 @@ def _results(results: Sequence[PredictedCompiled]) -> Table:
         columns=(
             Column("target"),
             Column("mode"),
+            Column("verdict"),
             Column("eager", "s"),
             Column("compiled", "s"),
             Column("steady"),
@@ -146,12 +156,12 @@ def _results(results: Sequence[PredictedCompiled]) -> Table:
             Column("in all"),
             Column("compile", "s"),
             Column("break-even"),
-            Column("verdict"),
         ),
         rows=tuple(_row(result) for result in results),
         note="eager, compiled: a steady iteration. steady: speed-up over eager, nine times in ten within 90 %. in all: "
-        "compiling included. unsure: the interval has more than one verdict, or the notes say why.",
-        optional=("in all", "90 %"),
+        "compiling included. verdict: with a question mark it is unsure, as the interval has more than one, or as the "
+        "notes say.",
+        optional=("in all", "90 %", "break-even", "compile"),
     )
 
 
@@ -160,6 +170,7 @@ def _row(result: PredictedCompiled) -> tuple[Cell, ...]:
     return (
         result.target,
         gain.mode,
+        gain.verdict if gain.sure else f"{gain.verdict}?",
         gain.eager_s,
         gain.compiled_s,
         f"{gain.steady_speedup:.3g} x",
@@ -167,7 +178,6 @@ def _row(result: PredictedCompiled) -> tuple[Cell, ...]:
         f"{result.total_speedup:.3g} x",
         gain.compile_s,
         "never" if even is None else f"≈{even:,}",
-        gain.verdict if gain.sure else f"{gain.verdict}, unsure",
     )
 
 
@@ -206,6 +216,7 @@ def _seconds(what: str, eager: float, compiled: float) -> tuple[Cell, ...]:
 
 def _notes(results: Sequence[PredictedCompiled]) -> Iterator[str]:
     yield "Nothing was compiled or timed. rooflight compile-bench without --predict-only measures."
+    yield from dict.fromkeys(note for result in results for note in result.notes)
     by_doubt: dict[str, list[str]] = {}
     for result in results:
         for doubt in result.gain.doubts:

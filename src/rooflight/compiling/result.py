@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -13,6 +15,13 @@ from rooflight.compiling.trial import Check, Trial
 Verdict = Literal["pays", "neutral", "hurts"]
 NEUTRAL: Final = 0.05
 """A steady-state speed-up within so much of 1 is neither a gain nor a loss."""
+
+
+def short_names(targets: Iterable[str]) -> dict[str, str]:
+    """The names of targets in tables and sentences: of a path only its file, where no two are called so."""
+    names = {target: target.rstrip("/").rpartition("/")[2] for target in targets}
+    counts = Counter(names.values())
+    return {target: name if counts[name] == 1 else target for target, name in names.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,7 +119,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     ``stages_s``: seconds by stage of compiling. ``peak_bytes``: the most memory the process held (CUDA: that torch
     allocated). ``graph_breaks`` and ``recompiles``: line and reason of each, by torch's logs, in order.
     ``kernel_bytes``: those that the compiled graphs' kernels read and write, by Inductor's account; None where it gives
-    none. ``others_share``: of the CPU, taken by other programs.
+    none. ``others_share``: of the CPU, taken by other programs. ``step``: what ran, in a line; empty where the target
+    says it. ``notes``: what was not done as its config says, or how its function was taken.
     """
 
     samples_s: tuple[float, ...]
@@ -131,6 +132,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     graph_breaks: tuple[str, ...] = ()
     recompiles: tuple[str, ...] = ()
     others_share: float | None = None
+    step: str = ""
+    notes: tuple[str, ...] = ()
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from rooflight.devices.spec import DeviceSpec
 from rooflight.records.document import Fields
 from rooflight.records.quantity import Quantity
 from rooflight.records.record import StorageKind
@@ -65,6 +66,18 @@ def memory_fact(memory: MemoryUse) -> str:
     """Peak and what stands of it, in a line."""
     peak, standing = Quantity(memory.peak_bytes, "B"), Quantity(memory.standing_bytes, "B")
     return f"{'peak' if memory.followed else 'at least'} {peak}, of which {standing} was allocated before the step"
+
+
+def memory_shortage(memory: MemoryUse, device: DeviceSpec) -> str:
+    """How much memory the device lacks for the step, in a sentence; empty where it has enough or none is known."""
+    peak, capacity = memory.peak_bytes, device.dram_capacity_bytes
+    if capacity is None or peak <= capacity:
+        return ""
+    over, times = Quantity(peak - capacity, "B"), peak / capacity
+    return (
+        f"The step does not fit: it needs at least {Quantity(peak, 'B')}, {device.name} has {Quantity(capacity, 'B')}: "
+        f"{over} too much ({times:.1f} devices' worth)."
+    )
 
 
 def memory_tables(memory: MemoryUse, top: int) -> Iterable[Table]:

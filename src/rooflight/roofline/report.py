@@ -18,7 +18,7 @@ from rooflight.roofline.bound import Limiter
 from rooflight.roofline.elsewhere_report import there_sentence
 from rooflight.roofline.launches_report import launch_facts
 from rooflight.roofline.measured_report import measured_facts, measured_notes
-from rooflight.roofline.memory_report import memory_fact
+from rooflight.roofline.memory_report import memory_fact, memory_shortage
 from rooflight.roofline.op_names import plain_name
 from rooflight.roofline.predicted_report import predicted_facts, predicted_notes, predicted_sentence
 from rooflight.roofline.report_data import analysis_data
@@ -180,14 +180,8 @@ def _notes(analysis: Analysis) -> Iterable[str]:
         )
     for name, calls in analysis.unknown_peaks.items():
         yield f"{device.name} has no known {name}: {count_of(calls, 'call is', 'calls are')} bounded without it."
-    peak, capacity = analysis.memory.peak_bytes, device.dram_capacity_bytes
-    if capacity is not None and peak > capacity:
-        over, times = Quantity(peak - capacity, "B"), peak / capacity
-        yield (
-            f"The step does not fit: it needs at least {Quantity(peak, 'B')}, {device.name} has "
-            f"{Quantity(capacity, 'B')}: {over} too much ({times:.1f} devices' worth). The bound is that of one "
-            "device with enough memory."
-        )
+    if missing := memory_shortage(analysis.memory, device):
+        yield f"{missing} The bound is that of one device with enough memory."
     if analysis.without_storages and analysis.totals.calls:
         yield (
             "The fused and the program bound are inferred: which op read what another wrote is not known, so they "

@@ -102,6 +102,7 @@ def _key_sets(dispatched: Sequence[Dispatched]) -> Table:
         rows=rows,
         top=ROWS,
         see="--json for all",
+        optional=("always", "ops", "fall through", "excluded"),
         unknown="",
         note="An op's key set: (inputs + always + thread adds) - excluded. inputs: keys of its tensors. always: keys "
         "that every thread includes. thread adds: those that this thread includes besides, as a mode does. excluded: "
