@@ -9,6 +9,8 @@ import pytest
 import typer
 
 from rooflight.cli.main import app
+from rooflight.compiling.workloads import WORKLOADS
+from rooflight.workloads.presets import PRESETS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
@@ -41,6 +43,14 @@ def test_scripts_exist_and_have_the_options_that_the_page_shows(path):
     for script, rest in re.findall(r"python ((?:benchmarks|docs|examples)/[\w/]+\.py)([^`\n#|]*)", path.read_text()):
         code = (ROOT / script).read_text()
         assert [option for option in re.findall(r"--[a-z][a-z-]*", rest) if option not in code] == [], script
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_targets_that_are_no_files_are_presets_or_workloads(path):
+    lines = re.findall(r"rooflight (?:analyze|compile-bench|explain|profile-decode) ([a-z][^`\n#]*)", path.read_text())
+    words = [word for line in lines for word in re.split(r" -| +$", line)[0].split()]
+    names = {word for word in words if re.fullmatch(r"[a-z][a-z0-9]*-[a-z0-9.-]+", word)}
+    assert names <= {*PRESETS, *WORKLOADS}
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def compile_bench(
       rooflight compile-bench attention-block --mode default --mode max-autotune
       rooflight compile-bench gpt2 --small --step train --iterations 50
       rooflight compile-bench path/to/train.py:make_step --json -
-      rooflight compile-bench gpt2 llama3-8b --mode default --executor slurm
+      rooflight compile-bench gpt2 llama-3.1-8b --mode default --executor slurm
       rooflight compile-bench --predict-only --device H100-SXM5-80GB problem.py
     """
     from rooflight.compiling.bench_report import report_of
