@@ -102,7 +102,7 @@ def test_mistakes_are_one_line(run, folder, tmp_path_factory):
     ranks = [folder / f"rank{rank}.json" for rank in range(4)]
     for arguments, message in (
         ([empty], "empty0 has no traces (files *.json or *.json.gz"),
-        ([unranked], "2 traces, of which 2 tell no rank (a.json, b.json): give one trace, or those of the ranks"),
+        ([unranked], "2 traces, of which 2 have no rank (a.json, b.json): give one trace, or those of the ranks"),
         ([unranked / "a.json", unranked / "b.json"], "a.json has no rank"),
         ([ranks[0], other / "rank1.json"], "rank0.json and rank1.json are of different programs"),
         ([ranks[0], ranks[0]], "rank0.json and rank0.json are both rank 0: give each rank's session once"),
@@ -150,7 +150,7 @@ def test_a_process_that_cannot_read_says_so(folder):
 
 def test_a_process_that_dies_is_named(folder, monkeypatch):
     monkeypatch.setattr(rank_traces, "_TASK", ("-c", "raise SystemExit(137)"))
-    with pytest.raises(RuntimeError, match=r"the process that read .*rank\d.json died, perhaps for want of memory"):
+    with pytest.raises(RuntimeError, match=r"the process that read .*rank\d.json died, perhaps because memory ran out"):
         read_ranks([str(folder)], None, ReadOn(processes=2), print)
 
 

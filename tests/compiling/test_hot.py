@@ -376,7 +376,7 @@ async def both() -> Any:
         (coroutine, "coroutine is async: pass the function"),
         (both, "both is async"),
         (generator, "generator is a generator: pass the function"),
-        (Net, "the object rather than its class"),
+        (Net, "this is a class: pass a function or a module object"),
         (3, "a function or a module"),
     ],
 )

@@ -95,7 +95,7 @@ def test_of_several_cycles_of_one_worker_the_last_is_taken(tmp_path):
 def test_traces_of_no_rank_are_refused(tmp_path):
     for name in ("bert.json", "vit.json", "rank0.json"):
         trace(tmp_path / name)
-    with pytest.raises(ValueError, match=r"3 traces, of which 2 tell no rank \(bert.json, vit.json\): give one trace"):
+    with pytest.raises(ValueError, match=r"3 traces, of which 2 have no rank \(bert.json, vit.json\): give one trace"):
         ranks_in(tmp_path)
 
 

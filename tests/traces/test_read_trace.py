@@ -105,7 +105,7 @@ def test_an_op_that_the_trace_does_not_tell_enough_of_is_uncosted(tmp_path):
     )
     analysis = rl.analyze(rl.read_trace(write(tmp_path / "trace.json", [convolution, launch(2, 5), kernel(3, 9, 5)])))
     (missing,) = analysis.coverage.uncosted
-    assert missing.reason.startswith("the trace does not tell its stride")
+    assert missing.reason.startswith("the trace does not contain its stride")
     assert analysis.coverage.calls == 0
 
 

@@ -131,7 +131,7 @@ def test_layers_captured_one_by_one_take_turns(tmp_path):
 PROBLEMS = {
     "a capture of another graph": (captured(0, 50, ("a", "b", "c")), r"a replay of 3 kernels.* which have 3$"),
     "a capture of more": (captured(0, 50, ("Cijk_1", "Cijk_2", "add", "add")), r"captured there, which have 4$"),
-    "captures of two shapes": (captured(0, 50) + captured(100, 250, first=WIDE), "nothing tells which of their shapes"),
+    "captures of two shapes": (captured(0, 50) + captured(100, 250, first=WIDE), "nothing shows which of their shapes"),
     "a smaller batch": ([span("capture_2_DECODE", -1, 40), *captured(0, 50)], "their batch size is not its own"),
     "no capture": ([op("aten::mm", 0, 9, **MM), launch(2, 5), kernel(3, 8, 5)], "has no capture of a graph"),
     "CUDA, as many kernels but others": (captured(0, 50, (None, None, None)), r"a replay of 3 kernels"),

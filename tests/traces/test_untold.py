@@ -46,8 +46,8 @@ def test_groups_follow_from_the_weight(tmp_path):
     ("taken", "reason"),
     [
         ([2, 8, 99, 99], "none makes 99 of 32 with 3 taps"),  # larger than any padding makes it
-        ([2, 9, 16, 16], "no op after it tells the shape of its result"),  # another number of channels
-        ([2, 8], "no op after it tells the shape of its result"),
+        ([2, 9, 16, 16], "no op after it shows the shape of its result"),  # another number of channels
+        ([2, 8], "no op after it shows the shape of its result"),
     ],
 )
 def test_a_result_that_no_setting_makes_is_not_taken(tmp_path, taken, reason):
@@ -168,7 +168,7 @@ def zeros_like(tmp_path, kernel_name, **settings):
 def test_a_dtype_that_was_given_and_not_told_is_that_of_the_kernel(tmp_path):
     fill = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, Array<char*, 1> >"
     assert cost_of(zeros_like(tmp_path, fill)).bytes_written == 400
-    assert cost_of(zeros_like(tmp_path, "k")).reason == "the trace does not tell its dtype"
+    assert cost_of(zeros_like(tmp_path, "k")).reason == "the trace does not contain its dtype"
 
 
 def test_memory_that_was_copied_as_it_is_keeps_its_dtype(tmp_path):

@@ -48,7 +48,7 @@ def packed(graph: torch.fx.GraphModule, inputs: list[Any], patches: dict[str, An
     """
     places = graph.graph.find_nodes(op="placeholder")
     if any(isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in inputs):
-        raise NotSendableError("a second process on the GPU would take of its memory")
+        raise NotSendableError("its tensors are on a GPU, where a second process would take memory")
     if any(True for _ in graph.parameters()) or any(True for _ in graph.buffers()):
         raise NotSendableError("the graph holds tensors of its own")
     memories = [value.untyped_storage()._cdata for value in inputs if isinstance(value, torch.Tensor)]

@@ -110,10 +110,10 @@ def check_numbers(options: HotOptions) -> None:
 
 def _check(target: Any) -> None:
     if isinstance(target, type) or not callable(target):
-        raise ValueError(f"{target!r}: hot() takes a function or a module, the object rather than its class")
+        raise ValueError(f"{target!r}: this is a class: pass a function or a module object")
     what = inspect.unwrap(target) if inspect.isroutine(target) else target
     if inspect.iscoroutinefunction(what) or inspect.isasyncgenfunction(what):
-        raise ValueError(f"{what.__qualname__} is async: pass the function or module that it awaits the work of")
+        raise ValueError(f"{what.__qualname__} is async: pass the function or module whose work it awaits")
     if inspect.isgeneratorfunction(what):
         raise ValueError(f"{what.__qualname__} is a generator: pass the function or module that it calls for each item")
 

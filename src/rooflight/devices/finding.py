@@ -24,7 +24,7 @@ def get(name: str) -> DeviceSpec:
         raise TypeError(f'get takes the name of a device, such as "H100-SXM5-80GB", not {type(name).__name__}')
     if name.lower() in HERE:
         kind = name.lower()
-        raise ValueError(f'"{name}" is what is here, no device: pass rooflight.current_device("{kind}"), or name one')
+        raise ValueError(f'"{name}" means this machine: pass rooflight.current_device("{kind}"), or name a device')
     from rooflight.devices.calibrations import device_of, saved  # msgspec takes its time
 
     kept = saved()

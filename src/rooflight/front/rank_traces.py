@@ -193,7 +193,7 @@ def _ask(process: subprocess.Popen[bytes], asked: Asked, tell: Callable[[float],
         if answer.done:
             return
         tell(answer.share)
-    raise RuntimeError(f"the process that read {asked.path} died, perhaps for want of memory: read fewer at a time")
+    raise RuntimeError(f"the process that read {asked.path} died, perhaps because memory ran out: read fewer at a time")
 
 
 def _on_cluster(files: Sequence[RankFile], model: str | None, address: str, progress: Progress) -> list[Session]:

@@ -73,7 +73,9 @@ def attributed(analysis: Analysis, wall_s: float) -> Session:
             f"{Quantity(queue.wall_s(predicted_s, host), 's')}: an op would take more than 8 times as long as predicted"
         )
     if not told.any():
-        raise ValueError(f"{Quantity(wall_s, 's')} for a step of which no op takes 8 %: it tells of none of them")
+        raise ValueError(
+            f"{Quantity(wall_s, 's')} for a step of which no op takes 8 %: it does not show the time of any of them"
+        )
     return analysis.session.with_measurement(_measurement(analysis.session, found, told, wall_s))
 
 

@@ -130,7 +130,7 @@ def assumed_group(trace: Trace) -> str:
         return ""
     return (
         f"The trace does not name the groups of its collectives: each counts as one of all {groups.world_size} ranks, "
-        "unless the sizes of its tensors tell another number. One of fewer ranks sends less than that."
+        "unless the sizes of its tensors show another number. One of fewer ranks sends less than that."
     )
 
 

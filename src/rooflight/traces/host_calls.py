@@ -158,7 +158,7 @@ def _tensor_list(found: Described, index: int, dtype: str | None, memory: _Memor
         raise CannotRebuild("the trace leaves out the shapes of its list of tensors")
     dtypes: Sequence[str | None] = found.list_dtypes.get(index) or [dtype] * len(found.dims[index])
     if None in dtypes:
-        raise CannotRebuild("the dtype of a list of tensors is in no trace, and nothing near it tells it")
+        raise CannotRebuild("the dtype of a list of tensors is in no trace, and nothing near it shows it")
     strides = found.strides[index]
     if not isinstance(strides, list) or len(strides) != len(found.dims[index]):
         strides = [None] * len(found.dims[index])
@@ -188,7 +188,7 @@ def _setting_untold(argument: Any, kind: str, *, values: bool) -> Any:
         return argument.default_value
     if values and kind.startswith("List["):
         return []
-    raise CannotRebuild(f"the trace does not tell its {argument.name}")
+    raise CannotRebuild(f"the trace does not contain its {argument.name}")
 
 
 def _numbered_dtype(text: str) -> torch.dtype:

@@ -26,7 +26,9 @@ _HANDLER: Final = re.compile(r"^(?P<worker>.+)\.(?P<when>\d{9,})\.pt\.trace\.jso
 
 _DIGITS: Final = re.compile(r"(\d+)")
 _LISTED: Final = 3
-BY_NAME: Final = "The names of the traces tell their ranks, and how many there are; the traces themselves do not."
+BY_NAME: Final = (
+    "Ranks, and how many there are, are from the names of the traces: the traces themselves do not have them."
+)
 _SUFFIXES: Final = (".json", ".json.gz")
 
 
@@ -78,7 +80,7 @@ def ranks_in(folder: Path) -> RankFiles:
     if unknown:
         listed = ", ".join(file.path.name for file in unknown[:_LISTED]) + (", …" if len(unknown) > _LISTED else "")
         raise ValueError(
-            f"{folder} has {count_of(len(files), 'trace')}, of which {len(unknown)} tell no rank ({listed}): give one "
+            f"{folder} has {count_of(len(files), 'trace')}, of which {len(unknown)} have no rank ({listed}): give one "
             "trace, or those of the ranks of one run"
         )
     return _one_run(folder, files)

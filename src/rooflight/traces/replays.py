@@ -147,7 +147,7 @@ class _Join:
         replay = f"a replay of {count_of(nodes, 'kernel, copy or fill', 'kernels, copies and fills')}"
         if fitting:
             own = "their batch size is not its own"
-            why = own if fitting == 1 else "nothing tells which of their shapes are its own"
+            why = own if fitting == 1 else "nothing shows which of their shapes are its own"
             return f"{replay} fits {count_of(fitting, 'graph')} captured there, but {why}"
         sizes = sorted({len(graph.nodes) for graph in self._graphs})
         shown = ", ".join(str(size) for size in sizes[:8]) + (", ..." if len(sizes) > 8 else "")

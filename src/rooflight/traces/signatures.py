@@ -131,7 +131,7 @@ def _told(call: Call) -> _Told:
         noted = described(call.args)
         if noted is None:
             untyped = bool(call.args.dims) and not call.args.types
-            why = "its dtypes are not noted, and its kernels do not tell them" if untyped else _NO_SHAPES
+            why = "its dtypes are not noted, and its kernels do not show them" if untyped else _NO_SHAPES
             return _Told(call.name, problem=why)
         return _Told(*as_today(call.name, noted, call.clues))
     except CannotRebuild as error:

@@ -79,7 +79,7 @@ def with_untold(name: str, arguments: Sequence[str], noted: Described, clues: Cl
         found.setdefault("dim", "0")
     if "dtype" in arguments[: len(noted)] and noted.types[arguments.index("dtype")] in _GIVEN:
         if not clues.result_dtype:
-            raise CannotRebuild("the trace does not tell its dtype")
+            raise CannotRebuild("the trace does not contain its dtype")
         found["dtype"] = str(NUMBERED.index(clues.result_dtype))
     values = {
         index: found[key]
@@ -96,7 +96,7 @@ def _is_flat(noted: Described) -> bool:
 
 def _convolution(noted: Described, clues: Clues) -> Mapping[str, str]:
     if clues.result is None or len(noted.tensors) < 2:
-        raise CannotRebuild("the trace does not tell its stride, and no op after it tells the shape of its result")
+        raise CannotRebuild("the trace does not contain its stride, and no op after it shows the shape of its result")
     x, weight = (tensor.shape for tensor in noted.tensors[:2])
     return _settings(x, weight, clues.result)
 
@@ -105,12 +105,14 @@ def _settings(x: Shape, weight: Shape, result: Shape) -> Mapping[str, str]:
     """Settings of a convolution of x [B, Cin, in...] with w [Cout, Cin / g, k...] that has a result of this shape."""
     groups = x[1] // weight[1] if len(x) > 2 and len(weight) == len(x) == len(result) and weight[1] else 0
     if not groups or x[1] % weight[1] or weight[0] % groups or result[:2] != (x[0], weight[0]):
-        raise CannotRebuild("the trace does not tell its settings, and its shapes are those of no convolution")
+        raise CannotRebuild("the trace does not contain its settings, and its shapes are those of no convolution")
     per_size = []
     for size, taps, out in zip(x[2:], weight[2:], result[2:], strict=True):
         fits = next(_windows(size, taps, out), None)
         if fits is None:
-            raise CannotRebuild(f"the trace does not tell its stride, and none makes {out} of {size} with {taps} taps")
+            raise CannotRebuild(
+                f"the trace does not contain its stride, and none makes {out} of {size} with {taps} taps"
+            )
         per_size.append(fits)
     stride, padding, dilation = (_text([each[place] for each in per_size]) for place in range(3))
     return {
@@ -161,7 +163,7 @@ def _layer_norm(noted: Described, clues: Clues) -> Mapping[str, str]:
     backward = len(tensors) > 4
     place = 4 if backward else 1
     if len(tensors) <= place:
-        raise CannotRebuild("the trace does not tell its normalized_shape")
+        raise CannotRebuild("the trace does not contain its normalized_shape")
     grads = any("grad_input" in part for part in clues.parts), any("amma" in part for part in clues.parts)
     return {
         "normalized_shape": _text(tensors[place].shape),
@@ -175,12 +177,14 @@ def _pooling(noted: Described, clues: Clues) -> Mapping[str, str]:
     backward = len(tensors) > 2
     result = tensors[0].shape if backward else clues.result
     if result is None or not tensors:
-        raise CannotRebuild("the trace does not tell its kernel_size, and no op after it tells the shape of its result")
+        raise CannotRebuild(
+            "the trace does not contain its kernel_size, and no op after it shows the shape of its result"
+        )
     x = tensors[1 if backward else 0].shape
     strides = [size // max(out, 1) for size, out in zip(x[-2:], result[-2:], strict=True)]
     for size, out, stride in zip(x[-2:], result[-2:], strides, strict=True):
         if stride < 1 or (size - stride) // stride + 1 != out:
-            raise CannotRebuild(f"the trace does not tell its kernel_size, and none makes {out} of {size}")
+            raise CannotRebuild(f"the trace does not contain its kernel_size, and none makes {out} of {size}")
     return {
         "kernel_size": _text(strides),
         "stride": _text(strides),

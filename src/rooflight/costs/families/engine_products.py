@@ -157,7 +157,7 @@ def marlin(op: OpSignature) -> OpCost | Uncosted:
     for first, columns, last in zip(sizes, sizes[1:], sizes[2:], strict=False):
         if (first, last) == (rows, contracted):
             return _times(x, columns, tensor_bytes(x, weight))
-    return Uncosted("the trace does not tell how many columns its result has")
+    return Uncosted("the trace does not show how many columns its result has")
 
 
 @product("_C::allspark_w8a16_gemm")
@@ -165,7 +165,7 @@ def allspark(op: OpSignature) -> OpCost | Uncosted:
     """x [m, k], w of 8 bits, scales, perhaps zeros, then n."""
     columns = integer(op, "arg4", 0)
     if not columns:
-        return Uncosted("the trace does not tell how many columns its result has")
+        return Uncosted("the trace does not show how many columns its result has")
     return _times(op.inputs[0], columns, tensor_bytes(*op.inputs))
 
 
@@ -175,7 +175,7 @@ def ggml(op: OpSignature) -> OpCost | Uncosted:
     weight, x = op.inputs[:2]
     columns = integer(op, "arg3", 0)
     if not columns:
-        return Uncosted("the trace does not tell how many columns its result has")
+        return Uncosted("the trace does not show how many columns its result has")
     return _times(x, columns, tensor_bytes(weight, x))
 
 
