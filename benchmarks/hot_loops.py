@@ -198,7 +198,8 @@ def random_control_flow(place: Place) -> Step:
 
 
 def data_dependent_branch(place: Place) -> Step:
-    inputs = [torch.randn(64, 64) for _ in range(7)]
+    numbers = torch.Generator().manual_seed(0)  # as many inputs for each branch, whichever loop it is
+    inputs = [torch.randn(64, 64, generator=numbers) for _ in range(7)]
 
     def function(value: torch.Tensor) -> torch.Tensor:
         value = torch.tanh(value @ value) * 2 + 1

@@ -221,6 +221,16 @@ def test_a_loop_below_the_threshold_is_never_compiled() -> None:
     assert (compiler.compiled, only(loop).state) == (0, "watching")
 
 
+def test_no_more_runs_than_the_threshold_are_not_observed() -> None:
+    net, compiler = Net(), Compiler()
+    forward = net.forward
+    loop = loop_of(net, compiler, threshold=5, expected_runs=5)
+    assert net.forward == forward
+    run(net, 5)
+    assert (loop.seen.calls, loop.seen.settled) == (0, True)
+    assert [*rl.hot_report().notes] == ["Net: 5 runs are no more than hot_threshold: they are not observed"]
+
+
 def test_a_stream_without_pattern_is_not_compiled() -> None:
     def function(value: torch.Tensor, choices: list[Any]) -> torch.Tensor:
         takes(1.0)

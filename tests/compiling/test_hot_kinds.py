@@ -170,6 +170,56 @@ def test_a_loop_of_compiled_and_eager_kinds_is_settled_and_each_runs_as_was_deci
         assert (len(loop.seen.kinds), loop.seen.settled) == (3, False)
 
 
+def test_kinds_that_a_mode_tells_apart_run_as_was_decided_without_being_observed() -> None:
+    class OneMode(Compiler):
+        """Its code for training is slower than eager."""
+
+        def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+            self.run_s = 2.0 if model.training else 0.25
+            return super().__call__(graph, inputs)
+
+    class Timed(nn.Module):
+        def forward(self, value: torch.Tensor) -> torch.Tensor:
+            takes(1.0)
+            return value.relu() + int(self.training)
+
+    def both() -> None:
+        for training in (True, False):
+            compiler.run_s = 2.0 if training else 0.25
+            model.train(training)(x())
+
+    model, compiler = Timed(), OneMode()
+    loop = loop_of(model, compiler)
+    with torch.no_grad():
+        while not loop.seen.settled:
+            both()
+        assert [kind.state for kind in loop.seen.kinds.values()] == ["eager", "compiled"]
+        runs, calls = compiler.runs, loop.seen.calls
+        for _ in range(5):
+            both()
+        assert (compiler.runs, loop.seen.calls) == (runs + 5, calls)
+        clock.now -= 1e6  # nothing was gained: no more is compiled
+        model.eval()(x(3))
+        assert (compiler.compiled, loop.seen.settled) == (2, False)
+        both()
+        assert (compiler.runs, loop.seen.calls) == (runs + 6, calls + 2)
+
+
+def test_kinds_that_run_the_same_code_are_both_compiled() -> None:
+    class Timed(nn.Module):
+        def forward(self, value: torch.Tensor) -> torch.Tensor:
+            takes(1.0)
+            return value.relu() + 1
+
+    model, compiler = Timed(), Compiler()
+    loop = loop_of(model, compiler)
+    with torch.no_grad():
+        while not loop.seen.settled:
+            model.train(not model.training)(x())
+    assert [(kind.state, kind.reason) for kind in loop.seen.kinds.values()] == [("compiled", "")] * 2
+    assert compiler.compiled == 1
+
+
 def frames(call: Any, *args: Any) -> int:
     """How many functions of Python a call runs."""
     found = 0

@@ -11,10 +11,28 @@ import torch
 Kind = tuple[Any, ...]
 """All of a call that a compiler makes other code for, but for sizes: structure, dtypes, ranks, devices, modes."""
 
+Mode = tuple[bool, bool, bool]
+"""Whether gradients are recorded, whether products are of lower precision (autocast), whether the module trains."""
+
 _DEPTH: Final = 4
 _GENERAL: Final = 2
 """From this size on, code for one size may do for others."""
 _LONG: Final = 64  # items of a list that are looked at
+
+
+def call_mode(module: torch.nn.Module | None) -> Mode:
+    """The modes that a call is made in."""
+    return (
+        torch.is_grad_enabled(),
+        torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"),
+        module is not None and module.training,
+    )
+
+
+def mode_of(kind: Kind) -> Mode:
+    """The modes that calls of a kind are made in."""
+    grad, autocast, training = kind[:3]
+    return grad, autocast, training
 
 
 def call_kind(
@@ -22,11 +40,7 @@ def call_kind(
 ) -> tuple[Kind, tuple[Any, ...]]:
     """The kind of a call, and its sizes: the shapes of its tensors and its numbers, in the order of its arguments."""
     sizes: list[Any] = []
-    kind: list[Any] = [
-        torch.is_grad_enabled(),
-        torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"),
-        module is not None and module.training,
-    ]
+    kind: list[Any] = [*call_mode(module)]
     for value in args:
         _add(value, kind, sizes, _DEPTH)
     for name in kwargs if len(kwargs) < 2 else sorted(kwargs):

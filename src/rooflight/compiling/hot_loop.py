@@ -18,7 +18,7 @@ from torch.profiler import record_function
 
 from rooflight.capture.watching import Watch
 from rooflight.compiling.beside import worker
-from rooflight.compiling.call_kinds import call_kind
+from rooflight.compiling.call_kinds import call_kind, mode_of
 from rooflight.compiling.call_results import passes_back, synchronize
 from rooflight.compiling.checked_backend import CHECKED_RUNS, CheckedBackend
 from rooflight.compiling.dynamic_sizes import mark, note_inside
@@ -95,7 +95,11 @@ class HotLoop:
         self._returns = 0  # how often a settled loop had to be watched again
         self._open_ended = False  # whether runs are timed until the next call
         self._open: tuple[CallKind, list[float], float] | None = None  # a run whose time ends with the next call
-        entry.bind(self.call)
+        if (options.expected_runs or options.hot_threshold + 1) <= options.hot_threshold:
+            self.seen.note = f"{options.expected_runs} runs are no more than hot_threshold: they are not observed"
+            self.seen.settled = True
+        else:
+            entry.bind(self.call)
         _loops.add(self)
 
     @property
@@ -350,15 +354,14 @@ class HotLoop:
         assert self.plan is not None
         clock, plan, beside = self.options.clock, self.plan, kind.beside
         mark(kind, sizes, args, kwargs)
-        graphs = plan.backend.graphs
-        self._compiling = True
+        graphs, self._compiling = plan.backend.graphs, True
+        self._reasons.clear()
         try:
             with record_function(f"rooflight.hot {self.seen.name}: compiling"), falling_back(self._reasons):
                 run = partial(plan.run, args, kwargs, compiled=True)
                 out = run() if beside is None or self._inductor is None else beside.switch(self._inductor, run)
         finally:
             self._compiling = False
-        known = bool(kind.compiled_sizes)
         kind.compile_s = clock() - begin + (0.0 if beside is None else beside.capture_s)
         kind.spent_s = 0.0
         kind.any_size = len(kind.sizes) > 1
@@ -366,7 +369,7 @@ class HotLoop:
         kind.state, kind.tried, kind.recompiles = "trying", -CHECKED_RUNS, 0
         kind.compiled_s.clear()
         kind.compiled_at = clock()
-        if plan.backend.graphs == graphs and not known:  # code that is there already may do for these sizes too
+        if plan.backend.graphs == graphs and (self._reasons or not graphs):  # else there may be code for it already
             why = f": {self._reasons[-1]}" if self._reasons else ""
             self._give_up(kind, plan.backend.failed or f"torch.compile captured no graph of it{why}")
         self._reject_wrong(kind)
@@ -482,13 +485,14 @@ class HotLoop:
 
     def _settle(self) -> None:
         """Take this object out of the way, if all that is called now is decided."""
-        kinds = [kind for kind in self.seen.kinds.values() if kind.decided]
-        compiled = [kind for kind in kinds if kind.state == "compiled"]
+        decided = [(key, kind) for key, kind in self.seen.kinds.items() if kind.decided]
+        compiled = any(kind.state == "compiled" for _, kind in decided)
         if compiled and self._returns > _STORM:
             return
         self.seen.settled = True
         if not compiled:
             self.stop()
-        elif len(compiled) == len(kinds):
-            assert self.plan is not None
-            self.entry.bind(self.plan.switched(on=True))
+            return
+        assert self.plan is not None
+        on, off = ({mode_of(key) for key, kind in decided if kind.state == state} for state in ("compiled", "eager"))
+        self.entry.bind(self.plan.in_modes(on, off, self.entry.module) or self.call)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager, nullcontext
 from typing import Any, Final, Generic, TypeVar
 
@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from rooflight.compiling.call_kinds import Mode, call_mode
 from rooflight.compiling.checked_backend import Inner
 from rooflight.compiling.fallback import guarded
 from rooflight.compiling.hot_entry import Call, ModuleEntry
@@ -68,6 +69,21 @@ class Plan(Generic[Backend]):
         """The function to call, with the regions compiled or as they were."""
         self.switch(on=on)
         return self._compiled[0] if on and not self._regions else self._eager
+
+    def in_modes(self, on: Set[Mode], off: Set[Mode], module: nn.Module | None) -> Call | None:
+        """The function to call where calls are compiled in some modes, and run eagerly in others; None where a call's
+        modes do not decide, or regions would have to be switched for each call.
+        """
+        if not off:
+            return self.switched(on=True)
+        if self._regions or not off.isdisjoint(on):
+            return None
+        compiled, eager = self._compiled[0], self._eager
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return (compiled if call_mode(module) in on else eager)(*args, **kwargs)
+
+        return call
 
     def switch(self, *, on: bool) -> None:
         """Have the regions compiled, or as they were."""
