@@ -31,6 +31,10 @@ tests: $(STAMP)
 search: $(STAMP)
 	ROOFLIGHT_SEARCH=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not slow"
 
+# Properties try other examples in each run; those of `make tests` are the same each time.
+search: $(STAMP)
+	ROOFLIGHT_SEARCH=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile $$(grep -rl '@given' tests)
+
 slow: $(STAMP)
 	$(BIN)/pytest -m slow
 

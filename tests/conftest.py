@@ -18,6 +18,12 @@ from slurm_cluster import slurm_cluster
 from rooflight.cli.main import main
 from rooflight.costs import registry
 
+# A property tries the same examples in every run, so that only a change of the code makes it fail; ROOFLIGHT_SEARCH=1
+# (`make search`) tries others each time. A busy machine fails neither.
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("search", deadline=None, print_blob=True)
+settings.load_profile("search" if os.environ.get("ROOFLIGHT_SEARCH") == "1" else "same")
+
 
 def pytest_configure(config):
     """No test sees the calibrations of whoever runs it: a device is then its datasheet, unless a test calibrates.
