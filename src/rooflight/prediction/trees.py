@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cached_property
 from typing import Any, Final
 
@@ -25,10 +26,6 @@ _SETTINGS: Final[Mapping[str, Any]] = {
     "seed": 0,
 }
 _RATE: Final = 23.4  # learning rate times trees: 0.13 of 180
-_MANY_LEAVES, _SOME_LEAVES, _FEW_LEAVES, _ROWS_A_LEAF = 255, 127, 15, 80
-_MANY_ROWS: Final = 30_000
-"""Rows from which twice as many leaves bring anything: of 26,710 products on a T4 held out, 9.2 % are missed with 127
-leaves and 9.3 % with 255, of 21,578 on an H100 2.8 and 2.7 %."""
 _FINE: Final[Mapping[str, Any]] = {"max_bin": 255, "feature_fraction": 0.8}
 _COARSE: Final[Mapping[str, Any]] = {"max_bin": 127, "feature_fraction": 0.6}
 """Thresholds tried a feature, and features tried a tree. Quantised gradients would save as much again, but LightGBM 4.7
@@ -175,15 +172,28 @@ class Trees:
         return self._engine[0]
 
 
+class Leaves(Enum):
+    """How many leaves a tree has at most, and how many rows there are for each."""
+
+    FEW = 15, 80
+    MANY = 127, 80
+    MOST = 511, 60
+
+    def of(self, rows: int) -> int:
+        """Of a tree that learns from so many rows."""
+        most, rows_a_leaf = self.value
+        return min(most, max(7, rows // rows_a_leaf))
+
+
 @dataclass(frozen=True, slots=True)
 class Way:
     """How trees are grown: which loss, and few leaves (for noise) or many (for detail)."""
 
     loss: str  # "l1" heeds outliers less, "l2" learns faster
-    many_leaves: bool
+    leaves: Leaves
 
 
-WAYS: Final = tuple(Way(loss, many) for loss in ("l2", "l1") for many in (True, False))
+WAYS: Final = tuple(Way(loss, leaves) for loss in ("l2", "l1") for leaves in (Leaves.MANY, Leaves.FEW, Leaves.MOST))
 
 
 def grow(values: Floats, target: Floats, way: Way = WAYS[0], *, coarse: bool = False) -> Trees:
@@ -228,8 +238,7 @@ def answers_of_grown(values: Floats, target: Floats, way: Way, asked: Floats) ->
 def _grown(values: Floats, target: Floats, way: Way, detail: Mapping[str, Any]) -> Any:
     import lightgbm
 
-    most = (_MANY_LEAVES if len(values) >= _MANY_ROWS else _SOME_LEAVES) if way.many_leaves else _FEW_LEAVES
-    leaves = min(most, max(7, len(values) // _ROWS_A_LEAF))
+    leaves = way.leaves.of(len(values))
     trees = _TREES if len(values) >= _FEW_ROWS else _FEWER_TREES
     settings = {**_SETTINGS, **detail, "objective": way.loss, "num_leaves": leaves, "learning_rate": _RATE / trees}
     return lightgbm.train(settings, lightgbm.Dataset(values, target, params={"verbose": -1}), trees)
