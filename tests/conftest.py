@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import shutil
 import signal
@@ -10,8 +11,10 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from hypothesis import settings
 from slurm_cluster import slurm_cluster
 
@@ -45,10 +48,28 @@ def pytest_unconfigure(config):
 
 
 @pytest.fixture(autouse=True)
-def _no_alarm_stays():
-    """A test that leaves a handler or a timer fails, not the test after it."""
+def _nothing_stays():
+    """A test that leaves this process changed fails, not the test after it."""
+    before = _state()
     yield
+    assert _state() == before
     assert (signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)) == (signal.SIG_DFL, (0.0, 0.0))
+
+
+def _state() -> dict[str, Any]:
+    return {
+        "folder": os.getcwd(),
+        "words": sys.argv,
+        "Ctrl-C": signal.getsignal(signal.SIGINT),
+        "termination": signal.getsignal(signal.SIGTERM),
+        "environment": {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
+        "threads": torch.get_num_threads(),
+        "dtype": torch.get_default_dtype(),
+        "device": torch.get_default_device(),
+        "grad": torch.is_grad_enabled(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "log level": logging.getLogger().level,
+    }
 
 
 @pytest.fixture(scope="session")

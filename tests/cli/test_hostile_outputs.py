@@ -85,7 +85,7 @@ def test_a_fifo_passes_it_on_and_stays_one(analyze, tmp_path, option):
     reader = threading.Thread(target=lambda: read.append(fifo.read_bytes()))
     reader.start()
     assert analyze(option, fifo)[0] == 0
-    reader.join(timeout=10)
+    reader.join(timeout=120)
     check(option, read[0])
     assert fifo.is_fifo()
     if option == "--save":

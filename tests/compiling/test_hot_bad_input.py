@@ -44,7 +44,7 @@ def in_thread(work: Any) -> Any:
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(work()))
     thread.start()
-    thread.join(20)
+    thread.join(120)
     return results[0]
 
 

@@ -92,7 +92,7 @@ def test_a_fifo_is_written_to_and_stays_one(tmp_path):
     reader = threading.Thread(target=lambda: read.append(path.read_bytes()))
     reader.start()
     write_whole(path, "through")
-    reader.join(timeout=10)
+    reader.join(timeout=120)
     assert read == [b"through"]
     assert path.is_fifo()
     assert list(tmp_path.iterdir()) == [path]
