@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import selectors
 import signal
 import subprocess
 import sys
@@ -209,6 +210,18 @@ print(worker.pid, flush=True)
 os.kill(os.getpid(), getattr(signal, sys.argv[1]))
 time.sleep(100)
 """
+
+
+def test_a_worker_that_is_stopped_while_it_is_waited_for_is_not_busy_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Selector(selectors.DefaultSelector):
+        def select(self, timeout: float | None = None) -> Any:
+            worker.stop("meanwhile")
+            return super().select(timeout)
+
+    monkeypatch.setattr(selectors, "DefaultSelector", Selector)
+    job = worker.submit([b"not a graph"], 10 * _PATIENCE_S)
+    until(lambda: not worker.busy)
+    assert (job.failed, worker.pid) == ("meanwhile", None)
 
 
 @pytest.mark.parametrize("ending", ["SIGINT", "SIGKILL"])

@@ -87,7 +87,8 @@ class Worker:
         with self._lock:
             for job in self._jobs:
                 job.ends(reason)
-            self._kill()
+            if self._process is not None:
+                _kill(self._process)  # its pipes are the thread's, which may be waiting for one: closed, it never ends
 
     def forget(self) -> None:
         """In a forked child, which has the pipes of a process that is not its own: let go of them."""
@@ -111,7 +112,7 @@ class Worker:
                 while self._jobs and self._jobs[0].done:
                     self._jobs.popleft()
                 if not self._jobs and not self._lock.wait(self._idle_s):
-                    self._kill()
+                    self._let_go()
                     self._talks = False
                     return
                 if not self._jobs:
@@ -141,7 +142,7 @@ class Worker:
                 raise ValueError("ended")
         except (OSError, ValueError) as error:  # a TimeoutError is an OSError
             with self._lock:
-                self._kill()
+                self._let_go()
             why = str(error) if isinstance(error, TimeoutError) else "ended before it had compiled"
             job.ends(f"the process beside the loop {why}")
             return
@@ -152,7 +153,7 @@ class Worker:
         """The process; a new one where there is none. Called with the lock."""
         if self._process is not None and self._process.poll() is None:
             return self._process
-        self._kill()
+        self._let_go()
         from torch._inductor.runtime.cache_dir_utils import cache_dir
 
         environment = {
@@ -170,19 +171,24 @@ class Worker:
         )  # fmt: skip
         return self._process
 
-    def _kill(self) -> None:
-        """End the process, if there is one, and all that it started. Called with the lock."""
+    def _let_go(self) -> None:
+        """End the process, if there is one, and close its pipes. Called with the lock."""
         process, self._process = self._process, None
         if process is not None:
-            for number in (signal.SIGTERM, signal.SIGKILL):  # compilers remove their files at the first
-                with suppress(OSError):  # ended, with all that it started
-                    os.killpg(process.pid, number)
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(_LAST_S)
-            process.wait()
+            _kill(process)
             for pipe in (process.stdin, process.stdout):
                 with suppress(OSError):
                     pipe.close()  # type: ignore[union-attr]
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a process, and all that it started."""
+    for number in (signal.SIGTERM, signal.SIGKILL):  # compilers remove their files at the first
+        with suppress(OSError):  # ended, with all that it started
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_LAST_S)
+    process.wait()
 
 
 worker: Final = Worker()
