@@ -58,7 +58,7 @@ def _nothing_stays():
 
 def _state() -> dict[str, Any]:
     return {
-        "folder": os.getcwd(),
+        "folder": Path.cwd(),
         "words": sys.argv,
         "Ctrl-C": signal.getsignal(signal.SIGINT),
         "settings": {name: value for name, value in os.environ.items() if name.startswith("ROOFLIGHT_")},
