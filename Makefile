@@ -27,10 +27,6 @@ imports: $(STAMP)
 tests: $(STAMP)
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
-# Properties on examples that no run before has tried; `make tests` tries the same ones each time.
-search: $(STAMP)
-	ROOFLIGHT_SEARCH=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not slow"
-
 # Properties try other examples in each run; those of `make tests` are the same each time.
 search: $(STAMP)
 	ROOFLIGHT_SEARCH=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile $$(grep -rl '@given' tests)
