@@ -73,6 +73,19 @@ def test_a_file_that_is_not_listed_is_refused(tmp_path: Path):
     refused(one, "is not in manifest.json beside it: fit it again, or move it elsewhere")
 
 
+def test_a_file_that_is_listed_and_not_there_is_refused(tmp_path: Path):
+    folder = saved(tmp_path / "models", PRODUCT_KEY, ADD)
+    sorted(folder.glob("*.npz"))[0].unlink()
+    refused(folder, "manifest.json lists .*, not in the folder: copy it whole, or fit the models again")
+
+
+def test_models_that_are_fitted_again_in_a_folder_without_one_of_them_are_whole(tmp_path: Path):
+    folder = saved(tmp_path / "models", PRODUCT_KEY, ADD)
+    sorted(folder.glob("*.npz"))[0].unlink()
+    saved(folder, ADD)
+    assert Predictor.load(folder).model(ADD) is not None
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[1", '{"schema": "rooflight.manifest/9", "models": {}, "fits": []}'])
 def test_a_manifest_that_cannot_be_read_is_refused(tmp_path: Path, text: str):
     folder = saved(tmp_path / "models")

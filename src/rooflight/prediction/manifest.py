@@ -55,8 +55,10 @@ class Manifest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=
     fits: list[Source]
 
 
-def read_manifest(folder: Path) -> Manifest | None:
-    """The manifest of a folder of models, None where there is none. Raises ValueError for what is none."""
+def read_manifest(folder: Path, *, whole: bool = False) -> Manifest | None:
+    """The manifest of a folder of models, None where there is none. Raises ValueError for what is none, and where the
+    folder is to be ``whole`` for one that lists files which are not there.
+    """
     path = folder / NAME
     try:
         found = msgspec.json.decode(path.read_bytes(), type=Manifest)
@@ -66,6 +68,10 @@ def read_manifest(folder: Path) -> Manifest | None:
         raise ValueError(f"{path}: no manifest of rooflight fit ({_line(error)}): fit the models again") from None
     if found.schema != SCHEMA or any(not 0 <= entry.fit < len(found.fits) for entry in found.models.values()):
         raise ValueError(f"{path}: no manifest that this version reads: fit the models again")
+    lost = [name for name in found.models if not (folder / name).is_file()] if whole else []
+    if lost:
+        more = f" and {len(lost) - 1} more" if lost[1:] else ""
+        raise ValueError(f"{path} lists {lost[0]}{more}, not in the folder: copy it whole, or fit the models again")
     return found
 
 

@@ -37,7 +37,7 @@ from rooflight.prediction.facts import (
     kind_of,
 )
 from rooflight.prediction.floors import has_launch, least_kernel_s
-from rooflight.prediction.manifest import Manifest, check, read_manifest, write_manifest
+from rooflight.prediction.manifest import check, read_manifest, write_manifest
 from rooflight.prediction.model import Answer, Model
 from rooflight.prediction.model_file import decode, encode
 from rooflight.prediction.monotone import levelled
@@ -73,7 +73,7 @@ class Predictor:
     """
 
     def __init__(self) -> None:
-        """Raises ValueError for an installation without the models that come with Rooflight."""
+        """Raises ValueError for an installation without all the models that come with Rooflight."""
         if not SHIPPED.is_dir():
             raise ValueError("no models came with Rooflight: name a folder that rooflight fit wrote")
         self._start(files=_files_in(SHIPPED))
@@ -81,7 +81,8 @@ class Predictor:
     def _start(self, *, models: Iterable[Model] = (), files: Iterable[Path] = ()) -> None:
         self._models: dict[str, Model] = {model.key: model for model in models}
         self._files = {path.name.removesuffix(SUFFIX): path for path in files}  # of models that were not read yet
-        self._manifests: dict[Path, Manifest | None] = {}  # of folders that a file was read from
+        folders = {path.parent for path in self._files.values()}
+        self._manifests = {folder: read_manifest(folder, whole=True) for folder in folders}
         self.operator_dict: dict[Any, Predictor] = {}  # what predict_operator has learned
 
     def __repr__(self) -> str:
@@ -90,8 +91,8 @@ class Predictor:
 
     @classmethod
     def load(cls, folder: Path | str) -> Predictor:
-        """The models of a folder. Raises ValueError for a folder without models; a file that is none raises it when it
-        is needed.
+        """The models of a folder. Raises ValueError for a folder without models, or without one that its manifest
+        lists; a file that is none raises it when it is needed.
         """
         if not isinstance(folder, str | PathLike):
             raise TypeError(f"load takes the folder that rooflight fit wrote, not {type(folder).__name__}")
@@ -133,8 +134,6 @@ class Predictor:
 
     def _read(self, name: str) -> None:
         path = self._files[name]
-        if path.parent not in self._manifests:
-            self._manifests[path.parent] = read_manifest(path.parent)
         try:
             content = path.read_bytes()
             check(self._manifests[path.parent], path, content)
