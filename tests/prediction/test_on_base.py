@@ -45,7 +45,7 @@ def learned(models: list[Model], *rows: Shown):
 
 
 def test_rows_of_a_known_kind_are_added_to_it_and_other_kinds_stay():
-    found, models = learned(base(PRODUCT_KEY, ADD), shown(0.8, products(4, device=L4), L4))
+    found, models = learned(base(PRODUCT_KEY, ADD), shown(1.2, products(4, device=L4), L4))
     assert list(models) == [PRODUCT_KEY]
     assert models[PRODUCT_KEY].devices == (A100.name,)
     (added,) = found.added
@@ -133,7 +133,7 @@ def on_top(root: Path, folder: Path, *rows: Shown, out: str = "mine") -> Path:
 
 def test_a_folder_has_all_models_of_the_base_and_says_which_that_were(tmp_path: Path):
     folder = written(tmp_path, base(PRODUCT_KEY, ADD))
-    mine = on_top(tmp_path, folder, shown(0.8, products(4, device=L4), L4))
+    mine = on_top(tmp_path, folder, shown(1.2, products(4, device=L4), L4))
     found = read_manifest(mine)
     assert found is not None
     assert set(found.models) == {path.name for path in mine.glob(f"*{SUFFIX}")}

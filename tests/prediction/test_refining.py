@@ -67,6 +67,14 @@ def test_the_middle_of_rows_counts_not_the_one_that_went_wrong():
     assert found.offset == pytest.approx(0.3 * 4 / 6)
 
 
+def test_nothing_is_learned_of_a_mixture_whose_mean_error_would_grow():
+    """Most rows are three times as slow as predicted; the others, then predicted three times too slow, weigh more."""
+    mixture = rows(16, np.where(np.arange(16) % 8 < 5, 1.6, 0.4))
+    found = refine(BASE, mixture, groups=np.arange(16) % 2)
+    assert (found.offset, found.process) == (0.0, None)
+    assert found.error == found.error_before
+
+
 def test_rows_that_the_model_predicts_already_change_nothing():
     found = refine(BASE, rows(20, 0.5))
     assert (found.offset, found.process) == (0.0, None)

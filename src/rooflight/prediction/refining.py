@@ -49,7 +49,8 @@ def refine(model: Model, shown: Shown, *, groups: Integers | None = None, launch
     work. ``groups`` [rows]: rows to leave out together; without, all rows of one shape. Earlier refinements by rows of
     this device are left aside.
 
-    Of an offset, what the processes add to it, and nothing at all, it is what misses rows left out the least.
+    Of an offset, what the processes add to it, and nothing at all, it is what misses rows left out the least, and
+    nothing where their mean error would grow.
     """
     bare = unrefined(model, shown.device.name)
     values = features_of(shown.key, shown.facts, shown.device)
@@ -67,6 +68,8 @@ def refine(model: Model, shown: Shown, *, groups: Integers | None = None, launch
         learned = _learned(bare, shown.device.name, values, answer.slowdown, missed, groups)
         if _size(learned.left_out) < _size(left):
             offset, process, left = learned.offset, learned.process, learned.left_out
+    if mean_error(left) > mean_error(missed):  # nearer to most rows, and further from all
+        offset, process, left = 0.0, None, missed
     floor, ceiling = min(0.0, float(missed.min())), max(0.0, float(missed.max()))
     inside = with_doubt(quantiles(left), around, len(np.unique(groups)))
     return Refinement(
