@@ -192,6 +192,18 @@ def test_impossible_hosts_are_refused(launch_s):
         Host(launch_s=1.0, first_s=0.0, low=1.5, high=2.0, source="")
 
 
+@pytest.mark.parametrize("launch_s", [True, "fast", "6e-6", [1], None])
+def test_what_is_no_number_is_no_host(launch_s):
+    with pytest.raises(TypeError, match="seconds per launch, such as 6e-6, or what fit_host found, not"):
+        Host.of(launch_s)
+
+
+@pytest.mark.parametrize("launch_s", [1, np.float32(1), np.int64(1), np.float64(1)])
+def test_any_number_of_seconds_is_a_host(launch_s):
+    assert Host.of(launch_s).launch_s == 1.0
+    assert type(Host.of(launch_s).launch_s) is float
+
+
 def test_a_gradients_all_reduce_hides_behind_backward():
     calls = [
         Call(op=ADD, writes=(0,), reads=(5, 6)),

@@ -101,7 +101,7 @@ def predicted(analysis: Analysis, predictor: Predictor, host: Host | float | Non
     if host is not None and analysis.device.kind == "cpu":
         raise ValueError(f"host: ops of {analysis.device.name} are measured with what the host spends: leave it out")
     if host is not None and not isinstance(host, Host):
-        host = Host.of(float(host))
+        host = Host.of(host)
     session = analysis.session
     if analysis.device.kind != "cpu":
         session = with_host_scalars(session)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import isfinite
+from numbers import Real
 from typing import Final
 
 from rooflight.costs.cost import OpCost, Uncosted
@@ -75,7 +76,12 @@ class Host:
 
     @classmethod
     def of(cls, launch_s: float, source: str = "given") -> Host:
-        """A host that spends so many seconds on an eager pointwise op. Raises ValueError below 0."""
+        """A host that spends so many seconds on an eager pointwise op. Raises ValueError below 0, TypeError for what is
+        no number.
+        """
+        if isinstance(launch_s, bool) or not isinstance(launch_s, Real):
+            raise TypeError(f"a host is seconds per launch, such as 6e-6, or what fit_host found, not {launch_s!r:.60}")
+        launch_s = float(launch_s)
         return cls(launch_s=launch_s, first_s=_FIRST * launch_s, low=0.75, high=1.35, source=source)
 
     @classmethod
