@@ -1,10 +1,11 @@
 """Does ``rooflight.hot`` keep its promises? 16 loops, against eager and against a torch.compile placed by hand.
 
-    python benchmarks/hot_paths.py [--loops NAME ...] [--steady 42] [--seconds 40] [--page docs/lab/hot_paths.md]
+    python benchmarks/hot_paths.py [--loops NAME ...] [--steady 4] [--seconds 40] [--page docs/lab/hot_paths.md]
 
 Each loop runs in a process of its own, with an empty cache of Inductor's. *Long*: with ``expected_runs=10_000_000`` the
 loop runs until all its calls are decided, or for ``--seconds``. Then three instances run in turns, one timed iteration
-of each after one that is not, in each order of them, ``--steady`` times: eager, ``torch.compile`` by hand, hot.
+of each after one that is not, in each order of them, until the eager one has run ``--steady`` seconds (42 to 2,400
+times): eager, ``torch.compile`` by hand, hot.
 ``kept`` is the hot loop's steady gain over that of the one compiled by hand. ``until decided``: the iterations until
 then, and their time, less the calls that compiled, over as many eager iterations (medians of the turns). *Of known
 length*: a hot loop with ``expected_runs`` and an eager one run in turns for as many iterations as last about 2 s: too
@@ -51,7 +52,7 @@ def quartiles(samples: Sequence[float]) -> list[float]:
     return statistics.quantiles(samples, n=4) if len(samples) > 1 else [samples[0]] * 3
 
 
-def measured(name: str, steady: int, seconds: float) -> dict[str, Any]:
+def measured(name: str, steady: float, seconds: float) -> dict[str, Any]:
     """One loop, in this process."""
     import torch
     from hot_loops import LOOPS
@@ -83,7 +84,7 @@ def measured(name: str, steady: int, seconds: float) -> dict[str, Any]:
         hand(warmup)
     sides: dict[str, list[float]] = {"eager": [], "hand": [], "hot": []}
     orders = list(permutations((("eager", eager), ("hand", hand), ("hot", hot_step))))
-    for turn in range(steady):
+    for turn in range(max(42, min(2400, int(steady / timed(eager, 3) / 2)))):
         for side, step in orders[turn % len(orders)]:
             step(turn)  # so that none is timed with the other's code in the caches
             sides[side].append(timed(step, turn))
@@ -258,7 +259,7 @@ def row(found: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--loops", nargs="*")
-    parser.add_argument("--steady", type=int, default=42)
+    parser.add_argument("--steady", type=float, default=4.0)
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--page", type=Path)
     parser.add_argument("--beside", action="store_true")
