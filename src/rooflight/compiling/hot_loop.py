@@ -30,17 +30,14 @@ from rooflight.compiling.hot_outlook import outlook, remember_outcome
 from rooflight.compiling.hot_paths import HotPath
 from rooflight.compiling.hot_plan import Inductor, Plan, outermost_modules, recompile_reason
 from rooflight.compiling.hot_planning import planned
-from rooflight.compiling.hot_seen import CallKind, Seen
+from rooflight.compiling.hot_seen import MOST_TRIED, CallKind, Seen
 
 _TRIED: Final = (False, True, True, False, False, True)
 """Which runs of a trial are compiled: each side is first as often as last."""
 _LEAST: Final = 3
-_MOST_TRIED: Final = 12
-"""Runs of each side in a trial."""
 _MOST_KINDS: Final = 32
 _MOST_SIZES: Final = 16
 _MOST_SAMPLES: Final = 6
-_KEPT: Final = 32  # times of a side
 _LATER: Final = (GeneratorType, CoroutineType, AsyncGeneratorType)
 _STORM: Final = 4
 """So many recompilations that nobody planned are too many."""
@@ -225,7 +222,7 @@ class HotLoop:
         if self._compiles_again or (kind.state == "trying" and worker.busy):
             return  # times of compiling, or beside the worker, compare nothing
         samples.append(taken)
-        del samples[:-_KEPT]
+        del samples[:-MOST_TRIED]
         if kind.calls >= self.options.hot_threshold:
             kind.spent_s += taken
         if kind.state == "trying":
@@ -446,19 +443,11 @@ class HotLoop:
             self._roll_back(kind, backend.failed)
 
     def _compare(self, kind: CallKind) -> None:
-        """End a trial once it is clear which side is faster. Other programs only make runs longer, so that the quicker
-        quarter of each side decides where runs of both overlap.
-        """
-        eager, compiled = sorted(kind.eager_s), sorted(kind.compiled_s)
-        count = min(len(eager), len(compiled))
-        if count >= _LEAST and compiled[-1] < eager[0]:
-            kind.state = "compiled"
-        elif count >= 2 * _LEAST and compiled[0] > statistics.median(eager):
-            self._roll_back(kind, "")
-        elif count >= _MOST_TRIED and kind.speedup is not None:
-            if kind.speedup > 1:
+        """End a trial once it is clear which side is faster."""
+        match kind.faster(self.options.clock()):
+            case "compiled":
                 kind.state = "compiled"
-            else:
+            case "eager":
                 self._roll_back(kind, "")
         if kind.state == "eager":
             kind.reason = f"compiled, it takes {1 / (kind.speedup or 1):.2f} times as long"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -16,6 +17,14 @@ compared with eager runs; compiled for good; eager for good."""
 
 
 _MANY: Final = 3
+_LEAST: Final = 3
+_ENOUGH: Final = 12
+"""Runs of each side that end a trial."""
+_TRIAL_S: Final = 0.2
+"""A trial may end with eager runs after so many seconds, or after ``MOST_TRIED`` runs of each side: compiling slows the
+runs that follow it, and runs of less than a millisecond differ by more than compiling gains.
+"""
+MOST_TRIED: Final = 128
 
 
 @dataclass(slots=True)
@@ -60,6 +69,22 @@ class CallKind:
             return None
         eager_s, compiled_s = (sorted(times)[len(times) // 4] for times in (self.eager_s, self.compiled_s))
         return eager_s / compiled_s if compiled_s > 0 else None
+
+    def faster(self, now: float) -> Literal["compiled", "eager"] | None:
+        """Which side of a trial is faster, None as long as that is not clear. Other programs only make runs longer, so
+        that the quicker quarter of each side decides where runs of both overlap.
+        """
+        eager, compiled = sorted(self.eager_s), sorted(self.compiled_s)
+        count = min(len(eager), len(compiled))
+        if count >= _LEAST and compiled[-1] < eager[0]:
+            return "compiled"
+        if count < MOST_TRIED and now - self.compiled_at < _TRIAL_S:
+            return None
+        if count >= 2 * _LEAST and compiled[0] > statistics.median(eager):
+            return "eager"
+        if count >= _ENOUGH and self.speedup is not None:
+            return "compiled" if self.speedup > 1 else "eager"
+        return None
 
     def runs_with(self, sizes: tuple[Any, ...]) -> bool:
         """Whether a call of these sizes is known to return, or to be one of many sizes."""
