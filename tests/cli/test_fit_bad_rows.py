@@ -123,6 +123,37 @@ def test_two_groups_are_fitted_where_the_user_insists(run, tmp_path: Path):
     assert code == 0, err
 
 
+@pytest.mark.parametrize("on", [(), ("--on", "shipped")])
+def test_one_time_for_all_shapes_is_told_as_such(refused, tmp_path: Path, on):
+    with_one_time(tmp_path / "data", GRID, 100)
+    line = refused(*on)
+    assert f"{len(GRID)} of {len(GRID)} times of gemm (step) are 100 µs, while their bounds grow from" in line
+    assert "such times are not of these shapes: measure them again" in line
+
+
+def test_small_work_may_take_one_time(run, tmp_path: Path):
+    with_one_time(tmp_path / "data", [shape for shape in GRID if np.prod(shape) < 2**29], 20)
+    code, _, err = run("fit", tmp_path / "data", "--out", tmp_path / "models")
+    assert code == 0, err
+
+
+def with_one_time(folder: Path, shapes, time_us: float) -> None:
+    """A table of products whose last column is the same in all rows."""
+    path = write_table(folder, shapes=shapes)
+    header, *lines = path.read_text().splitlines()
+    path.write_text("\n".join([header, *(f"{line.rsplit(',', 1)[0]},{time_us}" for line in lines)]) + "\n")
+
+
+@pytest.mark.parametrize("on", [(), ("--on", "shipped")])
+def test_times_of_a_faster_device_are_told_as_such(refused, tmp_path: Path, on):
+    """An A100's products under the name of a T4, of a fifth of its peak."""
+    path = write_table(tmp_path / "data", noise=0.02)
+    path.rename(path.with_name(path.name.replace(A100_FILE, "T4")))
+    line = refused(*on)
+    assert f"{len(GRID)} of {len(GRID)} times are faster than light on T4" in line
+    assert "were they measured on another device? rooflight lint lists them" in line
+
+
 def one_shape(folder: Path, count: int = 30) -> Path:
     return write_table(folder, shapes=[GRID[7]] * count, noise=0.02)
 

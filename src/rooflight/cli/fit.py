@@ -57,7 +57,11 @@ def fit(
     from collections import Counter
 
     from rooflight.front.measured import find_measured, read_measured
-    from rooflight.prediction.bad_rows import refuse_two_devices, refuse_two_groups
+    from rooflight.prediction.bad_rows import (
+        refuse_impossible,
+        refuse_two_devices,
+        refuse_two_groups,
+    )
     from rooflight.prediction.fit_report import report_of
     from rooflight.prediction.fitting import learn_all, read_for_fit, together
     from rooflight.prediction.measured_ops import MeasuredOps, lint_ops, shown_by_ops
@@ -90,11 +94,10 @@ def fit(
             learned = learn_all(shown, progress, beside=taught.shown, processes=True, trees_only=trees_only)
             on_base, models, few, alike = None, learned.models, learned.few, learned.alike
         if not models:
+            refuse_impossible((file.tables, file.findings) for file in files)
             why = "all rows of a kind are of one shape or two" if alike else "too few rows of any kind to learn from"
-            raise ValueError(
-                f"{', '.join(map(str, data))}: {why}: sample other shapes, or add them to other models "
-                "with --on shipped"
-            )
+            instead = ", or add them to other models with --on shipped" if on is None else ""
+            raise ValueError(f"{', '.join(map(str, data))}: {why}: sample other shapes{instead}")
     predictor = Predictor.of(models)
     if on is not None and root is not None:
         save_on(root, on, models, out, paths)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from rooflight.prediction.facts import Floats, WorkKind, kind_of
 from rooflight.prediction.features import features_of, size_features
 from rooflight.prediction.floors import least_kernel_s
+from rooflight.prediction.lint import Finding, Rule
 from rooflight.prediction.measured_table import MeasuredTable
 from rooflight.prediction.row_bounds import RowBounds
 from rooflight.prediction.teaching import Shown
@@ -36,6 +37,10 @@ _MOST_STRAY: Final = 0.2
 """Which share of rows may be as far from the row of most alike work as the groups are apart, while as many are near. In
 137 kinds of tables of one device it was at most 0.13, in 24 mixtures of an A100's with a GH200's 0.15 to 0.49."""
 _FEWEST_OF_GROUPS: Final = 30
+_SAME, _MOST_SAME = 0.01, 0.9
+"""How near the middle time others are that are the same, and the share of rows from which this is no chance."""
+_GROWN, _AT_WORK = 4.0, 0.2
+"""By what factor bounds grow, and to what share of the time, where it cannot stay the same within 1 %."""
 
 
 def refuse_wrong_unit(table: MeasuredTable, bounds: RowBounds) -> None:
@@ -77,6 +82,27 @@ def refuse_two_devices(whole: Iterable[Shown]) -> None:
             )
 
 
+def refuse_constant(table: MeasuredTable, bounds: RowBounds) -> None:
+    """Raises ValueError for times that are one and the same whatever the work, in some direction. Small work does take
+    one time, which the device does next to nothing for.
+    """
+    for direction, column, bound in zip(table.directions, table.seconds.T, bounds.bound_s.T, strict=True):
+        known = (bound > 0) & np.isfinite(column)
+        seconds, bound_s = column[known], bound[known]
+        if len(seconds) < _FEWEST:
+            continue
+        middle = float(np.median(seconds))
+        same = int((np.abs(seconds / middle - 1) < _SAME).sum())
+        low, high = (float(each) for each in np.quantile(bound_s, (0.05, 0.95)))
+        if same >= _MOST_SAME * len(seconds) and high > max(_GROWN * low, _AT_WORK * middle):
+            raise ValueError(
+                f"{table.source}: {same} of {len(seconds)} times of {table.kernel} ({direction}) are "
+                f"{Quantity(middle, 's')}, while their bounds grow from {Quantity(low, 's')} to {Quantity(high, 's')}: "
+                "such times are not of these shapes: measure them again, or pass --keep-flagged to learn from them as "
+                "they are"
+            )
+
+
 def refuse_two_groups(whole: Iterable[Shown]) -> None:
     """Raises ValueError for rows of tables, all of a kind on a device together, in which about the same work takes
     either one time or a multiple of it: rows of two devices that have no shape in common.
@@ -89,6 +115,20 @@ def refuse_two_groups(whole: Iterable[Shown]) -> None:
                 f"{np.exp(apart):.1f} times apart: rows of two devices, or of two ways to measure, under one name: fit "
                 "each alone, or pass --keep-flagged to learn from both"
             )
+
+
+def refuse_impossible(tables: Iterable[tuple[Sequence[MeasuredTable], Sequence[Finding]]]) -> None:
+    """Raises ValueError for tables, with what lint found in them, of whose times at least half beat their bounds."""
+    times, flagged, devices = 0, 0, set()
+    for each, findings in tables:
+        times += sum(int(np.isfinite(table.seconds).sum()) for table in each)
+        flagged += sum(found.rule is Rule.FASTER_THAN_LIGHT and found.row is not None for found in findings)
+        devices |= {table.device.name for table in each}
+    if flagged and 2 * flagged >= times:
+        raise ValueError(
+            f"{flagged} of {times} times are faster than light on {', '.join(sorted(devices))}, which leaves too few "
+            "to learn from: were they measured on another device? rooflight lint lists them"
+        )
 
 
 def groups_apart(shown: Shown) -> tuple[float, float]:

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from rooflight.prediction.bad_rows import refuse_wrong_unit
+from rooflight.prediction.bad_rows import refuse_constant, refuse_wrong_unit
 from rooflight.prediction.beaten import FASTEST
 from rooflight.prediction.beating import Cause, causes_of
 from rooflight.prediction.facts import FactRows, is_plain, key_of_others
@@ -303,6 +303,7 @@ def _read(job: tuple[Path, bool]) -> Read:
         bounds = row_bounds(table)
         if not keep_flagged:
             refuse_wrong_unit(table, bounds)
+            refuse_constant(table, bounds)
         found = () if keep_flagged else lint_table(table, bounds)
         findings += found
         flagged = left_out(found)
