@@ -200,7 +200,7 @@ def main() -> int:
         print(
             f"| {name} | {ours.peak_bytes / 1e6:.3f} | {allocator / 1e6:.3f} | {ours.peak_bytes / allocator - 1:+.2%} "
             f"| {tracker / 1e6:.3f} | {ours.peak_bytes / tracker - 1:+.2%} | {ours.standing_bytes / 1e6:.3f} "
-            f"| {ours.peak_record} of {len(ours.timeline)} |"
+            f"| {ours.peak_record} of {len(ours.bytes_alive)} |"
         )
     print(f"\nworst, against the allocator: {worst:.2%}")
     if arguments.presets:

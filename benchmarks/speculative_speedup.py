@@ -34,8 +34,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rooflight.inference import Profiler, decode, expected_tokens, predicted_speedup, speculative_decode
+from rooflight.inference.decoding import drawn, probabilities
 from rooflight.inference.ragged_cache import RaggedCache
-from rooflight.inference.rejection_sampling import drawn, probabilities
 from rooflight.inference.speculative_decoding import SpeculativeGeneration
 from rooflight.inference.steps import UNKNOWN
 

@@ -138,7 +138,7 @@ def fast_ops(analysis: Analysis) -> Iterator[Fast]:
     contradicted = {each.signature for each in analysis.contradictions}
     times, numbers = session.measurement.op_s, session.columns.signature
     for number, signature in enumerate(session.signatures):
-        bound = analysis._bounds[number]
+        bound = analysis.bounds[number]
         mine = times[(numbers == number) & session.counted & (times > 0)]
         if bound is None or not len(mine) or not (mine < bound.time_s).any():
             continue

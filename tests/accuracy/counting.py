@@ -14,7 +14,7 @@ import torch
 import rooflight as rl
 from rooflight.costs.cost import OpCost
 from rooflight.roofline.analysis import Analysis
-from rooflight.roofline.sums import Operation
+from rooflight.roofline.groups import Operation
 
 DEVICE = "H100-SXM5-80GB"
 

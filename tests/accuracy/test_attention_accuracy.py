@@ -131,7 +131,7 @@ def test_a_mask_leaves_an_upper_count(mask, size, device):
     found = cost(analysis, FORWARD)
     assert found.matrix_flops == ALL_PAIRS
     assert found.upper
-    assert analysis.coverage.upper == 1
+    assert analysis.coverage.upper_calls == 1
     assert found.bytes_read == 3 * 4096 + size
 
 

@@ -7,7 +7,7 @@ import torch
 from counting import analyse
 from torch import optim
 
-from rooflight.roofline.sums import Totals
+from rooflight.roofline.groups import Totals
 
 NUM_PARAMETERS = 200
 

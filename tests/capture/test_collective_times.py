@@ -19,8 +19,7 @@ from rooflight.network.collectives import CollectiveKind
 from rooflight.records.archive import load
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.communication import Collective
-from rooflight.roofline.ranks import RankedAnalysis, merge
-from rooflight.roofline.ranks_report import ranks_report
+from rooflight.roofline.ranks import RankedAnalysis, merge, ranks_report
 
 SLOW = 2
 

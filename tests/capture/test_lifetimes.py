@@ -221,7 +221,7 @@ def test_gradients_that_stand_before_and_are_replaced_are_gradients() -> None:
     assert kinds(session)["gradient"] == 2 * parameters
     use = memory_use(session)
     assert use.standing_bytes == 2 * parameters + x.nbytes
-    assert use.timeline[0, StorageKind.GRADIENT] == 0  # zero_grad let go of them before the first op
+    assert use.bytes_alive[0, StorageKind.GRADIENT] == 0  # zero_grad let go of them before the first op
 
 
 def test_an_optimizer_inside_backward_finds_its_gradients() -> None:
@@ -239,7 +239,7 @@ def test_an_optimizer_inside_backward_finds_its_gradients() -> None:
     parameters = sum(p.numel() for p in model.parameters()) * F32
     assert kinds(session)["gradient"] == parameters
     # one layer's gradients at a time: 8 * 8 + 8
-    assert memory_use(session).timeline[:, StorageKind.GRADIENT].max() <= (8 * 8 + 8) * F32
+    assert memory_use(session).bytes_alive[:, StorageKind.GRADIENT].max() <= (8 * 8 + 8) * F32
 
 
 def test_gradients_that_autograd_adds_in_place_are_counted_in_place() -> None:
@@ -257,9 +257,9 @@ def test_gradients_that_autograd_adds_in_place_are_counted_in_place() -> None:
         if op.signature.name == "aten::add" and op.signature.inputs[0].numel > 1
     ]
     use = memory_use(session)
-    timeline = use.timeline.sum(axis=1)
+    timeline = use.bytes_alive.sum(axis=1)
     # x, and the two gradients of y, of which one becomes their sum
-    assert timeline[total] - use.timeline[total, StorageKind.ACTIVATION] == 3 * 1000 * F32
+    assert timeline[total] - use.bytes_alive[total, StorageKind.ACTIVATION] == 3 * 1000 * F32
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
@@ -278,9 +278,9 @@ def test_a_checkpoint_has_fewer_activations_and_makes_them_again(reentrant: bool
     plain, saved = (memory_use(followed(lambda r=r: run(r), blocks)) for r in (False, True))
     activations = 512 * 64 * F32
     # the input, then two results of each of four blocks (a GELU saves its input, a Linear its own)
-    assert plain.timeline[:, StorageKind.ACTIVATION].max() >= 9 * activations
+    assert plain.bytes_alive[:, StorageKind.ACTIVATION].max() >= 9 * activations
     # one of each block, and two of the block that runs again
-    assert 5 * activations <= saved.timeline[:, StorageKind.ACTIVATION].max() < 9 * activations
+    assert 5 * activations <= saved.bytes_alive[:, StorageKind.ACTIVATION].max() < 9 * activations
     assert saved.peak_bytes < plain.peak_bytes
 
 
@@ -325,7 +325,7 @@ def test_a_storage_that_is_resized_is_another_one() -> None:
         torch.exp(torch.ones(250), out=held[0])
 
     use = memory_use(followed(program))
-    totals = use.timeline.sum(axis=1).tolist()
+    totals = use.bytes_alive.sum(axis=1).tolist()
     assert totals[:2] == [2 * 1000 * F32, 3 * F32]
     assert totals[2:4] == [500 * F32] * 2
     assert totals[-1] == (500 + 250 + 250) * F32

@@ -132,7 +132,7 @@ def test_matrix_flops(name):
 def test_norms(module, per_element):
     session = recorded(step(module, tensor(2, 3, 8)), module)
     forward, backward = unseen(session)
-    flops = {op.direction.label: rl.analyze(session, DEVICE)._costs[session.signatures.index(op.signature)]
+    flops = {op.direction.label: rl.analyze(session, DEVICE).costs[session.signatures.index(op.signature)]
              for op in (forward, backward)}  # fmt: skip
     assert flops["forward"].vector_flops == per_element * 48
     assert flops["backward"].vector_flops == 2 * per_element * 48

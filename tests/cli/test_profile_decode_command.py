@@ -15,7 +15,7 @@ import pytest
 from rooflight.cli.progress import spinner
 from rooflight.front.device import log_progress
 from rooflight.inference import decode_job
-from rooflight.inference.summaries_compared import ComparisonDocument, comparison_report, read_summary
+from rooflight.inference.comparison import ComparisonDocument, comparison_report, read_summary
 from rooflight.inference.summary import SummaryDocument
 
 pytestmark = pytest.mark.usefixtures("one_thread")

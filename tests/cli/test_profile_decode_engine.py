@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from rooflight.inference.summaries_compared import read_summary
+from rooflight.inference.comparison import read_summary
 from rooflight.inference.summary import SummaryDocument
 
 pytestmark = pytest.mark.usefixtures("one_thread")

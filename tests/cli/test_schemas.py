@@ -24,9 +24,9 @@ from rooflight.devices.calibrations import Calibration
 from rooflight.devices.devices_report import device_report, list_report
 from rooflight.devices.spec import MemoryLevel, Roofs
 from rooflight.inference import Profiler
+from rooflight.inference.comparison import comparison_report
 from rooflight.inference.report import report_of as inference_report
 from rooflight.inference.saving import config_of, summary_of
-from rooflight.inference.summaries_compared import comparison_report
 from rooflight.machine.calibration_report import report_of as calibration_report
 from rooflight.operators import registry
 from rooflight.operators.operators_report import report_of as operators_report
@@ -40,8 +40,7 @@ from rooflight.records.estimate import Estimate, Source
 from rooflight.records.report import Report
 from rooflight.reporting.json import render_json
 from rooflight.roofline.analysis import analyze
-from rooflight.roofline.ranks import merge
-from rooflight.roofline.ranks_report import ranks_report
+from rooflight.roofline.ranks import merge, ranks_report
 from rooflight.roofline.report import report_of
 from rooflight.sampling.merge import Merged
 from rooflight.sampling.merge_report import report_of as merge_report

@@ -13,14 +13,14 @@ import pytest
 def hot_loops(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     import torch
 
-    from rooflight.compiling import hot_calls, hot_options, hot_outlook
+    from rooflight.compiling import hot_calls, hot_gain, hot_seen
     from rooflight.compiling.hot_gain import ExpectedGain
 
     torch._dynamo.reset()
     monkeypatch.setenv("ROOFLIGHT_CACHE", str(tmp_path))
-    monkeypatch.setattr(hot_options, "leaves_a_core", lambda: False)  # whatever machine this is
+    monkeypatch.setattr(hot_seen, "leaves_a_core", lambda: False)  # whatever machine this is
     monkeypatch.setattr(hot_calls, "seen", deque(maxlen=100))
     expected = ExpectedGain(speedup=2.0, compile_s=5.0, source="test")
-    monkeypatch.setattr(hot_outlook, "expected_gain", lambda *_, **__: expected)
+    monkeypatch.setattr(hot_gain, "expected_gain", lambda *_, **__: expected)
     yield
     torch._dynamo.reset()

@@ -10,8 +10,7 @@ from torch import nn
 
 from rooflight.compiling.hot_calls import attached
 from rooflight.compiling.hot_loop import HotLoop
-from rooflight.compiling.hot_options import HotOptions
-from rooflight.compiling.hot_seen import CallKind
+from rooflight.compiling.hot_seen import CallKind, HotOptions
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 

@@ -15,11 +15,11 @@ import torch
 from hot_programs import Compiler, Net, clock, loop_of, only, run, takes, x
 
 import rooflight as rl
-from rooflight.compiling import hot_outlook
+from rooflight.compiling import hot_gain
 from rooflight.compiling.hot_calls import attached
 from rooflight.compiling.hot_gain import ExpectedGain
-from rooflight.compiling.hot_options import HotOptions
 from rooflight.compiling.hot_paths import HotPath
+from rooflight.compiling.hot_seen import HotOptions
 from rooflight.reporting.json import render_json
 
 pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.usefixtures("hot_loops")]
@@ -205,7 +205,7 @@ def test_expected_runs_decide_before_anything_is_compiled() -> None:
 
 def test_what_is_expected_to_gain_nothing_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = ExpectedGain(speedup=0.9, compile_s=5.0, source="a model")
-    monkeypatch.setattr(hot_outlook, "expected_gain", lambda *_, **__: nothing)
+    monkeypatch.setattr(hot_gain, "expected_gain", lambda *_, **__: nothing)
     net, compiler = Net(), Compiler()
     loop = loop_of(net, compiler, expected_runs=10**6)
     run(net, 30)

@@ -16,7 +16,7 @@ import rooflight as rl
 from rooflight.compiling import HotPath, enable_hot_path_detection, hot_everywhere
 from rooflight.compiling.hot_calls import attached
 from rooflight.compiling.hot_loop import HotLoop
-from rooflight.compiling.hot_options import HotOptions
+from rooflight.compiling.hot_seen import HotOptions
 
 pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.usefixtures("hot_loops")]
 

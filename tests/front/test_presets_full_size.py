@@ -14,7 +14,7 @@ from workloads.closed_forms import (
 )
 
 import rooflight as rl
-from rooflight.roofline.sums import Group
+from rooflight.roofline.groups import Group
 from rooflight.workloads.presets import PRESETS, preset
 from rooflight.workloads.steps import make_step
 

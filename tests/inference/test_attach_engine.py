@@ -28,7 +28,7 @@ def test_runs_steps_buckets_and_facts_of_calls(bench):
     assert summary["stats"]["mean_ms"] == pytest.approx(8)
     assert summary["buckets_engine_avg_ms"] == {"schedule": 1, "sampler": 1}
     assert summary["unattributed_engine_ms"] == 6  # of 8
-    assert prof.results.samples.lengths().tolist() == [15, 16, 17]  # before each step
+    assert prof.results.samples.columns()["kv_length"].tolist() == [15, 16, 17]  # before each step
 
 
 def test_engine_is_as_before_after_detach(bench):

@@ -109,7 +109,7 @@ def test_batch_sizes_take_bounded_memory(bench):
     assert sum(each["stats"]["steps"] for each in summary["batch_sizes"]) == summary["stats"]["steps"]
     text = f"a step had another batch size than the first {MOST_BATCHES} of its run: its batch counts as unknown"
     assert summary["problems"] == {text: 2 * 10}
-    assert bench.profiler.results.cells.at(1, 0).totals.steps == 1
+    assert bench.profiler.results.cells[1, 0].steps == 1
     assert {batch for (batch, _), _ in bench.profiler.results.cells.items()} >= {UNKNOWN}
 
 

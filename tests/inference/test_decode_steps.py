@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from rooflight.inference.kv_length import UNBINNED, LengthBins, reduced, token_count
-from rooflight.inference.reservoir import MOST_SAMPLES
-from rooflight.inference.steps import Samples
+from rooflight.inference.reservoir import MOST_SAMPLES, Reservoir
+from rooflight.inference.steps import COLUMNS
 
 MS = 1_000_000
 
@@ -241,21 +241,21 @@ def test_warm_up_runs_are_not_measured(make):
 
 
 def test_many_steps_keep_a_random_choice_and_exact_sums():
-    samples = Samples(most=100)
+    samples = Reservoir(COLUMNS, 100)
     for number in range(10_000):
-        samples.add((0, number, 0, 0, 0, number, number, -1, -1, -1), 0.0)
+        samples.add((0, number, 0, 0, 0, number, number, -1, -1, -1, 0.0))
     kept = samples.columns()["step_ns"]
     assert samples.kept == 100
     assert len(set(kept.tolist())) == 100
     assert abs(kept.mean() - 5000) < 4 * 10_000 / 12**0.5 / 10  # four standard errors of the mean of 100
-    again = Samples(most=100)
+    again = Reservoir(COLUMNS, 100)
     for number in range(10_000):
-        again.add((0, number, 0, 0, 0, number, number, -1, -1, -1), 0.0)
+        again.add((0, number, 0, 0, 0, number, number, -1, -1, -1, 0.0))
     assert (again.columns()["step_ns"] == kept).all()
 
 
 def test_percentiles_of_a_choice_say_so(bench):
-    bench.profiler.results.samples = Samples(most=3)
+    bench.profiler.results.samples = Reservoir(COLUMNS, 3, real="kv_length")
     run(bench, [1, 2, 3, 4])
     assert bench.summary()["samples"]["exact"] is False
     assert MOST_SAMPLES >= 10_000  # below, percentiles are of all steps

@@ -74,7 +74,7 @@ def test_steps_of_a_batch_by_hand(make, model, attention):
     # The longest prompt comes first, eight tokens a step: 8 of 11 | 3, then 3 and 2 of 5 | 3 of 5 beside two that
     # decode | decode.
     rows = [column.tolist() for column in prof.results.samples.columns().values()]
-    steps = list(zip(*rows[3:5], prof.results.samples.lengths().tolist(), strict=True))
+    steps = list(zip(*rows[3:5], prof.results.samples.columns()["kv_length"].tolist(), strict=True))
     assert steps[:4] == [
         (8, 0, 0.0),  # prefill, no token yet
         (8, 2, 8 / 3),  # prefill: 8 of the first prompt are in the cache
@@ -117,7 +117,7 @@ def test_warm_up_runs_and_later_ones(make, model):
     batch(model)
     assert prof.results.totals.steps == 0
     batch(model)
-    assert prof.results.cells.totals().tokens == 18
+    assert prof.results.total().tokens == 18
     assert len(prof.results.runs) == 1
     assert not prof.problems.counts
 

@@ -61,7 +61,7 @@ def test_greedy_and_sampling_by_hand(make, family, sampled):
     assert (run["meta"]["label"], run["meta"]["bsz"]) == ("generate", 2)
     assert (run["stats"]["steps"], run["stats"]["tokens_total"]) == (7, 14)  # the first token is the prefill's
     assert (run["other_phases"]["prefill"]["steps"], run["other_phases"]["prefill"]["tokens_total"]) == (1, 2)
-    assert prof.results.samples.lengths().tolist() == [0, *range(6, 13)]
+    assert prof.results.samples.columns()["kv_length"].tolist() == [0, *range(6, 13)]
     # of a cached token: keys and values of 2 layers, 2 sequences, in float32; Llama has 2 heads of 8, GPT-2 4
     token = 2 * 2 * 2 * 4 * (16 if family == "llama" else 32)
     assert kept(prof)["kv_cache_bytes"] == [-1, *(token * length for length in range(6, 13))]
@@ -122,7 +122,7 @@ def test_an_encoder_runs_before_the_prefill(make):
     plain = generated(model, eos_token_id=None)
     prof.attach_engine(model)
     assert torch.equal(generated(model, eos_token_id=None), plain)
-    assert prof.results.samples.lengths().tolist() == list(range(8))  # of the decoder's cache
+    assert prof.results.samples.columns()["kv_length"].tolist() == list(range(8))  # of the decoder's cache
     assert prof.results.totals.tokens == 14
 
 
@@ -153,7 +153,7 @@ def test_several_sequences_of_a_prompt_and_a_prompt_of_embeddings(make):
     first, second = bench.summary()["runs"]
     assert (first["meta"]["bsz"], first["stats"]["tokens_total"]) == (6, 42)
     assert (second["meta"]["bsz"], second["stats"]["tokens_total"]) == (2, 14)
-    assert prof.results.samples.lengths().tolist() == [0, *range(6, 13)] * 2
+    assert prof.results.samples.columns()["kv_length"].tolist() == [0, *range(6, 13)] * 2
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_other_ways_to_generate_give_the_same_with_hooks(make, settings):
         assert summary["stats"]["tokens_total"] is None
     else:
         assert summary["stats"]["tokens_total"] == 14
-    known = prof.results.samples.lengths().tolist()
+    known = prof.results.samples.columns()["kv_length"].tolist()
     assert known[1:] == list(range(6, 13)) or "use_cache" in settings
 
 
@@ -216,7 +216,12 @@ def test_a_draft_that_is_the_target_is_accepted_whole(make):
     assert new == 20
     assert (summary["speculative"]["proposed"], summary["speculative"]["accepted"]) == (16, 16)
     assert kept(prof)["tokens"] == [5] * 4  # four of the draft and one of the target
-    assert prof.results.samples.lengths().tolist() == [0, 10, 15, 20]  # the prompt's 6, then all but the last token
+    assert prof.results.samples.columns()["kv_length"].tolist() == [
+        0,
+        10,
+        15,
+        20,
+    ]  # the prompt's 6, then all but the last token
     assert (summary["stats"]["steps"], summary["other_phases"]["prefill"]["steps"]) == (3, 1)
 
 

@@ -12,8 +12,7 @@ import transformers
 
 from rooflight.inference import Profiler
 from rooflight.inference.decoding import decode
-from rooflight.inference.rejection_sampling import accept_sampled, count_accepted, token_after
-from rooflight.inference.speculative_decoding import speculative_decode
+from rooflight.inference.speculative_decoding import accept_sampled, count_accepted, speculative_decode, token_after
 from rooflight.workloads.build import build_model
 
 _SIZES = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -249,7 +248,7 @@ def test_steps_of_a_plain_loop(tmp_path):
     assert run.stats.steps == 4
     assert run.other_phases["prefill"].steps == 1
     assert run.stats.tokens_total == 12
-    assert prof.results.samples.lengths().tolist() == [0, 7, 8, 9, 10]
+    assert prof.results.samples.columns()["kv_length"].tolist() == [0, 7, 8, 9, 10]
     assert set(run.buckets_engine_avg_ms) == {"decode", "sampler"}
     assert told == [(1, 5), (2, 5), (3, 5), (4, 5), (5, 5)]
     requests = prof.requests.ended.columns()

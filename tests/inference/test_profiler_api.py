@@ -111,7 +111,7 @@ def test_a_measured_run_has_every_field_and_section(tmp_path, capsys):
 
 
 def test_defaults():
-    assert {name: getattr(ProfilerConfig(), name) for name in ProfilerConfig.__dataclass_fields__} == {
+    assert {name: getattr(ProfilerConfig(), name) for name in ProfilerConfig.__struct_fields__} == {
         "output_dir": "profiler_out",
         "collect_on_rank0_only": True,
         "strict_sync": True,
@@ -229,13 +229,14 @@ def test_the_null_profiler_has_every_call_of_a_profiler():
         raise KeyError
 
 
-def test_every_call_of_the_null_profiler_takes_what_a_profiler_takes():
-    for name, null in inspect.getmembers(NullProfiler, inspect.isfunction):
-
-        def taken(function):
-            return [(each.name, each.kind, each.default) for each in inspect.signature(function).parameters.values()]
-
-        assert taken(null) == taken(getattr(Profiler, name)), name
+def test_every_call_of_a_profiler_can_be_made_of_the_null_profiler():
+    null = NullProfiler()
+    for name, function in inspect.getmembers(Profiler, inspect.isfunction):
+        if not name.startswith("_"):
+            taken = list(inspect.signature(function).parameters)[1:]
+            getattr(null, name)(**dict.fromkeys(taken))
+    with pytest.raises(AttributeError):
+        null.begin_runs()
 
 
 def test_timers_of_two_profilers_go_to_the_active_one(tmp_path):

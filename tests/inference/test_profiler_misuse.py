@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflight.inference import Profiler, cuda_bucket_timer, generate_run_name, register_active_profiler
-from rooflight.inference.run_names import folder_name
+from rooflight.inference.config import folder_name
 
 
 def step(prof):

@@ -23,7 +23,7 @@ from rooflight.inference import (
     register_active_profiler,
     release_active_profiler,
 )
-from rooflight.inference.rank_results import spread_of
+from rooflight.inference.merged_ranks import spread_of
 from rooflight.inference.summary import SummaryDocument
 
 MS = 1_000_000

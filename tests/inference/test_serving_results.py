@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from rooflight.inference.kv_length import LengthBins
 from rooflight.inference.problems import Problems
 from rooflight.inference.reservoir import Reservoir
-from rooflight.inference.serving import REQUEST_COLUMNS, Objectives, Requests
-from rooflight.inference.serving_results import serving_data
+from rooflight.inference.serving import REQUEST_COLUMNS, Objectives, Requests, serving_data
 from rooflight.inference.steps import Run
 
 MS = 1_000_000

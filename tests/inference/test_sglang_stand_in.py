@@ -19,7 +19,7 @@ def scheduler_of(bench, *requests: Req, **settings) -> Scheduler:
 
 def samples(prof) -> list[tuple[int, int, float]]:
     columns = prof.results.samples.columns()
-    lengths = prof.results.samples.lengths().tolist()
+    lengths = prof.results.samples.columns()["kv_length"].tolist()
     return list(zip(columns["kv_bin"].tolist(), columns["tokens"].tolist(), lengths, strict=True))
 
 

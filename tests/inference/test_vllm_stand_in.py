@@ -30,7 +30,10 @@ def samples(prof) -> list[tuple[int, int, float]]:
     columns = prof.results.samples.columns()
     return list(
         zip(
-            columns["kv_bin"].tolist(), columns["tokens"].tolist(), prof.results.samples.lengths().tolist(), strict=True
+            columns["kv_bin"].tolist(),
+            columns["tokens"].tolist(),
+            prof.results.samples.columns()["kv_length"].tolist(),
+            strict=True,
         )
     )
 
@@ -88,7 +91,7 @@ def test_steps_that_find_no_request_are_none(bench):
     core.step_fn()
     prof.end_run()
     assert steps == 4
-    assert prof.results.samples.steps == 4
+    assert prof.results.samples.seen == 4
 
 
 def test_a_batch_in_flight_delivers_in_a_later_step(bench):

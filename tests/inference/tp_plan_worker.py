@@ -48,7 +48,7 @@ def run(rank: int, world: int, folder: Path) -> None:
     prof.detach()
     undone = state() == before
     (step,) = prof.bounds.steps
-    session = step.by_domain[Domain.MODEL].session
+    session = step.analyses[Domain.MODEL].session
     names = Counter(session.signatures[number].name for number in session.columns.signature[session.counted].tolist())
     folder_saved = prof.save_all()
     weights = {name: tuple(getattr(each, "to_local", lambda each=each: each)().shape)

@@ -52,7 +52,7 @@ def timed(calls: list, seconds: list, starts: list, wall: float = 1.0) -> Sessio
 def found(session: Session, link: float | None = LINK, network: float | None = None) -> Communication:
     analysis = Analysis(session, H100)
     interconnect = Interconnect(link_bytes_per_s=link, network_bytes_per_s=network, network_source="by hand")
-    return communication_of(session, analysis._costs, analysis._bounds, interconnect)
+    return communication_of(session, analysis.costs, analysis.bounds, interconnect)
 
 
 # -- sizes and bounds ------------------------------------------------------------------------------------------------

@@ -17,8 +17,7 @@ from rooflight.records.session import KEPT, STOOD, Lifetimes, Session
 from rooflight.reporting.json import render_json
 from rooflight.reporting.markdown import render_markdown
 from rooflight.roofline.analysis import analyze
-from rooflight.roofline.memory import BEFORE, UNSEEN, Alive, memory_use
-from rooflight.roofline.memory_report import sparkline
+from rooflight.roofline.memory import BEFORE, UNSEEN, Alive, KindBytes, memory_use, sparkline
 from rooflight.roofline.report import report_of
 
 H100 = get("H100-SXM5-80GB")
@@ -64,7 +63,7 @@ def test_the_timeline_is_what_was_made_and_not_yet_freed():
     use = memory_use(STEP)
     assert use.followed
     assert use.standing_bytes == 1000 + 10 + 200
-    totals = use.timeline.sum(axis=1).tolist()
+    totals = use.bytes_alive.sum(axis=1).tolist()
     assert totals == [
         1210 + 30,
         1210 + 30 + 40,
@@ -73,17 +72,17 @@ def test_the_timeline_is_what_was_made_and_not_yet_freed():
         1200 + 60,
     ]
     assert (use.peak_bytes, use.peak_record) == (1330, 3)
-    assert use.by_kind == {INPUT: 0, PARAMETER: 1200, GRADIENT: 60, STATE: 0, ACTIVATION: 70, TEMPORARY: 0}
-    assert use.timeline[2].tolist() == [0, 1200, 0, 0, 70, 50]
+    assert use.by_kind == KindBytes(input=0, parameter=1200, gradient=60, optimizer_state=0, activation=70, temporary=0)
+    assert use.bytes_alive[2].tolist() == [0, 1200, 0, 0, 70, 50]
 
 
 def test_what_is_alive_at_the_peak_says_who_made_it():
     assert memory_use(STEP).alive == (
-        Alive(bytes=1000, count=1, kind=PARAMETER, op=BEFORE, module="h.*.mlp", layer="MLP", phase=""),
-        Alive(bytes=200, count=1, kind=PARAMETER, op=BEFORE, module="", layer="", phase=""),
+        Alive(bytes=1000, count=1, kind="parameter", op=BEFORE, module="h.*.mlp", layer="MLP", phase=""),
+        Alive(bytes=200, count=1, kind="parameter", op=BEFORE, module="", layer="", phase=""),
         # 30 + 40: the activations of both layers are one entry
-        Alive(bytes=70, count=2, kind=ACTIVATION, op="aten::mm", module="h.*.mlp", layer="MLP", phase="forward"),
-        Alive(bytes=60, count=1, kind=GRADIENT, op="aten::mm", module="h.*.mlp", layer="MLP", phase="backward"),
+        Alive(bytes=70, count=2, kind="activation", op="aten::mm", module="h.*.mlp", layer="MLP", phase="forward"),
+        Alive(bytes=60, count=1, kind="gradient", op="aten::mm", module="h.*.mlp", layer="MLP", phase="backward"),
     )
 
 
@@ -107,14 +106,14 @@ def test_unfollowed_memory_lives_from_the_first_to_the_last_touch():
     assert not use.followed
     assert use.standing_bytes == 1000 + 10  # nobody saw the weight that nothing uses
     # storage 3 to record 3, 4 to 2, 5 to 3
-    assert use.timeline.sum(axis=1).tolist() == [1010 + extra for extra in (30, 70, 120, 30 + 50 + 60, 60)]
+    assert use.bytes_alive.sum(axis=1).tolist() == [1010 + extra for extra in (30, 70, 120, 30 + 50 + 60, 60)]
     assert use.by_kind[ACTIVATION] == 30 + 50  # made forward, last used backward
     assert use.by_kind[INPUT] == 1010
 
 
 def test_an_empty_session_needs_nothing():
     use = memory_use(session_of([]))
-    assert (use.peak_bytes, use.standing_bytes, use.peak_record, use.alive, use.points()) == (0, 0, -1, (), ())
+    assert (use.peak_bytes, use.standing_bytes, use.peak_record, use.alive, use.timeline) == (0, 0, -1, (), ())
     assert use.profile(None, 3) == [0, 0, 0]
 
 
@@ -175,16 +174,16 @@ def lives(draw: st.DrawFn) -> Session:
 @given(lives())
 def test_every_view_of_the_peak_agrees(session: Session):
     use = memory_use(session)
-    assert sum(use.by_kind.values()) == use.peak_bytes
+    assert sum(use.by_kind[kind] for kind in StorageKind) == use.peak_bytes
     if not len(session):
         return
     assert sum(alive.bytes for alive in use.alive) == use.peak_bytes
-    assert (use.timeline >= 0).all()
-    assert use.peak_bytes == use.timeline.sum(axis=1).max()
+    assert (use.bytes_alive >= 0).all()
+    assert use.peak_bytes == use.bytes_alive.sum(axis=1).max()
     assert use.peak_bytes <= int(session.storage_bytes.sum())
-    points = use.points(7)
-    assert len(points) <= 7
-    assert max(point.bytes for point in points) == use.peak_bytes
+    points = use.timeline
+    assert len(points) <= min(200, len(session))
+    assert max(sum(point[kind] for kind in StorageKind) for point in points) == use.peak_bytes
     assert [point.record for point in points] == sorted({point.record for point in points})
     assert max(use.profile(None, 5)) == use.peak_bytes
 
@@ -214,4 +213,4 @@ def test_a_million_records_do_not_take_long():
     )
     use = memory_use(session)
     assert use.peak_bytes == 30
-    assert len(use.points()) == 200
+    assert len(use.timeline) == 200

@@ -22,8 +22,7 @@ from rooflight.reporting.console import print_report
 from rooflight.reporting.json import render_json
 from rooflight.reporting.markdown import render_markdown
 from rooflight.roofline.analysis import Analysis, analyze
-from rooflight.roofline.ranks import merge
-from rooflight.roofline.ranks_report import ranks_report
+from rooflight.roofline.ranks import merge, ranks_report
 from rooflight.roofline.report import report_of
 
 H100 = get("H100-SXM5-80GB")

@@ -10,8 +10,14 @@ from sessions import Call, session_of
 
 from rooflight.devices import get
 from rooflight.roofline.analysis import analyze
-from rooflight.roofline.time_by_place import UNATTRIBUTED, time_by_place, whole_time
-from rooflight.roofline.time_by_place_report import modules_table, places_data, places_table, whole_contradiction
+from rooflight.roofline.time_by_place import (
+    UNATTRIBUTED,
+    modules_table,
+    places_table,
+    time_by_place,
+    whole_contradiction,
+    whole_time,
+)
 
 H100 = get("H100-SXM5-80GB")
 BIG = spec((8192, 8192), "bfloat16")
@@ -93,7 +99,7 @@ def test_an_unknown_key_is_refused():
 
 def test_tables_and_data_have_the_same_rows():
     times = time_by_place(STEP, "layer", {"Linear": 4e-3, "Container": 1e-3}, whole_s=6e-3)
-    table, data = places_table(times, title="By layer type", top=2), places_data(times)
+    table, data = places_table(times, title="By layer type", top=2), times.places
     assert table.id == "by_layer"
     assert table.values("layer") == tuple(row.name for row in data) == ("Linear", "Container", UNATTRIBUTED, "Residual")
     assert table.values("measured") == tuple(row.measured_s for row in data)

@@ -9,8 +9,7 @@ from sessions import Call, session_of
 
 from rooflight.devices import get
 from rooflight.roofline.analysis import Analysis
-from rooflight.roofline.ranks import merge
-from rooflight.roofline.ranks_report import ranks_report
+from rooflight.roofline.ranks import merge, ranks_report
 from rooflight.roofline.waiting import Waiting, waiting_of
 
 X, Y = spec((1000,)), spec((2000,))

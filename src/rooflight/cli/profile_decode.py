@@ -108,9 +108,9 @@ def profile_decode(
       rooflight profile-decode config.json --compare other/summary.json
       rooflight profile-decode path/to/engine.py:make_engine --json -
     """
+    from rooflight.inference.comparison import read_summary
     from rooflight.inference.decode_job import DecodeJob, JobOptions
     from rooflight.inference.decode_loops import LoopOptions
-    from rooflight.inference.summaries_compared import read_summary
     from rooflight.reporting.output import Outputs
 
     outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html, render=render)

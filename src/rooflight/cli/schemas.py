@@ -18,15 +18,15 @@ def documents() -> tuple[type[Document], ...]:
     from rooflight.compiling.hot_summary import HotDocument
     from rooflight.compiling.predicted_report import PredictedGainDocument
     from rooflight.devices.devices_report import DeviceDocument, DevicesDocument
-    from rooflight.inference.summaries_compared import ComparisonDocument
+    from rooflight.inference.comparison import ComparisonDocument
     from rooflight.inference.summary import ConfigDocument, SummaryDocument
     from rooflight.machine.calibration_report import CalibrationDocument
     from rooflight.operators.operators_report import OperatorsDocument
     from rooflight.prediction.fit_report import FitDocument
     from rooflight.prediction.lint_report import LintDocument
     from rooflight.prediction.predict_report import PredictionDocument
-    from rooflight.roofline.ranks_report import RanksDocument
-    from rooflight.roofline.report_data import AnalysisDocument
+    from rooflight.roofline.document import AnalysisDocument
+    from rooflight.roofline.ranks import RanksDocument
     from rooflight.sampling.merge_report import MergeDocument
     from rooflight.scoring.score_report import ScoreDocument
     from rooflight.tracking.report import StepDocument

@@ -11,11 +11,12 @@ from rooflight.compiling.result import NEUTRAL, BreakEven, Compiled, short_names
 from rooflight.compiling.trial import Check, Rounding, Trial
 from rooflight.records.document import Document
 from rooflight.records.quantity import Quantity, count_of, percent
-from rooflight.records.report import Cell, Column, Report, Table
+from rooflight.records.report import Cell, Report, Table, table
 from rooflight.records.series import Axis, Line, Mark, Series
 from rooflight.records.session import BUSY_SHARE
 
 _REASONS = 5
+_NO_TRIAL = Trial(samples_s=())
 
 
 class CompileDocument(Document, frozen=True, kw_only=True, tag="rooflight.compile-bench/1"):
@@ -114,23 +115,21 @@ def _steps(results: Sequence[Compiled]) -> Iterable[tuple[str, Cell]]:
 def document(result: Compiled) -> CompileDocument:
     """A result in machine-readable form."""
     eager, cold, warm = result.eager, result.cold, result.warm
+    of_eager, of_cold = eager or _NO_TRIAL, cold or _NO_TRIAL
     even, check = result.break_even, result.check
     rounding = (check.rounding if check else None) or Rounding()
-    return CompileDocument(
-        target=result.target,
-        step=(eager.step if eager is not None else "") or result.target,
-        mode=result.mode,
-        iterations=result.iterations,
-        warmup=result.warmup,
+    return CompileDocument.view(
+        result,
+        of_cold,  # its stages, kernel bytes, graph breaks and recompiles
+        graphs=None if cold is None else cold.graphs,
+        kernels=None if cold is None else cold.kernels,
+        step=of_eager.step or result.target,
         eager_s=None if eager is None else result.steady_s(eager),
         compiled_s=None if cold is None else result.steady_s(cold),
-        steady_speedup=result.steady_speedup,
-        total_speedup=result.total_speedup,
         warmup_eager_s=None if eager is None else result.warmup_s(eager),
         warmup_compiled_s=None if cold is None else result.warmup_s(cold),
         compile_s=None if cold is None else result.compile_s(cold),
         compile_warm_s=None if warm is None else result.compile_s(warm),
-        stages_s={} if cold is None else cold.stages_s,
         break_even_iterations=even.iterations,
         break_even_measured=even.measured,
         break_even_low=even.low,
@@ -143,24 +142,10 @@ def document(result: Compiled) -> CompileDocument:
         fp64_further=rounding.further,
         fp64_missing=rounding.missing,
         fp64_failed=rounding.failed,
-        verdict=result.verdict,
-        others_share=result.others_share,
-        peak_bytes_eager=None if eager is None else eager.peak_bytes,
-        peak_bytes_compiled=None if cold is None else cold.peak_bytes,
-        graphs=None if cold is None else cold.graphs,
-        kernels=None if cold is None else cold.kernels,
-        graph_breaks=() if cold is None else cold.graph_breaks,
-        recompiles=() if cold is None else cold.recompiles,
-        op_bound_s=result.op_bound_s,
-        fused_bound_s=result.fused_bound_s,
-        op_kernels=result.op_kernels,
-        op_bytes=result.op_bytes,
-        kernel_bytes=None if cold is None else cold.kernel_bytes,
-        fused_bytes=result.fused_bytes,
-        bounds_failed=result.bounds_failed,
-        failed=result.failed,
-        samples_eager_s=() if eager is None else eager.samples_s,
-        samples_compiled_s=() if cold is None else cold.samples_s,
+        peak_bytes_eager=of_eager.peak_bytes,
+        peak_bytes_compiled=of_cold.peak_bytes,
+        samples_eager_s=of_eager.samples_s,
+        samples_compiled_s=of_cold.samples_s,
     )
 
 
@@ -199,30 +184,28 @@ def _spread(even: BreakEven) -> str:
 
 
 def _tables(results: Sequence[Compiled]) -> Iterable[Table]:
-    yield Table(
-        id="results",
-        title="Eager and compiled",
-        columns=(
-            Column("target"),
-            Column("mode"),
-            Column("verdict"),
-            Column("eager", "s"),
-            Column("compiled", "s"),
-            Column("steady"),
-            Column("in all"),
-            Column("compile", "s"),
-            Column("from cache", "s"),
-            Column("break-even"),
-            Column("result"),
-        ),
-        rows=tuple(_row(result) for result in results),
+    yield table(
+        "results",
+        "Eager and compiled",
+        zip(results, map(document, results), strict=True),
+        ("target", "", lambda row: row[0].target),
+        ("mode", "", lambda row: row[0].mode),
+        ("verdict", "", lambda row: row[0].verdict or ("interrupted" if row[0].interrupted else "failed")),
+        ("eager", "s", lambda row: row[1].eager_s),
+        ("compiled", "s", lambda row: row[1].compiled_s),
+        ("steady", "", lambda row: _times_faster(row[0].steady_speedup)),
+        ("in all", "", lambda row: _times_faster(row[0].total_speedup)),
+        ("compile", "s", lambda row: row[1].compile_s),
+        ("from cache", "s", lambda row: row[1].compile_warm_s),
+        ("break-even", "", lambda row: _break_even(row[0])),
+        ("result", "", lambda row: None if row[0].check is None else "right" if row[0].check.correct else "wrong"),
         note="eager, compiled: median of a steady iteration. steady, in all: speed-up over eager, without and with "
         "compiling. break-even: the iteration from which on compiling has paid back its cost (≈: extrapolated).",
         optional=("from cache", "in all", "break-even", "compile"),
     )
     if ran := [(result, *result.ran) for result in results if result.ran is not None]:
         yield _work(ran)
-    if checks := [result for result in results if result.check is not None]:
+    if checks := [(result, result.check) for result in results if result.check is not None]:
         yield _errors(checks)
     for number, result in enumerate(results, start=1):
         if result.ran is not None:
@@ -230,57 +213,29 @@ def _tables(results: Sequence[Compiled]) -> Iterable[Table]:
             yield _stages(number, result, result.ran[1])
 
 
-def _row(result: Compiled) -> tuple[Cell, ...]:
-    cold, warm, even = result.cold, result.warm, result.break_even
-    about = "" if even.measured else "≈"
-    return (
-        result.target,
-        result.mode,
-        result.verdict or ("interrupted" if result.interrupted else "failed"),
-        None if result.eager is None else result.steady_s(result.eager),
-        None if cold is None else result.steady_s(cold),
-        _times_faster(result.steady_speedup),
-        _times_faster(result.total_speedup),
-        None if cold is None else result.compile_s(cold),
-        None if warm is None else result.compile_s(warm),
-        None if cold is None else "never" if even.iterations is None else f"{about}{even.iterations:,}",
-        None if result.check is None else "right" if result.check.correct else "wrong",
-    )
+def _break_even(result: Compiled) -> str | None:
+    even = result.break_even
+    if result.cold is None or even.iterations is None:
+        return None if result.cold is None else "never"
+    return f"{'' if even.measured else '≈'}{even.iterations:,}"
 
 
 def _work(ran: Sequence[tuple[Compiled, Trial, Trial]]) -> Table:
-    return Table(
-        id="work",
-        title="Kernels, bytes and memory of a step",
-        columns=(
-            Column("target"),
-            Column("mode"),
-            Column("ops"),
-            Column("kernels"),
-            Column("moved by ops", "B"),
-            Column("by kernels", "B"),
-            Column("fused at best", "B"),
-            Column("op bound", "s"),
-            Column("fused bound", "s"),
-            Column("peak eager", "B"),
-            Column("peak compiled", "B"),
-        ),
-        rows=tuple(
-            (
-                result.target,
-                result.mode,
-                result.op_kernels,
-                cold.kernels,
-                result.op_bytes,
-                cold.kernel_bytes,
-                result.fused_bytes,
-                result.op_bound_s,
-                result.fused_bound_s,
-                eager.peak_bytes,
-                cold.peak_bytes,
-            )
-            for result, eager, cold in ran
-        ),
+    return table(
+        "work",
+        "Kernels, bytes and memory of a step",
+        ran,
+        ("target", "", lambda row: row[0].target),
+        ("mode", "", lambda row: row[0].mode),
+        ("ops", "", lambda row: row[0].op_kernels),
+        ("kernels", "", lambda row: row[2].kernels),
+        ("moved by ops", "B", lambda row: row[0].op_bytes),
+        ("by kernels", "B", lambda row: row[2].kernel_bytes),
+        ("fused at best", "B", lambda row: row[0].fused_bytes),
+        ("op bound", "s", lambda row: row[0].op_bound_s),
+        ("fused bound", "s", lambda row: row[0].fused_bound_s),
+        ("peak eager", "B", lambda row: row[1].peak_bytes),
+        ("peak compiled", "B", lambda row: row[2].peak_bytes),
         note="ops: those of an eager step that compute. kernels: of the compiled graphs, generated or a library's; by "
         "kernels: what they read and write by Inductor's account. Ops outside the graphs are in neither (an optimizer "
         "beside a compiled model). peak: of the whole process, compiler included; on CUDA, of torch's allocator.",
@@ -288,32 +243,18 @@ def _work(ran: Sequence[tuple[Compiled, Trial, Trial]]) -> Table:
     )
 
 
-def _errors(results: Sequence[Compiled]) -> Table:
-    rows: list[tuple[Cell, ...]] = []
-    for result in results:
-        assert result.check is not None
-        rounding = result.check.rounding or Rounding()
-        further = None if rounding.eager is None else rounding.further or "no tensor"
-        rows.append(
-            (
-                result.target,
-                result.mode,
-                *map(_error, (result.check.error, rounding.eager, rounding.compiled)),
-                further,
-            )
-        )
-    return Table(
-        id="errors",
-        title="Errors",
-        columns=(
-            Column("target"),
-            Column("mode"),
-            Column("from eager"),
-            Column("eager from float64"),
-            Column("compiled from float64"),
-            Column("compiled is further in"),
-        ),
-        rows=tuple(rows),
+def _errors(checks: Sequence[tuple[Compiled, Check]]) -> Table:
+    rows = [(result, check.error, check.rounding or Rounding()) for result, check in checks]
+    return table(
+        "errors",
+        "Errors",
+        rows,
+        ("target", "", lambda row: row[0].target),
+        ("mode", "", lambda row: row[0].mode),
+        ("from eager", "", lambda row: _error(row[1])),
+        ("eager from float64", "", lambda row: _error(row[2].eager)),
+        ("compiled from float64", "", lambda row: _error(row[2].compiled)),
+        ("compiled is further in", "", lambda row: row[2].eager and (row[2].further or "no tensor")),
         note="from eager: the largest |difference| / (scale + |eager|) of results, gradients and state. From float64: "
         "the largest root mean square error of a tensor, as a share of its values.",
     )
@@ -329,31 +270,36 @@ def _times_faster(speedup: float | None) -> str | None:
 
 def _times(number: int, result: Compiled, eager: Trial, cold: Trial) -> Table:
     warmup, rest = result.warmup, result.iterations - result.warmup
-    sums = (
-        (f"warm-up (first {warmup})", result.warmup_s(eager), result.warmup_s(cold), warmup),
-        (f"steady state (other {rest})", sum(eager.samples_s[warmup:]), sum(cold.samples_s[warmup:]), rest),
-        (f"in all ({result.iterations})", sum(eager.samples_s), sum(cold.samples_s), result.iterations),
+    parts = (
+        (f"warm-up (first {warmup})", slice(warmup), warmup),
+        (f"steady state (other {rest})", slice(warmup, None), rest),
+        (f"in all ({result.iterations})", slice(None), result.iterations),
     )
-    rows: list[tuple[Cell, ...]] = []
-    for what, before, after, count in sums:
-        rows.append((what, before, after, _times_faster(before / after)))
-        rows.append(("  per iteration", before / count, after / count, _times_faster(before / after)))
-    return Table(
-        id=f"times_{number}",
-        title=f"{result.target}, {result.mode}",
-        columns=(Column("iterations"), Column("eager", "s"), Column("compiled", "s"), Column("speed-up")),
-        rows=tuple(rows),
+    rows: list[tuple[str, float, float]] = []
+    for what, part, count in parts:
+        before, after = sum(eager.samples_s[part]), sum(cold.samples_s[part])
+        rows += [(what, before, after), ("  per iteration", before / count, after / count)]
+    return table(
+        f"times_{number}",
+        f"{result.target}, {result.mode}",
+        rows,
+        ("iterations", "", lambda row: row[0]),
+        ("eager", "s", lambda row: row[1]),
+        ("compiled", "s", lambda row: row[2]),
+        ("speed-up", "", lambda row: _times_faster(row[1] / row[2])),
         note="Sums and means. The verdict compares medians, which a single disturbed iteration does not change.",
     )
 
 
 def _stages(number: int, result: Compiled, cold: Trial) -> Table:
     warm = result.warm.stages_s if result.warm is not None else {}
-    return Table(
-        id=f"stages_{number}",
-        title=f"Compiling {result.target}, {result.mode}, by stage",
-        columns=(Column("stage"), Column("empty cache", "s"), Column("full cache", "s")),
-        rows=tuple((stage, seconds, warm.get(stage)) for stage, seconds in cold.stages_s.items()),
+    return table(
+        f"stages_{number}",
+        f"Compiling {result.target}, {result.mode}, by stage",
+        cold.stages_s.items(),
+        ("stage", "", lambda row: row[0]),
+        ("empty cache", "s", lambda row: row[1]),
+        ("full cache", "s", lambda row: warm.get(row[0])),
         note="By torch's own clocks. Each stage without those that it waits for. With a full cache AOT autograd finds "
         "and loads what was compiled before, so that nothing is left for the stages after it.",
     )

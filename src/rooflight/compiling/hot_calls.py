@@ -7,11 +7,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from rooflight.compiling.hot_seen import Seen
+from rooflight.compiling.hot_seen import HotOptions, Seen
 
 if TYPE_CHECKING:
     from rooflight.compiling.hot_loop import HotLoop
-    from rooflight.compiling.hot_options import HotOptions
     from rooflight.compiling.hot_paths import HotPath
     from rooflight.records.report import Report
 
@@ -58,8 +57,6 @@ def hot(
     Raises ValueError for what cannot be compiled by calling it (a class, a coroutine or generator function), and
     numbers below 1.
     """
-    from rooflight.compiling.hot_options import HotOptions
-
     options = HotOptions(
         expected_runs=expected_runs,
         hot_threshold=hot_threshold,
@@ -81,10 +78,9 @@ def attached(target: Any, options: HotOptions) -> HotLoop | None:
     """The loop of a function or module, which is observed from now on; None for one that is compiled already."""
     from torch import nn
 
-    from rooflight.compiling.hot_entry import FunctionEntry, ModuleEntry, is_hot
     from rooflight.compiling.hot_loop import HotLoop
+    from rooflight.compiling.hot_plan import FunctionEntry, ModuleEntry, is_hot
 
-    check_numbers(options)
     _check(target)
     if is_hot(target):
         return None
@@ -95,17 +91,6 @@ def attached(target: Any, options: HotOptions) -> HotLoop | None:
     loop = HotLoop(ModuleEntry(target) if isinstance(target, nn.Module) else FunctionEntry(target), options)
     seen.append(loop.seen)
     return loop
-
-
-def check_numbers(options: HotOptions) -> None:
-    """Raise ValueError for numbers that are none."""
-    for name, value in (("hot_threshold", options.hot_threshold), ("expected_runs", options.expected_runs)):
-        if (value is not None or name == "hot_threshold") and (
-            isinstance(value, bool) or not isinstance(value, int) or value < 1
-        ):
-            raise ValueError(f"{name} {value!r}: a number of calls, a whole number from 1")
-    if not options.limit_s > 0:
-        raise ValueError(f"limit_s {options.limit_s!r}: seconds, more than 0")
 
 
 def _check(target: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from threading import Lock
 from typing import Any, Final
 
@@ -12,10 +11,9 @@ from torch import nn
 from torch.compiler import is_dynamo_compiling
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from rooflight.compiling.hot_calls import attached, check_numbers
+from rooflight.compiling.hot_calls import attached
 from rooflight.compiling.hot_loop import HotLoop
-from rooflight.compiling.hot_options import HotOptions
-from rooflight.compiling.hot_paths import HotPath
+from rooflight.compiling.hot_seen import HotOptions
 
 ENOUGH: Final = 20_000
 """After so many calls of modules that are all known, no new ones are looked for: the hook costs each of them 1 µs."""
@@ -84,39 +82,14 @@ class HotPathDetection:
         self.disable()
 
 
-def enable_hot_path_detection(
-    hot_threshold: int = 10,
-    *,
-    on_hot: Callable[[HotPath], object] | None = None,
-    expected_runs: int | None = None,
-    check: bool = True,
-    remember: bool = True,
-    backend: Any = "inductor",
-    mode: str | None = None,
-    dynamic: bool | None = None,
-    background: bool | None = None,
-    limit_s: float = 600.0,
-) -> HotPathDetection:
-    """Treat every outermost module that the program calls from now on as ``rooflight.hot(module)`` does; the arguments
-    are those. Modules inside of these belong to them.
+def enable_hot_path_detection(hot_threshold: int = 10, **options: Any) -> HotPathDetection:
+    """Treat every outermost module that the program calls from now on as ``rooflight.hot(module, **options)`` does.
+    Modules inside of these belong to them.
 
     Takes the place of an earlier call. Raises ValueError for numbers below 1.
     """
-    options = HotOptions(
-        hot_threshold=hot_threshold,
-        on_hot=on_hot,
-        expected_runs=expected_runs,
-        check=check,
-        remember=remember,
-        backend=backend,
-        mode=mode,
-        dynamic=dynamic,
-        background=background,
-        limit_s=limit_s,
-    )
-    check_numbers(options)
+    detection = HotPathDetection(HotOptions(hot_threshold=hot_threshold, **options))
     for earlier in list(_enabled):
         earlier.disable()
-    detection = HotPathDetection(options)
     _enabled.append(detection)
     return detection

@@ -24,13 +24,10 @@ from rooflight.compiling.checked_backend import CHECKED_RUNS, CheckedBackend
 from rooflight.compiling.dynamic_sizes import mark, note_inside
 from rooflight.compiling.fallback import falling_back
 from rooflight.compiling.hot_beside import Beside, cost_s
-from rooflight.compiling.hot_entry import Entry
-from rooflight.compiling.hot_options import HotOptions
-from rooflight.compiling.hot_outlook import outlook, remember_outcome
+from rooflight.compiling.hot_gain import outlook, remember_outcome
 from rooflight.compiling.hot_paths import HotPath
-from rooflight.compiling.hot_plan import Inductor, Plan, outermost_modules, recompile_reason
-from rooflight.compiling.hot_planning import planned
-from rooflight.compiling.hot_seen import MOST_TRIED, CallKind, Seen
+from rooflight.compiling.hot_plan import Entry, Inductor, Plan, outermost_modules, planned, recompile_reason
+from rooflight.compiling.hot_seen import MOST_TRIED, CallKind, HotOptions, Seen
 
 _TRIED: Final = (False, True, True, False, False, True)
 """Which runs of a trial are compiled: each side is first as often as last."""

@@ -1,9 +1,13 @@
-"""Plan: which parts of a hot loop are compiled, and switching between them and their eager originals."""
+"""Plan: which parts of a hot loop are compiled, where calls of them are intercepted, and switching between compiled
+parts and their eager originals.
+"""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import threading
+import types
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager, nullcontext
 from typing import Any, Final, Generic, TypeVar
@@ -13,9 +17,10 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from rooflight.compiling.call_kinds import Mode, call_mode
-from rooflight.compiling.checked_backend import Inner
+from rooflight.compiling.checked_backend import CHECKED_RUNS, CheckedBackend, Inner
+from rooflight.compiling.dynamic_sizes import numbers_vary
 from rooflight.compiling.fallback import guarded
-from rooflight.compiling.hot_entry import Call, ModuleEntry
+from rooflight.compiling.hot_seen import CallKind, HotOptions, Seen
 from rooflight.compiling.time_box import within
 from rooflight.compiling.torch_settings import backward_too
 
@@ -25,6 +30,79 @@ ALIKE: Final = 4
 _ISOLATED: Final[dict[str, Any]] = (
     {"isolate_recompiles": True} if "isolate_recompiles" in inspect.signature(torch.compile).parameters else {}
 )
+
+Call = Callable[..., Any]
+
+
+class ForwardCall(functools.partial[Any]):
+    """What stands in the place of a module's ``forward``. Called in C; a copy of its module, deep or pickled, has the
+    forward of its class instead, since this one computes with the weights of the original.
+    """
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        (module,) = self.of_module
+        return types.MethodType(type(module).forward, memo.get(id(module), module))
+
+    def __reduce__(self) -> Any:
+        (module,) = self.of_module
+        return functools.partial, (type(module).forward, module)
+
+    of_module: tuple[nn.Module]
+
+
+class ModuleEntry:
+    """The ``forward`` of a module, replaced on the instance: hooks, class and state stay as they are."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self._own: Any = module.__dict__.get("forward")  # one that the program put there
+        self.eager: Call = module.forward
+        self.name = type(module).__name__
+
+    def bind(self, call: Call) -> None:
+        """Have calls of the module run ``call``; the eager forward: as if nothing had been intercepted."""
+        if call is self.eager:
+            if self._own is None:
+                self.module.__dict__.pop("forward", None)
+            else:
+                self.module.__dict__["forward"] = self._own
+            return
+        forward = ForwardCall(call)
+        forward.of_module = (self.module,)
+        functools.update_wrapper(forward, self.eager)
+        self.module.__dict__["forward"] = forward
+
+
+class FunctionEntry:
+    """A function that calls another one, which can be exchanged."""
+
+    module = None
+
+    def __init__(self, function: Call) -> None:
+        self.eager = function
+        self.name = getattr(function, "__qualname__", type(function).__name__).replace("<locals>.", "")
+        target = function
+
+        @functools.wraps(function, updated=())
+        def hot(*args: Any, **kwargs: Any) -> Any:
+            return target(*args, **kwargs)
+
+        def bind(call: Call) -> None:
+            nonlocal target
+            target = call
+
+        hot.is_hot = True  # type: ignore[attr-defined]
+        self.bind, self.call = bind, hot
+
+
+def is_hot(target: Any) -> bool:
+    """Whether calls of a function or module are intercepted already."""
+    return getattr(target, "is_hot", False) is True or isinstance(
+        getattr(target, "__dict__", {}).get("forward"), ForwardCall
+    )
+
+
+Entry = ModuleEntry | FunctionEntry
 
 
 Backend = TypeVar("Backend", bound=Callable[..., Any])
@@ -185,3 +263,40 @@ def alike(module: nn.Module) -> list[nn.Module]:
 
 def _has_forward(module: nn.Module) -> bool:
     return any(True for _ in module.children()) and not isinstance(module, (nn.ModuleList, nn.ModuleDict))
+
+
+def planned(
+    kind: CallKind,
+    seen: Seen,
+    entry: Entry,
+    modules: dict[int, tuple[nn.Module, int]],
+    options: HotOptions,
+    allowed: Callable[[], bool],
+) -> tuple[Plan[CheckedBackend], Inductor | None]:
+    """The plan for a loop of which ``kind`` is to be compiled first, and its compiler if that is Inductor. ``modules``:
+    those that a function calls, and how often in a call; ``allowed``: whether a graph may be compiled now.
+
+    Raises ValueError where there is nothing to compile, or no backend.
+    """
+    patterns = [kind.pattern for kind in seen.kinds.values() if kind.pattern is not None]
+    regions: list[nn.Module] = []
+    if entry.module is not None:
+        regions = alike(entry.module) if kind.expected is not None and kind.expected.blocks else []
+    elif any(pattern.backward or pattern.optimizer for pattern in patterns) or any(
+        times > 1 for _, times in modules.values()
+    ):
+        regions = [module for module, _ in modules.values()]
+        if not regions:
+            raise ValueError("it runs its own backward pass or optimizer, and calls no module that could be compiled")
+    inner, found = inner_backend(
+        options.backend,
+        options.mode,
+        limit_s=options.limit_s,
+        same_random=any(pattern.random for pattern in patterns),
+    )
+    backend = CheckedBackend(inner, checks=CHECKED_RUNS if options.check else 0, allowed=allowed)
+    dynamic = options.dynamic
+    if dynamic is None and any(map(numbers_vary, seen.kinds.values())):
+        dynamic = True
+    plan = Plan(entry.eager, regions, backend, dynamic=dynamic)
+    return plan, found if isinstance(found, Inductor) else None

@@ -1,15 +1,19 @@
-"""What was seen, decided and gained of a hot loop: facts that outlive the function or module."""
+"""How a hot loop is treated, and what was seen, decided and gained of it: facts that outlive the function or module."""
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any, Final, Literal
 
 from rooflight.compiling.call_kinds import Kind
 from rooflight.compiling.hot_beside import Beside
 from rooflight.compiling.hot_gain import ExpectedGain
+from rooflight.compiling.hot_paths import HotPath
 from rooflight.compiling.patterns import Pattern
+from rooflight.machine.caches import usable_cores
 
 State = Literal["watching", "hot", "trying", "compiled", "eager"]
 """Of a kind of call: not yet called often enough; worth compiling once it has run for long enough; compiled, and
@@ -25,6 +29,46 @@ _TRIAL_S: Final = 0.2
 runs that follow it, and runs of less than a millisecond differ by more than compiling gains.
 """
 MOST_TRIED: Final = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HotOptions:
+    """How a loop is treated; see ``hot``. Raises ValueError for numbers below 1."""
+
+    hot_threshold: int = 10
+    expected_runs: int | None = None
+    on_hot: Callable[[HotPath], object] | None = None
+    check: bool = True
+    remember: bool = True
+    limit_s: float = 600.0
+    backend: Any = "inductor"
+    mode: str | None = None
+    dynamic: bool | None = None
+    background: bool | None = None
+    clock: Callable[[], float] = perf_counter
+
+    def __post_init__(self) -> None:
+        for name, value in (("hot_threshold", self.hot_threshold), ("expected_runs", self.expected_runs)):
+            if (value is not None or name == "hot_threshold") and (
+                isinstance(value, bool) or not isinstance(value, int) or value < 1
+            ):
+                raise ValueError(f"{name} {value!r}: a number of calls, a whole number from 1")
+        if not self.limit_s > 0:
+            raise ValueError(f"limit_s {self.limit_s!r}: seconds, more than 0")
+
+    @property
+    def beside(self) -> bool:
+        """Whether to compile in a process beside the loop; if not told, where the program leaves a core free."""
+        return leaves_a_core() if self.background is None else self.background
+
+
+def leaves_a_core() -> bool:
+    """Whether torch runs on the CPU alone, and on fewer threads than there are cores: threads that have to wait for a
+    compiler on their core slow all others of their loop.
+    """
+    import torch
+
+    return not torch.cuda.is_available() and torch.get_num_threads() < len(usable_cores())
 
 
 @dataclass(slots=True)

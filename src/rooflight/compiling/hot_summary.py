@@ -6,16 +6,14 @@ import statistics
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
-
 from rooflight.compiling.hot_seen import CallKind, Seen, State
-from rooflight.records.document import Document
-from rooflight.records.report import Cell, Column, Report, Table
+from rooflight.records.document import Document, Fields
+from rooflight.records.report import Report, Table, table
 
 _NAMED: Final = 3
 
 
-class KindDocument(msgspec.Struct, frozen=True, kw_only=True):
+class KindDocument(Fields, frozen=True, kw_only=True):
     """Calls of one kind: how many were observed, with how many different sizes, how many operations one runs, and what
     was decided, for which ``reason``. ``eager_s`` and ``compiled_s``: medians of the last runs timed (until the next
     call where a backward pass followed), None where none was. ``speedup``: by the quickest quarter of each side.
@@ -98,34 +96,19 @@ def _conclusion(data: Sequence[HotDocument]) -> str:
 
 
 def _document(seen: Seen) -> HotDocument:
-    return HotDocument(
-        name=seen.name,
-        calls=seen.calls,
-        settled=seen.settled,
-        compiled=seen.what,
-        checked=seen.checked,
-        error=seen.error,
-        recompiles=seen.recompiles,
-        note=seen.note,
-        kinds=tuple(_kind(kind) for kind in seen.kinds.values()),
-    )
+    return HotDocument.view(seen, compiled=seen.what, kinds=tuple(map(_kind, seen.kinds.values())))
 
 
 def _kind(kind: CallKind) -> KindDocument:
     eager, compiled = (statistics.median(times) if times else None for times in (kind.eager_s, kind.compiled_s))
     beside = kind.beside
     gain_s = eager - compiled if eager is not None and compiled is not None else 0.0
-    return KindDocument(
-        state=kind.state,
-        calls=kind.calls,
+    return KindDocument.view(
+        kind,
         sizes=len(kind.sizes),
-        operations=kind.operations,
-        reason=kind.reason,
         eager_s=eager,
         compiled_s=compiled,
-        speedup=kind.speedup,
         expected_speedup=None if kind.expected is None else kind.expected.speedup,
-        compile_s=kind.compile_s,
         break_even_runs=-int(-kind.compile_s // gain_s) if kind.compile_s and gain_s > 0 else None,
         beside="" if beside is None else beside.told,
         beside_s=None if beside is None else beside.worker_s,
@@ -135,48 +118,26 @@ def _kind(kind: CallKind) -> KindDocument:
 
 
 def _table(data: Sequence[HotDocument]) -> Table:
-    rows: list[tuple[Cell, ...]] = []
-    for document in data:
-        for kind in document.kinds:
-            rows.append(
-                (
-                    document.name,
-                    kind.state,
-                    kind.calls,
-                    kind.sizes,
-                    kind.operations,
-                    kind.eager_s,
-                    kind.compiled_s,
-                    kind.speedup,
-                    kind.compile_s,
-                    kind.break_even_runs,
-                    "; ".join(
-                        part
-                        for part in (
-                            kind.reason or (document.compiled if kind.state in {"compiled", "trying"} else ""),
-                            kind.beside,
-                        )
-                        if part
-                    ),
-                )
-            )
-    return Table(
-        id="loops",
-        title="Loops by kind of call",
-        columns=(
-            Column("loop"),
-            Column("state"),
-            Column("calls"),
-            Column("sizes"),
-            Column("operations"),
-            Column("eager", "s"),
-            Column("compiled", "s"),
-            Column("speed-up"),
-            Column("compiling", "s"),
-            Column("break-even runs"),
-            Column("compiled part, or why not", wraps=True),
-        ),
-        rows=tuple(rows),
+    def why(loop: HotDocument, kind: KindDocument) -> str:
+        part = kind.reason or (loop.compiled if kind.state in {"compiled", "trying"} else "")
+        return "; ".join(text for text in (part, kind.beside) if text)
+
+    return table(
+        "loops",
+        "Loops by kind of call",
+        [(loop, kind) for loop in data for kind in loop.kinds],
+        ("loop", "", lambda row: row[0].name),
+        ("state", "", lambda row: row[1].state),
+        ("calls", "", lambda row: row[1].calls),
+        ("sizes", "", lambda row: row[1].sizes),
+        ("operations", "", lambda row: row[1].operations),
+        ("eager", "s", lambda row: row[1].eager_s),
+        ("compiled", "s", lambda row: row[1].compiled_s),
+        ("speed-up", "", lambda row: row[1].speedup),
+        ("compiling", "s", lambda row: row[1].compile_s),
+        ("break-even runs", "", lambda row: row[1].break_even_runs),
+        ("compiled part, or why not", "", lambda row: why(*row)),
+        wraps=("compiled part, or why not",),
         optional=("sizes", "operations", "break-even runs", "calls"),
         note=(
             "calls: those observed; calls of decided loops go straight to their code. "

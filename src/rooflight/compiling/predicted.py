@@ -22,7 +22,7 @@ from rooflight.prediction.gain import Gain, predicted_gain
 from rooflight.prediction.predictor import Predictor
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.host import Host
-from rooflight.roofline.memory_report import memory_shortage
+from rooflight.roofline.memory import memory_shortage
 
 BACKENDS: Final = ("inductor", "cudagraphs")
 
@@ -89,7 +89,7 @@ def predict(
     if unknown := [mode for mode in modes if mode not in PREDICTED_MODES]:
         raise ValueError(f'no gain is predicted for the mode "{unknown[0]}": take {", ".join(PREDICTED_MODES[:-1])}')
     analysis, notes = _analysis(target, asked, inputs, device, host, threads, progress)
-    if missing := memory_shortage(analysis.memory, analysis.device):
+    if missing := memory_shortage(analysis.memory, analysis.device.name):
         notes = [*notes, f"{missing} The times are those of one device with enough memory."]
     if backend == "cudagraphs" and analysis.device.kind == "cpu":
         raise ValueError("--backend cudagraphs: a CPU has no CUDA graphs: name a GPU with --device")

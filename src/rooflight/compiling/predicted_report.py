@@ -10,7 +10,7 @@ from rooflight.compiling.predicted import PredictedCompiled
 from rooflight.compiling.result import short_names
 from rooflight.records.document import Document
 from rooflight.records.quantity import Quantity, count_of
-from rooflight.records.report import Cell, Column, Report, Table
+from rooflight.records.report import Cell, Report, Table, table
 
 _SAID = {"pays": "compiling would pay", "hurts": "compiling would hurt", "neutral": "compiling would change little"}
 
@@ -89,30 +89,12 @@ def report_of(results: Sequence[PredictedCompiled]) -> Report:
 def document(result: PredictedCompiled) -> PredictedGainDocument:
     """A result in machine-readable form."""
     gain = result.gain
-    return PredictedGainDocument(
-        target=result.target,
-        step=result.step,
-        mode=gain.mode,
-        device=result.device,
-        iterations=result.iterations,
-        warmup=result.warmup,
-        eager_s=gain.eager_s,
-        compiled_s=gain.compiled_s,
-        steady_speedup=gain.steady_speedup,
-        speedup_low=gain.speedup_low,
-        speedup_high=gain.speedup_high,
-        total_speedup=result.total_speedup,
-        warmup_eager_s=result.warmup_eager_s,
-        warmup_compiled_s=result.warmup_compiled_s,
-        compile_s=gain.compile_s,
-        break_even_iterations=gain.break_even_iterations,
+    return PredictedGainDocument.view(
+        result,
+        gain,
+        gain.work,
         correct=None,
-        verdict=gain.verdict,
-        sure=gain.sure,
-        doubts=gain.doubts,
-        graphs=gain.work.graphs,
         compiled_kernels=gain.work.generated,
-        library_calls=gain.work.library_calls,
         eager_launches=gain.eager.launches,
         compiled_launches=gain.compiled.launches,
         eager_bytes=gain.eager.bytes_moved,
@@ -125,6 +107,7 @@ def document(result: PredictedCompiled) -> PredictedGainDocument:
         compiled_physical_s=gain.compiled.wall_s,
         enter_s=gain.compiled.enter_s,
         copy_s=gain.compiled.copy_s,
+        total_speedup=result.total_speedup,
     )
 
 
@@ -142,22 +125,20 @@ def _conclusion(result: PredictedCompiled) -> str:
 
 
 def _results(results: Sequence[PredictedCompiled]) -> Table:
-    return Table(
-        id="results",
-        title="Eager and compiled, predicted",
-        columns=(
-            Column("target"),
-            Column("mode"),
-            Column("verdict"),
-            Column("eager", "s"),
-            Column("compiled", "s"),
-            Column("steady"),
-            Column("90 %"),
-            Column("in all"),
-            Column("compile", "s"),
-            Column("break-even"),
-        ),
-        rows=tuple(_row(result) for result in results),
+    return table(
+        "results",
+        "Eager and compiled, predicted",
+        ((result, result.gain) for result in results),
+        ("target", "", lambda row: row[0].target),
+        ("mode", "", lambda row: row[1].mode),
+        ("verdict", "", lambda row: row[1].verdict if row[1].sure else f"{row[1].verdict}?"),
+        ("eager", "s", lambda row: row[1].eager_s),
+        ("compiled", "s", lambda row: row[1].compiled_s),
+        ("steady", "", lambda row: f"{row[1].steady_speedup:.3g} x"),
+        ("90 %", "", lambda row: f"{row[1].speedup_low:.3g} to {row[1].speedup_high:.3g}"),
+        ("in all", "", lambda row: f"{row[0].total_speedup:.3g} x"),
+        ("compile", "s", lambda row: row[1].compile_s),
+        ("break-even", "", lambda row: _break_even(row[1].break_even_iterations)),
         note="eager, compiled: a steady iteration. steady: speed-up over eager, nine times in ten within 90 %. in all: "
         "compiling included. verdict: with a question mark it is unsure, as the interval has more than one, or as the "
         "notes say.",
@@ -165,53 +146,42 @@ def _results(results: Sequence[PredictedCompiled]) -> Table:
     )
 
 
-def _row(result: PredictedCompiled) -> tuple[Cell, ...]:
-    gain, even = result.gain, result.gain.break_even_iterations
-    return (
-        result.target,
-        gain.mode,
-        gain.verdict if gain.sure else f"{gain.verdict}?",
-        gain.eager_s,
-        gain.compiled_s,
-        f"{gain.steady_speedup:.3g} x",
-        f"{gain.speedup_low:.3g} to {gain.speedup_high:.3g}",
-        f"{result.total_speedup:.3g} x",
-        gain.compile_s,
-        "never" if even is None else f"≈{even:,}",
-    )
+def _break_even(iterations: int | None) -> str:
+    return "never" if iterations is None else f"≈{iterations:,}"
 
 
 def _sources(number: int, result: PredictedCompiled) -> Table:
     gain = result.gain
     eager, compiled = gain.eager, gain.compiled
-    rows: list[tuple[Cell, ...]] = [
-        ("launches by the host", eager.launches, compiled.launches, eager.launches - compiled.launches),
-        _bytes("bytes moved", eager.bytes_moved, compiled.bytes_moved),
-        _seconds("device", eager.device_s, compiled.device_s),
-        _seconds("  of it inputs copied for a graph", 0.0, compiled.copy_s),
-        _seconds("host", eager.host_s, compiled.host_s),
-        _seconds("  of it guards and entering", 0.0, compiled.enter_s),
-        _seconds("both at once", eager.wall_s, compiled.wall_s),
+    parts = [
+        ("launches by the host", "", eager.launches, compiled.launches),
+        ("bytes moved", "B", eager.bytes_moved, compiled.bytes_moved),
+        ("device", "s", eager.device_s, compiled.device_s),
+        ("  of it inputs copied for a graph", "s", 0.0, compiled.copy_s),
+        ("  of it first touches of fresh memory", "s", eager.fresh_s, compiled.fresh_s),
+        ("host", "s", eager.host_s, compiled.host_s),
+        ("  of it guards and entering", "s", 0.0, compiled.enter_s),
+        ("both at once", "s", eager.wall_s, compiled.wall_s),
+        ("as measured programs correct it", "s", gain.eager_s, gain.compiled_s),
     ]
-    if eager.fresh_s or compiled.fresh_s:
-        rows.insert(4, _seconds("  of it first touches of fresh memory", eager.fresh_s, compiled.fresh_s))
-    if result.host:
-        rows.append(_seconds("as measured programs correct it", gain.eager_s, gain.compiled_s))
-    return Table(
-        id=f"sources_{number}",
-        title=f"{result.target}, {gain.mode}: where the gain comes from",
-        columns=(Column("part"), Column("eager"), Column("compiled"), Column("saved")),
-        rows=tuple(rows),
+    left_out = {
+        "  of it first touches of fresh memory": not (eager.fresh_s or compiled.fresh_s),
+        "as measured programs correct it": not result.host,
+    }
+    return table(
+        f"sources_{number}",
+        f"{result.target}, {gain.mode}: where the gain comes from",
+        (part for part in parts if not left_out.get(part[0])),
+        ("part", "", lambda part: part[0]),
+        ("eager", "", lambda part: _in(part[1], part[2])),
+        ("compiled", "", lambda part: _in(part[1], part[3])),
+        ("saved", "", lambda part: _in(part[1], part[2] - part[3])),
         note="host, device: each by itself; both at once: a kernel begins when it is launched and the device is free.",
     )
 
 
-def _bytes(what: str, eager: int, compiled: int) -> tuple[Cell, ...]:
-    return (what, Quantity(eager, "B"), Quantity(compiled, "B"), Quantity(eager - compiled, "B"))
-
-
-def _seconds(what: str, eager: float, compiled: float) -> tuple[Cell, ...]:
-    return (what, Quantity(eager, "s"), Quantity(compiled, "s"), Quantity(eager - compiled, "s"))
+def _in(unit: str, value: float) -> Cell:
+    return Quantity(value, unit) if unit else value
 
 
 def _notes(results: Sequence[PredictedCompiled]) -> Iterator[str]:

@@ -8,14 +8,14 @@ if TYPE_CHECKING:
     from rooflight.inference.config import ENGINE_BUCKET_ORDER as ENGINE_BUCKET_ORDER
     from rooflight.inference.config import MODEL_BUCKET_ORDER as MODEL_BUCKET_ORDER
     from rooflight.inference.config import ProfilerConfig as ProfilerConfig
+    from rooflight.inference.config import generate_run_name as generate_run_name
     from rooflight.inference.decoding import Generation as Generation
     from rooflight.inference.decoding import decode as decode
     from rooflight.inference.engine_mapping import EngineMapping as EngineMapping
     from rooflight.inference.engine_mappings import register_engine_mapping as register_engine_mapping
+    from rooflight.inference.merged_ranks import merge_ranks as merge_ranks
     from rooflight.inference.module_buckets import register_module_bucket as register_module_bucket
     from rooflight.inference.profiler import Profiler as Profiler
-    from rooflight.inference.rank_files import merge_ranks as merge_ranks
-    from rooflight.inference.run_names import generate_run_name as generate_run_name
     from rooflight.inference.speculation import expected_tokens as expected_tokens
     from rooflight.inference.speculation import predicted_speedup as predicted_speedup
     from rooflight.inference.speculative_decoding import SpeculativeGeneration as SpeculativeGeneration
@@ -43,10 +43,10 @@ _HOMES = {
     "cuda_bucket_timer": "rooflight.inference.timers",
     "decode": "rooflight.inference.decoding",
     "expected_tokens": "rooflight.inference.speculation",
-    "generate_run_name": "rooflight.inference.run_names",
+    "generate_run_name": "rooflight.inference.config",
     "get_active_profiler": "rooflight.inference.timers",
     "predicted_speedup": "rooflight.inference.speculation",
-    "merge_ranks": "rooflight.inference.rank_files",
+    "merge_ranks": "rooflight.inference.merged_ranks",
     "register_active_profiler": "rooflight.inference.timers",
     "register_engine_mapping": "rooflight.inference.engine_mappings",
     "register_module_bucket": "rooflight.inference.module_buckets",

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from datetime import datetime
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any, Final
+
+from msgspec import field
+from msgspec.structs import asdict, fields, force_setattr
+
+from rooflight.records.document import Fields
+from rooflight.records.visible import visible
 
 
 class Domain(StrEnum):
@@ -80,8 +87,7 @@ REDUCTIONS: Final = ("mean", "max", "p50", "p90", "sum")
 _ALIAS: Final = ("backend_profiling", "engine_profiling")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProfilerConfig:
+class ProfilerConfig(Fields, frozen=True, kw_only=True):
     """Settings of a profiler. Raises ValueError, which names the field, for a value that it cannot have.
 
     ``strict_sync``: wait for the device at both ends of each step; False adds no wait. ``dist_barrier``: a
@@ -108,7 +114,7 @@ class ProfilerConfig:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            object.__setattr__(self, each.name, _READERS[str(each.type)](each.name, getattr(self, each.name)))
+            force_setattr(self, each.name, _READERS[each.type](each.name, getattr(self, each.name)))
         for name in ("num_total_runs", "warmup_runs"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: give a number of runs from 0 on")
@@ -152,7 +158,7 @@ def given_in(args: Any) -> Mapping[str, Any]:
     if isinstance(args, Mapping):
         return args
     if isinstance(args, ProfilerConfig):
-        return {each.name: getattr(args, each.name) for each in fields(args)}
+        return asdict(args)
     try:
         return dict(vars(args))
     except TypeError:
@@ -207,12 +213,38 @@ def _edges(name: str, value: Any) -> list[int]:
         raise ValueError(f"{name} is {value!r}: give a list of lengths") from None
 
 
-_READERS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
-    "str": _text,
-    "bool": _flag,
-    "int": _whole,
-    "str | None": lambda name, value: None if value is None else _text(name, value),
-    "list[int]": _edges,
-    "float | None": lambda name, value: None if value is None else _milliseconds(name, value),
+_READERS: Final[Mapping[Any, Callable[[str, Any], Any]]] = {
+    str: _text,
+    bool: _flag,
+    int: _whole,
+    str | None: lambda name, value: None if value is None else _text(name, value),
+    list[int]: _edges,
+    float | None: lambda name, value: None if value is None else _milliseconds(name, value),
 }
 """What makes a field's value of what was given, by the field's type."""
+
+
+_MOST_BYTES: Final = 120  # of the 255 that file systems allow
+_SIGNS: Final = frozenset("._-+=@,()[]~ ")
+_ABOUT: Final = (("model", "model_name", "model_path"), ("batch_size", "bsz", "batch"))
+
+
+def generate_run_name(args: Any = None) -> str:
+    """A new name from the model and batch size in ``args`` (where it has them), the local time, and four letters that
+    make it unique: ``llama-tiny_b8_20260131-142501_9f3c``.
+    """
+    given = given_in(args)
+    models, batches = ([given[name] for name in names if given.get(name) is not None] for names in _ABOUT)
+    parts = [str(models[0]).rstrip("/").rpartition("/")[2]] if models and isinstance(models[0], str) else []
+    parts += [f"b{batches[0]}"] if batches else []
+    when = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    return folder_name("_".join([*(parts or ["run"]), when, secrets.token_hex(2)]))
+
+
+def folder_name(name: str) -> str:
+    """A name as that of one folder: letters, digits and a few signs stay, anything else (a ``/``, a control, a first
+    ``.``) is ``_``; at most 120 bytes. ``"meta-llama/Llama-3"`` is ``meta-llama_Llama-3``.
+    """
+    kept = "".join(c if visible(c) == c and (c.isalnum() or c in _SIGNS) else "_" for c in name.strip())
+    kept = kept.encode()[:_MOST_BYTES].decode(errors="ignore").strip()
+    return f"_{kept[1:]}" if not kept or kept[0] in ".~" else kept

@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from rooflight.front.device import find_device, log_progress
+from rooflight.inference.comparison import comparison_report, read_summary
 from rooflight.inference.config import ProfilerConfig
-from rooflight.inference.decode_loops import PLAIN, EngineLoop, Loop, LoopOptions, ModelLoop
+from rooflight.inference.decode_loops import PLAIN, EngineLoop, LoopOptions, ModelLoop
 from rooflight.inference.profiler import Profiler
 from rooflight.inference.recorded_steps import measured_steps
 from rooflight.inference.report import report_of
 from rooflight.inference.saving import save_trace
 from rooflight.inference.step_spans import StepSpans
-from rooflight.inference.summaries_compared import comparison_report, read_summary
 from rooflight.inference.summary import SUMMARY, SummaryDocument
+from rooflight.inference.summary_sections import WorkloadData
 from rooflight.inference.timers import register_active_profiler, release_active_profiler
-from rooflight.inference.workload_data import WorkloadData
 from rooflight.machine.bystander import Bystander
 from rooflight.records.quantity import count_of
 from rooflight.records.report import Report
@@ -63,9 +63,7 @@ class DecodeJob:
     ) -> None:
         self._progress, self._options, self._job = progress, loop, job
         function = _function(text)
-        self._loop: Loop = (
-            ModelLoop(text, loop, progress=progress) if function is None else EngineLoop(text, function, loop)
-        )
+        self._loop = ModelLoop(text, loop, progress=progress) if function is None else EngineLoop(text, function, loop)
         self._spans = StepSpans()
         self._kinds = len(self._loop.labels)
         self._bystander: Bystander | None = None
@@ -131,8 +129,8 @@ class DecodeJob:
 
     def _bound(self) -> None:
         """Record a step at each KV length that was measured, and bound it for this machine."""
-        if not self._loop.records:
-            self._bound_model()
+        if isinstance(self._loop, EngineLoop):
+            self._bound_model(self._loop.model_alone)
             return
         device = find_device(self._options.device, progress=self._progress)
         for batch, length in measured_steps(self._prof):
@@ -141,9 +139,8 @@ class DecodeJob:
                 self._prof.begin_run(bsz=batch)
                 self._loop.record(self._prof, max(length, 1))
 
-    def _bound_model(self) -> None:
+    def _bound_model(self, model: Any) -> None:
         """Of an engine the model alone can be recorded, if it is one of transformers and its steps are known."""
-        model = self._loop.model_alone
         if model is None or not measured_steps(self._prof):
             return
         device = find_device(self._options.device, progress=self._progress)

@@ -1,37 +1,138 @@
 """What ``rooflight profile-decode`` runs: the generation loop of a decoder, with or without a draft, or an engine.
 
-Each has one kind of run or several (``labels``). One run is a prefill and the decode steps after it.
+Each has one kind of run or several (``labels``). One run is a prefill and the decode steps after it. ``about`` has the
+fields of ``WorkloadData`` that are the loop's.
 """
 
 from __future__ import annotations
 
+import copy
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from rooflight.inference.decode_models import (
-    OWN_LAYERS,
-    NamedConfig,
-    check_memory,
-    decoder_config,
-    draft_config,
-    share_weights,
-)
 from rooflight.inference.decoding import CACHES, CacheKind, OnStep, check_sizes, check_temperature, decode
 from rooflight.inference.ragged_cache import RaggedCache
 from rooflight.inference.speculative_decoding import check_acceptance, check_vocabularies, speculative_decode
+from rooflight.machine.presence import free_memory_bytes
+from rooflight.records.quantity import Quantity
+from rooflight.workloads.build import build_model, torch_device, torch_dtype
+from rooflight.workloads.classes import ChosenClass, class_of
 from rooflight.workloads.errors import TargetError
-from rooflight.workloads.targets import UserFunction
+from rooflight.workloads.extras import need_transformers
+from rooflight.workloads.preset import Preset
+from rooflight.workloads.targets import ConfigFile, UserFunction, find_target
 from rooflight.workloads.user_code import made_by
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
     from rooflight.inference.profiler import Profiler
+
+
+OWN_LAYERS: Final = re.compile(r"self:([0-9]{1,6})")
+"""A draft that is the first layers of the target, with its embeddings, last norm and head."""
+
+_ROOM: Final = 1.2  # over weights and caches: activations, kernels' workspaces, allocators that round up
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NamedConfig:
+    """A decoder before it is built."""
+
+    name: str
+    config: PreTrainedConfig
+    chosen: ChosenClass
+
+    @property
+    def notes(self) -> list[str]:
+        """What was not done as the config says."""
+        return [self.chosen.note] if self.chosen.note else []
+
+    def build(self, *, device: str, dtype: str) -> PreTrainedModel:
+        """The model, ready to serve, with random weights that are the same in every run."""
+        model: Any = build_model(self.config, device=device, dtype=dtype, chosen=self.chosen)
+        built: PreTrainedModel = model.train(False)
+        return built
+
+
+def decoder_config(text: str, *, small: bool) -> NamedConfig:
+    """The decoder that ``text`` names. Raises TargetError for anything else, such as an encoder."""
+    need_transformers()
+    target = find_target(text)
+    if not isinstance(target, Preset | ConfigFile):
+        raise TargetError(f"{text}: name a preset or a transformers config.json")
+    if isinstance(target, Preset):
+        config, name = (target.small(), f"{target.name} (reduced)") if small else (target.config(), target.name)
+        chosen = class_of(config, target.kind)
+    else:
+        if small:
+            raise TargetError("--small is for presets: a config has no reduced shapes")
+        config, name = target.config(), str(target.path)
+        chosen = class_of(config)
+    if chosen.kind != "causal-lm" or config.is_encoder_decoder:
+        raise TargetError(f"{name} is {chosen.name}, {chosen.kind}: only decoders (causal-lm) generate tokens here")
+    return NamedConfig(name=name, config=config, chosen=chosen)
+
+
+def draft_config(text: str, target: NamedConfig, *, small: bool) -> NamedConfig:
+    """The draft that ``text`` names, for a target: ``self:2`` is the target's first 2 layers."""
+    own = OWN_LAYERS.fullmatch(text)
+    if own is None:
+        try:
+            return decoder_config(text, small=small)
+        except TargetError as error:
+            raise TargetError(f"--draft {text}: {error}") from error
+    layers, all_layers = int(own[1]), target.config.get_text_config().num_hidden_layers
+    if not 1 <= layers < all_layers:
+        raise TargetError(f"--draft {text}: {target.name} has {all_layers} layers; take from 1 to {all_layers - 1}")
+    config = copy.deepcopy(target.config)
+    part = config.get_text_config()
+    part.num_hidden_layers = layers
+    if getattr(part, "layer_types", None) and not isinstance(getattr(type(part), "layer_types", None), property):
+        part.layer_types = part.layer_types[:layers]
+    return NamedConfig(name=f"the first {layers} of its layers", config=config, chosen=target.chosen)
+
+
+def share_weights(draft: PreTrainedModel, target: PreTrainedModel) -> None:
+    """Give a draft that is the target's first layers the target's own tensors: both read the same memory."""
+    draft.load_state_dict({name: tensor for name, tensor in target.state_dict().items()
+                           if name in draft.state_dict()}, assign=True)  # fmt: skip
+    draft.tie_weights()
+
+
+def check_memory(models: list[NamedConfig], *, batch: int, tokens: int, device: str, dtype: str) -> None:
+    """Raise TargetError where weights and KV caches of ``tokens`` per sequence do not fit into free memory. While a
+    draft that is a part of its target is built, it has weights of its own.
+    """
+    size = torch_dtype(dtype).itemsize
+    needed = 0
+    for each in models:
+        model = each.build(device="meta", dtype="bfloat16")
+        needed += size * sum(parameter.numel() for parameter in model.parameters())
+        needed += size * batch * tokens * _cached_per_token(each.config)
+    free = free_memory_bytes(torch_device(device).type)
+    if free is not None and needed * _ROOM > free:
+        raise TargetError(
+            f"weights and KV cache need {Quantity(needed, 'B')}, {Quantity(free, 'B')} are free here: take a smaller "
+            "--batch, --prompt or --new, another --dtype, or --small"
+        )
+
+
+def _cached_per_token(config: PreTrainedConfig) -> int:
+    """Numbers that the KV cache holds of each token, all layers; 0 where the config does not say."""
+    part: Any = config.get_text_config()
+    queries, width, layers = (
+        int(getattr(part, name, None) or 0) for name in ("num_attention_heads", "hidden_size", "num_hidden_layers")
+    )
+    heads = int(getattr(part, "num_key_value_heads", None) or queries)
+    return 2 * layers * heads * int(getattr(part, "head_dim", None) or width // max(queries, 1))
+
 
 PLAIN: Final = "plain"
 SPECULATIVE: Final = "speculative"
@@ -74,34 +175,8 @@ class LoopOptions:
             raise TargetError(f"{', '.join(given)}: {why}")
 
 
-class Loop(Protocol):
-    """Something that generates."""
-
-    labels: tuple[str, ...]
-    records: bool  # whether ``record`` can be called
-
-    def attach(self, prof: Profiler) -> None:
-        """Let the profiler see the loop's models."""
-
-    def run(self, label: str, prof: Profiler, told: OnStep) -> None:
-        """Run once."""
-
-    def record(self, prof: Profiler, kv_length: int) -> None:
-        """Run a decode step after ``kv_length`` cached tokens, for a profiler that records it."""
-
-    @property
-    def model_alone(self) -> torch.nn.Module | None:
-        """The model, where no step of the loop can be asked for, so that only its own steps can be recorded."""
-
-    def about(self) -> dict[str, Any]:
-        """The fields of ``WorkloadData`` that are the loop's."""
-
-
 class ModelLoop:
     """The loops of this room, on models with random weights."""
-
-    records = True
-    model_alone = None
 
     def __init__(self, text: str, options: LoopOptions, *, progress: Callable[[str], None]) -> None:
         self._options = options
@@ -144,31 +219,14 @@ class ModelLoop:
         self._generate(self.labels[-1], prompt, 2, prof, None)
 
     def _generate(self, label: str, prompt: Tensor, new: int, prof: Profiler, told: OnStep | None) -> None:
-        options, seed = self._options, self._options.seed or 0
+        seed = self._options.seed or 0
+        common: dict[str, Any] = {"temperature": self._temperature, "seed": seed, "profiler": prof, "on_step": told}
         if label == PLAIN:
-            decode(
-                self.target,
-                prompt,
-                new,
-                temperature=self._temperature,
-                seed=seed,
-                cache=self._cache,
-                profiler=prof,
-                on_step=told,
-            )
-            return
-        speculative_decode(
-            self._models[0],
-            self._models[1],
-            prompt,
-            new,
-            gamma=self._gamma,
-            temperature=self._temperature,
-            seed=seed,
-            acceptance=options.acceptance,
-            profiler=prof,
-            on_step=told,
-        )
+            decode(self.target, prompt, new, cache=self._cache, **common)
+        else:
+            acceptance = self._options.acceptance
+            target, draft = self._models
+            speculative_decode(target, draft, prompt, new, gamma=self._gamma, acceptance=acceptance, **common)
 
     def about(self) -> dict[str, Any]:
         """The models, and how tokens are chosen."""
@@ -226,7 +284,6 @@ class EngineLoop:
     """A user's engine, from a function of theirs, which returns it, or it and what runs it."""
 
     labels: tuple[str, ...] = ("engine",)
-    records = False
 
     def __init__(self, text: str, function: UserFunction, options: LoopOptions) -> None:
         options.refuse(
@@ -237,13 +294,13 @@ class EngineLoop:
         made = made_by(function.path, function.name, makes="engine")
         self._engine, self._run = _engine_of(made, text)
         model = self._engine if isinstance(self._engine, torch.nn.Module) else getattr(self._engine, "model", None)
-        self._model = model if isinstance(model, torch.nn.Module) else None
+        self.model_alone = model if isinstance(model, torch.nn.Module) else None
         self._not_hooked = ""
 
     def attach(self, prof: Profiler) -> None:
         """Hook its model's modules and its methods. Without known methods it opens its steps itself."""
-        if self._model is not None:
-            prof.attach_model(self._model)
+        if self.model_alone is not None:
+            prof.attach_model(self.model_alone)
         try:
             prof.attach_engine(self._engine)
         except ValueError as error:
@@ -254,24 +311,15 @@ class EngineLoop:
         options = self._options
         self._run(batch=options.batch, prompt_tokens=options.prompt, new_tokens=options.new)
 
-    def record(self, prof: Profiler, kv_length: int) -> None:
-        """Nobody can ask an engine for a step: it chooses them itself."""
-        raise NotImplementedError
-
-    @property
-    def model_alone(self) -> torch.nn.Module | None:
-        """The engine's model."""
-        return self._model
-
     def about(self) -> dict[str, Any]:
         """What is known of it."""
-        found = list(self._model.parameters()) if self._model is not None else []
+        found = list(self.model_alone.parameters()) if self.model_alone is not None else []
         unknown = dict.fromkeys(
             ("draft", "draft_parameters", "gamma", "assumed_acceptance", "temperature", "cache", "seed")
         )
         return unknown | {
             "target": self._text,
-            "model_class": type(self._engine if self._model is None else self._model).__name__,
+            "model_class": type(self._engine if self.model_alone is None else self.model_alone).__name__,
             "parameters": sum(each.numel() for each in found) or None,
             "dtype": str(found[0].dtype).removeprefix("torch.") if found else None,
             "notes": (f"The engine opens its steps itself: {self._not_hooked}",) if self._not_hooked else (),

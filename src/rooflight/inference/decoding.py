@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -17,7 +17,6 @@ import torch
 
 from rooflight.inference.memory_use import cache_bytes
 from rooflight.inference.ragged_cache import RaggedCache
-from rooflight.inference.rejection_sampling import drawn, probabilities
 from rooflight.inference.timers import get_active_profiler
 
 if TYPE_CHECKING:
@@ -45,6 +44,108 @@ class Generation:
     steps: int
 
 
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Of a step, per sequence: tokens, and of a draft those proposed and accepted."""
+
+    tokens: tuple[int, ...]
+    proposed: tuple[int, ...] = ()
+    accepted: tuple[int, ...] = ()
+
+
+class DecodeLoop(ABC):
+    """The state of a generation between its steps. ``remaining``: tokens that the slowest sequence has still to get."""
+
+    remaining: int
+
+    def __init__(
+        self, prompt_ids: Tensor, new_tokens: int, temperature: float, seed: int, device: torch.device
+    ) -> None:
+        check_temperature(temperature)
+        self.prompt_ids, self.new_tokens, self.device = prompt_ids, new_tokens, device
+        self.temperature = temperature
+        self.generator = torch.Generator(device).manual_seed(seed)
+
+    @abstractmethod
+    def prefill(self, prof: Any) -> None:
+        """Put the prompt into the caches, and choose the first token."""
+
+    @abstractmethod
+    def step(self, prof: Any) -> Counts:
+        """Decode once."""
+
+    @property
+    @abstractmethod
+    def cached(self) -> int | list[int]:
+        """Tokens in the model's cache, of all sequences or of each."""
+
+    @property
+    @abstractmethod
+    def caches(self) -> Any:
+        """What holds keys and values."""
+
+    def chosen(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
+        """A token of each sequence, and the distribution it was drawn from; None at temperature 0."""
+        if not self.temperature:
+            return logits.argmax(-1), None
+        distribution = probabilities(logits, self.temperature)
+        return drawn(distribution, self.generator), distribution
+
+
+def generate(loop: DecodeLoop, profiler: Any, on_step: OnStep | None) -> tuple[float, list[Counts]]:
+    """Run a loop to its end under a profiler. Returns the seconds of the prefill, and what each step generated."""
+    prof = get_active_profiler() if profiler is None else profiler
+    told = on_step or (lambda _tokens, _of: None)
+    batch, new_tokens = len(loop.prompt_ids), loop.new_tokens
+    requests = _BatchRequests(prof, batch, loop.prompt_ids.shape[1], new_tokens)
+    begun = time.perf_counter()
+    with prof.step_timing_ctx():
+        prof.set_step_phase("prefill")
+        prof.set_step_seq_len(0)
+        prof.set_step_tokens(batch)
+        loop.prefill(prof)
+    if loop.device.type == "cuda":
+        torch.cuda.synchronize(loop.device)
+    prefill_s = time.perf_counter() - begun
+    requests.deliver([1] * batch)
+    told(1, new_tokens)
+    steps: list[Counts] = []
+    while loop.remaining:
+        held = cache_bytes(loop.caches)
+        with prof.step_timing_ctx():
+            prof.set_step_seq_len(loop.cached)
+            prof.set_step_kv_cache(held)
+            counts = loop.step(prof)
+            prof.set_step_tokens(sum(counts.tokens))
+            if counts.proposed:
+                live = [row for row, tokens in enumerate(counts.tokens) if tokens]
+                prof.set_step_speculation(*([each[row] for row in live] for each in (counts.proposed, counts.accepted)))
+        requests.deliver(counts.tokens)
+        steps.append(counts)
+        told(new_tokens - loop.remaining, new_tokens)
+    return prefill_s, steps
+
+
+class _BatchRequests:
+    """The sequences of a batch as requests of a profiler: all begin now, and each ends with its last token."""
+
+    def __init__(self, prof: Any, batch: int, prompt: int, new_tokens: int) -> None:
+        self._prof = prof
+        self._left = [new_tokens] * batch
+        self._ids = [object() for _ in range(batch)]
+        for each in self._ids:
+            prof.begin_request(each, prompt_tokens=prompt)
+
+    def deliver(self, tokens: Sequence[int]) -> None:
+        """So many tokens of each sequence are there."""
+        for row, count in enumerate(tokens):
+            if count:
+                self._prof.request_tokens(self._ids[row], count)
+                self._left[row] -= count
+                if not self._left[row]:
+                    self._prof.end_request(self._ids[row])
+
+
 @torch.no_grad()
 def decode(
     model: PreTrainedModel,
@@ -68,67 +169,78 @@ def decode(
     Raises ValueError for sizes that cannot be, also for more tokens than the model has positions.
     """
     check_sizes(model, prompt_ids, new_tokens)
-    choose = _chooser(temperature, seed, model.device)
-    prof = get_active_profiler() if profiler is None else profiler
-    batch, prompt = prompt_ids.shape
-    cached = _CachedModel(model, batch, prompt + new_tokens, cache)
-    requests = BatchRequests(prof, batch, prompt, new_tokens)
-    begun = time.perf_counter()
-    with prefill_step(prof, batch):
-        with prof.cpu_bucket_timer("prefill"):
-            logits = cached.logits(prompt_ids, 0)
+    loop = _PlainLoop(model, prompt_ids, new_tokens, temperature, seed, cache)
+    prefill_s, steps = generate(loop, profiler, on_step)
+    return Generation(tokens=torch.stack(loop.tokens, dim=1), prefill_s=prefill_s, steps=len(steps))
+
+
+class _PlainLoop(DecodeLoop):
+    """A token of each sequence in every step."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        prompt_ids: Tensor,
+        new_tokens: int,
+        temperature: float,
+        seed: int,
+        cache: str,
+    ) -> None:
+        if cache not in CACHES:
+            raise ValueError(f'cache "{cache}": give one of {", ".join(CACHES)}')
+        super().__init__(prompt_ids, new_tokens, temperature, seed, model.device)
+        batch, prompt = prompt_ids.shape
+        self._model, self._last = model, last_logits(model)
+        self._ragged = RaggedCache(model, batch=batch, capacity=prompt + new_tokens) if cache == "ragged" else None
+        self._held: dict[str, Any] = {}
+        if cache == "static":
+            from transformers import StaticCache
+
+            self._held["past_key_values"] = StaticCache(config=model.config, max_cache_len=prompt + new_tokens)
+        self.tokens: list[Tensor] = []
+
+    @property
+    def remaining(self) -> int:  # type: ignore[override]
+        """Tokens that each sequence has still to get."""
+        return self.new_tokens - len(self.tokens)
+
+    @property
+    def cached(self) -> int:
+        """All tokens but the last."""
+        return self.prompt_ids.shape[1] + len(self.tokens) - 1
+
+    @property
+    def caches(self) -> Any:
+        """What holds keys and values."""
+        return self._held if self._ragged is None else self._ragged.tensors
+
+    def prefill(self, prof: Any) -> None:
+        """Put the prompt into the cache, and choose the first token."""
+        self._pass(prof, "prefill", self.prompt_ids, 0)
+
+    def step(self, prof: Any) -> Counts:
+        """One token more."""
+        self._pass(prof, "decode", self.tokens[-1][:, None], self.cached)
+        return Counts((1,) * len(self.prompt_ids))
+
+    def _pass(self, prof: Any, bucket: str, ids: Tensor, cached: int) -> None:
+        with prof.cpu_bucket_timer(bucket):
+            logits = self._logits(ids, cached)
         with prof.cpu_bucket_timer("sampler"), prof.cuda_bucket_timer("sampler"):
-            latest = choose(logits)
-    wait_for(model.device)
-    prefill_s = time.perf_counter() - begun
-    requests.deliver([1] * batch)
-    tokens = [latest]
-    told = on_step or _silent
-    told(1, new_tokens)
-    for number in range(1, new_tokens):
-        held = cache_bytes(cached.cache)
-        with prof.step_timing_ctx():
-            prof.set_step_seq_len(prompt + number - 1)
-            prof.set_step_tokens(batch)
-            prof.set_step_kv_cache(held)
-            with prof.cpu_bucket_timer("decode"):
-                logits = cached.logits(latest[:, None], prompt + number - 1)
-            with prof.cpu_bucket_timer("sampler"), prof.cuda_bucket_timer("sampler"):
-                latest = choose(logits)
-            tokens.append(latest)
-        requests.deliver([1] * batch)
-        told(number + 1, new_tokens)
-    return Generation(tokens=torch.stack(tokens, dim=1), prefill_s=prefill_s, steps=new_tokens - 1)
+            self.tokens.append(self.chosen(logits)[0])
 
-
-@contextmanager
-def prefill_step(prof: Any, batch: int) -> Iterator[None]:
-    """A step of a profiler that puts prompts into empty caches, and makes the first token of each sequence."""
-    with prof.step_timing_ctx():
-        prof.set_step_phase("prefill")
-        prof.set_step_seq_len(0)
-        prof.set_step_tokens(batch)
-        yield
-
-
-class BatchRequests:
-    """The sequences of a batch as requests of a profiler: all begin now, and each ends with its last token."""
-
-    def __init__(self, prof: Any, batch: int, prompt: int, new_tokens: int) -> None:
-        self._prof = prof
-        self._left = [new_tokens] * batch
-        self._ids = [object() for _ in range(batch)]
-        for each in self._ids:
-            prof.begin_request(each, prompt_tokens=prompt)
-
-    def deliver(self, tokens: Sequence[int]) -> None:
-        """So many tokens of each sequence are there."""
-        for row, count in enumerate(tokens):
-            if count:
-                self._prof.request_tokens(self._ids[row], count)
-                self._left[row] -= count
-                if not self._left[row]:
-                    self._prof.end_request(self._ids[row])
+    def _logits(self, ids: Tensor, cached: int) -> Tensor:
+        """A pass over tokens [batch, n] after so many cached ones: logits [batch, vocabulary] of the last."""
+        model, held = self._model, self._held
+        if self._ragged is not None:
+            arguments = self._ragged.arguments([cached] * len(ids), ids.shape[1])
+            return model(input_ids=ids, **arguments, **self._last).logits[:, -1]  # type: ignore[no-any-return]
+        output = model(input_ids=ids, use_cache=True, **held, **self._last)
+        name = "cache_params" if "cache_params" in output else "past_key_values"
+        if output.get(name) is None:
+            raise ValueError(f"{type(model).__name__} keeps no cache: it does not decode")
+        held[name] = output[name]
+        return output.logits[:, -1]  # type: ignore[no-any-return]
 
 
 def check_sizes(model: PreTrainedModel, prompt_ids: Tensor, new_tokens: int) -> None:
@@ -146,17 +258,6 @@ def check_sizes(model: PreTrainedModel, prompt_ids: Tensor, new_tokens: int) -> 
         )
 
 
-def wait_for(device: torch.device) -> None:
-    """Wait for what was queued on a device."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def generator_of(seed: int, device: torch.device) -> torch.Generator:
-    """Random numbers of one run."""
-    return torch.Generator(device).manual_seed(seed)
-
-
 def check_temperature(temperature: float) -> None:
     """Raise ValueError for what is no temperature."""
     if not 0 <= temperature < float("inf"):
@@ -168,47 +269,12 @@ def last_logits(model: PreTrainedModel) -> dict[str, int]:
     return {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
 
 
-def _chooser(temperature: float, seed: int, device: torch.device) -> Callable[[Tensor], Tensor]:
-    check_temperature(temperature)
-    if not temperature:
-        return lambda logits: logits.argmax(-1)
-    generator = generator_of(seed, device)
-    return lambda logits: drawn(probabilities(logits, temperature), generator)
+def probabilities(logits: Tensor, temperature: float) -> Tensor:
+    """The distribution of the next token at a temperature above 0, in float32 or wider: [..., vocabulary]."""
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    return torch.softmax(wide / temperature, dim=-1)
 
 
-class _CachedModel:
-    """A model and its KV cache."""
-
-    def __init__(self, model: PreTrainedModel, batch: int, capacity: int, kind: str) -> None:
-        if kind not in CACHES:
-            raise ValueError(f'cache "{kind}": give one of {", ".join(CACHES)}')
-        self._model = model
-        self._last = last_logits(model)
-        self._ragged = RaggedCache(model, batch=batch, capacity=capacity) if kind == "ragged" else None
-        self._held: dict[str, Any] = {}
-        if kind == "static":
-            from transformers import StaticCache
-
-            self._held["past_key_values"] = StaticCache(config=model.config, max_cache_len=capacity)
-
-    @property
-    def cache(self) -> Any:
-        """What holds keys and values."""
-        return self._held if self._ragged is None else self._ragged.tensors
-
-    def logits(self, ids: Tensor, cached: int) -> Tensor:
-        """A pass over tokens [batch, n] after so many cached ones: logits [batch, vocabulary] of the last."""
-        model, held = self._model, self._held
-        if self._ragged is not None:
-            arguments = self._ragged.arguments([cached] * len(ids), ids.shape[1])
-            return model(input_ids=ids, **arguments, **self._last).logits[:, -1]  # type: ignore[no-any-return]
-        output = model(input_ids=ids, use_cache=True, **held, **self._last)
-        name = "cache_params" if "cache_params" in output else "past_key_values"
-        if output.get(name) is None:
-            raise ValueError(f"{type(model).__name__} keeps no cache: it does not decode")
-        held[name] = output[name]
-        return output.logits[:, -1]  # type: ignore[no-any-return]
-
-
-def _silent(_tokens: int, _of: int) -> None:
-    """Nobody follows."""
+def drawn(distribution: Tensor, generator: torch.Generator) -> Tensor:
+    """One token of each distribution, [batch, vocabulary] -> [batch]."""
+    return torch.multinomial(distribution, 1, generator=generator)[:, 0]

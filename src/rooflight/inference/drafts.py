@@ -13,6 +13,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
+from rooflight.inference.sums import Sums
+
 MOST_POSITIONS: Final = 1024
 """The longest draft that is counted by position."""
 
@@ -38,7 +40,7 @@ UNKNOWN_DRAFTS: Final = Drafts((), (), ())
 
 
 @dataclass(slots=True)
-class RoundSums:
+class RoundSums(Sums):
     """Counts over rounds. ``by_depth`` counts rounds by depth of the draft and tokens accepted of it, from which all
     statistics by position follow; it has at most 525,000 entries, however many rounds there are.
     """
@@ -93,12 +95,6 @@ class RoundSums:
             if depth:
                 found[depth if of == "depth" else accepted] += count
         return tuple(found[number] for number in range(max(found, default=-1) + 1))
-
-    def merge(self, other: RoundSums) -> None:
-        """The rounds of both."""
-        self.proposed += other.proposed
-        self.accepted += other.accepted
-        self.by_depth.update(other.by_depth)
 
 
 class Position(NamedTuple):

@@ -10,7 +10,17 @@ from dataclasses import dataclass
 from threading import get_ident
 from typing import TYPE_CHECKING, Final
 
-from rooflight.inference.engine_mapping import Bucket, Call, EngineMapping, Makes, Reads, Role, Step
+from rooflight.inference.engine_mapping import (
+    Bucket,
+    Call,
+    Does,
+    EngineMapping,
+    Makes,
+    Reads,
+    Role,
+    Step,
+    bucket_of_phase,
+)
 
 if TYPE_CHECKING:
     from rooflight.inference.engine_steps import EngineSteps
@@ -18,13 +28,10 @@ if TYPE_CHECKING:
 _LABEL: Final = "continuous batching"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Starts(Role):
+def _starts(steps: EngineSteps, call: Call) -> None:
     """``start`` starts the thread: the run begins before it, so that requests that are added next belong to it."""
-
-    def enter(self, steps: EngineSteps, call: Call) -> None:
-        if not call.owner.is_running():
-            steps.begin_run(None, _LABEL, in_this_thread=False)
+    if not call.owner.is_running():
+        steps.begin_run(None, _LABEL, in_this_thread=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,46 +48,28 @@ class _Loop(Role):
         steps.end_run()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Arrives(Role):
+def _arrives(steps: EngineSteps, call: Call) -> None:
     """A request is put into the queue, from any thread."""
-
-    def enter(self, steps: EngineSteps, call: Call) -> None:
-        request = call.argument(0, "item")
-        steps.profiler.begin_request(request.request_id, len(request.initial_tokens))
-
-    @property
-    def in_any_thread(self) -> bool:
-        return True
+    request = call.argument(0, "item")
+    steps.profiler.begin_request(request.request_id, len(request.initial_tokens))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Delivers(Role):
+def _delivered(steps: EngineSteps, call: Call) -> None:
     """Tokens of a batch are on the host: one for each request whose prompt is done."""
-
-    def leave(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:
-        if raised:
-            return
-        tokens = 0
-        for each in call.result[0]:
-            if each.has_new_token and each.state.status.name not in ("FINISHED", "PENDING"):
-                tokens += 1
-                steps.profiler.request_tokens(each.state.request_id)
-        if steps.measures:
-            steps.profiler.set_step_tokens(tokens)
+    tokens = 0
+    for each in call.result[0]:
+        if each.has_new_token and each.state.status.name not in ("FINISHED", "PENDING"):
+            tokens += 1
+            steps.profiler.request_tokens(each.state.request_id)
+    if steps.measures:
+        steps.profiler.set_step_tokens(tokens)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ends(Role):
+def _ended(steps: EngineSteps, call: Call) -> None:
     """A request is done, has failed, or was cancelled."""
-
-    def leave(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:
-        if raised:
-            return
-        if call.result is None:
-            steps.profiler.end_request(call.argument(0, "request_id"))
-        for request in call.result or ():
-            steps.profiler.end_request(request.request_id)
+    done = [call.argument(0, "request_id")] if call.result is None else [each.request_id for each in call.result]
+    for request in done:
+        steps.profiler.end_request(request)
 
 
 def _phase(call: Call) -> str:
@@ -111,41 +100,33 @@ def _idle(call: Call) -> str | None:
     return None if call.result else "idle"
 
 
-def _no_tokens_yet(_call: Call) -> int:
-    return 0
-
-
-def _bucket(call: Call) -> str:
-    return str(call.notes.get("phase", "decode"))
-
-
 _PROCESSOR: Final = EngineMapping(
     name="transformers batch processor",
     methods={
         "prepare_next_batch": Bucket("schedule", after=Reads(phase=_idle, kv_cache=_cached)),
         "inputs_and_outputs.prepare_batch_tensors": Bucket(
-            "inputs", before=Reads(phase=_phase, kv_lengths=_kv_lengths, tokens=_no_tokens_yet, batch=_sequences)
+            "inputs", before=Reads(phase=_phase, kv_lengths=_kv_lengths, tokens=lambda _call: 0, batch=_sequences)
         ),
-        "model_runner.compute_batch": Bucket(_bucket),
+        "model_runner.compute_batch": Bucket(bucket_of_phase),
         "model_runner._sample": Bucket("sampler", optional=True),
         "inputs_and_outputs.retrieve_device_outputs": Bucket("wait", optional=True),
         "update_batch": Bucket("postproc"),
-        "inputs_and_outputs.prepare_batch_update": _Delivers(),
+        "inputs_and_outputs.prepare_batch_update": Does(returned=_delivered),
         "offloading_manager.offload_requests": Bucket("kv.swap", optional=True),
         "offloading_manager.restore_scheduled_requests": Bucket("kv.swap", optional=True),
-        "scheduler.finish_request": _Ends(optional=True),
-        "scheduler.clear_cancelled_requests": _Ends(optional=True),
+        "scheduler.finish_request": Does(returned=_ended, optional=True),
+        "scheduler.clear_cancelled_requests": Does(returned=_ended, optional=True),
     },
 )
 
 CONTINUOUS_BATCHING: Final = EngineMapping(
     name="transformers continuous batching",
     methods={
-        "start": _Starts(),
+        "start": Does(called=_starts),
         "_run_generation_loop": _Loop(),
         "_generation_loop_body": Step(),
         "_create_batch_processor": Makes(_PROCESSOR, now="batch_processor"),
-        "input_queue.put": _Arrives(),
+        "input_queue.put": Does(called=_arrives, in_any_thread=True),
     },
     classes=("transformers.generation.continuous_batching.continuous_api.ContinuousBatchingManager",),
     about="transformers' ContinuousBatchingManager",

@@ -15,7 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from rooflight.inference.engine_continuous import CONTINUOUS_BATCHING
-from rooflight.inference.engine_mapping import Bucket, Call, EngineMapping, Makes, Role, Run
+from rooflight.inference.engine_mapping import Bucket, Call, Does, EngineMapping, Makes, Role, Run
 
 if TYPE_CHECKING:
     from rooflight.inference.engine_steps import EngineSteps
@@ -36,118 +36,85 @@ _AT_ONCE: Final = {"MaxLengthCriteria", "MaxTimeCriteria"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _InLoop(Role):
+class _InLoop(Does):
     """A method that ``generate`` calls. While a draft is made, it is the draft's, and is not timed."""
 
     def enter(self, steps: EngineSteps, call: Call) -> None:
         if _GENERATING in steps.state and _DRAFTING not in steps.state:
-            self.begin(steps, call)
+            Does.enter(self, steps, call)
 
     def leave(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:
         if _GENERATING in steps.state and _DRAFTING not in steps.state:
-            self.end(steps, call, raised=raised)
-
-    def begin(self, steps: EngineSteps, call: Call) -> None:
-        """It is called."""
-
-    def end(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:
-        """It returned or raised."""
+            Does.leave(self, steps, call, raised=raised)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Prefill(_InLoop):
-    def begin(self, steps: EngineSteps, call: Call) -> None:
-        steps.begin_step()
-        steps.set_phase("prefill")
-        _set_kv_length(steps, call.argument(2, "model_kwargs"), None)
-        steps.state[_PREFILLED] = True
-        steps.open("prefill", call)
-
-    def end(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:  # noqa: ARG002
-        steps.close(call)
+def _prefill(steps: EngineSteps, call: Call) -> None:
+    steps.begin_step()
+    steps.set_phase("prefill")
+    _set_kv_length(steps, call.argument(2, "model_kwargs"), None)
+    steps.state[_PREFILLED] = True
+    steps.open("prefill", call)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Unfinished(_InLoop):
+def _step_ends(steps: EngineSteps, _call: Call) -> None:
     """The loop's test. Its first comes after a prefill that is a step's first half."""
-
-    def begin(self, steps: EngineSteps, call: Call) -> None:  # noqa: ARG002
-        if _PREFILLED in steps.state:
-            del steps.state[_PREFILLED]
-        else:
-            steps.end_step()
-            for request, tokens in zip(steps.state.get(_REQUESTS, ()), steps.state.pop(_DELIVERED, ()), strict=False):
-                steps.profiler.request_tokens(request, int(tokens))  # none is no delivery
-
-    def end(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:
-        if call.result and not raised:
-            steps.begin_step()
+    if _PREFILLED in steps.state:
+        del steps.state[_PREFILLED]
+    else:
+        steps.end_step()
+        for request, tokens in zip(steps.state.get(_REQUESTS, ()), steps.state.pop(_DELIVERED, ()), strict=False):
+            steps.profiler.request_tokens(request, int(tokens))  # none is no delivery
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Inputs(_InLoop):
-    def begin(self, steps: EngineSteps, call: Call) -> None:
-        first = bool(call.kwargs.get("is_first_iteration"))
-        if first:
-            steps.set_phase("prefill")
-        ids, new = call.argument(0, "input_ids"), call.kwargs.get("next_sequence_length")
-        before = None if ids is None or new is None else int(ids.shape[1] - new)
-        if _PREFILLED not in steps.state:
-            _set_kv_length(steps, call.kwargs, before)
-        steps.open("inputs", call)
-
-    def end(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:  # noqa: ARG002
-        steps.close(call)
+def _step_begins(steps: EngineSteps, call: Call) -> None:
+    if call.result:
+        steps.begin_step()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Forward(_InLoop):
-    def begin(self, steps: EngineSteps, call: Call) -> None:
-        decode = "verify" if _ASSISTED in steps.state else "decode"
-        steps.open("prefill" if steps.phase == "prefill" else decode, call)
-
-    def end(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:
-        steps.close(call)
-        if _ASSISTED in steps.state and not raised:
-            steps.open(_SAMPLER, _SAMPLER)
+def _inputs_of_step(steps: EngineSteps, call: Call) -> None:
+    if call.kwargs.get("is_first_iteration"):
+        steps.set_phase("prefill")
+    ids, new = call.argument(0, "input_ids"), call.kwargs.get("next_sequence_length")
+    if _PREFILLED not in steps.state:
+        _set_kv_length(steps, call.kwargs, None if ids is None or new is None else int(ids.shape[1] - new))
+    steps.open("inputs", call)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Update(_InLoop):
+def _forward(steps: EngineSteps, call: Call) -> None:
+    decode = "verify" if _ASSISTED in steps.state else "decode"
+    steps.open("prefill" if steps.phase == "prefill" else decode, call)
+
+
+def _forwarded(steps: EngineSteps, _call: Call) -> None:
+    if _ASSISTED in steps.state:
+        steps.open(_SAMPLER, _SAMPLER)
+
+
+def _update(steps: EngineSteps, call: Call) -> None:
     """Called after the pass of the model, before a token is chosen; in assisted generation after it."""
-
-    def begin(self, steps: EngineSteps, call: Call) -> None:
-        steps.close(_SAMPLER)
-        steps.open(_POSTPROC, call)
-        tokens: Any = call.kwargs.get("num_new_tokens")
-        if _ASSISTED in steps.state and steps.measures and tokens is not None:
-            steps.profiler.set_step_tokens(tokens)
-            steps.profiler.set_step_speculation(steps.state[_PROPOSED], tokens - 1)
-            steps.state[_DELIVERED] = [tokens]
-
-    def end(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:  # noqa: ARG002
-        steps.close(call)
-        if _ASSISTED not in steps.state:
-            steps.open(_SAMPLER, _SAMPLER)
+    steps.close(_SAMPLER)
+    steps.open(_POSTPROC, call)
+    tokens: Any = call.kwargs.get("num_new_tokens")
+    if _ASSISTED in steps.state and steps.measures and tokens is not None:
+        steps.profiler.set_step_tokens(tokens)
+        steps.profiler.set_step_speculation(steps.state[_PROPOSED], tokens - 1)
+        steps.state[_DELIVERED] = [tokens]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Stopping(_InLoop):
-    """Makes the list of stopping criteria, which is called when tokens are chosen: ours is told of each call."""
-
-    def end(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:
-        if not raised:
-            call.result = _watched(call.result, steps)
+def _updated(steps: EngineSteps, _call: Call) -> None:
+    if _ASSISTED not in steps.state:
+        steps.open(_SAMPLER, _SAMPLER)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Candidates(_InLoop):
-    """Makes the candidate generator of assisted generation."""
+def _criteria_made(steps: EngineSteps, call: Call) -> None:
+    """The list of stopping criteria is called when tokens are chosen: ours is told of each call."""
+    call.result = _watched(call.result, steps)
 
-    def end(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:
-        if not raised:
-            steps.state[_ASSISTED] = True
-            steps.attach_part(call.result, _GENERATOR)
+
+def _drafter_made(steps: EngineSteps, call: Call) -> None:
+    """The candidate generator of assisted generation."""
+    steps.state[_ASSISTED] = True
+    steps.attach_part(call.result, _GENERATOR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,14 +130,11 @@ class _Draft(Role):
             steps.state[_PROPOSED] = int(call.result[0].shape[1]) - int(call.argument(0, "input_ids").shape[1])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cache(_InLoop):
-    """Prepares the KV cache, in the arguments of the model: what is cut off it is a bucket."""
-
-    def end(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:
-        cache = (call.argument(1, "model_kwargs") or {}).get("past_key_values")
-        if not raised and cache is not None:
-            steps.attach_part(cache, _KV_CACHE)
+def _cache_prepared(steps: EngineSteps, call: Call) -> None:
+    """The KV cache is in the arguments of the model: what is cut off it is a bucket."""
+    cache = (call.argument(1, "model_kwargs") or {}).get("past_key_values")
+    if cache is not None:
+        steps.attach_part(cache, _KV_CACHE)
 
 
 def _set_kv_length(steps: EngineSteps, model_kwargs: Any, otherwise: int | None) -> None:
@@ -291,14 +255,14 @@ GENERATE: Final = EngineMapping(
     name="transformers generate",
     methods={
         "generate": _Generate(batch=_batch, label="generate"),
-        "_get_stopping_criteria": _Stopping(),
-        "_get_candidate_generator": _Candidates(optional=True),
-        "_prepare_cache_for_generation": _Cache(optional=True),
-        "_prefill": _Prefill(),
-        "_has_unfinished_sequences": _Unfinished(),
-        "prepare_inputs_for_generation": _Inputs(),
-        "forward": _Forward(),
-        "_update_model_kwargs_for_generation": _Update(),
+        "_get_stopping_criteria": _InLoop(returned=_criteria_made),
+        "_get_candidate_generator": _InLoop(returned=_drafter_made, optional=True),
+        "_prepare_cache_for_generation": _InLoop(returned=_cache_prepared, optional=True),
+        "_prefill": _InLoop(called=_prefill),
+        "_has_unfinished_sequences": _InLoop(called=_step_ends, returned=_step_begins),
+        "prepare_inputs_for_generation": _InLoop(called=_inputs_of_step),
+        "forward": _InLoop(called=_forward, returned=_forwarded),
+        "_update_model_kwargs_for_generation": _InLoop(called=_update, returned=_updated),
         "init_continuous_batching": Makes(CONTINUOUS_BATCHING, optional=True),
     },
     classes=("transformers.generation.utils.GenerationMixin",),

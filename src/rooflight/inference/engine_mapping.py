@@ -60,12 +60,13 @@ class Reads:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
     """What a method is. ``before`` is read when it is called, ``after`` when it has returned. A method that is not
-    there is an error, unless it is ``optional``.
+    there is an error, unless it is ``optional``. ``in_any_thread``: calls in other threads than the step's matter too.
     """
 
     before: Reads | None = None
     after: Reads | None = None
     optional: bool = False
+    in_any_thread: bool = False
 
     def enter(self, steps: EngineSteps, call: Call) -> None:
         """The method is called."""
@@ -77,15 +78,33 @@ class Role:
         if self.after is not None and not raised:
             steps.read(self.after, call)
 
-    @property
-    def in_any_thread(self) -> bool:
-        """Whether calls in other threads than the step's matter too."""
-        return False
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shows(Role):
     """The call only shows facts: it is not timed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Does(Role):
+    """What an engine needs done when the method is ``called``, and when it has ``returned``: then a bucket that was
+    opened for the call is closed.
+    """
+
+    called: Callable[[EngineSteps, Call], None] | None = None
+    returned: Callable[[EngineSteps, Call], None] | None = None
+
+    def enter(self, steps: EngineSteps, call: Call) -> None:
+        """The method is called."""
+        Role.enter(self, steps, call)
+        if self.called is not None:
+            self.called(steps, call)
+
+    def leave(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:
+        """It returned or raised."""
+        steps.close(call)
+        Role.leave(self, steps, call, raised=raised)
+        if self.returned is not None and not raised:
+            self.returned(steps, call)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +200,20 @@ class Bucket(Role):
 
 
 _OWN_STEP = "call that is a step by itself"
+
+
+def bucket_of_phase(call: Call) -> str:
+    """The bucket of the model's pass: the phase that a reader noted."""
+    return str(call.notes.get("phase", "decode"))
+
+
+def tell_requests(steps: EngineSteps, request: Any, tokens: int, *, done: bool) -> None:
+    """Tokens are delivered to a request, and it may be done; nothing if it began before the engine was attached."""
+    if steps.profiler.requests.knows(request):
+        if tokens:
+            steps.profiler.request_tokens(request, tokens)
+        if done:
+            steps.profiler.end_request(request)
 
 
 @dataclass(frozen=True, slots=True)

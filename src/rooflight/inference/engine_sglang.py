@@ -9,7 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from rooflight.inference.engine_mapping import Bucket, Call, EngineMapping, Reads, Role, Run
+from rooflight.inference.engine_mapping import (
+    Bucket,
+    Call,
+    Does,
+    EngineMapping,
+    Reads,
+    Run,
+    bucket_of_phase,
+    tell_requests,
+)
 
 if TYPE_CHECKING:
     from rooflight.inference.engine_steps import EngineSteps
@@ -25,13 +34,9 @@ def _phase_of(batch: Any) -> str:
     mode = batch.forward_mode
     if mode.is_idle():
         return "idle"
-    if getattr(mode, "is_mixed", _no)():
+    if getattr(mode, "is_mixed", bool)():
         return "mixed"
     return "prefill" if mode.is_extend() else "decode"
-
-
-def _no() -> bool:
-    return False
 
 
 def _runs(call: Call) -> str:
@@ -66,10 +71,6 @@ def _sequences(call: Call) -> int | None:
     return len(call.argument(0, "batch").reqs) or None
 
 
-def _bucket(call: Call) -> str:
-    return str(call.notes.get("phase", "decode"))
-
-
 def _drafted(call: Call) -> None:
     """A tree of ``draft_token_num`` nodes with its root, which is the last token, not a draft."""
     call.notes["draft"] = (call.result.draft_token_num - 1, call.result.spec_steps)
@@ -92,14 +93,11 @@ def _drafts(call: Call) -> tuple[Any, ...] | None:
     return nodes, accepted, min(nodes, depth)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Arrives(Role):
+def _arrives(steps: EngineSteps, call: Call) -> None:
     """A request is put into the queue; again, if it was retracted."""
-
-    def enter(self, steps: EngineSteps, call: Call) -> None:
-        request = call.argument(0, "req")
-        if not call.argument(1, "is_retracted", default=False):
-            steps.profiler.begin_request(request.rid, len(request.origin_input_ids))
+    request = call.argument(0, "req")
+    if not call.argument(1, "is_retracted", default=False):
+        steps.profiler.begin_request(request.rid, len(request.origin_input_ids))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +108,8 @@ class _Processes(Bucket):
         requests = () if raised else call.notes.get("requests", ())  # ends the step, which forgets them
         for request, before in requests:
             tokens = len(request.output_ids) - before
-            if tokens and steps.profiler.requests.knows(request.rid):
-                steps.profiler.request_tokens(request.rid, tokens)
-                if request.finished():
-                    steps.profiler.end_request(request.rid)
+            if tokens:
+                tell_requests(steps, request.rid, tokens, done=request.finished())
         Bucket.leave(self, steps, call, raised=raised)
 
 
@@ -125,8 +121,8 @@ SGLANG: Final = EngineMapping(
         "event_loop_normal": Run(label="event loop", optional=True),
         "event_loop_overlap": Run(label="event loop", optional=True),
         "get_next_batch_to_run": Bucket("schedule", begins_step=True, after=Reads(phase=_next)),
-        "run_batch": Bucket(_bucket, before=Reads(phase=_runs, kv_lengths=_kv_lengths, batch=_sequences)),
-        "_add_request_to_queue": _Arrives(optional=True),
+        "run_batch": Bucket(bucket_of_phase, before=Reads(phase=_runs, kv_lengths=_kv_lengths, batch=_sequences)),
+        "_add_request_to_queue": Does(called=_arrives, optional=True),
         "process_batch_result": _Processes(
             "postproc", ends_step=True, before=Reads(phase=_processes), after=Reads(tokens=_tokens)
         ),

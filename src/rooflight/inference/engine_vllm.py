@@ -10,7 +10,17 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from rooflight.inference.engine_mapping import Bucket, Call, EngineMapping, Reads, Role, Step
+from rooflight.inference.engine_mapping import (
+    Bucket,
+    Call,
+    Does,
+    EngineMapping,
+    Reads,
+    Role,
+    Step,
+    bucket_of_phase,
+    tell_requests,
+)
 
 if TYPE_CHECKING:
     from rooflight.inference.engine_steps import EngineSteps
@@ -58,15 +68,7 @@ def _sequences(call: Call) -> int | None:
 
 def _idle(call: Call) -> str | None:
     """A step that found no request at all schedules nothing: it returns no outputs."""
-    return "idle" if "phase" not in call.notes and not _delivers(call) else None
-
-
-def _delivers(call: Call) -> bool:
-    return bool(call.result and call.result[0])
-
-
-def _bucket(call: Call) -> str:
-    return str(call.notes.get("phase", "decode"))
+    return None if "phase" in call.notes or (call.result and call.result[0]) else "idle"
 
 
 def _tokens(call: Call) -> int:
@@ -100,17 +102,10 @@ def _levels(tree: str) -> int:
     return max(len(path) for path in literal_eval(tree))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Arrives(Role):
+def _arrives(steps: EngineSteps, call: Call) -> None:
     """A request is put into the scheduler's queue."""
-
-    def enter(self, steps: EngineSteps, call: Call) -> None:
-        request = call.argument(0, "request")
-        steps.profiler.begin_request(request.request_id, request.num_prompt_tokens)
-
-    @property
-    def in_any_thread(self) -> bool:
-        return True
+    request = call.argument(0, "request")
+    steps.profiler.begin_request(request.request_id, request.num_prompt_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,43 +114,28 @@ class _Updates(Bucket):
 
     def leave(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:
         Bucket.leave(self, steps, call, raised=raised)
-        if raised:
-            return
-        for outputs in call.result.values():
+        for outputs in () if raised else call.result.values():
             for each in outputs.outputs:
-                if not steps.profiler.requests.knows(each.request_id):
-                    continue
-                if each.new_token_ids:
-                    steps.profiler.request_tokens(each.request_id, len(each.new_token_ids))
-                if each.finish_reason is not None:
-                    steps.profiler.end_request(each.request_id)
+                tell_requests(
+                    steps, each.request_id, len(each.new_token_ids or ()), done=each.finish_reason is not None
+                )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Aborts(Role):
+def _aborted(steps: EngineSteps, call: Call) -> None:
     """Requests end before they are done."""
-
-    def leave(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:
-        requests = call.argument(0, "request_ids")
-        if not raised and requests is not None:
-            for request in [requests] if isinstance(requests, str) else requests:
-                if steps.profiler.requests.knows(request):
-                    steps.profiler.end_request(request)
-
-    @property
-    def in_any_thread(self) -> bool:
-        return True
+    requests = call.argument(0, "request_ids") or ()
+    for request in [requests] if isinstance(requests, str) else requests:
+        tell_requests(steps, request, 0, done=True)
 
 
-_STEP: Final = Step(after=Reads(phase=_idle))
 _METHODS: Final[dict[str, Role]] = {
-    "step_fn|step": _STEP,
+    "step_fn|step": Step(after=Reads(phase=_idle)),
     "scheduler.schedule": Bucket("schedule", after=Reads(phase=_scheduled, kv_lengths=_kv_lengths, batch=_sequences)),
     "scheduler.get_grammar_bitmask": Bucket("grammar", optional=True),
-    "scheduler.add_request": _Arrives(optional=True),
-    "scheduler.finish_requests": _Aborts(optional=True),
+    "scheduler.add_request": Does(called=_arrives, in_any_thread=True, optional=True),
+    "scheduler.finish_requests": Does(returned=_aborted, in_any_thread=True, optional=True),
     "scheduler.update_from_output": _Updates("postproc", before=Reads(drafts=_drafts), after=Reads(tokens=_tokens)),
-    "model_executor.execute_model": Bucket(_bucket),
+    "model_executor.execute_model": Bucket(bucket_of_phase),
     "model_executor.sample_tokens": Bucket("sampler", optional=True),
     f"{_RUNNER}._prepare_inputs": Bucket("inputs", optional=True),
     f"{_RUNNER}._sample": Bucket("sampler", optional=True),
@@ -166,20 +146,11 @@ _ABOUT: Final = (
     "vLLM's engine core runs in another process unless VLLM_ENABLE_V1_MULTIPROCESSING=0 is set before vllm is imported"
 )
 
-VLLM_CORE: Final = EngineMapping(
-    name="vllm core", methods=_METHODS, classes=("vllm.v1.engine.core.EngineCore",), about="vLLM's EngineCore"
-)
-VLLM: Final = EngineMapping(
-    name="vllm engine",
-    methods=_METHODS,
-    classes=("vllm.v1.engine.llm_engine.LLMEngine",),
-    at="engine_core.engine_core",
-    about=_ABOUT,
-)
-VLLM_LLM: Final = EngineMapping(
-    name="vllm",
-    methods=_METHODS,
-    classes=("vllm.entrypoints.llm.LLM",),
-    at="llm_engine.engine_core.engine_core",
-    about=_ABOUT,
-)
+
+def _mapping(name: str, kind: str, at: str, about: str = _ABOUT) -> EngineMapping:
+    return EngineMapping(name=name, methods=_METHODS, classes=(kind,), at=at, about=about)
+
+
+VLLM_CORE: Final = _mapping("vllm core", "vllm.v1.engine.core.EngineCore", "", "vLLM's EngineCore")
+VLLM: Final = _mapping("vllm engine", "vllm.v1.engine.llm_engine.LLMEngine", "engine_core.engine_core")
+VLLM_LLM: Final = _mapping("vllm", "vllm.entrypoints.llm.LLM", "llm_engine.engine_core.engine_core")

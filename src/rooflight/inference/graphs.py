@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from rooflight.inference.config import Domain
 from rooflight.inference.stand_ins import StandIn
-from rooflight.inference.summary import GraphData
+from rooflight.inference.summary_sections import GraphData
 
 if TYPE_CHECKING:
     from rooflight.inference.profiler import Profiler

@@ -3,35 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final
 
+from rooflight.inference.summary_sections import KvCacheData, MemoryData
+from rooflight.inference.sums import Sums
 from rooflight.machine.memory import Memory
-from rooflight.records.document import Fields
 
 _DEPTH: Final = 6  # levels: an encoder's and a decoder's cache, each with layers, which have tensors or lists of them
-
-
-class MemoryData(Fields, frozen=True, kw_only=True):
-    """Memory of the process, on the ``host`` (resident) or the ``device`` (torch's tensors), when runs began and ended.
-    ``peak_bytes`` is the process's until then; ``peak_in_run``: it rose while they ran, else it is older.
-    """
-
-    place: str
-    before_bytes: int
-    after_bytes: int
-    peak_bytes: int
-    peak_in_run: bool
-
-
-class KvCacheData(Fields, frozen=True, kw_only=True):
-    """Bytes of the KV cache over the steps that told them (``set_step_kv_cache``): their number, mean, most, last."""
-
-    steps: int
-    mean_bytes: float
-    max_bytes: int
-    last_bytes: int
 
 
 def cache_bytes(cache: Any) -> int:
@@ -86,31 +66,21 @@ def _kind_of(kind: type) -> str:
 
 
 @dataclass(slots=True)
-class KvCacheUse:
-    """The bytes of a KV cache over steps that told them."""
+class KvCacheUse(Sums):
+    """The bytes of a KV cache over steps that told them; ``last_bytes`` is None before the first."""
 
     steps: int = 0
     sum_bytes: int = 0
-    most_bytes: int = 0
-    last_bytes: int = 0
+    most_bytes: int = field(default=0, metadata={"add": max})
+    last_bytes: int | None = field(default=None, metadata={"add": lambda mine, later: mine if later is None else later})
 
     def add(self, found: int) -> None:
         """One more step."""
-        self.steps += 1
-        self.sum_bytes += found
-        self.most_bytes = max(self.most_bytes, found)
-        self.last_bytes = found
-
-    def merge(self, later: KvCacheUse) -> None:
-        """The steps of both."""
-        self.steps += later.steps
-        self.sum_bytes += later.sum_bytes
-        self.most_bytes = max(self.most_bytes, later.most_bytes)
-        self.last_bytes = later.last_bytes if later.steps else self.last_bytes
+        self.merge(KvCacheUse(1, found, found, found))
 
     def data(self) -> KvCacheData | None:
         """As a summary has it; None where no step told it."""
-        if not self.steps:
+        if self.last_bytes is None:
             return None
         return KvCacheData(
             steps=self.steps,

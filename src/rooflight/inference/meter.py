@@ -9,7 +9,7 @@ waits, and a step is read some steps later.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from rooflight.capture.bucket_log import BucketLog, Calls
 from rooflight.capture.bucket_states import Bucket, DomainTimes
@@ -39,7 +39,8 @@ class Meter:
     """Times steps. ``device`` is None for a CPU; ``on_problem`` gets sentences (``BucketLog``).
 
     ``begin`` and ``end`` are called at the ends of a step. ``failed``: a clock failed, so that times are not complete.
-    ``in_order`` as ``BucketLog`` has it.
+    ``in_order`` as ``BucketLog`` has it. ``steps`` logs the steps and the model's buckets, ``engine`` the engine's; on
+    a CPU they are one.
     """
 
     def __init__(
@@ -52,7 +53,8 @@ class Meter:
         in_order: bool = False,
     ) -> None:
         self.device = device
-        self._strict = strict and device is not None
+        self.waits = strict and device is not None
+        """Whether ``before`` waits for a device."""
         self.failed = False
         self.begin: Callable[[], Place] = self._begin_both
         self.end: Callable[[], Place] = self._end_both
@@ -61,15 +63,16 @@ class Meter:
             self.failed = True
             on_problem(problem)
 
+        def log(stamps: Any, *domains: Domain, wait: Callable[[], None] | None = None) -> BucketLog:
+            return BucketLog(stamps, domains, on_problem, failed, wait, in_order=in_order)
+
         if device is None:
-            self.steps = self.engine = BucketLog(
-                HostStamps(clock), tuple(Domain), on_problem, failed, in_order=in_order
-            )
+            self.steps = self.engine = log(HostStamps(clock), *Domain)
             self.begin, self.end = self.steps.begin, self.steps.end  # without a call in between
         else:
-            wait = device.synchronize if strict else None
-            self.steps = BucketLog(CudaStamps(device), (Domain.MODEL,), on_problem, failed, in_order=in_order)
-            self.engine = BucketLog(HostStamps(clock), (Domain.ENGINE,), on_problem, failed, wait, in_order=in_order)
+            self.steps = log(CudaStamps(device), Domain.MODEL)
+            self.engine = log(HostStamps(clock), Domain.ENGINE, wait=device.synchronize if strict else None)
+        self._logs = (self.steps,) if device is None else (self.steps, self.engine)
 
     @property
     def clock(self) -> str:
@@ -80,14 +83,9 @@ class Meter:
         """Memory of this process where the steps run; None where it is not known."""
         return host_memory() if self.device is None else self.device.memory()
 
-    @property
-    def waits(self) -> bool:
-        """Whether ``before`` waits for a device."""
-        return self._strict
-
     def bucket(self, domain: Domain, name: str) -> Bucket:
         """The bucket of a domain that has a name."""
-        return self._timer(domain).bucket(domain, name)
+        return (self.steps if domain is Domain.MODEL else self.engine).bucket(domain, name)
 
     def times(self, by_state: Sequence[int], host_by_state: Sequence[int]) -> dict[Domain, DomainTimes]:
         """The buckets of each domain, from nanoseconds by state on the steps' clock and, on CUDA, on the host's."""
@@ -110,63 +108,56 @@ class Meter:
 
     def _end_both(self) -> Place:
         ended = self.steps.end()
-        if self._strict and self.device is not None:
-            self.device.synchronize()
+        self.before()
         return ended, self.engine.end()
-
-    def stop(self) -> None:
-        """Give the open step up."""
-        self.steps.stop()
-        self.engine.stop()
-
-    def read(self, begun: Place, ended: Place) -> Reading | None:
-        """A step (``BucketLog.read``); None while the device has not come that far. Each is read or lost."""
-        if isinstance(begun, int) or isinstance(ended, int):
-            assert isinstance(begun, int)
-            assert isinstance(ended, int)
-            of_step = self.steps.read(begun, ended)
-            reading = None if of_step is None else Reading(of_step[0], None, of_step[1])
-        else:
-            of_step = self.steps.read(begun[0], ended[0])
-            of_engine = None if of_step is None else self.engine.read(begun[1], ended[1])
-            if of_step is None or of_engine is None:
-                return None
-            reading = Reading(of_step[0], of_engine[0], of_step[1] + of_engine[1])
-        if reading is not None:
-            self._forget(ended)
-        return reading
-
-    @property
-    def notes(self) -> int:
-        """Openings and closings of buckets in steps that were not read yet."""
-        return max(self.steps.notes, self.engine.notes)
-
-    def take_dropped(self) -> int:
-        """Openings of buckets that were not timed since this was asked last, because the log was full."""
-        return self.steps.take_dropped() + (self.engine.take_dropped() if self.engine is not self.steps else 0)
-
-    def lose(self, ended: Place) -> None:
-        """A step is not to be read."""
-        self.steps.lose()
-        self.engine.lose()
-        self._forget(ended)
-
-    def _forget(self, ended: Place) -> None:
-        if isinstance(ended, int):
-            self.steps.forget(ended)
-        else:
-            self.steps.forget(ended[0])
-            self.engine.forget(ended[1])
 
     def before(self) -> None:
         """Wait for what was queued before a step, where that is asked for."""
-        if self._strict and self.device is not None:
-            self.device.synchronize()
+        if self.waits:
+            self.drain()
 
     def drain(self) -> None:
         """Wait for the device, between runs."""
         if self.device is not None:
             self.device.synchronize()
 
-    def _timer(self, domain: Domain) -> BucketLog:
-        return self.steps if domain is Domain.MODEL else self.engine
+    def stop(self) -> None:
+        """Give the open step up."""
+        for log in self._logs:
+            log.stop()
+
+    def read(self, begun: Place, ended: Place) -> Reading | None:
+        """A step (``BucketLog.read``); None while the device has not come that far. Each is read or lost."""
+        found: list[Found] = []
+        calls: Calls = ()
+        for log, begin, end in zip(self._logs, _places(begun), _places(ended), strict=True):
+            of_log = log.read(begin, end)
+            if of_log is None:
+                return None
+            found.append(of_log[0])
+            calls += of_log[1]
+        self._forget(ended)
+        return Reading(found[0], found[1] if len(found) > 1 else None, calls)
+
+    def lose(self, ended: Place) -> None:
+        """A step is not to be read."""
+        for log in self._logs:
+            log.lose()
+        self._forget(ended)
+
+    def _forget(self, ended: Place) -> None:
+        for log, place in zip(self._logs, _places(ended), strict=True):
+            log.forget(place)
+
+    @property
+    def notes(self) -> int:
+        """Openings and closings of buckets in steps that were not read yet."""
+        return max(log.notes for log in self._logs)
+
+    def take_dropped(self) -> int:
+        """Openings of buckets that were not timed since this was asked last, because the log was full."""
+        return sum(log.take_dropped() for log in self._logs)
+
+
+def _places(place: Place) -> tuple[int, ...]:
+    return (place,) if isinstance(place, int) else place

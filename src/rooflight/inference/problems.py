@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 _MOST: Final = 64
 _MORE: Final = "more kinds of problems came up than are listed"
 
 _log = logging.getLogger("rooflight")
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Problems:
@@ -36,3 +41,21 @@ class Problems:
     def counts(self) -> dict[str, int]:
         """How often each came up, in the order of first times."""
         return dict(self._counts)
+
+
+def guarded(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T | None]:
+    """A method of what has ``problems`` and may be ``disabled``: then it does nothing. Its errors are problems, and go
+    no further.
+    """
+
+    @wraps(method)
+    def call(self: Any, *args: P.args, **kwargs: P.kwargs) -> T | None:
+        if self.disabled:
+            return None
+        try:
+            return method(self, *args, **kwargs)
+        except Exception as error:
+            self.problems.error(method.__name__, error)
+            return None
+
+    return call  # type: ignore[return-value]

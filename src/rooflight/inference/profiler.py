@@ -18,16 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooflight.capture.timed_calls import Arounds
-from rooflight.inference.attaching import Attaching
-from rooflight.inference.bucket_bounds import RecordedBounds
-from rooflight.inference.config import Domain, ProfilerConfig, given_in
+from rooflight.inference.bounds import RecordedBounds
+from rooflight.inference.config import Domain, ProfilerConfig, folder_name, generate_run_name, given_in
 from rooflight.inference.graphs import Capture, Graphs
 from rooflight.inference.kv_length import LengthBins, token_count
 from rooflight.inference.meter import Meter
-from rooflight.inference.problems import Problems
+from rooflight.inference.problems import Problems, guarded
 from rooflight.inference.ranks import rank_and_world
 from rooflight.inference.results import Results, run_line
-from rooflight.inference.run_names import folder_name, generate_run_name
 from rooflight.inference.saving import print_line, save_config_of, save_results
 from rooflight.inference.serving import Objectives, Requests
 from rooflight.inference.step_context import StepContext
@@ -40,14 +38,17 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from rooflight.devices.spec import DeviceSpec
-    from rooflight.inference.step_recorder import StepRecorder
+    from rooflight.inference.engine_hooks import EngineHooks
+    from rooflight.inference.engine_mapping import EngineMapping
+    from rooflight.inference.model_hooks import ModelHooks
+    from rooflight.inference.recorded_steps import StepRecorder
     from rooflight.inference.step_spans import StepSpans
-    from rooflight.inference.workload_data import WorkloadData
+    from rooflight.inference.summary_sections import WorkloadData
 
 _log = logging.getLogger("rooflight")
 
 
-class Profiler(Attaching):
+class Profiler:
     """Measures steps as ``args`` say: a ``ProfilerConfig``, a namespace or a mapping (``ProfilerConfig.from_args``).
 
     ``device``: ``"cuda"`` times steps with CUDA events, ``"cpu"`` with the host's clock; None decides at each
@@ -69,113 +70,114 @@ class Profiler(Attaching):
     ) -> None:
         if isinstance(device, str) and device not in ("cpu", "cuda"):
             raise ValueError(f'device is "{device}": give "cpu", "cuda" or None')
-        self.cfg = ProfilerConfig.from_args(args)
+        self.cfg = cfg = ProfilerConfig.from_args(args)
         self.runner_args: Mapping[str, Any] = dict(given_in(args))
         self.rank, self.world = rank_and_world()
         self.created_at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        self.disabled = self.cfg.collect_on_rank0_only and self.rank != 0
-        self.run_name = folder_name(self.cfg.run_name) if self.cfg.run_name else generate_run_name(args)
-        folder = Path(self.cfg.output_dir) / self.run_name
+        self.disabled = cfg.collect_on_rank0_only and self.rank != 0
+        self.run_name = folder_name(cfg.run_name) if cfg.run_name else generate_run_name(args)
+        folder = Path(cfg.output_dir) / self.run_name
         self.out_dir = folder if self.rank == 0 else folder / f"rank{self.rank}"
         self.problems = Problems()
-        profiled = {Domain.MODEL: self.cfg.model_profiling, Domain.ENGINE: self.cfg.engine_profiling}
-        self.results = Results(self.cfg.kv_bins, [domain for domain, on in profiled.items() if on], self.problems)
-        self._device, self._clock = device, clock
-        self.results.spans = spans
-        self.workload: WorkloadData | None = None
-        self._meter: Meter | None = None
-        self._labels = (
-            Labels(self._bucket, Domain.MODEL, self.problems.note),
-            Labels(self._bucket, Domain.ENGINE, self.problems.note),
+        profiled = {Domain.MODEL: cfg.model_profiling, Domain.ENGINE: cfg.engine_profiling}
+        self.results = Results(
+            bins=LengthBins(cfg.kv_bins),
+            profiled=[domain for domain, on in profiled.items() if on],
+            problems=self.problems,
+            spans=spans,
         )
-        self.timers_of_model, self.timers_of_engine = self._labels
-        self.around_of_model = Arounds(self.timers_of_model)
-        any_on = self.cfg.model_profiling or self.cfg.engine_profiling
-        self._runs_begun = 0
-        self._bsz: int | None = None
+        self.workload: WorkloadData | None = None
         self.bounds = RecordedBounds()
         self.graphs = Graphs()
-        self._warming_up = False
-        self._told = Told(self.cfg.kv_len_reduce, self.problems)
+        self.requests = Requests(clock, Objectives(cfg.slo_ttft_ms, cfg.slo_tpot_ms, cfg.slo_e2e_ms), self.problems)
+        self.timers_of_model, self.timers_of_engine = (
+            Labels(self._bucket, domain, self.problems.note) for domain in (Domain.MODEL, Domain.ENGINE)
+        )
+        self.around_of_model = Arounds(self.timers_of_model)
+        self._told = Told(cfg.kv_len_reduce, self.problems)
         self.step = StepContext(
             self._told,
             self.results,
             self.problems,
             clock=clock,
-            barrier=self.cfg.dist_barrier,
-            published=self._labels if any_on else None,
+            barrier=cfg.dist_barrier,
+            published=(self.timers_of_model, self.timers_of_engine) if self.results.profiled else None,
             on_unmeasured=self._outside_of_runs,
         )
-        self._context: Timer = OFF if self.disabled and not self.cfg.dist_barrier else self.step
-        objectives = Objectives(self.cfg.slo_ttft_ms, self.cfg.slo_tpot_ms, self.cfg.slo_e2e_ms)
-        self.requests = Requests(clock, objectives, self.problems)
-        self._saved_steps = 0
+        self._context: Timer = OFF if self.disabled and not cfg.dist_barrier else self.step
+        self._device, self._clock = device, clock
+        self._meter: Meter | None = None
+        self._models: ModelHooks | None = None
+        self._engines: EngineHooks | None = None
+        self._runs_begun = self._saved_steps = 0
+        self._bsz: int | None = None
+        self._warming_up = False
         if not self.disabled:
-            if self.cfg.run_name and self.run_name != self.cfg.run_name:
-                _log.warning("rooflight: the folder of run %r is called %r", self.cfg.run_name, self.run_name)
-            self._make_folder()
+            if cfg.run_name and self.run_name != cfg.run_name:
+                _log.warning("rooflight: the folder of run %r is called %r", cfg.run_name, self.run_name)
+            try:
+                self.out_dir.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                self.problems.error("making the output folder", error)
             atexit.register(_save_at_exit, weakref.ref(self), os.getpid())
 
     # -- runs ---------------------------------------------------------------------------------------------------------
 
+    @guarded
     def begin_run(self, bsz: int | None = None, label: str = "decode", *, baseline: bool = False) -> None:
         """Begin a run of steps with a batch of ``bsz`` sequences, unless a step has another (``set_step_batch``). The
         first ``warmup_runs`` are not measured. A ``baseline`` is a run without a draft that others are compared with:
         apart from its own row it counts only in ``speculative``.
         """
-        if self.disabled:
+        self.end_capture()  # one that was never ended
+        if self.step.recorder is not None:
+            self.step.recorder.batch = self._bsz = self._batch(bsz)
             return
-        try:
-            self.end_capture()  # one that was never ended
-            if self.step.recorder is not None:
-                self.step.recorder.batch = self._bsz = self._batch(bsz)
-                return
-            if self.step.run is not None or self._warming_up:
-                self.problems.note("begin_run() while a run was open: it was ended there")
-                self.end_run()
-            self._bsz = self._batch(bsz)
-            number, self._runs_begun = self._runs_begun, self._runs_begun + 1
-            self._warming_up = number < self.cfg.warmup_runs
-            if self._warming_up:
-                return
-            meter = self._meter_now()
-            run = Run(
-                number=number,
-                label=str(label)[:200],
-                batch=self._bsz,
-                started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-                clock=meter.clock,
-                bins=LengthBins(self.cfg.kv_bins),
-                baseline=baseline,
-                memory_before=meter.memory(),
-            )
-            self.step.measure(run, meter)
-        except Exception as error:
-            self.problems.error("begin_run", error)
+        if self.in_run:
+            self.problems.note("begin_run() while a run was open: it was ended there")
+            self.end_run()
+        self._bsz = self._batch(bsz)
+        number, self._runs_begun = self._runs_begun, self._runs_begun + 1
+        self._warming_up = number < self.cfg.warmup_runs
+        if self._warming_up:
+            return
+        meter = self._meter_now()
+        run = Run(
+            number=number,
+            label=str(label)[:200],
+            batch=self._bsz,
+            started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            clock=meter.clock,
+            bins=self.results.bins,
+            baseline=baseline,
+            memory_before=meter.memory(),
+        )
+        self.step.measure(run, meter)
 
+    @guarded
     def end_run(self) -> None:
         """End the run; waits for the device, so that its last steps are known."""
-        if self.disabled or self.step.recorder is not None:
+        if self.step.recorder is not None:
             return
-        try:
-            if self.step.is_open:
-                self.problems.note("end_run() inside a step: that step was not measured")
-                self.step.give_up()
-            if self._warming_up:
-                self._warming_up = False
-                self.results.warmup_runs += 1
-                return
-            run, meter = self.step.run, self.step.meter
-            if run is None:
-                self.problems.note("end_run() without begin_run(): nothing was ended")
-                return
-            assert meter is not None
+        if self.step.is_open:
+            self.problems.note("end_run() inside a step: that step was not measured")
+            self.step.give_up()
+        run, meter = self.step.run, self.step.meter
+        if self._warming_up:
+            self._warming_up = False
+            self.results.warmup_runs += 1
+        elif run is None or meter is None:
+            self.problems.note("end_run() without begin_run(): nothing was ended")
+        else:
             self.step.end_run()
             pack = self.results.finish(run, meter)
             if self.cfg.print_per_run:
                 print_line(run_line(pack))
-        except Exception as error:
-            self.problems.error("end_run", error)
+
+    @property
+    def in_run(self) -> bool:
+        """Whether a run is open, a warm-up run or a measured one."""
+        return self.step.run is not None or self._warming_up
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
@@ -187,28 +189,22 @@ class Profiler(Attaching):
         """The number of tokens accepted in the open step: a number, or a tensor of one. A tensor on a device is read
         when its step is.
         """
-        if self.step.measuring:
-            self._told.tokens = n if type(n) is int else self._copied(n)
-        else:
-            self._not_in_step("set_step_tokens")
+        if self.step.measuring or self._in_step("set_step_tokens"):
+            self._told.said.tokens = self._copied(n)
 
     def set_step_seq_len(self, kv_len: Any) -> None:
         """The KV-cache length at the start of the open step: a number, or those of the batch in a list, array or
         tensor, which ``cfg.kv_len_reduce`` makes one. A tensor on a device is read when its step is.
         """
-        if self.step.measuring:
-            self._told.length = kv_len if type(kv_len) is int else self._copied(kv_len)
-        else:
-            self._not_in_step("set_step_seq_len")
+        if self.step.measuring or self._in_step("set_step_seq_len"):
+            self._told.said.length = self._copied(kv_len)
 
     def set_step_batch(self, n: Any) -> None:
         """The number of sequences in the open step, where it is not that of the run, as with continuous batching: a
         number, or a tensor of one. Without it, a run of unknown batch has as many as KV lengths are given in a list.
         """
-        if self.step.measuring:
-            self._told.batch = n if type(n) is int else self._copied(n)
-        else:
-            self._not_in_step("set_step_batch")
+        if self.step.measuring or self._in_step("set_step_batch"):
+            self._told.said.batch = self._copied(n)
 
     def set_step_speculation(self, proposed: Any, accepted: Any, depth: Any = None) -> None:
         """Draft tokens proposed in the open step, and those of them that the target accepted, without the token that it
@@ -216,36 +212,30 @@ class Profiler(Attaching):
         ``depth`` may be one number for all). Of a tree ``proposed`` are all nodes, and ``depth`` is the length of its
         longest path. A step in which this is called is *speculative*; its tokens are set with ``set_step_tokens``.
         """
-        if self.step.measuring:
-            self._told.drafts = (self._copied(proposed), self._copied(accepted), self._copied(depth))
-        else:
-            self._not_in_step("set_step_speculation")
+        if self.step.measuring or self._in_step("set_step_speculation"):
+            self._told.said.drafts = (self._copied(proposed), self._copied(accepted), self._copied(depth))
 
     def set_step_kv_cache(self, cache: Any) -> None:
         """The KV cache as it is now, in the open step: the object that holds its tensors (transformers' caches,
         containers of tensors), of which only sizes are read, or its bytes. A number is faster.
         """
-        if self.step.measuring:
+        if self.step.measuring or self._in_step("set_step_kv_cache"):
             self._told.set_cache(cache)
-        else:
-            self._not_in_step("set_step_kv_cache")
 
     def set_step_phase(self, phase: str) -> None:
         """The open step is a ``"prefill"`` or ``"mixed"`` step, kept apart, instead of a ``"decode"`` step; or it is no
         step (``"idle"``): its time is in the gap.
         """
-        if self.step.measuring:
+        if self.step.measuring or self._in_step("set_step_phase"):
             self._told.set_phase(phase)
-        else:
-            self._not_in_step("set_step_phase")
 
     def cuda_bucket_timer(self, bucket: str) -> Timer:
         """``rooflight.inference.cuda_bucket_timer`` of this profiler, whether it is the active one or not."""
-        return self._timer(0, bucket)
+        return self.timers_of_model.timer(bucket) if self.step.measuring else OFF
 
     def cpu_bucket_timer(self, bucket: str) -> Timer:
         """``rooflight.inference.cpu_bucket_timer`` of this profiler, whether it is the active one or not."""
-        return self._timer(1, bucket)
+        return self.timers_of_engine.timer(bucket) if self.step.measuring else OFF
 
     def activate(self, publish: Callable[[Any], None] | None) -> None:
         """Call ``publish`` with the timers of both domains when a step begins, and with None when it ends."""
@@ -253,29 +243,61 @@ class Profiler(Attaching):
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
+    @guarded
     def begin_request(self, request_id: Hashable, prompt_tokens: int | None = None) -> None:
         """A request arrives, in an open run. Those of warm-up runs, baselines and recorded steps are not measured."""
-        if not self.disabled:
-            run = self.step.run
-            skipped = self._warming_up or self.step.recorder is not None or (run is not None and run.baseline)
-            self.requests.begin(request_id, prompt_tokens, None if skipped else run, warming_up=skipped)
+        run = self.step.run
+        skipped = self._warming_up or self.step.recorder is not None or (run is not None and run.baseline)
+        self.requests.begin(request_id, prompt_tokens, None if skipped else run, warming_up=skipped)
 
+    @guarded
     def request_tokens(self, request_id: Hashable, n: Any = 1) -> None:
         """``n`` tokens are delivered to a request now, all at once: a number, on the host."""
-        if not self.disabled:
-            self.requests.deliver(request_id, n)
+        self.requests.deliver(request_id, n)
 
+    @guarded
     def end_request(self, request_id: Hashable) -> None:
         """A request is done; it may be after the end of its run."""
-        if not self.disabled:
-            self.requests.end(request_id)
+        self.requests.end(request_id)
 
     # -- hooks --------------------------------------------------------------------------------------------------------
 
-    @property
-    def in_run(self) -> bool:
-        """Whether a run is open, a warm-up run or a measured one."""
-        return self.step.run is not None or self._warming_up
+    def attach_model(self, model: Any, use_gated_lora: bool = False) -> None:
+        """Open buckets around the modules of a model, by the names that transformers gives them, until ``detach()``.
+
+        Several models can be attached, as a target and its draft. ``use_gated_lora``: time LoRA adapters apart, in
+        ``<bucket>.lora``. Raises ValueError if this is no ``torch.nn.Module`` or is attached already. Without
+        ``model_profiling`` nothing is put into the model.
+        """
+        if self.disabled or not self.cfg.model_profiling:
+            return
+        from rooflight.inference.model_hooks import ModelHooks  # loads torch
+
+        self._models = self._models or ModelHooks(self)
+        self._models.attach(model, lora=use_gated_lora)
+
+    def attach_engine(self, engine: Any, mapping: EngineMapping | str | None = None) -> None:
+        """Make runs, steps, buckets and facts of steps of the calls of an engine's methods, until ``detach()``.
+
+        ``mapping``: an ``EngineMapping``, the name of one, or None for that of the engine's class. Raises ValueError if
+        there is none, if methods are missing or cannot be timed, and for an engine that is attached already.
+        """
+        if self.disabled:
+            return
+        from rooflight.inference.engine_hooks import EngineHooks
+
+        self._engines = self._engines or EngineHooks(self)
+        self._engines.attach(engine, mapping)
+
+    def detach(self) -> None:
+        """Leave every attached model and engine as it was before. Does nothing if there is none."""
+        for hooks in (self._models, self._engines):
+            if hooks is not None:
+                hooks.detach()
+
+    def has_attached(self, model: Any) -> bool:
+        """Whether a model's buckets are opened by this profiler."""
+        return self._models is not None and self._models.has(model)
 
     # -- bounds -------------------------------------------------------------------------------------------------------
 
@@ -313,57 +335,41 @@ class Profiler(Attaching):
     def begin_capture(self) -> None:
         """A CUDA graph is captured from here on: buckets that open are noted, not timed."""
         self.graphs.capturing = Capture()
-        self._capture(on=True)
+        self._renew_timers()
+        self.step.capture(on=True)
 
     def end_capture(self, graph: Any = None) -> None:
         """The capture ends; ``graph`` is None if it failed."""
         capture, self.graphs.capturing = self.graphs.capturing, None
         if capture is not None:
-            self._capture(on=False)
+            self._renew_timers()
+            self.step.capture(on=False)
             if graph is not None:
                 self.graphs.captured(graph, capture.calls)
 
-    def _capture(self, *, on: bool) -> None:
-        self._renew_timers()
-        self.step.capture(on=on)
-
-    def has_attached(self, model: Any) -> bool:
-        """Whether a model's buckets are opened by this profiler."""
-        return self._models is not None and self._models.has(model)
-
     # -- results ------------------------------------------------------------------------------------------------------
 
+    @guarded
     def save_config(self, extra: Mapping[str, Any] | None = None) -> Path | None:
         """Write ``config.json``: the settings, and what else was in ``args``. Returns its path, None without one."""
-        if self.disabled:
-            return None
-        try:
-            return save_config_of(self, extra)
-        except Exception as error:
-            self.problems.error("save_config", error)
-            return None
+        return save_config_of(self, extra)
 
+    @guarded
     def save_all(self) -> Path | None:
         """Write ``summary.json``, ``report.md`` and ``steps.csv`` (the raw samples). Returns their folder: ``out_dir``,
         or a new temporary one where that cannot be written; None if nothing could be written.
         """
-        if self.disabled:
-            return None
-        try:
-            if self.step.run is not None:
-                self.problems.note("save_all() while a run was open: it was ended there")
-                self.end_run()
-            folder = save_results(self)
-            self._saved_steps = self.results.samples.steps
-            return folder
-        except Exception as error:
-            self.problems.error("save_all", error)
-            return None
+        if self.step.run is not None:
+            self.problems.note("save_all() while a run was open: it was ended there")
+            self.end_run()
+        folder = save_results(self)
+        self._saved_steps = self.results.samples.seen
+        return folder
 
     @property
     def unsaved_steps(self) -> int:
         """Steps that were measured since results were written."""
-        return self.results.samples.steps + self.step.unread - self._saved_steps
+        return self.results.samples.seen + self.step.unread - self._saved_steps
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
@@ -372,25 +378,18 @@ class Profiler(Attaching):
             self.problems.note("a step outside of a run was not measured: call begin_run() before it")
 
     def _copied(self, value: Any) -> Any:
+        if type(value) is int:  # most often, and the fastest
+            return value
         return self._told.copied(value, on_device=self._meter is not None and self._meter.device is not None)
 
-    def _not_in_step(self, call: str) -> None:
+    def _in_step(self, call: str) -> bool:
         if not (self.disabled or self._warming_up):
             self.problems.note(f"{call}() outside of a measured step was ignored")
-
-    def _timer(self, place: int, label: str) -> Timer:
-        if not self.step.measuring:
-            return OFF  # type: ignore[no-any-return]
-        labels = self._labels[place]
-        try:
-            return labels[label]
-        except TypeError:
-            return labels.refuse(label)
+        return False
 
     def _bucket(self, domain: Domain, name: str) -> Timer:
-        on = self.cfg.model_profiling if domain is Domain.MODEL else self.cfg.engine_profiling
         timing = self.graphs.capturing or self.step.recorder or self._meter
-        return timing.bucket(domain, name) if on and timing is not None else OFF
+        return timing.bucket(domain, name) if domain in self.results.profiled and timing is not None else OFF
 
     def _batch(self, bsz: Any) -> int | None:
         try:
@@ -420,8 +419,8 @@ class Profiler(Attaching):
     def _renew_timers(self) -> None:
         """What times buckets is another from here on."""
         self.around_of_model.clear()
-        for labels in self._labels:
-            labels.clear()
+        self.timers_of_model.clear()
+        self.timers_of_engine.clear()
         if self._models is not None:
             self._models.renew()
 
@@ -431,12 +430,6 @@ class Profiler(Attaching):
         cuda = getattr(sys.modules.get("torch"), "cuda", None)
         on_cuda = self._device == "cuda" or (self._device is None and cuda is not None and cuda.is_initialized())
         return CudaDevice() if on_cuda else None
-
-    def _make_folder(self) -> None:
-        try:
-            self.out_dir.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            self.problems.error("making the output folder", error)
 
 
 def _save_at_exit(reference: weakref.ref[Profiler], process: int) -> None:

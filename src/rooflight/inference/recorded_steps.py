@@ -2,13 +2,104 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from math import floor
 from typing import TYPE_CHECKING, Any, Final
 
+from rooflight.capture.bucket_states import IN_STEP, Bucket
+from rooflight.capture.buckets import BucketTimer
+from rooflight.capture.marks import RecordedMarks
 from rooflight.front.device import find_device
+from rooflight.inference.bounds import RecordedStep
+from rooflight.inference.config import Domain
 from rooflight.inference.steps import UNKNOWN
+from rooflight.inference.told import DECODE, Facts
+from rooflight.records.session import Session
+from rooflight.roofline.time_by_place import UNATTRIBUTED
+
+if TYPE_CHECKING:
+    from rooflight.capture.recorder import record
+
+
+_MOST_STEPS: Final = 256
+
+Key = tuple[int | None, float | None]
+"""Batch and KV length of a step."""
+
+
+class StepRecorder:
+    """Records steps between ``begin`` and ``end``. ``on_problem`` gets sentences (``BucketTimer``).
+
+    ``batch`` is that of the next steps which say none. Of steps with the same batch and KV length the last is kept.
+    """
+
+    def __init__(self, on_problem: Callable[[str], None], *, whole: bool) -> None:
+        self.batch: int | None = None
+        self._on_problem = on_problem
+        self._whole = whole
+        self._marks = RecordedMarks()
+        self._timer = BucketTimer(self._marks, tuple(Domain), on_problem)
+        self._recording: record | None = None
+        self._steps: dict[Key, RecordedStep] = {}
+
+    @property
+    def steps(self) -> tuple[RecordedStep, ...]:
+        """The steps recorded so far."""
+        return tuple(self._steps.values())
+
+    def bucket(self, domain: Domain, name: str) -> Bucket:
+        """The bucket of a domain that has a name."""
+        return self._timer.bucket(domain, name)
+
+    def begin(self) -> None:
+        """A step begins."""
+        from rooflight.capture.recorder import record  # loads torch
+
+        self._recording = record(phases=False, on_error=self._failed)
+        self._recording.__enter__()
+        self._marks.recording = self._recording
+        self._timer.begin()
+
+    def end(self, facts: Facts, *, raised: bool) -> None:
+        """The step ends. A decode step is kept, unless it raised: then it did not do all that a step must."""
+        recording, self._recording = self._recording, None
+        if recording is None:
+            return
+        try:
+            self._timer.end()
+        finally:
+            self._marks.recording = None
+            recording.__exit__()
+        if not raised and facts.phase == DECODE:
+            self._keep(recording.session, facts)
+
+    def _keep(self, session: Session, facts: Facts) -> None:
+        key = facts.batch, facts.length
+        if not session.counted.any():
+            self._on_problem(
+                "a recorded step ran no op that torch sees in its thread, as the replay of a CUDA graph: no bound"
+            )
+        elif key not in self._steps and len(self._steps) >= _MOST_STEPS:
+            self._on_problem(f"more than {_MOST_STEPS} different steps were recorded: the rest is left out")
+        else:
+            self._steps[key] = RecordedStep(
+                batch=facts.batch,
+                kv_length=facts.length,
+                sessions={domain: self._by_bucket(session, domain) for domain in Domain},
+                whole=self._whole,
+                cache_bytes=facts.cache_bytes,
+            )
+
+    def _by_bucket(self, session: Session, domain: Domain) -> Session:
+        states = [int(name) if name else IN_STEP for name in session.phases]
+        names = tuple(self._timer.innermost(domain, state) or UNATTRIBUTED for state in states)
+        return replace(session, phases=names)
+
+    def _failed(self, error: Exception) -> None:
+        self._on_problem(f"recording a step: {type(error).__name__}: {error}")
+
 
 MOST_BOUNDED: Final = 64
 """Pairs of batch size and KV length of which a step is recorded: each takes a prefill and a step without values."""
@@ -31,7 +122,7 @@ def recorded_steps(profiler: Profiler, device: DeviceSpec | str | None) -> Abstr
 
 @contextmanager
 def _recorded_steps(profiler: Profiler, device: DeviceSpec | None, *, whole: bool) -> Iterator[None]:
-    from rooflight.inference.step_recorder import StepRecorder
+    from rooflight.inference.recorded_steps import StepRecorder
 
     recorder = StepRecorder(profiler.problems.note, whole=whole)
     before = profiler.switch_recorder(recorder)
@@ -75,10 +166,9 @@ def measured_steps(profiler: Profiler) -> list[tuple[int, int]]:
     """
     time_ns: dict[tuple[int, int], int] = {}
     for (batch, number), cell in profiler.results.cells.items():
-        length = cell.mean_length
-        if batch != UNKNOWN and length is not None and number < len(profiler.results.bins.keys):
-            key = batch, floor(length / batch if profiler.cfg.kv_len_reduce == "sum" else length)
-            time_ns[key] = time_ns.get(key, 0) + cell.totals.time_ns
+        if batch != UNKNOWN and cell.length is not None and number in profiler.results.decode:
+            key = batch, floor(cell.length / batch if profiler.cfg.kv_len_reduce == "sum" else cell.length)
+            time_ns[key] = time_ns.get(key, 0) + cell.time_ns
     if len(time_ns) > MOST_BOUNDED:
         profiler.problems.note(
             f"bounds: of {len(time_ns)} pairs of batch size and KV length, the {MOST_BOUNDED} that took most time were "

@@ -1,11 +1,11 @@
-"""Reservoir: a uniform random choice of rows of whole numbers in a fixed amount of memory (Vitter's algorithm R)."""
+"""Reservoir: a uniform random choice of rows of numbers in a fixed amount of memory (Vitter's algorithm R)."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,27 +14,27 @@ MOST_SAMPLES: Final = 1 << 16
 
 
 class Reservoir:
-    """Keeps all rows as long as there are at most ``most``, then a random choice of so many, with a fixed seed."""
+    """Keeps all rows as long as there are at most ``most``, then a random choice of so many, with a fixed seed.
 
-    def __init__(self, columns: Sequence[str], most: int = MOST_SAMPLES) -> None:
+    Numbers are whole and below 2**53, but in the column ``real``, where NaN is not known.
+    """
+
+    def __init__(self, columns: Sequence[str], most: int = MOST_SAMPLES, *, real: str = "") -> None:
         self.names = tuple(columns)
-        self._most = most
+        self._most, self._real = most, real
         self._random = Random(0).random
-        self._rows = array("q")  # one after the other
+        self._rows = array("d")  # one after the other
         self.seen = 0
 
-    def add(self, row: tuple[int, ...]) -> int | None:
-        """One more row. Returns the place that it is kept in, None where it is not kept."""
+    def add(self, row: tuple[float, ...]) -> None:
+        """One more row: kept, or not, or in the place of another."""
         self.seen += 1
         if self.seen <= self._most:
             self._rows.extend(row)
-            return self.seen - 1
-        place = int(self._random() * self.seen)
-        if place >= self._most:
-            return None
-        width = len(self.names)
-        self._rows[place * width : (place + 1) * width] = array("q", row)
-        return place
+            return
+        place = int(self._random() * self.seen) * len(row)
+        if place < len(self._rows):
+            self._rows[place : place + len(row)] = array("d", row)
 
     @property
     def kept(self) -> int:
@@ -46,7 +46,16 @@ class Reservoir:
         """Whether every row is kept."""
         return self.kept == self.seen
 
-    def columns(self) -> dict[str, NDArray[np.int64]]:
-        """The rows kept, by column."""
-        rows = np.array(self._rows, dtype=np.int64).reshape(-1, len(self.names))
-        return {name: rows[:, number].copy() for number, name in enumerate(self.names)}
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """The rows kept, by column: whole numbers, but for the real one."""
+        rows = np.array(self._rows).reshape(-1, len(self.names)).T
+        return {
+            name: column if name == self._real else column.astype(np.int64)
+            for name, column in zip(self.names, rows, strict=True)
+        }
+
+    def csv(self, **more: Sequence[str]) -> str:
+        """The rows kept as text, with more columns after theirs."""
+        columns = {name: column.tolist() for name, column in self.columns().items()} | more
+        lines = (",".join(map(str, row)) for row in zip(*columns.values(), strict=True))
+        return "\n".join((",".join(columns), *lines, ""))

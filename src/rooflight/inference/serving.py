@@ -8,15 +8,24 @@ delivery: ITL is how long a reader waits for more text, TPOT how long for a toke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rooflight.inference.kv_length import token_count
 from rooflight.inference.problems import Problems
 from rooflight.inference.reservoir import Reservoir
-from rooflight.inference.steps import MOST_RUNS, UNKNOWN, Run
+from rooflight.inference.steps import UNKNOWN, Run
+from rooflight.inference.summary_sections import Goodput, Latency, RequestSamples, ServingData, ServingStats
+from rooflight.inference.sums import Sums
+from rooflight.records.quantity import count_of
+
+MOST_RUNS = 1024
+"""Runs whose requests are kept apart; later ones share the sums of their label."""
 
 MOST_OPEN: Final = 1 << 16
 """Requests that may be open at once; further ones are not measured."""
@@ -32,33 +41,23 @@ GAP_COLUMNS: Final = ("run", "gap_ns", "tokens")
 
 
 @dataclass(slots=True)
-class Mean:
+class Mean(Sums):
     """Exact sums of one figure."""
 
     n: int = 0
     total_ns: float = 0
 
-    def add(self, nanoseconds: float) -> None:
-        """One more."""
-        self.n += 1
-        self.total_ns += nanoseconds
-
-    def merge(self, other: Mean) -> None:
-        """Both."""
-        self.n += other.n
-        self.total_ns += other.total_ns
+    def add(self, nanoseconds: float | None) -> None:
+        """One more, if it is known."""
+        if nanoseconds is not None:
+            self.n += 1
+            self.total_ns += nanoseconds
 
 
 @dataclass(slots=True)
-class RunRequests:
-    """Exact sums over the requests that began in a run and ended. ``itl`` has all deliveries, also of others.
-    ``span_ns`` is from the begin of the first to the end of the last; ``met`` met all objectives. After ``MOST_RUNS``
-    runs, those of a label share one: ``earlier_ns`` are the spans of the runs before the last.
-    """
+class RequestSums(Sums):
+    """Exact sums over requests that ended; ``itl`` has all deliveries, also of others. ``met`` met all objectives."""
 
-    label: str
-    first_begin_ns: int
-    last_end_ns: int = 0
     requests: int = 0
     tokens: int = 0
     deliveries: int = 0
@@ -67,12 +66,24 @@ class RunRequests:
     tpot: Mean = field(default_factory=Mean)
     itl: Mean = field(default_factory=Mean)
     e2e: Mean = field(default_factory=Mean)
+
+
+@dataclass(slots=True)
+class RunRequests:
+    """The requests that began in a run. ``span_ns`` is from the begin of the first to the end of the last. After
+    ``MOST_RUNS`` runs, those of a label share one: ``earlier_ns`` are the spans of the runs before the last.
+    """
+
+    label: str
+    first_begin_ns: int
+    last_end_ns: int = 0
     earlier_ns: int = 0
+    sums: RequestSums = field(default_factory=RequestSums)
 
     @property
     def span_ns(self) -> int:
         """The time in which its requests were there."""
-        return self.earlier_ns + max(0, self.last_end_ns - self.first_begin_ns) if self.requests else 0
+        return self.earlier_ns + max(0, self.last_end_ns - self.first_begin_ns) if self.sums.requests else 0
 
     def next_run(self, now: int) -> None:
         """The next run that shares it begins."""
@@ -107,7 +118,7 @@ class Objectives:
 @dataclass(slots=True)
 class _Request:
     run: int
-    sums: RunRequests
+    of_run: RunRequests
     prompt_tokens: int
     begin_ns: int
     first_ns: int = UNKNOWN
@@ -182,17 +193,16 @@ class Requests:
             return run.number
         label = run.label if run.label in self._shared or len(self._shared) < _MOST_LABELS else _MORE_LABELS
         number = self._shared.setdefault(label, run.number)
-        sums = self.runs.setdefault(number, RunRequests(label, now))
+        shared = self.runs.setdefault(number, RunRequests(label, now))
         if self._shared_run != run.number:
             self._shared_run = run.number
-            sums.next_run(now)
+            shared.next_run(now)
         return number
 
     def deliver(self, request: Hashable, tokens: Any) -> None:
         """Tokens are delivered to a request, all at this moment; none at all is no delivery."""
         try:
-            now = self._clock()
-            count = _count(tokens)
+            now, count = self._clock(), _count(tokens)
             with self.lock:
                 found = self._open.get(request)
                 if found is None:
@@ -207,7 +217,7 @@ class Requests:
     def _deliver(self, found: _Request, count: int, now: int) -> None:
         if found.deliveries:
             self.gaps.add((found.run, now - found.last_ns, count))
-            found.sums.itl.add(now - found.last_ns)
+            found.of_run.sums.itl.add(now - found.last_ns)
         else:
             found.first_ns = now
         found.last_ns = now
@@ -229,32 +239,21 @@ class Requests:
             self._problems.error("end_request", error)
 
     def _end(self, found: _Request, now: int) -> None:
-        begin, sums = found.begin_ns, found.sums
+        begin, e2e = found.begin_ns, now - found.begin_ns
         ttft = found.first_ns - begin if found.deliveries else None
         tpot = (found.last_ns - found.first_ns) / (found.tokens - 1) if found.deliveries > 1 else None
         last = found.last_ns - begin if found.deliveries else UNKNOWN
-        self.ended.add(
-            (
-                found.run,
-                found.prompt_tokens,
-                found.tokens,
-                found.deliveries,
-                begin - (self._origin_ns or 0),
-                UNKNOWN if ttft is None else ttft,
-                last,
-                now - begin,
-            )
-        )
+        about = found.run, found.prompt_tokens, found.tokens, found.deliveries
+        self.ended.add((*about, begin - (self._origin_ns or 0), UNKNOWN if ttft is None else ttft, last, e2e))
+        found.of_run.last_end_ns = max(found.of_run.last_end_ns, now)
+        sums = found.of_run.sums
         sums.requests += 1
         sums.tokens += found.tokens
         sums.deliveries += found.deliveries
-        sums.last_end_ns = max(sums.last_end_ns, now)
-        sums.met += self.objectives.met(ttft, tpot, now - begin)
-        sums.e2e.add(now - begin)
-        if ttft is not None:
-            sums.ttft.add(ttft)
-        if tpot is not None:
-            sums.tpot.add(tpot)
+        sums.met += self.objectives.met(ttft, tpot, e2e)
+        sums.e2e.add(e2e)
+        sums.ttft.add(ttft)
+        sums.tpot.add(tpot)
 
     def _unknown(self, call: str, request: Hashable) -> None:
         if request not in self._skipped:
@@ -266,3 +265,87 @@ def _count(tokens: Any) -> int:
     if getattr(tokens, "is_cuda", False):
         raise ValueError("tokens on a device: reading them would wait for it: give a number")
     return token_count(tokens)
+
+
+REQUESTS_FILE: Final = "requests.csv"
+DELIVERIES_FILE: Final = "deliveries.csv"
+
+
+def serving_data(requests: Requests) -> ServingData:
+    """The statistics of all requests."""
+    with requests.lock:
+        runs, figures = requests.runs, _figures(requests)
+        by_label: dict[str, dict[int, RunRequests]] = {}
+        for number, run in runs.items():
+            by_label.setdefault(run.label, {})[number] = run
+        return ServingData(
+            **_stats(requests, runs, figures),
+            unfinished=requests.unfinished,
+            by_label={
+                label: ServingStats(**_stats(requests, some, figures))
+                for label, some in by_label.items()
+                if len(by_label) > 1
+            },
+            request_samples=_samples(requests.ended, REQUESTS_FILE),
+            delivery_samples=_samples(requests.gaps, DELIVERIES_FILE),
+            reason=_reason(requests),
+        )
+
+
+def _samples(rows: Reservoir, file: str) -> RequestSamples:
+    return RequestSamples(kept=rows.kept, seen=rows.seen, exact=rows.exact, file=file)
+
+
+_Figures = Mapping[str, tuple[NDArray[Any], NDArray[Any]]]
+"""The samples kept, as the runs that they are of and ns, by figure."""
+
+
+def _figures(requests: Requests) -> _Figures:
+    ended, gaps = requests.ended.columns(), requests.gaps.columns()
+    run, ttft, last = ended["run"], ended["ttft_ns"], ended["last_ns"]
+    some, several = ttft != UNKNOWN, ended["deliveries"] > 1
+    return {
+        "ttft": (run[some], ttft[some]),
+        "tpot": (run[several], (last - ttft)[several] / (ended["tokens"][several] - 1)),
+        "itl": (gaps["run"], gaps["gap_ns"]),
+        "e2e": (run, ended["e2e_ns"]),
+    }
+
+
+def _latency(samples: tuple[NDArray[Any], NDArray[Any]], runs: Mapping[int, RunRequests], mean: Mean) -> Latency:
+    of_run, values = samples
+    ms = values[np.isin(of_run, list(runs))] / 1e6
+    p50, p90, p99 = np.percentile(ms, (50, 90, 99)).tolist() if ms.size else (None,) * 3
+    return Latency(p50=p50, p90=p90, p99=p99, mean=mean.total_ns / mean.n / 1e6 if mean.n else None, n=mean.n)
+
+
+def _stats(requests: Requests, runs: Mapping[int, RunRequests], figures: _Figures) -> dict[str, Any]:
+    sums = RequestSums.total(each.sums for each in runs.values())
+    duration_s = sum(each.span_ns for each in runs.values()) / 1e9
+    wanted = requests.objectives
+    known = wanted.given and bool(sums.requests)
+    return {
+        "requests": sums.requests,
+        "tokens": sums.tokens,
+        "tokens_per_delivery": sums.tokens / sums.deliveries if sums.deliveries else None,
+        "duration_s": duration_s,
+        "requests_per_s": sums.requests / duration_s if duration_s else None,
+        "output_tok_s": sums.tokens / duration_s if duration_s else None,
+        **{f"{name}_ms": _latency(samples, runs, getattr(sums, name)) for name, samples in figures.items()},
+        "goodput": Goodput(
+            slo_ttft_ms=wanted.ttft_ms,
+            slo_tpot_ms=wanted.tpot_ms,
+            slo_e2e_ms=wanted.e2e_ms,
+            requests_met=sums.met if known else None,
+            share=sums.met / sums.requests if known else None,
+            requests_per_s=sums.met / duration_s if known and duration_s else None,
+        ),
+    }
+
+
+def _reason(requests: Requests) -> str | None:
+    if requests.ended.seen:
+        return None
+    if requests.unfinished:
+        return f"{count_of(requests.unfinished, 'request')} began and none ended: call end_request() for each"
+    return "no request began in a measured run: call begin_request(), request_tokens() and end_request() for each"

@@ -2,92 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from rooflight.inference.drafts import RoundSums
 from rooflight.inference.meter import Meter
 from rooflight.inference.speculation import expected_tokens
-from rooflight.inference.steps import Decoding, Run, Totals
-from rooflight.records.document import Fields
+from rooflight.inference.steps import Run
+from rooflight.inference.summary_sections import BatchSpeculation, SpeculativeData
+from rooflight.inference.sums import StepSums, Sums
 
 DRAFT: Final = "draft"
 VERIFY: Final = "verify"
 """The engine's buckets that divide a speculative step; what is in neither is overhead."""
-
-
-class BatchSpeculation(Fields, frozen=True, kw_only=True):
-    """Speculative and plain steps of one batch size; null where the batch was not given. Times are per step."""
-
-    batch: int | None
-    steps: int
-    step_ms: float | None
-    mean_kv_length: float | None
-    throughput_tok_s: float | None
-    plain_steps: int
-    plain_step_ms: float | None
-    plain_mean_kv_length: float | None
-    plain_throughput_tok_s: float | None
-    speedup_measured: float | None
-    speedup_predicted: float | None
-
-
-class SpeculativeData(Fields, frozen=True, kw_only=True):
-    """Speculative decoding in all measured runs. ``reasons`` has, by field, why it is null.
-
-    A round is a draft of one sequence and its verification; ``rounds`` are those that proposed something.
-    ``mean_accepted_length`` includes the token that the target adds, ``mean_accepted_draft_tokens`` does not.
-    ``acceptance_rate`` is accepted over proposed, ``alpha`` accepted over tested: tokens after the first rejection of a
-    round are not tested. Lists by position begin with the first draft token (of a tree: the first level):
-    ``acceptance_by_position`` is over all rounds that proposed that position, ``..._if_tested`` over those that
-    accepted all before it. ``rounds_by_accepted`` and ``rounds_by_depth`` count rounds by draft tokens accepted and by
-    depth of the draft, from 0 on. Times are averages of a speculative step.
-    """
-
-    proposed: int | None
-    accepted: int | None
-    acceptance_rate: float | None
-    alpha: float | None
-    acceptance_by_position: tuple[float, ...] | None
-    acceptance_by_position_if_tested: tuple[float | None, ...] | None
-    mean_accepted_length: float | None
-    mean_accepted_draft_tokens: float | None
-    tokens_per_target_forward: float | None
-    steps: int
-    rounds: int
-    rounds_without_draft: int
-    rounds_by_accepted: tuple[int, ...]
-    rounds_by_depth: tuple[int, ...]
-    step_ms: float | None
-    draft_ms: float | None
-    verify_ms: float | None
-    overhead_ms: float | None
-    speedup_measured: float | None
-    speedup_predicted: float | None
-    speedup_theorem_3_8: float | None
-    by_batch: tuple[BatchSpeculation, ...]
-    reasons: dict[str, str]
-
 
 Times = tuple[float, float]
 """Nanoseconds that plain steps would need for some tokens, and that speculative ones took. The ratio is a speed-up."""
 
 
 @dataclass(slots=True)
-class _Batch:
-    """The runs of one batch size."""
+class BatchSums(Sums):
+    """The runs of one batch size. ``other_rounds`` are those of mixed steps. ``parts_ns`` divides the speculative steps
+    into ``DRAFT``, ``VERIFY`` and the rest.
+    """
 
     rounds: RoundSums = field(default_factory=RoundSums)
-    speculative: Decoding = field(default_factory=Decoding)
-    plain: Decoding = field(default_factory=Decoding)
-    draft_ns: int = 0
+    other_rounds: RoundSums = field(default_factory=RoundSums)
+    speculative: StepSums = field(default_factory=StepSums)
+    plain: StepSums = field(default_factory=StepSums)
+    parts_ns: Counter[str] = field(default_factory=Counter)
 
     @property
-    def plain_token_ns(self) -> float | None:
-        """A token of plain steps; None where there are none whose tokens are known."""
-        totals = self.plain.totals
-        return totals.token_time_ns / totals.tokens if totals.tokens else None
+    def plain_token_ns(self) -> float:
+        """A token of plain steps; only where there are some whose tokens are known."""
+        return self.plain.token_time_ns / self.plain.tokens
 
     @property
     def expected_tokens(self) -> float:
@@ -95,109 +45,99 @@ class _Batch:
         alpha = self.rounds.alpha or 0.0
         return sum(expected_tokens(alpha, depth) * count for (depth, _), count in self.rounds.by_depth.items())
 
-    def measured(self) -> Times | None:
+    def measured(self) -> Times:
         """Of the tokens that there were."""
-        took = self.speculative.totals
-        needed_ns = self.plain_token_ns
-        return None if needed_ns is None or not took.tokens else (took.tokens * needed_ns, took.token_time_ns)
+        took = self.speculative
+        return took.tokens * self.plain_token_ns, took.token_time_ns if took.tokens else 0
 
-    def predicted(self) -> Times | None:
+    def predicted(self) -> Times:
         """Of the tokens to expect: E * plain / (draft + verify + overhead), summed over all steps."""
-        needed_ns = self.plain_token_ns
-        return None if needed_ns is None else (self.expected_tokens * needed_ns, self.speculative.totals.time_ns)
+        return self.expected_tokens * self.plain_token_ns, self.speculative.time_ns
 
-    def ideal(self) -> Times | None:
+    def ideal(self) -> Times:
         """As predicted, if the target took for each round what it takes for a plain step."""
-        needed_ns, plain = self.plain_token_ns, self.plain.totals
-        if needed_ns is None or not self.draft_ns:
-            return None
-        verify_ns = self.speculative.totals.steps * plain.token_time_ns / plain.token_steps
-        return self.expected_tokens * needed_ns, self.draft_ns + verify_ns
+        if not self.parts_ns[DRAFT]:
+            return 0, 0
+        verify_ns = self.speculative.steps * self.plain.token_time_ns / self.plain.token_steps
+        return self.expected_tokens * self.plain_token_ns, self.parts_ns[DRAFT] + verify_ns
 
-
-class Speculation:
-    """Adds up finished runs. A run with a speculative step is a speculative one; steps of it that are not speculative
-    count nowhere here. All others are plain, and their decode steps are what speed-ups are relative to. Rounds of mixed
-    steps (prompts beside decoding) count in the acceptance, and in no time.
-    """
-
-    def __init__(self) -> None:
-        self._batches: dict[int | None, _Batch] = {}
-        self._parts_ns: dict[str, int] = {}
-        self._other_rounds = RoundSums()
-
-    def add(self, run: Run, meter: Meter) -> None:
-        """One more run."""
-        batch = self._batches.setdefault(run.batch, _Batch())
-        if not run.steps_with_drafts:
-            batch.plain.merge(run.plain)
-            return
-        self._other_rounds.merge(run.other_rounds)
-        batch.rounds.merge(run.rounds)
-        batch.speculative.merge(run.speculative)
-        parts = meter.divided(run.speculative_by_state, run.speculative_host_by_state, (DRAFT, VERIFY))
-        batch.draft_ns += parts.get(DRAFT, 0)
-        for name, nanoseconds in parts.items():
-            self._parts_ns[name] = self._parts_ns.get(name, 0) + nanoseconds
-
-    def data(self) -> SpeculativeData:
-        """The statistics of all runs."""
-        rounds, steps = RoundSums(), Decoding()
-        rounds.merge(self._other_rounds)
-        for each in self._batches.values():
-            rounds.merge(each.rounds)
-            steps.merge(each.speculative)
-        values = rounds_data(rounds) | self._times(steps.totals) | self._speedups()
-        return SpeculativeData(
-            **values,
-            steps=steps.totals.steps,
-            by_batch=tuple(_row(number, batch) for number, batch in self._speculative()),
-            reasons=_reasons(bool(rounds.drafted), values),
+    def row(self, batch: int | None) -> BatchSpeculation:
+        """Speculative and plain steps side by side."""
+        mine, plain = self.speculative, self.plain
+        return BatchSpeculation(
+            batch=batch,
+            steps=mine.steps,
+            step_ms=mine.mean_ms,
+            mean_kv_length=mine.mean_length,
+            throughput_tok_s=mine.tok_s,
+            plain_steps=plain.steps,
+            plain_step_ms=plain.mean_ms,
+            plain_mean_kv_length=plain.mean_length,
+            plain_throughput_tok_s=plain.tok_s,
+            speedup_measured=_speedup([self], BatchSums.measured),
+            speedup_predicted=_speedup([self], BatchSums.predicted),
         )
 
+
+@dataclass(slots=True)
+class Speculation(Sums):
+    """Sums of runs by batch size. A run with a speculative step is a speculative one; steps of it that are not
+    speculative count nowhere here. All others are plain, and their decode steps are what speed-ups are relative to.
+    Rounds of mixed steps (prompts beside decoding) count in the acceptance, and in no time.
+    """
+
+    batches: dict[int | None, BatchSums] = field(default_factory=dict)
+
     @staticmethod
-    def of_run(run: Run, meter: Meter) -> Speculation | None:
-        """One run alone, if it has a speculative step."""
+    def of_run(run: Run, meter: Meter) -> Speculation:
+        """One run alone."""
         if not run.steps_with_drafts:
-            return None
-        found = Speculation()
-        found.add(run, meter)
-        return found
+            return Speculation({run.batch: BatchSums(plain=run.plain)})
+        steps = run.speculative
+        parts = Counter(meter.divided(steps.by_state, steps.host_by_state, (DRAFT, VERIFY)))
+        return Speculation({run.batch: BatchSums(run.rounds, run.other_rounds, steps, StepSums(), parts)})
 
-    def beside(self, all_runs: Speculation) -> SpeculativeData:
-        """The statistics of these runs, relative to the plain steps of all."""
-        found = Speculation()
-        found._parts_ns, found._other_rounds = self._parts_ns, self._other_rounds
-        found._batches = {
-            number: replace(batch, plain=all_runs._batches[number].plain) for number, batch in self._batches.items()
-        }
-        return found.data()
+    def data(self, beside: Speculation | None = None) -> SpeculativeData:
+        """The statistics, relative to plain steps: the own ones, or those ``beside``."""
+        plain = (beside or self).batches
+        batches = {size: replace(each, plain=plain[size].plain) for size, each in self.batches.items()}
+        total = BatchSums.total(batches.values())
+        total.rounds.merge(total.other_rounds)
+        speculative = {size: batches[size] for size in sorted(batches, key=lambda size: size or 0)
+                       if batches[size].speculative.steps}  # fmt: skip
+        rows = tuple(each.row(size) for size, each in speculative.items())
+        values = rounds_data(total.rounds) | _times(total.speculative, total.parts_ns)
+        for name, times in (
+            ("speedup_measured", BatchSums.measured),
+            ("speedup_predicted", BatchSums.predicted),
+            ("speedup_theorem_3_8", BatchSums.ideal),
+        ):
+            values[name] = _speedup(speculative.values(), times)
+        reasons = _reasons(bool(total.rounds.drafted), values)
+        return SpeculativeData(**values, steps=total.speculative.steps, by_batch=rows, reasons=reasons)
 
-    def _speculative(self) -> list[tuple[int | None, _Batch]]:
-        """The batches with speculative steps."""
-        found = [(number, batch) for number, batch in self._batches.items() if batch.speculative.totals.steps]
-        return sorted(found, key=lambda each: each[0] or 0)
 
-    def _times(self, totals: Totals) -> dict[str, Any]:
-        """Averages of a step. Its parts are known if the engine opened both buckets."""
-        steps, parts = totals.steps, self._parts_ns
-        both = bool(steps) and DRAFT in parts and VERIFY in parts
-        return {
-            "tokens_per_target_forward": totals.tokens / totals.token_steps if totals.token_steps else None,
-            "step_ms": totals.time_ns / steps / 1e6 if steps else None,
-            "draft_ms": parts[DRAFT] / steps / 1e6 if steps and DRAFT in parts else None,
-            "verify_ms": parts[VERIFY] / steps / 1e6 if steps and VERIFY in parts else None,
-            "overhead_ms": parts[""] / steps / 1e6 if both else None,
-        }
+def _speedup(batches: Iterable[BatchSums], times: Callable[[BatchSums], Times]) -> float | None:
+    """Over all batches that ran plainly too."""
+    known = [times(batch) for batch in batches if batch.plain.tokens]
+    took_ns = sum(took for _, took in known)
+    return sum(needed for needed, _ in known) / took_ns if took_ns else None
 
-    def _speedups(self) -> dict[str, Any]:
-        """Over all batches that ran plainly too."""
-        batches = [batch for _, batch in self._speculative()]
-        return {
-            "speedup_measured": _speedup(batch.measured() for batch in batches),
-            "speedup_predicted": _speedup(batch.predicted() for batch in batches),
-            "speedup_theorem_3_8": _speedup(batch.ideal() for batch in batches),
-        }
+
+def _times(sums: StepSums, parts_ns: Counter[str]) -> dict[str, Any]:
+    """Averages of a step. Its parts are known if the engine opened both buckets."""
+
+    def part(name: str, *opened: str) -> float | None:
+        known = sums.steps and all(each in parts_ns for each in opened)
+        return parts_ns[name] / sums.steps / 1e6 if known else None
+
+    return {
+        "tokens_per_target_forward": sums.tokens / sums.token_steps if sums.token_steps else None,
+        "step_ms": sums.mean_ms,
+        "draft_ms": part(DRAFT, DRAFT),
+        "verify_ms": part(VERIFY, VERIFY),
+        "overhead_ms": part("", DRAFT, VERIFY),
+    }
 
 
 def rounds_data(rounds: RoundSums) -> dict[str, Any]:
@@ -220,29 +160,6 @@ def rounds_data(rounds: RoundSums) -> dict[str, Any]:
         "rounds_by_accepted": rounds.histogram("accepted"),
         "rounds_by_depth": rounds.histogram("depth"),
     }
-
-
-def _row(number: int | None, batch: _Batch) -> BatchSpeculation:
-    mine, plain = batch.speculative, batch.plain
-    return BatchSpeculation(
-        batch=number,
-        steps=mine.totals.steps,
-        step_ms=mine.step_ms,
-        mean_kv_length=mine.mean_length,
-        throughput_tok_s=mine.totals.tok_s,
-        plain_steps=plain.totals.steps,
-        plain_step_ms=plain.step_ms,
-        plain_mean_kv_length=plain.mean_length,
-        plain_throughput_tok_s=plain.totals.tok_s,
-        speedup_measured=_speedup([batch.measured()]),
-        speedup_predicted=_speedup([batch.predicted()]),
-    )
-
-
-def _speedup(times: Iterable[Times | None]) -> float | None:
-    known = [each for each in times if each is not None]
-    took_ns = sum(took for _, took in known)
-    return sum(needed for needed, _ in known) / took_ns if took_ns else None
 
 
 def _reasons(drafted: bool, values: Mapping[str, Any]) -> dict[str, str]:

@@ -7,7 +7,6 @@ take the whole batch; a sequence that has all its tokens waits there for the oth
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -15,33 +14,64 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from rooflight.inference.decoding import (
-    BatchRequests,
+    Counts,
+    DecodeLoop,
     Generation,
     OnStep,
     check_sizes,
-    check_temperature,
-    generator_of,
-    last_logits,
-    prefill_step,
-    wait_for,
-)
-from rooflight.inference.memory_use import cache_bytes
-from rooflight.inference.ragged_cache import RaggedCache
-from rooflight.inference.rejection_sampling import (
-    accept_greedy,
-    accept_sampled,
-    count_accepted,
     drawn,
+    generate,
+    last_logits,
     probabilities,
-    token_after,
 )
-from rooflight.inference.timers import get_active_profiler
+from rooflight.inference.ragged_cache import RaggedCache
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Generator, Tensor
     from transformers import PreTrainedModel
 
     from rooflight.inference.profiler import Profiler
+
+
+def accept_greedy(drafted: Tensor, target_logits: Tensor) -> tuple[Tensor, Tensor]:
+    """At temperature 0: a drafted token is accepted if it is the target's most probable.
+
+    ``drafted`` [batch, gamma], ``target_logits`` [batch, gamma + 1, vocabulary]. Returns ``accepted`` [batch, gamma],
+    by position, and ``best`` [batch, gamma + 1], the target's tokens.
+    """
+    best = target_logits.argmax(-1)
+    return drafted == best[:, :-1], best
+
+
+def accept_sampled(drafted: Tensor, draft: Tensor, target: Tensor, generator: Generator) -> Tensor:
+    """A drafted token x is accepted with probability min(1, p(x) / q(x)): [batch, gamma], by position.
+
+    ``drafted`` [batch, gamma] was drawn from ``draft`` q [batch, gamma, vocabulary]; ``target`` is p
+    [batch, gamma + 1, vocabulary].
+    """
+    at = drafted[..., None]
+    q = draft.gather(-1, at)[..., 0]
+    p = target[:, :-1].gather(-1, at)[..., 0]
+    u = torch.rand(q.shape, generator=generator, device=q.device, dtype=q.dtype)
+    return u * q < p  # u is below 1, so p = q is always accepted; p = 0 never is
+
+
+def count_accepted(accepted: Tensor) -> Tensor:
+    """How many were accepted before the first that was not: [batch, gamma] -> [batch]."""
+    return accepted.long().cumprod(1).sum(1)
+
+
+def token_after(count: Tensor, draft: Tensor, target: Tensor, generator: Generator) -> Tensor:
+    """The token after ``count`` [batch] accepted ones: after a rejection one of norm(max(0, p - q)), after gamma
+    accepted ones one of p, the bonus token. Distributions as in ``accept_sampled``.
+    """
+    rows = torch.arange(len(count), device=count.device)
+    p = target[rows, count]
+    q = torch.cat([draft, torch.zeros_like(target[:, :1])], dim=1)[rows, count]
+    rest = (p - q).clamp_(min=0)
+    # p and q that are equal but for rounding leave nothing: then either's tokens are the target's
+    return drawn(torch.where(rest.sum(-1, keepdim=True) > 0, rest, p), generator)
+
 
 MOST_GAMMA: Final = 1024
 
@@ -90,32 +120,9 @@ def speculative_decode(
     check_sizes(target, prompt_ids, new_tokens)
     check_sizes(draft, prompt_ids, new_tokens)
     check_vocabularies(target, draft)
-    check_temperature(temperature)
     check_acceptance(gamma, acceptance)
-    prof = get_active_profiler() if profiler is None else profiler
-    loop = _Loop(target, draft, prompt_ids, new_tokens, gamma, temperature, seed, acceptance)
-    requests = BatchRequests(prof, len(prompt_ids), prompt_ids.shape[1], new_tokens)
-    begun = time.perf_counter()
-    with prefill_step(prof, len(prompt_ids)):
-        loop.prefill(prof)
-    wait_for(target.device)
-    prefill_s = time.perf_counter() - begun
-    requests.deliver([1] * len(prompt_ids))
-    told = on_step or (lambda _tokens, _of: None)
-    told(1, new_tokens)
-    steps = []
-    held = cache_bytes(loop.caches)
-    while loop.remaining:
-        with prof.step_timing_ctx():
-            prof.set_step_seq_len(loop.cached)
-            prof.set_step_kv_cache(held)
-            counts = loop.step(prof)
-            live = [row for row, tokens in enumerate(counts.tokens) if tokens]
-            prof.set_step_speculation(*([each[row] for row in live] for each in (counts.proposed, counts.accepted)))
-            prof.set_step_tokens(sum(counts.tokens))
-        requests.deliver(counts.tokens)
-        steps.append(counts)
-        told(new_tokens - loop.remaining, new_tokens)
+    loop = _SpeculativeLoop(target, draft, prompt_ids, new_tokens, gamma, temperature, seed, acceptance)
+    prefill_s, steps = generate(loop, profiler, on_step)
     return SpeculativeGeneration(
         tokens=loop.tokens(),
         prefill_s=prefill_s,
@@ -141,16 +148,7 @@ def check_acceptance(gamma: int, acceptance: float | None) -> None:
         raise ValueError(f"acceptance {acceptance}: give a probability from 0 to 1")
 
 
-@dataclass(frozen=True, slots=True)
-class _Counts:
-    """Of a step, per sequence."""
-
-    proposed: tuple[int, ...]
-    accepted: tuple[int, ...]
-    tokens: tuple[int, ...]
-
-
-class _Loop:
+class _SpeculativeLoop(DecodeLoop):
     """The state between steps. ``_ids`` has all tokens of each sequence, ``_have`` how many of them are certain."""
 
     def __init__(
@@ -164,6 +162,7 @@ class _Loop:
         seed: int,
         acceptance: float | None,
     ) -> None:
+        super().__init__(prompt_ids, new_tokens, temperature, seed, target.device)
         batch, self._prompt = prompt_ids.shape
         self._whole = self._prompt + new_tokens
         capacity = self._whole + gamma  # drafted beyond the end, while others of the batch are not there yet
@@ -175,11 +174,10 @@ class _Loop:
         self._rows = torch.arange(batch, device=device)[:, None]
         self._have = [self._prompt] * batch
         self._behind = False  # whether a sequence's last drafted token is not in the draft's cache
-        self._gamma, self._temperature, self._acceptance = gamma, temperature, acceptance
-        self._generator = generator_of(seed, device)
+        self._gamma, self._acceptance = gamma, acceptance
 
     @property
-    def remaining(self) -> int:
+    def remaining(self) -> int:  # type: ignore[override]
         """Tokens that the slowest sequence has still to get."""
         return self._whole - min(self._have)
 
@@ -206,10 +204,10 @@ class _Loop:
                 self._pass(1, ids, starts, last=True)
             logits = self._pass(0, ids, starts, last=True)
         with prof.cpu_bucket_timer("sampler"), prof.cuda_bucket_timer("sampler"):
-            self._ids[:, self._prompt] = self._chosen(logits[:, -1])[0]
+            self._ids[:, self._prompt] = self.chosen(logits[:, -1])[0]
         self._have = [self._prompt + 1] * len(ids)
 
-    def step(self, prof: Any) -> _Counts:
+    def step(self, prof: Any) -> Counts:
         """Draft, verify, accept: always ``gamma`` tokens, so that all steps do the same; too many are dropped."""
         gamma = self._gamma
         with prof.cpu_bucket_timer("draft"), prof.cuda_bucket_timer("draft"):
@@ -236,7 +234,7 @@ class _Loop:
         at = torch.tensor(starts, device=self._ids.device)[:, None] + torch.arange(queries, device=self._ids.device)
         ids = self._ids.gather(1, at)
         for _ in range(gamma):
-            token, distribution = self._chosen(self._pass(1, ids, starts)[:, -1])
+            token, distribution = self.chosen(self._pass(1, ids, starts)[:, -1])
             starts = [start + ids.shape[1] for start in starts]
             ids = token[:, None]
             drafted.append(ids)
@@ -250,37 +248,30 @@ class _Loop:
         arguments = self._caches[number].arguments(starts, ids.shape[1]) | (last_logits(model) if last else {})
         return model(input_ids=ids, **arguments).logits  # type: ignore[no-any-return]
 
-    def _chosen(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
-        """A token of each sequence, and the distribution it was drawn from; None at temperature 0."""
-        if not self._temperature:
-            return logits.argmax(-1), None
-        distribution = probabilities(logits, self._temperature)
-        return drawn(distribution, self._generator), distribution
-
     def _accept(self, drafted: Tensor, distributions: list[Tensor], logits: Tensor) -> tuple[Tensor, Tensor]:
         """How many drafted tokens of each sequence are accepted, and the token after them."""
-        if not self._temperature:
+        if not self.temperature:
             accepted, best = accept_greedy(drafted, logits)
             count = count_accepted(self._assumed(accepted))
             return count, best.gather(1, count[:, None])[:, 0]
-        target = probabilities(logits, self._temperature)
+        target = probabilities(logits, self.temperature)
         draft = torch.stack(distributions, dim=1) if distributions else target[:, :0]
-        count = count_accepted(self._assumed(accept_sampled(drafted, draft, target, self._generator)))
-        return count, token_after(count, draft, target, self._generator)
+        count = count_accepted(self._assumed(accept_sampled(drafted, draft, target, self.generator)))
+        return count, token_after(count, draft, target, self.generator)
 
     def _assumed(self, accepted: Tensor) -> Tensor:
         if self._acceptance is None:
             return accepted
         shape, device = accepted.shape, accepted.device
-        return torch.rand(shape, generator=self._generator, device=device) < self._acceptance
+        return torch.rand(shape, generator=self.generator, device=device) < self._acceptance
 
-    def _count(self, gamma: int, accepted: Sequence[int]) -> _Counts:
+    def _count(self, gamma: int, accepted: Sequence[int]) -> Counts:
         """Add the accepted tokens and the one after them to each sequence, up to those asked for. The last of those is
         the target's own, so that one drafted token less can count.
         """
         left = [self._whole - have for have in self._have]
         drafted = [max(most - 1, 0) for most in left]
-        found = _Counts(
+        found = Counts(
             proposed=tuple(min(gamma, most) for most in drafted),
             accepted=tuple(min(count, most) for count, most in zip(accepted, drafted, strict=True)),
             tokens=tuple(min(count + 1, most) for count, most in zip(accepted, left, strict=True)),

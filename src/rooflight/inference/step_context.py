@@ -17,10 +17,10 @@ from rooflight.inference.problems import Problems
 from rooflight.inference.ranks import barrier
 from rooflight.inference.results import Results
 from rooflight.inference.steps import Run
-from rooflight.inference.told import Kept, Told
+from rooflight.inference.told import Said, Told
 
 if TYPE_CHECKING:
-    from rooflight.inference.step_recorder import StepRecorder
+    from rooflight.inference.recorded_steps import StepRecorder
 
 _BATCH: Final = 32  # steps that are read together, at most
 _NOTES: Final = MOST_NOTES // 4  # of buckets, in the steps that are read together
@@ -36,29 +36,6 @@ class StepContext:
     timed functions (``TimedCalls``). With ``barrier`` all ranks wait for each other before and
     after each step that is not recorded, whether it is measured or not.
     """
-
-    __slots__ = (
-        "_barrier",
-        "_batch",
-        "_before",
-        "_begin",
-        "_begun",
-        "_captured_in_step",
-        "_clock",
-        "_depth",
-        "_on_unmeasured",
-        "_pending",
-        "_problems",
-        "_publish",
-        "_published",
-        "_results",
-        "caller",
-        "measuring",
-        "meter",
-        "recorder",
-        "run",
-        "told",
-    )
 
     def __init__(
         self,
@@ -85,10 +62,10 @@ class StepContext:
         self._depth = 0
         self._batch = 1  # until it is known how many buckets a step has
         self._captured_in_step = False
-        self._begin: Callable[[], Place] | None = None  # while a run is measured
+        self._begin: Callable[[], Any] | None = None  # while steps are measured or recorded
         self._before: Callable[[], None] | None = None
-        self._begun: Place = 0
-        self._pending: deque[tuple[Run, Place, Place, Kept]] = deque()
+        self._begun: Any = 0
+        self._pending: deque[tuple[Run, Place, Place, Said]] = deque()
 
     def __enter__(self) -> None:
         begin = self._begin
@@ -104,7 +81,7 @@ class StepContext:
                 self._publish(self._published)
             self._begun = begin()
         except Exception as error:
-            self._leave()
+            self._show(measuring=False)
             self._problems.error("step_timing_ctx", error)
 
     def __exit__(self, kind: object, _error: object, _trace: object) -> None:
@@ -118,11 +95,11 @@ class StepContext:
             self.measuring = False
             if self._publish is not None:
                 self._publish(None)
-            self._pending.append((run, self._begun, ended, self.told.kept()))
+            self._pending.append((run, self._begun, ended, self.told.take()))
             if len(self._pending) >= self._batch or kind is not None or meter.failed or self._barrier:
                 self._after_step(run, meter, raised=kind is not None)
         except Exception as error:
-            self._leave()
+            self._show(measuring=False)
             self._problems.error("step_timing_ctx", error)
 
     # -- runs ---------------------------------------------------------------------------------------------------------
@@ -143,36 +120,35 @@ class StepContext:
         if publish is not None and self.measuring:
             publish(self._published)
 
-    def measure(self, run: Run, meter: Meter) -> None:
-        """Steps from here on are measured, as part of a run."""
-        self.run, self.meter = run, meter
-        self._before = self._before_step if self._barrier or meter.waits else None
-        self._begin = meter.begin
+    def measure(self, run: Run | None, meter: Meter | None) -> None:
+        """Steps from here on are measured, as part of a run; None: they are not."""
+        self.run, self.meter = run, meter or self.meter
+        self.record(None)
 
     def record(self, recorder: StepRecorder | None) -> StepRecorder | None:
         """Record steps from here on instead of measuring them, or measure them again. Returns the recorder before."""
-        before, self.recorder = self.recorder, recorder
-        measured = recorder is None and self.run is not None and self.meter is not None
-        self._begin = self.meter.begin if measured and self.meter is not None else None
+        before, self.recorder, self._begin, self._before = self.recorder, recorder, None, None
+        if recorder is not None:
+            self._begin = recorder.begin
+        elif self.run is not None and self.meter is not None:
+            self._begin = self.meter.begin
+            self._before = self._before_step if self._barrier or self.meter.waits else None
         return before
 
     def capture(self, *, on: bool) -> None:
         """A CUDA graph is captured: buckets are noted outside of steps too, until it is done."""
         if on:
-            self._captured_in_step, self.measuring = self.measuring, True
-        else:
-            self.measuring = self._captured_in_step and self.measuring
-            if not self.measuring:
-                self.told.forget()
-        if self._publish is not None:
-            self._publish(self._published if self.measuring else None)
+            self._captured_in_step = self.measuring
+        self._show(measuring=on or (self._captured_in_step and self.measuring))
+        if not self.measuring:
+            self.told.take()
 
     def give_up(self) -> None:
         """Forget the open step."""
         if self.measuring and self.meter is not None:
             self.meter.stop()
-        self._leave()
-        self.told.forget()
+        self._show(measuring=False)
+        self.told.take()
         self._depth = 0
 
     def end_run(self) -> None:
@@ -184,7 +160,7 @@ class StepContext:
             except Exception as error:  # what the device had done by then can still be read
                 self._problems.error("waiting for the device", error)
             self._take(self.meter, all_of_them=True)
-        self.run = None
+        self.measure(None, None)
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
@@ -193,9 +169,6 @@ class StepContext:
         self._depth += 1
         if self._depth > 1:
             self._problems.note("a step was begun inside a step: only the outer one is measured")
-            return
-        if self.recorder is not None:
-            self._enter_recorded(self.recorder)
             return
         if self._barrier:
             self._wait_for_ranks()
@@ -206,28 +179,17 @@ class StepContext:
 
     def _exit_unmeasured(self, *, raised: bool) -> None:
         self._depth = max(self._depth - 1, 0)
-        if self.recorder is not None:
-            if not self._depth and self.measuring:
-                self._exit_recorded(self.recorder, raised=raised)
-        elif not self._depth and self._barrier and not raised:
-            self._wait_for_ranks()
-
-    def _enter_recorded(self, recorder: StepRecorder) -> None:
-        try:
-            recorder.begin()
-            self.measuring = True
-            if self._publish is not None:
-                self._publish(self._published)
-        except Exception as error:
-            self._leave()
-            self._problems.error("record_steps", error)
-
-    def _exit_recorded(self, recorder: StepRecorder, *, raised: bool) -> None:
-        self._leave()
-        try:
-            recorder.end(self.told.read(self.told.kept(), recorder.batch), raised=raised)
-        except Exception as error:
-            self._problems.error("record_steps", error)
+        if self._depth:
+            return
+        if self.recorder is None:
+            if self._barrier and not raised:
+                self._wait_for_ranks()
+        elif self.measuring:
+            self._show(measuring=False)
+            try:
+                self.recorder.end(self.told.read(self.told.take(), self.recorder.batch), raised=raised)
+            except Exception as error:
+                self._problems.error("record_steps", error)
 
     def _before_step(self) -> None:
         """What comes before a step and is not in its time."""
@@ -252,15 +214,16 @@ class StepContext:
         if self._barrier and not raised:
             self._wait_for_ranks()
 
-    def _leave(self) -> None:
-        self.measuring = False
+    def _show(self, *, measuring: bool) -> None:
+        """Steps are measured, or not, in what this thread runs next."""
+        self.measuring = measuring
         if self._publish is not None:
-            self._publish(None)
+            self._publish(self._published if measuring else None)
 
     def _take(self, meter: Meter, *, all_of_them: bool = False) -> None:
         """Take the steps that the device has done, the oldest first."""
         while self._pending:
-            run, begun, ended, kept = self._pending[0]
+            run, begun, ended, said = self._pending[0]
             reading = None
             try:
                 reading = meter.read(begun, ended)
@@ -276,7 +239,7 @@ class StepContext:
                 run.lost += 1
                 meter.lose(ended)
             else:
-                facts = self.told.read(kept, run.batch)
+                facts = self.told.read(said, run.batch)
                 run.add(reading, facts, self._results.samples)
                 if self._results.spans is not None:
                     self._results.spans.add(meter, run, reading, facts)

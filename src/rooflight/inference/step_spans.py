@@ -47,7 +47,7 @@ class StepSpans:
     def add(self, meter: Meter, run: Run, reading: Reading, facts: Facts) -> None:
         """One more step."""
         if len(reading.found) <= _MOST_STRETCHES:
-            self._steps.append(_Step(run.samples.steps - 1, run, meter, reading, facts))
+            self._steps.append(_Step(run.samples.seen - 1, run, meter, reading, facts))
 
     def chrome_trace(self, name: str) -> bytes:
         """The steps as Chrome's trace format has it, as JSON: a row of steps, and a row of buckets per domain.

@@ -1,29 +1,28 @@
-"""What is kept of measured steps: exact sums of all, and raw samples of as many as fit a fixed amount of memory.
+"""Steps: what is kept of measured steps: exact sums of all, and raw samples of as many as fit a fixed amount of memory.
 
 Sums are whole nanoseconds. Raw samples are those of all steps as long as there are at most 65,536, then of a uniform
-random choice of so many (Vitter's algorithm R, with a fixed seed), so that memory stays constant however long an engine
-runs. Means, totals and throughput come from the sums, percentiles from the samples.
+random choice of so many, so that memory stays constant however long an engine runs. Means, totals and throughput come
+from the sums, percentiles from the samples.
 """
 
 from __future__ import annotations
 
-from array import array
-from collections import Counter
-from collections.abc import Container, Iterable
+from collections.abc import Container
 from dataclasses import dataclass, field
 from math import nan
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflight.capture.bucket_states import OUTSIDE
-from rooflight.capture.marks import Found
+from rooflight.inference.config import Domain
 from rooflight.inference.drafts import RoundSums
-from rooflight.inference.kv_length import LengthBins
+from rooflight.inference.kv_length import UNBINNED, LengthBins
 from rooflight.inference.memory_use import KvCacheUse
 from rooflight.inference.meter import Reading
-from rooflight.inference.reservoir import MOST_SAMPLES, Reservoir
+from rooflight.inference.reservoir import Reservoir
+from rooflight.inference.summary import BatchStats, Buckets, LengthBin, LengthStats, RunMeta, StepStats, WallStats
+from rooflight.inference.sums import BucketSums, StepSums, times_of
 from rooflight.inference.told import DECODE, IDLE, OTHER_PHASES, Facts
 from rooflight.machine.memory import Memory
 
@@ -40,208 +39,135 @@ COLUMNS: Final = (
     "proposed",
     "accepted",
     "kv_cache_bytes",
+    "kv_length",
 )
-
-
-@dataclass(slots=True)
-class Totals:
-    """Exact sums over steps. Those of tokens are over the steps whose tokens are known."""
-
-    steps: int = 0
-    time_ns: int = 0
-    tokens: int = 0
-    token_steps: int = 0
-    token_time_ns: int = 0
-    least_ns: int | None = None
-    most_ns: int | None = None
-
-    def add(self, step_ns: int, tokens: int | None) -> None:
-        """One more step."""
-        self.steps += 1
-        self.time_ns += step_ns
-        if tokens is not None:
-            self.tokens += tokens
-            self.token_steps += 1
-            self.token_time_ns += step_ns
-        if self.least_ns is None or step_ns < self.least_ns:
-            self.least_ns = step_ns
-        if self.most_ns is None or step_ns > self.most_ns:
-            self.most_ns = step_ns
-
-    @property
-    def tok_s(self) -> float | None:
-        """Tokens per second, over the steps whose tokens are known."""
-        return self.tokens / (self.token_time_ns / 1e9) if self.token_time_ns else None
-
-    def merge(self, other: Totals) -> None:
-        """The steps of both."""
-        self.steps += other.steps
-        self.time_ns += other.time_ns
-        self.tokens += other.tokens
-        self.token_steps += other.token_steps
-        self.token_time_ns += other.token_time_ns
-        least = [each for each in (self.least_ns, other.least_ns) if each is not None]
-        most = [each for each in (self.most_ns, other.most_ns) if each is not None]
-        self.least_ns, self.most_ns = min(least, default=None), max(most, default=None)
-
-
-class Samples:
-    """Raw samples, one row a step: whole numbers in ``COLUMNS`` and the KV length (NaN: unknown)."""
-
-    def __init__(self, most: int = MOST_SAMPLES) -> None:
-        self._rows = Reservoir(COLUMNS, most)
-        self._lengths = array("d")
-
-    def add(self, row: tuple[int, ...], length: float | None) -> None:
-        """One more step: kept, or not, or in the place of another."""
-        place = self._rows.add(row)
-        if place is None:
-            return
-        length = nan if length is None else length
-        if place == len(self._lengths):
-            self._lengths.append(length)
-        else:
-            self._lengths[place] = length
-
-    @property
-    def steps(self) -> int:
-        """How many steps there were."""
-        return self._rows.seen
-
-    @property
-    def kept(self) -> int:
-        """How many samples there are."""
-        return self._rows.kept
-
-    def columns(self) -> dict[str, NDArray[np.int64]]:
-        """The samples by column."""
-        return self._rows.columns()
-
-    def lengths(self) -> NDArray[np.float64]:
-        """Their KV lengths."""
-        return np.array(self._lengths, dtype=np.float64)
-
-
-@dataclass(slots=True)
-class Decoding:
-    """Steps that decode in one way, plainly or with a draft, and their KV lengths where those are known."""
-
-    totals: Totals = field(default_factory=Totals)
-    length_sum: float = 0.0
-    lengths: int = 0
-
-    def add(self, step_ns: int, tokens: int | None, length: float | None) -> None:
-        """One more step."""
-        self.totals.add(step_ns, tokens)
-        if length is not None:
-            self.length_sum += length
-            self.lengths += 1
-
-    @property
-    def step_ms(self) -> float | None:
-        """A step on average."""
-        return self.totals.time_ns / self.totals.steps / 1e6 if self.totals.steps else None
-
-    @property
-    def mean_length(self) -> float | None:
-        """The KV length on average."""
-        return self.length_sum / self.lengths if self.lengths else None
-
-    def merge(self, other: Decoding) -> None:
-        """The steps of both."""
-        self.totals.merge(other.totals)
-        self.length_sum += other.length_sum
-        self.lengths += other.lengths
-
-
-@dataclass(slots=True)
-class Cell:
-    """The steps of one batch size and bin, and their nanoseconds by state. ``length_sum`` is of the KV lengths that are
-    known; those of ``unknown_lengths`` steps are not.
-    """
-
-    totals: Totals = field(default_factory=Totals)
-    length_sum: float = 0.0
-    unknown_lengths: int = 0
-    by_state: list[int] = field(default_factory=list)
-    host_by_state: list[int] = field(default_factory=list)
-
-    def add(self, step_ns: int, tokens: int | None, length: float | None) -> None:
-        """One more step."""
-        self.totals.add(step_ns, tokens)
-        if length is None:
-            self.unknown_lengths += 1
-        else:
-            self.length_sum += length
-
-    @property
-    def mean_length(self) -> float | None:
-        """The mean KV length, None where that of a step is not known."""
-        return None if self.unknown_lengths or not self.totals.steps else self.length_sum / self.totals.steps
-
-    def merge(self, other: Cell) -> None:
-        """The steps of both; nanoseconds by state are of one run alone, and stay there."""
-        self.totals.merge(other.totals)
-        self.length_sum += other.length_sum
-        self.unknown_lengths += other.unknown_lengths
-
-
-MOST_RUNS: Final = 1024
-"""Runs that have a row of their own: an engine whose every call is a run has no end of them."""
+"""Of a raw sample; ``kv_bin`` numbers the KV bins, of decode steps, then ``OTHER_PHASES``."""
 
 MOST_BATCHES: Final = 256
 """Batch sizes that are kept apart: memory stays bounded whatever an engine says."""
 
 
-class Cells:
-    """Steps by batch size (``UNKNOWN``: not known) and bin: first the KV bins, of decode steps, then ``OTHER_PHASES``.
+def _samples() -> Reservoir:
+    return Reservoir(COLUMNS, real="kv_length")
+
+
+@dataclass(kw_only=True)
+class Steps:
+    """Steps of a run, or of all runs. ``cells`` has their sums by batch size (``UNKNOWN``: not known) and ``kv_bin``.
     Sizes after the first ``MOST_BATCHES`` count as unknown ones; ``left_out`` are the steps of these.
     """
 
-    def __init__(self) -> None:
-        self._cells: dict[tuple[int, int], Cell] = {}
-        self._sizes: set[int] = {UNKNOWN}
-        self.left_out = 0
+    bins: LengthBins
+    cells: dict[tuple[int, int], StepSums] = field(default_factory=dict)
+    samples: Reservoir = field(default_factory=_samples)
+    kv_cache: KvCacheUse = field(default_factory=KvCacheUse)
+    left_out: int = 0
+    _sizes: set[int] = field(default_factory=lambda: {UNKNOWN})
 
-    def at(self, batch: int, number: int) -> Cell:
-        """The cell of a batch size and the number of a bin."""
-        return self._cells.get((batch, number)) or self._new(batch, number)
-
-    def _new(self, batch: int, number: int) -> Cell:
+    def cell(self, batch: int, number: int) -> StepSums:
+        """The sums of a batch size and bin."""
         if batch not in self._sizes:
             if len(self._sizes) > MOST_BATCHES:
                 self.left_out += 1
                 batch = UNKNOWN
             self._sizes.add(batch)
-        return self._cells.setdefault((batch, number), Cell())
+        return self.cells.setdefault((batch, number), StepSums())
 
-    def items(self) -> Iterable[tuple[tuple[int, int], Cell]]:
-        """Each cell that has steps, after its batch size and bin."""
-        return sorted(self._cells.items(), key=lambda item: item[0])
+    @property
+    def decode(self) -> range:
+        """The bins of decode steps."""
+        return range(len(self.bins.keys))
 
-    def add(self, batch: int, number: int, cell: Cell) -> int:
-        """More steps; returns the batch size that they count under."""
-        self.at(batch, number).merge(cell)
-        return batch if (batch, number) in self._cells else UNKNOWN
+    def total(self, bins: Container[int] | None = None, batch: int | None = None) -> StepSums:
+        """The sums of all steps, or of those of some bins or a batch size."""
+        return StepSums.total(
+            cell
+            for (size, number), cell in self.cells.items()
+            if (bins is None or number in bins) and batch in (None, size)
+        )
 
-    def unknown_lengths(self, bins: Container[int]) -> int:
-        """Steps of some bins whose KV length is not known."""
-        return sum(cell.unknown_lengths for (_, number), cell in self._cells.items() if number in bins)
+    @property
+    def totals(self) -> StepSums:
+        """The sums of decode steps."""
+        return self.total(self.decode)
 
-    def totals(self, bins: Container[int] | None = None, batches: Container[int] | None = None) -> Totals:
-        """All steps, or those of some bins or batch sizes."""
-        found = Totals()
-        for (batch, number), cell in self._cells.items():
-            if (bins is None or number in bins) and (batches is None or batch in batches):
-                found.merge(cell.totals)
-        return found
+    @property
+    def sums(self) -> dict[Domain, BucketSums]:
+        """The buckets of decode steps."""
+        return self.totals.buckets
+
+    # -- statistics ---------------------------------------------------------------------------------------------------
+
+    def stats(self) -> StepStats:
+        """Of decode steps."""
+        columns = self.samples.columns()
+        return step_stats(self.totals, columns["step_ns"][columns["kv_bin"] < len(self.decode)])
+
+    def _stats_of(self, number: int) -> StepStats:
+        columns = self.samples.columns()
+        return step_stats(self.total({number}), columns["step_ns"][columns["kv_bin"] == number])
+
+    def other_phases(self) -> dict[str, StepStats]:
+        """Of the other phases that there are."""
+        found = {phase: self._stats_of(number) for number, phase in enumerate(OTHER_PHASES, len(self.decode))}
+        return {phase: stats for phase, stats in found.items() if stats.steps}
+
+    def by_length(self) -> LengthStats:
+        """By KV bin; the one of unknown lengths only where it has any."""
+        stats = {key: self._stats_of(number) for number, key in enumerate(self.bins.keys)}
+        if not stats[UNBINNED].steps:
+            del stats[UNBINNED]
+        return LengthStats(
+            bins=tuple(LengthBin(key=key, range=self.bins.ranges[number]) for number, key in enumerate(stats)),
+            stats=stats,
+            steps_without_length=self.totals.steps - self.totals.lengths,
+        )
+
+    def by_batch(self) -> tuple[BatchStats, ...]:
+        """Decode steps by batch size, the unknown ones last."""
+        sizes = sorted(
+            {size for size, number in self.cells if number in self.decode}, key=lambda size: (size < 0, size)
+        )
+        columns = self.samples.columns()
+        is_decode, known = columns["kv_bin"] < len(self.decode), np.isin(columns["batch"], sizes)
+
+        def stats(size: int) -> StepStats:
+            chosen = ~known | (columns["batch"] < 0) if size == UNKNOWN else columns["batch"] == size
+            return step_stats(self.total(self.decode, size), columns["step_ns"][is_decode & chosen])
+
+        return tuple(BatchStats(batch=known_or_none(size), stats=stats(size)) for size in sizes)
+
+    def wall(self, runs: int) -> WallStats:
+        """Steps and gaps by the host's clock. Throughput is known if the tokens of all steps are."""
+        sums = self.total()
+        wall_ns, gaps = sums.host_ns + sums.host_gap_ns, max(0, sums.steps - runs)
+        return WallStats(
+            wall_total_ms=wall_ns / 1e6,
+            host_steps_ms=sums.host_ns / 1e6,
+            gaps_total_ms=sums.host_gap_ns / 1e6,
+            gap_mean_ms=sums.host_gap_ns / gaps / 1e6 if gaps else None,
+            step_gaps_ms=sums.gap_ns / 1e6,
+            throughput_tok_s=sums.tokens / (wall_ns / 1e9) if wall_ns and sums.token_steps == sums.steps else None,
+        )
+
+    def bucket_fields(self) -> dict[str, Any]:
+        """The values of ``BucketFields``."""
+        model, engine = (self.sums.get(domain, BucketSums()) for domain in (Domain.MODEL, Domain.ENGINE))
+        of_model, other_model = model.canonical(Domain.MODEL)
+        of_engine, other_engine = engine.canonical(Domain.ENGINE)
+        return {
+            "buckets_model_avg_ms": of_model,
+            "buckets_engine_avg_ms": of_engine,
+            "unattributed_model_ms": model.unattributed_ms,
+            "unattributed_engine_ms": engine.unattributed_ms,
+            "others_detail": {"model": other_model, "engine": other_engine},
+            "buckets": Buckets(model=model.rows(Domain.MODEL), engine=engine.rows(Domain.ENGINE)),
+        }
 
 
-@dataclass(slots=True, kw_only=True)
-class Run:
-    """One run while it is measured. ``totals`` is of the decode steps, ``cells`` have all. ``batch`` is that of steps
-    which say none. Of the decode steps ``batch_steps`` have a known batch, whose sum is ``batch_sum``. ``calls``
-    counts the calls of buckets in decode steps by domain and name, ``calls_elsewhere`` those in other steps.
+@dataclass(kw_only=True)
+class Run(Steps):
+    """A run while it is measured. ``batch`` is that of steps which say none.
 
     A ``baseline`` is not among the samples of all runs. ``speculative`` are the decode steps whose ``rounds`` are
     known, ``plain`` those without a draft. Of ``steps_with_drafts`` some may be of another phase, whose rounds are
@@ -253,102 +179,98 @@ class Run:
     batch: int | None
     started_at: str
     clock: str
-    bins: LengthBins
-    totals: Totals = field(default_factory=Totals)
-    cells: Cells = field(default_factory=Cells)
-    batch_sum: int = 0
-    batch_steps: int = 0
-    samples: Samples = field(default_factory=Samples)
+    baseline: bool = False
+    memory_before: Memory | None = None
     rounds: RoundSums = field(default_factory=RoundSums)
     other_rounds: RoundSums = field(default_factory=RoundSums)
-    plain: Decoding = field(default_factory=Decoding)
-    speculative: Decoding = field(default_factory=Decoding)
-    speculative_by_state: list[int] = field(default_factory=list)
-    speculative_host_by_state: list[int] = field(default_factory=list)
-    baseline: bool = False
-    kv_cache: KvCacheUse = field(default_factory=KvCacheUse)
-    memory_before: Memory | None = None
+    plain: StepSums = field(default_factory=StepSums)
+    speculative: StepSums = field(default_factory=StepSums)
     steps_with_drafts: int = 0
-    host_ns: int = 0
-    gap_ns: int = 0
-    host_gap_ns: int = 0
     raised: int = 0
     lost: int = 0
-    idle_ns: int = 0
-    host_idle_ns: int = 0
-    calls: Counter[tuple[str, str]] = field(default_factory=Counter)
-    calls_elsewhere: Counter[tuple[str, str]] = field(default_factory=Counter)
+    idle_ns: tuple[int, int] = (0, 0)  # since the last step, on its clock and on the host's
 
-    def add(self, reading: Reading, facts: Facts, everything: Samples) -> None:
+    def add(self, reading: Reading, facts: Facts, everything: Reservoir) -> None:
         """One more step."""
-        found, host_found, calls = reading
         tokens, length, drafts, phase, cached, sequences = facts
+        times = times_of(reading)
+        idle_ns, host_idle_ns = self.idle_ns
         if phase == IDLE:
-            self._idle(found, host_found)
+            self.idle_ns = idle_ns + times.step + times.gap, host_idle_ns + times.host_step + times.host_gap
             return
+        self.idle_ns = 0, 0
         is_decode = phase == DECODE
-        number = self.bins.number(length) if is_decode else len(self.bins.keys) + OTHER_PHASES.index(phase)
+        number = self.bins.number(length) if is_decode else len(self.decode) + OTHER_PHASES.index(phase)
         batch = UNKNOWN if sequences is None else sequences
-        cell = self.cells.at(batch, number)
-        step_ns, gap_ns = _add(found, cell.by_state)
-        host_ns, host_gap_ns = (step_ns, gap_ns) if host_found is None else _add(host_found, cell.host_by_state)
-        if self.samples.steps:  # what was before the first is no gap between two
-            self.gap_ns += gap_ns + self.idle_ns
-            self.host_gap_ns += host_gap_ns + self.host_idle_ns
-        self.idle_ns = self.host_idle_ns = 0
-        self.host_ns += host_ns
-        row = (
-            self.number,
-            self.samples.steps,
-            batch,
-            number,
-            UNKNOWN if tokens is None else tokens,
-            step_ns,
-            host_ns,
-            *((UNKNOWN,) * 2 if not drafts else (sum(drafts.proposed), sum(drafts.accepted))),
-            UNKNOWN if cached is None else cached,
-        )
-        if is_decode:
-            self.totals.add(step_ns, tokens)
-            if sequences is not None:
-                self.batch_sum += sequences
-                self.batch_steps += 1
-        opened = self.calls if is_decode else self.calls_elsewhere
-        for bucket, times in calls:
-            opened[bucket] += times
-        cell.add(step_ns, tokens, length)
+        cell = self.cell(batch, number)
+        cell.add(reading, times, tokens, length)
+        if self.samples.seen:  # what was before the first is no gap between two
+            cell.gap_ns += times.gap + idle_ns
+            cell.host_gap_ns += times.host_gap + host_idle_ns
         if cached is not None:
             self.kv_cache.add(cached)
         if drafts is not None:
             self.steps_with_drafts += 1
-        if drafts and not is_decode:
-            self.other_rounds.add(drafts)
-        elif drafts:
-            self.rounds.add(drafts)
-            self.speculative.add(step_ns, tokens, length)
-            _add(found, self.speculative_by_state)
-            _add(host_found or (), self.speculative_host_by_state)
-        elif drafts is None and is_decode:
-            self.plain.add(step_ns, tokens, length)
-        self.samples.add(row, length)
+        if drafts:
+            (self.rounds if is_decode else self.other_rounds).add(drafts)
+        if is_decode and (drafts or drafts is None):
+            (self.speculative if drafts else self.plain).add(reading, times, tokens, length)
+        proposed, accepted = (sum(drafts.proposed), sum(drafts.accepted)) if drafts else (UNKNOWN, UNKNOWN)
+        row = (
+            self.number,
+            self.samples.seen,
+            batch,
+            number,
+            UNKNOWN if tokens is None else tokens,
+            times.step,
+            times.host_step,
+            proposed,
+            accepted,
+            UNKNOWN if cached is None else cached,
+            nan if length is None else length,
+        )
+        self.samples.add(row)
         if not self.baseline:
-            everything.add(row, length)
+            everything.add(row)
 
-    def _idle(self, found: Found, host_found: Found | None) -> None:
-        whole_ns = sum(nanoseconds for _, nanoseconds in found)
-        self.idle_ns += whole_ns
-        self.host_idle_ns += whole_ns if host_found is None else sum(nanoseconds for _, nanoseconds in host_found)
+    def meta(self) -> RunMeta:
+        """The run in a summary."""
+        known = [(size * cell.steps, cell.steps) for (size, number), cell in self.cells.items()
+                 if size != UNKNOWN and number in self.decode]  # fmt: skip
+        sequences, steps = (sum(each) for each in zip(*known, strict=True)) if known else (0, 0)
+        return RunMeta(
+            number=self.number,
+            label=self.label,
+            bsz=self.batch,
+            batch_mean=sequences / steps if steps else None,
+            baseline=self.baseline,
+            started_at=self.started_at,
+            clock=self.clock,
+            steps_raised=self.raised,
+            steps_lost=self.lost,
+        )
 
 
-def _add(found: Found, sums: list[int]) -> tuple[int, int]:
-    """Add nanoseconds by state to sums of them. Returns those of the step, and those before it."""
-    step_ns = gap_ns = 0
-    for state, nanoseconds in found:
-        if state == OUTSIDE:
-            gap_ns += nanoseconds
-            continue
-        step_ns += nanoseconds
-        if state >= len(sums):
-            sums.extend([0] * (state + 1 - len(sums)))
-        sums[state] += nanoseconds
-    return step_ns, gap_ns
+def step_stats(sums: StepSums, samples_ns: NDArray[np.int64]) -> StepStats:
+    """The statistics of steps: percentiles are of the samples, all others of the sums."""
+    ms, any_steps = samples_ns / 1e6, bool(sums.steps)
+    p50, p90, p95, p99 = np.percentile(ms, (50, 90, 95, 99)).tolist() if ms.size else (None,) * 4
+    return StepStats(
+        steps=sums.steps,
+        mean_ms=sums.mean_ms,
+        min_ms=sums.least_ns / 1e6 if any_steps else None,
+        max_ms=sums.most_ns / 1e6 if any_steps else None,
+        p50_ms=p50,
+        p90_ms=p90,
+        p95_ms=p95,
+        p99_ms=p99,
+        throughput_tok_s=sums.tok_s,
+        tokens_total=sums.tokens if sums.token_steps or not any_steps else None,
+        time_total_ms=sums.time_ns / 1e6,
+        steps_without_tokens=sums.steps - sums.token_steps,
+    )
+
+
+def known_or_none(batch: int) -> int | None:
+    """A batch size as results have it."""
+    return None if batch == UNKNOWN else batch

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from rooflight.inference.memory_use import KvCacheData, MemoryData
-from rooflight.inference.rank_data import RanksData
-from rooflight.inference.serving_results import ServingData
-from rooflight.inference.speculation_results import SpeculativeData
-from rooflight.inference.workload_data import WorkloadData
+from rooflight.inference.config import ProfilerConfig
+from rooflight.inference.summary_sections import (
+    BoundsData,
+    BucketBound,
+    GraphData,
+    KvCacheData,
+    MemoryData,
+    RanksData,
+    ServingData,
+    SpeculativeData,
+    StepBound,
+    WorkloadData,
+)
 from rooflight.records.document import Document, Fields
 
 SUMMARY: Final = "summary.json"
@@ -19,30 +27,10 @@ OTHERS: Final = "others"  # the sum of all buckets whose names are not canonical
 PERCENTILES: Final = "linear interpolation between order statistics (Hyndman and Fan's type 7)"
 
 
-class ConfigData(Fields, frozen=True, kw_only=True):
-    """A ``ProfilerConfig``."""
-
-    output_dir: str
-    collect_on_rank0_only: bool
-    strict_sync: bool
-    dist_barrier: bool
-    model_profiling: bool
-    engine_profiling: bool
-    num_total_runs: int
-    warmup_runs: int
-    print_per_run: bool
-    run_name: str | None
-    kv_len_reduce: str
-    kv_bins: list[int]
-    slo_ttft_ms: float | None
-    slo_tpot_ms: float | None
-    slo_e2e_ms: float | None
-
-
 class ConfigDocument(Document, frozen=True, kw_only=True, tag="rooflight.inference_config/1"):
     """``config.json``: the profiler's settings, and the arguments it was made of, as JSON can have them."""
 
-    profiler_cfg: ConfigData
+    profiler_cfg: ProfilerConfig
     runner_args: dict[str, Any]
     extra: dict[str, Any]
     rank: int
@@ -56,7 +44,7 @@ class SummaryMeta(Fields, frozen=True, kw_only=True):
 
     rank: int
     world: int
-    config: ConfigData
+    config: ProfilerConfig
     run_name: str
     output_dir: str
     created_at: str
@@ -96,83 +84,6 @@ class WallStats(Fields, frozen=True, kw_only=True):
     gap_mean_ms: float | None
     step_gaps_ms: float
     throughput_tok_s: float | None
-
-
-class BucketBound(Fields, frozen=True, kw_only=True):
-    """A bucket, ms per step, by its own ops alone: ``bound_ms`` is their op bound, ``limiter`` what limits most of it,
-    ``efficiency`` bound / exclusive time: 1 is the speed of light. More than 1 is a contradiction, or a cache's doing.
-    """
-
-    name: str
-    bound_ms: float
-    limiter: str
-    efficiency: float | None
-
-
-class StepBound(Fields, frozen=True, kw_only=True):
-    """The bounds of a domain's buckets and of ``(unattributed)``, summed: the op bound of a step. ``kv_length`` is that
-    of the step that was recorded, at most the mean of those measured.
-    """
-
-    kv_length: float | None
-    bound_ms: float
-    limiter: str
-    efficiency: float | None
-
-
-class WholeStep(Fields, frozen=True, kw_only=True):
-    """The decode steps of a batch size and KV bin as wholes, beside the bounds of a step recorded at ``kv_length``. In
-    the mean over all, ``batch``, ``kv_bin`` and ``kv_length`` are null.
-
-    ``program_bound_ms`` ≤ ``fused_bound_ms`` ≤ ``op_bound_ms`` are those of ``rooflight analyze``.
-    ``compulsory_bound_ms`` is the time that ``compulsory_bytes`` (weights and KV cache read once, results written
-    once) and all arithmetic need at least; it is above the program bound where a calibration measured a cache that can
-    hold the data of each op, but not of all. ``bound_ms`` is the larger of the op bound and that, ``limiter`` what
-    limits most of it, ``efficiency`` bound / mean: 1 is the speed of light. It is null where the times are not those of
-    the bounds' device.
-    """
-
-    batch: int | None
-    kv_bin: str | None
-    kv_length: float | None
-    steps: int
-    mean_ms: float
-    program_bound_ms: float
-    fused_bound_ms: float
-    op_bound_ms: float
-    compulsory_bound_ms: float
-    compulsory_bytes: float
-    bound_ms: float
-    limiter: str
-    efficiency: float | None
-
-
-class RecordedStepData(Fields, frozen=True, kw_only=True):
-    """A step that was recorded: the engine's (``whole``), or the call of a model alone. ``ops_without_cost`` are not in
-    its bound, so that it is below what it could be. ``kv_cache_bytes`` is the cache before the step, as the model made
-    or the engine told it.
-    """
-
-    batch: int | None
-    kv_length: float | None
-    whole: bool
-    ops: int
-    ops_without_cost: int
-    bound_ms: float
-    kv_cache_bytes: int | None
-
-
-class BoundsData(Fields, frozen=True, kw_only=True):
-    """What steps were bounded by. ``steps`` has them by batch size and KV bin, ``step`` their mean, null where one has
-    no bound. ``none_because`` has by domain why (part of) it has no bounds.
-    """
-
-    device: str | None
-    roofs: str | None
-    recorded: tuple[RecordedStepData, ...]
-    steps: tuple[WholeStep, ...]
-    step: WholeStep | None
-    none_because: dict[str, str]
 
 
 class BucketTime(Fields, frozen=True, kw_only=True):
@@ -315,16 +226,6 @@ class ProfilerCost(Fields, frozen=True, kw_only=True):
     in_step_ms: float | None
     in_step_share: float | None
     between_steps_ms: float | None
-
-
-class GraphData(Fields, frozen=True, kw_only=True):
-    """CUDA graphs that hold the same: their number, replays in measured steps, and how often each bucket of the model
-    was opened when one was captured; null for graphs that were captured before the model was attached.
-    """
-
-    graphs: int
-    replays: int
-    buckets: dict[str, int] | None
 
 
 class SampleData(Fields, frozen=True, kw_only=True):

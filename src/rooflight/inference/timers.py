@@ -7,16 +7,36 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Hashable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from rooflight.inference.compiled import left_out_of_graphs
 from rooflight.inference.config import Domain
 
 if TYPE_CHECKING:
     from rooflight.inference.profiler import Profiler
+
+
+def left_out_of_graphs(of_label: Iterable[Callable[[str], Any]], without_label: Iterable[Callable[[], Any]]) -> None:
+    """Have dynamo trace calls of these functions as contexts that do nothing. Without torch, nothing happens."""
+    try:
+        from torch.compiler import substitute_in_graph
+    except ImportError:
+        return
+    for function in of_label:
+        substitute_in_graph(function)(_of_label)
+    for other in without_label:
+        substitute_in_graph(other)(_without_label)
+
+
+def _of_label(bucket: str) -> AbstractContextManager[None]:  # noqa: ARG001 - the signature of what it stands for
+    return nullcontext()
+
+
+def _without_label() -> AbstractContextManager[None]:
+    return nullcontext()
+
 
 _log = logging.getLogger("rooflight")
 
@@ -51,14 +71,21 @@ class Labels(dict[str, Timer]):
 
     def __missing__(self, label: object) -> Timer:
         if not isinstance(label, str) or not label:
-            return self.refuse(label)
+            return self._refuse(label)
         first, _, rest = label.partition(".")
         timer = self._make(Domain(first), rest) if rest and first in _DOMAINS else self._make(self._domain, label)
         if len(self) < _MOST_LABELS:
             self[label] = timer
         return timer
 
-    def refuse(self, label: object) -> Timer:
+    def timer(self, label: str) -> Timer:
+        """The timer of a label, whatever it is."""
+        try:
+            return self[label]
+        except TypeError:
+            return self._refuse(label)
+
+    def _refuse(self, label: object) -> Timer:
         """What is no text, or an empty one, has no timer."""
         what = "by an empty one" if label == "" else f"by {type(label).__name__}"
         self._on_problem(f"a bucket is named by a text, not {what}: it was not timed")
@@ -70,70 +97,23 @@ class NullProfiler:
 
     disabled: Final = True
 
-    def begin_run(self, bsz: int | None = None, label: str = "decode", *, baseline: bool = False) -> None:
-        """Nothing."""
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        from rooflight.inference.profiler import Profiler
 
-    def end_run(self) -> None:
-        """Nothing."""
+        if name.startswith("_") or not callable(getattr(Profiler, name, None)):
+            raise AttributeError(f"a profiler has no call {name}")
+        return _context if name in _CONTEXTS else _nothing
 
-    def step_timing_ctx(self) -> Timer:
-        """A context that measures nothing."""
-        return OFF  # type: ignore[no-any-return]
 
-    def set_step_tokens(self, n: Any) -> None:
-        """Nothing."""
+_CONTEXTS: Final = ("step_timing_ctx", "cuda_bucket_timer", "cpu_bucket_timer", "record_steps")
 
-    def set_step_seq_len(self, kv_len: Any) -> None:
-        """Nothing."""
 
-    def set_step_batch(self, n: Any) -> None:
-        """Nothing."""
+def _context(*_: Any, **__: Any) -> Timer:
+    return OFF  # type: ignore[no-any-return]
 
-    def set_step_speculation(self, proposed: Any, accepted: Any, depth: Any = None) -> None:
-        """Nothing."""
 
-    def begin_request(self, request_id: Hashable, prompt_tokens: int | None = None) -> None:
-        """Nothing."""
-
-    def request_tokens(self, request_id: Hashable, n: Any = 1) -> None:
-        """Nothing."""
-
-    def end_request(self, request_id: Hashable) -> None:
-        """Nothing."""
-
-    def set_step_phase(self, phase: str) -> None:
-        """Nothing."""
-
-    def cuda_bucket_timer(self, bucket: str) -> Timer:  # noqa: ARG002
-        """A context that measures nothing."""
-        return OFF  # type: ignore[no-any-return]
-
-    cpu_bucket_timer = cuda_bucket_timer
-
-    def attach_model(self, model: Any, use_gated_lora: bool = False) -> None:
-        """Nothing is put into the model."""
-
-    def attach_engine(self, engine: Any, mapping: Any = None) -> None:
-        """Nothing is put into the engine."""
-
-    def detach(self) -> None:
-        """Nothing."""
-
-    def set_step_kv_cache(self, cache: Any) -> None:
-        """Nothing."""
-
-    def record_steps(self, device: Any = None) -> Timer:  # noqa: ARG002
-        """A context that records nothing."""
-        return OFF  # type: ignore[no-any-return]
-
-    def add_bounds(self, model: Any, device: Any = None, *, use_gated_lora: bool = False) -> None:
-        """Nothing is recorded."""
-
-    def save_config(self, extra: Mapping[str, Any] | None = None) -> None:
-        """Nothing is written."""
-
-    def save_all(self) -> None:
-        """Nothing is written."""
+def _nothing(*_: Any, **__: Any) -> None:
+    """Nothing."""
 
 
 _NULL: Final = NullProfiler()
@@ -176,23 +156,13 @@ def cuda_bucket_timer(bucket: str) -> Timer:
     measures a step and the domain's profiling is on.
     """
     opened = _open
-    if opened is None:
-        return OFF  # type: ignore[no-any-return]
-    try:
-        return opened[0][bucket]
-    except TypeError:
-        return opened[0].refuse(bucket)
+    return OFF if opened is None else opened[0].timer(bucket)
 
 
 def cpu_bucket_timer(bucket: str) -> Timer:
     """Time what runs inside as a bucket of the engine, on the host's clock; otherwise as ``cuda_bucket_timer``."""
     opened = _open
-    if opened is None:
-        return OFF  # type: ignore[no-any-return]
-    try:
-        return opened[1][bucket]
-    except TypeError:
-        return opened[1].refuse(bucket)
+    return OFF if opened is None else opened[1].timer(bucket)
 
 
 def attention_compute_timer() -> Timer:

@@ -5,6 +5,7 @@ It is read when the step's times are, since what is on a device has no value bef
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from rooflight.inference.drafts import UNKNOWN_DRAFTS, Drafts, drafts_of
@@ -23,11 +24,6 @@ IDLE: Final = "idle"
 
 _MANY: Final = 1 << 31
 
-Kept = tuple[Any, Any, Any, str, int | None, Any]
-"""Tokens, KV lengths and drafts of a step as they were said, None where nothing was; its phase, the bytes of its cache;
-its batch as it was said.
-"""
-
 
 class Facts(NamedTuple):
     """What is known of a step; None where nothing was said, or what cannot be."""
@@ -40,43 +36,40 @@ class Facts(NamedTuple):
     batch: int | None = None
 
 
+@dataclass(slots=True)
+class Said:
+    """What was said of a step, as it was said; None where nothing was."""
+
+    tokens: Any = None
+    length: Any = None
+    drafts: Any = None
+    batch: Any = None
+    cache_bytes: int | None = None
+    phase: str = DECODE
+
+
 class Told:
-    """What was said of the open step so far. ``reduction`` makes one KV length of a batch's. Never raises."""
+    """``said`` is of the open step. ``reduction`` makes one KV length of a batch's. Never raises."""
 
     def __init__(self, reduction: str, problems: Problems) -> None:
         self._reduction, self._problems = reduction, problems
-        self.cache_bytes: int | None = None
-        self.tokens: Any = None
-        self.length: Any = None
-        self.drafts: Any = None
-        self.batch: Any = None
-        self.phase = DECODE
+        self.said = Said()
 
-    def forget(self) -> None:
-        """Nothing was said."""
-        self.tokens = self.length = self.drafts = self.cache_bytes = self.batch = None
-        self.phase = DECODE
+    def take(self) -> Said:
+        """What was said of the step that ends; nothing was said of the next."""
+        said, self.said = self.said, Said()
+        return said
 
     def set_phase(self, phase: str) -> None:
         """The step is of a phase."""
-        if phase not in (DECODE, IDLE, *OTHER_PHASES):
+        if phase in (DECODE, IDLE, *OTHER_PHASES):
+            self.said.phase = phase
+        else:
             self._problems.note(f"set_step_phase: {str(phase)[:40]!r} is no phase: give decode, prefill, mixed or idle")
-            return
-        self.phase = phase
 
     def set_cache(self, cache: Any) -> None:
         """The KV cache as it is now."""
-        try:
-            self.cache_bytes = cache_bytes(cache)
-        except Exception as error:
-            self._problems.note(f"set_step_kv_cache: {error}")
-
-    def kept(self) -> Kept:
-        """What was said of the step that ends; nothing was said of the next."""
-        kept = self.tokens, self.length, self.drafts, self.phase, self.cache_bytes, self.batch
-        self.tokens = self.length = self.drafts = self.cache_bytes = self.batch = None
-        self.phase = DECODE
-        return kept
+        self.said.cache_bytes = self._read("set_step_kv_cache", cache_bytes, cache)
 
     def copied(self, value: Any, *, on_device: bool) -> Any:
         """A value to be read later, when the engine may have changed it: of a tensor a copy, which on a device is only
@@ -90,17 +83,17 @@ class Told:
             self._problems.error("set_step", error)
             return None
 
-    def read(self, kept: Kept, batch: int | None) -> Facts:
+    def read(self, said: Said, batch: int | None) -> Facts:
         """What is known of a step, from what was said of it. ``batch`` is that of a step of which none was said; if it
         is None too, there are as many sequences as KV lengths, where these are several.
         """
-        tokens, length, drafts, phase, cached, said = kept
-        if said is not None:
-            batch = self._read("set_step_batch", _batch_size, said) or batch
+        tokens, length, drafts = said.tokens, said.length, said.drafts
+        if said.batch is not None:
+            batch = self._read("set_step_batch", _batch_size, said.batch) or batch
         elif batch is None:
             batch = _sequences(length)
         if drafts is None and type(tokens) is type(length) is int and 0 <= tokens < _MANY and 0 <= length < _MANY:
-            return Facts(tokens, length, None, phase, cached, batch)  # most often, and the fastest
+            return Facts(tokens, length, None, said.phase, said.cache_bytes, batch)  # most often, and the fastest
         found = self._read("set_step_speculation", lambda each: drafts_of(*each, batch=batch), drafts)
         count = self._read("set_step_tokens", token_count, tokens)
         if found and count is not None and count > sum(found.accepted) + len(found.accepted):
@@ -117,8 +110,8 @@ class Told:
             tokens=count,
             length=self._read("set_step_seq_len", lambda each: reduced(each, self._reduction), length),
             drafts=UNKNOWN_DRAFTS if drafts is not None and found is None else found,
-            phase=phase,
-            cache_bytes=cached,
+            phase=said.phase,
+            cache_bytes=said.cache_bytes,
             batch=batch,
         )
 

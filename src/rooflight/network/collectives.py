@@ -8,7 +8,7 @@ that it can be held against the link's speed whatever n is.
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from rooflight.records.signature import OpSignature
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # formulas cost a session where there is no numpy
     """One figure, or an array of them: of as many groups, or as many payloads."""
 
 
-class CollectiveKind(Enum):
+class CollectiveKind(StrEnum):
     """What a collective does."""
 
     ALL_REDUCE = "all-reduce"

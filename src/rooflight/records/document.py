@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
 
 class Fields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A part of a document: named values in SI units, None (null) where unknown."""
+    """A part of a document: named values in SI units, None (null) where unknown.
+
+    A noun that has more than a document shows is a subclass with further fields: ``view`` leaves them out.
+    """
+
+    @classmethod
+    def view(cls, *values: object, **others: object) -> Self:
+        """Each field as ``others`` give it, or as the attribute of that name of the first of ``values`` that has one;
+        so in all that is inside.
+        """
+        read: dict[str, object] = {}
+        for value in reversed(values):
+            read |= {name: getattr(value, name) for name in cls.__struct_fields__ if hasattr(value, name)}
+        read |= others
+        named = zip(cls.__struct_fields__, cls.__struct_encode_fields__, strict=True)
+        return msgspec.convert({key: read[name] for name, key in named if name in read}, cls, from_attributes=True)
 
 
 class Document(Fields, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="schema"):

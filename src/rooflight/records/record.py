@@ -46,9 +46,14 @@ class StorageKind(IntEnum):
     TEMPORARY = 5
 
     @property
+    def key(self) -> str:
+        """The name in lower case, as documents have it."""
+        return self.name.lower()
+
+    @property
     def label(self) -> str:
         """The name in lower case, as reports show it."""
-        return self.name.lower().replace("_", " ")
+        return self.key.replace("_", " ")
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,15 +181,31 @@ class Launches:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline(DeviceTime):
-    """A whole run, from the begin of its first event to the end of its last, and its ``steps`` where they are marked.
+class RunTime(DeviceTime):
+    """What the device did in the whole trace, from the begin of its first event to the end of its last, in each of its
+    ``steps`` where the profiler marked some, and for each of its ``phases`` where there are several.
+
+    ``launched`` is the time of that work alone which an op launched within the trace, from its first piece to the end
+    of its last, as TraceLens counts; None if there is none. ``launches`` is None where no call that launched is known.
+    ``kernels`` are all of the run, the longest first.
+    """
+
+    steps: tuple[StepTime, ...] = ()
+    launched: DeviceTime | None = None
+    phases: tuple[PhaseTime, ...] = ()
+    idle_details: tuple[IdleDetail, ...] = ()
+    launches: Launches | None = None
+    kernels: tuple[KernelTime, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline(RunTime):
+    """A whole run, and which of its work belongs to no op.
 
     In sum over pieces of work, as ops' times are: ``before_trace_s`` was launched before the trace began,
     ``no_host_op_s`` by no op on the host, ``no_shapes_s`` by ops whose shapes are not known. ``without_op`` is the
     work of the first two by name, the longest first. ``signature_s[i]`` is the work of all ops with signature i, also
-    of those in steps that the session has no records of. ``launched`` is the time of that work alone which an op
-    launched within the trace, from its first piece to the end of its last, as TraceLens counts; None if there is none.
-    ``launches`` is None where no call that launched is known. ``kernels`` are all of the run, the longest first.
+    of those in steps that the session has no records of.
     """
 
     before_trace_s: float
@@ -197,12 +213,6 @@ class Timeline(DeviceTime):
     no_shapes_s: float
     without_op: tuple[NamedWork, ...] = ()
     signature_s: tuple[float, ...] = ()
-    steps: tuple[StepTime, ...] = ()
-    launched: DeviceTime | None = None
-    phases: tuple[PhaseTime, ...] = ()
-    idle_details: tuple[IdleDetail, ...] = ()
-    launches: Launches | None = None
-    kernels: tuple[KernelTime, ...] = ()
 
     @property
     def without_op_s(self) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Any, Final, NamedTuple, overload
 
 import numpy as np
@@ -21,7 +21,7 @@ UNLISTED_CACHE_BYTES: Final = 64 * 2**20
 Floats = NDArray[np.float64]
 
 
-class Limiter(Enum):
+class Limiter(StrEnum):
     """What an op's bound is set by. CACHE: moving data that fit a cache, whose speed the bound leaves out: it is the
     time from main memory. NOTHING: it does no work (a view).
     """

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
+from rooflight.records.document import Fields
+from rooflight.records.quantity import Quantity
 from rooflight.records.record import Direction, StorageKind, outside_modules
-from rooflight.records.session import KEPT, NO_PARENT, STOOD, Int32, Int64, Lifetimes, Session
+from rooflight.records.report import Table, table
+from rooflight.records.series import Axis, Line, Mark, Series
+from rooflight.records.session import KEPT, NO_PARENT, STOOD, Int64, Lifetimes, Session
 from rooflight.records.touches import Touches, touches_of
+from rooflight.roofline.op_names import plain_name
 
 BEFORE: Final = "(before the step)"
 """What made a storage that was there before the step."""
@@ -22,10 +26,33 @@ UNSEEN: Final = "(no recorded op)"
 
 _POINTS: Final = 200
 _NUMBER_IN_PATH = re.compile(r"(?<![^.])\d+(?![^.])")
+_BLOCKS: Final = "▁▂▃▄▅▆▇█"
+_CHART_WIDTH: Final = 32
+_LEAST: Final = "The recording did not follow when memory is freed: this is the least that the step needs."
+_UNFOLLOWED: Final = {"input": "from before the step", "temporary": "made in the step"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alive:
+class KindBytes(Fields, frozen=True, kw_only=True):
+    """Bytes alive, by what they are for: one field for each ``StorageKind``, which is an index as well."""
+
+    input: int
+    parameter: int
+    gradient: int
+    optimizer_state: int
+    activation: int
+    temporary: int
+
+    def __getitem__(self, kind: StorageKind) -> int:
+        return int(getattr(self, kind.key))
+
+
+class MemoryPoint(KindBytes, frozen=True, kw_only=True):
+    """Bytes alive while a record ran: the fullest of its stretch of the step."""
+
+    record: int
+
+
+class Alive(Fields, frozen=True, kw_only=True):
     """Storages alive at the peak that are alike: their kind, the ``op`` that made them, and where.
 
     ``module`` is a qualified name with ``*`` for its numbers, so that the same of every layer is one entry: of the
@@ -35,83 +62,80 @@ class Alive:
 
     bytes: int
     count: int
-    kind: StorageKind
+    kind: str
     op: str
     module: str
     layer: str
     phase: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """Bytes alive while a record ran, by kind."""
-
-    record: int
-    by_kind: Mapping[StorageKind, int]
-
-    @property
-    def bytes(self) -> int:
-        """All that was alive."""
-        return sum(self.by_kind.values())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryUse:
+class MemoryFigures(Fields, frozen=True, kw_only=True):
     """Bytes of storages by their sizes: an allocator rounds up, keeps some back and adds its own.
 
     ``peak_bytes`` is the most that is alive while one record, ``peak_record``, runs (-1 in an empty session), with the
     record's results, and without memory that its kernel allocates and frees. ``standing_bytes`` were allocated before
-    the first record. ``timeline[i, kind]`` are the bytes of a ``StorageKind`` alive while record i runs. ``followed``:
-    the session has the kind of each storage and when it was freed. Otherwise each storage is assumed to live from the
-    op that made it to the last that used it, which is the least that the step needs, and all storages from before the
-    step count as inputs.
+    the first record. ``device_bytes`` is what the device has. ``timeline`` are points of the step, the peak among them.
+    ``followed``: the session has the kind of each storage and when it was freed. Otherwise each storage is assumed to
+    live from the op that made it to the last that used it, which is the least that the step needs, and all storages
+    from before the step count as inputs.
     """
 
     followed: bool
     peak_bytes: int
     standing_bytes: int
+    device_bytes: int | None
     peak_record: int
-    by_kind: Mapping[StorageKind, int]
-    timeline: Int64
+    by_kind: KindBytes
+    timeline: tuple[MemoryPoint, ...]
     alive: tuple[Alive, ...]
 
-    def points(self, most: int = _POINTS) -> tuple[Point, ...]:
-        """The timeline cut into at most so many stretches, the fullest record of each; the peak is one of them."""
-        totals = self.timeline.sum(axis=1)
-        edges = np.unique(np.linspace(0, len(totals), min(most, len(totals)) + 1).astype(np.int64))
-        fullest = [int(start + totals[start:end].argmax()) for start, end in pairwise(edges)]
-        return tuple(Point(record=record, by_kind=self._by_kind(record)) for record in fullest)
 
-    def _by_kind(self, record: int) -> dict[StorageKind, int]:
-        return {kind: int(self.timeline[record, kind]) for kind in StorageKind}
+class MemoryUse(MemoryFigures, frozen=True, kw_only=True, eq=False):
+    """The memory of a step. ``bytes_alive[i, kind]`` are the bytes of a ``StorageKind`` alive while record i runs."""
+
+    bytes_alive: Int64
 
     def profile(self, kind: StorageKind | None, width: int) -> list[int]:
         """The most bytes of a kind (None for all together) in each of ``width`` stretches of the step."""
-        bytes_alive = self.timeline.sum(axis=1) if kind is None else self.timeline[:, kind]
+        bytes_alive = self.bytes_alive.sum(axis=1) if kind is None else self.bytes_alive[:, kind]
         count = len(bytes_alive)
         edges = [place * count // width for place in range(width + 1)]
         return [int(bytes_alive[start : max(end, start + 1)].max(initial=0)) for start, end in pairwise(edges)]
 
 
-def memory_use(session: Session) -> MemoryUse:
+def memory_use(session: Session, device_bytes: int | None = None) -> MemoryUse:
     """The memory of a session's step: as it was followed, or from when each storage is touched first and last."""
     touches = touches_of(session)
     lifetimes = _touched_lifetimes(session, touches) if session.lifetimes is None else session.lifetimes
     sizes, stood = session.storage_bytes, lifetimes.made == STOOD
-    timeline = _timeline(sizes, lifetimes, len(session))
+    bytes_alive = _bytes_alive(sizes, lifetimes, len(session))
     standing_bytes = int(sizes[stood].sum())
-    totals = timeline.sum(axis=1)
+    totals = bytes_alive.sum(axis=1)
     peak_record = int(totals.argmax()) if len(totals) else -1
     before = [sizes[stood & (lifetimes.kind == kind)].sum() for kind in StorageKind]
     return MemoryUse(
         followed=session.lifetimes is not None,
         peak_bytes=int(totals[peak_record]) if len(totals) else standing_bytes,
         standing_bytes=standing_bytes,
+        device_bytes=device_bytes,
         peak_record=peak_record,
-        by_kind={kind: int(timeline[peak_record, kind] if len(totals) else before[kind]) for kind in StorageKind},
-        timeline=timeline,
+        by_kind=KindBytes(**_by_kind(bytes_alive[peak_record] if len(totals) else before)),
+        timeline=tuple(_points(bytes_alive, totals)),
         alive=_alive(session, lifetimes, touches, peak_record),
+        bytes_alive=bytes_alive,
     )
+
+
+def _by_kind(sizes: Int64 | Sequence[int]) -> dict[str, int]:
+    return {kind.key: int(sizes[kind]) for kind in StorageKind}
+
+
+def _points(bytes_alive: Int64, totals: Int64) -> Iterable[MemoryPoint]:
+    """The step cut into stretches, the fullest record of each; the peak is one of them."""
+    edges = np.unique(np.linspace(0, len(totals), min(_POINTS, len(totals)) + 1).astype(np.int64))
+    for start, end in pairwise(edges):
+        record = int(start + totals[start:end].argmax())
+        yield MemoryPoint(record=record, **_by_kind(bytes_alive[record]))
 
 
 def _touched_lifetimes(session: Session, touches: Touches) -> Lifetimes:
@@ -128,7 +152,7 @@ def _touched_lifetimes(session: Session, touches: Touches) -> Lifetimes:
     return Lifetimes(kind=kind, made=made, freed=freed, local=np.zeros(len(kind), dtype=np.bool_))
 
 
-def _timeline(sizes: Int64, lifetimes: Lifetimes, count: int) -> Int64:
+def _bytes_alive(sizes: Int64, lifetimes: Lifetimes, count: int) -> Int64:
     change = np.zeros((count + 1, len(StorageKind)), dtype=np.int64)
     kind, freed = lifetimes.kind, lifetimes.freed
     gone = freed != KEPT
@@ -144,78 +168,120 @@ def _alive(session: Session, lifetimes: Lifetimes, touches: Touches, record: int
     chosen = np.flatnonzero((made <= record) & ((freed == KEPT) | (freed > record)) & (session.storage_bytes > 0))
     if record < 0 or not len(chosen):
         return ()
-    labels = _Labels(session)
-    stood = made[chosen] == STOOD
+    columns, stood = session.columns, made[chosen] == STOOD
     seen = stood | (touches.first_written[chosen] == made[chosen])
-    # what stood before belongs where it was first used
-    place = np.where(stood, touches.first[chosen], np.where(seen, made[chosen], len(session)))
-    place = labels.accountable(place)
-    keys = [
-        lifetimes.kind[chosen],
-        np.where(stood, -1, labels.op[place]),
-        labels.module[place],
-        labels.direction[place],
-        np.where(stood, -1, labels.phase[place]),
-    ]
-    # one number a storage: numpy sorts rows of numbers ten times slower
-    shifted = [np.asarray(key, dtype=np.int64) + 1 for key in keys]
-    limits = tuple(int(key.max()) + 1 for key in shifted)
-    numbers, inverse, counts = np.unique(np.ravel_multi_index(shifted, limits), return_inverse=True, return_counts=True)
-    groups = np.stack(np.unravel_index(numbers, limits)) - 1
-    sizes = np.zeros(len(counts), dtype=np.int64)
-    np.add.at(sizes, inverse.ravel(), session.storage_bytes[chosen])
-    found = [
-        labels.alive(group, size, count)
-        for group, size, count in zip(groups.T.tolist(), sizes.tolist(), counts.tolist(), strict=True)
-    ]
-    return tuple(sorted(found, key=lambda alive: (-alive.bytes, -alive.count, alive.kind, alive.op, alive.module)))
+    # what stood before belongs where it was first used; a part of a composite to the composite
+    place = np.where(stood, touches.first[chosen], np.where(seen, made[chosen], NO_PARENT))
+    parents = np.append(columns.parent, NO_PARENT)
+    while (inside := parents[place] != NO_PARENT).any():
+        place = np.where(inside, parents[place], place)
+    paths = [_NUMBER_IN_PATH.sub("*", module.path) for module in session.modules]
+    found: dict[tuple[int, str, str, str, str], tuple[int, int]] = {}
+    for storage, at, before in zip(chosen.tolist(), place.tolist(), stood.tolist(), strict=True):
+        op, path, layer, phase = (BEFORE if before else UNSEEN), "", "", ""
+        if at != NO_PARENT and at < len(session):
+            way, module = Direction(columns.direction[at]), columns.module[at]
+            path, layer = paths[module] or outside_modules(way), session.modules[module].class_name
+            if not before:
+                op = session.signatures[columns.signature[at]].name
+                phase = session.phases[columns.phase[at]] or way.label
+        key = int(lifetimes.kind[storage]), op, path, layer, phase
+        nbytes, count = found.get(key, (0, 0))
+        found[key] = nbytes + int(session.storage_bytes[storage]), count + 1
+    ordered = sorted(found.items(), key=lambda item: (-item[1][0], -item[1][1], *item[0][:3]))
+    return tuple(
+        Alive(bytes=nbytes, count=count, kind=StorageKind(kind).key, op=op, module=path, layer=layer, phase=phase)
+        for (kind, op, path, layer, phase), (nbytes, count) in ordered
+    )
 
 
-class _Labels:
-    """Small numbers by record for what storages are grouped by, with one entry more, for no record at all."""
+def memory_fact(memory: MemoryFigures) -> str:
+    """Peak and what stands of it, in a line."""
+    peak, standing = Quantity(memory.peak_bytes, "B"), Quantity(memory.standing_bytes, "B")
+    return f"{'peak' if memory.followed else 'at least'} {peak}, of which {standing} was allocated before the step"
 
-    def __init__(self, session: Session) -> None:
-        columns = session.columns
-        ops: dict[str, int] = {}
-        modules: dict[tuple[str, str], int] = {}
-        by_signature = [ops.setdefault(op.name, len(ops)) for op in session.signatures]
-        by_module = [
-            modules.setdefault((_NUMBER_IN_PATH.sub("*", module.path), module.class_name), len(modules))
-            for module in session.modules
-        ]
-        self._ops, self._modules = [*ops, UNSEEN], [*modules, ("", "")]
-        self._phases = session.phases
-        self.op = self._column(by_signature, columns.signature, len(ops))
-        self.module = self._column(by_module, columns.module, len(modules))
-        self.phase = self._column(list(range(len(session.phases))), columns.phase, -1)
-        self.direction = np.append(columns.direction, -1).astype(np.int64)
-        self._parent = columns.parent
 
-    def _column(self, numbers: list[int], column: Int32, nothing: int) -> Int64:
-        return np.append(np.array(numbers, dtype=np.int64)[column], nothing)
+def memory_shortage(memory: MemoryFigures, device: str) -> str:
+    """How much memory the device lacks for the step, in a sentence; empty where it has enough or none is known."""
+    peak, capacity = memory.peak_bytes, memory.device_bytes
+    if capacity is None or peak <= capacity:
+        return ""
+    over, times = Quantity(peak - capacity, "B"), peak / capacity
+    return (
+        f"The step does not fit: it needs at least {Quantity(peak, 'B')}, {device} has {Quantity(capacity, 'B')}: "
+        f"{over} too much ({times:.1f} devices' worth)."
+    )
 
-    def accountable(self, records: Int64) -> Int64:
-        """The records that account for these: of a part of a composite, the composite."""
-        parent = np.append(self._parent, NO_PARENT)
-        while (inside := parent[records] != NO_PARENT).any():
-            records = np.where(inside, parent[records], records)
-        return records
 
-    def alive(self, group: list[int], size: int, count: int) -> Alive:
-        """The storages of one group, by its numbers."""
-        kind, op, module, direction, phase = group
-        path, layer = self._modules[module]
-        known = Direction(direction) if direction >= 0 else None
-        if not path:
-            path = "" if known is None else outside_modules(known)
-        named = self._phases[phase] if phase >= 0 else ""
-        made_in = named or (known.label if known is not None and op >= 0 else "")
-        return Alive(
-            bytes=size,
-            count=count,
-            kind=StorageKind(kind),
-            op=BEFORE if op < 0 else self._ops[op],
-            module=path,
-            layer=layer,
-            phase=made_in,
-        )
+def memory_tables(memory: MemoryUse, top: int) -> Iterable[Table]:
+    """The peak by kind, with its course over the step, and the ``top`` groups of what is alive at the peak."""
+    peak = memory.peak_bytes
+    if not peak:
+        return
+    kinds = [kind for kind in StorageKind if memory.bytes_alive[:, kind].any() or memory.by_kind[kind]]
+    yield table(
+        "memory_at_peak",
+        "Memory at the peak",
+        [*kinds, None],
+        ("kind", "", lambda kind: "all" if kind is None else _label(kind.key, memory)),
+        ("bytes", "B", lambda kind: peak if kind is None else memory.by_kind[kind]),
+        ("share", "%", lambda kind: 1.0 if kind is None else memory.by_kind[kind] / peak),
+        ("over the step", "", lambda kind: sparkline(memory.profile(kind, _CHART_WIDTH), peak)),
+        optional=("over the step",),
+        note="" if memory.followed else _LEAST,
+    )
+    yield table(
+        "alive_at_peak",
+        "Alive at the peak",
+        memory.alive,
+        ("kind", "", lambda group: _label(group.kind, memory)),
+        ("bytes", "B", lambda group: group.bytes),
+        ("count", "", lambda group: group.count),
+        ("made by", "", lambda group: plain_name(group.op)),
+        ("where", "", _where),
+        ("phase", "", lambda group: group.phase or None),
+        top=top,
+        optional=("phase", "count"),
+    )
+
+
+def memory_series(memory: MemoryFigures) -> Iterable[Series]:
+    """Bytes alive over the step, stacked by kind; nothing for a step without storages."""
+    kinds = [kind for kind in StorageKind if any(point[kind] for point in memory.timeline)]
+    if not kinds:
+        return
+    records = tuple(float(point.record) for point in memory.timeline)
+    yield Series(
+        id="memory",
+        title="Memory over the step",
+        x=Axis(name="op, in the order recorded"),
+        y=Axis(name="alive", unit="B"),
+        lines=tuple(
+            Line(
+                name=_label(kind.key, memory),
+                x=records,
+                y=tuple(float(point[kind]) for point in memory.timeline),
+                mark=Mark.AREA,
+            )
+            for kind in kinds
+        ),
+        note="" if memory.followed else _LEAST,
+    )
+
+
+def sparkline(values: Sequence[int], most: int) -> str:
+    """A bar a value, of eight heights up to ``most``; a dot where there is nothing."""
+    steps = len(_BLOCKS)
+    return "".join(
+        _BLOCKS[min(steps - 1, max(0, -(-value * steps // most) - 1))] if value > 0 and most > 0 else "·"
+        for value in values
+    )
+
+
+def _label(kind: str, memory: MemoryFigures) -> str:
+    named = kind.replace("_", " ")
+    return named if memory.followed else _UNFOLLOWED.get(kind, named)
+
+
+def _where(group: Alive) -> str | None:
+    return f"{group.module} ({group.layer})" if group.layer and group.module else group.module or group.layer or None

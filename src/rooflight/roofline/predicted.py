@@ -9,6 +9,7 @@ import numpy as np
 
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.registry import traits_of
+from rooflight.records.document import Fields
 from rooflight.records.estimate import Estimate, Source
 from rooflight.records.quantity import count_of
 from rooflight.records.session import Float64, Int64
@@ -53,6 +54,27 @@ class Predicted:
         if not self.timed_s or not self.measured_s:
             return None
         return self.low_s <= self.measured_s * (self.time_s / self.timed_s) <= self.high_s
+
+
+class PredictedFields(Fields, frozen=True, kw_only=True):
+    """A predicted time as it stands in every row: with its interval, op bound / predicted, predicted / measured - 1."""
+
+    predicted_s: float | None
+    predicted_low_s: float | None
+    predicted_high_s: float | None
+    predicted_efficiency: float | None
+    prediction_error: float | None
+
+    @staticmethod
+    def read(found: Predicted | None) -> dict[str, float | None]:
+        """The values of these fields; None where nothing is predicted."""
+        return {
+            "predicted_s": found.time_s if found else None,
+            "predicted_low_s": found.low_s if found else None,
+            "predicted_high_s": found.high_s if found else None,
+            "predicted_efficiency": found.efficiency if found else None,
+            "prediction_error": found.error if found else None,
+        }
 
 
 class Estimates:

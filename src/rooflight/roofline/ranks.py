@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Final
+from statistics import median
+from typing import Final, TypeVar
 
+from rooflight.devices.spec import roofs_used_by
 from rooflight.network.collectives import kind_of, waits
-from rooflight.records.quantity import count_of
-from rooflight.records.report import Report
+from rooflight.records.document import Document, Fields
+from rooflight.records.quantity import Quantity, count_of, percent
+from rooflight.records.report import Cell, Report, Table, share, table
+from rooflight.records.series import Series
 from rooflight.records.session import Session
 from rooflight.records.showing import Shown
 from rooflight.roofline.analysis import Analysis
-from rooflight.roofline.waiting import Waiting, waiting_of
+from rooflight.roofline.document import AnalysisDocument, analysis_data
+from rooflight.roofline.report import report_of
+from rooflight.roofline.waiting import RankWaits, Wait, Waiting, waiting_of
 
+_EVEN: Final = 0.05  # share of a step that the ranks' waiting may differ by for them to count as even
+_NAMED: Final = 8
+_PAIRS: Final = 1000  # pairs of ranks in JSON, the longest waits
 _COMMON: Final = 0.5  # ranks of one program have at least such a share of their kinds of ops in common
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankTimes:
+class RankTimes(Fields, frozen=True, kw_only=True):
     """A rank's step in seconds, None where unknown: as a whole, in computing ops, with collectives alone, at best, and
     as predicted.
 
-    ``exposed_s`` is what it spent in collectives alone, which is mostly waiting for slower ranks.
+    ``exposed_s`` is what it spent in collectives alone, which is mostly waiting for slower ranks. ``own_s`` is the step
+    without that: what this rank takes whatever the others do. None where one of the two is unknown, or the profiler
+    slowed collectives to longer than a whole step.
     """
 
     rank: int
@@ -32,16 +42,8 @@ class RankTimes:
     exposed_s: float | None
     op_bound_s: float
     bytes_sent: int
-    predicted_s: float | None = None
-
-    @property
-    def own_s(self) -> float | None:
-        """The step without the time in collectives alone: what this rank takes whatever the others do. None where one
-        of the two is unknown, or the profiler slowed collectives to longer than a whole step.
-        """
-        if self.measured_s is None or self.exposed_s is None or self.exposed_s > self.measured_s:
-            return None
-        return self.measured_s - self.exposed_s
+    predicted_s: float | None
+    own_s: float | None
 
     @property
     def slowness(self) -> float:
@@ -49,24 +51,51 @@ class RankTimes:
         return self.op_bound_s if self.measured_s is None else self.measured_s - (self.exposed_s or 0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
-    """How far ranks differ in one figure, in seconds."""
+class Spread(Fields, frozen=True, kw_only=True):
+    """How far ranks differ in one figure: highest − lowest, and that over the median, None where it is 0."""
 
     name: str
     lowest_s: float
     median_s: float
     highest_s: float
+    spread_s: float
+    share_of_median: float | None
 
-    @property
-    def seconds(self) -> float:
-        """Highest − lowest."""
-        return self.highest_s - self.lowest_s
+    @classmethod
+    def over(cls, name: str, figures: Sequence[float]) -> Spread:
+        """The spread of a figure over ranks."""
+        lowest_s, middle_s, highest_s = min(figures), median(figures), max(figures)
+        return cls(
+            name=name,
+            lowest_s=lowest_s,
+            median_s=middle_s,
+            highest_s=highest_s,
+            spread_s=highest_s - lowest_s,
+            share_of_median=share(highest_s - lowest_s, middle_s),
+        )
 
-    @property
-    def share(self) -> float | None:
-        """Highest − lowest, over the median; None where that is 0."""
-        return self.seconds / self.median_s if self.median_s else None
+
+class WaitingFigures(Fields, frozen=True, kw_only=True):
+    """Who waits for whom: by rank, and the pairs that wait longest. So many ``collectives`` of a step were compared."""
+
+    ranks: tuple[RankWaits, ...]
+    longest: tuple[Wait, ...]
+    collectives: int
+    unmatched: int
+
+
+class RanksDocument(Document, frozen=True, kw_only=True, tag="rooflight.ranks/1"):
+    """The ranks of a run side by side, and the slowest in full."""
+
+    world_size: int
+    missing_ranks: tuple[int, ...]
+    slowest_rank: int
+    least_exposed_rank: int | None
+    ranks: tuple[RankTimes, ...]
+    spreads: tuple[Spread, ...]
+    waiting: WaitingFigures
+    slowest: AnalysisDocument
+    conclusion: str
 
 
 class RankedAnalysis(Shown):
@@ -85,9 +114,9 @@ class RankedAnalysis(Shown):
         return f"RankedAnalysis({count_of(self.world_size, 'rank')}{missing})"
 
     def report(self, *, top: int = 10) -> Report:
-        """What ``rooflight analyze`` shows of several sessions; ``top`` limits the rows of long tables."""
-        from rooflight.roofline.ranks_report import ranks_report
-
+        """What ``rooflight analyze`` shows of several sessions; ``top`` limits the rows of long tables. Raises
+        ValueError for ``top`` < 1.
+        """
         return ranks_report(self, top=top)
 
     @cached_property
@@ -130,14 +159,8 @@ class RankedAnalysis(Shown):
             "op bound": [time.op_bound_s for time in self.times],
             "predicted": [time.predicted_s for time in self.times],
         }
-        found = []
-        for name, figure in figures.items():
-            known = sorted(seconds for seconds in figure if seconds is not None)
-            if len(known) == len(self.times):
-                middle = len(known) // 2
-                median = known[middle] if len(known) % 2 else (known[middle - 1] + known[middle]) / 2
-                found.append(Spread(name=name, lowest_s=known[0], median_s=median, highest_s=known[-1]))
-        return tuple(found)
+        known = {name: [each for each in figure if each is not None] for name, figure in figures.items()}
+        return tuple(Spread.over(name, each) for name, each in known.items() if len(each) == len(self.times))
 
 
 def merge(analyses: Sequence[Analysis], names: Sequence[str] = (), notes: Sequence[str] = ()) -> RankedAnalysis:
@@ -192,14 +215,18 @@ def _times(rank: int, analysis: Analysis) -> RankTimes:
         computing_s -= found.measured_s
     # a rank without collectives of its own waits for nobody
     exposed_s = found.exposed_step_s if found.collectives else (0.0 if computing_s is not None else None)
+    measured_s, own_s = totals.measured_s, None
+    if measured_s is not None and exposed_s is not None and exposed_s <= measured_s:
+        own_s = measured_s - exposed_s
     return RankTimes(
         rank=rank,
-        measured_s=totals.measured_s,
+        own_s=own_s,
+        measured_s=measured_s,
         computing_s=computing_s,
         exposed_s=exposed_s,
         op_bound_s=totals.op_bound_s,
         bytes_sent=totals.bytes_sent,
-        predicted_s=totals.predicted.time_s if totals.predicted else None,
+        predicted_s=totals.predicted_s,
     )
 
 
@@ -212,3 +239,165 @@ def _number(analysis: Analysis, key: str, name: str) -> int:
     if not text.isdecimal():
         raise ValueError(f"{name} has no {key}: record it after torch.distributed.init_process_group")
     return int(text)
+
+
+def ranks_report(ranked: RankedAnalysis, *, top: int = 10) -> Report:
+    """The report of a run's ranks; ``top`` limits the rows of long tables. Raises ValueError for ``top`` < 1."""
+    slowest = ranked.analyses[ranked.slowest]
+    whole = report_of(slowest, top=top)
+    tables = tuple(_of_slowest(table, ranked) for table in whole.tables)
+    return Report(
+        title=f"{whole.title}, {count_of(ranked.world_size, 'rank')}",
+        data=RanksDocument.view(
+            ranked,
+            missing_ranks=ranked.missing,
+            slowest_rank=ranked.slowest,
+            least_exposed_rank=ranked.least_exposed,
+            ranks=ranked.times,
+            waiting=WaitingFigures.view(
+                ranked.waiting, ranks=ranked.waiting.by_rank, longest=ranked.waiting.waits[:_PAIRS]
+            ),
+            slowest=analysis_data(slowest, whole.conclusion),
+            conclusion=_verdict(ranked),
+        ),
+        facts=tuple(_facts(ranked)),
+        tables=(_ranks_table(ranked, top), *_waits_table(ranked, top), _spread_table(ranked), *tables),
+        series=tuple(_of_slowest(series, ranked) for series in whole.series),
+        notes=(*ranked.notes, *_notes(ranked), *(f"Rank {ranked.slowest}: {note}" for note in whole.notes)),
+        conclusion=f"{_verdict(ranked)}{_last(ranked)} Rank {ranked.slowest}: {whole.conclusion}",
+    )
+
+
+_Part = TypeVar("_Part", Table, Series)
+
+
+def _of_slowest(part: _Part, ranked: RankedAnalysis) -> _Part:
+    """A table or picture of the slowest rank's report, under a name of its own."""
+    return replace(part, id=f"slowest_{part.id}", title=f"Rank {ranked.slowest}: {part.title}")
+
+
+def _verdict(ranked: RankedAnalysis) -> str:
+    """Who is slow, by how much, and who waits."""
+    if len(ranked.times) == 1:
+        return f"Only rank {ranked.slowest} is known."
+    slowest = next(time for time in ranked.times if time.rank == ranked.slowest)
+    if slowest.measured_s is None:
+        return (
+            f"Nothing was measured: rank {slowest.rank} has the largest op bound, {Quantity(slowest.op_bound_s, 's')}."
+        )
+    spreads = {spread.name: spread for spread in ranked.spreads}
+    step, waiting = spreads.get("measured step"), spreads.get("exposed communication")
+    if step is None or waiting is None or slowest.exposed_s is None:
+        more = "" if step is None else f", {Quantity(step.spread_s, 's')} longer than the fastest"
+        return f"Rank {slowest.rank} has the longest step: {Quantity(slowest.measured_s, 's')}{more}."
+    if waiting.spread_s <= _EVEN * step.median_s:
+        return f"The ranks are even: their waiting differs by {Quantity(waiting.spread_s, 's')} per step."
+    most = max(ranked.times, key=lambda time: time.exposed_s or 0.0)
+    return (
+        f"Rank {slowest.rank} is the slowest: it spends {Quantity(slowest.exposed_s, 's')} of a step in collectives "
+        f"alone, while rank {most.rank}, which waits for it, spends {Quantity(waiting.highest_s, 's')} "
+        f"({Quantity(waiting.spread_s, 's')} apart, {percent(waiting.spread_s / step.median_s)} of a step)."
+        if most.rank != slowest.rank
+        else f"Rank {slowest.rank} is the slowest, and its collectives last longest: its own link may be the reason."
+    )
+
+
+def _last(ranked: RankedAnalysis) -> str:
+    """The rank that arrives last in collectives, where the others wait for it for some share of a step."""
+    last, others = ranked.waiting.last, len(ranked.waiting.by_rank) - 1
+    steps = [time.measured_s for time in ranked.times if time.measured_s is not None]
+    if last is None or not steps or last.others_wait_s / others <= _EVEN * max(steps):
+        return ""
+    return (
+        f" Rank {last.rank} arrives last in {last.last_in:.3g} of {count_of(ranked.waiting.collectives, 'collective')} "
+        f"per step; each of the others waits {Quantity(last.others_wait_s / others, 's')} for it on average."
+    )
+
+
+def _facts(ranked: RankedAnalysis) -> Iterable[tuple[str, Cell]]:
+    known = len(ranked.times)
+    yield "ranks", f"{known} of {ranked.world_size}" if ranked.missing else f"{ranked.world_size}"
+    yield "slowest rank", str(ranked.slowest)
+    if ranked.least_exposed is not None and known > 1:
+        yield "waits least", f"rank {ranked.least_exposed} (least time in collectives alone)"
+    if (last := ranked.waiting.last) is not None:
+        yield "arrives last", f"rank {last.rank}, in {last.last_in:.3g} of {ranked.waiting.collectives:,} collectives"
+        yield "others wait for it", Quantity(last.others_wait_s, "s")
+    backends = {analysis.session.environment.get("backend", "") for analysis in ranked.analyses.values()} - {""}
+    if backends:
+        yield "backend", ", ".join(sorted(backends))
+    devices = [analysis.device for analysis in ranked.analyses.values()]
+    yield "devices", ", ".join(sorted({device.name for device in devices}))
+    yield "roofs from", roofs_used_by(devices)
+
+
+def _notes(ranked: RankedAnalysis) -> Iterable[str]:
+    if ranked.missing:
+        shown = ", ".join(map(str, ranked.missing[:_NAMED])) + (", …" if len(ranked.missing) > _NAMED else "")
+        which = f"rank {shown}" if len(ranked.missing) == 1 else f"ranks {shown}"
+        yield f"No session of {which}: it may have died, and may have been the slowest."
+    if ranked.waiting.unmatched and len(ranked.times) > 1:
+        yield (
+            f"Who waited for whom is not known of {count_of(ranked.waiting.unmatched, 'collective')} per step: its "
+            "group is not known, a rank of it has no session or ran other collectives, or it was not timed."
+        )
+    if not ranked.comparable:
+        yield "Not all ranks were measured: the slowest is the slowest of the measured ones."
+    targets = {analysis.session.environment.get("target", "") for analysis in ranked.analyses.values()}
+    if len(targets) > 1:
+        yield f"The ranks did not run the same: {', '.join(sorted(target or '(unnamed)' for target in targets))}."
+
+
+def _ranks_table(ranked: RankedAnalysis, top: int) -> Table:
+    slowest_first = sorted(ranked.times, key=lambda time: -time.slowness)
+    shown = sorted(slowest_first[:top], key=lambda time: time.rank)
+    predicted = (("predicted", "s", lambda time: time.predicted_s),)
+    return table(
+        "ranks",
+        "Ranks" if len(shown) == len(ranked.times) else "Slowest ranks",
+        (*shown, *slowest_first[top:]),
+        ("rank", "", lambda time: time.rank),
+        ("measured step", "s", lambda time: time.measured_s),
+        ("own time", "s", lambda time: time.own_s),
+        ("computing ops", "s", lambda time: time.computing_s),
+        ("exposed comm.", "s", lambda time: time.exposed_s),
+        ("op bound", "s", lambda time: time.op_bound_s),
+        *(predicted if any(time.predicted_s is not None for time in shown) else ()),
+        ("sent", "B", lambda time: time.bytes_sent),
+        top=top,
+        optional=("sent",),
+        note="Own time: the step without the time in collectives alone, which is mostly waiting for slower ranks.",
+    )
+
+
+def _waits_table(ranked: RankedAnalysis, top: int) -> Iterable[Table]:
+    waits = ranked.waiting.by_rank
+    if waits:
+        yield table(
+            "waits",
+            "Who waits for whom",
+            sorted(waits, key=lambda each: -each.others_wait_s),
+            ("rank", "", lambda each: each.rank),
+            ("waits for others", "s", lambda each: each.waits_s),
+            ("longest for rank", "", lambda each: "-" if each.longest_for is None else each.longest_for),
+            ("for it", "s", lambda each: each.longest_s),
+            ("others wait for it", "s", lambda each: each.others_wait_s),
+            ("arrives last in", "", lambda each: round(each.last_in, 2)),
+            top=top,
+            note="Per step. A collective lasts until its last rank arrives: who has the shortest time in it arrived "
+            "last, and what another rank's time has more, it waited. Others wait for it: all other ranks in sum.",
+        )
+
+
+def _spread_table(ranked: RankedAnalysis) -> Table:
+    return table(
+        "spread",
+        "Spread over ranks",
+        ranked.spreads,
+        ("figure", "", lambda spread: spread.name),
+        ("lowest", "s", lambda spread: spread.lowest_s),
+        ("median", "s", lambda spread: spread.median_s),
+        ("highest", "s", lambda spread: spread.highest_s),
+        ("spread", "s", lambda spread: spread.spread_s),
+        ("of median", "%", lambda spread: spread.share_of_median),
+    )

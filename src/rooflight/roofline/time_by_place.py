@@ -6,41 +6,75 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from rooflight.records.quantity import Quantity
+from rooflight.records.report import Table, share, table
 from rooflight.roofline.analysis import Analysis
-from rooflight.roofline.sums import Group
+from rooflight.roofline.groups import Group
+from rooflight.roofline.predicted import PredictedFields
 
 UNATTRIBUTED: Final = "(unattributed)"
 """The name of the row that holds the time of no place."""
 
+SEE: Final = "a higher top shows them"
+"""How to have the rows that a table leaves out, where there is no command line."""
+
 _REST: Final = 1e-6  # of the whole: less is what adding up floats leaves
+_TIMES: Final = (
+    ("estimated", "s", lambda place: place.op_bound_s),
+    ("measured", "s", lambda place: place.measured_s),
+    ("efficiency", "%", lambda place: place.efficiency),
+    ("bound", "", lambda place: place.limiter),
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlaceTime:
-    """One place. ``group`` is what the recorded step must do there: None where time passed although no op was recorded
-    there, as in the code of containers. ``measured_s`` is None where no time is known.
+class PlaceFigures(PredictedFields, frozen=True, kw_only=True):
+    """A place of a step, by its own code alone. What its ops must do is None where time passed although no op was
+    recorded there, as in the code of containers. ``measured_s`` is None where no time is known.
     """
 
     name: str
-    group: Group | None
+    calls: int
+    matrix_flops: int | None
+    vector_flops: int | None
+    bytes_moved: int | None
+    bytes_sent: int | None
+    op_bound_s: float | None
+    limiter: str | None
     measured_s: float | None
     efficiency: float | None
     share: float | None
 
+
+class PlaceTime(PlaceFigures, frozen=True, kw_only=True):
+    """One place. ``group`` is what the recorded step must do there."""
+
+    group: Group | None
+
     @property
     def bound_s(self) -> float | None:
         """The op bound of what runs here."""
-        return self.group.bound_s if self.group else None
+        return self.op_bound_s
 
-    @property
-    def limiter(self) -> str | None:
-        """What limits most of that bound."""
-        return self.group.limiter if self.group else None
-
-    @property
-    def calls(self) -> int:
-        """How many ops run here."""
-        return self.group.calls if self.group else 0
+    @classmethod
+    def of_group(
+        cls, name: str, group: Group | None, measured_s: float | None, efficiency: float | None, whole_s: float | None
+    ) -> PlaceTime:
+        """A place of a step that took ``whole_s``."""
+        return cls(
+            name=name,
+            calls=group.calls if group else 0,
+            matrix_flops=group.matrix_flops if group else None,
+            vector_flops=group.vector_flops if group else None,
+            bytes_moved=group.bytes_moved if group else None,
+            bytes_sent=group.bytes_sent if group else None,
+            op_bound_s=group.op_bound_s if group else None,
+            limiter=group.limiter if group else None,
+            measured_s=measured_s,
+            efficiency=efficiency,
+            share=share(measured_s, whole_s),
+            group=group,
+            **PredictedFields.read(group.predicted if group else None),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,16 +162,7 @@ def time_by_place(
     if whole_s is not None:
         rest_s = whole_s - sum(measured_s or 0.0 for _, _, measured_s, _ in rows)
         rows += [(UNATTRIBUTED, None, rest_s, None)] if rest_s > _REST * whole_s else []
-    places = [
-        PlaceTime(
-            name=name,
-            group=group,
-            measured_s=measured_s,
-            efficiency=efficiency,
-            share=None if measured_s is None or not whole_s else measured_s / whole_s,
-        )
-        for name, group, measured_s, efficiency in rows
-    ]
+    places = [PlaceTime.of_group(*row, whole_s) for row in rows]
     places.sort(key=lambda place: -(place.measured_s or place.bound_s or 0.0))
     return TimeByPlace(key=key, whole_s=whole_s, places=tuple(places))
 
@@ -153,3 +178,65 @@ def _beside(groups: Iterable[Group], seconds: Mapping[str, float]) -> Iterable[_
         yield group.name, group, measured_s, group.bound_s / measured_s if measured_s else None
     for name, measured_s in without_ops.items():
         yield name, None, measured_s, None
+
+
+def places_table(times: TimeByPlace, *, title: str, top: int) -> Table:
+    """One row a place: work, bound ("estimated"), time, efficiency, limiter ("bound") and share of the whole."""
+    return table(
+        f"by_{times.key}",
+        title,
+        times.places,
+        (times.key, "", lambda place: place.name),
+        ("calls", "", lambda place: place.calls),
+        ("matrix", "FLOP", lambda place: place.matrix_flops),
+        ("bytes", "B", lambda place: place.bytes_moved),
+        *_TIMES,
+        ("share", "%", lambda place: place.share),
+        top=top,
+        optional=("matrix", "bytes", "calls"),
+        see=SEE,
+    )
+
+
+def modules_table(times: TimeByPlace, classes: Mapping[str, str], *, title: str, top: int) -> Table:
+    """One row a module that ran ops, with its class by qualified name."""
+    return table(
+        f"by_{times.key}",
+        title,
+        (place for place in times.places if place.group is not None),
+        ("layer", "", lambda place: place.name),
+        ("type", "", lambda place: classes.get(place.name, "")),
+        *_TIMES,
+        top=top,
+        see=SEE,
+        note="Estimated is the op bound. Each module's own code; what it calls has rows of its own.",
+    )
+
+
+def contradictions(times: TimeByPlace) -> Iterable[str]:
+    """A sentence for each place that took less than its bound."""
+    for place in times.faster_than_bound:
+        assert place.group is not None
+        assert place.measured_s is not None
+        measured, bound = Quantity(place.measured_s, "s"), Quantity(place.group.bound_s, "s")
+        warm = Quantity(place.group.warm_bound_s, "s")
+        cause = (
+            f"its data can have come from a cache, where its bound is {warm}."
+            if place.measured_s >= place.group.warm_bound_s
+            else "a cost, a roof or a clock is wrong, or the step did other work than the one recorded."
+        )
+        yield f"{place.name} took {measured}, less than its bound of {bound}: {cause}"
+
+
+def whole_contradiction(whole: WholeTime) -> str:
+    """A sentence about a step that took less than its bound; empty for one that did not."""
+    if whole.efficiency is None or whole.efficiency <= 1 or whole.measured_s is None:
+        return ""
+    measured, bound = Quantity(whole.measured_s, "s"), Quantity(whole.bound_s, "s")
+    if whole.measured_s < whole.warm_bound_s:
+        cause = "a cost, a roof or a clock is wrong, or the step did other work than the one recorded."
+    elif whole.measured_s >= max(whole.program_bound_s, whole.compulsory_bound_s):
+        cause = "its ops can have been merged or overlapped, or have found their data in a cache."
+    else:
+        cause = f"its data can have come from a cache, where its bound is {Quantity(whole.warm_bound_s, 's')}."
+    return f"the step took {measured}, less than its bound of {bound}: {cause}"

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from rooflight.network.collectives import CollectiveKind, kind_of
 from rooflight.network.groups import RankGroup
+from rooflight.records.document import Fields
 from rooflight.records.session import Float64, Session
 
 _EVERYBODY: Final = frozenset(
@@ -34,8 +35,7 @@ _EVERYBODY: Final = frozenset(
 _Group = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
+class Wait(Fields, frozen=True, kw_only=True):
     """How long ``rank`` waited per step for ``for_rank`` to arrive, in so many collectives."""
 
     rank: int
@@ -44,8 +44,7 @@ class Wait:
     collectives: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankWaits:
+class RankWaits(Fields, frozen=True, kw_only=True):
     """One rank, per step: ``waits_s`` it waited for others, of which ``longest_s`` for ``longest_for``;
     ``others_wait_s`` is what all others together waited for it, in ``last_in`` collectives in which it arrived last.
     """

@@ -16,7 +16,7 @@ from rooflight.records.record import Direction
 from rooflight.records.session import Flags, Float64, Int64, Session
 from rooflight.records.signature import ON_HOST
 from rooflight.roofline.host import IN_THE_OPS, SYNCS, Host, units_of
-from rooflight.roofline.predicted import Predicted
+from rooflight.roofline.predicted import Predicted, PredictedFields
 
 QUEUE: Final = 1024
 """Launches that wait for the device at a time: a host that is further ahead waits too."""
@@ -42,6 +42,24 @@ class PredictedWall:
     def host_bound(self) -> bool:
         """Whether the host takes longer than the device."""
         return self.host_s > self.busy_s
+
+
+class WallFields(PredictedFields, frozen=True, kw_only=True):
+    """A predicted time of the device, and of the wall with its host; None where nothing is predicted."""
+
+    predicted_wall_s: float | None
+    predicted_wall_low_s: float | None
+    predicted_wall_high_s: float | None
+
+    @staticmethod
+    def read_both(device: Predicted | None, wall: PredictedWall | None) -> dict[str, float | None]:
+        """The values of these fields."""
+        return {
+            "predicted_wall_s": wall.time_s if wall else None,
+            "predicted_wall_low_s": wall.low_s if wall else None,
+            "predicted_wall_high_s": wall.high_s if wall else None,
+            **PredictedFields.read(device),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

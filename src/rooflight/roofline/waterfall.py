@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from rooflight.records.document import Fields
+
 _KERNELS: Final = "kernels slower than their bound"
 _OVERHEAD: Final = "overhead and idle"
 _UNKNOWN: Final = "work of the device that belongs to no op"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
+class Gap(Fields, frozen=True, kw_only=True):
     """One step of the waterfall: ``seconds`` more than before, ``until_s`` in all, and what would shrink it.
 
     Seconds are negative where a later figure is the smaller one; the name then states what that is.

@@ -9,8 +9,8 @@ from rooflight.records.document import Document, Fields
 from rooflight.records.quantity import percent
 from rooflight.records.report import Cell, Column, Report, Table
 from rooflight.records.series import Axis, Line, Mark, Series
-from rooflight.roofline.report_data import DeviceData, device_data
-from rooflight.roofline.what_if_report import what_if_facts
+from rooflight.roofline.document import DeviceFigures, device_figures
+from rooflight.roofline.facts import what_if_facts
 from rooflight.scoring.result import EAGER, PROGRAMS, SOLUTION, Checked, Score
 from rooflight.scoring.score_notes import conclusion, score_notes
 
@@ -72,7 +72,7 @@ class ScoreDocument(Document, frozen=True, kw_only=True, tag="rooflight.score/1"
     solution: str
     solution_class: str
     target: str
-    device: DeviceData
+    device: DeviceFigures
     ran_on: str
     environment: Mapping[str, str]
     bounds: BoundsData
@@ -203,7 +203,7 @@ def _data(score: Score, verdict: str) -> ScoreDocument:
         solution=score.solution,
         solution_class=score.solution_class,
         target=analysis.target,
-        device=device_data(analysis.device),
+        device=device_figures(analysis.device),
         ran_on=score.place,
         environment=dict(analysis.session.environment),
         bounds=BoundsData(

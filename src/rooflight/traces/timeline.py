@@ -99,7 +99,7 @@ def timeline_of(
                 name=steps.names[number],
                 calls=calls.get(number, 0),
                 in_session=number in shown,
-                without_op_s=without_op_s,
+                without_op_s=float(without_op_s),
             )
             for number, (time, without_op_s) in enumerate(
                 zip(activity.times(steps.begin, steps.end, idle), _by_step(trace, unowned, steps), strict=True)

@@ -13,16 +13,16 @@ from rooflight.records.quantity import count_of
 from rooflight.records.report import Cell, Report, Table
 from rooflight.records.session import Measurement
 from rooflight.roofline.analysis import Analysis
+from rooflight.roofline.document import AnalysisDocument, analysis_data
 from rooflight.roofline.report import report_of
-from rooflight.roofline.report_data import AnalysisDocument, analysis_data
-from rooflight.roofline.time_by_place import TimeByPlace, time_by_place
-from rooflight.roofline.time_by_place_report import (
+from rooflight.roofline.time_by_place import (
     SEE,
-    PlaceData,
+    PlaceFigures,
+    TimeByPlace,
     contradictions,
     modules_table,
-    places_data,
     places_table,
+    time_by_place,
 )
 from rooflight.tracking.observer import ObservedStep
 
@@ -40,10 +40,10 @@ class StepTimes(Fields, frozen=True, kw_only=True):
 
     measured_s: float | None
     clock: str
-    by_phase: tuple[PlaceData, ...]
-    by_layer: tuple[PlaceData, ...]
-    by_module: tuple[PlaceData, ...]
-    by_function: tuple[PlaceData, ...] = ()
+    by_phase: tuple[PlaceFigures, ...]
+    by_layer: tuple[PlaceFigures, ...]
+    by_module: tuple[PlaceFigures, ...]
+    by_function: tuple[PlaceFigures, ...] = ()
 
 
 class StepDocument(AnalysisDocument, frozen=True, kw_only=True, tag="rooflight.step/1"):
@@ -135,8 +135,8 @@ def _data(
     analysis: Analysis, conclusion: str, by: Mapping[str, TimeByPlace], clock: str, wall_s: float | None
 ) -> StepDocument:
     whole = analysis_data(analysis, conclusion)
-    step = StepTimes(measured_s=wall_s, clock=clock, **{f"by_{key}": places_data(times) for key, times in by.items()})
-    return StepDocument(**{name: getattr(whole, name) for name in whole.__struct_fields__}, step=step)
+    places = {f"by_{key}": times.places for key, times in by.items()}
+    return StepDocument.view(whole, step=StepTimes.view(measured_s=wall_s, clock=clock, **places))
 
 
 def _facts(analysis: Analysis, base: Report, clock: str, *, is_loop: bool) -> Iterable[tuple[str, Cell]]:

@@ -11,9 +11,10 @@ from rooflight.compiling.explaining.dispatch_tables import dispatch_tables
 from rooflight.compiling.explaining.explanation import ExplainDocument, Graph, Kernel, place_of
 from rooflight.compiling.stages import AOT, BUILD, DYNAMO, INDUCTOR
 from rooflight.records.quantity import Quantity, count_of, percent
-from rooflight.records.report import Cell, Column, Report, Table
+from rooflight.records.report import Cell, Column, Report, Table, table
 
 ROWS: Final = 12
+_SEE: Final = "--json for all"
 _VALUES: Final = ("EQUALS_MATCH", "CONSTANT_MATCH", "LAMBDA_GUARD", "LENGTH_CHECK", "BOOL_MATCH", "NONE_MATCH")
 _OF_LIBRARIES: Final = re.compile(r"^torch\.|^utils_device|__import_|__defaults__|\.__dict__|G\['torch'\]")
 """Guards on what a program hardly changes: modules that were imported, defaults of functions."""
@@ -111,37 +112,23 @@ def _tables(found: ExplainDocument) -> Iterator[Table]:
 
 def _graphs(graphs: Sequence[Graph]) -> Table:
     empty = " empty: this part has no op of torch, so nothing is compiled for it."
-    return Table(
-        id="graphs",
-        title="Dynamo: graphs, and the time of each stage",
-        columns=(
-            Column("graph"),
-            Column("function"),
-            Column("line"),
-            Column("compiled"),
-            Column("ops"),
-            Column("guards"),
-            Column("checking", "s"),
-            Column("Dynamo", "s"),
-            Column("AOT", "s"),
-            Column("Inductor", "s"),
-            Column("build", "s"),
-        ),
-        rows=tuple(
-            (
-                graph.id,
-                graph.function,
-                place_of(graph.place),
-                graph.origin if graph.state == "captured" else f"{graph.origin}: {graph.state}",
-                sum(op.count for op in graph.ops),
-                len(graph.guards),
-                graph.guard_s,
-                *(graph.stages_s.get(stage) for stage in (DYNAMO, AOT, INDUCTOR, BUILD)),
-            )
-            for graph in graphs
-        ),
+    return table(
+        "graphs",
+        "Dynamo: graphs, and the time of each stage",
+        graphs,
+        ("graph", "", lambda graph: graph.id),
+        ("function", "", lambda graph: graph.function),
+        ("line", "", lambda graph: place_of(graph.place)),
+        ("compiled", "", lambda graph: graph.origin if graph.state == "captured" else f"{graph.origin}: {graph.state}"),
+        ("ops", "", lambda graph: sum(op.count for op in graph.ops)),
+        ("guards", "", lambda graph: len(graph.guards)),
+        ("checking", "s", lambda graph: graph.guard_s),
+        ("Dynamo", "s", lambda graph: graph.stages_s.get(DYNAMO)),
+        ("AOT", "s", lambda graph: graph.stages_s.get(AOT)),
+        ("Inductor", "s", lambda graph: graph.stages_s.get(INDUCTOR)),
+        ("build", "s", lambda graph: graph.stages_s.get(BUILD)),
         top=ROWS,
-        see="--json for all",
+        see=_SEE,
         optional=("build", "Inductor", "AOT", "Dynamo", "function"),
         note="graph: as torch counts, function/compilation. after a break: the rest of the function. checking: all "
         "guards, once per call, as torch measured. build: code generation and the C++ or Triton compiler; for a "
@@ -165,64 +152,50 @@ def _guards(graphs: Sequence[Graph]) -> Table:
     left = (
         " ___stack0, ___stack1, …: values that the code before a graph break left to the rest, such as that of .item()."
     )
-    return Table(
-        id="guards",
-        title="Dynamo: guards",
-        columns=(Column("graph"), Column("guard"), Column("check", wraps=True), Column("for line")),
-        rows=tuple(rows),
+    return table(
+        "guards",
+        "Dynamo: guards",
+        rows,
+        ("graph", "", lambda row: row[0]),
+        ("guard", "", lambda row: row[1]),
+        ("check", "", lambda row: row[2]),
+        ("for line", "", lambda row: row[3]),
+        wraps=("check",),
         top=ROWS,
-        see="--json for all",
+        see=_SEE,
         note="A graph runs while all its guards hold; else the function is compiled again. others: on types, "
         "identities and what libraries define." + left * any("___stack" in str(check) for _, _, check, _ in rows),
     )
 
 
 def _breaks(found: ExplainDocument) -> Table:
-    return Table(
-        id="graph_breaks",
-        title="Dynamo: graph breaks",
-        columns=(Column("line"), Column("code"), Column("reason", wraps=True), Column("rewrite", wraps=True)),
-        rows=tuple(
-            (
-                place_of(each.place),
-                _cut(each.place.code) if each.place is not None else "",
-                each.reason + (" (the function runs eagerly)" if each.whole_function else ""),
-                each.rewrite,
-            )
-            for each in found.graph_breaks
-        ),
+    return table(
+        "graph_breaks",
+        "Dynamo: graph breaks",
+        found.graph_breaks,
+        ("line", "", lambda each: place_of(each.place)),
+        ("code", "", lambda each: _cut(each.place.code) if each.place is not None else ""),
+        ("reason", "", lambda each: each.reason + (" (the function runs eagerly)" if each.whole_function else "")),
+        ("rewrite", "", lambda each: each.rewrite),
+        wraps=("reason", "rewrite"),
         note="torch's own reasons; --json has its explanations and hints too.",
     )
 
 
 def _recompiles(found: ExplainDocument) -> Table:
-    rows: list[tuple[Cell, ...]] = []
-    for each in found.recompiles:
-        for number, guard in enumerate(each.guards[:1] or ()):
-            rows.append(
-                (
-                    each.id,
-                    f"{each.function} ({place_of(each.place)})",
-                    guard.source or guard.check,
-                    guard.expected,
-                    guard.actual,
-                    ("given up: " if each.limit else "") + each.fix if number == 0 else "",
-                )
-            )
-    return Table(
-        id="recompiles",
-        title="Dynamo: recompiles",
-        columns=(
-            Column("graph"),
-            Column("function"),
-            Column("guard on", wraps=True),
-            Column("expected"),
-            Column("was"),
-            Column("fix", wraps=True),
-        ),
-        rows=tuple(rows),
+    return table(
+        "recompiles",
+        "Dynamo: recompiles",
+        ((each, each.guards[0]) for each in found.recompiles if each.guards),
+        ("graph", "", lambda row: row[0].id),
+        ("function", "", lambda row: f"{row[0].function} ({place_of(row[0].place)})"),
+        ("guard on", "", lambda row: row[1].source or row[1].check),
+        ("expected", "", lambda row: row[1].expected),
+        ("was", "", lambda row: row[1].actual),
+        ("fix", "", lambda row: ("given up: " if row[0].limit else "") + row[0].fix),
+        wraps=("guard on", "fix"),
         top=ROWS,
-        see="--json for all",
+        see=_SEE,
         optional=("function",),
         note="The guard of the latest compilation that failed. given up: the limit of recompiles is reached, and the "
         "function runs eagerly from then on.",
@@ -262,7 +235,7 @@ def _autograd(found: ExplainDocument) -> Table:
         ),
         rows=tuple(rows),
         top=ROWS,
-        see="--json for all",
+        see=_SEE,
         optional=("written inputs", "joint"),
         note="joint, forward, backward: ops in each graph. saved: tensors that backward reads; those that are no "
         "inputs take memory (kept). recomputed: ops that backward runs again rather than reading their results. "
@@ -276,38 +249,39 @@ def _decompositions(found: ExplainDocument) -> Iterator[Table]:
         for one in each.decompositions:
             counts[one.op, one.into] += one.count
     if counts:
-        yield Table(
-            id="decompositions",
-            title="AOT autograd: decompositions",
-            columns=(Column("op"), Column("times"), Column("into", wraps=True)),
-            rows=tuple((op, count, ", ".join(into)) for (op, into), count in counts.most_common()),
+        yield table(
+            "decompositions",
+            "AOT autograd: decompositions",
+            counts.most_common(),
+            ("op", "", lambda row: row[0][0]),
+            ("times", "", lambda row: row[1]),
+            ("into", "", lambda row: ", ".join(row[0][1])),
+            wraps=("into",),
             top=ROWS,
-            see="--json for all",
+            see=_SEE,
         )
 
 
 def _saved(found: ExplainDocument) -> Iterator[Table]:
-    rows: list[tuple[Cell, ...]] = [
-        (each.id, saved.name, saved.op, _shape(saved.shape, saved.dtype), saved.bytes, place_of(saved.place))
+    rows = [
+        (each.id, saved)
         for each in found.autograd
         for saved in sorted(each.saved, key=lambda saved: -(saved.bytes or 0))
         if not saved.of_input
     ]
     if rows:
-        yield Table(
-            id="saved",
-            title="AOT autograd: saved for backward, largest first",
-            columns=(
-                Column("graph"),
-                Column("tensor"),
-                Column("of"),
-                Column("shape"),
-                Column("size", "B"),
-                Column("line"),
-            ),
-            rows=tuple(rows),
+        yield table(
+            "saved",
+            "AOT autograd: saved for backward, largest first",
+            rows,
+            ("graph", "", lambda row: row[0]),
+            ("tensor", "", lambda row: row[1].name),
+            ("of", "", lambda row: row[1].op),
+            ("shape", "", lambda row: _shape(row[1].shape, row[1].dtype)),
+            ("size", "B", lambda row: row[1].bytes),
+            ("line", "", lambda row: place_of(row[1].place)),
             top=ROWS,
-            see="--json for all",
+            see=_SEE,
         )
 
 
@@ -322,36 +296,21 @@ def _kernels(kernels: Sequence[Kernel]) -> Table:
         " A negative share: the kernel moves more than eager, because it computes once more what another kernel has "
         "computed too, or writes a tensor that only backward reads."
     )
-    return Table(
-        id="kernels",
-        title="Inductor: which ops became which kernel",
-        columns=(
-            Column("graph"),
-            Column("direction"),
-            Column("kernel"),
-            Column("ops of eager", wraps=True),
-            Column("lines"),
-            Column("eager", "B"),
-            Column("moves", "B"),
-            Column("saved", "%"),
-        ),
-        rows=tuple(
-            (
-                kernel.id,
-                kernel.direction,
-                _cut(kernel.name, 36),
-                _listed(kernel.eager_ops or kernel.ops),
-                ", ".join(dict.fromkeys(place_of(place) for place in kernel.places[-3:])),
-                kernel.bytes_eager if kernel.eager_ops else None,
-                kernel.bytes_kernel,
-                1 - kernel.bytes_kernel / kernel.bytes_eager
-                if kernel.bytes_eager and kernel.bytes_kernel is not None
-                else None,
-            )
-            for kernel in kernels
-        ),
+    return table(
+        "kernels",
+        "Inductor: which ops became which kernel",
+        kernels,
+        ("graph", "", lambda kernel: kernel.id),
+        ("direction", "", lambda kernel: kernel.direction),
+        ("kernel", "", lambda kernel: _cut(kernel.name, 36)),
+        ("ops of eager", "", lambda kernel: _listed(kernel.eager_ops or kernel.ops)),
+        ("lines", "", lambda kernel: ", ".join(dict.fromkeys(place_of(place) for place in kernel.places[-3:]))),
+        ("eager", "B", lambda kernel: kernel.bytes_eager if kernel.eager_ops else None),
+        ("moves", "B", lambda kernel: kernel.bytes_kernel),
+        ("saved", "%", _saved_share),
+        wraps=("ops of eager",),
         top=2 * ROWS,
-        see="--json for all",
+        see=_SEE,
         optional=("direction", "lines", "graph"),
         note="eager: bytes that eager moves for these ops, each of which reads its inputs and writes its result once "
         "(–: the kernel computes only a part of an op). moves: bytes that the kernel reads and writes, as Inductor "
@@ -365,25 +324,31 @@ def _listed(ops: Sequence[str]) -> str:
 
 
 def _cuda_graphs(found: ExplainDocument) -> Table:
-    return Table(
-        id="cuda_graphs",
-        title="CUDA graphs",
-        columns=(Column("graph"), Column("what"), Column("reason", wraps=True), Column("fix", wraps=True)),
-        rows=tuple((each.id, each.what, each.reason, each.fix) for each in found.cuda_graphs),
+    return table(
+        "cuda_graphs",
+        "CUDA graphs",
+        found.cuda_graphs,
+        ("graph", "", lambda each: each.id),
+        ("what", "", lambda each: each.what),
+        ("reason", "", lambda each: each.reason),
+        ("fix", "", lambda each: each.fix),
+        wraps=("reason", "fix"),
         top=ROWS,
-        see="--json for all",
+        see=_SEE,
     )
+
+
+def _saved_share(kernel: Kernel) -> float | None:
+    moved = kernel.bytes_kernel
+    return 1 - moved / kernel.bytes_eager if kernel.bytes_eager and moved is not None else None
 
 
 def _code(kernels: Sequence[Kernel]) -> Iterator[Table]:
     for number, kernel in enumerate(kernels, start=1):
         if kernel.code:
-            yield Table(
-                id=f"code_{number}",
-                title=f"{kernel.name} ({kernel.id}, {kernel.direction})",
-                columns=(Column("code", wraps=True),),
-                rows=tuple((line,) for line in kernel.code.rstrip().splitlines()),
-            )
+            title = f"{kernel.name} ({kernel.id}, {kernel.direction})"
+            lines = kernel.code.rstrip().splitlines()
+            yield table(f"code_{number}", title, lines, ("code", "", lambda line: line), wraps=("code",))
 
 
 def _notes(found: ExplainDocument) -> Iterator[str]:

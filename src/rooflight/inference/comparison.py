@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from rooflight.inference.report import report_of
-from rooflight.inference.summary import BucketTime, StepStats, SummaryDocument
-from rooflight.inference.workload_data import WorkloadData
-from rooflight.inference.workload_report import machine_of
+from rooflight.inference.report import machine_of, report_of
+from rooflight.inference.summary import SUMMARY, SummaryDocument
+from rooflight.inference.summary_sections import WorkloadData
 from rooflight.records.document import Document, Fields
 from rooflight.records.quantity import Quantity, count_of, percent, three_digits
-from rooflight.records.report import Cell, Column, Report, Table
+from rooflight.records.report import Cell, Report, Table, table_of_fields
 from rooflight.records.session import BUSY_SHARE
 
 _MOST_BYTES: Final = 1 << 28
@@ -66,7 +65,7 @@ class ComparisonDocument(Document, frozen=True, kw_only=True, tag="rooflight.inf
 def read_summary(path: Path) -> SummaryDocument:
     """The ``summary.json`` of a run. Raises ValueError for a file that is none."""
     if path.is_dir():
-        path = path / "summary.json"
+        path = path / SUMMARY
     if not path.is_file():
         raise ValueError(f"no file {path}: name a run's summary.json, or its folder")
     if path.stat().st_size > _MOST_BYTES:
@@ -77,9 +76,10 @@ def read_summary(path: Path) -> SummaryDocument:
         raise ValueError(f"{path} is no summary.json of this version of Rooflight: {error}") from error
 
 
-def comparison_of(this: SummaryDocument, other: SummaryDocument, other_file: str) -> ComparisonDocument:
-    """Two summaries and what differs."""
-    return ComparisonDocument(
+def comparison_report(this: SummaryDocument, other: SummaryDocument, other_file: str) -> Report:
+    """The report of a run, with the other run's figures after its own."""
+    report = report_of(this)
+    data = ComparisonDocument(
         this=this,
         other=other,
         other_file=other_file,
@@ -87,11 +87,6 @@ def comparison_of(this: SummaryDocument, other: SummaryDocument, other_file: str
         values=tuple(_values(this, other)),
         buckets=tuple(_buckets(this, other)),
     )
-
-
-def comparison_report(this: SummaryDocument, other: SummaryDocument, other_file: str) -> Report:
-    """The report of a run, with the other run's figures after its own."""
-    report, data = report_of(this), comparison_of(this, other, other_file)
     return Report(
         title=report.title,
         data=data,
@@ -105,16 +100,18 @@ def comparison_report(this: SummaryDocument, other: SummaryDocument, other_file:
 def _settings(this: SummaryDocument, other: SummaryDocument) -> Iterable[SettingDifference]:
     mine, theirs = this.workload, other.workload
     if mine is None or theirs is None:
-        if mine is not theirs:
-            texts = ["unknown" if each is None else each.target for each in (mine, theirs)]
-            yield SettingDifference(name="workload", this=texts[0], other=texts[1])
-        return
-    if machine_of(mine) != machine_of(theirs):
-        yield SettingDifference(name="machine", this=machine_of(mine), other=machine_of(theirs))
-    for name in WorkloadData.__struct_fields__:
-        values = getattr(mine, name), getattr(theirs, name)
-        if name not in _NOT_SETTINGS and values[0] != values[1]:
-            yield SettingDifference(name=name, this=_text(values[0]), other=_text(values[1]))
+        values = {"workload": ["unknown" if each is None else each.target for each in (mine, theirs)]}
+        if mine is theirs:
+            return
+    else:
+        values = {"machine": [machine_of(mine), machine_of(theirs)]} | {
+            name: [_text(getattr(mine, name)), _text(getattr(theirs, name))]
+            for name in WorkloadData.__struct_fields__
+            if name not in _NOT_SETTINGS
+        }
+    for name, (own, others) in values.items():
+        if own != others:
+            yield SettingDifference(name=name, this=own, other=others)
 
 
 def _text(value: Any) -> str:
@@ -122,85 +119,68 @@ def _text(value: Any) -> str:
 
 
 def _values(this: SummaryDocument, other: SummaryDocument) -> Iterable[ComparedValue]:
-    mine, theirs = _figures(this), _figures(other)
-    for name, (unit, value) in mine.items():
-        beside = theirs[name][1]
+    for (name, unit, value), (_, _, beside) in zip(_figures(this), _figures(other), strict=True):
         if value is not None or beside is not None:
             ratio = value / beside if value is not None and beside else None
             yield ComparedValue(name=name, unit=unit, this=value, other=beside, ratio=ratio)
 
 
-def _figures(summary: SummaryDocument) -> Mapping[str, tuple[str, float | None]]:
+def _figures(summary: SummaryDocument) -> Iterable[tuple[str, str, float | None]]:
     stats, rounds = summary.stats, summary.speculative
     prefill, bound = summary.other_phases.get("prefill"), summary.bounds.step
-    return {
-        **{f"step latency, {name}": ("ms", getattr(stats, f"{name}_ms")) for name in ("mean", "p50", "p90", "p99")},
-        "throughput in steps": ("tok/s", stats.throughput_tok_s),
-        "throughput by wall time": ("tok/s", summary.wall.throughput_tok_s),
-        "prefill, mean": ("ms", _mean(prefill)),
-        "bound of the mean step": ("ms", None if bound is None else bound.bound_ms),
-        "efficiency of the mean step": ("", None if bound is None else bound.efficiency),
-        "acceptance rate": ("", rounds.acceptance_rate),
-        "mean accepted length": ("", rounds.mean_accepted_length),
-        "speed-up of the draft, measured": ("", rounds.speedup_measured),
-        "speed-up of the draft, predicted": ("", rounds.speedup_predicted),
-    }
-
-
-def _mean(stats: StepStats | None) -> float | None:
-    return None if stats is None else stats.mean_ms
+    yield "step latency, mean", "ms", stats.mean_ms
+    yield "step latency, p50", "ms", stats.p50_ms
+    yield "step latency, p90", "ms", stats.p90_ms
+    yield "step latency, p99", "ms", stats.p99_ms
+    yield "throughput in steps", "tok/s", stats.throughput_tok_s
+    yield "throughput by wall time", "tok/s", summary.wall.throughput_tok_s
+    yield "prefill, mean", "ms", None if prefill is None else prefill.mean_ms
+    yield "bound of the mean step", "ms", None if bound is None else bound.bound_ms
+    yield "efficiency of the mean step", "", None if bound is None else bound.efficiency
+    yield "acceptance rate", "", rounds.acceptance_rate
+    yield "mean accepted length", "", rounds.mean_accepted_length
+    yield "speed-up of the draft, measured", "", rounds.speedup_measured
+    yield "speed-up of the draft, predicted", "", rounds.speedup_predicted
 
 
 def _buckets(this: SummaryDocument, other: SummaryDocument) -> Iterable[ComparedBucket]:
     for domain in ("model", "engine"):
-        mine, theirs = (_by_name(getattr(each.buckets, domain)) for each in (this, other))
+        mine, theirs = ({row.name: row.exclusive_ms for row in getattr(each.buckets, domain)} for each in (this, other))
         for name in dict.fromkeys((*mine, *theirs)):
-            values = mine.get(name, 0.0), theirs.get(name, 0.0)
-            yield ComparedBucket(
-                domain=domain, name=name, this_ms=values[0], other_ms=values[1], difference_ms=values[0] - values[1]
-            )
-
-
-def _by_name(rows: Iterable[BucketTime]) -> dict[str, float]:
-    return {row.name: row.exclusive_ms for row in rows}
+            own, others = mine.get(name, 0.0), theirs.get(name, 0.0)
+            yield ComparedBucket(domain=domain, name=name, this_ms=own, other_ms=others, difference_ms=own - others)
 
 
 def _tables(data: ComparisonDocument) -> Iterable[Table]:
+    runs = "this as this run, other as other run"
     if data.settings:
-        yield Table(
-            id="compared_settings",
-            title="Settings that differ",
-            columns=(Column("setting"), Column("this run", wraps=True), Column("other run", wraps=True)),
-            rows=tuple((each.name, each.this, each.other) for each in data.settings),
+        yield table_of_fields(
+            "compared_settings",
+            "Settings that differ",
+            data.settings,
+            f"name as setting, {runs}",
+            wraps=("this run", "other run"),
         )
-    yield Table(
-        id="compared",
-        title="This run beside the other",
-        columns=(Column("figure"), Column("this run"), Column("other run"), Column("ratio")),
-        rows=tuple((each.name, _cell(each, each.this), _cell(each, each.other), each.ratio) for each in data.values),
+    yield table_of_fields(
+        "compared",
+        "This run beside the other",
+        [{"name": each.name, "this": _cell(each.unit, each.this), "other": _cell(each.unit, each.other),
+          "ratio": each.ratio} for each in data.values],
+        f"name as figure, {runs}, ratio",
         note="Ratio: this run over the other.",
-    )
+    )  # fmt: skip
     if data.buckets:
-        yield Table(
-            id="compared_buckets",
-            title="Buckets of this run beside the other's (average per step)",
-            columns=(
-                Column("domain"),
-                Column("bucket"),
-                Column("this run", "s"),
-                Column("other run", "s"),
-                Column("difference", "s"),
-            ),
-            rows=tuple(
-                (each.domain, each.name, each.this_ms / 1e3, each.other_ms / 1e3, each.difference_ms / 1e3)
-                for each in data.buckets
-            ),
+        yield table_of_fields(
+            "compared_buckets",
+            "Buckets of this run beside the other's (average per step)",
+            data.buckets,
+            "domain, name as bucket, this_ms as this run, other_ms as other run, difference_ms",
             note="Exclusive times: differences of a domain sum to that of the mean step.",
         )
 
 
-def _cell(figure: ComparedValue, value: float | None) -> Cell:
-    return Quantity(value / 1e3, "s") if figure.unit == "ms" and value is not None else value
+def _cell(unit: str, value: float | None) -> Cell:
+    return Quantity(value / 1e3, "s") if unit == "ms" and value is not None else value
 
 
 def _notes(data: ComparisonDocument) -> Iterable[str]:

@@ -1,0 +1,261 @@
+"""What an analysis sums up: totals, groups of ops, all calls of one signature, what has no cost, what beats its bound.
+
+Each noun is what ``rooflight analyze --json`` writes of it. Where a noun has more than that, it is a subclass of its
+``Figures``, which a document takes by ``Fields.view``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from rooflight.costs.cost import OpCost, Uncosted
+from rooflight.records.document import Fields
+from rooflight.records.estimate import Estimate
+from rooflight.records.session import Float64, Int64, Session
+from rooflight.records.signature import OpSignature
+from rooflight.roofline.bound import Bound
+from rooflight.roofline.predicted import Predicted, PredictedFields
+from rooflight.roofline.wall import PredictedWall, WallFields
+
+_Key = TypeVar("_Key")
+
+
+class GroupFigures(PredictedFields, frozen=True, kw_only=True):
+    """The ops that share a phase, module, class of module or name. A list of groups sums to the totals.
+
+    ``measured_s`` sums the ops for which a time was found; ``efficiency`` is bound / measured of the same ops: 1 is the
+    speed of light, None where none has a bound. ``measured_there_s``: the time on another device, see ``Analysis``.
+    """
+
+    name: str
+    calls: int
+    matrix_flops: int
+    vector_flops: int
+    bytes_moved: int
+    bytes_sent: int
+    op_bound_s: float
+    limiter: str
+    measured_s: float | None
+    efficiency: float | None
+    measured_there_s: float | None = None
+
+
+class Group(GroupFigures, frozen=True, kw_only=True):
+    """A group of ops. ``warm_bound_s`` is the bound, were all that a cache can hold in it whenever an op begins."""
+
+    bytes_read: int
+    bytes_written: int
+    timed_calls: int
+    warm_bound_s: float
+    predicted: Predicted | None
+
+    @property
+    def bound_s(self) -> float:
+        """The op bound."""
+        return self.op_bound_s
+
+
+class SummedFields(WallFields, frozen=True, kw_only=True):
+    """Sums over all ops. ``measured_s`` is the median of steps, ``ops_measured_s`` the sum of the ops' medians; both
+    None for a session that was not measured, or whose timed step is another than the recorded one. ``predicted_s`` is
+    the device's time, as if replayed from a graph; ``predicted_wall_s`` includes the host's.
+    """
+
+    calls: int
+    matrix_flops: int
+    vector_flops: int
+    bytes_moved: int
+    bytes_read: int
+    bytes_written: int
+    bytes_sent: int
+    op_bound_s: float
+    measured_s: float | None
+    ops_measured_s: float | None
+
+
+class Totals(SummedFields, frozen=True, kw_only=True):
+    """Sums over the counted ops. ``limiter`` is what limits most of the op bound; predictions are None without one."""
+
+    limiter: str
+    predicted: Predicted | None
+    predicted_wall: PredictedWall | None
+
+    @property
+    def flops(self) -> int:
+        """Matrix and vector FLOPs."""
+        return self.matrix_flops + self.vector_flops
+
+
+class OperationFigures(PredictedFields, frozen=True, kw_only=True):
+    """All calls of one signature; figures are of all of them. Those of its cost are None for an op without one.
+
+    ``limiter`` is compute, memory, cache (its data fit a cache, whose speed ``op_bound_s`` leaves out and
+    ``warm_op_bound_s`` has), network or nothing.
+    """
+
+    name: str
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+    modules: tuple[str, ...]
+    calls: int
+    costed: bool
+    reason: str | None
+    matrix_flops: int | None
+    vector_flops: int | None
+    bytes_moved: int | None
+    bytes_sent: int | None
+    assumed: bool | None
+    op_bound_s: float | None
+    warm_op_bound_s: float | None
+    limiter: str | None
+    measured_s: float | None
+    efficiency: float | None
+    measured_there_s: float | None
+    prediction_source: str | None
+    extrapolated: bool | None
+
+
+class Operation(OperationFigures, frozen=True, kw_only=True):
+    """All calls of one signature. ``bound`` and ``estimate`` are of one call, ``predicted`` is of all; ``measured_s``
+    sums the medians of the ``timed_calls``.
+    """
+
+    signature: OpSignature
+    cost: OpCost | Uncosted
+    bound: Bound | None
+    timed_calls: int
+    estimate: Estimate | None
+    predicted: Predicted | None
+
+    @classmethod
+    def of_group(
+        cls,
+        op: OpSignature,
+        cost: OpCost | Uncosted,
+        bound: Bound | None,
+        estimate: Estimate | None,
+        modules: tuple[str, ...],
+        group: Group,
+    ) -> Operation:
+        """The calls of ``op``, which ``group`` sums up."""
+        known = None if isinstance(cost, Uncosted) else cost
+        efficiency = None
+        if group.measured_s and bound:
+            efficiency = bound.time_s * group.timed_calls / group.measured_s
+        return cls(
+            name=op.name,
+            shapes=op.input_shapes,
+            dtypes=tuple(tensor.dtype for tensor in op.inputs),
+            modules=modules,
+            calls=group.calls,
+            costed=known is not None,
+            reason=cost.reason if isinstance(cost, Uncosted) else None,
+            matrix_flops=group.matrix_flops if known else None,
+            vector_flops=group.vector_flops if known else None,
+            bytes_moved=group.bytes_moved if known else None,
+            bytes_sent=group.bytes_sent if known else None,
+            assumed=known.upper if known else None,
+            op_bound_s=group.op_bound_s if bound else None,
+            warm_op_bound_s=group.warm_bound_s if bound else None,
+            limiter=bound.limiter.value if bound else None,
+            measured_s=group.measured_s,
+            efficiency=efficiency,
+            measured_there_s=group.measured_there_s,
+            prediction_source=estimate.source.value if estimate else None,
+            extrapolated=estimate.extrapolated if estimate else None,
+            signature=op,
+            cost=cost,
+            bound=bound,
+            timed_calls=group.timed_calls,
+            estimate=estimate,
+            predicted=group.predicted,
+            **PredictedFields.read(group.predicted),
+        )
+
+    @property
+    def bound_s(self) -> float:
+        """The bound of all calls, 0 where there is none."""
+        return self.op_bound_s or 0.0
+
+
+class Contradiction(Fields, frozen=True, kw_only=True):
+    """Calls measured faster than their bound, which cannot be: a wrong cost, a wrong roof or a wrong clock.
+    ``measured_s`` is the fastest.
+    """
+
+    name: str
+    shapes: tuple[tuple[int, ...], ...]
+    calls: int
+    bound_s: float
+    measured_s: float
+
+
+class UncostedOp(Fields, frozen=True, kw_only=True):
+    """An op without a cost, which every total lacks: how often it ran, the bytes of its tensors, why, and where."""
+
+    name: str
+    reason: str
+    calls: int
+    bytes: int
+    modules: tuple[str, ...] = ()
+
+
+class Coverage(Fields, frozen=True, kw_only=True):
+    """The share of calls, and of the bytes of all ops' tensors, that has a cost: None of no calls. ``upper_calls``
+    are costed under an assumption about their data, which could lower the cost.
+    """
+
+    calls: float | None
+    bytes: float | None
+    uncosted: tuple[UncostedOp, ...]
+    upper_calls: int
+
+
+def coverage_of(
+    session: Session, costs: Sequence[OpCost | Uncosted], calls: Int64, modules: Mapping[int, Sequence[str]]
+) -> Coverage:
+    """The coverage of a session; ``costs`` and ``calls`` go with its signatures, ``modules`` has by number of a
+    signature the paths of the modules that call it.
+    """
+    found: dict[tuple[str, str], UncostedOp] = {}
+    all_bytes = upper = 0
+    for number, (op, cost, count) in enumerate(zip(session.signatures, costs, calls.tolist(), strict=True)):
+        size = count * (op.input_bytes + op.output_bytes)
+        all_bytes += size
+        if isinstance(cost, OpCost):
+            upper += count if cost.upper else 0
+        elif count:
+            before = found.get((op.name, cost.reason))
+            found[op.name, cost.reason] = UncostedOp(
+                name=op.name,
+                reason=cost.reason,
+                calls=count + (before.calls if before else 0),
+                bytes=size + (before.bytes if before else 0),
+                modules=tuple(dict.fromkeys((*(before.modules if before else ()), *modules.get(number, ())))),
+            )
+    uncosted, all_calls = found.values(), int(calls.sum())
+    return Coverage(
+        calls=1 - sum(op.calls for op in uncosted) / all_calls if all_calls else None,
+        bytes=1 - sum(op.bytes for op in uncosted) / all_bytes if all_bytes else None,
+        uncosted=tuple(sorted(uncosted, key=lambda op: (-op.bytes, -op.calls, op.name))),
+        upper_calls=upper,
+    )
+
+
+def seconds_by(pairs: Iterable[tuple[_Key, float]]) -> dict[_Key, float]:
+    """Sums of seconds by key, the longest first."""
+    sums: dict[_Key, float] = {}
+    for key, seconds in pairs:
+        sums[key] = sums.get(key, 0.0) + seconds
+    return dict(sorted(sums.items(), key=lambda item: -item[1]))
+
+
+def sum_known(groups: np.ndarray, values: Float64, count: int) -> Float64:
+    """Sum by group, leaving NaN where a group has no known value."""
+    known = np.isfinite(values)
+    sums = np.bincount(groups[known], weights=values[known], minlength=count).astype(np.float64)
+    sums[np.bincount(groups[known], minlength=count) == 0] = np.nan
+    return np.asarray(sums, dtype=np.float64)

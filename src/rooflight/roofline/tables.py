@@ -1,0 +1,275 @@
+"""The tables and the pictures of an analysis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from rooflight.costs.cost import Uncosted
+from rooflight.records.estimate import Estimate, Source
+from rooflight.records.quantity import Quantity, count_of
+from rooflight.records.report import Cell, Table, share, table
+from rooflight.records.series import Axis, Line, Mark, Series
+from rooflight.roofline.analysis import Analysis
+from rooflight.roofline.communication import collectives_table
+from rooflight.roofline.groups import Group, Operation
+from rooflight.roofline.memory import memory_series, memory_tables
+from rooflight.roofline.op_names import plain_name
+from rooflight.roofline.timeline import timeline_tables, unattributed_work
+
+AS_A_GRAPH: Final = "as if replayed from a graph"
+_SHOWN_CONTRADICTIONS: Final = 5
+_FEW_PHASES: Final = 20
+_MOST_POINTS: Final = 100
+_MARGIN: Final = 4  # factor by which roofs reach beyond the points and ridges
+
+_TimeColumn = tuple[str, str, Callable[[Group | Operation], Cell]]
+
+
+def analysis_tables(analysis: Analysis, top: int) -> Iterable[Table]:
+    """All tables for which the analysis has rows; ``top`` is how many rows of long ones are shown."""
+    timeline, calls = analysis.timeline, analysis.totals.calls
+    if calls:
+        yield _waterfall_table(analysis)
+    if timeline is not None:
+        yield from timeline_tables(timeline, analysis.measured_on, unattributed_work(timeline, analysis.costs), top)
+    if not calls:
+        return  # the conclusion says why
+    yield _group_table("By phase", "phase", analysis, max(top, _FEW_PHASES), _times_explained(analysis))
+    yield _group_table("By layer type", "layer", analysis, top)
+    yield _group_table("By op", "op", analysis, top)
+    yield _operation_table(analysis, top)
+    if analysis.communication.collectives:
+        yield collectives_table(analysis.communication, top)
+    yield from memory_tables(analysis.memory, top)
+    if analysis.coverage.uncosted:
+        yield _uncosted_table(analysis, top)
+    if analysis.contradictions:
+        yield _contradictions_table(analysis)
+
+
+def _waterfall_table(analysis: Analysis) -> Table:
+    """The gaps from the program bound to the clock on the wall."""
+    gaps = analysis.waterfall
+    return table(
+        "waterfall",
+        "Waterfall",
+        gaps,
+        ("gap", "", lambda gap: gap.name),
+        ("time", "s", lambda gap: gap.seconds),
+        ("so far", "s", lambda gap: gap.until_s),
+        ("share", "%", lambda gap: share(gap.seconds, gaps[-1].until_s)),
+        ("remedy", "", lambda gap: gap.remedy),
+    )
+
+
+def _group_table(title: str, key: str, analysis: Analysis, top: int, note: str = "") -> Table:
+    total_s = analysis.totals.op_bound_s
+    return table(
+        f"by_{key}",
+        title,
+        analysis.by(key),
+        (key, "", lambda group: plain_name(group.name) if key == "op" else group.name),
+        ("calls", "", lambda group: group.calls),
+        ("matrix", "FLOP", lambda group: group.matrix_flops),
+        ("vector", "FLOP", lambda group: group.vector_flops),
+        ("bytes", "B", lambda group: group.bytes_moved),
+        ("bound", "s", lambda group: group.bound_s),
+        ("share", "%", lambda group: share(group.bound_s, total_s)),
+        ("limiter", "", lambda group: group.limiter),
+        *_time_columns(analysis),
+        top=top,
+        optional=("vector", "calls", "matrix", "bytes"),
+        note=note,
+    )
+
+
+def _operation_table(analysis: Analysis, top: int) -> Table:
+    times = _time_columns(analysis)
+    measured = any(name == "measured" for name, _, _ in times)
+    order = "measured time" if measured else "predicted time" if analysis.predicts else "bound"
+    source = (("source", "", lambda op: _source_text(op.estimate)),) if analysis.predicts else ()
+    return table(
+        "operations",
+        f"Top operations by {order}",
+        analysis.operations,
+        ("op", "", lambda op: plain_name(op.name)),
+        ("shapes", "", lambda op: shapes_text(op.shapes)),
+        ("where", "", lambda op: _modules_text(op.modules)),
+        ("calls", "", lambda op: op.calls),
+        ("bound", "s", lambda op: op.bound_s),
+        *times,
+        ("limiter", "", lambda op: op.limiter or "not costed"),
+        *source,
+        top=top,
+        optional=("calls", "where", "shapes"),
+    )
+
+
+def _time_columns(analysis: Analysis) -> tuple[_TimeColumn, ...]:
+    measured: tuple[_TimeColumn, ...] = (
+        ("measured", "s", lambda row: row.measured_s),
+        ("efficiency", "%", lambda row: row.efficiency),
+    )
+    there: _TimeColumn = ("measured there", "s", lambda row: row.measured_there_s)
+    predicted: _TimeColumn = ("predicted", "s", lambda row: row.predicted_s)
+    error: _TimeColumn = ("error", "%", lambda row: row.prediction_error)
+    if analysis.there is not None and analysis.there.totals.ops_measured_s is not None:
+        return (there, predicted) if analysis.predicts else (there,)
+    if analysis.totals.ops_measured_s is not None:
+        return (*measured, predicted, error) if analysis.predicts else measured
+    return (predicted,) if analysis.predicts else ()
+
+
+def _times_explained(analysis: Analysis) -> str:
+    """What the predicted figures in a table are, or those measured on another device."""
+    if analysis.predicts:
+        text = f"Predicted: the ops one after the other on the device, {AS_A_GRAPH}."
+        if analysis.totals.ops_measured_s is not None:
+            text += " Error: predicted / measured − 1, of the calls that have both."
+        return text
+    if analysis.there is None or analysis.there.totals.ops_measured_s is None:
+        return ""
+    return f"Measured there: on {analysis.measured_on}. The bounds are those of {analysis.device.name}."
+
+
+def _uncosted_table(analysis: Analysis, top: int) -> Table:
+    return table(
+        "not_costed",
+        "Not costed",
+        analysis.coverage.uncosted,
+        ("op", "", lambda op: plain_name(op.name)),
+        ("modules", "", lambda op: _first_modules(op.modules)),
+        ("calls", "", lambda op: op.calls),
+        ("bytes of its tensors", "B", lambda op: op.bytes),
+        ("why", "", lambda op: op.reason),
+        top=top,
+        note="These are missing from every total above. Give ops a formula with @rooflight.formula, modules with "
+        "@rooflight.module_formula.",
+    )
+
+
+def _contradictions_table(analysis: Analysis) -> Table:
+    return table(
+        "contradictions",
+        "Contradictions: measured faster than the bound",
+        analysis.contradictions,
+        ("op", "", lambda found: plain_name(found.name)),
+        ("shapes", "", lambda found: shapes_text(found.shapes)),
+        ("calls", "", lambda found: found.calls),
+        ("bound", "s", lambda found: found.bound_s),
+        ("fastest median", "s", lambda found: found.measured_s),
+        top=_SHOWN_CONTRADICTIONS,
+        note="A cost, a roof or a clock is wrong: calibrate again on an idle machine, then report it.",
+    )
+
+
+def shapes_text(shapes: tuple[tuple[int, ...], ...]) -> str:
+    """Shapes of inputs as ``4x6 6x5``, long lists cut."""
+    texts = ["x".join(map(str, shape)) or "scalar" for shape in shapes]
+    more = f" +{len(texts) - 3}" if len(texts) > 3 else ""
+    return " ".join(texts[:3]) + more
+
+
+def _source_text(estimate: Estimate | None) -> str | None:
+    """Where the estimate of an op comes from."""
+    if estimate is None:
+        return None
+    extrapolated = estimate.extrapolated and estimate.source is not Source.TYPICAL
+    return estimate.source.value + (", extrapolated" if extrapolated else "")
+
+
+def _first_modules(modules: tuple[str, ...]) -> str | None:
+    """The names of a few modules, so that one knows where to look."""
+    named = [module for module in modules if module]
+    rest = f" and {len(named) - 2} more" if len(named) > 3 else ""
+    return ", ".join(named[: 2 if rest else 3]) + rest or None
+
+
+def _modules_text(modules: tuple[str, ...]) -> str | None:
+    return (modules[0] or None) if len(modules) == 1 else count_of(len(modules), "module")
+
+
+def analysis_series(analysis: Analysis) -> Iterable[Series]:
+    """The pictures that the analysis has figures for: its roofline, its memory over the step, its waterfall."""
+    yield from _roofline(analysis)
+    yield from memory_series(analysis.memory)
+    if analysis.totals.calls:
+        yield _waterfall(analysis)
+
+
+def _roofline(analysis: Analysis) -> Iterable[Series]:
+    """Ops by arithmetic intensity under the device's roofs; nothing where no op computes or no roof is known."""
+    measured = analysis.totals.ops_measured_s is not None
+    points = [point for op in analysis.operations[:_MOST_POINTS] if (point := _point(op, measured=measured))]
+    levels = {level.name: level.bytes_per_s or level.peak_bytes_per_s for level in analysis.device.memory}
+    bandwidths = {name: speed for name, speed in levels.items() if speed}
+    peaks = _peaks(analysis)
+    if not points or not bandwidths or not peaks:
+        return
+    x, y, labels = zip(*points, strict=True)
+    intensities = [*(peak / bandwidth for peak in peaks.values() for bandwidth in bandwidths.values()), *x]
+    lowest, highest = min(intensities) / _MARGIN, max(intensities) * _MARGIN
+    highest_peak, widest = max(peaks.values()), max(bandwidths.values())
+    slopes = [
+        Line(
+            name=f"{name} {Quantity(bandwidth, 'B/s')}",
+            x=(lowest, highest_peak / bandwidth),
+            y=(bandwidth * lowest, bandwidth * (highest_peak / bandwidth)),
+        )
+        for name, bandwidth in bandwidths.items()
+    ]
+    flats = [
+        Line(name=f"{name} {Quantity(peak, 'FLOP/s')}", x=(peak / widest, highest), y=(peak, peak))
+        for name, peak in peaks.items()
+    ]
+    ops = "ops, as measured" if measured else "ops, at their bound"
+    yield Series(
+        id="roofline",
+        title="Roofline",
+        x=Axis(name="arithmetic intensity", unit="FLOP/B", logarithmic=True),
+        y=Axis(name="speed", unit="FLOP/s", logarithmic=True),
+        lines=(*slopes, *flats, Line(name=ops, x=x, y=y, mark=Mark.POINTS, labels=labels)),
+        note=(
+            f"The first {_MOST_POINTS} operations that compute. Of an op with matrix products, only their FLOPs count. "
+            "An op may lie above the roof of main memory where its data fit a cache."
+        ),
+    )
+
+
+def _point(operation: Operation, *, measured: bool) -> tuple[float, float, str] | None:
+    """FLOPs per byte, FLOP/s and the name of an op; None for one that computes or moves nothing, or has no time."""
+    cost = operation.cost
+    if isinstance(cost, Uncosted) or not cost.bytes_moved:
+        return None
+    flops = cost.matrix_flops or cost.vector_flops
+    calls = operation.timed_calls if measured else operation.calls
+    seconds = operation.measured_s if measured else operation.bound_s
+    if not flops or not seconds:
+        return None
+    label = f"{plain_name(operation.name)} {shapes_text(operation.shapes)}, {count_of(operation.calls, 'call')}"
+    return flops / cost.bytes_moved, flops * calls / seconds, label
+
+
+def _peaks(analysis: Analysis) -> dict[str, float]:
+    """The peaks of what the ops compute with."""
+    device = analysis.device
+    names = sorted({analysis.matrix_precision(op, dtype) for op, dtype in analysis.products})
+    peaks = {f"{name} matrix": device.matrix_peak(name) for name in names}
+    if analysis.totals.vector_flops:
+        peaks["vector"] = device.vector_peak("float32")
+    return {name: peak for name, peak in peaks.items() if peak}
+
+
+def _waterfall(analysis: Analysis) -> Series:
+    gaps = analysis.waterfall
+    bars = Line(
+        name="time",
+        x=tuple(gap.name for gap in gaps),
+        y=tuple(gap.seconds for gap in gaps),
+        mark=Mark.BARS,
+        base=tuple(gap.until_s - gap.seconds for gap in gaps),
+        labels=tuple(gap.remedy for gap in gaps),
+    )
+    title = "Waterfall: from the program bound to the measured step"
+    return Series(id="waterfall", title=title, x=Axis(name=""), y=Axis(name="time", unit="s"), lines=(bars,))
