@@ -22,7 +22,7 @@ import rooflight as rl
 from rooflight.devices import get
 from rooflight.network.collectives import kind_of
 from rooflight.prediction.measured_ops import MeasuredOps, measured_ops
-from rooflight.roofline.float32 import as_it_ran
+from rooflight.roofline.bound import as_it_ran
 
 
 def main() -> int:

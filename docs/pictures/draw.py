@@ -12,7 +12,7 @@ from rich.text import Text
 
 from rooflight.front.targets import RunOptions, analyze_target
 from rooflight.reporting.console import print_report
-from rooflight.roofline.report import report_of
+from rooflight.roofline.tables.report import report_of
 
 
 def main(target: str, out: str) -> None:

@@ -18,7 +18,7 @@ from rooflight.capture.measure import joined_share
 from rooflight.network.collectives import CollectiveKind
 from rooflight.records.archive import load
 from rooflight.roofline.analysis import Analysis
-from rooflight.roofline.communication import Collective
+from rooflight.roofline.network import Collective
 from rooflight.roofline.ranks import RankedAnalysis, merge, ranks_report
 
 SLOW = 2

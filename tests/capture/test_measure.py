@@ -20,7 +20,7 @@ from rooflight.capture.same_step import same_calls
 from rooflight.machine import bystander
 from rooflight.machine.bystander import CpuTime
 from rooflight.records.session import Measurement
-from rooflight.roofline.report import report_of
+from rooflight.roofline.tables.report import report_of
 
 WIDTH = 16
 pytestmark = pytest.mark.filterwarnings("ignore:.*profiler.*")

@@ -190,7 +190,7 @@ def test_the_report_names_it():
     model = Net()
     with rl.record(model) as recording:
         model(torch.ones(3, 4))
-    from rooflight.roofline.report import report_of
+    from rooflight.roofline.tables.report import report_of
 
     report = report_of(rl.analyze(recording.session, DEVICE))
     (table,) = [table for table in report.tables if table.id == "not_costed"]

@@ -19,7 +19,7 @@ from rooflight.devices.calibrations import Calibration
 from rooflight.devices.spec import MemoryLevel, Roofs
 from rooflight.front.device import CalibrationWarning
 from rooflight.machine.environment import fingerprint
-from rooflight.roofline.document import AnalysisDocument
+from rooflight.roofline.tables.document import AnalysisDocument
 
 SMALL = ("gpt2", "--small", "--seq", "8", "--device", "H100-SXM5-80GB")
 

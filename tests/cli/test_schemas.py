@@ -41,7 +41,7 @@ from rooflight.records.report import Report
 from rooflight.reporting.json import render_json
 from rooflight.roofline.analysis import analyze
 from rooflight.roofline.ranks import merge, ranks_report
-from rooflight.roofline.report import report_of
+from rooflight.roofline.tables.report import report_of
 from rooflight.sampling.merge import Merged
 from rooflight.sampling.merge_report import report_of as merge_report
 from rooflight.scoring.score_report import report_of as score_report

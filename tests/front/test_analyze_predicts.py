@@ -19,7 +19,7 @@ from rooflight.prediction.predictor import Predictor
 from rooflight.records.estimate import Estimate, Source
 from rooflight.records.float32 import fact_name
 from rooflight.records.signature import OpSignature
-from rooflight.roofline.report import report_of
+from rooflight.roofline.tables.report import report_of
 from rooflight.workloads.steps import make_step
 
 KEYS = ("phase", "module", "layer", "function", "op", "direction")

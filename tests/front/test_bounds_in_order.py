@@ -9,7 +9,7 @@ import pytest
 import rooflight as rl
 from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
 from rooflight.reporting.json import render_json
-from rooflight.roofline.report import report_of
+from rooflight.roofline.tables.report import report_of
 from rooflight.workloads.presets import PRESETS
 from rooflight.workloads.steps import make_step
 

@@ -18,7 +18,7 @@ from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.record import Direction
 from rooflight.reporting.console import print_report
 from rooflight.roofline.ranks import merge
-from rooflight.roofline.report import report_of
+from rooflight.roofline.tables.report import report_of
 
 H100 = "H100-SXM5-80GB"
 TENSOR = spec((64, 64), "float32")

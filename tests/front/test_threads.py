@@ -22,7 +22,7 @@ from rooflight.front.device import find_device
 from rooflight.machine import calibration, environment, presence
 from rooflight.machine.environment import cpu_model, fingerprint
 from rooflight.roofline.analysis import analyze
-from rooflight.roofline.report import report_of
+from rooflight.roofline.tables.report import report_of
 
 SQUARE = spec((64, 64), "float32")
 MM = op("aten::mm", {"self": SQUARE, "mat2": SQUARE}, [SQUARE])

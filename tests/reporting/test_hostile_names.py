@@ -29,7 +29,7 @@ from rooflight.reporting.html import render_html
 from rooflight.reporting.json import ascii_json, render_json
 from rooflight.reporting.markdown import render_markdown
 from rooflight.roofline.analysis import analyze
-from rooflight.roofline.report import report_of
+from rooflight.roofline.tables.report import report_of
 
 CODES = "\x1b]0;title\x07\x1b[2J\x9b31m\b\r\n\x7f\u202e\u2066\u200b"
 HOSTILE = f"[red]<script>alert(1)</script>`|*_[a](b)~~$x${CODES}"

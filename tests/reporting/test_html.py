@@ -14,7 +14,7 @@ from sessions import Call, session_of
 from rooflight.devices import get
 from rooflight.reporting.html import render_html
 from rooflight.roofline.analysis import analyze
-from rooflight.roofline.report import report_of
+from rooflight.roofline.tables.report import report_of
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "<script>document.title='taken'</script>\"onload='x'{{7*7}}</style><img src=x onerror=alert(1)>\x00\x1b[31m"

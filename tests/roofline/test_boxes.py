@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflight.records.tensor import TensorSpec
-from rooflight.roofline.boxes import Axis, Box, box_of, canonical, part_of, up_to, within
-from rooflight.roofline.parts import Part, union_bytes
+from rooflight.roofline.fusion.boxes import Axis, Box, box_of, canonical, part_of, up_to, within
+from rooflight.roofline.fusion.parts import Part, union_bytes
 
 
 def places(part: Part) -> set[int]:

@@ -19,9 +19,8 @@ from rooflight.network.topology import Interconnect, Topology
 from rooflight.records.session import Measurement, Session
 from rooflight.reporting.json import render_json
 from rooflight.roofline.analysis import Analysis
-from rooflight.roofline.communication import Communication, communication_of
-from rooflight.roofline.intervals import Intervals
-from rooflight.roofline.report import report_of
+from rooflight.roofline.network import Communication, Intervals, communication_of
+from rooflight.roofline.tables.report import report_of
 
 H100 = get("H100-SXM5-80GB")
 LINK = 1e9

@@ -12,8 +12,8 @@ from rooflight.costs.traits import Float32Kind
 from rooflight.devices import get, names
 from rooflight.devices.spec import DeviceSpec, Roofs
 from rooflight.records.float32 import DEFAULTS, fact_name
-from rooflight.roofline.float32 import float32_rules
-from rooflight.roofline.report import report_of
+from rooflight.roofline.bound import float32_rules
+from rooflight.roofline.tables.report import report_of
 
 H100 = get("H100-SXM5-80GB")
 MATMUL, CONV, RNN, ATTENTION = Float32Kind

@@ -10,8 +10,8 @@ from rooflight.costs.cost import OpCost
 from rooflight.costs.registry import cost_of, formula
 from rooflight.records.record import StorageKind
 from rooflight.records.session import KEPT, STOOD, Lifetimes
-from rooflight.roofline.fusion import Fusion, fuse
-from rooflight.roofline.op_fusion import op_fusion_of
+from rooflight.roofline.fusion.ops import op_fusion_of
+from rooflight.roofline.fusion.regions import Fusion, fuse
 
 X = spec((8, 8))  # 256 B
 ROW = spec((8, 1))  # 32 B

@@ -16,7 +16,7 @@ from rooflight.costs.registry import cost_of
 from rooflight.devices import get
 from rooflight.records.session import Session
 from rooflight.roofline.analysis import analyze
-from rooflight.roofline.fusion import Fusion, fuse
+from rooflight.roofline.fusion.regions import Fusion, fuse
 
 X = spec((8, 8))
 ALIAS = spec((8, 8), storage=0)

@@ -13,8 +13,7 @@ import rooflight as rl
 from rooflight.costs.registry import cost_of
 from rooflight.records.record import Direction
 from rooflight.records.signature import ON_HOST
-from rooflight.roofline.host import Host, units_of
-from rooflight.roofline.host_scalars import on_host, with_host_scalars
+from rooflight.roofline.host import Host, on_host, units_of, with_host_scalars
 
 STEP = Direction.OPTIMIZER
 NUMBER = spec(())

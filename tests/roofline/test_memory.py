@@ -18,7 +18,7 @@ from rooflight.reporting.json import render_json
 from rooflight.reporting.markdown import render_markdown
 from rooflight.roofline.analysis import analyze
 from rooflight.roofline.memory import BEFORE, UNSEEN, Alive, KindBytes, memory_use, sparkline
-from rooflight.roofline.report import report_of
+from rooflight.roofline.tables.report import report_of
 
 H100 = get("H100-SXM5-80GB")
 ADD = op("aten::add", {"self": spec((4, 4)), "other": spec((4, 4))}, [spec((4, 4))])

@@ -17,8 +17,8 @@ from torch import nn
 import rooflight as rl
 from rooflight.costs.registry import cost_of
 from rooflight.records.tensor import TensorSpec
-from rooflight.roofline.fusion import Fusion, fuse
-from rooflight.roofline.parts import Part, union_bytes, visible_bytes
+from rooflight.roofline.fusion.parts import Part, union_bytes, visible_bytes
+from rooflight.roofline.fusion.regions import Fusion, fuse
 
 layouts = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), min_size=1, max_size=3)
 

@@ -23,7 +23,7 @@ from rooflight.reporting.json import render_json
 from rooflight.reporting.markdown import render_markdown
 from rooflight.roofline.analysis import Analysis, analyze
 from rooflight.roofline.ranks import merge, ranks_report
-from rooflight.roofline.report import report_of
+from rooflight.roofline.tables.report import report_of
 
 H100 = get("H100-SXM5-80GB")
 X = spec((1_000_000,))

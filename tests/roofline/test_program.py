@@ -8,7 +8,7 @@ from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec, Link, MemoryLevel, Roofs
 from rooflight.roofline.analysis import Analysis, analyze
 from rooflight.roofline.bound import Limiter
-from rooflight.roofline.report import report_of
+from rooflight.roofline.tables.report import report_of
 
 X = spec((8, 8))  # 256 B
 B = 256

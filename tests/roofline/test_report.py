@@ -15,7 +15,7 @@ from rooflight.reporting.console import print_report
 from rooflight.reporting.json import render_json
 from rooflight.reporting.markdown import render_markdown
 from rooflight.roofline.analysis import Analysis, analyze
-from rooflight.roofline.report import conclusion, report_of
+from rooflight.roofline.tables.report import conclusion, report_of
 
 H100 = get("H100-SXM5-80GB")
 BIG = spec((8192, 8192), "bfloat16")

@@ -17,7 +17,7 @@ from rooflight.records.estimate import Estimate, Source
 from rooflight.records.record import Direction
 from rooflight.roofline.analysis import Analysis, analyze
 from rooflight.roofline.host import Host, units_of
-from rooflight.roofline.wall import QUEUE, Queue
+from rooflight.roofline.predicted import QUEUE, Queue
 
 H100 = get("H100-SXM5-80GB")
 X = spec((1_000_000,))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.roofline.waterfall import waterfall_of
+from rooflight.roofline.program import waterfall_of
 
 SECONDS = st.floats(min_value=0, max_value=1e6, allow_nan=False)
 

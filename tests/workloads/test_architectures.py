@@ -10,7 +10,7 @@ from small_architectures import ARCHITECTURES, config_of
 import rooflight as rl
 from rooflight.front.targets import RunOptions, analyze_target
 from rooflight.records.signature import WRITTEN_OUTSIDE
-from rooflight.roofline.report import report_of
+from rooflight.roofline.tables.report import report_of
 from rooflight.workloads.classes import class_of
 from rooflight.workloads.errors import TargetError
 from rooflight.workloads.kinds import KINDS

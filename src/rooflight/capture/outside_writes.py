@@ -30,7 +30,7 @@ from rooflight.records.session import Int32, Int64, Session
 from rooflight.records.signature import UNSEEN, WRITTEN_OUTSIDE, OpSignature
 from rooflight.records.tensor import TensorSpec
 from rooflight.records.touches import owners
-from rooflight.roofline.op_fusion import op_fusion_of
+from rooflight.roofline.fusion.ops import op_fusion_of
 
 _ALLOCATES: Final = frozenset(name for name in names(UNINITIALIZED) if "empty" in name)
 _RESIZES: Final = frozenset({"aten::resize", "aten::resize_as", "aten::_resize_output"})

@@ -161,7 +161,7 @@ def analyze(
     from rooflight.front.targets import RunOptions, analyze_target
     from rooflight.reporting.output import Outputs
     from rooflight.roofline.ranks import ranks_report
-    from rooflight.roofline.report import report_of
+    from rooflight.roofline.tables.report import report_of
 
     outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html, render=render, others={"--save": save})
     if top < 1:

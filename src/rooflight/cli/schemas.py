@@ -25,8 +25,8 @@ def documents() -> tuple[type[Document], ...]:
     from rooflight.prediction.fit_report import FitDocument
     from rooflight.prediction.lint_report import LintDocument
     from rooflight.prediction.predict_report import PredictionDocument
-    from rooflight.roofline.document import AnalysisDocument
     from rooflight.roofline.ranks import RanksDocument
+    from rooflight.roofline.tables.document import AnalysisDocument
     from rooflight.sampling.merge_report import MergeDocument
     from rooflight.scoring.score_report import ScoreDocument
     from rooflight.tracking.report import StepDocument

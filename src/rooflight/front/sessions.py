@@ -18,9 +18,8 @@ from rooflight.records.session import Session
 from rooflight.records.signature import ON_HOST
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.analysis import analyze as analyze_for
-from rooflight.roofline.float32 import as_it_ran
-from rooflight.roofline.host import Host
-from rooflight.roofline.host_scalars import with_host_scalars, without_device
+from rooflight.roofline.bound import as_it_ran
+from rooflight.roofline.host import Host, with_host_scalars, without_device
 
 if TYPE_CHECKING:
     from rooflight.capture.recorder import record

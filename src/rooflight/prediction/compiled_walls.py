@@ -13,7 +13,7 @@ from rooflight.prediction.compiled_work import CompiledWork
 from rooflight.records.session import Flags, Float64
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.host import Host
-from rooflight.roofline.wall import Queue
+from rooflight.roofline.predicted import Queue
 
 MODES: Final = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "cudagraphs")
 """Modes of torch.compile, and its backend ``cudagraphs``, which replays the eager ops."""

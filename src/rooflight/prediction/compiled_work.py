@@ -1,7 +1,8 @@
 """What Inductor makes of a step: the kernels that it launches one after the other, and what they move.
 
-From the regions of the fused bound (``roofline/fusion.py``): of a region, each product, convolution or other op that no
-chain can take in is a call of a library; all that is fused with them or with each other is one generated kernel.
+From the regions of the fused bound (``roofline/fusion/regions.py``): of a region, each product, convolution or other
+op that no chain can take in is a call of a library; all that is fused with them or with each other is one generated
+kernel.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from rooflight.records.record import Direction, StorageKind
 from rooflight.records.session import STOOD, Flags, Float64, Session
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.analysis import Analysis
+from rooflight.roofline.fusion.graph import Region
 from rooflight.roofline.host import SYNCS
-from rooflight.roofline.regions import Region
 
 
 class Kind(Enum):

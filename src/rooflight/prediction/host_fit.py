@@ -15,7 +15,7 @@ from rooflight.records.session import Float64, Session
 from rooflight.records.timeline import DeviceTime, Launches, Timeline
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.host import TYPICAL, Host, units_of
-from rooflight.roofline.wall import Queue, queue_of
+from rooflight.roofline.predicted import Queue, queue_of
 
 LEAST: Final = 3
 """Least number of programs: of fewer, one that is limited by its device would settle a host that nobody saw."""

@@ -22,7 +22,7 @@ from rooflight.prediction.teaching import Shown
 from rooflight.records.quantity import Quantity, count_of, three_digits
 from rooflight.records.session import Session
 from rooflight.records.signature import OpSignature
-from rooflight.roofline.float32 import as_it_ran, float32_rules
+from rooflight.roofline.bound import as_it_ran, float32_rules
 
 DIRECTION: Final = "op"
 """What stands in a report for the direction of a row: an op of a session is one direction already."""

@@ -9,7 +9,7 @@ from rooflight.devices.spec import DeviceSpec
 from rooflight.devices.what_if import refuse_without_peak, without_precision
 from rooflight.prediction.facts import facts_of
 from rooflight.records.dtypes import dtype_name, tensor_dtype
-from rooflight.roofline.float32 import as_it_ran
+from rooflight.roofline.bound import as_it_ran
 
 _TF32: Final = "tfloat32"
 

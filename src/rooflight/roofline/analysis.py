@@ -21,18 +21,25 @@ from rooflight.records.showing import Shown
 from rooflight.records.signature import OpSignature
 from rooflight.records.timeline import Timeline
 from rooflight.records.visible import visible
-from rooflight.roofline.bound import Limiter, bound_of
-from rooflight.roofline.communication import Communication, communication_of
-from rooflight.roofline.float32 import float32_rules
-from rooflight.roofline.fusion import Fusion, fuse
-from rooflight.roofline.groups import Contradiction, Coverage, Group, Operation, Totals, coverage_of, sum_known
+from rooflight.roofline.bound import Limiter, bound_of, float32_rules
+from rooflight.roofline.fusion.regions import Fusion, fuse
+from rooflight.roofline.groups import Contradiction, Coverage, Group, Operation, Totals, coverage_of, merged, sum_known
 from rooflight.roofline.host import TYPICAL, Host
 from rooflight.roofline.memory import MemoryUse, memory_use
-from rooflight.roofline.predicted import Estimates, Predicted, PredictedFields
-from rooflight.roofline.program import ProgramBounds, program_bounds, warm_bound_s
+from rooflight.roofline.network import Communication, communication_of
+from rooflight.roofline.predicted import (
+    Estimates,
+    Predicted,
+    PredictedFields,
+    PredictedWall,
+    Queue,
+    WallFields,
+    predicted_wall,
+    queue_of,
+    without_host,
+)
+from rooflight.roofline.program import Exchange, Gap, ProgramBounds, program_bounds, warm_bound_s, waterfall_of
 from rooflight.roofline.timeline import step_remedy
-from rooflight.roofline.wall import PredictedWall, Queue, WallFields, predicted_wall, queue_of, without_host
-from rooflight.roofline.waterfall import Exchange, Gap, waterfall_of
 
 _KEYS = ("phase", "module", "layer", "function", "op", "direction")
 
@@ -79,7 +86,7 @@ class Analysis(Shown):
 
     def report(self, *, top: int = 10) -> Report:
         """What ``rooflight analyze`` shows; ``top`` limits the rows of long tables. Raises ValueError below 1."""
-        from rooflight.roofline.report import report_of
+        from rooflight.roofline.tables.report import report_of
 
         return report_of(self, top=top)
 
@@ -292,6 +299,11 @@ class Analysis(Shown):
         costed = [(op.signature, op.cost) for op in self.operations if not isinstance(op.cost, Uncosted)]
         return [(op, cost.matrix_dtype) for op, cost in costed if cost.matrix_flops and cost.matrix_dtype]
 
+    @property
+    def matrix_formats(self) -> list[str]:
+        """The formats of which matrix peaks bound the run."""
+        return sorted({self.matrix_precision(op, dtype) for op, dtype in self.products})
+
     def matrix_precision(self, op: OpSignature, dtype: str) -> str:
         """The precision at whose peak an op's products of ``dtype`` are bounded; the dtype where none is known."""
         return self.device.computed_as(self.float32.matrix_precision(op, dtype))
@@ -367,7 +379,7 @@ class Analysis(Shown):
         """For each record the number of its group, and the groups' names."""
         columns, session = self.session.columns, self.session
         if key == "op":
-            return _merge(columns.signature, [op.name for op in session.signatures])
+            return merged(columns.signature, [op.name for op in session.signatures])
         if key == "function":
             return columns.function.astype(np.int64), [name or "(outside functions)" for name in session.functions]
         if key == "direction":
@@ -379,7 +391,7 @@ class Analysis(Shown):
             owners = columns.module
             paths = [module.path if key == "module" else module.class_name for module in session.modules]
             names = [path or outside_modules(way) for path in paths for way in Direction]
-        return _merge(owners.astype(np.int64) * len(Direction) + columns.direction, names)
+        return merged(owners.astype(np.int64) * len(Direction) + columns.direction, names)
 
     def _roll_up(
         self, labels: np.ndarray, names: Sequence[str], there: Mapping[str, float | None] | None = None
@@ -486,10 +498,3 @@ def _measured_elsewhere(session: Session, device: DeviceSpec) -> str:
             return ""
         return "" if device.part_name in (name, known.name if known else "") else name
     return "" if device.kind == "cpu" else environment.get("cpu", "a CPU")
-
-
-def _merge(numbers: np.ndarray, names: Sequence[str]) -> tuple[Int64, list[str]]:
-    """Renumber so that entries of the same name share a number."""
-    distinct: dict[str, int] = {}
-    renumbered = np.array([distinct.setdefault(name, len(distinct)) for name in names], dtype=np.int64)
-    return renumbered[numbers], list(distinct)

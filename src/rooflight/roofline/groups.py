@@ -17,8 +17,7 @@ from rooflight.records.estimate import Estimate
 from rooflight.records.session import Float64, Int64, Session
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.bound import Bound
-from rooflight.roofline.predicted import Predicted, PredictedFields
-from rooflight.roofline.wall import PredictedWall, WallFields
+from rooflight.roofline.predicted import Predicted, PredictedFields, PredictedWall, WallFields
 
 _Key = TypeVar("_Key")
 
@@ -253,9 +252,21 @@ def seconds_by(pairs: Iterable[tuple[_Key, float]]) -> dict[_Key, float]:
     return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
 
+def merged(numbers: np.ndarray, names: Sequence[str]) -> tuple[Int64, list[str]]:
+    """Renumber so that entries of the same name share a number."""
+    distinct: dict[str, int] = {}
+    renumbered = np.array([distinct.setdefault(name, len(distinct)) for name in names], dtype=np.int64)
+    return renumbered[numbers], list(distinct)
+
+
 def sum_known(groups: np.ndarray, values: Float64, count: int) -> Float64:
     """Sum by group, leaving NaN where a group has no known value."""
     known = np.isfinite(values)
     sums = np.bincount(groups[known], weights=values[known], minlength=count).astype(np.float64)
     sums[np.bincount(groups[known], minlength=count) == 0] = np.nan
     return np.asarray(sums, dtype=np.float64)
+
+
+def plain_name(name: str) -> str:
+    """``aten::mm`` as ``mm``; other namespaces stay."""
+    return name.removeprefix("aten::").removeprefix("rooflight::")

@@ -16,7 +16,7 @@ from rooflight.records.report import Table, table
 from rooflight.records.series import Axis, Line, Mark, Series
 from rooflight.records.session import KEPT, NO_PARENT, STOOD, Int64, Lifetimes, Session
 from rooflight.records.touches import Touches, touches_of
-from rooflight.roofline.op_names import plain_name
+from rooflight.roofline.groups import plain_name
 
 BEFORE: Final = "(before the step)"
 """What made a storage that was there before the step."""

@@ -17,8 +17,8 @@ from rooflight.records.series import Series
 from rooflight.records.session import Session
 from rooflight.records.showing import Shown
 from rooflight.roofline.analysis import Analysis
-from rooflight.roofline.document import AnalysisDocument, analysis_data
-from rooflight.roofline.report import report_of
+from rooflight.roofline.tables.document import AnalysisDocument, analysis_data
+from rooflight.roofline.tables.report import report_of
 from rooflight.roofline.waiting import RankWaits, Wait, Waiting, waiting_of
 
 _EVEN: Final = 0.05  # share of a step that the ranks' waiting may differ by for them to count as even

@@ -12,7 +12,7 @@ from rooflight.records.document import Fields
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.report import Cell, Table, share, table
 from rooflight.records.timeline import DeviceTime, Idle, IdleCause, Launches, NamedWork, Timeline
-from rooflight.roofline.op_names import plain_name
+from rooflight.roofline.groups import plain_name
 
 _MUCH_IDLE: Final = 0.1  # of the wall time: so much idle time is in the conclusion
 _LONG_S: Final = 1e-3

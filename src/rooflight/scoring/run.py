@@ -23,7 +23,7 @@ from rooflight.machine.presence import cuda_name, free_memory_bytes, kind_here
 from rooflight.records.quantity import Quantity
 from rooflight.records.session import Session
 from rooflight.roofline.analysis import Analysis
-from rooflight.roofline.float32 import float32_rules
+from rooflight.roofline.bound import float32_rules
 from rooflight.roofline.memory import memory_use
 from rooflight.scoring.check import check
 from rooflight.scoring.result import COMPILED, EAGER, SOLUTION, Checked, Score

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rooflight.records.quantity import Quantity, count_of, percent
-from rooflight.roofline.notes import what_if_notes
+from rooflight.roofline.tables.notes import what_if_notes
 from rooflight.scoring.result import COMPILED, EAGER, SOLUTION, Checked, Score
 
 _NAMED = 5

@@ -9,8 +9,8 @@ from rooflight.records.document import Document, Fields
 from rooflight.records.quantity import percent
 from rooflight.records.report import Cell, Column, Report, Table
 from rooflight.records.series import Axis, Line, Mark, Series
-from rooflight.roofline.document import DeviceFigures, device_figures
-from rooflight.roofline.facts import what_if_facts
+from rooflight.roofline.tables.document import DeviceFigures, device_figures
+from rooflight.roofline.tables.report import what_if_facts
 from rooflight.scoring.result import EAGER, PROGRAMS, SOLUTION, Checked, Score
 from rooflight.scoring.score_notes import conclusion, score_notes
 

@@ -13,8 +13,8 @@ from rooflight.records.quantity import count_of
 from rooflight.records.report import Cell, Report, Table
 from rooflight.records.session import Measurement
 from rooflight.roofline.analysis import Analysis
-from rooflight.roofline.document import AnalysisDocument, analysis_data
-from rooflight.roofline.report import report_of
+from rooflight.roofline.tables.document import AnalysisDocument, analysis_data
+from rooflight.roofline.tables.report import report_of
 from rooflight.roofline.time_by_place import (
     SEE,
     PlaceFigures,

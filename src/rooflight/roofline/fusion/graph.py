@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from rooflight.records.session import Session
 from rooflight.records.touches import touches_of
-from rooflight.roofline.narrowing import Narrowed
-from rooflight.roofline.op_fusion import OpFusion
-from rooflight.roofline.parts import Part, PartialTouches, Touched, is_inside, may_meet, visible_bytes
+from rooflight.roofline.fusion.narrowing import Narrowed
+from rooflight.roofline.fusion.ops import OpFusion
+from rooflight.roofline.fusion.parts import Part, PartialTouches, Touched, is_inside, may_meet, visible_bytes
 
 _WHOLE: Final[tuple[dict[int, Part], dict[int, Part]]] = ({}, {})
 _MOST_BENEATH: Final = 64

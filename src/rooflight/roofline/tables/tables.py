@@ -11,10 +11,9 @@ from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.report import Cell, Table, share, table
 from rooflight.records.series import Axis, Line, Mark, Series
 from rooflight.roofline.analysis import Analysis
-from rooflight.roofline.communication import collectives_table
-from rooflight.roofline.groups import Group, Operation
+from rooflight.roofline.groups import Group, Operation, plain_name
 from rooflight.roofline.memory import memory_series, memory_tables
-from rooflight.roofline.op_names import plain_name
+from rooflight.roofline.network import collectives_table
 from rooflight.roofline.timeline import timeline_tables, unattributed_work
 
 AS_A_GRAPH: Final = "as if replayed from a graph"
@@ -254,8 +253,7 @@ def _point(operation: Operation, *, measured: bool) -> tuple[float, float, str] 
 def _peaks(analysis: Analysis) -> dict[str, float]:
     """The peaks of what the ops compute with."""
     device = analysis.device
-    names = sorted({analysis.matrix_precision(op, dtype) for op, dtype in analysis.products})
-    peaks = {f"{name} matrix": device.matrix_peak(name) for name in names}
+    peaks = {f"{name} matrix": device.matrix_peak(name) for name in analysis.matrix_formats}
     if analysis.totals.vector_flops:
         peaks["vector"] = device.vector_peak("float32")
     return {name: peak for name, peak in peaks.items() if peak}

@@ -16,10 +16,8 @@ from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.session import Measurement, Session, other_step
 from rooflight.records.signature import COMPUTED_IN
 from rooflight.roofline.analysis import Analysis
-from rooflight.roofline.facts import matrix_formats
-from rooflight.roofline.groups import seconds_by
+from rooflight.roofline.groups import plain_name, seconds_by
 from rooflight.roofline.memory import memory_shortage
-from rooflight.roofline.op_names import plain_name
 
 _SCATTER: Final = 1.5  # slowest step over fastest, from which on the median is doubtful
 _NAMED: Final = 4
@@ -127,7 +125,7 @@ def _clock_headroom(analysis: Analysis) -> float:
     if headroom is None or device.datasheet is None:
         return 1.0
     quoted = replace(device, calibrated=None)
-    peaks = [(quoted.matrix_peak(name), device.matrix_peak(name)) for name in matrix_formats(analysis)]
+    peaks = [(quoted.matrix_peak(name), device.matrix_peak(name)) for name in analysis.matrix_formats]
     return max((headroom * listed / used for listed, used in peaks if listed and used), default=headroom)
 
 

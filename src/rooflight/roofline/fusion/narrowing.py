@@ -19,11 +19,10 @@ from rooflight.costs.traits import Needs
 from rooflight.records.session import KEPT, STOOD, Flags, Lifetimes, Session
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
-from rooflight.roofline.boxes import Run, box_of, canonical, part_of
-from rooflight.roofline.demand import NOTHING, Demand, Wanted
-from rooflight.roofline.needs import line_picked, needed, work_needed
-from rooflight.roofline.op_fusion import OpFusion
-from rooflight.roofline.parts import Part, PartialTouches, is_inside, may_meet, strides_of, union_bytes
+from rooflight.roofline.fusion.boxes import NOTHING, Demand, Run, Wanted, box_of, canonical, part_of
+from rooflight.roofline.fusion.needs import line_picked, needed, work_needed
+from rooflight.roofline.fusion.ops import OpFusion
+from rooflight.roofline.fusion.parts import Part, PartialTouches, is_inside, may_meet, strides_of, union_bytes
 
 _MOST_PARTS: Final = 64
 """Parts of one storage that are followed one by one."""

@@ -11,12 +11,12 @@ from rooflight.devices.spec import DeviceSpec, MemoryLevel
 from rooflight.records.document import Document, Fields
 from rooflight.records.timeline import RunTime
 from rooflight.roofline.analysis import Analysis
-from rooflight.roofline.communication import CommunicationFigures
 from rooflight.roofline.groups import Contradiction, Coverage, GroupFigures, OperationFigures, SummedFields
 from rooflight.roofline.memory import MemoryFigures
+from rooflight.roofline.network import CommunicationFigures
+from rooflight.roofline.predicted import WallFields
+from rooflight.roofline.program import Gap
 from rooflight.roofline.timeline import UnattributedWork, unattributed_work
-from rooflight.roofline.wall import WallFields
-from rooflight.roofline.waterfall import Gap
 
 
 class DeviceFigures(Fields, frozen=True, kw_only=True):

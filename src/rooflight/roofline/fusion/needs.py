@@ -15,9 +15,8 @@ from rooflight.costs.registry import traits_of
 from rooflight.costs.traits import Needs
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
-from rooflight.roofline.boxes import FIRST, Axis, Box, up_to, whole_box, within
-from rooflight.roofline.convolution_needs import convolution_needed, convolved
-from rooflight.roofline.demand import NOTHING, Demand, Wanted
+from rooflight.roofline.fusion.boxes import FIRST, NOTHING, Axis, Box, Demand, Wanted, up_to, whole_box, within
+from rooflight.roofline.fusion.convolution_needs import convolution_needed, convolved
 
 _LABELLED: Final = frozenset(names("nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d nll_loss_nd"))
 """These pick the class that a label names."""

@@ -8,8 +8,7 @@ from math import prod
 
 from rooflight.costs.families.rules import integers
 from rooflight.records.signature import OpSignature
-from rooflight.roofline.boxes import Axis, Box, up_to, whole_box
-from rooflight.roofline.demand import NOTHING, Demand, Wanted
+from rooflight.roofline.fusion.boxes import NOTHING, Axis, Box, Demand, Wanted, up_to, whole_box
 
 
 def convolved(demand: Demand) -> list[Wanted]:

@@ -1,0 +1,1 @@
+"""Reports of an analysis: its document, facts, tables, pictures and notes."""
