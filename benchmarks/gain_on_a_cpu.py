@@ -111,8 +111,8 @@ def one(name: str, program: str, folder: Path) -> None:
     import gain_workloads
     import torch
 
-    from rooflight.compiling.child import compiled, opened
-    from rooflight.compiling.trial import Options, Request
+    from rooflight.compiling.bench.child import compiled, opened
+    from rooflight.compiling.bench.trial import Options, Request
 
     torch.set_num_threads(1)
     preset = PRESETS.get(name)
@@ -162,8 +162,8 @@ def scored(name: str, folder: Path) -> Score | None:
 def predicted(name: str):
     import gain_workloads
 
-    from rooflight.compiling.predicted import predict
-    from rooflight.compiling.trial import Options
+    from rooflight.compiling.bench.predicted import predict
+    from rooflight.compiling.bench.trial import Options
 
     if name in PRESETS:
         preset, mode = PRESETS[name]

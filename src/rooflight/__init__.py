@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from rooflight.capture.measure import measure as measure
     from rooflight.capture.phases import phase as phase
     from rooflight.capture.recorder import record as record
-    from rooflight.compiling.explaining.explain import explain as explain
-    from rooflight.compiling.hot_calls import hot as hot
-    from rooflight.compiling.hot_calls import hot_report as hot_report
+    from rooflight.compiling.explain.explain import explain as explain
+    from rooflight.compiling.hot.detection import hot as hot
+    from rooflight.compiling.hot.detection import hot_report as hot_report
     from rooflight.costs.cost import OpCost as OpCost
     from rooflight.costs.cost import Uncosted as Uncosted
     from rooflight.costs.modules import module_formula as module_formula
@@ -60,12 +60,12 @@ _HOMES = {
     "analyze": "rooflight.front.sessions",
     "calibrate": "rooflight.front.device",
     "current_device": "rooflight.front.device",
-    "explain": "rooflight.compiling.explaining.explain",
+    "explain": "rooflight.compiling.explain.explain",
     "find_device": "rooflight.front.device",
     "fit_host": "rooflight.prediction.host_fit",
     "formula": "rooflight.costs.registry",
-    "hot": "rooflight.compiling.hot_calls",
-    "hot_report": "rooflight.compiling.hot_calls",
+    "hot": "rooflight.compiling.hot.detection",
+    "hot_report": "rooflight.compiling.hot.detection",
     "load": "rooflight.records.archive",
     "measure": "rooflight.capture.measure",
     "module_formula": "rooflight.costs.modules",

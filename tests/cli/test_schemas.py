@@ -15,10 +15,10 @@ from rooflight.cli.schemas import documents, schemas_text
 from rooflight.clusters.keeping import ClusterCalibration
 from rooflight.clusters.roofs import NodeCalibration
 from rooflight.clusters.roofs_report import report_of as cluster_report
-from rooflight.compiling.bench_report import CompileDocument
-from rooflight.compiling.explaining.explanation import ExplainDocument
-from rooflight.compiling.hot_summary import HotDocument
-from rooflight.compiling.predicted_report import PredictedGainDocument
+from rooflight.compiling.bench.predicted import PredictedGainDocument
+from rooflight.compiling.bench.tables import CompileDocument
+from rooflight.compiling.explain.result import ExplainDocument
+from rooflight.compiling.hot.tables import HotDocument
 from rooflight.devices import all_devices, get
 from rooflight.devices.calibrations import Calibration
 from rooflight.devices.devices_report import device_report, list_report

@@ -13,8 +13,10 @@ import pytest
 def hot_loops(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     import torch
 
-    from rooflight.compiling import hot_calls, hot_gain, hot_seen
-    from rooflight.compiling.hot_gain import ExpectedGain
+    from rooflight.compiling.hot import detection as hot_calls
+    from rooflight.compiling.hot import gain as hot_gain
+    from rooflight.compiling.hot import result as hot_seen
+    from rooflight.compiling.hot.gain import ExpectedGain
 
     torch._dynamo.reset()
     monkeypatch.setenv("ROOFLIGHT_CACHE", str(tmp_path))

@@ -13,8 +13,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Inductor's import warns of what torch itself still uses
     import torch._inductor.compile_fx
 
-from rooflight.compiling.explaining.explain import Program, explained
-from rooflight.compiling.explaining.explanation import ExplainDocument
+from rooflight.compiling.explain.explain import Program, explained
+from rooflight.compiling.explain.result import ExplainDocument
 
 X = torch.arange(32.0).reshape(4, 8) / 32
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from rooflight.compiling.hot_calls import attached
-from rooflight.compiling.hot_loop import HotLoop
-from rooflight.compiling.hot_seen import CallKind, HotOptions
+from rooflight.compiling.hot.detection import attached
+from rooflight.compiling.hot.loop import HotLoop
+from rooflight.compiling.hot.result import CallKind, HotOptions
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 

@@ -8,11 +8,10 @@ import sys
 import pytest
 
 from rooflight.clusters.programs import Reply
-from rooflight.compiling import matrix as cells
-from rooflight.compiling.benchmark import BenchmarkInterrupted, benchmark
-from rooflight.compiling.matrix import Matrix, benchmark_matrix
-from rooflight.compiling.pace import Pace, programs_of
-from rooflight.compiling.trial import Answer, Check, Difference, Trial
+from rooflight.compiling.bench import matrix as cells
+from rooflight.compiling.bench.benchmark import BenchmarkInterrupted, Pace, benchmark, programs_of
+from rooflight.compiling.bench.matrix import Matrix, benchmark_matrix
+from rooflight.compiling.bench.trial import Answer, Check, Difference, Trial
 from rooflight.workloads.errors import RunFailed
 
 
@@ -74,7 +73,7 @@ def programs(monkeypatch):
             raise step
         return step
 
-    monkeypatch.setattr(sys.modules["rooflight.compiling.benchmark"], "answered", answered)  # a function has its name
+    monkeypatch.setattr(sys.modules["rooflight.compiling.bench.benchmark"], "answered", answered)
     return script
 
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from rooflight.compiling.bench_report import CompileDocument, conclusion, report_of
-from rooflight.compiling.result import BreakEven, Compiled, short_names
-from rooflight.compiling.stages import of_metrics
-from rooflight.compiling.trial import Check, Difference, Trial
+from rooflight.compiling.bench.result import BreakEven, Compiled, short_names
+from rooflight.compiling.bench.tables import CompileDocument, conclusion, report_of
+from rooflight.compiling.bench.trial import Check, Difference, Trial
+from rooflight.compiling.torch_logs import of_metrics
 from rooflight.reporting.json import render_json
 from rooflight.reporting.renderers import find
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from explained import X, explanation
 
-from rooflight.compiling.explaining.cuda_graphs import cuda_graphs
-from rooflight.compiling.explaining.explain_report import report_of
-from rooflight.compiling.explaining.listening import listening
+from rooflight.compiling.explain.stages import cuda_graphs
+from rooflight.compiling.explain.tables import report_of
+from rooflight.compiling.explain.trace import listening
 
 LINES = [
     "[0/0] Running warmup function=fn0, mode=INFERENCE",

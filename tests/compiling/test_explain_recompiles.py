@@ -6,11 +6,10 @@ import pytest
 import torch
 from explained import X, explanation, in_states
 
-from rooflight.compiling.explaining.explain import explained
-from rooflight.compiling.explaining.explain_report import report_of
-from rooflight.compiling.explaining.guards import Symbols
-from rooflight.compiling.explaining.listening import Told
-from rooflight.compiling.explaining.recompiles import failed_guards, fix
+from rooflight.compiling.explain.explain import explained
+from rooflight.compiling.explain.guards import Symbols, failed_guards, fix
+from rooflight.compiling.explain.tables import report_of
+from rooflight.compiling.explain.trace import Told
 
 COUNT = 0
 

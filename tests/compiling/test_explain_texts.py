@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.compiling.explaining.graph_breaks import logged_breaks
-from rooflight.compiling.explaining.graph_text import frames, function_name, printed, resumed_at, sized
-from rooflight.compiling.explaining.guards import guard_s, guards, readable
-from rooflight.compiling.explaining.kernels import generated_calls
-from rooflight.compiling.explaining.recompiles import logged_recompile
+from rooflight.compiling.explain.graph_breaks import logged_breaks
+from rooflight.compiling.explain.graph_text import frames, function_name, printed, resumed_at, sized
+from rooflight.compiling.explain.guards import guard_s, guards, logged_recompile, readable
+from rooflight.compiling.explain.kernels import generated_calls
 
 
 @pytest.mark.parametrize(

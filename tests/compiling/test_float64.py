@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from rooflight.compiling.check import check
-from rooflight.compiling.float64 import InFloat64
+from rooflight.compiling.bench.check import check
+from rooflight.compiling.bench.float64 import InFloat64
 
 
 class Net(nn.Module):

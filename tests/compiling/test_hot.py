@@ -15,11 +15,11 @@ import torch
 from hot_programs import Compiler, Net, clock, loop_of, only, run, takes, x
 
 import rooflight as rl
-from rooflight.compiling import hot_gain
-from rooflight.compiling.hot_calls import attached
-from rooflight.compiling.hot_gain import ExpectedGain
-from rooflight.compiling.hot_paths import HotPath
-from rooflight.compiling.hot_seen import HotOptions
+from rooflight.compiling.hot import gain as hot_gain
+from rooflight.compiling.hot.detection import attached
+from rooflight.compiling.hot.detector import HotPath
+from rooflight.compiling.hot.gain import ExpectedGain
+from rooflight.compiling.hot.result import HotOptions
 from rooflight.reporting.json import render_json
 
 pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.usefixtures("hot_loops")]
@@ -256,7 +256,7 @@ def test_the_same_operations_wired_differently_are_no_pattern() -> None:
         a, b = value.sin(), value.sin()
         return (a if first else b) + a
 
-    from rooflight.compiling.patterns import pattern_of
+    from rooflight.compiling.hot.patterns import pattern_of
 
     patterns = []
     for first in (True, False, False):

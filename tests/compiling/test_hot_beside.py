@@ -20,12 +20,12 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 import rooflight as rl
-from rooflight.compiling import hot_loop
 from rooflight.compiling.beside import worker
+from rooflight.compiling.hot import loop as hot_loop
+from rooflight.compiling.hot.gain import ExpectedGain
+from rooflight.compiling.hot.loop import HotLoop
+from rooflight.compiling.hot.result import CallKind, HotOptions
 from rooflight.compiling.hot_beside import IN_CALLS, START_S, cost_s
-from rooflight.compiling.hot_gain import ExpectedGain
-from rooflight.compiling.hot_loop import HotLoop
-from rooflight.compiling.hot_seen import CallKind, HotOptions
 
 pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.usefixtures("hot_loops")]
 _PATIENCE_S = 200.0
@@ -167,7 +167,7 @@ def test_by_default_it_is_beside_the_loop_where_a_core_is_free(
     monkeypatch: pytest.MonkeyPatch, threads: int, gpu: bool, beside: bool
 ) -> None:
     monkeypatch.undo()
-    monkeypatch.setattr("rooflight.compiling.hot_seen.usable_cores", lambda: (0, 1))
+    monkeypatch.setattr("rooflight.compiling.hot.result.usable_cores", lambda: (0, 1))
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     assert HotOptions().beside is beside

@@ -13,10 +13,11 @@ from torch import nn
 from torch_state import torch_state
 
 import rooflight as rl
-from rooflight.compiling import HotPath, enable_hot_path_detection, hot_everywhere
-from rooflight.compiling.hot_calls import attached
-from rooflight.compiling.hot_loop import HotLoop
-from rooflight.compiling.hot_seen import HotOptions
+from rooflight.compiling import HotPath, enable_hot_path_detection
+from rooflight.compiling.hot import detection as hot_everywhere
+from rooflight.compiling.hot.detection import attached
+from rooflight.compiling.hot.loop import HotLoop
+from rooflight.compiling.hot.result import HotOptions
 
 pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.usefixtures("hot_loops")]
 

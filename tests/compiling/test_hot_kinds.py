@@ -11,9 +11,9 @@ from hot_programs import Compiler, Net, clock, loop_of, only, takes, x
 from torch import nn
 from torch._dynamo.backends.registry import lookup_backend
 
-from rooflight.compiling.checked_backend import CHECKED_RUNS, CheckedBackend
-from rooflight.compiling.dynamic_sizes import note_inside
-from rooflight.compiling.hot_seen import CallKind
+from rooflight.compiling.hot.backend import CHECKED_RUNS, CheckedBackend
+from rooflight.compiling.hot.result import CallKind
+from rooflight.compiling.hot.sizes import note_inside
 
 pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.usefixtures("hot_loops")]
 

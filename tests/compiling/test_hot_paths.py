@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflight.compiling import HotPath, HotPathDetector
-from rooflight.compiling import hot_paths as module
+from rooflight.compiling.hot import detector as module
 
 
 def test_the_page_s_example_turns_true_after_ten_identical_iterations() -> None:

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from rooflight.clusters.programs import Reply
-from rooflight.compiling import matrix as cells
-from rooflight.compiling.bench_report import report_of
-from rooflight.compiling.matrix import CellAnswer, Matrix, answer_of, benchmark_matrix
-from rooflight.compiling.result import Compiled
-from rooflight.compiling.trial import Trial
+from rooflight.compiling.bench import matrix as cells
+from rooflight.compiling.bench.matrix import CellAnswer, Matrix, answer_of, benchmark_matrix
+from rooflight.compiling.bench.result import Compiled
+from rooflight.compiling.bench.tables import report_of
+from rooflight.compiling.bench.trial import Trial
 from rooflight.reporting.json import render_json
 from rooflight.workloads.errors import RunFailed, TargetError
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import nn
 
-from rooflight.compiling.benchmark import check_request
-from rooflight.compiling.package import packaged
+from rooflight.compiling.bench.benchmark import check_request
+from rooflight.compiling.bench.package import packaged
+from rooflight.compiling.bench.trial import Options
 from rooflight.compiling.process import _ended
 from rooflight.compiling.refusals import check_step, reason_of
-from rooflight.compiling.trial import Options
 from rooflight.workloads.errors import RunFailed, TargetError
 from rooflight.workloads.steps import guarded
 

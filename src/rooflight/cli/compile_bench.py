@@ -17,7 +17,7 @@ from rooflight.cli.output_options import CsvFolder, HtmlFile, JsonFile, Markdown
 from rooflight.cli.progress import spinner
 
 if TYPE_CHECKING:
-    from rooflight.compiling.matrix import Matrix
+    from rooflight.compiling.bench.matrix import Matrix
     from rooflight.reporting.output import Outputs
 
 QUICK = (20, 3)
@@ -116,10 +116,10 @@ def compile_bench(
       rooflight compile-bench gpt2 llama-3.1-8b --mode default --executor slurm
       rooflight compile-bench --predict-only --device H100-SXM5-80GB problem.py
     """
-    from rooflight.compiling.bench_report import report_of
-    from rooflight.compiling.benchmark import BenchmarkInterrupted
-    from rooflight.compiling.matrix import Matrix, benchmark_matrix
-    from rooflight.compiling.trial import Options
+    from rooflight.compiling.bench.benchmark import BenchmarkInterrupted
+    from rooflight.compiling.bench.matrix import Matrix, benchmark_matrix
+    from rooflight.compiling.bench.tables import report_of
+    from rooflight.compiling.bench.trial import Options
     from rooflight.compiling.workloads import WORKLOADS
     from rooflight.reporting.output import Outputs
 
@@ -171,7 +171,7 @@ def compile_bench(
 
 def _plan(matrix: Matrix, executor: Executor) -> str:
     """How many programs are about to run, each for how long at most, and what runs fewer iterations."""
-    from rooflight.compiling.pace import programs_of
+    from rooflight.compiling.bench.benchmark import programs_of
     from rooflight.records.quantity import count_of
 
     asked = f"{count_of(len(matrix.targets), 'target')} in {count_of(len(matrix.modes), 'mode')}"
@@ -188,8 +188,7 @@ def _plan(matrix: Matrix, executor: Executor) -> str:
 
 
 def _predict(matrix: Matrix, device: str | None, host: float | None, outputs: Outputs) -> None:
-    from rooflight.compiling.predicted import PredictedCompiled, predict
-    from rooflight.compiling.predicted_report import report_of
+    from rooflight.compiling.bench.predicted import PredictedCompiled, predict, report_of
     from rooflight.roofline.host import Host
 
     given = None if host is None else Host.of(host, source="--host")

@@ -65,9 +65,9 @@ def explain(
       rooflight explain gpt2 --small --step train
       rooflight explain attention-block --json -
     """
-    from rooflight.compiling.explaining.asked import explained_target
-    from rooflight.compiling.explaining.explain_report import report_of
-    from rooflight.compiling.trial import Options
+    from rooflight.compiling.bench.trial import Options
+    from rooflight.compiling.explain.tables import report_of
+    from rooflight.compiling.explain.target import explained_target
     from rooflight.reporting.output import Outputs
 
     outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html, render=render)

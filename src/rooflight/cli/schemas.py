@@ -13,10 +13,10 @@ from rooflight.records.document import Document
 def documents() -> tuple[type[Document], ...]:
     """Every kind of document that a verb or a study writes."""
     from rooflight.clusters.roofs_report import ClusterDocument
-    from rooflight.compiling.bench_report import CompileDocument
-    from rooflight.compiling.explaining.explanation import ExplainDocument
-    from rooflight.compiling.hot_summary import HotDocument
-    from rooflight.compiling.predicted_report import PredictedGainDocument
+    from rooflight.compiling.bench.predicted import PredictedGainDocument
+    from rooflight.compiling.bench.tables import CompileDocument
+    from rooflight.compiling.explain.result import ExplainDocument
+    from rooflight.compiling.hot.tables import HotDocument
     from rooflight.devices.devices_report import DeviceDocument, DevicesDocument
     from rooflight.inference.comparison import ComparisonDocument
     from rooflight.inference.summary import ConfigDocument, SummaryDocument

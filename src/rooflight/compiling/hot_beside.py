@@ -14,8 +14,8 @@ from rooflight.compiling.beside import Job, worker
 if TYPE_CHECKING:
     import torch
 
-    from rooflight.compiling.hot_plan import Inductor, Plan
-    from rooflight.compiling.hot_seen import CallKind, HotOptions
+    from rooflight.compiling.hot.plan import Inductor, Plan
+    from rooflight.compiling.hot.result import CallKind, HotOptions
 
 _OTHER_SIZES: Final = 32
 """So many calls of other sizes than those that were captured are waited for these to return."""

@@ -1,0 +1,281 @@
+"""Guards from torch's printed tree, and recompiles: which guard failed, on which values, and what prevents it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from rooflight.compiling.explain.graph_text import function_name
+from rooflight.compiling.explain.result import FailedGuard, Guard, Place, Recompile, place_of
+from rooflight.compiling.explain.trace import Told
+
+_SOURCE: Final = re.compile(r"\+- \w*GuardManager: source=(.+?), accessed_by=")
+_GUARD: Final = re.compile(r"\+- ([A-Z][A-Z_]+): (.+?)(?:  # ?(.*))?$")
+_PLACE: Final = re.compile(r"^(.*?)\s*# (\S*):(\d+) in (\S+)$")
+_LATENCY: Final = re.compile(r"^Guard latency = ([\d.]+) us", re.MULTILINE)
+_INTERNAL: Final = frozenset(
+    ("DIMENSION_DYNAMIC_MARKING_GUARD", "NO_TENSOR_ALIASING", "RELATIONAL_GUARD", "TORCH_FUNCTION_MODE_STACK")
+)
+_EQUALS: Final = re.compile(r"^(.+?) == (.+)$")
+
+
+def guards(text: str, files: Iterable[str] = ()) -> tuple[Guard, ...]:
+    """The guards in a printed tree, those on marks that only torch sets left out. torch cuts the names of files:
+    ``files`` are those that may be meant.
+    """
+    known = tuple(files)
+    found: list[Guard] = []
+    source = ""
+    for row in text.splitlines():
+        if (manager := _SOURCE.search(row)) is not None:
+            source = readable(manager[1])
+        elif (leaf := _GUARD.search(row)) is not None and leaf[1] not in _INTERNAL:
+            top = row.startswith("| +-")
+            found.append(
+                Guard(
+                    kind=leaf[1], source="" if top else source, check=readable(leaf[2].strip()),
+                    place=_place(leaf[3] or "", known),
+                )
+            )  # fmt: skip
+    return tuple(found)
+
+
+def guard_s(text: str) -> float | None:
+    """Seconds that checking all guards takes, as torch measured it."""
+    found = _LATENCY.search(text)
+    return None if found is None else float(found[1]) * 1e-6
+
+
+def readable(source: str) -> str:
+    """``L['x']``, torch's name of a local variable, as ``x``."""
+    return re.sub(r"L\['(\w+)'\]", r"\1", source)
+
+
+def _place(comment: str, files: tuple[str, ...]) -> Place | None:
+    found = _PLACE.match(comment)
+    if found is None or found[2].startswith("_dynamo/"):
+        return None
+    whole = next((file for file in files if file.endswith(found[2])), found[2])
+    return Place(file=whole, line=int(found[3]), function=found[4], code=found[1].strip())
+
+
+class Symbols:
+    """What a compilation found: the values of symbols, and of what its guards compare; ``constants``: what it is
+    compiled for one value of.
+    """
+
+    def __init__(self, created: Iterable[Any], checks: Iterable[Guard]) -> None:
+        self.by_name: dict[str, int] = {}
+        self._by_source: dict[str, str] = {}
+        self.constants: set[str] = set()
+        for fields in created:
+            value = str(fields.get("val"))
+            if value.lstrip("-").isdigit():
+                self.by_name[str(fields.get("symbol"))] = int(value)
+            self._by_source[readable(str(fields.get("source")))] = value
+        for guard in checks:
+            if (equal := _EQUALS.match(guard.check)) is not None:
+                self.constants.add(equal[1])
+                self._by_source.setdefault(equal[1], equal[2])
+
+    def value_of(self, source: str) -> str:
+        """What a source was at this compilation, as text; empty if torch does not tell."""
+        return self._by_source.get(source, "")
+
+
+_TENSOR: Final = re.compile(r"tensor '(?P<source>.+?)' (?P<what>.+?) mismatch(?: at index (?P<index>\d+))?")
+_EXPECTED: Final = re.compile(r"expected (?:requires_grad=)?(.+?)(?:, actual (.+?))?\.?$")
+_EQUAL: Final = re.compile(r"^(?P<source>.+?) == (?P<value>.+)$")
+_LENGTH: Final = re.compile(r"^(?:len\((?P<source>.+)\) == (?P<value>\d+)|not (?P<empty>\S+))$")
+_STATE: Final = re.compile(r"^GLOBAL_STATE changed: (.+)$")
+_RECOMPILING: Final = re.compile(r"^Recompiling function (\S+) in (.+):(\d+)$")
+_SIZE: Final = re.compile(r"\w+\.size\(\)\[\d+\]")
+
+
+def failed_guards(told: Told, values: Symbols) -> tuple[FailedGuard, ...]:
+    """The guards that failed before a compilation, of the most recent compilation first."""
+    return tuple(_failed(text, values) for text in _texts(told))
+
+
+def _texts(told: Told) -> Sequence[str]:
+    """A reason for each earlier compilation; torch writes one as text, several as a list."""
+    text = told.text
+    if text.startswith("["):
+        try:
+            decoded: Any = json.loads(text)
+        except ValueError:
+            return [text]
+        return [str(each) for each in decoded]
+    return [text]
+
+
+def _failed(text: str, values: Symbols) -> FailedGuard:
+    first = text.strip().partition("\n")[0]
+    of, _, check = first.partition(": ")
+    check = check.partition("  #")[0].strip()
+    if (tensor := _TENSOR.search(check)) is not None:
+        said = _EXPECTED.search(check.partition(". ")[2])
+        index = "" if tensor["index"] is None else f", dimension {tensor['index']}"
+        expected, actual = ("", "") if said is None else (said[1], said[2] or "")
+        if tensor["what"] == "requires_grad":  # of two values torch names the one
+            actual = {"0": "1", "1": "0"}.get(expected, "")
+        source = f"{tensor['what']} of {_plain(tensor['source'])}{index}"
+        return FailedGuard(of=of, check=check, source=source, expected=expected, actual=actual)
+    if (state := _STATE.match(check)) is not None:
+        return FailedGuard(of=of, check=check, source=state[1])
+    if (sizes := _SIZE.search(check)) is not None and not check.startswith(f"{sizes[0]} =="):
+        now = values.value_of(sizes[0])
+        return FailedGuard(of=of, check=check, source=sizes[0], expected=check, actual=now)
+    if (length := _LENGTH.match(check)) is not None:
+        source = length["source"] or length["empty"]
+        now = values.value_of(f"len({source})")
+        return FailedGuard(of=of, check=check, source=f"len({source})", expected=length["value"] or "0", actual=now)
+    if (equal := _EQUAL.match(check)) is not None:
+        source = equal["source"]
+        now = values.value_of(source)
+        return FailedGuard(of=of, check=check, source=source, expected=equal["value"], actual=now)
+    return FailedGuard(of=of, check=check)
+
+
+def logged_recompile(text: str) -> str:
+    """``train.py:12, loss: size of x, dimension 0 was 48, and 32 when it was compiled``: a text of torch's log
+    ``recompiles``, by the guard of the latest compilation that failed.
+    """
+    head, _, rest = text.partition("\n")
+    row = next((row for row in map(str.strip, rest.splitlines()) if row.startswith("- ")), "")
+    guard = _failed(row.removeprefix("- "), Symbols((), ()))
+    if not guard.source or not guard.expected:
+        why = f"{guard.source or guard.check or 'what it depends on'} changed"
+    elif guard.actual:
+        why = f"{guard.source} was {guard.actual}, and {guard.expected} when it was compiled"
+    else:
+        why = f"{guard.source} was not {guard.expected}, which it was compiled for"
+    found = _RECOMPILING.match(head)
+    if found is None:
+        return why
+    place = Place(file=found[2], line=int(found[3]))
+    return f"{place_of(place)}, {function_name(found[1])}: {why}"
+
+
+def _plain(source: str) -> str:
+    """The user's name of what torch made a tensor of."""
+    return source.removeprefix("___from_numpy(").removesuffix(")") if source.startswith("___from_numpy(") else source
+
+
+def recompile(
+    told: Told,
+    function: str,
+    place: Place | None,
+    values: Symbols,
+    *,
+    dynamic: bool | None = None,
+    limit: bool = False,
+    rest: bool = False,
+) -> Recompile:
+    """A recompile: what failed, and the fix by the most recent compilation's guard. ``rest``: of the rest of a
+    function after a graph break, whose inputs are what the part before it leaves.
+    """
+    guards = failed_guards(told, values)
+    advice = fix(guards, dynamic=dynamic, constants=values.constants)
+    if rest and guards and (tensor := _TENSOR.search(guards[0].check)) is not None:
+        advice = f"{tensor['source']} is made before the graph break: mend what changes there, or remove the break"
+    return Recompile(id=told.id, function=function, place=place, guards=guards, fix=advice, limit=limit)
+
+
+def fix(guards: Sequence[FailedGuard], *, dynamic: bool | None = None, constants: Container[str] = ()) -> str:
+    """What prevents a recompile, by the guards that failed. The most recent compilation's comes first. ``constants``:
+    what it is compiled for one value of again.
+    """
+    if not guards:
+        return ""
+    known = (advice for pattern, advice in _FIXES.items() if re.search(pattern, guards[0].check))
+    return next(known, None) or _fix(guards[0], dynamic, constants)
+
+
+def _fix(guard: FailedGuard, dynamic: bool | None, constants: Container[str]) -> str:
+    check, source = guard.check, guard.source
+    if (tensor := _TENSOR.search(check)) is not None:
+        return _of_tensor(tensor, guard, dynamic)
+    if re.search(r"\.size\(\)\[\d+\]|\.shape\[\d+\]|\bs\d+\b|%|<=|>=| < | > ", check):
+        return (
+            "the shape was made dynamic within a range, and this one is outside: avoid branches and indices that "
+            "depend on it, or torch._dynamo.mark_dynamic(x, i, min=..., max=...)"
+        )
+    if _LENGTH.match(check):
+        return f"{source} decides how often a loop is unrolled: pass one stacked tensor instead of a container, or pad"
+    if _EQUAL.match(check):
+        return _of_value(source, guard.expected, dynamic, still=source in constants)
+    if "___check_obj_id" in check or "___check_type_id" in check or "is " in check:
+        return "another object or type is passed each time: make it once, outside, and pass the same one"
+    return "keep what the guard reads the same between calls, or compile a function for each case"
+
+
+_FIXES: Final[Mapping[str, str]] = {
+    r"___check_global_state|GLOBAL_STATE|grad_mode": (
+        "grad mode, autocast, default dtype or number of threads changed: call the function in the same state, or "
+        "accept one compilation for each"
+    ),
+    r"^list\(dict\.keys\(": "pass dicts with the same keys, in the same order",
+    r"^len\(.+\) != ": "a container or module was changed after it was compiled: change it before the first call",
+    r"expected type of .+ tensor type": "pass tensors of one class (a Parameter is another class than a Tensor)",
+    r"requires_grad mismatch": (
+        "pass tensors that all require grad or none: one compilation for training and one for inference is right; wrap "
+        "inference in torch.no_grad() with detached inputs"
+    ),
+    r"\.training\b|'training'": (
+        "train and eval are two programs: one compilation for each is right; compile once in the mode that you run"
+    ),
+    r"dtype mismatch": "cast the input to one dtype before the compiled function",
+    r"device mismatch": "move the input to one device before the compiled function",
+    r"stride mismatch": "pass x.contiguous(), or the same layout each time",
+    r"rank mismatch|dimension mismatch|dim mismatch": (
+        "pass inputs with the same number of dimensions (unsqueeze before the compiled function)"
+    ),
+    r"hasattr\(.*_dynamo_dynamic": "mark the dimension dynamic on each input, or on none",
+    r"dispatch key set mismatch": "pass plain tensors of one kind, outside inference_mode and vmap alike",
+}
+
+
+def _of_tensor(tensor: re.Match[str], guard: FailedGuard, dynamic: bool | None) -> str:
+    if "size" not in tensor["what"]:
+        return "pass tensors of one kind"
+    name, index = _plain(tensor["source"]), tensor["index"]
+    if guard.actual in ("0", "1") or guard.expected in ("0", "1"):
+        return (
+            f"torch compiles sizes 0 and 1 apart, also with dynamic shapes: pad dimension {index} of {name} to at "
+            "least 2, or accept one more compilation"
+        )
+    hint = "dynamic=True" if dynamic is None else "dynamic=True instead of --static" if dynamic is False else "padding"
+    return (
+        f"torch._dynamo.mark_dynamic({name}, {index}) before the first call, or torch.compile(..., {hint}): the first "
+        "compilation is then for all sizes; or pad to a few sizes"
+    )
+
+
+def _of_value(source: str, expected: str, dynamic: bool | None, *, still: bool) -> str:
+    if source.startswith("___stack"):
+        return (
+            "what the call at the graph break returned is compiled as a constant: have it return a tensor, or call it "
+            "before the compiled function and pass the result as a tensor"
+        )
+    number = re.fullmatch(r"-?\d+(\.\d+)?(e-?\d+)?", expected)
+    if source.startswith(("G[", "globals()")) or "self" in source or "." in source:
+        instead = "keep it in a tensor (a buffer), or pass it as an argument" if number else "pass it as an argument"
+        if number and not source.startswith("G["):
+            instead += "; for a module's number, torch._dynamo.config.allow_unspec_int_on_nn_module = True"
+        return f"{source} changes between calls and is compiled as a constant: {instead}"
+    if number and dynamic is not False and (still or dynamic):
+        return (
+            f"the code needs the value of {source} while it is traced (a loop, a branch, a setting of an op), so it is "
+            "a constant: call with few different values, or make it a tensor that ops compute with"
+        )
+    if number and dynamic is False:
+        return f"{source} is compiled as a constant: leave --static (dynamic=False) out, or pass torch.tensor({source})"
+    if number:
+        return (
+            f"{source} is a constant of the first compilation, and a variable once it has had a second value: "
+            f"torch.compile(..., dynamic=True) makes it one from the start; or pass torch.tensor({source})"
+        )
+    return f"{source} is compiled as a constant: call with few different values, or compile a function for each"

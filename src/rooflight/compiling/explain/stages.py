@@ -1,0 +1,297 @@
+"""The parts of an explanation from what torch logged, stage by stage: Dynamo, AOT autograd, Inductor, CUDA graphs."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from rooflight.compiling.explain.graph_breaks import graph_breaks
+from rooflight.compiling.explain.graph_text import Line, Printed, function_name, printed, resumed_at, sized, source_of
+from rooflight.compiling.explain.guards import Symbols, guard_s, guards, recompile
+from rooflight.compiling.explain.kernels import kernels
+from rooflight.compiling.explain.result import Autograd, CudaGraphEvent, Decomposition, Graph, Place, Recompile, Saved
+from rooflight.compiling.explain.trace import Heard, Node, Told
+from rooflight.compiling.torch_logs import AOT, BUILD, DYNAMO, INDUCTOR
+from rooflight.workloads.errors import first_words
+
+_OVERLOAD: Final = re.compile(r"^torch\.ops\.(\w+)\.(\w+)\.(\w+)\(")
+_FIRST: Final = re.compile(r"\((\w+)")
+_SAVED: Final = "SavedForBackwards"
+
+
+def autograd_of(
+    id: str,  # noqa: A002 - torch's own name of it
+    texts: Mapping[str, str],
+    joint: Sequence[Node],
+    symbols: Mapping[str, int],
+) -> Autograd:
+    """A graph from the texts of its stages (``aot_joint_graph`` and so on), and the nodes before Inductor's passes."""
+    whole = texts.get("aot_joint_graph") or texts.get("aot_inference_graph") or ""
+    inference = printed(texts.get("aot_inference_graph", ""))
+    forward, backward = printed(texts.get("aot_forward_graph", "")), printed(texts.get("aot_backward_graph", ""))
+    computed = {line.name for line in backward.lines if not _is_view(line) and line.op != "getitem"}
+    again = computed & {line.name for line in forward.lines}
+    return Autograd(
+        id=id,
+        joint=_ops(printed(texts.get("aot_joint_graph", ""))),
+        forward=_ops(forward) or _ops(inference),
+        backward=_ops(backward),
+        decompositions=decompositions(joint),
+        saved=tuple(_saved(forward, symbols)),
+        recomputed=tuple(line.op for line in backward.lines if line.name in again),
+        mutated_inputs=texts.get("aot_forward_graph_fw_metadata", "").count("mutates_data=True"),
+        code=whole,
+    )
+
+
+def _ops(graph: Printed) -> int:
+    return sum(line.op != "getitem" for line in graph.lines)
+
+
+def decompositions(nodes: Sequence[Node]) -> tuple[Decomposition, ...]:
+    """The ops that were replaced by others, with these in order, the most frequent first."""
+    parts: dict[tuple[str, object], list[str]] = {}
+    for node in nodes:
+        if node.eager is not None and node.op and node.op != "getitem":
+            key = (node.eager[0], node.name) if node.op == node.eager[0] else node.eager
+            parts.setdefault(key, []).append(node.op)
+    found = Counter((op, tuple(dict.fromkeys(into))) for (op, _), into in parts.items() if into != [op])
+    return tuple(Decomposition(op=op, into=into, count=count) for (op, into), count in found.most_common())
+
+
+def _is_view(line: Line) -> bool:
+    """Whether an op only looks at its input's memory, by torch's schema of it."""
+    import torch
+
+    found = _OVERLOAD.match(line.expression)
+    packet = None if found is None else getattr(getattr(torch.ops, found[1], None), found[2], None)
+    return bool(getattr(getattr(packet, found[3], None), "is_view", False)) if found is not None else False
+
+
+def _inputs_seen(forward: Printed) -> set[str]:
+    """The inputs, and the views of them."""
+    seen = set(forward.inputs)
+    for line in forward.lines:
+        first = _FIRST.search(line.expression)
+        if _is_view(line) and first is not None and first[1] in seen:
+            seen.add(line.name)
+    return seen
+
+
+def _saved(forward: Printed, symbols: Mapping[str, int]) -> list[Saved]:
+    made = {line.name: line for line in forward.lines}
+    inputs = _inputs_seen(forward)
+    found = []
+    for name, note in forward.results:
+        if not note.startswith(_SAVED):
+            continue
+        line = made.get(name)
+        op, type_text = "", forward.inputs.get(name, ("", ""))[0]
+        if line is not None:
+            op, type_text = source_of(line, made).op, line.type
+        dtype, shape, size = sized(type_text, symbols)
+        if not dtype:  # a number, such as a symbolic size
+            continue
+        found.append(
+            Saved(
+                name=name, dtype=dtype, shape=shape, bytes=size, op=op, of_input=name in inputs,
+                place=None if line is None else line.place,
+            )
+        )  # fmt: skip
+    return found
+
+
+_ID: Final = re.compile(r"^\[([^\]]*)\] ")
+_RECORDED: Final = re.compile(r"Recording cudagraph tree for (.+)$")
+_AGAIN: Final = re.compile(r"Re-recording function=.*?reason=(.*)$", re.DOTALL)
+_SKIPPED: Final = re.compile(r"^(?:(?:skipping|disabling) cudagraphs (?:for backward )?due to )+(.*)$", re.DOTALL)
+_SIZES: Final = re.compile(r"CUDAGraph supports dynamic shapes by recording .*?observed (\d+) distinct", re.DOTALL)
+
+_FIXES: Final = (
+    (
+        r"mutated inputs",
+        "return the result and copy it outside; mark a buffer that stays where it is by "
+        "torch._dynamo.mark_static_address",
+    ),
+    (
+        r"cpu device|cpu tensor|multiple devices",
+        "keep all tensors of the function on one GPU: no .cpu(), no .item(), no indices from the CPU",
+    ),
+    (r"dynamic|symint|symbolic|distinct", "pad inputs to a few sizes, so that each has a graph that is replayed"),
+    (r"incompatible op|unsafe", "move the op outside the compiled function, so that the rest is replayed"),
+    (
+        r"data pointer changed|static input",
+        "pass the same tensors each time (copy into them); mark_static_address only what stays where it is",
+    ),
+    (r"expanded|complex memory overlap", "pass x.contiguous()"),
+    (
+        r"not on path|alive|living|are live|dealloc",
+        "call torch.compiler.cudagraph_mark_step_begin() before each step; clone results that outlive the next one",
+    ),
+    (r"allocator", "use torch's caching allocator"),
+    (r"C\+\+ wrapper|cpp wrapper|cpp_wrapper", "set torch._inductor.config.cpp_wrapper = False"),
+)
+
+
+def cuda_graphs(lines: Iterable[str]) -> tuple[CudaGraphEvent, ...]:
+    """The events that lines of the logs ``cudagraphs`` of torch tell of, in order; other lines are left out."""
+    found = []
+    for line in lines:
+        named = _ID.match(line)
+        id_, text = ("", line) if named is None else (named[1], line[named.end() :])
+        if (event := _event(id_, text)) is not None:
+            found.append(event)
+    return tuple(found)
+
+
+def _event(id_: str, text: str) -> CudaGraphEvent | None:
+    if (again := _AGAIN.search(text)) is not None:
+        reason = again[1].strip()
+        return CudaGraphEvent(what="recorded again", id=id_, reason=reason, fix=fix(reason))
+    if (recorded := _RECORDED.search(text)) is not None:
+        return CudaGraphEvent(what="recorded", id=id_, reason=recorded[1].strip())
+    if (skipped := _SKIPPED.search(text)) is not None:
+        reason = skipped[1].strip()
+        return CudaGraphEvent(what="skipped", id=id_, reason=reason, fix=fix(reason))
+    if (sizes := _SIZES.search(text)) is not None:
+        reason = f"{sizes[1]} distinct sizes, a graph for each"
+        return CudaGraphEvent(what="warning", id=id_, reason=reason, fix=fix(reason))
+    return None
+
+
+def fix(reason: str) -> str:
+    """What lets torch record a CUDA graph once, by the reason it gives."""
+    return next((advice for pattern, advice in _FIXES if re.search(pattern, reason, re.IGNORECASE)), "")
+
+
+_FALLBACK = "Using FallbackKernel: "
+
+
+def stages_of(heard: Heard, *, dynamic: bool | None = None, code: bool = False) -> dict[str, Any]:
+    """The fields of an ``ExplainDocument`` that follow from torch's records."""
+    by_id: dict[str, list[Told]] = defaultdict(list)
+    for told in heard.told:
+        if isinstance(told, Told) and told.id:
+            by_id[told.id].append(told)
+    frames = {id_: _Frame(id_, told) for id_, told in by_id.items()}
+    fallbacks = (line.removeprefix(_FALLBACK) for line in heard.logged["perf_hints"] if line.startswith(_FALLBACK))
+    return {
+        "graphs": tuple(frame.graph() for frame in frames.values() if frame.started),
+        "graph_breaks": graph_breaks(told.text for told in heard.of("dynamo_graph_break_reason")),
+        "recompiles": tuple(_recompiles(frames, dynamic)),
+        "autograd": tuple(_autograd(frames, heard)),
+        "kernels": kernels(heard, code=code),
+        "fallbacks": tuple(dict.fromkeys(fallbacks)),
+        "cuda_graphs": cuda_graphs(heard.logged["cudagraphs"]),
+    }
+
+
+class _Frame:
+    """One compilation: what torch told of its last attempt."""
+
+    def __init__(self, id_: str, told: list[Told]) -> None:
+        self.id = id_
+        last = max(each.attempt for each in told)
+        self.told = {each.name: each for each in told if each.attempt == last or each.name == "dynamo_start"}
+        self.recompiled = next((each for each in told if each.name == "recompile_reasons"), None)
+        start = self.told.get("dynamo_start")
+        self.started = start is not None
+        stack = start.fields["stack"] if start is not None else []
+        self.frame: Mapping[str, Any] = stack[-1] if stack else {}
+        self.metrics: Mapping[str, Any] = self._fields("compilation_metrics")
+        created = (each.fields for each in told if each.name == "create_symbol" and each.attempt == last)
+        self.guards = guards(self._text("dynamo_cpp_guards_str"), [self.file] if self.file else [])
+        self.symbols = Symbols(created, self.guards)
+
+    def _fields(self, name: str) -> Mapping[str, Any]:
+        told = self.told.get(name)
+        return told.fields if told is not None and told.fields else {}
+
+    def _text(self, name: str) -> str:
+        told = self.told.get(name)
+        return "" if told is None else told.text
+
+    @property
+    def file(self) -> str:
+        return file_named(self.frame.get("filename"))
+
+    @property
+    def function(self) -> str:
+        return function_name(str(self.frame.get("name") or self.metrics.get("co_name") or ""))
+
+    @property
+    def rest(self) -> bool:
+        """Whether it is the rest of a function after a graph break."""
+        return resumed_at(str(self.frame.get("name"))) is not None
+
+    @property
+    def place(self) -> Place | None:
+        if not self.frame:
+            return None
+        resumed = resumed_at(str(self.frame.get("name")))
+        line = int(self.frame.get("line") or 0)
+        return Place(file=self.file, line=line if resumed is None else resumed, function=self.function)
+
+    def graph(self) -> Graph:
+        """What Dynamo made of the frame."""
+        text, failed = self._text("dynamo_output_graph"), self.metrics.get("fail_reason")
+        graph = printed(text)
+        return Graph(
+            id=self.id,
+            function=self.function,
+            place=self.place,
+            origin="recompile" if self.recompiled is not None else "after a break" if self.rest else "first",
+            state="failed" if failed else "captured" if graph.lines else "empty",
+            ops=graph.counts(),
+            code=text,
+            guards=self.guards,
+            guard_s=guard_s(self._text("dynamo_cpp_guards_str")),
+            stages_s=_stages_s(self.metrics),
+            failed=first_words(str(failed).strip().partition("\n")[0]) if failed else "",
+        )
+
+
+def file_named(number: Any) -> str:
+    """The file that torch's records name by a number; empty where it is unknown."""
+    from torch._logging.structured import INTERN_TABLE
+
+    if isinstance(number, str):
+        return number
+    return next((name for name, known in INTERN_TABLE.items() if known == number), "")
+
+
+def _stages_s(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds by stage, each without those that it waits for."""
+    whole = metrics.get("entire_frame_compile_time_s")
+    if whole is None:
+        return {}
+    backend, inductor, build = (
+        float(metrics.get(key) or 0.0)
+        for key in ("backend_compile_time_s", "inductor_compile_time_s", "code_gen_time_s")
+    )
+    return {
+        DYNAMO: max(0.0, whole - backend),
+        AOT: max(0.0, backend - inductor),
+        INDUCTOR: max(0.0, inductor - build),
+        BUILD: build,
+    }
+
+
+def _recompiles(frames: Mapping[str, _Frame], dynamic: bool | None) -> Iterator[Recompile]:
+    for frame in frames.values():
+        if frame.recompiled is None:
+            continue
+        first = frames.get(f"{frame.id.partition('/')[0]}/0", frame)
+        yield recompile(
+            frame.recompiled, frame.function or first.function, frame.place or first.place, frame.symbols,
+            dynamic=dynamic, limit=not frame.started, rest=frame.rest,
+        )  # fmt: skip
+
+
+def _autograd(frames: Mapping[str, _Frame], heard: Heard) -> Iterator[Autograd]:
+    for frame in frames.values():
+        texts = {name: told.text for name, told in frame.told.items()}
+        if any(name.startswith("aot_") for name in texts):
+            yield autograd_of(frame.id, texts, heard.joint.get(frame.id, ()), frame.symbols.by_name)

@@ -1,0 +1,206 @@
+"""CheckedBackend: compiles as another backend does, and compares what was compiled with the graph that it came of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import torch
+
+from rooflight.compiling.hot import dynamo as dynamo_cache
+from rooflight.workloads.errors import told_in_one_line
+from rooflight.workloads.outputs import compare
+
+CHECKED_RUNS: Final = 2
+"""How many first runs of a compiled graph are compared with the graph."""
+
+Graph = torch.fx.GraphModule
+Run = Callable[..., Any]
+Inner = Callable[[Graph, list[Any]], Run]
+
+
+class CheckedBackend:
+    """A backend for ``torch.compile`` around another one.
+
+    The first runs of each compiled graph are compared with the graph run eagerly: outputs, gradients and tensors that
+    it writes, from the same random numbers, each on copies of its inputs. Only the graph runs again: what the program
+    does in Python happens once. A graph that differs is run eagerly from then on (``wrong`` says why), and so is one
+    that does not compile (``failed``). One that ``allowed`` refuses is run eagerly until ``forget_refused``.
+    """
+
+    def __init__(self, inner: Inner, *, checks: int = CHECKED_RUNS, allowed: Callable[[], bool] = lambda: True) -> None:
+        self._inner = inner
+        self._checks = checks
+        self._allowed = allowed
+        self.graphs = 0
+        self.refused = 0
+        self._refused: set[Any] = set()
+        self.checked = 0
+        self.failed = ""
+        self.wrong = ""
+        self.error: float | None = None
+
+    def __call__(self, graph: Graph, inputs: list[Any]) -> Run:
+        """Compile a graph that Dynamo captured."""
+        from torch._dynamo.eval_frame import innermost_fn
+        from torch._dynamo.exc import RestartAnalysis
+
+        if not self._allowed():
+            self.refused += 1
+            self._refused.add(dynamo_cache.compilation())
+            return graph.forward
+        try:
+            compiled = self._inner(graph, inputs)
+        except RestartAnalysis:  # Dynamo captures the frame once more, by what the backend found
+            raise
+        except TimeoutError as error:
+            self.failed = self.failed or f"compiling {error}"
+            return graph.forward
+        except Exception as error:
+            self.failed = self.failed or told_in_one_line(error)
+            return graph.forward
+        self.graphs += 1
+        compiled = innermost_fn(compiled)  # without what switches Dynamo off, which Dynamo adds to what it is given
+        return self._checking(graph, compiled) if self._checks else compiled
+
+    def forget_refused(self) -> bool:
+        """Have Dynamo forget the graphs that were refused, which run eagerly also where others compile them, or had
+        compiled them before for fewer sizes. Whether there were any.
+        """
+        refused, self._refused = self._refused, set()
+        if refused:
+            dynamo_cache.drop(refused)
+        return bool(refused)
+
+    def _checking(self, graph: Graph, compiled: Run) -> Run:
+        """The compiled graph, whose first runs are compared."""
+        left = self._checks
+
+        def check(*args: Any) -> Any:
+            nonlocal left
+            left -= 1
+            try:
+                why, error = difference(graph.forward, compiled, args)
+            except Exception as broken:
+                why, error = f"it raises {told_in_one_line(broken)}", None
+            self.checked += 1
+            self.error = max(self.error or 0.0, error) if error is not None else self.error
+            if why:
+                self.wrong = self.wrong or why
+                run.call(graph.forward)
+            elif not left:
+                run.call(compiled)
+            return (graph.forward if why else compiled)(*args)
+
+        run = Exchangeable(check)
+        return run
+
+
+class Exchangeable(partial[Any]):
+    """A function that calls another one, which can be exchanged; without a frame of Python for each call."""
+
+    def call(self, function: Run) -> None:
+        """Call this function from now on."""
+        self.__setstate__((function, (), {}, None))  # type: ignore[attr-defined]
+
+
+def difference(eager: Run, compiled: Run, args: Sequence[Any]) -> tuple[str, float | None]:
+    """How two functions differ on copies of the arguments, from the same random numbers: in what they return, write and
+    pass back. In words, empty where they agree, and as the largest error of ``compare``.
+    """
+    before = _random_state()
+    try:
+        sides = []
+        for function in (eager, compiled):
+            _restore(before)
+            sides.append(_outcome(function, args))
+        largest = [_largest(gradient) for gradient in sides[0][2]]
+        for _, _, gradients in sides:
+            gradients[:] = [each / unit for each, unit in zip(gradients, largest, strict=True)]
+        for what, ours, theirs in zip(("result", "inputs it writes", "gradients"), *sides, strict=True):
+            found = compare(ours, theirs)
+            if not found.agrees:
+                return f"{what}: {found.told}", found.error
+        errors = [compare(ours, theirs).error for ours, theirs in zip(*sides, strict=True)]
+        return "", max((error for error in errors if error is not None), default=None)
+    finally:
+        _restore(before)
+
+
+def _largest(gradient: torch.Tensor) -> float:
+    """The unit in which a gradient is compared, 1 at least: a sum over many rows errs in proportion to what is summed,
+    also where it cancels.
+    """
+    largest = float(gradient.abs().max()) if gradient.numel() else 1.0
+    return max(1.0, largest) if math.isfinite(largest) else 1.0
+
+
+def _outcome(function: Run, given: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+    """What a function returns, writes and passes back, run on copies of what it was given."""
+    args, leaves = _copies(given)
+    out = function(*args)
+    results = [value for value in (out if isinstance(out, (list, tuple)) else (out,)) if _comparable(value)]
+    ends = [value for value in results if isinstance(value, torch.Tensor) and value.requires_grad]
+    gradients: list[Any] = []
+    if ends and leaves:
+        found = torch.autograd.grad(ends, leaves, [_cotangent(value) for value in ends], allow_unused=True)
+        # autograd may leave out a gradient of zeros
+        gradients = [torch.zeros_like(leaf) if each is None else each for leaf, each in zip(leaves, found, strict=True)]
+    # not told by versions: eager batch norm writes its statistics without a new one
+    kept = [
+        value.detach()
+        for value, original in zip(args, given, strict=True)
+        if isinstance(value, torch.Tensor) and not isinstance(original, torch.nn.Parameter)
+    ]
+    return [value.detach() if isinstance(value, torch.Tensor) else value for value in results], kept, gradients
+
+
+def _comparable(value: Any) -> bool:
+    return isinstance(value, (torch.Tensor, bool, int, float))
+
+
+def _cotangent(value: torch.Tensor) -> torch.Tensor:
+    """Numbers between -1 and 1 that are the same each time and use no random numbers."""
+    flat = torch.arange(value.numel(), device=value.device, dtype=torch.float32).cos_()
+    return flat.to(value.dtype).reshape(value.shape)
+
+
+def _copies(given: Sequence[Any]) -> tuple[list[Any], list[torch.Tensor]]:
+    """Copies of tensors, which share memory where the originals do, and those leaves that require gradients."""
+    memories: dict[int, torch.UntypedStorage] = {}
+    copies, leaves = [], []
+    for value in given:
+        if not isinstance(value, torch.Tensor):
+            copies.append(value)
+            continue
+        copy = _copied(value.detach(), memories)
+        if value.requires_grad:
+            leaf = copy.requires_grad_()
+            leaves.append(leaf)
+            # autograd lets a program write what is not a leaf, unless it is a view of one
+            copy = leaf if value.is_leaf else leaf.clone()
+        copies.append(copy)
+    return copies, leaves
+
+
+def _copied(value: torch.Tensor, memories: dict[int, torch.UntypedStorage]) -> torch.Tensor:
+    if type(value) is not torch.Tensor or value.layout is not torch.strided or value.is_conj() or value.is_neg():
+        return value.clone()
+    memory = value.untyped_storage()
+    if memory._cdata not in memories:
+        memories[memory._cdata] = memory.clone()
+    copy = torch.empty(0, dtype=value.dtype, device=value.device)
+    return copy.set_(memories[memory._cdata], value.storage_offset(), value.shape, value.stride())
+
+
+def _random_state() -> tuple[torch.Tensor, list[torch.Tensor]]:
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return torch.get_rng_state(), cuda
+
+
+def _restore(state: tuple[torch.Tensor, list[torch.Tensor]]) -> None:
+    torch.set_rng_state(state[0])
+    if state[1]:
+        torch.cuda.set_rng_state_all(state[1])

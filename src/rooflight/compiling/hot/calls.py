@@ -1,0 +1,123 @@
+"""Kinds of calls: what a call's arguments have in common with those of other calls, the sizes in which they differ, and
+what it returned.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+Kind = tuple[Any, ...]
+"""All of a call that a compiler makes other code for, but for sizes: structure, dtypes, ranks, devices, modes."""
+
+Mode = tuple[bool, bool, bool]
+"""Whether gradients are recorded, whether products are of lower precision (autocast), whether the module trains."""
+
+_DEPTH: Final = 4
+_GENERAL: Final = 2
+"""From this size on, code for one size may do for others."""
+_LONG: Final = 64  # items of a list that are looked at
+
+
+def call_mode(module: torch.nn.Module | None) -> Mode:
+    """The modes that a call is made in."""
+    return (
+        torch.is_grad_enabled(),
+        torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"),
+        module is not None and module.training,
+    )
+
+
+def mode_of(kind: Kind) -> Mode:
+    """The modes that calls of a kind are made in."""
+    grad, autocast, training = kind[:3]
+    return grad, autocast, training
+
+
+def call_kind(
+    args: tuple[Any, ...], kwargs: dict[str, Any], module: torch.nn.Module | None
+) -> tuple[Kind, tuple[Any, ...]]:
+    """The kind of a call, and its sizes: the shapes of its tensors and its numbers, in the order of its arguments."""
+    sizes: list[Any] = []
+    kind: list[Any] = [*call_mode(module)]
+    for value in args:
+        _add(value, kind, sizes, _DEPTH)
+    for name in kwargs if len(kwargs) < 2 else sorted(kwargs):
+        kind.append(name)
+        _add(kwargs[name], kind, sizes, _DEPTH)
+    return tuple(kind), tuple(sizes)
+
+
+def _add(value: Any, kind: list[Any], sizes: list[Any], depth: int) -> None:
+    of = type(value)
+    if isinstance(value, torch.Tensor):
+        # compilers make other code for sizes of 0 and 1
+        short = tuple([size if size < _GENERAL else None for size in value.shape])
+        kind += (value.dtype, short, value.device, value.requires_grad)
+        sizes.append(tuple(value.shape))
+    elif value is None or of is bool or of is str:
+        kind.append(value)
+    elif of is int or of is float:
+        kind.append(of)
+        sizes.append(value)
+    elif depth and isinstance(value, (list, tuple)):
+        kind += (of, len(value))
+        for each in value[:_LONG]:
+            _add(each, kind, sizes, depth - 1)
+    elif depth and of is dict:
+        kind += (of, len(value))
+        for name in list(value)[:_LONG]:
+            kind.append(str(name))
+            _add(value[name], kind, sizes, depth - 1)
+    else:
+        kind.append(of)
+
+
+def varying_dims(first: tuple[Any, ...], second: tuple[Any, ...]) -> dict[int, set[int]]:
+    """By the place of a tensor among the sizes of a call: the dimensions in which two calls of a kind differ."""
+    return {
+        place: {dim for dim, (one, other) in enumerate(zip(mine, yours, strict=False)) if one != other}
+        for place, (mine, yours) in enumerate(zip(first, second, strict=False))
+        if isinstance(mine, tuple) and isinstance(yours, tuple) and mine != yours
+    }
+
+
+def tensors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor | None]:
+    """The tensors of a call by their place among its sizes; None for a number."""
+    found: list[torch.Tensor | None] = []
+
+    def walk(value: Any, depth: int) -> None:
+        of = type(value)
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif of is int or of is float:
+            found.append(None)
+        elif depth and isinstance(value, (list, tuple)):
+            for each in value[:_LONG]:
+                walk(each, depth - 1)
+        elif depth and of is dict:
+            for name in list(value)[:_LONG]:
+                walk(value[name], depth - 1)
+
+    for value in args:
+        walk(value, _DEPTH)
+    for name in sorted(kwargs):
+        walk(kwargs[name], _DEPTH)
+    return found
+
+
+def passes_back(out: Any) -> bool:
+    """Whether a backward pass may follow: a result, or a part of it, requires gradients."""
+    if isinstance(out, torch.Tensor):
+        return out.requires_grad
+    if isinstance(out, dict):
+        return any(passes_back(each) for each in out.values())
+    return isinstance(out, (list, tuple)) and any(passes_back(each) for each in out)
+
+
+def synchronize(out: Any) -> None:
+    """Wait for the GPU, if the result is there."""
+    first = out[0] if isinstance(out, (list, tuple)) and out else out
+    if isinstance(first, torch.Tensor) and first.is_cuda:
+        torch.cuda.synchronize()

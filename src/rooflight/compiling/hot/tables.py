@@ -1,0 +1,146 @@
+"""What became of the hot loops of a process, as a Report."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Final
+
+from rooflight.compiling.hot.result import CallKind, Seen, State
+from rooflight.records.document import Document, Fields
+from rooflight.records.report import Report, Table, table
+
+_NAMED: Final = 3
+
+
+class KindDocument(Fields, frozen=True, kw_only=True):
+    """Calls of one kind: how many were observed, with how many different sizes, how many operations one runs, and what
+    was decided, for which ``reason``. ``eager_s`` and ``compiled_s``: medians of the last runs timed (until the next
+    call where a backward pass followed), None where none was. ``speedup``: by the quickest quarter of each side.
+    ``expected_speedup``: before compiling. ``compile_s``: the calls that traced and compiled. ``break_even_runs``:
+    compiled runs that gain what that took. ``beside``: how it was compiled beside the loop, or why it was not;
+    ``beside_s``: for how long the worker process compiled; ``beside_calls``: those that ran eagerly meanwhile;
+    ``beside_slowdown``: how many times as long as others these took.
+    """
+
+    state: State
+    calls: int
+    sizes: int
+    operations: int
+    reason: str
+    eager_s: float | None
+    compiled_s: float | None
+    speedup: float | None
+    expected_speedup: float | None
+    compile_s: float | None
+    break_even_runs: int | None
+    beside: str
+    beside_s: float | None
+    beside_calls: int
+    beside_slowdown: float | None
+
+
+class HotDocument(Document, frozen=True, kw_only=True, tag="rooflight.hot/1"):
+    """A loop: calls that were observed, what of it was compiled, and its calls by kind. ``settled``: calls go straight
+    to the code chosen, and are counted no more. ``checked``: compiled runs that were compared with eager ones;
+    ``error``: their largest relative error. ``recompiles``: compilations after the first that nobody planned.
+    """
+
+    name: str
+    calls: int
+    settled: bool
+    compiled: str
+    checked: int
+    error: float | None
+    recompiles: int
+    note: str
+    kinds: tuple[KindDocument, ...]
+
+
+def report_of(loops: Sequence[Seen]) -> Report:
+    """The report of some loops, in the order in which they were attached."""
+    data = tuple(_document(seen) for seen in loops)
+    kinds = [kind for document in data for kind in document.kinds]
+    compiled = sum(kind.state == "compiled" for kind in kinds)
+    return Report(
+        title="Hot paths",
+        data=data,
+        facts=(
+            ("loops", len(data)),
+            ("kinds of calls", len(kinds)),
+            ("compiled", compiled),
+            ("rolled back or left eager", sum(kind.state == "eager" for kind in kinds)),
+        ),
+        tables=(_table(data),) if data else (),
+        notes=tuple(f"{document.name}: {document.note}" for document in data if document.note),
+        conclusion=_conclusion(data),
+    )
+
+
+def _conclusion(data: Sequence[HotDocument]) -> str:
+    if not data:
+        return (
+            "No loop was observed: call rooflight.hot(function or module), or "
+            "rooflight.compiling.enable_hot_path_detection()."
+        )
+    told = [
+        document.name + (f" ({kind.speedup:.2f} times as fast)" if kind.speedup else "")
+        for document in data
+        for kind in document.kinds
+        if kind.state == "compiled"
+    ]
+    if not told:
+        return "Nothing was compiled."
+    more = f" and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
+    return f"Compiled: {', '.join(told[:_NAMED])}{more}."
+
+
+def _document(seen: Seen) -> HotDocument:
+    return HotDocument.view(seen, compiled=seen.what, kinds=tuple(map(_kind, seen.kinds.values())))
+
+
+def _kind(kind: CallKind) -> KindDocument:
+    eager, compiled = (statistics.median(times) if times else None for times in (kind.eager_s, kind.compiled_s))
+    beside = kind.beside
+    gain_s = eager - compiled if eager is not None and compiled is not None else 0.0
+    return KindDocument.view(
+        kind,
+        sizes=len(kind.sizes),
+        eager_s=eager,
+        compiled_s=compiled,
+        expected_speedup=None if kind.expected is None else kind.expected.speedup,
+        break_even_runs=-int(-kind.compile_s // gain_s) if kind.compile_s and gain_s > 0 else None,
+        beside="" if beside is None else beside.told,
+        beside_s=None if beside is None else beside.worker_s,
+        beside_calls=0 if beside is None else beside.calls,
+        beside_slowdown=None if beside is None or eager is None else beside.slowed(eager),
+    )
+
+
+def _table(data: Sequence[HotDocument]) -> Table:
+    def why(loop: HotDocument, kind: KindDocument) -> str:
+        part = kind.reason or (loop.compiled if kind.state in {"compiled", "trying"} else "")
+        return "; ".join(text for text in (part, kind.beside) if text)
+
+    return table(
+        "loops",
+        "Loops by kind of call",
+        [(loop, kind) for loop in data for kind in loop.kinds],
+        ("loop", "", lambda row: row[0].name),
+        ("state", "", lambda row: row[1].state),
+        ("calls", "", lambda row: row[1].calls),
+        ("sizes", "", lambda row: row[1].sizes),
+        ("operations", "", lambda row: row[1].operations),
+        ("eager", "s", lambda row: row[1].eager_s),
+        ("compiled", "s", lambda row: row[1].compiled_s),
+        ("speed-up", "", lambda row: row[1].speedup),
+        ("compiling", "s", lambda row: row[1].compile_s),
+        ("break-even runs", "", lambda row: row[1].break_even_runs),
+        ("compiled part, or why not", "", lambda row: why(*row)),
+        wraps=("compiled part, or why not",),
+        optional=("sizes", "operations", "break-even runs", "calls"),
+        note=(
+            "calls: those observed; calls of decided loops go straight to their code. "
+            "Kinds differ in dtypes, ranks, sizes of 0 and 1, devices, train or eval."
+        ),
+    )
