@@ -14,9 +14,9 @@ import pytest
 
 from rooflight.cli.progress import spinner
 from rooflight.front.device import log_progress
-from rooflight.inference import decode_job
 from rooflight.inference.comparison import ComparisonDocument, comparison_report, read_summary
-from rooflight.inference.summary import SummaryDocument
+from rooflight.inference.generation import job as decode_job
+from rooflight.inference.result import SummaryDocument
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TINY = ("llama-tiny", "--small", "--batch", 2, "--prompt", 8, "--new", 5, "--runs", 2)

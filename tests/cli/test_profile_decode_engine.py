@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from rooflight.inference.comparison import read_summary
-from rooflight.inference.summary import SummaryDocument
+from rooflight.inference.result import SummaryDocument
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -13,7 +13,7 @@ from fake_device import FakeDevice
 from torch import nn
 
 from rooflight.inference import NullProfiler, Profiler, register_module_bucket
-from rooflight.inference.module_buckets import _TABLE, placed_modules
+from rooflight.inference.engines.module_buckets import _TABLE, placed_modules
 
 _SIZES = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
           "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}  # fmt: skip

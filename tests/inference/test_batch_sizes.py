@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflight.inference import Profiler, cpu_bucket_timer
+from rooflight.inference.runs import MOST_BATCHES, UNKNOWN
 from rooflight.inference.saving import summary_of
-from rooflight.inference.steps import MOST_BATCHES, UNKNOWN
 
 
 def steps(bench, each, *, bsz=None):

@@ -389,7 +389,7 @@ def test_lengths_that_are_sums_are_recorded_per_sequence(make):
 
 
 def test_of_many_batch_sizes_those_that_took_most_time_are_bounded(bench, monkeypatch):
-    monkeypatch.setattr("rooflight.inference.recorded_steps.MOST_BOUNDED", 2)
+    monkeypatch.setattr("rooflight.inference.recording.MOST_BOUNDED", 2)
     prof = bench.profiler
     prof.begin_run()
     for batch, ns in ((1, 10), (2, 30), (3, 20)):

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from rooflight.inference import Profiler
-from rooflight.inference.collectives import _FUNCTIONAL, _METHODS
 from rooflight.inference.config import MODEL_BUCKET_ORDER
-from rooflight.inference.stand_ins import StandIn, _shared
+from rooflight.inference.engines.collectives import _FUNCTIONAL, _METHODS
+from rooflight.inference.engines.graphs import StandIn, _shared
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from rooflight.inference.kv_length import UNBINNED, LengthBins, reduced, token_count
-from rooflight.inference.reservoir import MOST_SAMPLES, Reservoir
-from rooflight.inference.steps import COLUMNS
+from rooflight.inference.facts import UNBINNED, LengthBins, reduced, token_count
+from rooflight.inference.runs import COLUMNS
+from rooflight.inference.sums import MOST_SAMPLES, Reservoir
 
 MS = 1_000_000
 

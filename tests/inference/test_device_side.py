@@ -6,7 +6,7 @@ import pytest
 from fake_device import FakeDevice
 
 from rooflight.inference import Profiler, cpu_bucket_timer, cuda_bucket_timer
-from rooflight.inference.step_context import MOST_PENDING
+from rooflight.inference.step import MOST_PENDING
 
 
 def step(bench, nanoseconds, tokens=1):

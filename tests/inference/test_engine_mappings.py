@@ -6,7 +6,7 @@ import pytest
 from toy_engine import MAPPING, Engine, Scheduler, engine_of
 
 from rooflight.inference import register_engine_mapping
-from rooflight.inference.engine_mapping import Bucket, EngineMapping, Reads, Run, Step
+from rooflight.inference.engines.mapping import Bucket, EngineMapping, Reads, Run, Step
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_mappings_with_wrong_parts_are_refused_when_they_are_made(make, message)
 
 def test_mappings_are_found_by_class_and_refuse_duplicates(bench):
     name = f"{Engine.__module__}.{Engine.__qualname__}"
-    from rooflight.inference import engine_mappings
+    from rooflight.inference.engines import hooks as engine_mappings
 
     mapping = EngineMapping(name="by class", methods=MAPPING.methods, classes=(name,))
     try:

@@ -11,8 +11,8 @@ import torch
 import transformers
 
 from rooflight.inference import Profiler
-from rooflight.inference.decoding import decode
-from rooflight.inference.speculative_decoding import accept_sampled, count_accepted, speculative_decode, token_after
+from rooflight.inference.generation.decoding import decode
+from rooflight.inference.generation.speculative import accept_sampled, count_accepted, speculative_decode, token_after
 from rooflight.workloads.build import build_model
 
 _SIZES = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,

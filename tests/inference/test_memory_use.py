@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_attach_model import FAMILIES, build
 
-from rooflight.inference.memory_use import KvCacheUse, cache_bytes, memory_data, over_runs
+from rooflight.inference.facts import KvCacheUse, cache_bytes, memory_data, over_runs
 from rooflight.machine.memory import Memory, host_memory
 
 CONFIG = transformers.AutoConfig.for_model(
@@ -163,7 +163,7 @@ def test_memory_of_the_host_grows_with_what_is_held(make):
 
 
 def test_without_counters_memory_is_unknown(make, monkeypatch):
-    monkeypatch.setattr("rooflight.inference.meter.host_memory", lambda: None)
+    monkeypatch.setattr("rooflight.inference.clocks.host_memory", lambda: None)
     bench = make()
     bench.profiler.begin_run(bsz=1)
     bench.profiler.end_run()

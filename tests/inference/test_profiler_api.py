@@ -26,7 +26,7 @@ from rooflight.inference import (
     release_active_profiler,
     rope_compute_timer,
 )
-from rooflight.inference.summary import ConfigDocument, SummaryDocument
+from rooflight.inference.result import ConfigDocument, SummaryDocument
 from rooflight.inference.timers import OFF
 
 

@@ -9,13 +9,13 @@ import pytest
 from fake_device import FakeDevice
 
 from rooflight.inference import cpu_bucket_timer, cuda_bucket_timer
-from rooflight.inference.reservoir import Reservoir
 from rooflight.inference.serving import GAP_COLUMNS, REQUEST_COLUMNS
+from rooflight.inference.sums import Reservoir
 
 
 @pytest.mark.parametrize("kind", ["cpu", "device"])
 def test_steps_leave_nothing_behind(make, kind, monkeypatch):
-    monkeypatch.setattr("rooflight.inference.reservoir.Reservoir.__init__.__defaults__", (100,))
+    monkeypatch.setattr("rooflight.inference.sums.Reservoir.__init__.__defaults__", (100,))
     bench = make(FakeDevice() if kind == "device" else None, strict_sync=False)
     prof = bench.profiler
     prof.begin_run(bsz=1)
@@ -46,7 +46,7 @@ def test_steps_leave_nothing_behind(make, kind, monkeypatch):
 
 
 def test_drafts_and_requests_leave_nothing_behind(make, monkeypatch):
-    monkeypatch.setattr("rooflight.inference.reservoir.Reservoir.__init__.__defaults__", (100,))
+    monkeypatch.setattr("rooflight.inference.sums.Reservoir.__init__.__defaults__", (100,))
     prof = make().profiler
     prof.requests.ended, prof.requests.gaps = Reservoir(REQUEST_COLUMNS, 50), Reservoir(GAP_COLUMNS, 50)
     prof.begin_run(bsz=2)
@@ -103,7 +103,7 @@ def test_a_step_of_endless_buckets_is_bounded_and_said(make, kind, monkeypatch):
 
 def test_steps_of_many_buckets_are_read_before_the_log_is_full(make, monkeypatch):
     monkeypatch.setattr("rooflight.capture.bucket_log.MOST_NOTES", 2000)
-    monkeypatch.setattr("rooflight.inference.step_context._NOTES", 500)
+    monkeypatch.setattr("rooflight.inference.step._NOTES", 500)
     bench = make()
     prof = bench.profiler
     prof.begin_run(bsz=1)
@@ -159,7 +159,7 @@ def test_runs_after_the_first_ones_share_their_sums(make, monkeypatch):
 def test_runs_leave_nothing_behind(make, monkeypatch):
     for name in ("results", "serving"):
         monkeypatch.setattr(f"rooflight.inference.{name}.MOST_RUNS", 10)
-    monkeypatch.setattr("rooflight.inference.reservoir.Reservoir.__init__.__defaults__", (100,))
+    monkeypatch.setattr("rooflight.inference.sums.Reservoir.__init__.__defaults__", (100,))
     bench = make()
     prof = bench.profiler
     prof.requests.ended, prof.requests.gaps = Reservoir(REQUEST_COLUMNS, 50), Reservoir(GAP_COLUMNS, 50)

@@ -9,7 +9,7 @@ import forked_ranks
 import pytest
 
 from rooflight.inference import Profiler
-from rooflight.inference.ranks import rank_and_world
+from rooflight.inference.step import rank_and_world
 
 
 def test_barriers_of_a_profiler_that_only_rank_0_collects_in(tmp_path):
@@ -26,7 +26,7 @@ def test_a_barrier_that_fails_is_the_last(tmp_path, monkeypatch):
     def fail():
         raise RuntimeError("rank 1 is gone")
 
-    monkeypatch.setattr("rooflight.inference.step_context.barrier", fail)
+    monkeypatch.setattr("rooflight.inference.step.barrier", fail)
     prof = Profiler({"output_dir": tmp_path, "dist_barrier": True, "warmup_runs": 0, "print_per_run": False})
     prof.begin_run(bsz=1)
     for _ in range(3):
@@ -39,7 +39,7 @@ def test_a_barrier_that_fails_is_the_last(tmp_path, monkeypatch):
 
 def test_no_barrier_follows_an_exception(tmp_path, monkeypatch):
     calls = []
-    monkeypatch.setattr("rooflight.inference.step_context.barrier", lambda: calls.append(1))
+    monkeypatch.setattr("rooflight.inference.step.barrier", lambda: calls.append(1))
     prof = Profiler({"output_dir": tmp_path, "dist_barrier": True, "warmup_runs": 0, "print_per_run": False})
     prof.begin_run(bsz=1)
     with pytest.raises(KeyError), prof.step_timing_ctx():

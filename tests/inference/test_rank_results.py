@@ -23,8 +23,8 @@ from rooflight.inference import (
     register_active_profiler,
     release_active_profiler,
 )
-from rooflight.inference.merged_ranks import spread_of
-from rooflight.inference.summary import SummaryDocument
+from rooflight.inference.result import SummaryDocument
+from rooflight.inference.saving import spread_of
 
 MS = 1_000_000
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rooflight.inference import NullProfiler
-from rooflight.inference.reservoir import Reservoir
 from rooflight.inference.serving import REQUEST_COLUMNS
+from rooflight.inference.sums import Reservoir
 
 
 def ended(prof):

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.inference.kv_length import LengthBins
+from rooflight.inference.facts import LengthBins
 from rooflight.inference.problems import Problems
-from rooflight.inference.reservoir import Reservoir
+from rooflight.inference.runs import Run
 from rooflight.inference.serving import REQUEST_COLUMNS, Objectives, Requests, serving_data
-from rooflight.inference.steps import Run
+from rooflight.inference.sums import Reservoir
 
 MS = 1_000_000
 BINS = LengthBins([0])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflight.inference import NullProfiler
-from rooflight.inference.drafts import Drafts, RoundSums, drafts_of
+from rooflight.inference.speculation import Drafts, RoundSums, drafts_of
 
 
 @pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor, lambda x: torch.tensor(x, dtype=torch.int32)])

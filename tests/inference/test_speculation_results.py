@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.inference.drafts import RoundSums, drafts_of
 from rooflight.inference.report import report_of
 from rooflight.inference.saving import summary_of
-from rooflight.inference.speculation_results import rounds_data
+from rooflight.inference.speculation import RoundSums, drafts_of, rounds_data
 from rooflight.reporting.renderers import find
 
 MS = 1_000_000

@@ -9,7 +9,7 @@ from fake_clock import FakeClock
 from fake_device import FakeDevice
 
 from rooflight.inference import Profiler
-from rooflight.inference.step_spans import StepSpans
+from rooflight.inference.generation.trace import StepSpans
 
 
 class Program:

@@ -109,8 +109,8 @@ def profile_decode(
       rooflight profile-decode path/to/engine.py:make_engine --json -
     """
     from rooflight.inference.comparison import read_summary
-    from rooflight.inference.decode_job import DecodeJob, JobOptions
-    from rooflight.inference.decode_loops import LoopOptions
+    from rooflight.inference.generation.job import DecodeJob, JobOptions
+    from rooflight.inference.generation.loops import LoopOptions
     from rooflight.reporting.output import Outputs
 
     outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html, render=render)

@@ -19,7 +19,7 @@ def documents() -> tuple[type[Document], ...]:
     from rooflight.compiling.hot.tables import HotDocument
     from rooflight.devices.devices_report import DeviceDocument, DevicesDocument
     from rooflight.inference.comparison import ComparisonDocument
-    from rooflight.inference.summary import ConfigDocument, SummaryDocument
+    from rooflight.inference.result import ConfigDocument, SummaryDocument
     from rooflight.machine.calibration_report import CalibrationDocument
     from rooflight.operators.operators_report import OperatorsDocument
     from rooflight.prediction.fit_report import FitDocument

@@ -9,17 +9,17 @@ if TYPE_CHECKING:
     from rooflight.inference.config import MODEL_BUCKET_ORDER as MODEL_BUCKET_ORDER
     from rooflight.inference.config import ProfilerConfig as ProfilerConfig
     from rooflight.inference.config import generate_run_name as generate_run_name
-    from rooflight.inference.decoding import Generation as Generation
-    from rooflight.inference.decoding import decode as decode
-    from rooflight.inference.engine_mapping import EngineMapping as EngineMapping
-    from rooflight.inference.engine_mappings import register_engine_mapping as register_engine_mapping
-    from rooflight.inference.merged_ranks import merge_ranks as merge_ranks
-    from rooflight.inference.module_buckets import register_module_bucket as register_module_bucket
+    from rooflight.inference.engines.hooks import register_engine_mapping as register_engine_mapping
+    from rooflight.inference.engines.mapping import EngineMapping as EngineMapping
+    from rooflight.inference.engines.module_buckets import register_module_bucket as register_module_bucket
+    from rooflight.inference.generation.decoding import Generation as Generation
+    from rooflight.inference.generation.decoding import decode as decode
+    from rooflight.inference.generation.speculative import SpeculativeGeneration as SpeculativeGeneration
+    from rooflight.inference.generation.speculative import speculative_decode as speculative_decode
     from rooflight.inference.profiler import Profiler as Profiler
+    from rooflight.inference.saving import merge_ranks as merge_ranks
     from rooflight.inference.speculation import expected_tokens as expected_tokens
     from rooflight.inference.speculation import predicted_speedup as predicted_speedup
-    from rooflight.inference.speculative_decoding import SpeculativeGeneration as SpeculativeGeneration
-    from rooflight.inference.speculative_decoding import speculative_decode as speculative_decode
     from rooflight.inference.timers import NullProfiler as NullProfiler
     from rooflight.inference.timers import attention_compute_timer as attention_compute_timer
     from rooflight.inference.timers import cpu_bucket_timer as cpu_bucket_timer
@@ -32,27 +32,27 @@ if TYPE_CHECKING:
 _HOMES = {
     "ENGINE_BUCKET_ORDER": "rooflight.inference.config",
     "MODEL_BUCKET_ORDER": "rooflight.inference.config",
-    "Generation": "rooflight.inference.decoding",
-    "EngineMapping": "rooflight.inference.engine_mapping",
+    "Generation": "rooflight.inference.generation.decoding",
+    "EngineMapping": "rooflight.inference.engines.mapping",
     "NullProfiler": "rooflight.inference.timers",
     "Profiler": "rooflight.inference.profiler",
     "ProfilerConfig": "rooflight.inference.config",
-    "SpeculativeGeneration": "rooflight.inference.speculative_decoding",
+    "SpeculativeGeneration": "rooflight.inference.generation.speculative",
     "attention_compute_timer": "rooflight.inference.timers",
     "cpu_bucket_timer": "rooflight.inference.timers",
     "cuda_bucket_timer": "rooflight.inference.timers",
-    "decode": "rooflight.inference.decoding",
+    "decode": "rooflight.inference.generation.decoding",
     "expected_tokens": "rooflight.inference.speculation",
     "generate_run_name": "rooflight.inference.config",
     "get_active_profiler": "rooflight.inference.timers",
     "predicted_speedup": "rooflight.inference.speculation",
-    "merge_ranks": "rooflight.inference.merged_ranks",
+    "merge_ranks": "rooflight.inference.saving",
     "register_active_profiler": "rooflight.inference.timers",
-    "register_engine_mapping": "rooflight.inference.engine_mappings",
-    "register_module_bucket": "rooflight.inference.module_buckets",
+    "register_engine_mapping": "rooflight.inference.engines.hooks",
+    "register_module_bucket": "rooflight.inference.engines.module_buckets",
     "release_active_profiler": "rooflight.inference.timers",
     "rope_compute_timer": "rooflight.inference.timers",
-    "speculative_decode": "rooflight.inference.speculative_decoding",
+    "speculative_decode": "rooflight.inference.generation.speculative",
 }
 
 __all__ = [*_HOMES]  # noqa: PLE0604 - names of the table above

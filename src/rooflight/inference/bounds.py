@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from rooflight.front.device import place_of
+from rooflight.inference.clocks import HOST_CLOCK
 from rooflight.inference.config import Domain
-from rooflight.inference.meter import HOST_CLOCK
-from rooflight.inference.steps import known_or_none
-from rooflight.inference.summary import Buckets, BucketSplit, BucketTime
-from rooflight.inference.summary_sections import BoundsData, BucketBound, RecordedStepData, StepBound, WholeStep
+from rooflight.inference.facts import OTHER_PHASES
+from rooflight.inference.result import Buckets, BucketSplit, BucketTime
+from rooflight.inference.runs import known_or_none
+from rooflight.inference.sections import BoundsData, BucketBound, RecordedStepData, StepBound, WholeStep
 from rooflight.inference.sums import BucketSums
-from rooflight.inference.told import OTHER_PHASES
 from rooflight.records.session import Session
 from rooflight.roofline.analysis import Analysis, analyze
 from rooflight.roofline.bound import Limiter

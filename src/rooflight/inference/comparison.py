@@ -9,8 +9,8 @@ from typing import Any, Final
 import msgspec
 
 from rooflight.inference.report import machine_of, report_of
-from rooflight.inference.summary import SUMMARY, SummaryDocument
-from rooflight.inference.summary_sections import WorkloadData
+from rooflight.inference.result import SUMMARY, SummaryDocument
+from rooflight.inference.sections import WorkloadData
 from rooflight.records.document import Document, Fields
 from rooflight.records.quantity import Quantity, count_of, percent, three_digits
 from rooflight.records.report import Cell, Report, Table, table_of_fields

@@ -19,31 +19,28 @@ from typing import TYPE_CHECKING, Any
 
 from rooflight.capture.timed_calls import Arounds
 from rooflight.inference.bounds import RecordedBounds
+from rooflight.inference.clocks import Meter
 from rooflight.inference.config import Domain, ProfilerConfig, folder_name, generate_run_name, given_in
-from rooflight.inference.graphs import Capture, Graphs
-from rooflight.inference.kv_length import LengthBins, token_count
-from rooflight.inference.meter import Meter
+from rooflight.inference.engines.graphs import Capture, Graphs
+from rooflight.inference.facts import LengthBins, Told, token_count
 from rooflight.inference.problems import Problems, guarded
-from rooflight.inference.ranks import rank_and_world
-from rooflight.inference.results import Results, run_line
+from rooflight.inference.runs import Results, Run, run_line
 from rooflight.inference.saving import print_line, save_config_of, save_results
 from rooflight.inference.serving import Objectives, Requests
-from rooflight.inference.step_context import StepContext
-from rooflight.inference.steps import Run
+from rooflight.inference.step import StepContext, rank_and_world
 from rooflight.inference.timers import OFF, Labels, Timer
-from rooflight.inference.told import Told
 from rooflight.machine.clocks import CudaDevice, Device
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from rooflight.devices.spec import DeviceSpec
-    from rooflight.inference.engine_hooks import EngineHooks
-    from rooflight.inference.engine_mapping import EngineMapping
-    from rooflight.inference.model_hooks import ModelHooks
-    from rooflight.inference.recorded_steps import StepRecorder
-    from rooflight.inference.step_spans import StepSpans
-    from rooflight.inference.summary_sections import WorkloadData
+    from rooflight.inference.engines.hooks import EngineHooks
+    from rooflight.inference.engines.mapping import EngineMapping
+    from rooflight.inference.engines.model import ModelHooks
+    from rooflight.inference.generation.trace import StepSpans
+    from rooflight.inference.recording import StepRecorder
+    from rooflight.inference.sections import WorkloadData
 
 _log = logging.getLogger("rooflight")
 
@@ -271,7 +268,7 @@ class Profiler:
         """
         if self.disabled or not self.cfg.model_profiling:
             return
-        from rooflight.inference.model_hooks import ModelHooks  # loads torch
+        from rooflight.inference.engines.model import ModelHooks  # loads torch
 
         self._models = self._models or ModelHooks(self)
         self._models.attach(model, lora=use_gated_lora)
@@ -284,7 +281,7 @@ class Profiler:
         """
         if self.disabled:
             return
-        from rooflight.inference.engine_hooks import EngineHooks
+        from rooflight.inference.engines.hooks import EngineHooks
 
         self._engines = self._engines or EngineHooks(self)
         self._engines.attach(engine, mapping)
@@ -308,7 +305,7 @@ class Profiler:
         ``device`` is what to bound for, a spec or a name; None is the one that the steps run on (a CPU is calibrated
         once). Raises ValueError for an unknown device.
         """
-        from rooflight.inference.recorded_steps import recorded_steps
+        from rooflight.inference.recording import recorded_steps
 
         return recorded_steps(self, device)
 
@@ -320,7 +317,7 @@ class Profiler:
         ``use_gated_lora`` as in ``attach_model``, for a model that is not attached. Raises ValueError for an unknown
         device, for what is no model, and for one that cannot be called without values.
         """
-        from rooflight.inference.recorded_steps import add_bounds
+        from rooflight.inference.recording import add_bounds
 
         add_bounds(self, model, device, lora=use_gated_lora)
 

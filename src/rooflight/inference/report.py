@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rooflight.inference.summary import ProfilerCost, SummaryDocument
-from rooflight.inference.summary_sections import BoundsData, RanksData, ServingData, SpeculativeData, WorkloadData
+from rooflight.inference.result import ProfilerCost, SummaryDocument
+from rooflight.inference.sections import BoundsData, RanksData, ServingData, SpeculativeData, WorkloadData
 from rooflight.inference.tables import series_of, tables_of
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.report import Cell, Report

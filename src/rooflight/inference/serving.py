@@ -16,12 +16,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflight.inference.kv_length import token_count
+from rooflight.inference.facts import token_count
 from rooflight.inference.problems import Problems
-from rooflight.inference.reservoir import Reservoir
-from rooflight.inference.steps import UNKNOWN, Run
-from rooflight.inference.summary_sections import Goodput, Latency, RequestSamples, ServingData, ServingStats
-from rooflight.inference.sums import Sums
+from rooflight.inference.runs import UNKNOWN, Run
+from rooflight.inference.sections import Goodput, Latency, RequestSamples, ServingData, ServingStats
+from rooflight.inference.sums import Reservoir, Sums
 from rooflight.records.quantity import count_of
 
 MOST_RUNS = 1024

@@ -7,6 +7,20 @@ own. Nothing here measures: a profiler's results put measured times into these f
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+import numpy as np
+
+from rooflight.inference.clocks import Meter
+from rooflight.inference.sections import BatchSpeculation, SpeculativeData
+from rooflight.inference.sums import StepSums, Sums
+
+if TYPE_CHECKING:
+    from rooflight.inference.runs import Run
+
 
 def expected_tokens(acceptance: float, gamma: int) -> float:
     """Tokens that a round yields on average: (1 - a^(gamma + 1)) / (1 - a), the equation (1) of Leviathan et al.
@@ -43,3 +57,322 @@ def predicted_speedup(
     if not round_s:
         raise ValueError("a round that takes no time: give the time of the draft's or the target's passes")
     return tokens_per_round * plain_s / round_s
+
+
+MOST_POSITIONS: Final = 1024
+"""The longest draft that is counted by position."""
+
+_TOO_MANY: Final = 1 << 53  # from here on floats skip whole numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """The rounds of a step: per sequence the draft tokens proposed (all nodes of a tree), those accepted, and the depth
+    of the draft (of a chain its length). False where they are not known.
+    """
+
+    proposed: tuple[int, ...]
+    accepted: tuple[int, ...]
+    depth: tuple[int, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.depth)
+
+
+UNKNOWN_DRAFTS: Final = Drafts((), (), ())
+"""Those of a step whose drafts cannot be."""
+
+
+@dataclass(slots=True)
+class RoundSums(Sums):
+    """Counts over rounds. ``by_depth`` counts rounds by depth of the draft and tokens accepted of it, from which all
+    statistics by position follow; it has at most 525,000 entries, however many rounds there are.
+    """
+
+    proposed: int = 0
+    accepted: int = 0
+    by_depth: Counter[tuple[int, int]] = field(default_factory=Counter)
+
+    def add(self, drafts: Drafts) -> None:
+        """The rounds of one more step."""
+        self.proposed += sum(drafts.proposed)
+        self.accepted += sum(drafts.accepted)
+        self.by_depth.update(zip(drafts.depth, drafts.accepted, strict=True))
+
+    @property
+    def without_draft(self) -> int:
+        """Rounds that proposed nothing."""
+        return sum(count for (depth, _), count in self.by_depth.items() if not depth)
+
+    @property
+    def drafted(self) -> int:
+        """Rounds that proposed something."""
+        return sum(count for (depth, _), count in self.by_depth.items() if depth)
+
+    @property
+    def alpha(self) -> float | None:
+        """The share of tested draft tokens that was accepted: the estimate with the greatest likelihood if all are
+        accepted with the same probability. A round tests the tokens that it accepts, and the next if there is one.
+        """
+        tested = sum(min(accepted + 1, depth) * count for (depth, accepted), count in self.by_depth.items())
+        return self.accepted / tested if tested else None
+
+    def positions(self) -> tuple[Position, ...]:
+        """By position from the first on."""
+        ends = {"proposed": Counter[int](), "tested": Counter[int](), "accepted": Counter[int]()}
+        for (depth, accepted), count in self.by_depth.items():
+            ends["proposed"][depth] += count
+            ends["tested"][min(depth, accepted + 1)] += count
+            ends["accepted"][accepted] += count
+        found: list[Position] = []
+        rounds = dict.fromkeys(ends, 0)
+        for position in range(max(ends["proposed"], default=0), 0, -1):
+            for name, count_by_end in ends.items():
+                rounds[name] += count_by_end[position]
+            found.append(Position(**rounds))
+        return tuple(reversed(found))
+
+    def histogram(self, of: Literal["depth", "accepted"]) -> tuple[int, ...]:
+        """How many rounds that proposed something had a depth, or accepted so many tokens, from 0 on."""
+        found: Counter[int] = Counter()
+        for (depth, accepted), count in self.by_depth.items():
+            if depth:
+                found[depth if of == "depth" else accepted] += count
+        return tuple(found[number] for number in range(max(found, default=-1) + 1))
+
+
+class Position(NamedTuple):
+    """Rounds that proposed a position of the draft, that accepted all before it too, and that accepted it too."""
+
+    proposed: int
+    tested: int
+    accepted: int
+
+
+def drafts_of(proposed: Any, accepted: Any, depth: Any, *, batch: int | None) -> Drafts:
+    """The rounds of a step of ``batch`` sequences: counts in a list, array or tensor, one per sequence, or numbers if
+    there is one sequence. ``proposed`` and ``depth`` may be one number for all sequences; ``depth`` None: chains.
+
+    Raises ValueError for counts that are negative or no whole numbers, for shapes that do not fit each other or the
+    batch, for more tokens accepted than the draft is deep, and for drafts deeper than they have tokens or than 1024.
+    """
+    tokens = _counts("accepted", accepted)
+    if isinstance(tokens, int):
+        tokens = (tokens,)
+        if batch is not None and batch > 1:
+            raise ValueError(f"one number of draft tokens for a batch of {batch}: give one per sequence")
+    if batch is not None and len(tokens) > batch:
+        raise ValueError(f"draft tokens of {len(tokens)} sequences for a batch of {batch}: give one per sequence")
+    nodes = _spread("proposed", _counts("proposed", proposed), len(tokens))
+    levels = nodes if depth is None else _spread("depth", _counts("depth", depth), len(tokens))
+    for each in zip(nodes, tokens, levels, strict=True):
+        _check(*each)
+    return Drafts(nodes, tokens, levels)
+
+
+def _check(nodes: int, tokens: int, levels: int) -> None:
+    """Raise ValueError for a round that cannot be."""
+    if nodes < 0 or tokens < 0 or levels < 0:
+        raise ValueError(f"{tokens} of {nodes} draft tokens accepted: give numbers from 0 on")
+    if tokens > levels:
+        what = f"{nodes} proposed" if levels == nodes else f"a depth of {levels}"
+        raise ValueError(f"{tokens} draft tokens accepted of {what}: leave out the target's own token")
+    if levels > nodes or (nodes and not levels):
+        raise ValueError(f"a draft of {nodes} tokens with a depth of {levels}: give the length of its longest path")
+    if levels > MOST_POSITIONS:
+        raise ValueError(f"a draft of depth {levels}: up to {MOST_POSITIONS} are counted")
+
+
+def _counts(name: str, counts: Any) -> int | tuple[int, ...]:
+    """Counts as one number, or as one per sequence."""
+    if type(counts) is int and abs(counts) < _TOO_MANY:
+        return counts
+    if type(counts) is list and counts and set(map(type, counts)) == {int} and max(map(abs, counts)) < _TOO_MANY:
+        return tuple(counts)
+    try:
+        values = np.asarray(counts.tolist() if hasattr(counts, "tolist") else counts)
+    except ValueError:  # lists of different lengths
+        raise ValueError(f"{name}={str(counts)[:40]} draft tokens: give a whole number per sequence") from None
+    if values.ndim > 1:
+        raise ValueError(f"{name} draft tokens of shape {values.shape}: give one per sequence, in one dimension")
+    if values.dtype.kind not in "iuf" or not values.size:
+        raise ValueError(f"{name}={str(counts)[:40]} draft tokens: give a whole number per sequence")
+    if not np.isfinite(values).all() or (values % 1).any() or (abs(values) >= _TOO_MANY).any():
+        raise ValueError(f"{name}={str(counts)[:40]} draft tokens: give whole numbers")
+    found = values.astype(np.int64).tolist()
+    return tuple(found) if values.ndim else int(found)
+
+
+def _spread(name: str, counts: int | tuple[int, ...], sequences: int) -> tuple[int, ...]:
+    """One count per sequence."""
+    if isinstance(counts, int):
+        return (counts,) * sequences
+    if len(counts) != sequences:
+        raise ValueError(f"{name} draft tokens of {len(counts)} sequences, accepted ones of {sequences}")
+    return counts
+
+
+DRAFT: Final = "draft"
+VERIFY: Final = "verify"
+"""The engine's buckets that divide a speculative step; what is in neither is overhead."""
+
+Times = tuple[float, float]
+"""Nanoseconds that plain steps would need for some tokens, and that speculative ones took. The ratio is a speed-up."""
+
+
+@dataclass(slots=True)
+class BatchSums(Sums):
+    """The runs of one batch size. ``other_rounds`` are those of mixed steps. ``parts_ns`` divides the speculative steps
+    into ``DRAFT``, ``VERIFY`` and the rest.
+    """
+
+    rounds: RoundSums = field(default_factory=RoundSums)
+    other_rounds: RoundSums = field(default_factory=RoundSums)
+    speculative: StepSums = field(default_factory=StepSums)
+    plain: StepSums = field(default_factory=StepSums)
+    parts_ns: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def plain_token_ns(self) -> float:
+        """A token of plain steps; only where there are some whose tokens are known."""
+        return self.plain.token_time_ns / self.plain.tokens
+
+    @property
+    def expected_tokens(self) -> float:
+        """Tokens of all rounds, if each tested token is accepted with the same probability."""
+        alpha = self.rounds.alpha or 0.0
+        return sum(expected_tokens(alpha, depth) * count for (depth, _), count in self.rounds.by_depth.items())
+
+    def measured(self) -> Times:
+        """Of the tokens that there were."""
+        took = self.speculative
+        return took.tokens * self.plain_token_ns, took.token_time_ns if took.tokens else 0
+
+    def predicted(self) -> Times:
+        """Of the tokens to expect: E * plain / (draft + verify + overhead), summed over all steps."""
+        return self.expected_tokens * self.plain_token_ns, self.speculative.time_ns
+
+    def ideal(self) -> Times:
+        """As predicted, if the target took for each round what it takes for a plain step."""
+        if not self.parts_ns[DRAFT]:
+            return 0, 0
+        verify_ns = self.speculative.steps * self.plain.token_time_ns / self.plain.token_steps
+        return self.expected_tokens * self.plain_token_ns, self.parts_ns[DRAFT] + verify_ns
+
+    def row(self, batch: int | None) -> BatchSpeculation:
+        """Speculative and plain steps side by side."""
+        mine, plain = self.speculative, self.plain
+        return BatchSpeculation(
+            batch=batch,
+            steps=mine.steps,
+            step_ms=mine.mean_ms,
+            mean_kv_length=mine.mean_length,
+            throughput_tok_s=mine.tok_s,
+            plain_steps=plain.steps,
+            plain_step_ms=plain.mean_ms,
+            plain_mean_kv_length=plain.mean_length,
+            plain_throughput_tok_s=plain.tok_s,
+            speedup_measured=_speedup([self], BatchSums.measured),
+            speedup_predicted=_speedup([self], BatchSums.predicted),
+        )
+
+
+@dataclass(slots=True)
+class Speculation(Sums):
+    """Sums of runs by batch size. A run with a speculative step is a speculative one; steps of it that are not
+    speculative count nowhere here. All others are plain, and their decode steps are what speed-ups are relative to.
+    Rounds of mixed steps (prompts beside decoding) count in the acceptance, and in no time.
+    """
+
+    batches: dict[int | None, BatchSums] = field(default_factory=dict)
+
+    @staticmethod
+    def of_run(run: Run, meter: Meter) -> Speculation:
+        """One run alone."""
+        if not run.steps_with_drafts:
+            return Speculation({run.batch: BatchSums(plain=run.plain)})
+        steps = run.speculative
+        parts = Counter(meter.divided(steps.by_state, steps.host_by_state, (DRAFT, VERIFY)))
+        return Speculation({run.batch: BatchSums(run.rounds, run.other_rounds, steps, StepSums(), parts)})
+
+    def data(self, beside: Speculation | None = None) -> SpeculativeData:
+        """The statistics, relative to plain steps: the own ones, or those ``beside``."""
+        plain = (beside or self).batches
+        batches = {size: replace(each, plain=plain[size].plain) for size, each in self.batches.items()}
+        total = BatchSums.total(batches.values())
+        total.rounds.merge(total.other_rounds)
+        speculative = {size: batches[size] for size in sorted(batches, key=lambda size: size or 0)
+                       if batches[size].speculative.steps}  # fmt: skip
+        rows = tuple(each.row(size) for size, each in speculative.items())
+        values = rounds_data(total.rounds) | _times(total.speculative, total.parts_ns)
+        for name, times in (
+            ("speedup_measured", BatchSums.measured),
+            ("speedup_predicted", BatchSums.predicted),
+            ("speedup_theorem_3_8", BatchSums.ideal),
+        ):
+            values[name] = _speedup(speculative.values(), times)
+        reasons = _reasons(bool(total.rounds.drafted), values)
+        return SpeculativeData(**values, steps=total.speculative.steps, by_batch=rows, reasons=reasons)
+
+
+def _speedup(batches: Iterable[BatchSums], times: Callable[[BatchSums], Times]) -> float | None:
+    """Over all batches that ran plainly too."""
+    known = [times(batch) for batch in batches if batch.plain.tokens]
+    took_ns = sum(took for _, took in known)
+    return sum(needed for needed, _ in known) / took_ns if took_ns else None
+
+
+def _times(sums: StepSums, parts_ns: Counter[str]) -> dict[str, Any]:
+    """Averages of a step. Its parts are known if the engine opened both buckets."""
+
+    def part(name: str, *opened: str) -> float | None:
+        known = sums.steps and all(each in parts_ns for each in opened)
+        return parts_ns[name] / sums.steps / 1e6 if known else None
+
+    return {
+        "tokens_per_target_forward": sums.tokens / sums.token_steps if sums.token_steps else None,
+        "step_ms": sums.mean_ms,
+        "draft_ms": part(DRAFT, DRAFT),
+        "verify_ms": part(VERIFY, VERIFY),
+        "overhead_ms": part("", DRAFT, VERIFY),
+    }
+
+
+def rounds_data(rounds: RoundSums) -> dict[str, Any]:
+    """What follows from the counts of rounds alone."""
+    drafted = rounds.drafted
+    by_position = rounds.positions() if drafted else ()
+    per_round = rounds.accepted / drafted if drafted else None
+    return {
+        "proposed": rounds.proposed if drafted else None,
+        "accepted": rounds.accepted if drafted else None,
+        "acceptance_rate": rounds.accepted / rounds.proposed if drafted else None,
+        "alpha": rounds.alpha,
+        "acceptance_by_position": tuple(at.accepted / at.proposed for at in by_position) or None,
+        "acceptance_by_position_if_tested": tuple(at.accepted / at.tested if at.tested else None for at in by_position)
+        or None,
+        "mean_accepted_length": None if per_round is None else 1 + per_round,
+        "mean_accepted_draft_tokens": per_round,
+        "rounds": drafted,
+        "rounds_without_draft": rounds.without_draft,
+        "rounds_by_accepted": rounds.histogram("accepted"),
+        "rounds_by_depth": rounds.histogram("depth"),
+    }
+
+
+def _reasons(drafted: bool, values: Mapping[str, Any]) -> dict[str, str]:
+    """Why each field that is null is so."""
+    nothing = "no step has drafts: call set_step_speculation() in the steps that draft"
+    parts = f'open the engine\'s buckets "{DRAFT}" and "{VERIFY}" in speculative steps, with engine_profiling=True'
+    plain = "no plain steps with tokens, of the same batch: begin a run without speculative steps in the same profiler"
+    tokens = "no speculative step has tokens: call set_step_tokens() in each"
+    known = {
+        "tokens_per_target_forward": tokens,
+        "draft_ms": parts,
+        "verify_ms": parts,
+        "overhead_ms": parts,
+        "speedup_measured": tokens if values["tokens_per_target_forward"] is None else plain,
+        "speedup_predicted": plain,
+        "speedup_theorem_3_8": plain if values["speedup_predicted"] is None else parts,
+    }
+    return {name: known.get(name, nothing) if drafted else nothing for name, value in values.items() if value is None}

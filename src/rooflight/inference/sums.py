@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import operator
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Final, NamedTuple, Self
+from random import Random
+from typing import Any, Final, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rooflight.capture.bucket_states import OUTSIDE, DomainTimes
 from rooflight.capture.marks import Found
+from rooflight.inference.clocks import Reading
 from rooflight.inference.config import ORDERS, Domain
-from rooflight.inference.meter import Reading
-from rooflight.inference.summary import OTHERS, BucketTime
+from rooflight.inference.result import OTHERS, BucketTime
 from rooflight.roofline.time_by_place import UNATTRIBUTED
 
 _NO_STEP: Final = 1 << 62
@@ -213,3 +218,54 @@ def _add_states(sums: list[int], found: Sequence[tuple[int, int]]) -> None:
             if state >= len(sums):
                 sums.extend([0] * (state + 1 - len(sums)))
             sums[state] += nanoseconds
+
+
+MOST_SAMPLES: Final = 1 << 16
+
+
+class Reservoir:
+    """Keeps all rows as long as there are at most ``most``, then a random choice of so many, with a fixed seed.
+
+    Numbers are whole and below 2**53, but in the column ``real``, where NaN is not known.
+    """
+
+    def __init__(self, columns: Sequence[str], most: int = MOST_SAMPLES, *, real: str = "") -> None:
+        self.names = tuple(columns)
+        self._most, self._real = most, real
+        self._random = Random(0).random
+        self._rows = array("d")  # one after the other
+        self.seen = 0
+
+    def add(self, row: tuple[float, ...]) -> None:
+        """One more row: kept, or not, or in the place of another."""
+        self.seen += 1
+        if self.seen <= self._most:
+            self._rows.extend(row)
+            return
+        place = int(self._random() * self.seen) * len(row)
+        if place < len(self._rows):
+            self._rows[place : place + len(row)] = array("d", row)
+
+    @property
+    def kept(self) -> int:
+        """How many rows are kept."""
+        return len(self._rows) // len(self.names)
+
+    @property
+    def exact(self) -> bool:
+        """Whether every row is kept."""
+        return self.kept == self.seen
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """The rows kept, by column: whole numbers, but for the real one."""
+        rows = np.array(self._rows).reshape(-1, len(self.names)).T
+        return {
+            name: column if name == self._real else column.astype(np.int64)
+            for name, column in zip(self.names, rows, strict=True)
+        }
+
+    def csv(self, **more: Sequence[str]) -> str:
+        """The rows kept as text, with more columns after theirs."""
+        columns = {name: column.tolist() for name, column in self.columns().items()} | more
+        lines = (",".join(map(str, row)) for row in zip(*columns.values(), strict=True))
+        return "\n".join((",".join(columns), *lines, ""))

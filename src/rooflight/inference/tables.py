@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from rooflight.inference.kv_length import UNBINNED
-from rooflight.inference.summary import OTHERS, BucketSplit, Spread, StepStats, SummaryDocument
-from rooflight.inference.summary_sections import (
+from rooflight.inference.facts import UNBINNED
+from rooflight.inference.result import OTHERS, BucketSplit, Spread, StepStats, SummaryDocument
+from rooflight.inference.sections import (
     BoundsData,
     GraphData,
     RanksData,

@@ -11,10 +11,10 @@ import msgspec
 from rooflight.capture.bucket_log import BucketLog
 from rooflight.capture.bucket_states import OUTSIDE
 from rooflight.capture.marks import Found
+from rooflight.inference.clocks import Meter, Reading
 from rooflight.inference.config import Domain
-from rooflight.inference.meter import Meter, Reading
-from rooflight.inference.steps import Run
-from rooflight.inference.told import DECODE, Facts
+from rooflight.inference.facts import DECODE, Facts
+from rooflight.inference.runs import Run
 
 MOST_TRACED: Final = 64
 """Steps that are kept: the last ones."""

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from rooflight.inference.decoding import CACHES, CacheKind, OnStep, check_sizes, check_temperature, decode
-from rooflight.inference.ragged_cache import RaggedCache
-from rooflight.inference.speculative_decoding import check_acceptance, check_vocabularies, speculative_decode
+from rooflight.inference.generation.decoding import CACHES, CacheKind, OnStep, check_sizes, check_temperature, decode
+from rooflight.inference.generation.ragged_cache import RaggedCache
+from rooflight.inference.generation.speculative import check_acceptance, check_vocabularies, speculative_decode
 from rooflight.machine.presence import free_memory_bytes
 from rooflight.records.quantity import Quantity
 from rooflight.workloads.build import build_model, torch_device, torch_dtype

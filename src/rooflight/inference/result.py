@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from rooflight.inference.config import ProfilerConfig
-from rooflight.inference.summary_sections import (
+from rooflight.inference.sections import (
     BoundsData,
     BucketBound,
     GraphData,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from rooflight.inference.engine_mapping import (
+from rooflight.inference.engines.mapping import (
     Bucket,
     Call,
     Does,
@@ -21,7 +21,7 @@ from rooflight.inference.engine_mapping import (
 )
 
 if TYPE_CHECKING:
-    from rooflight.inference.engine_steps import EngineSteps
+    from rooflight.inference.engines.mapping import EngineSteps
 
 
 def _next(call: Call) -> str | None:

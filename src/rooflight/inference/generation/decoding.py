@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 
-from rooflight.inference.memory_use import cache_bytes
-from rooflight.inference.ragged_cache import RaggedCache
+from rooflight.inference.facts import cache_bytes
+from rooflight.inference.generation.ragged_cache import RaggedCache
 from rooflight.inference.timers import get_active_profiler
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from rooflight.inference.decoding import (
+from rooflight.inference.generation.decoding import (
     Counts,
     DecodeLoop,
     Generation,
@@ -24,7 +24,7 @@ from rooflight.inference.decoding import (
     last_logits,
     probabilities,
 )
-from rooflight.inference.ragged_cache import RaggedCache
+from rooflight.inference.generation.ragged_cache import RaggedCache
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor

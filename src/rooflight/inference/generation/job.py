@@ -15,14 +15,14 @@ from typing import Any, Final
 from rooflight.front.device import find_device, log_progress
 from rooflight.inference.comparison import comparison_report, read_summary
 from rooflight.inference.config import ProfilerConfig
-from rooflight.inference.decode_loops import PLAIN, EngineLoop, LoopOptions, ModelLoop
+from rooflight.inference.generation.loops import PLAIN, EngineLoop, LoopOptions, ModelLoop
+from rooflight.inference.generation.trace import StepSpans
 from rooflight.inference.profiler import Profiler
-from rooflight.inference.recorded_steps import measured_steps
+from rooflight.inference.recording import measured_steps
 from rooflight.inference.report import report_of
+from rooflight.inference.result import SUMMARY, SummaryDocument
 from rooflight.inference.saving import save_trace
-from rooflight.inference.step_spans import StepSpans
-from rooflight.inference.summary import SUMMARY, SummaryDocument
-from rooflight.inference.summary_sections import WorkloadData
+from rooflight.inference.sections import WorkloadData
 from rooflight.inference.timers import register_active_profiler, release_active_profiler
 from rooflight.machine.bystander import Bystander
 from rooflight.records.quantity import count_of

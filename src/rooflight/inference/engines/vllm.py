@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from rooflight.inference.engine_mapping import (
+from rooflight.inference.engines.mapping import (
     Bucket,
     Call,
     Does,
@@ -23,7 +23,7 @@ from rooflight.inference.engine_mapping import (
 )
 
 if TYPE_CHECKING:
-    from rooflight.inference.engine_steps import EngineSteps
+    from rooflight.inference.engines.mapping import EngineSteps
 
 _RUNNER: Final = "model_executor.driver_worker.worker.model_runner"
 

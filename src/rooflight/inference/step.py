@@ -7,20 +7,46 @@ and statistics wait for a batch of steps.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from rooflight.capture.bucket_log import MOST_NOTES
-from rooflight.inference.meter import Meter, Place
+from rooflight.inference.clocks import Meter, Place
+from rooflight.inference.facts import Said, Told
 from rooflight.inference.problems import Problems
-from rooflight.inference.ranks import barrier
-from rooflight.inference.results import Results
-from rooflight.inference.steps import Run
-from rooflight.inference.told import Said, Told
+from rooflight.inference.runs import Results, Run
 
 if TYPE_CHECKING:
-    from rooflight.inference.recorded_steps import StepRecorder
+    from rooflight.inference.recording import StepRecorder
+
+
+def rank_and_world() -> tuple[int, int]:
+    """Rank and world size: of torch.distributed once it is initialized, else of torchrun's variables, else 0 of 1."""
+    dist = _initialized()
+    if dist is not None:
+        return int(dist.get_rank()), int(dist.get_world_size())
+    try:
+        rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    except ValueError:
+        return 0, 1
+    return (rank, max(world, rank + 1)) if rank >= 0 else (0, 1)
+
+
+def barrier() -> None:
+    """Wait for all ranks; nothing where torch.distributed is not initialized."""
+    dist = _initialized()
+    if dist is not None:
+        dist.barrier()
+
+
+def _initialized() -> Any:
+    """torch.distributed, if this process uses it."""
+    dist = getattr(sys.modules.get("torch"), "distributed", None)
+    return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
+
 
 _BATCH: Final = 32  # steps that are read together, at most
 _NOTES: Final = MOST_NOTES // 4  # of buckets, in the steps that are read together

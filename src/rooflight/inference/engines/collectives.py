@@ -22,7 +22,7 @@ import torch
 from torch.compiler import is_compiling
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from rooflight.inference.stand_ins import StandIn
+from rooflight.inference.engines.graphs import StandIn
 
 if TYPE_CHECKING:
     from rooflight.inference.profiler import Profiler

@@ -16,10 +16,9 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from rooflight.capture.timed_calls import TimedCalls
-from rooflight.inference.collectives import time_collectives
-from rooflight.inference.graphs import time_graphs
-from rooflight.inference.module_buckets import COMPILED, Placed, buckets_inside, placed_modules
-from rooflight.inference.stand_ins import StandIn
+from rooflight.inference.engines.collectives import time_collectives
+from rooflight.inference.engines.graphs import StandIn, time_graphs
+from rooflight.inference.engines.module_buckets import COMPILED, Placed, buckets_inside, placed_modules
 
 if TYPE_CHECKING:
     from torch import nn

@@ -14,8 +14,8 @@ from rooflight.capture.marks import RecordedMarks
 from rooflight.front.device import find_device
 from rooflight.inference.bounds import RecordedStep
 from rooflight.inference.config import Domain
-from rooflight.inference.steps import UNKNOWN
-from rooflight.inference.told import DECODE, Facts
+from rooflight.inference.facts import DECODE, Facts
+from rooflight.inference.runs import UNKNOWN
 from rooflight.records.session import Session
 from rooflight.roofline.time_by_place import UNATTRIBUTED
 
@@ -122,7 +122,7 @@ def recorded_steps(profiler: Profiler, device: DeviceSpec | str | None) -> Abstr
 
 @contextmanager
 def _recorded_steps(profiler: Profiler, device: DeviceSpec | None, *, whole: bool) -> Iterator[None]:
-    from rooflight.inference.recorded_steps import StepRecorder
+    from rooflight.inference.recording import StepRecorder
 
     recorder = StepRecorder(profiler.problems.note, whole=whole)
     before = profiler.switch_recorder(recorder)
@@ -203,7 +203,7 @@ def _record_decode_step(profiler: Profiler, model: nn.Module, batch: int, length
 @contextmanager
 def _hooked(profiler: Profiler, model: nn.Module, *, lora: bool) -> Iterator[None]:
     """The model attached: as it is already, or for this while."""
-    from rooflight.inference.model_hooks import ModelHooks
+    from rooflight.inference.engines.model import ModelHooks
 
     if profiler.has_attached(model) or not profiler.cfg.model_profiling:
         yield
