@@ -31,7 +31,7 @@ import torch
 import transformers
 
 import rooflight as rl
-from rooflight.machine.bystander import Bystander
+from rooflight.machine.cpu_load import Bystander
 
 FOLDER = Path(tempfile.mkdtemp(prefix="rooflight-cpu-steps-"))
 SEQUENCE = 128

@@ -22,7 +22,7 @@ from rooflight.prediction.model import Answer, Model
 from rooflight.prediction.predictor import Predictor
 from rooflight.prediction.refining import refine, units_of
 from rooflight.prediction.teaching import Shown, join
-from rooflight.sampling.telling import Points, most_telling
+from rooflight.sampling.smart_sweep import Points, most_telling
 
 COUNTS = (5, 20)
 SEEDS = 5

@@ -12,12 +12,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from rooflight.machine.clocks import flush_caches
+from rooflight.machine.timing import flush_caches
 from rooflight.operators import registry
-from rooflight.sampling.grids import Shapes
 from rooflight.sampling.job import Job, run
 from rooflight.sampling.runner import Repeats, Sampler, pinned
-from rooflight.sampling.sweeps import PointSweep
+from rooflight.sampling.sweeps import PointSweep, Shapes
 
 SMALL = {
     "gemm": [[16 * n, 64, 64] for n in range(1, 61)],

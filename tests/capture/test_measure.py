@@ -17,8 +17,8 @@ from tracked import CPU
 import rooflight as rl
 from rooflight.capture.measure import MeasurementWarning
 from rooflight.capture.same_step import same_calls
-from rooflight.machine import bystander
-from rooflight.machine.bystander import CpuTime
+from rooflight.machine import cpu_load as bystander
+from rooflight.machine.cpu_load import CpuTime
 from rooflight.records.session import Measurement
 from rooflight.roofline.tables.report import report_of
 

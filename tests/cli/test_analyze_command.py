@@ -261,7 +261,7 @@ def test_the_head_names_the_class_in_every_format(run, tmp_path):
 
 
 def test_a_model_that_does_not_fit_here_is_bounded_and_not_measured(run, monkeypatch):
-    monkeypatch.setattr("rooflight.machine.presence.free_memory_bytes", lambda kind: 1000)
+    monkeypatch.setattr("rooflight.machine.hardware.free_memory_bytes", lambda kind: 1000)
     code, out, _ = run("analyze", "gpt2", "--small", "--seq", "8")
     assert code == 0
     assert "Not measured: the step needs at least" in out
@@ -271,7 +271,7 @@ def test_a_model_that_does_not_fit_here_is_bounded_and_not_measured(run, monkeyp
 def test_a_model_that_barely_fits_is_not_risked(run, monkeypatch):
     _, out, _ = run("analyze", "gpt2", "--small", "--seq", "8", "--no-measure", "--json", "-")
     needed = json.loads(out)["memory"]["peak_bytes"]
-    monkeypatch.setattr("rooflight.machine.presence.free_memory_bytes", lambda kind: int(needed * 1.1))
+    monkeypatch.setattr("rooflight.machine.hardware.free_memory_bytes", lambda kind: int(needed * 1.1))
     _, out, _ = run("analyze", "gpt2", "--small", "--seq", "8")
     assert "too tight for a real run" in out
 

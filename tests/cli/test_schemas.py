@@ -12,9 +12,6 @@ from scoring_problems import score_by_hand
 from sessions import Call, session_of
 
 from rooflight.cli.schemas import documents, schemas_text
-from rooflight.clusters.keeping import ClusterCalibration
-from rooflight.clusters.roofs import NodeCalibration
-from rooflight.clusters.roofs_report import report_of as cluster_report
 from rooflight.compiling.bench.predicted import PredictedGainDocument
 from rooflight.compiling.bench.tables import CompileDocument
 from rooflight.compiling.explain.result import ExplainDocument
@@ -27,7 +24,7 @@ from rooflight.inference import Profiler
 from rooflight.inference.comparison import comparison_report
 from rooflight.inference.report import report_of as inference_report
 from rooflight.inference.saving import config_of, summary_of
-from rooflight.machine.calibration_report import report_of as calibration_report
+from rooflight.machine.calibration import report_of as calibration_report
 from rooflight.operators import registry
 from rooflight.operators.operators_report import report_of as operators_report
 from rooflight.prediction.fit_report import report_of as fit_report
@@ -43,7 +40,10 @@ from rooflight.roofline.analysis import analyze
 from rooflight.roofline.ranks import merge, ranks_report
 from rooflight.roofline.tables.report import report_of
 from rooflight.sampling.merge import Merged
-from rooflight.sampling.merge_report import report_of as merge_report
+from rooflight.sampling.merge import report_of as merge_report
+from rooflight.sampling.nodes.roofs import NodeCalibration
+from rooflight.sampling.nodes.saved import ClusterCalibration
+from rooflight.sampling.nodes.tables import report_of as cluster_report
 from rooflight.scoring.score_report import report_of as score_report
 from rooflight.tracking.report import report_of_analysis
 from rooflight.workloads.presets import PRESETS

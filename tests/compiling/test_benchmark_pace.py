@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from rooflight.clusters.programs import Reply
 from rooflight.compiling.bench import matrix as cells
 from rooflight.compiling.bench.benchmark import BenchmarkInterrupted, Pace, benchmark, programs_of
 from rooflight.compiling.bench.matrix import Matrix, benchmark_matrix
 from rooflight.compiling.bench.trial import Answer, Check, Difference, Trial
+from rooflight.sampling.executor.programs import Reply
 from rooflight.workloads.errors import RunFailed
 
 

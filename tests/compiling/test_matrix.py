@@ -7,13 +7,13 @@ import json
 import msgspec
 import pytest
 
-from rooflight.clusters.programs import Reply
 from rooflight.compiling.bench import matrix as cells
 from rooflight.compiling.bench.matrix import CellAnswer, Matrix, answer_of, benchmark_matrix
 from rooflight.compiling.bench.result import Compiled
 from rooflight.compiling.bench.tables import report_of
 from rooflight.compiling.bench.trial import Trial
 from rooflight.reporting.json import render_json
+from rooflight.sampling.executor.programs import Reply
 from rooflight.workloads.errors import RunFailed, TargetError
 
 ASKED = Matrix(

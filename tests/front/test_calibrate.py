@@ -16,7 +16,8 @@ from rooflight.devices import calibrations
 from rooflight.devices.calibrations import Calibration
 from rooflight.devices.spec import MemoryLevel, Roofs
 from rooflight.front.device import CalibrationWarning, Progress, calibrate, current_device, find_device
-from rooflight.machine import calibration, environment, presence
+from rooflight.machine import calibration, environment
+from rooflight.machine import hardware as presence
 from rooflight.machine.environment import fingerprint
 
 COUNT = torch.get_num_threads()

@@ -20,7 +20,8 @@ from rooflight.devices.calibrations import Calibration
 from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
 from rooflight.front.device import find_device, place_of
 from rooflight.front.sessions import analyze_ranks
-from rooflight.machine import calibration, presence
+from rooflight.machine import calibration
+from rooflight.machine import hardware as presence
 from rooflight.machine.environment import cpu_model, fingerprint
 from rooflight.prediction.predictor import Predictor
 from rooflight.prediction.reading import device_called

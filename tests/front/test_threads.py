@@ -19,7 +19,8 @@ from rooflight.devices import calibrations
 from rooflight.devices.calibrations import Calibration
 from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
 from rooflight.front.device import find_device
-from rooflight.machine import calibration, environment, presence
+from rooflight.machine import calibration, environment
+from rooflight.machine import hardware as presence
 from rooflight.machine.environment import cpu_model, fingerprint
 from rooflight.roofline.analysis import analyze
 from rooflight.roofline.tables.report import report_of
@@ -54,7 +55,7 @@ def kept(tmp_path, monkeypatch) -> None:
     """Calibrated on 1, 2 and 4 threads, on 1 at last; nothing more is to be measured."""
     monkeypatch.setenv("ROOFLIGHT_CACHE", str(tmp_path))
     monkeypatch.setattr(presence, "cuda_name", lambda: None)
-    monkeypatch.setattr("rooflight.machine.caches.usable_cores", lambda: tuple(range(8)))
+    monkeypatch.setattr("rooflight.machine.hardware.usable_cores", lambda: tuple(range(8)))
     monkeypatch.setattr(environment, "usable_cores", lambda: tuple(range(8)))
     for threads, day in ((4, 1), (2, 2), (1, 3)):
         calibrations.save(calibrated_on(threads, day))

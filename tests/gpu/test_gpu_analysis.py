@@ -6,8 +6,7 @@ import pytest
 
 import rooflight as rl
 from rooflight.devices import calibrations
-from rooflight.machine.clocks import CudaEvents
-from rooflight.machine.timing import measure
+from rooflight.machine.timing import CudaEvents, measure
 
 pytestmark = pytest.mark.gpu
 

@@ -4,8 +4,7 @@ import pytest
 
 from rooflight import devices
 from rooflight.machine import calibration, environment
-from rooflight.machine.clocks import CudaEvents, SteadyClock, cold_cache
-from rooflight.machine.timing import measure
+from rooflight.machine.timing import CudaEvents, SteadyClock, cold_cache, measure
 
 pytestmark = pytest.mark.gpu
 

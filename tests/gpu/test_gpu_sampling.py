@@ -6,8 +6,8 @@ import pytest
 
 from rooflight.operators import registry
 from rooflight.records.samples import Status
-from rooflight.sampling.grids import small_shapes
 from rooflight.sampling.runner import Repeats, Sampler
+from rooflight.sampling.sweeps import small_shapes
 
 pytestmark = pytest.mark.gpu
 ONE_PROCESS = [operator for operator in registry.every() if not operator.ranks]

@@ -3,7 +3,7 @@
 import pytest
 
 from rooflight.machine import cpu
-from rooflight.machine.caches import Cache
+from rooflight.machine.hardware import Cache
 
 torch = pytest.importorskip("torch")
 

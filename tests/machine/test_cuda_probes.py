@@ -5,7 +5,9 @@ from types import SimpleNamespace
 import pytest
 from fake_clock import FakeClock
 
-from rooflight.machine import calibration, clocks, cuda, cuda_kernels
+from rooflight.machine import calibration, cuda
+from rooflight.machine import cuda as cuda_kernels
+from rooflight.machine import timing as clocks
 from rooflight.machine.probes import Figure, search
 from rooflight.machine.timing import Timing
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rooflight.machine import environment
-from rooflight.machine.caches import Cache, data_caches, memory_bytes, usable_cores
+from rooflight.machine.hardware import Cache, data_caches, memory_bytes, usable_cores
 from rooflight.records.float32 import DEFAULTS, fact_name
 
 

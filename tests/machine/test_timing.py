@@ -7,8 +7,7 @@ from fake_clock import FakeClock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.machine.clocks import SteadyClock
-from rooflight.machine.timing import Timing, measure
+from rooflight.machine.timing import SteadyClock, Timing, measure
 
 SECONDS = st.floats(min_value=1e-9, max_value=1e3)
 

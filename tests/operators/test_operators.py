@@ -19,7 +19,7 @@ from rooflight.costs.registry import cost_of
 from rooflight.operators import registry
 from rooflight.operators.operator import Operator, Shape, Work
 from rooflight.records.session import Session
-from rooflight.sampling.grids import small_shapes
+from rooflight.sampling.sweeps import small_shapes
 
 OPERATORS = [operator for operator in registry.every() if not operator.ranks]
 COLLECTIVES = [operator for operator in registry.every() if operator.ranks]

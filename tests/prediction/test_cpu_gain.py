@@ -6,7 +6,7 @@ from torch import nn
 
 import rooflight as rl
 from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
-from rooflight.machine.fresh_pages import fresh_page_s
+from rooflight.machine.memory import fresh_page_s
 from rooflight.prediction.cpu_gain import DISPATCH_S, FRESH_PAGE_S, PAGE_BYTES, fresh_pages, most_fresh_pages
 from rooflight.prediction.gain import predicted_gain
 

@@ -13,7 +13,7 @@ from rooflight.operators.user_file import operators_of
 from rooflight.prediction.facts import OTHER_REDUCTIONS_KEY, OTHERS_KEY, WorkKind, facts_of, kind_of
 from rooflight.prediction.manifest import read_manifest
 from rooflight.prediction.predictor import SHIPPED, SUFFIX, Predictor, file_name
-from rooflight.sampling.grids import full_grid
+from rooflight.sampling.sweeps import full_grid
 
 A100 = get("A100-SXM4-80GB")
 FEWEST_OF_A_TABLE = 100

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rooflight.machine import clocks
-from rooflight.machine.caches import data_caches
+from rooflight.machine import timing as clocks
+from rooflight.machine.hardware import data_caches
 
 
 @pytest.fixture(autouse=True)

@@ -15,10 +15,9 @@ from pathlib import Path
 from rooflight.operators import registry
 from rooflight.operators.sizes import ADD, Progression
 from rooflight.records.samples import Row, Status
-from rooflight.sampling import provenance
-from rooflight.sampling.grids import Grid
+from rooflight.sampling import store as provenance
 from rooflight.sampling.job import Job, run
-from rooflight.sampling.sweeps import PointSweep
+from rooflight.sampling.sweeps import Grid, PointSweep
 
 WORK_S = 0.0003
 

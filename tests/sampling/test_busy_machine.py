@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rooflight.machine import bystander
-from rooflight.machine.bystander import CpuTime
+from rooflight.machine import cpu_load as bystander
+from rooflight.machine.cpu_load import CpuTime
 
 SWEEP = ("sample", "gelu", "--precision", "fp32", "--cpu", "--budget", "1s", "--threads", "1", "--time-box", "0.1")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rooflight.operators import registry
-from rooflight.sampling import config_files, estimate_train_time
-from rooflight.sampling.grids import full_grid, small_shapes
+from rooflight.sampling import estimate_train_time
+from rooflight.sampling import estimate_train_time as config_files
+from rooflight.sampling.sweeps import full_grid, small_shapes
 
 
 @pytest.mark.parametrize("operator", registry.every(), ids=lambda operator: operator.name)

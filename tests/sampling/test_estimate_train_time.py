@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rooflight.sampling import estimate_train_time
-from rooflight.sampling.grids import full_grid
+from rooflight.sampling.sweeps import full_grid
 
 DATA = Path(os.environ.get("ROOFLIGHT_DATA", Path(__file__).parents[3] / "shared" / "data"))
 CONFIGS = sorted((DATA / "estimate-train-time" / "sweep_configs").glob("*/*.yml"))

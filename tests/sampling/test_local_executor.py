@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import pytest
 
-from rooflight.sampling import provenance
-from rooflight.sampling.executors import local
+from rooflight.sampling import launch as local
+from rooflight.sampling import store as provenance
 
 
 class Finished:

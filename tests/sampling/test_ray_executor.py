@@ -13,11 +13,10 @@ import pytest
 
 from rooflight.operators import registry
 from rooflight.operators.sizes import ADD, Progression
-from rooflight.sampling.executors import ray as executor
-from rooflight.sampling.grids import Grid
+from rooflight.sampling import ray_sweep as executor
 from rooflight.sampling.job import DATA, Job
 from rooflight.sampling.runner import Repeats
-from rooflight.sampling.sweeps import PointSweep
+from rooflight.sampling.sweeps import Grid, PointSweep
 
 SHAPES = 120
 

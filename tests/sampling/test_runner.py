@@ -8,15 +8,15 @@ import pytest
 import torch
 from fake_clock import FakeClock
 
-from rooflight.machine import clocks
-from rooflight.machine.clocks import ColdClock, flush_caches
+from rooflight.machine import timing as clocks
+from rooflight.machine.timing import ColdClock, flush_caches
 from rooflight.operators import registry
 from rooflight.operators.operator import STEP, Operator, Prepared, RefusedError, Work
 from rooflight.operators.sizes import Size
 from rooflight.operators.tensor_parallel import anything
 from rooflight.records.samples import Status, middle_s, undisturbed_s
-from rooflight.sampling.grids import small_shapes
 from rooflight.sampling.runner import Repeats, Sampler, failure_of, needed_bytes
+from rooflight.sampling.sweeps import small_shapes
 
 
 def operator(forward, backward=None) -> Operator:

@@ -14,7 +14,7 @@ import time
 import pytest
 
 from rooflight.operators import registry
-from rooflight.sampling.log import ProgressLog, line_of
+from rooflight.sampling.job import ProgressLog, line_of
 
 ROOFLIGHT = (sys.executable, "-m", "rooflight")
 LINE = re.compile(

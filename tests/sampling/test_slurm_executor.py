@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.sampling.executors import slurm as executor
+from rooflight.sampling import slurm_jobs as executor
 
 
 def rooflight(*arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None):

@@ -8,10 +8,9 @@ from rooflight.operators import registry
 from rooflight.operators.sizes import ADD, MUL, Progression, Span
 from rooflight.records.sample_file import Rows
 from rooflight.records.samples import Row, Status
-from rooflight.sampling.grids import Grid, full_grid, small_shapes
 from rooflight.sampling.request import SamplingRequest, seconds
 from rooflight.sampling.smart_sweep import SmartSweep
-from rooflight.sampling.sweeps import PointSweep
+from rooflight.sampling.sweeps import Grid, PointSweep, full_grid, small_shapes
 from rooflight.sampling.tasks import tasks
 
 COPY = registry.find("copy")

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from rooflight.operators import registry
 from rooflight.records.sample_file import Rows
 from rooflight.records.samples import Row, Status
-from rooflight.sampling.smart_sweep import SmartSweep
-from rooflight.sampling.telling import Points, most_telling
+from rooflight.sampling.smart_sweep import Points, SmartSweep, most_telling
 
 NONE = Points(places=np.empty((0, 1)), views=np.empty((0, 0)))
 

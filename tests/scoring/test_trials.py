@@ -4,7 +4,7 @@ import pytest
 import torch
 from fake_clock import FakeClock
 
-from rooflight.machine.bystander import Bystander, CpuTime
+from rooflight.machine.cpu_load import Bystander, CpuTime
 from rooflight.scoring.trials import BOX_S, FEWEST_TRIALS, MOST_TRIALS, WrongResultError, timed
 
 

@@ -60,7 +60,7 @@ def test_the_bound_is_the_roofline_s():
 
 def test_without_a_device_it_is_the_one_at_hand(tmp_path, monkeypatch):
     calibrate_by_hand(tmp_path, monkeypatch)
-    monkeypatch.setattr("rooflight.machine.presence.cuda_name", lambda: None)
+    monkeypatch.setattr("rooflight.machine.hardware.cuda_name", lambda: None)
     assert rl.get_current_device_spec() == rl.current_device()
     wide = shape(1024, 1024)
     assert OpRecord(OpType.MM, (wide, wide), (wide,)).bound().compute_s == 2 * 1024**3 / CPU.matrix_peak("float32")

@@ -7,7 +7,7 @@ from itertools import pairwise
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rooflight.machine.clocks import CudaDevice, Device
+from rooflight.machine.timing import CudaDevice, Device
 
 if TYPE_CHECKING:
     from rooflight.capture.recorder import record

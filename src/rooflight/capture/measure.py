@@ -13,7 +13,7 @@ import numpy as np
 from rooflight.capture.events import Event, events_of
 from rooflight.capture.kineto import STEP_MARK, op_times, works_on_memory
 from rooflight.capture.same_step import same_calls
-from rooflight.machine.bystander import Bystander
+from rooflight.machine.cpu_load import Bystander
 from rooflight.network.collectives import kind_of
 from rooflight.records.session import BUSY_SHARE, SAME_STEP, Measurement, Session, other_step
 

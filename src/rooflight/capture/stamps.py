@@ -8,7 +8,7 @@ from operator import sub
 from time import perf_counter_ns
 from typing import Any, Protocol
 
-from rooflight.machine.clocks import CudaDevice, Device
+from rooflight.machine.timing import CudaDevice, Device
 
 
 class Stamps(Protocol):

@@ -99,7 +99,7 @@ def calibrate(
         return
     from rooflight.devices import calibrations
     from rooflight.machine import calibration
-    from rooflight.machine.calibration_report import report_of
+    from rooflight.machine.calibration import report_of
 
     with interrupted("no new roofs were saved, and those saved before are unchanged"):
         measured = _with_progress(device, quick, threads)
@@ -118,7 +118,7 @@ def _with_progress(device: DeviceChoice | None, quick: bool, threads: int | None
     from rich.progress import Progress as Bars
 
     from rooflight.machine import calibration
-    from rooflight.machine.presence import kind_here
+    from rooflight.machine.hardware import kind_here
 
     columns = (TextColumn("{task.description:<20}"), BarColumn(), TimeElapsedColumn())
     # drawn only on refresh: a drawing thread would take time from the CPU under test

@@ -13,8 +13,8 @@ from rooflight.records.quantity import count_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rooflight.clusters.roofs import NodeCalibration
     from rooflight.reporting.output import Outputs
+    from rooflight.sampling.nodes.roofs import NodeCalibration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +36,8 @@ def calibrate_cluster(asked: ClusterRequest, outputs: Outputs) -> None:
 
     Raises RuntimeError if no node gave a result, Interrupted after the report of an interrupted run.
     """
-    from rooflight.clusters.keeping import collect, keep_best
-    from rooflight.clusters.roofs_report import report_of
+    from rooflight.sampling.nodes.saved import collect, keep_best
+    from rooflight.sampling.nodes.tables import report_of
 
     asked.out.mkdir(parents=True, exist_ok=True)
     with spinner() as progress:
@@ -64,10 +64,10 @@ def calibrate_cluster(asked: ClusterRequest, outputs: Outputs) -> None:
 
 def _start(asked: ClusterRequest, progress: Callable[[str], None]) -> tuple[Iterator[NodeCalibration], list[str]]:
     if asked.executor == "ray":
-        from rooflight.clusters import calibrate_ray
+        from rooflight.sampling.nodes import on_ray as calibrate_ray
 
         return calibrate_ray.run(asked.device, address=asked.address, quick=asked.quick, progress=progress), []
-    from rooflight.clusters import calibrate_slurm
+    from rooflight.sampling.nodes import on_slurm as calibrate_slurm
 
     wanted = calibrate_slurm.allocation(asked.device, nodes=asked.nodes, partition=asked.partition)
     return calibrate_slurm.run(wanted, shared=asked.out, quick=asked.quick, progress=progress), list(wanted.notes)

@@ -33,7 +33,7 @@ def merge(
     """
     from rooflight.reporting.output import Outputs
     from rooflight.sampling.merge import merge as merge_files
-    from rooflight.sampling.merge_report import report_of
+    from rooflight.sampling.merge import report_of
 
     outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html, render=render, others={"--out": out})
     outputs.write(report_of(merge_files(files, out), len(files)))

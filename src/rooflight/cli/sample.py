@@ -129,10 +129,9 @@ def sample(
       torchrun --nproc-per-node 4 -m rooflight sample all_reduce --sweep test
     """
     from rooflight.reporting.output import Outputs
-    from rooflight.sampling.executors.local import run_on_all, visible_gpus
-    from rooflight.sampling.launch import spread_over_gpus
-    from rooflight.sampling.provenance import calibration_of
+    from rooflight.sampling.launch import run_on_all, spread_over_gpus, visible_gpus
     from rooflight.sampling.request import SamplingRequest, seconds
+    from rooflight.sampling.store import calibration_of
 
     check_folder("--out", out)
     _refuse_unused(context)
@@ -234,7 +233,7 @@ def _run(
     for task in tasks:
         progress(task.job.name)
         if executor is Executor.ray:
-            from rooflight.sampling.executors import ray
+            from rooflight.sampling import ray_sweep as ray
 
             if task.events is not None or task.run in ("get_profiler", "run_function"):
                 raise ValueError(f"{request.config}: a cluster of Ray samples operators only: use --executor local")
@@ -271,7 +270,7 @@ def _ask(task: Task, yes: bool) -> None:
 
 def _slurm(request: SamplingRequest, submit: bool, yes: bool, arguments: list[str]) -> None:
     """Write the job script, or submit an array. Work that no node can run is refused here, not hours later in a log."""
-    from rooflight.sampling.executors import slurm
+    from rooflight.sampling import slurm_jobs as slurm
     from rooflight.sampling.tasks import tasks
 
     parts = request.parts if request.parts > 1 else slurm.PARTS
@@ -297,7 +296,7 @@ def _slurm(request: SamplingRequest, submit: bool, yes: bool, arguments: list[st
 def _write_configs(names: list[str], out: Path) -> None:
     from rooflight.operators import registry
     from rooflight.operators.user_file import operators_of
-    from rooflight.sampling.config_files import FOLDERS, write
+    from rooflight.sampling.estimate_train_time import FOLDERS, write
 
     found = [operator for name in dict.fromkeys(names) for operator in operators_of(name)]
     paths = write(found or registry.every(), out)

@@ -12,7 +12,6 @@ from rooflight.records.document import Document
 
 def documents() -> tuple[type[Document], ...]:
     """Every kind of document that a verb or a study writes."""
-    from rooflight.clusters.roofs_report import ClusterDocument
     from rooflight.compiling.bench.predicted import PredictedGainDocument
     from rooflight.compiling.bench.tables import CompileDocument
     from rooflight.compiling.explain.result import ExplainDocument
@@ -20,14 +19,15 @@ def documents() -> tuple[type[Document], ...]:
     from rooflight.devices.devices_report import DeviceDocument, DevicesDocument
     from rooflight.inference.comparison import ComparisonDocument
     from rooflight.inference.result import ConfigDocument, SummaryDocument
-    from rooflight.machine.calibration_report import CalibrationDocument
+    from rooflight.machine.calibration import CalibrationDocument
     from rooflight.operators.operators_report import OperatorsDocument
     from rooflight.prediction.fit_report import FitDocument
     from rooflight.prediction.lint_report import LintDocument
     from rooflight.prediction.predict_report import PredictionDocument
     from rooflight.roofline.ranks import RanksDocument
     from rooflight.roofline.tables.document import AnalysisDocument
-    from rooflight.sampling.merge_report import MergeDocument
+    from rooflight.sampling.merge import MergeDocument
+    from rooflight.sampling.nodes.tables import ClusterDocument
     from rooflight.scoring.score_report import ScoreDocument
     from rooflight.tracking.report import StepDocument
     from rooflight.workloads.presets_report import PresetsDocument

@@ -79,7 +79,7 @@ def find_what_if(
 
 
 def _is_cpu_here() -> bool:
-    from rooflight.machine.presence import kind_here
+    from rooflight.machine.hardware import kind_here
 
     return kind_here() == "cpu"
 
@@ -115,7 +115,7 @@ def current_device(
     there, RuntimeError for a CPU that cannot be calibrated.
     """
     from rooflight.machine.environment import cpu_model, fingerprint, torch_threads
-    from rooflight.machine.presence import cuda_name, kind_here
+    from rooflight.machine.hardware import cuda_name, kind_here
 
     kind = kind or kind_here()
     kept = calibrations.load(fingerprint(kind, threads))
@@ -150,7 +150,7 @@ def calibrate(kind: str | None = None, *, threads: int | None = None, progress: 
     """
     need("torch", "calibrating this machine")  # before anything says that it begins
     from rooflight.machine import calibration
-    from rooflight.machine.presence import kind_here
+    from rooflight.machine.hardware import kind_here
 
     place = _checked(kind or kind_here())
     said = _Announcer(_what(place, threads), progress)
@@ -206,7 +206,7 @@ def _what(place: DeviceKind, threads: int | None) -> str:
 def place_of(device: DeviceSpec) -> str | None:
     """Where a step would run on ``device`` itself: "cuda" or "cpu" if it is this machine's, None if it is not here."""
     from rooflight.machine.environment import cpu_model
-    from rooflight.machine.presence import cuda_name
+    from rooflight.machine.hardware import cuda_name
 
     if device.kind == "cpu":
         return "cpu" if device.part_name == cpu_model() else None
@@ -233,8 +233,8 @@ def _recorded_on(session: Session, progress: Progress) -> DeviceSpec:
 
 def _threads_of(session: Session) -> int | None:
     """How many threads a session ran on, if it ran on this machine's CPU and they can be had here; None otherwise."""
-    from rooflight.machine.caches import usable_cores
     from rooflight.machine.environment import cpu_model
+    from rooflight.machine.hardware import usable_cores
 
     facts = session.environment
     threads = facts.get("torch_threads", "")

@@ -198,7 +198,7 @@ def _ask(process: subprocess.Popen[bytes], asked: Asked, tell: Callable[[float],
 
 def _on_cluster(files: Sequence[RankFile], model: str | None, address: str, progress: Progress) -> list[Session]:
     """A task per trace. Nodes must see the files under the same names."""
-    from rooflight.clusters.ray import connect
+    from rooflight.sampling.executor.ray import connect
 
     ray = connect(address)
     task = ray.remote(num_cpus=1, max_retries=_RETRIES)(read_as_bytes)

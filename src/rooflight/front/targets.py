@@ -90,7 +90,7 @@ def analyze_target(
     if inputs is not None and not isinstance(kind, UserFunction):
         raise TargetError(no_inputs(inputs))
     require_libraries(kind)  # before a device is calibrated for half a minute
-    from rooflight.machine.presence import kind_here
+    from rooflight.machine.hardware import kind_here
 
     here = device is None or device.lower() in HERE
     # a name that is unknown, and roofs that the device cannot have, are refused at once
@@ -145,7 +145,7 @@ def _observe_here(
 ) -> Observed:
     """Run what was recorded without hardware, if it fits."""
     from rooflight.capture.measure import measure
-    from rooflight.machine.presence import free_memory_bytes
+    from rooflight.machine.hardware import free_memory_bytes
 
     needed, capacity = memory_use(seen.session).peak_bytes, free_memory_bytes(place)
     if capacity is not None and needed * ROOM > capacity:
@@ -194,7 +194,7 @@ def record_without_hardware(target: str, options: RunOptions, progress: Progress
 
 def _on_cpu(on_meta: Step, why: str, target: str, options: RunOptions) -> Step:
     """The same step with memory. Raises ValueError where the model would not fit."""
-    from rooflight.machine.presence import free_memory_bytes
+    from rooflight.machine.hardware import free_memory_bytes
 
     assert on_meta.model is not None
     weights = sum(each.numel() * each.element_size() for each in on_meta.model.parameters())

@@ -25,7 +25,7 @@ def views_here(predictor: Predictor, kind: str, threads: int | None) -> Callable
 
 def _known(kind: str, threads: int | None) -> DeviceSpec | None:
     from rooflight.machine.environment import fingerprint
-    from rooflight.machine.presence import cuda_name
+    from rooflight.machine.hardware import cuda_name
 
     kept = calibrations.load(fingerprint("cuda" if kind == "cuda" else "cpu", threads))
     if kept is not None:

@@ -16,8 +16,8 @@ from rooflight.capture.bucket_states import Bucket, DomainTimes
 from rooflight.capture.marks import Found
 from rooflight.capture.stamps import CudaStamps, HostStamps
 from rooflight.inference.config import Domain
-from rooflight.machine.clocks import Device
 from rooflight.machine.memory import Memory, host_memory
+from rooflight.machine.timing import Device
 
 Place = int | tuple[int, int]
 """Where a step begins or ends in the log; on CUDA in that of the device's clock, and in that of the host's."""

@@ -29,7 +29,7 @@ from rooflight.inference.saving import print_line, save_config_of, save_results
 from rooflight.inference.serving import Objectives, Requests
 from rooflight.inference.step import StepContext, rank_and_world
 from rooflight.inference.timers import OFF, Labels, Timer
-from rooflight.machine.clocks import CudaDevice, Device
+from rooflight.machine.timing import CudaDevice, Device
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

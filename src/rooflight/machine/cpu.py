@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from rooflight.machine.caches import Cache, data_caches, memory_bytes
+from rooflight.machine.hardware import Cache, data_caches, memory_bytes
 from rooflight.machine.probes import Probe, Trial
 
 Run = Callable[[], object]

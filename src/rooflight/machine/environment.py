@@ -11,8 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from rooflight.machine.caches import data_caches, memory_bytes, usable_cores
-from rooflight.machine.presence import cuda_name
+from rooflight.machine.hardware import cuda_name, data_caches, memory_bytes, usable_cores
 from rooflight.records.float32 import DEFAULTS, fact_name
 
 

@@ -1,10 +1,15 @@
-"""Memory that this process takes now, and the most it ever took. Counters are read: nothing is reset, nothing waits."""
+"""Memory of this process, now and at most, and what a fresh page of it costs."""
 
 from __future__ import annotations
 
+import mmap
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from time import process_time
 from typing import Final, NamedTuple
+
+import numpy as np
 
 _STATM: Final = Path("/proc/self/statm")
 
@@ -34,3 +39,23 @@ def cuda_memory() -> Memory:
     import torch
 
     return Memory(torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated())
+
+
+_BYTES = 16 << 20
+_TIMES = 3
+
+
+def fresh_page_s(clock: Callable[[], float] = process_time) -> float:
+    """Seconds of CPU of the first touch of a page that the system gives, zeroed: the best of three passes over 16 MB,
+    about 20 ms in all. CPU time does not count the turns of other programs.
+    """
+    found = []
+    for _ in range(_TIMES):
+        block = mmap.mmap(-1, _BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        pages = np.frombuffer(block, dtype=np.uint8)[:: mmap.PAGESIZE]
+        begin = clock()
+        pages[:] = 1
+        found.append((clock() - begin) / len(pages))
+        del pages
+        block.close()
+    return min(found)

@@ -6,8 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from rooflight.machine.clocks import Clock
-from rooflight.machine.timing import Timing, measure
+from rooflight.machine.timing import Clock, Timing, measure
 from rooflight.records.quantity import Quantity
 
 Progress = Callable[[str, float], None]

@@ -91,7 +91,7 @@ def predicted_gain(
     has a recorded model, its forward and backward are compiled, as ``rooflight compile-bench`` does; else the whole
     step but the optimizer. Nothing runs, and neither torch nor a GPU is needed. Where a step's eager time was measured,
     ``.given_eager(seconds)`` has the same speed-up of that. ``page_s``, of a CPU: seconds of the first touch of a page
-    (``rooflight.machine.fresh_pages.fresh_page_s()`` measures it), by default those of a quiet machine.
+    (``rooflight.machine.memory.fresh_page_s()`` measures it), by default those of a quiet machine.
 
     Raises ValueError for another mode than those of ``MODES``, and for an analysis for a GPU without predicted times.
     """

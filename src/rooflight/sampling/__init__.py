@@ -1,1 +1,1 @@
-"""Operators timed over sweeps of shapes: runner, store, executors. Nothing is lost, nothing is sampled twice."""
+"""Times operators over sweeps of shapes, on this machine, SLURM or Ray. Nothing is lost, nothing is sampled twice."""

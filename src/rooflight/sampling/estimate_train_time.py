@@ -1,23 +1,90 @@
-"""estimate-train-time's YAML: one operator's sweep, read as it stands."""
+"""estimate-train-time's YAML files: read, written, and the user's function that they may name."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from rooflight.operators import registry
-from rooflight.operators.estimate_train_time import OPERATORS, PARAMETERS, TIMES
-from rooflight.operators.operator import Operator
-from rooflight.operators.sizes import Progression
+from rooflight.operators.estimate_train_time import OPERATORS, PARAMETERS, TIMES, short_precision
+from rooflight.operators.operator import Operator, Prepared, Shape, Work
+from rooflight.operators.sizes import Progression, Size
+from rooflight.operators.tensor_parallel import anything
+from rooflight.records.files import write_whole
 from rooflight.records.quantity import count_of
+from rooflight.records.user_module import load_function, load_module
 from rooflight.sampling.event_times import Target
-from rooflight.sampling.grids import Grid
-from rooflight.sampling.user_function import function_operator, module_file
+from rooflight.sampling.sweeps import Grid, small_shapes
+
+ENCODER: Final = ("mp", "b", "h", "l", "dim")
+"""Columns of a sweep over encoders, which a shape transform turns into what the function takes."""
+_TRANSFORMS: Final = "encoder_config_to_layer_input.py"
+_SUFFIX: Final = ".py"
+
+
+def module_file(name: str, folder: Path) -> Path | None:
+    """The user's file that ``module_name`` means: a path, or a module beside the YAML; None where there is none.
+
+    Raises ValueError for a path that leads to no file.
+    """
+    if name.endswith(_SUFFIX):
+        path = folder / name
+        if not path.is_file():
+            raise ValueError(f"module_name {name}: there is no {path}")
+        return path
+    parts = name.split(".")
+    path = folder.joinpath(*parts).with_suffix(_SUFFIX) if all(part.isidentifier() for part in parts) else folder
+    return path if path.is_file() else None
+
+
+def function_operator(path: Path, name: str, parameters: Sequence[str], directions: tuple[str, ...]) -> Operator:
+    """An operator that calls a user's function with the values of its parameters, the short precision and the device.
+
+    Its work is unknown, so it can be sampled, but neither bounded nor predicted. ``device_num`` is the GPU's number,
+    ``"cpu"`` on a CPU: torch's ``device=device_num`` takes either. A sweep over an encoder's columns goes through the
+    function of the same name in ``encoder_config_to_layer_input.py``, where that lies beside the file.
+
+    Raises ValueError for a file that cannot be run or has no such function.
+    """
+    function = load_function(path, name)
+    beside = path.with_name(_TRANSFORMS)
+    transform: Callable[[list[int]], Sequence[int]] | None = None
+    if tuple(parameters) == ENCODER and beside.is_file():
+        transform = getattr(load_module(beside), name, None)
+
+    def prepare(torch: Any, shape: Shape, dtype: str, device: str) -> Prepared:  # noqa: ARG001 - the function's matter
+        values = list(shape.values())
+        if transform is not None:
+            values = [int(value) for value in transform(values)]
+        _, _, number = device.partition(":")
+        device_num = device if device == "cpu" else int(number or 0)
+        return Prepared(forward=lambda: _call(function, values, short_precision(dtype), device_num))
+
+    summary = (function.__doc__ or "").strip().partition("\n")[0]
+    return Operator(
+        name=name,
+        summary=summary or f"{name} of {path.name}",
+        sizes=dict.fromkeys(parameters, Size()),
+        work=lambda shape, dtype: Work(forward=()),  # noqa: ARG005 - the work is unknown
+        prepare=prepare,
+        check=anything,
+        directions=directions,
+    )
+
+
+def _call(function: Callable[..., object], *arguments: object) -> None:
+    """Call it. Raises what it raises, but RuntimeError for ``sys.exit``, which would end the sweep in silence."""
+    try:
+        function(*arguments)
+    except SystemExit as stop:
+        raise RuntimeError(f"it called sys.exit({'' if stop.code is None else repr(stop.code)})") from None
+
 
 RUNS = ("get_all", "get_one", "get_profiler", "run_function")
 KEYS = (
@@ -242,3 +309,67 @@ def _integers(content: Mapping[str, Any], key: str) -> list[int]:
     if not isinstance(values, list) or not all(type(value) is int for value in values):
         raise ValueError(f"{key} must be a list of whole numbers")
     return values
+
+
+FOLDERS: Final[Mapping[str, str]] = {"collect": "get_all", "test": "get_one", "profilers": "get_profiler"}
+"""The folder of each kind of file, and its run mode."""
+_WAIT, _WARMUP, _ACTIVE = 2, 2, 10
+
+
+def write(operators: Sequence[Operator], out: Path) -> tuple[Path, ...]:
+    """Write ``collect/``, ``test/`` and ``profilers/`` files of operators under ``out``. Returns their paths.
+
+    Raises ValueError, and writes nothing, where a file with other content is there already.
+    """
+    texts = {
+        out / folder / f"{operator.name}.yml": text(operator, folder) for folder in FOLDERS for operator in operators
+    }
+    for path, content in texts.items():
+        if path.exists() and path.read_bytes() != content.encode():
+            raise ValueError(f"{path} is there and differs: move it away or choose another --out")
+    for path, content in texts.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, content)
+    return tuple(texts)
+
+
+def text(operator: Operator, folder: str) -> str:
+    """The content of an operator's file in one of ``FOLDERS``.
+
+    ``collect`` sweeps the operator's full grid, ``test`` samples its small shapes, ``profilers`` traces the first of
+    them.
+    """
+    sizes = tuple(operator.sizes)
+    axes = [size.collect for size in operator.sizes.values()]
+    shapes = small_shapes(operator).values
+    small = [[shape[name] for name in sizes] for shape in shapes if isinstance(shape, Mapping)]
+    values: dict[str, object] = {
+        "module_name": "rooflight.operators",
+        "kernel_name": operator.name,
+        "function_name": _their_name(operator.name, OPERATORS),
+        "columns_name": [*_column_names(operator), *TIMES[operator.directions]],
+        "first_n_column": len(sizes),
+        "starts": [axis.start for axis in axes],
+        "steps": [axis.step for axis in axes],
+        "ends": [axis.end for axis in axes],
+        "operators": [axis.operator for axis in axes],
+        "warmup_shapes": small[0],
+        "wait": _WAIT,
+        "warmup": _WARMUP,
+        "active": _ACTIVE,
+        "shapes": small if folder == "test" else small[0],
+        "run": FOLDERS[folder],
+    }
+    lines = [f"  {json.dumps(key)}: {json.dumps(value)}," for key, value in values.items()]
+    lines.insert(list(values).index("starts"), f"  # {', '.join(sizes)}")
+    example = f"# rooflight sample --config {folder}/{operator.name}.yml --precision bf16"
+    return "\n".join((f"# {operator.summary}", example, "{", *lines, "}", ""))
+
+
+def _column_names(operator: Operator) -> list[str]:
+    renamed = PARAMETERS if operator.ranks else {}
+    return [_their_name(name, renamed) for name in operator.parameters]
+
+
+def _their_name(name: str, renamed: Mapping[str, str]) -> str:
+    return next((theirs for theirs, ours in renamed.items() if ours == name), name)

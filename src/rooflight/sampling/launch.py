@@ -1,19 +1,104 @@
-"""Runs the tasks of a request on this machine's device."""
+"""Runs the tasks of a request: on this machine's device, on all its GPUs, and on all ranks of a collective."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
+from rooflight.operators.operator import Shape
 from rooflight.records.quantity import count_of
-from rooflight.sampling import lockstep, profiling
-from rooflight.sampling.event_sampler import EventSampler
-from rooflight.sampling.job import Outcome
+from rooflight.sampling import profiled
+from rooflight.sampling.job import Job, Keeper, Outcome
 from rooflight.sampling.job import run as run_job
+from rooflight.sampling.profiled import EventSampler
 from rooflight.sampling.request import SamplingRequest
 from rooflight.sampling.runner import Sampler, pinned
+from rooflight.sampling.sweeps import Sweep
 from rooflight.sampling.tasks import Task
+
+
+@contextmanager
+def ranks(kind: str) -> Iterator[Any]:
+    """torch.distributed as torchrun started it, with nccl or gloo. Raises ValueError outside torchrun."""
+    import torch.distributed as dist
+
+    if "RANK" not in os.environ:
+        raise ValueError("collectives run under torchrun: torchrun --nproc-per-node 4 -m rooflight sample all_reduce")
+    dist.init_process_group("nccl" if kind == "cuda" else "gloo")
+    try:
+        yield dist
+    finally:
+        dist.destroy_process_group()
+
+
+def run_on_ranks(
+    job: Job, sweep: Sweep, sampler: Sampler, dist: Any, *, progress: Callable[[str], object]
+) -> Outcome | None:
+    """Sample a sweep on all ranks. Returns what the first rank left, None on the others."""
+    if dist.get_rank() != 0:
+        while (shape := _agree(dist, job, sampler.device, None)) is not None:
+            sampler.row(job.operator, shape)
+        return None
+    with job.store(sampler.kind) as store:
+        keeper = Keeper(job, sweep, store, progress)
+        try:
+            while (shape := _agree(dist, job, sampler.device, sweep.next(store.rows))) is not None:
+                keeper.keep(sampler.row(job.operator, shape))
+        finally:
+            outcome = keeper.end()
+        return outcome
+
+
+def _agree(dist: Any, job: Job, device: str, shape: Shape | None) -> dict[str, int] | None:
+    """The first rank's shape, on every rank; None at the end."""
+    import torch
+
+    names = job.operator.parameters
+    values = [0] * (1 + len(names)) if shape is None else [1, *(shape[name] for name in names)]
+    message = torch.tensor(values, dtype=torch.int64, device=device)
+    dist.broadcast(message, src=0)
+    more, *told = message.tolist()
+    return dict(zip(names, told, strict=True)) if more else None
+
+
+def visible_gpus() -> int:
+    """How many GPUs torch sees."""
+    import torch
+
+    return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
+
+
+def run_on_all(
+    arguments: Sequence[str], *, gpus: int, parts: int, part: int, progress: Callable[[str], object]
+) -> None:
+    """Start ``rooflight sample`` with ``arguments`` once a GPU, each with its share of this part, and wait for all.
+
+    A share of part p of P is part p + P i of P n: ``rooflight merge`` puts them together. Interrupted, the processes
+    end at their next row. Raises RuntimeError when one of them fails.
+    """
+    running = []
+    for number in range(gpus):
+        share = ["--parts", str(parts * gpus), "--part", str(part + parts * number), "--device-num", str(number)]
+        command = [sys.executable, "-m", "rooflight", "sample", *arguments, *share]
+        running.append(subprocess.Popen(command))
+        progress(f"GPU {number}: part {part + parts * number} of {parts * gpus}")
+    try:
+        codes = [process.wait() for process in running]
+    except KeyboardInterrupt:
+        # on a terminal they have had Ctrl-C themselves; a second one does no harm
+        for process in running:
+            process.send_signal(signal.SIGINT)
+        for process in running:
+            process.wait()
+        raise
+    if failed := [str(number) for number, code in enumerate(codes) if code]:
+        raise RuntimeError(f"sampling failed on GPU {', '.join(failed)}: run the same command again to go on")
+
 
 Progress = Callable[[str], object]
 
@@ -26,9 +111,9 @@ def run(task: Task, request: SamplingRequest, progress: Progress) -> tuple[str, 
     device = _device(request)
     with _threads(task, request, progress):
         if task.run == "get_profiler":
-            return tuple(profiling.trace(task.job, shape, device, progress=progress) for shape in task.shapes)
+            return tuple(profiled.trace(task.job, shape, device, progress=progress) for shape in task.shapes)
         if task.run == "run_function":
-            return tuple(profiling.run_once(task.job, shape, device, progress=progress) for shape in task.shapes)
+            return tuple(profiled.run_once(task.job, shape, device, progress=progress) for shape in task.shapes)
         outcome = _sample(task, request, device, progress)
     return () if outcome is None else (outcome.line(task.job),)
 
@@ -47,9 +132,9 @@ def _sample(task: Task, request: SamplingRequest, device: str, progress: Progres
     if task.events is not None:
         return run_job(job, task.sweep, EventSampler(device, job.dtype, task.events), number=number, progress=progress)
     if job.operator.ranks:
-        with lockstep.ranks(request.kind) as dist:
+        with ranks(request.kind) as dist:
             sampler = Sampler(device, job.dtype, job.repeats, cold=request.cold, meet=dist.barrier)
-            return lockstep.run(job, task.sweep, sampler, dist, progress=progress)
+            return run_on_ranks(job, task.sweep, sampler, dist, progress=progress)
     return run_job(
         job, task.sweep, Sampler(device, job.dtype, job.repeats, cold=request.cold), number=number, progress=progress
     )

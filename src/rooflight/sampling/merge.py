@@ -10,8 +10,10 @@ from math import isfinite
 from pathlib import Path
 
 from rooflight.operators.estimate_train_time import TIMES
+from rooflight.records.document import Document
 from rooflight.records.files import write_whole
 from rooflight.records.quantity import count_of
+from rooflight.records.report import Report
 from rooflight.records.sample_file import SUFFIX, read
 from rooflight.sampling.store import csv_lines
 
@@ -119,3 +121,30 @@ def _texts(row: Sequence[float], columns: Sequence[str]) -> Iterator[str]:
     """Times with all the digits they had, sizes as whole numbers."""
     for name, value in zip(columns, row, strict=True):
         yield f"{value:.12g}" if name in _TIME_COLUMNS or value % 1 else str(int(value))
+
+
+class MergeDocument(Document, frozen=True, kw_only=True, tag="rooflight.merge/1"):
+    """What a merge wrote: of ``files``, without ``duplicates``; ``repeated`` shapes were measured more than once."""
+
+    path: str
+    files: int
+    rows: int
+    duplicates: int
+    repeated: int
+
+
+def report_of(merged: Merged, files: int) -> Report:
+    """The file, and how many rows of ``files`` files it has."""
+    more = f", {count_of(merged.duplicates, 'duplicate')} dropped" if merged.duplicates else ""
+    more += f", {merged.repeated} measured again" if merged.repeated else ""
+    return Report(
+        title=f"Merged into {merged.path}",
+        data=MergeDocument(
+            path=str(merged.path),
+            files=files,
+            rows=merged.rows,
+            duplicates=merged.duplicates,
+            repeated=merged.repeated,
+        ),
+        conclusion=f"{count_of(merged.rows, 'row')} of {count_of(files, 'file')}{more}",
+    )

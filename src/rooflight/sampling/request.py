@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from rooflight.machine.presence import cuda_name
+from rooflight.machine.hardware import cuda_name
 from rooflight.records.dtypes import dtype_name
 
 _NUMBER = r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)"

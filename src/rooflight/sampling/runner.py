@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from rooflight.machine.caches import usable_cores
-from rooflight.machine.clocks import Clock, ColdClock, CudaEvents, SteadyClock, flush_of
-from rooflight.machine.presence import free_memory_bytes
-from rooflight.machine.timing import measure
+from rooflight.machine.hardware import free_memory_bytes, usable_cores
+from rooflight.machine.timing import Clock, ColdClock, CudaEvents, SteadyClock, flush_of, measure
 from rooflight.operators.operator import Operator, Prepared, RefusedError, Shape, Work
 from rooflight.records.samples import Row, Status
 from rooflight.records.signature import OpSignature

@@ -1,15 +1,15 @@
-"""The smart sweep: shapes that fill the space first, then more of them where they tell most.
+"""Telling: which shape to sample next, so that all others are known best for the time it takes.
 
-First come shapes of a low-discrepancy sequence, the additive recurrence of Roberts with a random shift, over the
-logarithms of the sizes. Where models of other devices are asked of each shape (``Views``), the next row is the one of
-the sequence's next that tells most of all others for the time that it takes (``telling``). Without them the sequence is
-followed for a third of the budget. Then a kernel regression of the log of the time, its trend linear in FLOPs and
-bytes, is left out one row at a time: new shapes go where those errors are greatest and no row is near.
+A Gaussian process over the shapes, with a Matern 3/2 kernel, knows how sure it would be of each shape after one more
+row, whatever time that row takes. Chosen is the row that lowers the variance of all candidates, by their use, the most
+for each second (Cohn, Ghahramani and Jordan, Active Learning with Statistical Models, 1996). Where models of several
+devices are asked for each shape, shapes at which they differ vary more, and alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from math import log
 from typing import Final
 
@@ -21,9 +21,51 @@ from rooflight.costs.registry import cost_of
 from rooflight.operators.operator import Operator, Shape
 from rooflight.records.sample_file import Rows
 from rooflight.records.samples import Row, Status, middle_s
-from rooflight.sampling.grids import complete
-from rooflight.sampling.sweeps import Key, check_part
-from rooflight.sampling.telling import Points, most_telling
+from rooflight.sampling.sweeps import Key, check_part, complete
+
+_ROW_NOISE: Final = 0.05
+_OFFSET: Final = 1.0
+_OF_VIEWS: Final = 10.0
+"""Variances of a row's noise, of what all shapes have in common, and of a unit by which models of other devices differ
+from their average (e-fold), over that of the rest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Points:
+    """Shapes as points [shapes, dimensions], in units in which two have little in common, and what each model answers
+    less the average of all, ``views`` [shapes, models] as logarithms; no model where none is asked.
+    """
+
+    places: Floats
+    views: Floats
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, some: slice) -> Points:
+        return Points(places=self.places[some], views=self.views[some])
+
+    def covariance(self, other: Points) -> Floats:
+        """Between these shapes and others, [these, others]."""
+        squares = (self.places**2).sum(axis=1)[:, None] + (other.places**2).sum(axis=1)[None, :]
+        apart = np.maximum(0.0, squares - 2 * self.places @ other.places.T) / max(1, self.places.shape[1])
+        root = np.sqrt(3 * apart)
+        alike = self.views @ other.views.T / max(1, self.views.shape[1])
+        return np.asarray((1 + root) * np.exp(-root) + _OFFSET + _OF_VIEWS * alike)
+
+
+def most_telling(sampled: Points, candidates: Points, use: Floats, seconds: Floats) -> int:
+    """The candidate after which all are known best, by their ``use`` [candidates], for each of its ``seconds``
+    [candidates]. ``sampled`` have a row each already.
+    """
+    spread = candidates.covariance(candidates)
+    if len(sampled):
+        known = sampled.covariance(sampled) + _ROW_NOISE * np.eye(len(sampled))
+        shared = sampled.covariance(candidates)
+        spread = spread - shared.T @ np.linalg.solve(known, shared)
+    gain = use @ spread**2 / (np.diag(spread) + _ROW_NOISE)
+    return int(np.argmax(gain / seconds))
+
 
 Floats = NDArray[np.float64]
 Views = Callable[[Sequence[Shape]], Mapping[str, Floats]]

@@ -12,13 +12,12 @@ from rooflight.operators.operator import Operator
 from rooflight.operators.user_file import operators_of
 from rooflight.records.quantity import count_of
 from rooflight.sampling import estimate_train_time
-from rooflight.sampling.event_sampler import EventTiming
-from rooflight.sampling.grids import Shapes, complete, full_grid, small_shapes
 from rooflight.sampling.job import Job
+from rooflight.sampling.profiled import EventTiming
 from rooflight.sampling.request import SamplingRequest
 from rooflight.sampling.runner import Repeats
 from rooflight.sampling.smart_sweep import SmartSweep, Views
-from rooflight.sampling.sweeps import PointSweep, Sweep, check_part
+from rooflight.sampling.sweeps import PointSweep, Shapes, Sweep, check_part, complete, full_grid, small_shapes
 
 _SMART_BOX_S = 1.0
 _BOXES_A_BUDGET = 20

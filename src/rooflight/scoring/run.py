@@ -18,8 +18,8 @@ from rooflight.devices.what_if import AS_IT_IS, WhatIf
 from rooflight.front.device import Progress, find_what_if, log_progress, place_of
 from rooflight.front.sessions import analyze
 from rooflight.front.targets import ROOM, Observed, RunOptions, record_without_hardware
-from rooflight.machine.clocks import Clock, ColdClock, CudaEvents, SteadyClock, flush_of
-from rooflight.machine.presence import cuda_name, free_memory_bytes, kind_here
+from rooflight.machine.hardware import cuda_name, free_memory_bytes, kind_here
+from rooflight.machine.timing import Clock, ColdClock, CudaEvents, SteadyClock, flush_of
 from rooflight.records.quantity import Quantity
 from rooflight.records.session import Session
 from rooflight.roofline.analysis import Analysis

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rooflight.machine.bystander import Bystander
-from rooflight.machine.clocks import Clock
-from rooflight.machine.timing import Timing
+from rooflight.machine.cpu_load import Bystander
+from rooflight.machine.timing import Clock, Timing
 from rooflight.records.session import BUSY_SHARE
 from rooflight.workloads.outputs import copied
 from rooflight.workloads.problem import same_numbers

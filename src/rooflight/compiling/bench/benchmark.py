@@ -20,8 +20,7 @@ from rooflight.compiling.bench.trial import EAGER, Answer, Options, Request, Tri
 from rooflight.compiling.workloads import WORKLOADS
 from rooflight.front.device import Progress, log_progress
 from rooflight.front.targets import RunOptions, analyze_target
-from rooflight.machine.caches import usable_cores
-from rooflight.machine.presence import kind_here
+from rooflight.machine.hardware import kind_here, usable_cores
 from rooflight.workloads.errors import RunFailed, TargetError, told_in_one_line
 from rooflight.workloads.targets import Target, UserFunction, find_target, no_inputs, require_libraries
 

@@ -24,7 +24,7 @@ from rooflight.compiling.explain.kernels import generated_calls
 from rooflight.compiling.refusals import check_step, reason_of
 from rooflight.compiling.torch_logs import AOT, DYNAMO, Artifact, hearing, stages_s
 from rooflight.compiling.workloads import WORKLOADS
-from rooflight.machine.bystander import Bystander
+from rooflight.machine.cpu_load import Bystander
 from rooflight.records.files import write_whole
 from rooflight.workloads.calls import Calls
 from rooflight.workloads.errors import TargetError

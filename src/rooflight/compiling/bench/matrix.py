@@ -14,7 +14,6 @@ from typing import Final, Literal
 
 import msgspec
 
-from rooflight.clusters.programs import Reply, on_ray, on_slurm
 from rooflight.compiling.bench.benchmark import (
     LIMIT_S,
     OF_A_MODE,
@@ -29,6 +28,7 @@ from rooflight.compiling.bench.trial import Options
 from rooflight.compiling.workloads import WORKLOADS
 from rooflight.front.device import Progress, log_progress
 from rooflight.records.files import write_whole
+from rooflight.sampling.executor.programs import Reply, on_ray, on_slurm
 from rooflight.workloads.errors import RunFailed, TargetError
 
 Executor = Literal["local", "slurm", "ray"]

@@ -16,7 +16,7 @@ from rooflight.compiling.workloads import WORKLOADS
 from rooflight.front.device import Progress, current_device, log_progress
 from rooflight.front.sessions import predicted
 from rooflight.front.targets import RunOptions, analyze_target
-from rooflight.machine.fresh_pages import fresh_page_s
+from rooflight.machine.memory import fresh_page_s
 from rooflight.prediction.compiled_walls import MODES as PREDICTED_MODES
 from rooflight.prediction.cpu_gain import FRESH_PAGE_S
 from rooflight.prediction.gain import Gain, predicted_gain

@@ -14,8 +14,7 @@ from rooflight.compiling.explain.child import ExplainRequest, explanation
 from rooflight.compiling.explain.result import ExplainDocument
 from rooflight.compiling.workloads import WORKLOADS
 from rooflight.front.device import Progress, log_progress
-from rooflight.machine.caches import usable_cores
-from rooflight.machine.presence import kind_here
+from rooflight.machine.hardware import kind_here, usable_cores
 from rooflight.workloads.errors import TargetError
 from rooflight.workloads.targets import UserFunction, find_target, require_libraries
 

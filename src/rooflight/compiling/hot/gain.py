@@ -93,7 +93,7 @@ def _device(session: Session) -> DeviceSpec:
     """
     from rooflight.devices import calibrations
     from rooflight.devices.catalog import find_by_torch_name
-    from rooflight.machine.presence import cuda_name
+    from rooflight.machine.hardware import cuda_name
 
     kind = session.environment.get("device_kind", "cpu")
     kept = calibrations.load(session.environment.get("fingerprint", ""))

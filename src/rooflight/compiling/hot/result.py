@@ -13,7 +13,7 @@ from rooflight.compiling.hot.detector import HotPath
 from rooflight.compiling.hot.gain import ExpectedGain
 from rooflight.compiling.hot.patterns import Pattern
 from rooflight.compiling.hot_beside import Beside
-from rooflight.machine.caches import usable_cores
+from rooflight.machine.hardware import usable_cores
 
 State = Literal["watching", "hot", "trying", "compiled", "eager"]
 """Of a kind of call: not yet called often enough; worth compiling once it has run for long enough; compiled, and

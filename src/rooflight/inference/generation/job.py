@@ -24,7 +24,7 @@ from rooflight.inference.result import SUMMARY, SummaryDocument
 from rooflight.inference.saving import save_trace
 from rooflight.inference.sections import WorkloadData
 from rooflight.inference.timers import register_active_profiler, release_active_profiler
-from rooflight.machine.bystander import Bystander
+from rooflight.machine.cpu_load import Bystander
 from rooflight.records.quantity import count_of
 from rooflight.records.report import Report
 from rooflight.workloads.errors import RunFailed, TargetError, told_in_one_line

@@ -18,7 +18,7 @@ import torch
 from rooflight.inference.generation.decoding import CACHES, CacheKind, OnStep, check_sizes, check_temperature, decode
 from rooflight.inference.generation.ragged_cache import RaggedCache
 from rooflight.inference.generation.speculative import check_acceptance, check_vocabularies, speculative_decode
-from rooflight.machine.presence import free_memory_bytes
+from rooflight.machine.hardware import free_memory_bytes
 from rooflight.records.quantity import Quantity
 from rooflight.workloads.build import build_model, torch_device, torch_dtype
 from rooflight.workloads.classes import ChosenClass, class_of

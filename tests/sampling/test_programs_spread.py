@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.clusters.programs import Reply, on_ray, on_slurm, run_program, script
+from rooflight.sampling.executor.programs import Reply, on_ray, on_slurm, run_program, script
 
 MODULE = "json.tool"
 REQUESTS = [b'{"a": 1}', b"no JSON", b"[2]"]
@@ -86,7 +86,7 @@ def stand_in(tmp_path, monkeypatch) -> Path:
 def test_an_array_of_slurm_s(stand_in, monkeypatch) -> None:
     shared = stand_in / "a shared folder"
     shared.mkdir()
-    monkeypatch.setattr("rooflight.clusters.programs._GRACE_S", 0.1)
+    monkeypatch.setattr("rooflight.sampling.executor.programs._GRACE_S", 0.1)
     found = ordered(on_slurm(MODULE, REQUESTS, shared=shared, partition=None, minutes=5, progress=silent))
     assert values(found) == ['{"a":1}', "", "[2]"]
     assert found[1].reason == "Expecting value: line 1 column 1 (char 0)"
@@ -97,7 +97,7 @@ def test_an_array_of_slurm_s(stand_in, monkeypatch) -> None:
 
 def test_a_task_that_left_nothing(stand_in, monkeypatch) -> None:
     (stand_in / "bin" / "sbatch").write_text("#!/bin/bash\necho 7\n")
-    monkeypatch.setattr("rooflight.clusters.programs._GRACE_S", 0.1)
+    monkeypatch.setattr("rooflight.sampling.executor.programs._GRACE_S", 0.1)
     (found,) = on_slurm(MODULE, [b"1"], shared=stand_in, partition=None, minutes=5, progress=silent)
     assert found.reason == f"its task left no reply: does its node see {stand_in}?"
 

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.clusters.keeping import ClusterCalibration, collect, keep_best
-from rooflight.clusters.roofs import NodeCalibration, compare, differences, roofs_of
-from rooflight.clusters.roofs_report import report_of
 from rooflight.devices import calibrations
 from rooflight.devices.calibrations import Calibration
 from rooflight.devices.spec import MemoryLevel, Roofs
 from rooflight.machine import calibration as machine
 from rooflight.reporting.json import render_json
 from rooflight.reporting.markdown import render_markdown
+from rooflight.sampling.nodes.roofs import NodeCalibration, compare, differences, roofs_of
+from rooflight.sampling.nodes.saved import ClusterCalibration, collect, keep_best
+from rooflight.sampling.nodes.tables import report_of
 
 
 def node(name: str, *, matrix: float = 1e15, dram: float = 3e12, latency_s: float = 2e-6, **more) -> NodeCalibration:

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from rooflight.clusters import ray as cluster
-from rooflight.clusters import slurm
 from rooflight.records.files import write_whole
 from rooflight.records.quantity import count_of
+from rooflight.sampling.executor import ray as cluster
+from rooflight.sampling.executor import slurm
 
 Progress = Callable[[str], object]
 

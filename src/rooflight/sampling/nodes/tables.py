@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from rooflight.clusters.keeping import ClusterCalibration
-from rooflight.clusters.roofs import LATENCY, SLOW, SLOW_LATENCY, Comparison, Roof, compare, differences
 from rooflight.devices.spec import Roofs
 from rooflight.machine.calibration import busy_share
 from rooflight.records.document import Document, Fields
 from rooflight.records.quantity import Quantity
 from rooflight.records.report import Cell, Column, Report, Table
 from rooflight.records.session import BUSY_SHARE
+from rooflight.sampling.nodes.roofs import LATENCY, SLOW, SLOW_LATENCY, Comparison, Roof, compare, differences
+from rooflight.sampling.nodes.saved import ClusterCalibration
 
 _MOST_ROWS: Final = 40
 _MOST_NAMED: Final = 5

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 import msgspec
 
-from rooflight.clusters.ray import connect
 from rooflight.operators.operator import Shape
 from rooflight.records.quantity import count_of
 from rooflight.records.sample_file import SUFFIX, Rows, read
 from rooflight.records.samples import Row, Status
-from rooflight.sampling import provenance
+from rooflight.sampling import store as provenance
+from rooflight.sampling.executor.ray import connect
 from rooflight.sampling.job import DATA, Job, Keeper, Outcome
 from rooflight.sampling.runner import Repeats, Sampler
 from rooflight.sampling.store import Store

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rooflight.clusters import slurm
 from rooflight.records.files import write_whole
+from rooflight.sampling.executor import slurm
 from rooflight.sampling.job import DATA, LOG
 
 PARTS: Final = 4

@@ -1,6 +1,7 @@
 """What runs on each node of a cluster: it calibrates the devices there, one after the other, and leaves a file of each.
 
-``python -m rooflight.clusters.node cpu FOLDER``: on a node with many GPUs each has a file as soon as it is measured.
+``python -m rooflight.sampling.nodes.program cpu FOLDER``: on a node with many GPUs each has a file as soon as it is
+measured.
 Nothing is saved here: a folder that nodes share would lend the roofs of a fast node to a slow one.
 """
 
@@ -15,8 +16,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from rooflight.clusters.roofs import NodeCalibration
 from rooflight.records.files import write_whole
+from rooflight.sampling.nodes.roofs import NodeCalibration
 
 SUFFIX: Final = ".node.json"
 
@@ -67,7 +68,7 @@ def _use_gpu(number: int) -> None:
 
 def main() -> None:
     """Calibrate this node; SLURM gives its name and number."""
-    parser = argparse.ArgumentParser(prog="rooflight.clusters.node")
+    parser = argparse.ArgumentParser(prog="rooflight.sampling.nodes.program")
     parser.add_argument("kind", choices=("cpu", "cuda"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--node", default=os.environ.get("SLURMD_NODENAME") or platform.node())

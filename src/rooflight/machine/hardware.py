@@ -1,4 +1,4 @@
-"""CPU caches and main memory as the operating system describes them."""
+"""The CPU's caches, main memory and cores, and the GPU that torch can use."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rooflight.devices.calibrations import DeviceKind
+
 
 _CPUS = Path("/sys/devices/system/cpu")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -76,3 +81,32 @@ def _bytes(text: str) -> int:
     if text and text[-1] in _UNITS:
         return int(text[:-1]) * _UNITS[text[-1]]
     return int(text)
+
+
+def cuda_name() -> str | None:
+    """The name of the GPU that torch would use; None without one, or without torch."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    return str(torch.cuda.get_device_name()) if torch.cuda.is_available() else None
+
+
+def kind_here() -> DeviceKind:
+    """ "cuda" where torch sees a GPU, else "cpu"."""
+    return "cuda" if cuda_name() else "cpu"
+
+
+def free_memory_bytes(kind: str) -> int | None:
+    """Memory that a new process could take on ``"cpu"`` or ``"cuda"``; None where it is unknown."""
+    if kind == "cuda":
+        import torch
+
+        return int(torch.cuda.mem_get_info()[0])
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return min(int(line.split()[1]) * 1024, memory_bytes() or 1 << 62)
+    except OSError:
+        pass
+    return memory_bytes()

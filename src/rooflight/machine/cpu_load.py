@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rooflight.machine.caches import usable_cores
+from rooflight.machine.hardware import usable_cores
 
 _TICKS_UNSURE: Final = 2  # the kernel counts whole ticks, user and system time separately
 

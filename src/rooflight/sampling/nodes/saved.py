@@ -9,11 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from rooflight.clusters.roofs import NodeCalibration
 from rooflight.devices import calibrations
 from rooflight.devices.calibrations import Calibration
 from rooflight.machine.calibration import best_known, raised
 from rooflight.records.files import write_whole
+from rooflight.sampling.nodes.roofs import NodeCalibration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

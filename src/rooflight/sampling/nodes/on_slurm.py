@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from rooflight.clusters import slurm
-from rooflight.clusters.node import read_new
-from rooflight.clusters.roofs import NodeCalibration
 from rooflight.records.files import write_whole
 from rooflight.records.quantity import count_of
+from rooflight.sampling.executor import slurm
+from rooflight.sampling.nodes.program import read_new
+from rooflight.sampling.nodes.roofs import NodeCalibration
 
 _PERIODS_S: Final = (0.3, 5.0)  # between questions to the controller: the first, and the longest
 _SILENT_S: Final = 120.0  # a controller that is restarted answers again, and the nodes compute meanwhile
@@ -88,7 +88,7 @@ def script(asked: Allocation, folder: Path, *, quick: bool) -> str:
     command = [
         sys.executable,
         "-m",
-        "rooflight.clusters.node",
+        "rooflight.sampling.nodes.program",
         asked.kind,
         str(folder),
         *(["--quick"] if quick else []),

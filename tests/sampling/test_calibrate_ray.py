@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from rooflight.clusters import calibrate_ray
-from rooflight.clusters.ray import alive, connect
-from rooflight.clusters.roofs import compare
+from rooflight.sampling.executor.ray import alive, connect
+from rooflight.sampling.nodes import on_ray as calibrate_ray
+from rooflight.sampling.nodes.roofs import compare
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.clusters import calibrate_slurm
-from rooflight.clusters import slurm as commands
-from rooflight.clusters.calibrate_slurm import allocation
+from rooflight.sampling.executor import slurm as commands
+from rooflight.sampling.nodes import on_slurm as calibrate_slurm
+from rooflight.sampling.nodes.on_slurm import allocation
 
 NODE_TWO = """
 import os

@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from rooflight.clusters import ray as cluster
-from rooflight.clusters.node import read_new
-from rooflight.clusters.roofs import NodeCalibration
 from rooflight.records.quantity import count_of
+from rooflight.sampling.executor import ray as cluster
+from rooflight.sampling.nodes.program import read_new
+from rooflight.sampling.nodes.roofs import NodeCalibration
 
 _PERIOD_S = 1.0
 _END_S = 10.0
@@ -56,7 +56,7 @@ def calibrate_node(name: str, kind: str, quick: bool) -> list[bytes]:
     """
     environment = _without_ray_s_threads(os.environ)
     with tempfile.TemporaryDirectory() as folder:
-        words = [sys.executable, "-m", "rooflight.clusters.node", kind, folder, "--node", name]
+        words = [sys.executable, "-m", "rooflight.sampling.nodes.program", kind, folder, "--node", name]
         done = subprocess.run(
             [*words, *(["--quick"] if quick else [])], env=environment, capture_output=True, text=True, check=False
         )

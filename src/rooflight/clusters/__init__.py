@@ -1,1 +1,0 @@
-"""Many machines: what SLURM and Ray are asked, and the roofs of every node of a cluster."""

@@ -1,0 +1,1 @@
+"""Calibrates every node of a cluster, and compares their roofs."""
