@@ -26,7 +26,7 @@ from rooflight.inference.report import report_of as inference_report
 from rooflight.inference.saving import config_of, summary_of
 from rooflight.machine.calibration import report_of as calibration_report
 from rooflight.operators import registry
-from rooflight.operators.operators_report import report_of as operators_report
+from rooflight.operators.tables import report_of as operators_report
 from rooflight.prediction.fit_report import report_of as fit_report
 from rooflight.prediction.lint import Finding, Rule
 from rooflight.prediction.lint_report import report_of as lint_report

@@ -2,8 +2,7 @@ from builders import cost, spec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.costs.families.activation import ACTIVATIONS
-from rooflight.costs.families.pointwise import ELEMENTWISE, MULTIPLICATIVE
+from rooflight.costs.families.pointwise import ACTIVATIONS, ELEMENTWISE, MULTIPLICATIVE
 
 TABLES = [(name, flops) for table in (MULTIPLICATIVE, ELEMENTWISE, ACTIVATIONS) for flops, ops in table.items()
           for name in ops.split()]  # fmt: skip

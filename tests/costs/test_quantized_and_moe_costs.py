@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from recorded_costs import only_cost
 
 from rooflight.costs.cost import Uncosted
-from rooflight.costs.families.moe import active_experts
+from rooflight.costs.families.quantized import active_experts
 from rooflight.costs.registry import cost_of
 
 FP8, FP4 = "float8_e4m3fn", "float4_e2m1fn_x2"

@@ -7,9 +7,8 @@ import torch.distributed._functional_collectives  # noqa: F401 - registers its o
 from builders import cost, op, spec
 
 from rooflight.costs import registry
-from rooflight.costs.cost import OpCost, Uncosted
+from rooflight.costs.cost import OpCost, Traits, Uncosted
 from rooflight.costs.registry import cost_of, find, formula, registered, traits_of
-from rooflight.costs.traits import Traits
 
 FOREIGN = (
     "flash_attn::",

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recorded_costs import only_cost, recorded_costs
 
-from rooflight.costs.families.allocation import FILLS, UNINITIALIZED
-from rooflight.costs.families.views import QUESTIONS, VIEWS
+from rooflight.costs.families.copying import FILLS, QUESTIONS, UNINITIALIZED, VIEWS
 
 SIZES = st.tuples(st.integers(0, 9), st.integers(0, 9))
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from rooflight.devices import get
-from rooflight.operators import registry, user_file
-from rooflight.operators.user_file import operators_of
+from rooflight.operators import registry
+from rooflight.operators import registry as user_file
+from rooflight.operators.registry import operators_of
 from rooflight.prediction.facts import OTHER_REDUCTIONS_KEY, OTHERS_KEY, WorkKind, facts_of, kind_of
 from rooflight.prediction.manifest import read_manifest
 from rooflight.prediction.predictor import SHIPPED, SUFFIX, Predictor, file_name

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from sessions import Call, session_of
 
 import rooflight as rl
+from rooflight.costs.cost import Float32Kind
 from rooflight.costs.registry import traits_of
-from rooflight.costs.traits import Float32Kind
 from rooflight.devices import get, names
 from rooflight.devices.spec import DeviceSpec, Roofs
 from rooflight.records.float32 import DEFAULTS, fact_name

@@ -21,9 +21,9 @@ from rooflight.capture.lifetimes import plain_parts
 from rooflight.capture.outside_births import OutsideBirths
 from rooflight.capture.tape import Tape
 from rooflight.costs.cost import OpCost
-from rooflight.costs.families.allocation import UNINITIALIZED
-from rooflight.costs.families.rules import names
+from rooflight.costs.families.copying import UNINITIALIZED
 from rooflight.costs.registry import cost_of, traits_of
+from rooflight.costs.rules import names
 from rooflight.network.collectives import CollectiveKind, kind_of
 from rooflight.records.insertion import Insertion, Place, with_insertions
 from rooflight.records.session import Int32, Int64, Session

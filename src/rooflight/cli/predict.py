@@ -68,7 +68,7 @@ def predict(
     """
     from rooflight.cli.progress import spinner
     from rooflight.front.device import find_what_if
-    from rooflight.operators.user_file import operators_of
+    from rooflight.operators.registry import operators_of
     from rooflight.prediction.predict_report import report_of
     from rooflight.prediction.predictor import Predictor
     from rooflight.reporting.output import Outputs

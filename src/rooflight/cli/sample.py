@@ -295,7 +295,7 @@ def _slurm(request: SamplingRequest, submit: bool, yes: bool, arguments: list[st
 
 def _write_configs(names: list[str], out: Path) -> None:
     from rooflight.operators import registry
-    from rooflight.operators.user_file import operators_of
+    from rooflight.operators.registry import operators_of
     from rooflight.sampling.estimate_train_time import FOLDERS, write
 
     found = [operator for name in dict.fromkeys(names) for operator in operators_of(name)]
@@ -306,6 +306,6 @@ def _write_configs(names: list[str], out: Path) -> None:
 
 def _list_operators(names: list[str], outputs: Outputs) -> None:
     from rooflight.operators import registry
-    from rooflight.operators.operators_report import report_of
+    from rooflight.operators.tables import report_of
 
     outputs.write(report_of(map(registry.find, dict.fromkeys(names) or registry.names())))

@@ -20,7 +20,7 @@ def documents() -> tuple[type[Document], ...]:
     from rooflight.inference.comparison import ComparisonDocument
     from rooflight.inference.result import ConfigDocument, SummaryDocument
     from rooflight.machine.calibration import CalibrationDocument
-    from rooflight.operators.operators_report import OperatorsDocument
+    from rooflight.operators.tables import OperatorsDocument
     from rooflight.prediction.fit_report import FitDocument
     from rooflight.prediction.lint_report import LintDocument
     from rooflight.prediction.predict_report import PredictionDocument

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.metadata import entry_points
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 
-from rooflight.costs.cost import OpCost, Uncosted
-from rooflight.costs.traits import Float32Kind, Needs, Traits
+from rooflight.costs.cost import Float32Kind, Needs, OpCost, Traits, Uncosted
 from rooflight.records.dtypes import precision_of
 from rooflight.records.signature import OpSignature
 
@@ -82,7 +81,7 @@ def formula(
     - ``over_lists``: they work on lists of tensors, each result computed from the entries at its own place.
 
     - ``softmax``: between two products it makes attention of them, which one kernel computes.
-    - ``needs`` (``rooflight.costs.traits.Needs``): what a part of a result needs of the inputs, where only a part is
+    - ``needs`` (``rooflight.costs.cost.Needs``): what a part of a result needs of the inputs, where only a part is
       read. By default an op that fuses needs as large a share of them; one that ends a chain, of what the rest of the
       result has no room for; any other, all.
 
@@ -247,8 +246,8 @@ def load_formulas() -> None:
     if _families_loaded:
         return
     package = import_module(_FAMILIES)
-    for module in iter_modules(package.__path__):
-        import_module(f"{package.__name__}.{module.name}")
+    for module in walk_packages(package.__path__, f"{_FAMILIES}."):
+        import_module(module.name)
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         entry.load()
     _families_loaded = True  # only now: a family that failed to load must fail again, not be missed in silence

@@ -10,10 +10,9 @@ from typing import Any, Final, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflight.costs.cost import OpCost
+from rooflight.costs.cost import Float32Kind, OpCost
 from rooflight.costs.lanes import larger
 from rooflight.costs.registry import traits_of
-from rooflight.costs.traits import Float32Kind
 from rooflight.devices.spec import THREE_TF32, DeviceSpec, MemoryLevel, Roofs
 from rooflight.records.dtypes import precision_of
 from rooflight.records.float32 import PRECISIONS, fact_name, setting_of

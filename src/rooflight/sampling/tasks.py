@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rooflight.operators import registry
 from rooflight.operators.estimate_train_time import TIMES
 from rooflight.operators.operator import Operator
-from rooflight.operators.user_file import operators_of
+from rooflight.operators.registry import operators_of
 from rooflight.records.quantity import count_of
 from rooflight.sampling import estimate_train_time
 from rooflight.sampling.job import Job

@@ -11,7 +11,7 @@ from functools import partial
 
 from rooflight.costs import registry
 from rooflight.costs.cost import OpCost, Uncosted
-from rooflight.costs.families.rules import nothing, register
+from rooflight.costs.rules import nothing, register
 from rooflight.network.collectives import CollectiveKind, kind_of, ops_of, payload_bytes, sent_and_kept
 from rooflight.network.groups import RankGroup
 from rooflight.network.traffic import Traffic

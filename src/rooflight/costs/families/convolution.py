@@ -16,9 +16,8 @@ from math import prod
 from typing import Final
 
 from rooflight.costs import registry
-from rooflight.costs.cost import OpCost
-from rooflight.costs.families.rules import flags, moves, names, picked_bytes, sources, tensor_bytes
-from rooflight.costs.traits import Float32Kind, Needs
+from rooflight.costs.cost import Float32Kind, Needs, OpCost
+from rooflight.costs.rules import flags, moves, names, picked_bytes, sources, tensor_bytes
 from rooflight.records.signature import ALGORITHM, OpSignature
 from rooflight.records.tensor import TensorSpec
 

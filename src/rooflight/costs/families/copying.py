@@ -1,7 +1,18 @@
-"""Copies, conversions, concatenation, rearrangement and padding: bytes only, 0 FLOPs.
+"""Memory made, copied, looked at anew: allocation, copies, views, and what was written outside of torch.
+
+Copies, conversions, concatenation, rearrangement and padding: bytes only, 0 FLOPs.
 
 Conventions: sources read once, results written once; a tensor copied into is not read. A call that returns an alias
 of its input (``contiguous`` of a contiguous tensor) moves nothing.
+
+Making tensors.
+
+Conventions: memory handed out uninitialized moves no byte; a fill writes each byte once and reads none, since the
+tensor it is shaped like only lends its shape. Sequences (``arange``) and windows are fills.
+
+Views and questions about tensors: metadata only, no element is touched.
+
+Memory that something outside torch's dispatcher filled: its size is known, what was computed is not.
 """
 
 from __future__ import annotations
@@ -9,8 +20,8 @@ from __future__ import annotations
 from functools import partial
 
 from rooflight.costs import registry
-from rooflight.costs.cost import OpCost
-from rooflight.costs.families.rules import (
+from rooflight.costs.cost import Needs, OpCost, Uncosted
+from rooflight.costs.rules import (
     clamped_sum,
     copies,
     further_bytes,
@@ -18,13 +29,14 @@ from rooflight.costs.families.rules import (
     integer,
     moves,
     names,
+    nothing,
     overwrites,
     picked_bytes,
     read_bytes,
     register,
+    writes,
 )
-from rooflight.costs.traits import Needs
-from rooflight.records.signature import OpSignature
+from rooflight.records.signature import FAILED_MODULE, WRITTEN_OUTSIDE, OpSignature
 from rooflight.records.tensor import UNSHARED
 
 formula = partial(registry.formula, error_group="copying", fusable=True)
@@ -142,3 +154,73 @@ formula("mkl::_mkl_reorder_linear_weight")(copies)
 divided("fsdp::split_with_sizes_copy")(copies)
 joined("fsdp::chunk_cat")(copies)
 formula("fsdp::copy_")(overwrites)
+
+
+allocation_formula = partial(registry.formula, error_group="allocation", fusable=True)
+
+UNINITIALIZED = (
+    "empty empty_like empty_strided empty_permuted new_empty new_empty_strided empty_quantized resize resize_as "
+    "_resize_output _empty_affine_quantized _empty_per_channel_affine_quantized _efficientzerotensor "
+    "_cudnn_init_dropout_state _sparse_coo_tensor_with_dims sparse_resize sparse_resize_and_clear resize_as_sparse"
+)
+
+FILLS = (
+    "zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full _new_zeros_with_same_feature_meta "
+    "arange range linspace logspace eye scalar_tensor tril_indices triu_indices fft_fftfreq fft_rfftfreq _dim_arange "
+    "bartlett_window blackman_window hamming_window hann_window kaiser_window"
+)
+
+register(allocation_formula, {nothing: UNINITIALIZED, writes: FILLS, overwrites: "fill zero"})
+
+
+view_formula = partial(registry.formula, error_group="views", view=True)
+
+VIEWS = (
+    "view _unsafe_view _reshape_alias expand expand_as broadcast_to t transpose permute numpy_T mT mH adjoint "
+    "matrix_H moveaxis movedim swapaxes swapdims slice select narrow split split_with_sizes chunk tensor_split hsplit "
+    "vsplit dsplit unsafe_split unsafe_split_with_sizes unsafe_chunk unbind as_strided diagonal linalg_diagonal unfold "
+    "unsqueeze squeeze unflatten view_as view_as_real view_as_complex real imag _conj _neg_view conj "
+    "detach alias lift lift_fresh _reshape_from_tensor atleast_1d atleast_2d atleast_3d broadcast_tensors meshgrid "
+    "slice_inverse _fw_primal _make_dual _unpack_dual _add_batch_dim _remove_batch_dim data "
+    "_nested_view_from_buffer _nested_view_from_jagged _nested_get_values _nested_get_offsets _nested_get_lengths "
+    "_nested_get_ragged_idx _nested_get_min_seqlen _nested_get_max_seqlen _nested_get_jagged_dummy "
+    "values _values indices _indices crow_indices col_indices ccol_indices row_indices _sparse_broadcast_to "
+    "_lazy_clone _mkldnn_transpose _mkldnn_reshape"
+)
+
+QUESTIONS = (
+    "size stride storage_offset numel dim is_same_size is_contiguous is_complex is_floating_point is_signed is_leaf "
+    "is_conj is_neg is_inference is_coalesced is_pinned is_set_to is_distributed is_vulkan_available "
+    "sym_size sym_stride sym_numel sym_storage_offset sym_is_contiguous sym_constrain_range "
+    "sym_constrain_range_for_size _functional_sym_constrain_range _functional_sym_constrain_range_for_size "
+    "_assert_async _functional_assert_async _assert_scalar _functional_assert_scalar _assert_tensor_metadata "
+    "_has_same_storage_numel _has_compatible_shallow_copy_type _debug_has_internal_overlap _is_zerotensor _version "
+    "output_nr result_type promote_types can_cast get_device qscheme q_scale q_zero_point q_per_channel_axis "
+    "q_per_channel_scales q_per_channel_zero_points dense_dim sparse_dim _nnz _dimI _dimV _coalesced "
+    "cudnn_is_acceptable _nnpack_available _use_cudnn_ctc_loss _use_miopen_ctc_loss _use_cudnn_rnn_flatten_weight "
+    "_fused_sdp_choice record_stream requires_grad_ retain_grad retains_grad set_ set_data _backward _print "
+    "_make_dep_token _cufft_get_plan_cache_size _cufft_get_plan_cache_max_size _cufft_set_plan_cache_max_size "
+    "_cufft_clear_plan_cache _nested_tensor_size _nested_tensor_strides _nested_tensor_storage_offsets "
+    "_nested_compute_contiguous_strides_offsets _shape_as_tensor _validate_sparse_coo_tensor_args "
+    "_validate_sparse_compressed_tensor_args _validate_sparse_csr_tensor_args _validate_sparse_csc_tensor_args "
+    "_validate_sparse_bsr_tensor_args _validate_sparse_bsc_tensor_args _validate_compressed_sparse_indices"
+)
+
+register(view_formula, {nothing: f"{VIEWS} {QUESTIONS}"})
+register(view_formula, {nothing: "_record_function_enter _record_function_enter_new _record_function_exit"}, "profiler")
+register(view_formula, {nothing: "_reinterpret_tensor _alloc_from_pool resize_storage_bytes_"}, "inductor")
+
+
+outside_formula = partial(registry.formula, error_group="outside")
+
+
+@outside_formula(WRITTEN_OUTSIDE)
+def written_outside(op: OpSignature) -> OpCost | Uncosted:  # noqa: ARG001
+    """A tensor that no recorded op wrote, and that a recorded op read or a module returned."""
+    return Uncosted("written outside the dispatcher")
+
+
+@outside_formula(FAILED_MODULE)
+def failed_module(op: OpSignature) -> OpCost | Uncosted:
+    """A module whose kernels nobody saw, and whose module formula could not tell what they do."""
+    return Uncosted(f"module formula failed: {op.attribute('reason')}")

@@ -1,19 +1,38 @@
-"""Reading and writing picked elements: gather, scatter, index, masked and their kin.
+"""Reading and writing picked elements: gather, scatter, masks, and tables of embeddings.
+
+Reading and writing picked elements: gather, scatter, index, masked and their kin.
 
 Conventions: reading picks: of the source only as many elements move as the result has, or as the source has where
 that is fewer; indices are read in full. Writing picks in place touches as many elements as are given, read first
 only if something is added to them. Indices are taken to differ from each other, which data can only lower (``upper``).
 Out of place the source is copied whole besides. Adding is 1 FLOP per element given. Any thread may write anywhere, so a
 chain of fused ops may end with writing picks, but none goes on after it.
+
+Table look-ups and their gradients.
+
+Conventions: a look-up reads the indices and the rows they pick, at the most as many distinct rows as there are
+indices or as the table has, never the whole table; tokens that repeat can only lower this (``upper``). A dense gradient
+writes the whole table, however few rows it hits; adding the gradients up is 1 FLOP per element. A bag adds rows: 1 FLOP
+per element picked, 2 with weights.
+
+FBGEMM's embedding tables and sparse features (``fbgemm_gpu``), in training of recommenders.
+
+Conventions: a look-up reads indices and offsets and writes a row for each bag; rows that it reads are not counted,
+since indices may all pick one of them. Rows of tables have at least 4 numbers, FBGEMM's smallest. Its backward, a node
+of autograd in traces, reads the gradient; which rows it updates is unknown. So these counts are the least, not the
+usual. Signatures: ``fbgemm_gpu/codegen/training/forward`` and ``fbgemm_gpu/src/sparse_ops`` of FBGEMM.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from math import prod
+from typing import Final
 
 from rooflight.costs import registry
-from rooflight.costs.cost import OpCost
-from rooflight.costs.families.rules import (
+from rooflight.costs.cost import Needs, OpCost
+from rooflight.costs.rules import (
+    copies,
     further_bytes,
     in_place,
     largest,
@@ -21,9 +40,10 @@ from rooflight.costs.families.rules import (
     moves,
     names,
     picked_bytes,
+    read_bytes,
     sources,
+    tensor_bytes,
 )
-from rooflight.costs.traits import Needs
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 
@@ -158,3 +178,165 @@ def nonzero(op: OpSignature) -> OpCost:
 def item(op: OpSignature) -> OpCost:
     """One element to the host."""
     return OpCost(bytes_read=op.inputs[0].item_bytes)
+
+
+embedding_formula = partial(registry.formula, error_group="embedding", fusable=True)
+
+
+def rows_bytes(table: TensorSpec, num_rows: int) -> int:
+    """Bytes of so many picked rows of a table [V, ...], none picked twice."""
+    return picked_bytes(table, num_rows * prod(table.shape[1:]))
+
+
+@embedding_formula("aten::embedding")
+def embedding(op: OpSignature) -> OpCost:
+    """weight [V, d], indices [...] to rows [..., d]."""
+    weight, indices = op.inputs[:2]
+    return OpCost(
+        bytes_read=indices.nbytes + rows_bytes(weight, indices.numel),
+        bytes_written=op.output_bytes,
+        upper=may_repeat([indices]),
+    )
+
+
+@embedding_formula("aten::embedding_dense_backward", ends_chain=True)  # any gradient may hit any row
+@embedding_formula("aten::embedding_backward")
+def embedding_dense_backward(op: OpSignature) -> OpCost:
+    """dy [..., d], indices [...] to dweight [V, d]: zeros and the sums of what hit each row."""
+    return moves(op, vector_flops=op.inputs[0].numel)
+
+
+embedding_formula("aten::embedding_sparse_backward")(copies)
+
+
+@embedding_formula(*names("_embedding_bag _embedding_bag_forward_only embedding_bag"))
+def embedding_bag(op: OpSignature) -> OpCost:
+    """weight [V, d], indices [n], offsets [bags] to the sum, mean or maximum of each bag's rows [bags, d]."""
+    weight, indices = op.inputs[:2]
+    weighted = op.input("per_sample_weights") is not None
+    return OpCost(
+        vector_flops=(2 if weighted else 1) * indices.numel * weight.shape[-1],
+        bytes_read=further_bytes(op) + rows_bytes(weight, indices.numel),
+        bytes_written=op.output_bytes,
+        upper=may_repeat([indices]),
+    )
+
+
+@embedding_formula("aten::_embedding_bag_dense_backward", ends_chain=True)
+@embedding_formula("aten::_embedding_bag_backward")
+def embedding_bag_dense_backward(op: OpSignature) -> OpCost:
+    """dy [bags, d], indices [n] to dweight [V, d]: each index adds a row."""
+    grad = op.inputs[0]
+    indices = op.input("indices") or op.inputs[1]
+    return moves(op, vector_flops=indices.numel * grad.shape[-1])
+
+
+embedding_formula("aten::_embedding_bag_sparse_backward")(copies)
+
+
+@embedding_formula("aten::_embedding_bag_per_sample_weights_backward")
+def embedding_bag_weights_backward(op: OpSignature) -> OpCost:
+    """dy [bags, d] . weight [V, d] for each of n indices."""
+    weight, indices = op.inputs[1:3]
+    return OpCost(
+        vector_flops=2 * indices.numel * weight.shape[-1],
+        bytes_read=read_bytes(op, "weight") + rows_bytes(weight, indices.numel),
+        bytes_written=op.output_bytes,
+        upper=may_repeat([indices]),
+    )
+
+
+@embedding_formula("aten::embedding_renorm")
+def embedding_renorm(op: OpSignature) -> OpCost:
+    """Rescales the rows picked: square, add, scale."""
+    weight, indices = op.inputs[:2]
+    rows = rows_bytes(weight, indices.numel)
+    return OpCost(
+        vector_flops=3 * rows // weight.item_bytes,
+        bytes_read=indices.nbytes + rows,
+        bytes_written=rows,
+        upper=True,
+        note="rows within the norm need no writing",
+    )
+
+
+fbgemm_formula = partial(registry.formula, error_group="embedding")
+
+LEAST_WIDTH: Final = 4
+_LENGTHS_NOTE: Final = "rows read are not counted: indices may repeat"
+_NODE: Final = "trace::torch::autograd::CppNode"
+
+
+def _at(op: OpSignature, place: int) -> int:
+    """The bytes of the tensor at a place of the schema, 0 where there is none."""
+    return tensor_bytes(op.input(f"arg{place}"))
+
+
+@fbgemm_formula("fbgemm::split_embedding_codegen_lookup_rowwise_adagrad_function")
+def lookup(op: OpSignature) -> OpCost:
+    """T tables, indices [n] in bags [B T + 1], perhaps weights [n], to [B, sum of the tables' widths] float32."""
+    widths, indices, offsets = op.input("arg6"), op.input("arg11"), op.input("arg12")
+    if widths is None or indices is None or offsets is None:
+        raise ValueError("its arguments are not those of 2022: no D_offsets, indices, offsets")
+    tables, bags = widths.numel - 1, max(offsets.numel - 1, 0)
+    told = op.attribute("arg7")  # total_D, which old traces do not tell
+    total = told if type(told) is int and told >= LEAST_WIDTH * tables else LEAST_WIDTH * tables
+    return OpCost(
+        vector_flops=LEAST_WIDTH * indices.numel,
+        vector_dtype="float32",
+        bytes_read=indices.nbytes + offsets.nbytes + _at(op, 14),
+        bytes_written=bags // max(tables, 1) * total * 2,  # results may be float16
+        note=_LENGTHS_NOTE,
+    )
+
+
+@fbgemm_formula(f"{_NODE}<SplitLookupFunction_rowwise_adagrad_Op>")
+def lookup_backward(op: OpSignature) -> OpCost:
+    """dy [B, sum of widths], added to the rows that the look-up picked."""
+    return OpCost(bytes_read=op.input_bytes, note="rows updated are not counted: indices may repeat")
+
+
+@fbgemm_formula(
+    *names("permute_pooled_embs permute_pooled_embs_auto_grad recat_embedding_grad_output_mixed_D_batch", "fbgemm"),
+    f"{_NODE}<fbgemm_gpu::PermutePooledEmbsFunction<&fbgemm_gpu::permute_pooled_embs_gpu> >",
+)
+def rearrange(op: OpSignature) -> OpCost:
+    """x [B, D] in another order of its columns; the lists of offsets are read too."""
+    return OpCost(bytes_read=op.input_bytes, bytes_written=op.inputs[0].nbytes)
+
+
+@fbgemm_formula("fbgemm::bounds_check_indices")
+def bounds_check(op: OpSignature) -> OpCost:
+    """Rows per table, indices [n] and offsets: two comparisons per index."""
+    indices = op.inputs[1]
+    return OpCost(vector_flops=2 * indices.numel, vector_dtype="float32", bytes_read=tensor_bytes(*op.inputs[:3]))
+
+
+@fbgemm_formula("fbgemm::permute_sparse_features")
+def permute_sparse(op: OpSignature) -> OpCost:
+    """permute [T'], lengths [T, B] to [T', B]; how many indices the features picked have is unknown."""
+    permute, lengths = op.inputs[:2]
+    written = permute.numel * (lengths.shape[-1] if lengths.shape else 0) * lengths.item_bytes
+    return OpCost(
+        bytes_read=permute.nbytes,
+        bytes_written=written,
+        note="the indices of features are not counted: some may be left",
+    )
+
+
+@fbgemm_formula(*names("asynchronous_complete_cumsum", "fbgemm"), *names("asynchronous_complete_cumsum", "fb"))
+def complete_cumsum(op: OpSignature) -> OpCost:
+    """x [n] to its sums [n + 1], from 0 on."""
+    x = op.inputs[0]
+    return OpCost(
+        vector_flops=x.numel,
+        vector_dtype="float32",
+        bytes_read=x.nbytes,
+        bytes_written=(x.numel + 1) * x.item_bytes,
+    )
+
+
+@fbgemm_formula("fb::offsets_range", "fbgemm::offsets_range")
+def offsets_range(op: OpSignature) -> OpCost:
+    """offsets [n] to places within the bags; their number is not counted."""
+    return OpCost(bytes_read=op.inputs[0].nbytes)

@@ -17,8 +17,8 @@ from typing import Final
 
 from rooflight.costs import registry
 from rooflight.costs.cost import OpCost, Uncosted
-from rooflight.costs.families.rules import picked_bytes
 from rooflight.costs.registry import GENERATED, TEMPLATE
+from rooflight.costs.rules import picked_bytes
 from rooflight.records.signature import OpSignature
 
 formula = partial(registry.formula, error_group="inductor")

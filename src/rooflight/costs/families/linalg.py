@@ -1,22 +1,30 @@
-"""Factorizations and solvers.
+"""Factorizations, solvers and Fourier transforms.
+
+Factorizations and solvers.
 
 Conventions: leading-order FLOPs of the classical dense algorithms (LAPACK working notes), counted on the matrix unit,
 where blocked algorithms do most of them, and 4 times as many on complex numbers; every batch entry alike. Of iterative
 methods (eigenvalues, singular values) only the reduction they start with is counted: iterations depend on data, so
 those counts are low. Checking for errors reads one number per matrix.
 Of symmetric and triangular matrices one triangle is read.
+
+Fourier transforms.
+
+Conventions: 5 N log2 N vector FLOPs for a complex transform of N points (radix 2, as FFT benchmarks count), half for
+one that is real on either side; N is the product of the sizes transformed, each batch entry one transform. Split-radix
+algorithms do fewer, so counts are ``upper``. torch.stft and istft reach these ops.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from math import prod
+from math import log2, prod
 
 from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.matmul import multiply_adds
-from rooflight.costs.families.rules import copies, moves, names, per_output, picked_bytes, read_bytes, register
+from rooflight.costs.rules import copies, dims, moves, names, per_output, picked_bytes, read_bytes, register
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 
@@ -221,3 +229,30 @@ def linear_combination(op: OpSignature) -> OpCost:
 
 
 register(formula, {copies: "lu_unpack _linalg_check_errors", per_output(3): "linalg_cross cross"})
+
+
+fft_formula = partial(registry.formula, error_group="fft")
+
+
+def _transform(op: OpSignature, points: TensorSpec, flops_per_level: float) -> OpCost:
+    size = prod(points.shape[dim] for dim in dims(op, len(points.shape)))
+    levels = log2(size) if size > 1 else 0.0
+    return moves(op, vector_flops=round(flops_per_level * points.numel * levels), upper=True)
+
+
+@fft_formula("aten::_fft_c2c", "prims::fft_c2c")
+def complex_to_complex(op: OpSignature) -> OpCost:
+    """Complex [..., n] to complex [..., n]."""
+    return _transform(op, op.inputs[0], 5.0)
+
+
+@fft_formula("aten::_fft_r2c", "prims::fft_r2c")
+def real_to_complex(op: OpSignature) -> OpCost:
+    """Real [..., n] to complex [..., n] or its half [..., n // 2 + 1]."""
+    return _transform(op, op.inputs[0], 2.5)
+
+
+@fft_formula("aten::_fft_c2r", "prims::fft_c2r")
+def complex_to_real(op: OpSignature) -> OpCost:
+    """Complex half [..., n // 2 + 1] to real [..., n]."""
+    return _transform(op, op.outputs[0], 2.5)

@@ -13,9 +13,8 @@ from functools import partial
 from math import prod
 
 from rooflight.costs import registry
-from rooflight.costs.cost import OpCost, Uncosted
-from rooflight.costs.families.rules import flags, largest, moves, read_bytes, tensor_bytes
-from rooflight.costs.traits import Needs
+from rooflight.costs.cost import Needs, OpCost, Uncosted
+from rooflight.costs.rules import flags, largest, moves, read_bytes, tensor_bytes
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 

@@ -1,9 +1,28 @@
-"""Arithmetic element by element.
+"""Arithmetic element by element: pointwise ops, activations, torch's primitive ops and random numbers.
+
+Arithmetic element by element.
 
 Conventions: one FLOP per element for each addition, multiplication, division, comparison, selection, logical or
 bitwise operation and call of an elementary or special function, integers and booleans alike; ``addcmul``,
 ``addcdiv`` and ``lerp`` are 3, ``clamp`` to a range 2. On complex numbers a multiplication or division is 6 and
 anything else 2 for each. Broadcast operands are read once, at their own size.
+
+Activations and their gradients.
+
+Conventions, FLOPs per element: relu and threshold 1, hardtanh 2, tanh 1, leaky relu 2, sigmoid 3 (exponential, add,
+divide; the sign is free), silu 4, hardsigmoid 4, hardswish 5, elu 3, softplus 4, mish 6, gelu 8 (either
+approximation). Gradients: tanh and sigmoid 3, gelu 12, silu 8.
+
+torch's primitive ops, which decompositions trace to.
+
+Conventions as for the aten op of the same name: 1 FLOP per element for pointwise ops and reductions, bytes only for
+copies, nothing for views.
+
+Random numbers and dropout.
+
+Conventions: drawing a number is 0 FLOPs, since the integer work of a generator is no arithmetic of the program;
+results are written, and only parameters given as tensors are read. Dropout is 2 FLOPs per element (select, scale),
+its mask written in training and read in backward.
 """
 
 from __future__ import annotations
@@ -11,10 +30,21 @@ from __future__ import annotations
 from functools import partial
 
 from rooflight.costs import registry
-from rooflight.costs.cost import OpCost
-from rooflight.costs.families.rules import in_place, largest, moves, names
+from rooflight.costs.cost import Needs, OpCost
+from rooflight.costs.families.reduction import reducing
 from rooflight.costs.registry import Formula
-from rooflight.costs.traits import Needs
+from rooflight.costs.rules import (
+    copies,
+    in_place,
+    largest,
+    moves,
+    names,
+    nothing,
+    overwrites,
+    per_input,
+    register,
+    writes,
+)
 from rooflight.records.signature import OpSignature
 
 formula = partial(registry.formula, error_group="pointwise", fusable=True, needs=Needs.ELEMENTS)
@@ -92,3 +122,98 @@ def masked_fill(op: OpSignature) -> OpCost:
     if in_place(op):
         return moves(op, vector_flops=op.outputs[0].numel, unread=("self",), upper=True)
     return moves(op, vector_flops=op.outputs[0].numel)
+
+
+activation_formula = partial(registry.formula, error_group="activation", fusable=True, needs=Needs.ELEMENTS)
+
+ACTIVATIONS: dict[int, str] = {
+    1: "relu tanh threshold hardshrink softshrink threshold_backward hardtanh_backward hardshrink_backward "
+    "softshrink_backward",
+    2: "relu6 hardtanh leaky_relu prelu _prelu_kernel leaky_relu_backward hardsigmoid_backward rrelu_with_noise "
+    "rrelu_with_noise_functional rrelu_with_noise_backward _add_relu",
+    3: "sigmoid special_expit elu selu celu tanh_backward sigmoid_backward _prelu_kernel_backward",
+    4: "silu hardsigmoid softplus log_sigmoid log_sigmoid_forward logit_backward elu_backward softplus_backward",
+    5: "hardswish log_sigmoid_backward hardswish_backward",
+    6: "mish",
+    8: "gelu silu_backward",
+    12: "gelu_backward infinitely_differentiable_gelu_backward mish_backward",
+}
+
+_PIECEWISE = frozenset(names("threshold_backward hardtanh_backward leaky_relu_backward"))
+"""These need to know of each element only on which side of the kinks it lay."""
+
+for _flops, _ops in ACTIVATIONS.items():
+    for _name in names(_ops):
+        activation_formula(_name, mask_input="self" if _name in _PIECEWISE else None)(elementwise(_flops))
+
+
+@activation_formula("aten::glu", needs=Needs.SHARE)
+def glu(op: OpSignature) -> OpCost:
+    """x [..., 2 n] to a sigmoid(b) [..., n]: sigmoid 3, multiply 1."""
+    return moves(op, vector_flops=4 * op.outputs[0].numel)
+
+
+@activation_formula("aten::glu_backward", needs=Needs.SHARE)
+def glu_backward(op: OpSignature) -> OpCost:
+    """dy [..., n], x [..., 2 n] to dx: sigmoid 3, its gradient 3, products 2, per element of dy."""
+    return moves(op, vector_flops=8 * op.inputs[0].numel)
+
+
+@activation_formula("aten::glu_jvp", "aten::glu_backward_jvp", needs=Needs.SHARE)
+def glu_tangent(op: OpSignature) -> OpCost:
+    """The forward-mode derivative of either: about twice its work."""
+    return moves(op, vector_flops=8 * op.outputs[0].numel)
+
+
+prims_formula = partial(registry.formula, error_group="prims", fusable=True)
+
+register(
+    prims_formula,
+    {
+        elementwise(1): "abs acos acosh add asin asinh atan atan2 atanh bessel_i0 bessel_i0e bessel_i1 bessel_i1e "
+        "bessel_j0 bessel_j1 bitwise_and bitwise_not bitwise_or bitwise_xor cbrt ceil cos cosh digamma eq erf erf_inv "
+        "erfc erfcx exp exp2 expm1 floor fmax fmin fmod frexp gcd ge gt hypot igamma igammac isfinite le lgamma log "
+        "log10 log1p log2 lt maximum minimum ndtri ne neg nextafter pow remainder round rsqrt shift_left "
+        "shift_right_arithmetic sign signbit sin sinh spherical_bessel_j0 sqrt sub tan tanh trunc where zeta",
+        elementwise(1, complex_factor=6): "div mul reciprocal",
+        reducing(1): "amax amin prod sum xor_sum",
+        reducing(4): "var",
+        copies: "as_strided_scatter cat clone conj_physical convert_element_type copy_strided device_put rev reshape "
+        "collapse",
+        overwrites: "copy_to",
+        writes: "fill full full_like iota normal uniform scalar_tensor maximum_value minimum_value",
+        nothing: "as_strided broadcast_in_dim collapse_view conj empty empty_permuted empty_strided imag real resize "
+        "split_dim squeeze transpose view_of view_of_dtype _make_token _sink_tokens",
+    },
+    "prims",
+)
+
+
+random_formula = partial(registry.formula, error_group="random", fusable=True)
+
+
+def draws(op: OpSignature) -> OpCost:
+    """Parameters read, numbers written; a tensor drawn into in place, or beside a probability, is not read."""
+    return moves(op, unread=("self",) if in_place(op) or op.attribute("p") is True else ())
+
+
+register(
+    random_formula,
+    {
+        writes: "rand randn randint randperm rand_like randn_like randint_like",
+        overwrites: "uniform exponential cauchy geometric log_normal random normal_functional",
+        draws: "bernoulli normal multinomial poisson binomial _standard_gamma _sample_dirichlet",
+        per_input(2): "_standard_gamma_grad _dirichlet_grad",
+        copies: "_philox_key_split _philox_key_fold_in _sobol_engine_draw _sobol_engine_ff_ "
+        "_sobol_engine_initialize_state_ _sobol_engine_scramble_",
+    },
+)
+register(
+    partial(random_formula, needs=Needs.ELEMENTS),
+    {
+        per_input(2): "native_dropout dropout alpha_dropout feature_dropout feature_alpha_dropout _fused_dropout "
+        "native_dropout_backward _masked_scale",
+    },
+)
+register(random_formula, {writes: "philox_rand"}, "rngprims")
+register(random_formula, {overwrites: "_philox_uniform _philox_normal"})

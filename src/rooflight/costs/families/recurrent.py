@@ -1,4 +1,6 @@
-"""Recurrent networks: whole ones as one call, forward and backward, single layers and cells.
+"""Recurrent networks, forward and backward, and their quantized kin.
+
+Recurrent networks: whole ones as one call, forward and backward, single layers and cells.
 
 Conventions: T tokens (steps times batch, of a packed batch those that are there), and for each layer and direction
 weights [g H, I], [g H, H] with g gates (LSTM 4, GRU 3, plain RNN 1), two biases [g H], and [P, H] where the state is
@@ -10,6 +12,12 @@ x, states and weights are read once and results written once, though a kernel th
 rereads them in every step. What a kernel keeps for backward (cuDNN's reserve, oneDNN's workspace) counts as no byte:
 it can be computed again. Backward: a gradient of what comes into each product, one of each weight, the cell as in
 forward. It does not go back to the first token's state, nor to x, unless asked.
+
+Recurrent networks with packed int8 weights, and packing weights.
+
+Convention: as ``recurrent``, the weights' sizes taken from those of input and states, at one byte an element and
+without biases; float16 weights (``dtype``) at two, their products at float16's peak. Of a GRU and of cells the dtype is
+not told: int8, the least. Packing reads the weight and writes it as it was, as float16 where the op says so.
 """
 
 from __future__ import annotations
@@ -18,10 +26,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from rooflight.costs import registry
-from rooflight.costs.cost import OpCost
+from rooflight.costs.cost import Float32Kind, Needs, OpCost
 from rooflight.costs.families.matmul import multiply_adds
-from rooflight.costs.families.rules import flags, integer, moves, names, read_bytes
-from rooflight.costs.traits import Float32Kind, Needs
+from rooflight.costs.rules import flags, integer, moves, names, nothing, read_bytes, register
+from rooflight.records.dtypes import item_bytes
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec, distinct_bytes
 
@@ -234,3 +242,65 @@ def cell(op: OpSignature) -> OpCost:
 def flatten_weights(op: OpSignature) -> OpCost:
     """All weights into one buffer."""
     return moves(op)
+
+
+quantized_formula = partial(registry.formula, error_group="quantized")
+
+PACKED_NOTE = "packed weights taken as int8, without biases"
+
+
+def _cost(op: OpSignature, kind: str, weights: int, tokens: int, units: int) -> OpCost:
+    narrow = op.attribute("dtype") == "float16"
+    dtype = "float16" if narrow else "int8"
+    return OpCost(
+        matrix_flops=2 * tokens * weights,
+        matrix_dtype=dtype,
+        vector_flops=CELL_FLOPS[kind] * tokens * units,
+        bytes_read=read_bytes(op) + weights * item_bytes(dtype),
+        bytes_written=op.output_bytes,
+        note=PACKED_NOTE.replace("int8", dtype),
+    )
+
+
+@quantized_formula("aten::quantized_lstm", "aten::quantized_gru")
+def quantized_recurrent(op: OpSignature) -> OpCost:
+    """x [T, B, I] and states [layers x directions, B, H]; a later layer reads all directions of the one before."""
+    kind = op.name.removeprefix("aten::quantized_")
+    x, state = op.inputs[0], op.named("hx")[0]
+    width, hidden = x.shape[-1], state.shape[-1]
+    layers, directions = integer(op, "num_layers", 1), 1 + bool(op.attribute("bidirectional"))
+    rows = directions * GATES[kind] * hidden
+    weights = rows * (width + hidden) + (layers - 1) * rows * (directions + 1) * hidden
+    tokens = x.numel // max(1, width)
+    return _cost(op, kind, weights, tokens, layers * directions * hidden)
+
+
+@quantized_formula(
+    *names("quantized_lstm_cell_dynamic quantized_gru_cell_dynamic", "quantized"),
+    *names("quantized_rnn_relu_cell_dynamic quantized_rnn_tanh_cell_dynamic", "quantized"),
+)
+def quantized_cell(op: OpSignature) -> OpCost:
+    """x [B, I] and the state [B, H]."""
+    kind = op.name.removeprefix("quantized::quantized_").partition("_")[0]
+    x, state = op.inputs[0], op.named("hx")[0]
+    width, hidden = x.shape[-1], state.shape[-1]
+    weights = GATES[kind] * hidden * (width + hidden)
+    return _cost(op, kind, weights, x.numel // max(1, width), hidden)
+
+
+@quantized_formula(
+    *names("linear_prepack linear_prepack_fp16 conv1d_prepack conv2d_prepack conv3d_prepack", "quantized")
+)
+@quantized_formula(*names("conv_transpose1d_prepack conv_transpose2d_prepack conv_transpose3d_prepack", "quantized"))
+def prepack(op: OpSignature) -> OpCost:
+    """A weight and its bias into an object of the library's, which no signature shows."""
+    weight = op.inputs[0]
+    size = 2 if op.name.endswith("fp16") else weight.item_bytes
+    return OpCost(bytes_read=read_bytes(op), bytes_written=weight.numel * size)
+
+
+register(
+    quantized_formula,
+    {nothing: "make_quantized_cell_params make_quantized_cell_params_dynamic make_quantized_cell_params_fp16"},
+    "quantized",
+)

@@ -1,9 +1,23 @@
-"""Reductions and scans.
+"""Reductions, scans, sorting and losses.
+
+Reductions and scans.
 
 Conventions, FLOPs per input element: sum, product, extremum, mean and scans 1 (dividing a mean is lost in
 it); norms 2 (raise, add); variance and standard deviation 4 (mean 1, subtract, square, add); log-sum-exp 4 (maximum,
 subtract, exponential, add). Of complex numbers a product is 6 per element, any other reduction twice that of real ones.
 What may stop at the first element (``equal``, ``any``, ``all``) is counted as if it did.
+
+Sorting, searching and counting.
+
+Conventions: sorting and selecting are bytes only: how many comparisons they take depends on the algorithm (radix
+sort has none). Searching is one comparison per halving; of the sorted sequence no more is read than it holds.
+Counting is 1 FLOP per element.
+
+Losses and their gradients.
+
+Conventions: cross-entropy is the chain of log-softmax (5 FLOPs per logit) and negative log-likelihood, which reads
+one logit per row; its backward writes the full gradient, of which all but one element a row is zero. FLOPs per
+element: squared error 3, absolute error 3, smooth and Huber 5, binary cross-entropy 6, each with the adding up.
 """
 
 from __future__ import annotations
@@ -11,12 +25,21 @@ from __future__ import annotations
 from functools import partial
 
 from rooflight.costs import registry
-from rooflight.costs.cost import OpCost
-from rooflight.costs.families.rules import moves, names, picked_bytes
+from rooflight.costs.cost import Needs, OpCost
 from rooflight.costs.registry import Formula
-from rooflight.costs.traits import Needs
+from rooflight.costs.rules import (
+    copies,
+    further_bytes,
+    largest,
+    moves,
+    names,
+    per_input,
+    picked_bytes,
+    read_bytes,
+    register,
+)
 from rooflight.records.signature import OpSignature
-from rooflight.records.tensor import UNSHARED
+from rooflight.records.tensor import UNSHARED, TensorSpec
 
 formula = partial(registry.formula, error_group="reduction", fusable=True)
 
@@ -87,3 +110,118 @@ def equal(op: OpSignature) -> OpCost:
 def selecting_backward(op: OpSignature) -> OpCost:
     """Puts each gradient where its value was picked, zeros elsewhere."""
     return moves(op)
+
+
+sorting_formula = partial(registry.formula, error_group="sorting", fusable=True)
+
+register(
+    sorting_formula,
+    {
+        copies: "sort argsort msort topk kthvalue median nanmedian mode quantile nanquantile isin",
+        per_input(1): "bincount histc histogram _histogramdd_from_bin_cts _histogramdd_bin_edges "
+        "_histogramdd_from_bin_tensors segment_reduce _segment_reduce_backward one_hot",
+    },
+)
+# how many distinct elements there are is data
+sorting_formula(*names("_unique _unique2 unique_dim unique_consecutive unique_dim_consecutive"), fusable=False)(copies)
+
+
+def _search(op: OpSignature, sequence: TensorSpec, wanted: TensorSpec | None) -> OpCost:
+    length = sequence.shape[-1] if sequence.shape else 1
+    halvings = length.bit_length()
+    looked_up = wanted.numel if wanted else 1
+    return OpCost(
+        vector_flops=looked_up * halvings,
+        bytes_read=(wanted.nbytes if wanted else 0) + picked_bytes(sequence, looked_up * halvings),
+        bytes_written=op.output_bytes,
+    )
+
+
+@sorting_formula("aten::searchsorted")
+def searchsorted(op: OpSignature) -> OpCost:
+    """sorted sequences [..., n] and values [..., v]: log2(n) comparisons per value."""
+    return _search(op, op.inputs[0], op.input("self") or (op.inputs[1] if len(op.inputs) > 1 else None))
+
+
+@sorting_formula("aten::bucketize")
+def bucketize(op: OpSignature) -> OpCost:
+    """values [...] and boundaries [n]."""
+    return _search(op, op.input("boundaries") or op.inputs[-1], op.input("self"))
+
+
+@sorting_formula(*names("allclose"))
+def allclose(op: OpSignature) -> OpCost:
+    """|a - b| <= atol + rtol |b|, about 4 per element: no at the latest where it fails, perhaps for the first two."""
+    first = [picked_bytes(tensor, 1) for tensor in op.inputs[:2]]
+    return OpCost(vector_flops=4 if all(first) else 0, bytes_read=sum(first) if all(first) else 0, note=STOPS_NOTE)
+
+
+loss_formula = partial(registry.formula, error_group="loss", fusable=True)
+
+LENGTHS_NOTE = "sequences taken to be as long as their tensors"
+
+register(
+    loss_formula,
+    {
+        per_input(3): "mse_loss mse_loss_backward l1_loss soft_margin_loss multi_margin_loss hinge_embedding_loss",
+        per_input(4): "multi_margin_loss_backward multilabel_margin_loss_forward multilabel_margin_loss "
+        "multilabel_margin_loss_backward kl_div soft_margin_loss_backward",
+        per_input(5): "smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward "
+        "binary_cross_entropy_backward",
+        per_input(6): "binary_cross_entropy",
+        per_input(7): "binary_cross_entropy_with_logits",
+    },
+)
+
+
+@loss_formula(*names("nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d nll_loss_nd"))
+def nll_loss(op: OpSignature) -> OpCost:
+    """log-probabilities [n, V], target [n] to the loss: one element a row, weighed and added."""
+    logits, target = op.inputs[:2]
+    rows = target.numel
+    weight = op.input("weight")
+    return OpCost(
+        vector_flops=(2 if weight else 1) * rows,
+        bytes_read=target.nbytes + picked_bytes(logits, rows) + (picked_bytes(weight, rows) if weight else 0),
+        bytes_written=op.output_bytes,
+    )
+
+
+@loss_formula("aten::nll_loss_backward", "aten::nll_loss2d_backward")
+def nll_loss_backward(op: OpSignature) -> OpCost:
+    """The loss's gradient and target [n] to a gradient [n, V], zero but for one element a row."""
+    return OpCost(
+        vector_flops=(op.input("target") or op.inputs[-1]).numel,
+        bytes_read=read_bytes(op, "self"),
+        bytes_written=op.output_bytes,
+    )
+
+
+@loss_formula("aten::cross_entropy_loss")
+def cross_entropy(op: OpSignature) -> OpCost:
+    """logits [n, V], target [n] to the loss in one go: 5 per logit."""
+    return moves(op, vector_flops=5 * op.inputs[0].numel)
+
+
+@loss_formula("aten::_ctc_loss", "aten::_cudnn_ctc_loss", "aten::ctc_loss", "aten::miopen_ctc_loss")
+def ctc_loss(op: OpSignature) -> OpCost:
+    """log-probabilities [T, B, V], targets: about 7 per step and state of the alignment (alpha, 2 L + 1 states).
+
+    Read are the blank's log-probability and those of a target's L labels, each perhaps of a class of its own.
+    """
+    x = op.inputs[0]
+    states = max((tensor.shape[-1] for tensor in op.outputs if len(tensor.shape) == 3), default=2 * x.shape[-1])
+    classes = min(x.shape[-1], (states + 1) // 2)
+    return OpCost(
+        vector_flops=7 * largest(op.outputs),
+        bytes_read=picked_bytes(x, x.numel // max(1, x.shape[-1]) * classes) + further_bytes(op),
+        bytes_written=op.output_bytes,
+        upper=True,
+        note=LENGTHS_NOTE,
+    )
+
+
+@loss_formula("aten::_ctc_loss_backward")
+def ctc_loss_backward(op: OpSignature) -> OpCost:
+    """The beta recursion over the states and the gradient of every log-probability."""
+    return moves(op, vector_flops=7 * largest(op.named("log_alpha")) + 3 * largest(op.outputs))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from rooflight.costs.families.rules import integers
+from rooflight.costs.rules import integers
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.fusion.boxes import NOTHING, Axis, Box, Demand, Wanted, up_to, whole_box
 

@@ -13,9 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from rooflight.costs.cost import OpCost, Uncosted
+from rooflight.costs.cost import Needs, OpCost, Uncosted
 from rooflight.costs.registry import traits_of
-from rooflight.costs.traits import Needs
 from rooflight.records.session import KEPT, STOOD, Flags, Lifetimes, Session
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from rooflight.costs.cost import Needs
 from rooflight.costs.families.recurrent import weights_by_layer
-from rooflight.costs.families.rules import dims, integer, integers, names
 from rooflight.costs.registry import traits_of
-from rooflight.costs.traits import Needs
+from rooflight.costs.rules import dims, integer, integers, names
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 from rooflight.roofline.fusion.boxes import FIRST, NOTHING, Axis, Box, Demand, Wanted, up_to, whole_box, within

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from rooflight.costs.cost import Float32Kind
 from rooflight.costs.registry import traits_of
-from rooflight.costs.traits import Float32Kind
 from rooflight.devices import find_by_torch_name
 from rooflight.devices.spec import DeviceSpec
 from rooflight.records.dtypes import precision_of

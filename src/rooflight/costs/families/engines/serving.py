@@ -16,8 +16,8 @@ from functools import partial
 from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.normalization import RMS_NORM_FLOPS
-from rooflight.costs.families.rules import integer, names, picked_bytes, register, tensor_bytes
 from rooflight.costs.registry import Formula
+from rooflight.costs.rules import integer, names, picked_bytes, register, tensor_bytes
 from rooflight.records.signature import OpSignature
 
 formula = partial(registry.formula, error_group="serving", fusable=True)

@@ -1,0 +1,348 @@
+"""Ops on images: pooling, resampling, boxes and regions.
+
+Pooling over windows, forward and backward.
+
+Conventions: one FLOP (addition or comparison) per tap of each window, padded taps included; adaptive pooling, whose
+windows cover the input once, one per input element. Backward one addition per gradient put back. Max pooling's
+backward needs its indices, not its input. Of the input no more is read than lies under a window.
+
+Upsampling, grid sampling and padding by reflection or replication.
+
+Conventions: a result made of t neighbours takes 2 t - 1 FLOPs (multiply, add; nearest 0), its backward 2 t per
+gradient (multiply, add). Weights, shared by all channels, are not counted. Of the input no more is read than t
+elements per result. Antialiasing widens the window to cover the whole input, so the larger side is counted.
+
+torchvision's ops on boxes and regions.
+
+Conventions: an intersection over union of two boxes is 12 FLOPs, the least of rotated ones, too; a bilinear sample 8
+per channel (4 taps, a multiply and an add each; weights, which channels share, are not counted), its backward as many.
+Of the feature map no more is read than the taps of all samples, at the most all of it: regions that overlap need less,
+so such counts are ``upper``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from math import prod
+
+from rooflight.costs import registry
+from rooflight.costs.cost import Needs, OpCost
+from rooflight.costs.families.convolution import direct_multiply_adds
+from rooflight.costs.families.matmul import multiply_adds
+from rooflight.costs.registry import Formula
+from rooflight.costs.rules import (
+    copies,
+    further_bytes,
+    integer,
+    integers,
+    largest,
+    moves,
+    names,
+    per_input,
+    picked_bytes,
+    register,
+    tensor_bytes,
+)
+from rooflight.records.signature import OpSignature
+
+pooling_formula = partial(registry.formula, error_group="pooling", fusable=True)
+
+
+def _window_taps(op: OpSignature) -> int:
+    """Elements of a window; one size given stands for all dimensions, whose number is in the op's name."""
+    sizes = integers(op, "kernel_size")
+    rank = next((int(digit) for digit in op.name.partition("pool")[2] if digit.isdigit()), len(sizes))
+    return prod(sizes) if len(sizes) == rank else prod(sizes) ** rank
+
+
+@pooling_formula(*names("avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d"))
+@pooling_formula(*names("max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices"))
+@pooling_formula(
+    *names("mkldnn_max_pool2d mkldnn_max_pool3d quantized_max_pool1d quantized_max_pool2d quantized_max_pool3d")
+)
+@pooling_formula(*names("fractional_max_pool2d fractional_max_pool3d"))
+@pooling_formula(*names("max_pool1d max_pool2d", "quantized"))
+def pool(op: OpSignature) -> OpCost:
+    """x [B, C, in...] to y [B, C, out...], and indices where asked for."""
+    x, out = op.inputs[0], op.outputs[0]
+    under_windows = out.numel * _window_taps(op)
+    return OpCost(
+        vector_flops=under_windows,
+        bytes_read=further_bytes(op) + picked_bytes(x, under_windows),
+        bytes_written=op.output_bytes,
+    )
+
+
+@pooling_formula("aten::avg_pool2d_backward", "aten::avg_pool3d_backward", needs=Needs.JOINED)
+def avg_pool_backward(op: OpSignature) -> OpCost:
+    """dy [B, C, out...] spread over each window of dx."""
+    return moves(op, vector_flops=op.inputs[0].numel * _window_taps(op), unread=("self",))
+
+
+@pooling_formula(
+    *names("max_pool2d_with_indices_backward max_pool3d_with_indices_backward"),
+    mask_input="indices",
+    needs=Needs.JOINED,
+)
+@pooling_formula(*names("adaptive_max_pool2d_backward adaptive_max_pool3d_backward"), needs=Needs.JOINED)
+@pooling_formula(*names("fractional_max_pool2d_backward fractional_max_pool3d_backward"), needs=Needs.JOINED)
+def max_pool_backward(op: OpSignature) -> OpCost:
+    """dy and indices to dx, zero but where a maximum was."""
+    return moves(op, vector_flops=op.inputs[0].numel, unread=("self",))
+
+
+@pooling_formula(
+    *names("max_pool2d_backward mkldnn_max_pool2d_backward mkldnn_max_pool3d_backward"), needs=Needs.JOINED
+)
+def max_pool_backward_without_indices(op: OpSignature) -> OpCost:
+    """dy and x to dx: the maxima are found again."""
+    return moves(op, vector_flops=op.inputs[0].numel * _window_taps(op))
+
+
+register(
+    pooling_formula,
+    {
+        per_input(1): "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d "
+        "adaptive_avg_pool3d mkldnn_adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d",
+    },
+)
+register(partial(pooling_formula, needs=Needs.JOINED), {per_input(0): "max_unpool2d max_unpool3d"})
+
+
+@pooling_formula(
+    *names("_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_avg_pool3d_backward"),
+    needs=Needs.JOINED,
+)
+@pooling_formula("aten::mkldnn_adaptive_avg_pool2d_backward", needs=Needs.JOINED)
+def adaptive_avg_pool_backward(op: OpSignature) -> OpCost:
+    """dy spread over dx: one division per element of dx."""
+    return moves(op, vector_flops=op.outputs[0].numel, unread=("self",))
+
+
+resampling_formula = partial(registry.formula, error_group="resampling", fusable=True)
+
+NEIGHBOURS: dict[int, str] = {
+    1: "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d "
+    "_upsample_nearest_exact3d",
+    2: "upsample_linear1d",
+    4: "upsample_bilinear2d",
+    8: "upsample_trilinear3d",
+    16: "upsample_bicubic2d",
+}
+
+ANTIALIASED: dict[int, str] = {
+    4: "_upsample_bilinear2d_aa",
+    16: "_upsample_bicubic2d_aa",
+    36: "_upsample_lanczos2d_aa",
+}
+
+
+def blend_flops(taps: int) -> int:
+    """FLOPs of a weighted sum of so many neighbours; a single one is only copied."""
+    return 2 * taps - 1 if taps > 1 else 0
+
+
+def upsampling(taps: int) -> Formula:
+    """A formula: each result blends ``taps`` elements of the first input."""
+
+    def cost(op: OpSignature) -> OpCost:
+        x, out = op.inputs[0], op.outputs[0]
+        return OpCost(
+            vector_flops=blend_flops(taps) * out.numel,
+            bytes_read=picked_bytes(x, taps * out.numel),
+            bytes_written=out.nbytes,
+        )
+
+    return cost
+
+
+def antialiased(taps: int) -> Formula:
+    """A formula: a blend per element of the larger side."""
+
+    def cost(op: OpSignature) -> OpCost:
+        return moves(op, vector_flops=blend_flops(taps) * largest((*op.inputs, *op.outputs)))
+
+    return cost
+
+
+for _taps, _ops in NEIGHBOURS.items():
+    resampling_formula(*names(_ops))(upsampling(_taps))
+    resampling_formula(*(f"{name}_backward" for name in names(_ops)))(per_input(2 * _taps))
+for _taps, _ops in ANTIALIASED.items():
+    resampling_formula(*names(_ops))(antialiased(_taps))
+    resampling_formula(*(f"{name}_backward" for name in names(_ops)))(antialiased(_taps))
+
+
+def _grid_taps(op: OpSignature) -> int:
+    """interpolation_mode 0 (bi- or trilinear), 1 nearest, 2 bicubic."""
+    linear = 8 if "3d" in op.name else 4
+    return {1: 1, 2: 16}.get(integer(op, "interpolation_mode", 0), linear)
+
+
+@resampling_formula(
+    *names("grid_sampler grid_sampler_2d grid_sampler_3d cudnn_grid_sampler _grid_sampler_2d_cpu_fallback")
+)
+def grid_sampler(op: OpSignature) -> OpCost:
+    """x [B, C, in...] at the points of a grid [B, out..., d] to y [B, C, out...]."""
+    x, grid = op.inputs[:2]
+    out, taps = op.outputs[0], _grid_taps(op)
+    return OpCost(
+        vector_flops=blend_flops(taps) * out.numel,
+        bytes_read=grid.nbytes + picked_bytes(x, taps * out.numel),
+        bytes_written=out.nbytes,
+        upper=True,
+        note="points may share what they read, or lie outside",
+    )
+
+
+@resampling_formula(*names("grid_sampler_2d_backward grid_sampler_3d_backward cudnn_grid_sampler_backward"))
+@resampling_formula("aten::_grid_sampler_2d_cpu_fallback_backward")
+def grid_sampler_backward(op: OpSignature) -> OpCost:
+    """dy, x and the grid to dx and dgrid: each gradient meets its taps twice."""
+    return moves(op, vector_flops=4 * _grid_taps(op) * op.inputs[0].numel)
+
+
+@resampling_formula("aten::affine_grid_generator", "aten::cudnn_affine_grid_generator")
+def affine_grid(op: OpSignature) -> OpCost:
+    """theta [B, d, d + 1] to grid [B, points..., d]: d + 1 multiply-adds per coordinate."""
+    return moves(op, vector_flops=2 * op.outputs[0].numel * op.inputs[0].shape[-1])
+
+
+@resampling_formula("aten::affine_grid_generator_backward", "aten::cudnn_affine_grid_generator_backward")
+def affine_grid_backward(op: OpSignature) -> OpCost:
+    """dgrid [B, points..., d] to dtheta [B, d, d + 1]."""
+    return moves(op, vector_flops=2 * op.inputs[0].numel * (op.inputs[0].shape[-1] + 1))
+
+
+_PADS = "reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d"
+
+resampling_formula(*names(_PADS), needs=Needs.JOINED)(copies)
+
+
+@resampling_formula(*(f"{name}_backward" for name in names(_PADS)))
+def pad_backward(op: OpSignature) -> OpCost:
+    """dy to dx: what was repeated is added up."""
+    return moves(op, vector_flops=op.inputs[0].numel, unread=("self",))
+
+
+detection_formula = partial(registry.formula, error_group="detection")
+
+OVERLAP_FLOPS = 12
+SAMPLE_TAPS = 4
+SAMPLE_FLOPS = 2 * SAMPLE_TAPS
+
+KEPT_NOTE = "overlaps among the boxes kept, and one of each box dropped"
+REGIONS_NOTE = "regions taken not to overlap"
+ADAPTIVE_NOTE = "one sample a bin, the least; regions taken not to overlap"
+
+
+@detection_formula("torchvision::nms", "torchvision::qnms")
+def nms(op: OpSignature) -> OpCost:
+    """boxes [N, 4], scores [N] to the K kept, all compared with each other, and each dropped one with one of them."""
+    boxes, kept = op.inputs[0].shape[0], op.outputs[0].numel
+    compared = kept * (kept - 1) // 2 + boxes - kept
+    return OpCost(
+        vector_flops=OVERLAP_FLOPS * compared,
+        bytes_read=op.input_bytes,
+        bytes_written=op.output_bytes,
+        note=KEPT_NOTE,
+    )
+
+
+@detection_formula("torchvision::box_iou_rotated")
+def box_iou_rotated(op: OpSignature) -> OpCost:
+    """boxes [N, 5] and [M, 5] to their overlaps [N, M]; how many corners meet is data, so the least is counted."""
+    return moves(op, vector_flops=OVERLAP_FLOPS * op.outputs[0].numel)
+
+
+def _samples(op: OpSignature) -> int:
+    """Samples of a bin; with a ratio of 0 or less they follow from the region's size, which is data: at least one."""
+    return max(1, integer(op, "sampling_ratio", 0)) ** 2
+
+
+def _note(op: OpSignature) -> str:
+    return REGIONS_NOTE if integer(op, "sampling_ratio", 0) > 0 else ADAPTIVE_NOTE
+
+
+@detection_formula(*names("roi_align ps_roi_align qroi_align", "torchvision"))
+def roi_align(op: OpSignature) -> OpCost:
+    """x [B, C, H, W], regions [K, 5] to the means of each bin's samples [K, C, h, w]; ``ps_``: C / (h w) channels."""
+    x, regions = op.inputs[:2]
+    sampled = _samples(op) * op.outputs[0].numel
+    return OpCost(
+        vector_flops=SAMPLE_FLOPS * sampled,
+        bytes_read=regions.nbytes + picked_bytes(x, SAMPLE_TAPS * sampled),
+        bytes_written=op.output_bytes,
+        upper=True,
+        note=_note(op),
+    )
+
+
+@detection_formula(*names("_roi_align_backward _ps_roi_align_backward", "torchvision"))
+def roi_align_backward(op: OpSignature) -> OpCost:
+    """Gradients [K, C, h, w], added at the taps of their samples to zeros [B, C, H, W]."""
+    return moves(op, vector_flops=SAMPLE_FLOPS * _samples(op) * op.inputs[0].numel)
+
+
+@detection_formula(*names("roi_pool ps_roi_pool", "torchvision"))
+def roi_pool(op: OpSignature) -> OpCost:
+    """x [B, C, H, W], regions [K, 5] to each bin's maximum or mean [K, C, h, w]: at least one element of x each."""
+    x, regions = op.inputs[:2]
+    out = op.outputs[0]
+    return OpCost(
+        vector_flops=out.numel,
+        bytes_read=regions.nbytes + picked_bytes(x, out.numel),
+        bytes_written=op.output_bytes,
+        upper=True,
+        note="one element a bin, the least; regions taken not to overlap",
+    )
+
+
+@detection_formula(*names("_roi_pool_backward _ps_roi_pool_backward", "torchvision"))
+def roi_pool_backward(op: OpSignature) -> OpCost:
+    """Gradients [K, C, h, w], added where they came from to zeros [B, C, H, W]."""
+    return moves(op, vector_flops=op.inputs[0].numel)
+
+
+@detection_formula("torchvision::deform_conv2d", epilogue=True)
+def deform_conv2d(op: OpSignature) -> OpCost:
+    """x [B, C, H, W] sampled at each tap's offset [B, 2 groups k, h, w], maybe masked, then convolved."""
+    x, weight, offset = op.inputs[:3]
+    mask, bias = op.input("mask") if op.attribute("use_mask") else None, op.input("bias")
+    out = op.outputs[0]
+    sampled = x.numel // max(1, x.shape[2] * x.shape[3]) * _weight_taps(op) * out.shape[2] * out.shape[3]
+    return OpCost(
+        matrix_flops=multiply_adds(direct_multiply_adds(x, weight, out, transposed=False), x),
+        matrix_dtype=x.dtype,
+        vector_flops=(SAMPLE_FLOPS + (mask is not None)) * sampled + out.numel,
+        bytes_read=picked_bytes(x, SAMPLE_TAPS * sampled) + tensor_bytes(weight, offset, mask, bias),
+        bytes_written=out.nbytes,
+        upper=True,
+        note="offsets taken to reach different elements",
+    )
+
+
+@detection_formula("torchvision::_deform_conv2d_backward")
+def deform_conv2d_backward(op: OpSignature) -> OpCost:
+    """dy [B, Cout, h, w] to the gradients of input, weight, offset, mask and bias.
+
+    The two products of a convolution's backward; samples are taken again, their gradients go to 4 taps each and to the
+    two coordinates of their offset.
+    """
+    grad, x, weight, offset = op.inputs[:4]
+    mask = op.input("mask") if op.attribute("use_mask") else None
+    sampled = x.numel // max(1, x.shape[2] * x.shape[3]) * _weight_taps(op) * grad.shape[2] * grad.shape[3]
+    return OpCost(
+        matrix_flops=multiply_adds(2 * direct_multiply_adds(x, weight, grad, transposed=False), x),
+        matrix_dtype=x.dtype,
+        vector_flops=4 * SAMPLE_FLOPS * sampled + grad.numel,
+        bytes_read=picked_bytes(x, SAMPLE_TAPS * sampled) + tensor_bytes(grad, weight, offset, mask),
+        bytes_written=tensor_bytes(*op.outputs),
+        upper=True,
+        note="offsets taken to reach different elements",
+    )
+
+
+def _weight_taps(op: OpSignature) -> int:
+    weight = op.input("weight")
+    return weight.shape[2] * weight.shape[3] if weight else 1
