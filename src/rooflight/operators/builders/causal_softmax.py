@@ -1,6 +1,6 @@
 """Megatron's fused causal softmax as one op: its kernel where that is installed, torch's masked softmax elsewhere.
 
-The op's formula stands in ``costs.families.softmax``. It is registered with torch when first used.
+The op's formula stands in ``costs.families.normalization``. It is registered with torch when first used.
 """
 
 from __future__ import annotations
