@@ -7,7 +7,7 @@ import sys
 import numpy as np
 
 import rooflight as rl
-from rooflight.capture.measure import joined_share
+from rooflight.capture.time.measure import joined_share
 from rooflight.roofline.tables.report import shapes_text
 from rooflight.workloads.presets import PRESETS
 from rooflight.workloads.steps import make_step

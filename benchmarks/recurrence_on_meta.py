@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import rooflight as rl
-from rooflight.capture import dispatch
+from rooflight.capture.record import dispatch
 
 STEPS, LAYERS, BATCH, WIDTH = 512, 12, 10, 256
 

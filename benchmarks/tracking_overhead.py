@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 import rooflight as rl
-from rooflight.capture.modules import models_of
-from rooflight.capture.spans import SpanTimer
+from rooflight.capture.record.modules import models_of
+from rooflight.capture.time.spans import SpanTimer
 from rooflight.devices import get
 from rooflight.tracking.loop import Tracker
 

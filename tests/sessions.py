@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rooflight.records import from_records
+from rooflight.records import assembly as from_records
 from rooflight.records.record import Direction, ModuleEntry, OpRecord
 from rooflight.records.session import NO_PARENT, Session
 from rooflight.records.signature import OpSignature

@@ -10,8 +10,8 @@ import torch
 from fake_clock import FakeClock
 from torch import nn
 
-from rooflight.capture.marks import HostMarks
-from rooflight.capture.spans import Spans, SpanTimer
+from rooflight.capture.time.marks import HostMarks
+from rooflight.capture.time.spans import Spans, SpanTimer
 from rooflight.records.record import Direction
 
 FORWARD, BACKWARD, OPTIMIZER = Direction.FORWARD, Direction.BACKWARD, Direction.OPTIMIZER

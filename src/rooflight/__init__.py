@@ -8,15 +8,15 @@ for the steps of an inference engine.
 from typing import TYPE_CHECKING
 
 from rooflight.lazy_exports import lazy_exports
-from rooflight.records.showing import Drawing, announce
+from rooflight.records.report import Drawing, announce
 
 if TYPE_CHECKING:
     from rooflight import devices as devices
     from rooflight import inference as inference
     from rooflight import tracking as tracking
-    from rooflight.capture.measure import measure as measure
     from rooflight.capture.phases import phase as phase
-    from rooflight.capture.recorder import record as record
+    from rooflight.capture.record.recorder import record as record
+    from rooflight.capture.time.measure import measure as measure
     from rooflight.compiling.explain.explain import explain as explain
     from rooflight.compiling.hot.detection import hot as hot
     from rooflight.compiling.hot.detection import hot_report as hot_report
@@ -67,11 +67,11 @@ _HOMES = {
     "hot": "rooflight.compiling.hot.detection",
     "hot_report": "rooflight.compiling.hot.detection",
     "load": "rooflight.records.archive",
-    "measure": "rooflight.capture.measure",
+    "measure": "rooflight.capture.time.measure",
     "module_formula": "rooflight.costs.modules",
     "phase": "rooflight.capture.phases",
     "read_trace": "rooflight.traces.session",
-    "record": "rooflight.capture.recorder",
+    "record": "rooflight.capture.record.recorder",
 }
 _NAMESPACES = ("devices", "inference", "tracking")
 

@@ -15,7 +15,7 @@ from counting import analyse, analyse_training, bytes_of, cost, operation, rand
 from torch.nn.functional import scaled_dot_product_attention as attention
 from torch.utils.checkpoint import checkpoint
 
-from rooflight.capture.kernels import ATTENTION_BACKWARD
+from rooflight.capture.record.kernels import ATTENTION_BACKWARD
 
 FORWARD = "aten::scaled_dot_product_attention"
 ALL_PAIRS = 32768

@@ -8,7 +8,7 @@ from counting import Run, analyse, analyse_training, bytes_of, cost, flops, rand
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from rooflight.capture.kernels import ATTENTION_BACKWARD
+from rooflight.capture.record.kernels import ATTENTION_BACKWARD
 
 pytest.importorskip("transformers")
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch_state import torch_state
 
 import rooflight as rl
-from rooflight.capture.closures import with_closure_inside
+from rooflight.capture.phases import with_closure_inside
 
 
 def directions(run: Callable[[], object], model: nn.Module) -> list[tuple[str, str, str]]:

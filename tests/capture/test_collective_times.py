@@ -12,9 +12,9 @@ from builders import op, spec
 from sessions import Call, session_of
 
 import rooflight as rl
-from rooflight.capture.events import Event
-from rooflight.capture.kineto import STEP_MARK, op_times
-from rooflight.capture.measure import joined_share
+from rooflight.capture.time.collectives import Event
+from rooflight.capture.time.kineto import STEP_MARK, op_times
+from rooflight.capture.time.measure import joined_share
 from rooflight.network.collectives import CollectiveKind
 from rooflight.records.archive import load
 from rooflight.roofline.analysis import Analysis

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from torch_state import torch_state
 
 import rooflight as rl
-from rooflight.capture.functions import function_name
+from rooflight.capture.record.modules import function_name
 from rooflight.records.record import Direction
 
 

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rooflight as rl
-from rooflight.capture.events import Event
-from rooflight.capture.kineto import STEP_MARK, align
-from rooflight.capture.kineto import op_times as times_and_starts
-from rooflight.capture.measure import joined_share
+from rooflight.capture.time.collectives import Event
+from rooflight.capture.time.kineto import STEP_MARK, align
+from rooflight.capture.time.kineto import op_times as times_and_starts
+from rooflight.capture.time.measure import joined_share
 from rooflight.records.session import NO_PARENT, Columns, Session
 from rooflight.records.signature import OpSignature
 from rooflight.workloads.presets import PRESETS

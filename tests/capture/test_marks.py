@@ -10,8 +10,8 @@ from fake_clock import FakeClock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.capture.marks import CudaMarks, HostMarks
-from rooflight.capture.shapes import look_of
+from rooflight.capture.time.marks import CudaMarks, HostMarks
+from rooflight.capture.time.spans import look_of
 
 
 def seconds(found: Any) -> dict[int, float]:

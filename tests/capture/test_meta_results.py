@@ -8,8 +8,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rooflight as rl
-from rooflight.capture import dispatch
-from rooflight.capture.meta_results import remembering
+from rooflight.capture.record import dispatch
+from rooflight.capture.record.meta_results import remembering
 
 
 def empty(*shape, dtype=torch.float32):
@@ -149,7 +149,7 @@ def test_errors_are_raised_each_time():
 
 
 def test_numbers_that_never_repeat_do_not_fill_memory(monkeypatch):
-    monkeypatch.setattr("rooflight.capture.meta_results._MOST_KINDS", 8)
+    monkeypatch.setattr("rooflight.capture.record.meta_results._MOST_KINDS", 8)
     op, x = Counting(ATEN.add.Tensor), empty(2)
     for number in range(100):
         op.remembered(x, float("nan") if number % 2 else float(number))

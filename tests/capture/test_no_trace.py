@@ -199,7 +199,7 @@ def test_errors_in_backward_and_in_a_custom_function() -> None:
 
 
 def test_errors_while_entering_take_everything_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rooflight.capture.modules import ModuleTracker
+    from rooflight.capture.record.modules import ModuleTracker
 
     monkeypatch.setattr(ModuleTracker, "install", lambda self: raiser(RuntimeError)())
     with pytest.raises(RuntimeError, match="stop"), rl.record():

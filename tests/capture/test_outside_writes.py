@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 import rooflight as rl
-from rooflight.records.insertion import Insertion, Place, with_insertions
+from rooflight.records.assembly import Insertion, Place, with_insertions
 from rooflight.records.record import Direction, OpRecord
 from rooflight.records.signature import WRITTEN_OUTSIDE, OpSignature
 

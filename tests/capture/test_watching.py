@@ -12,8 +12,8 @@ from torch import nn
 from torch_state import torch_state
 
 import rooflight as rl
-from rooflight.capture import watching
-from rooflight.capture.watching import Watch
+from rooflight.capture.record import watching
+from rooflight.capture.record.watching import Watch
 
 
 def watched(function: Any, *args: Any) -> Watch:

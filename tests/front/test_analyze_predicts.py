@@ -16,8 +16,8 @@ from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
 from rooflight.front.sessions import analyze_ranks, predicted
 from rooflight.prediction.predictor import Predictor
+from rooflight.records.dtypes import float32_fact
 from rooflight.records.estimate import Estimate, Source
-from rooflight.records.float32 import fact_name
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.tables.report import report_of
 from rooflight.workloads.steps import make_step
@@ -106,7 +106,7 @@ def test_float32_products_are_predicted_at_the_peak_that_the_run_allowed():
     product = gemm(4096, 4096, 4096, "float32")
     found = {}
     for setting, precision in (("ieee", "float32"), ("tf32", "tfloat32")):
-        session = session_of([Call(op=product)], environment={fact_name("cuda.matmul"): setting})
+        session = session_of([Call(op=product)], environment={float32_fact("cuda.matmul"): setting})
         analysis = rl.analyze(session, A100, predictor=Predictor.empty())
         bound_s = 2 * 4096**3 / A100.matrix_peak(precision)
         (operation,) = analysis.operations

@@ -9,7 +9,7 @@ from fake_device import FakeDevice
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rooflight.capture.bucket_states import MORE_BUCKETS
+from rooflight.capture.time.buckets import MORE_BUCKETS
 from rooflight.inference import attention_compute_timer, cpu_bucket_timer, cuda_bucket_timer, rope_compute_timer
 
 NS = 1e-6  # ms

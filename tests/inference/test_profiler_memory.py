@@ -79,7 +79,7 @@ def test_drafts_and_requests_leave_nothing_behind(make, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["cpu", "device"])
 def test_a_step_of_endless_buckets_is_bounded_and_said(make, kind, monkeypatch):
-    monkeypatch.setattr("rooflight.capture.bucket_log.MOST_NOTES", 2000)
+    monkeypatch.setattr("rooflight.capture.time.bucket_log.MOST_NOTES", 2000)
     bench = make(FakeDevice() if kind == "device" else None, strict_sync=False)
     prof = bench.profiler
     prof.begin_run(bsz=1)
@@ -102,7 +102,7 @@ def test_a_step_of_endless_buckets_is_bounded_and_said(make, kind, monkeypatch):
 
 
 def test_steps_of_many_buckets_are_read_before_the_log_is_full(make, monkeypatch):
-    monkeypatch.setattr("rooflight.capture.bucket_log.MOST_NOTES", 2000)
+    monkeypatch.setattr("rooflight.capture.time.bucket_log.MOST_NOTES", 2000)
     monkeypatch.setattr("rooflight.inference.step._NOTES", 500)
     bench = make()
     prof = bench.profiler

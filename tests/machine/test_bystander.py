@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rooflight.machine import cpu_load as bystander
 from rooflight.machine.cpu_load import Bystander, CpuTime
-from rooflight.records.session import BUSY_SHARE
+from rooflight.records.measurement import BUSY_SHARE
 
 SECONDS = st.floats(min_value=0, max_value=1e6, allow_nan=False)
 

@@ -10,7 +10,7 @@ import pytest
 
 from rooflight.machine import environment
 from rooflight.machine.hardware import Cache, data_caches, memory_bytes, usable_cores
-from rooflight.records.float32 import DEFAULTS, fact_name
+from rooflight.records.dtypes import FLOAT32_DEFAULTS, float32_fact
 
 
 def write_cache(root: Path, core: int, index: int, fields: str) -> None:
@@ -84,25 +84,25 @@ def test_torch_settings_are_told():
 
 
 def float32_facts():
-    return {library: environment.describe("cpu")[fact_name(library)] for library in DEFAULTS}
+    return {library: environment.describe("cpu")[float32_fact(library)] for library in FLOAT32_DEFAULTS}
 
 
 def test_float32_settings_are_told_by_whichever_of_torch_s_ways_they_were_set():
     torch = pytest.importorskip("torch")
     matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    assert float32_facts() == DEFAULTS
+    assert float32_facts() == FLOAT32_DEFAULTS
     # torch.testing, which other tests import, forbids to set the flags but in this context
     with torch.backends.__allow_nonbracketed_mutation():
         try:
             torch.set_float32_matmul_precision("medium")
-            assert float32_facts() == {**DEFAULTS, "cuda.matmul": "tf32", "mkldnn.matmul": "bf16"}
+            assert float32_facts() == {**FLOAT32_DEFAULTS, "cuda.matmul": "tf32", "mkldnn.matmul": "bf16"}
             torch.set_float32_matmul_precision("highest")
             torch.backends.cudnn.allow_tf32 = False
-            assert float32_facts() == {**DEFAULTS, "cudnn.conv": "ieee", "cudnn.rnn": "ieee"}
+            assert float32_facts() == {**FLOAT32_DEFAULTS, "cudnn.conv": "ieee", "cudnn.rnn": "ieee"}
         finally:
             torch.set_float32_matmul_precision(matmul)
             torch.backends.cudnn.allow_tf32 = cudnn
-    assert float32_facts() == DEFAULTS
+    assert float32_facts() == FLOAT32_DEFAULTS
 
 
 def test_float32_settings_of_torch_s_new_kind_are_told():

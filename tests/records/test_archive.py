@@ -19,8 +19,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import rooflight as rl
+from rooflight.records.measurement import Measurement
 from rooflight.records.record import Direction, ModuleEntry, StorageKind
-from rooflight.records.session import KEPT, NO_PARENT, STOOD, Columns, Lifetimes, Measurement, Session
+from rooflight.records.session import KEPT, NO_PARENT, STOOD, Columns, Lifetimes, Session
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 

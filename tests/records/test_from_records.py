@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflight.records.archive import load
-from rooflight.records.from_records import session_of
+from rooflight.records.assembly import session_of
 from rooflight.records.record import Direction, ModuleEntry, OpRecord
 
 X, Y = spec((4, 8)), spec((4, 8), "bfloat16")

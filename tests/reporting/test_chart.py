@@ -7,7 +7,7 @@ from xml.etree.ElementTree import Element
 
 import pytest
 
-from rooflight.records.series import Axis, Line, Mark, Series
+from rooflight.records.report import Axis, Line, Mark, Series
 from rooflight.reporting.chart import chart_of
 
 

@@ -20,8 +20,7 @@ from sessions import Call, session_of
 import rooflight as rl
 from rooflight.devices import get
 from rooflight.records.document import Document
-from rooflight.records.report import Column, Report, Table
-from rooflight.records.series import Axis, Line, Mark, Series
+from rooflight.records.report import Axis, Column, Line, Mark, Report, Series, Table
 from rooflight.records.visible import visible
 from rooflight.reporting.console import print_report
 from rooflight.reporting.csv import render_csv

@@ -16,7 +16,8 @@ from rooflight.network.algorithms import ring_s, tree_s
 from rooflight.network.collectives import _KINDS, CollectiveKind, bus_factor, kind_of, payload_bytes
 from rooflight.network.groups import RankGroup
 from rooflight.network.topology import Interconnect, Topology
-from rooflight.records.session import Measurement, Session
+from rooflight.records.measurement import Measurement
+from rooflight.records.session import Session
 from rooflight.reporting.json import render_json
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.network import Communication, Intervals, communication_of

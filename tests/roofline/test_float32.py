@@ -11,7 +11,7 @@ from rooflight.costs.cost import Float32Kind
 from rooflight.costs.registry import traits_of
 from rooflight.devices import get, names
 from rooflight.devices.spec import DeviceSpec, Roofs
-from rooflight.records.float32 import DEFAULTS, fact_name
+from rooflight.records.dtypes import FLOAT32_DEFAULTS, float32_fact
 from rooflight.roofline.bound import float32_rules
 from rooflight.roofline.tables.report import report_of
 
@@ -20,7 +20,7 @@ MATMUL, CONV, RNN, ATTENTION = Float32Kind
 
 
 def precisions(device, **settings):
-    environment = {fact_name(name.replace("_", ".")): value for name, value in settings.items()}
+    environment = {float32_fact(name.replace("_", ".")): value for name, value in settings.items()}
     rules = float32_rules(environment, device)
     return [rules.by_kind[kind].precision for kind in Float32Kind]
 
@@ -59,12 +59,14 @@ def test_xla_makes_float32_products_of_bfloat16_ones():
     assert precisions(get("TPU-v5p")) == ["bfloat16"] * 4
 
 
-@given(st.sampled_from(names()), st.dictionaries(st.sampled_from([*DEFAULTS]), st.sampled_from(["ieee", "tf32"])))
+@given(
+    st.sampled_from(names()), st.dictionaries(st.sampled_from([*FLOAT32_DEFAULTS]), st.sampled_from(["ieee", "tf32"]))
+)
 def test_a_rule_never_lowers_the_peak_and_allowing_more_never_raises_the_bound(name, settings):
     device = get(name)
-    found, most = ({**settings}, {**settings, **dict.fromkeys(DEFAULTS, "tf32")})
+    found, most = ({**settings}, {**settings, **dict.fromkeys(FLOAT32_DEFAULTS, "tf32")})
     for kind in Float32Kind:
-        environments = ({fact_name(key): value for key, value in each.items()} for each in (found, most))
+        environments = ({float32_fact(key): value for key, value in each.items()} for each in (found, most))
         rules = [float32_rules(environment, device).by_kind[kind] for environment in environments]
         peaks = [device.matrix_peak(rule.precision) for rule in rules]
         if device.matrix_peak("float32") is not None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sessions import Call, session_of
 
 from rooflight.devices import get
-from rooflight.records.session import Measurement
+from rooflight.records.measurement import Measurement
 from rooflight.reporting.json import render_json
 from rooflight.reporting.markdown import render_markdown
 from rooflight.roofline.analysis import Analysis

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from rooflight.operators import registry
-from rooflight.records.sample_file import read
-from rooflight.records.samples import Row, Status
+from rooflight.records.samples import Row, Status, read
 from rooflight.sampling.job import Job
 from rooflight.sampling.store import Store
 

@@ -6,8 +6,7 @@ import pytest
 
 from rooflight.operators import registry
 from rooflight.operators.sizes import ADD, MUL, Progression, Span
-from rooflight.records.sample_file import Rows
-from rooflight.records.samples import Row, Status
+from rooflight.records.samples import Row, Rows, Status
 from rooflight.sampling.request import SamplingRequest, seconds
 from rooflight.sampling.smart_sweep import SmartSweep
 from rooflight.sampling.sweeps import Grid, PointSweep, full_grid, small_shapes

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflight.operators import registry
-from rooflight.records.sample_file import Rows
-from rooflight.records.samples import Row, Status
+from rooflight.records.samples import Row, Rows, Status
 from rooflight.sampling.smart_sweep import Points, SmartSweep, most_telling
 
 NONE = Points(places=np.empty((0, 1)), views=np.empty((0, 0)))

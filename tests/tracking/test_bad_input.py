@@ -15,9 +15,11 @@ from torch_state import torch_state
 from tracked import CPU, Model, loss_of, one_thread, tokens
 
 import rooflight as rl
-from rooflight.capture import dispatch, functions, recorder, spans
-from rooflight.capture.dispatch import DispatchSource
-from rooflight.capture.marks import HostMarks
+from rooflight.capture.record import dispatch, recorder
+from rooflight.capture.record import modules as functions
+from rooflight.capture.record.dispatch import DispatchSource
+from rooflight.capture.time import spans
+from rooflight.capture.time.marks import HostMarks
 from rooflight.reporting import console
 from rooflight.roofline import analysis
 from rooflight.tracking import loop, observer

@@ -12,7 +12,7 @@ from torch_state import torch_state
 from tracked import CPU, Model, loss_of, tokens
 
 from rooflight import FunctionalPatcher, sol_profile
-from rooflight.capture import dispatch
+from rooflight.capture.record import dispatch
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from tracked import CPU, Model, loss_of, tokens
 
 import rooflight as rl
 from rooflight import LayerSOLHooks, sol_profile
-from rooflight.capture import dispatch
+from rooflight.capture.record import dispatch
 
 
 @pytest.fixture(autouse=True)
@@ -205,7 +205,7 @@ def test_an_error_of_our_own_does_not_reach_the_program_and_is_told_with_the_rep
     if where == "op":
         monkeypatch.setattr(dispatch, "_current_graph_task_id", fail)
     elif where == "hook":
-        monkeypatch.setattr("rooflight.capture.spans.look_of", fail)
+        monkeypatch.setattr("rooflight.capture.time.spans.look_of", fail)
     else:
         monkeypatch.setattr("rooflight.tracking.observer.analyze", fail)
         monkeypatch.setattr("rooflight.tracking.layers.analyze", fail)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rooflight.capture.recorder import record
+from rooflight.capture.record.recorder import record
 from rooflight.workloads.calls import Calls, differentiated
 from rooflight.workloads.errors import TargetError
 from rooflight.workloads.targets import open_target

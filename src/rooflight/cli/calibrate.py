@@ -137,7 +137,7 @@ def _with_progress(device: DeviceChoice | None, quick: bool, threads: int | None
 
 def _busy_warning(measured: Calibration) -> str:
     from rooflight.machine.calibration import busy_share
-    from rooflight.records.session import BUSY_SHARE
+    from rooflight.records.measurement import BUSY_SHARE
 
     share = busy_share(measured)
     if share < BUSY_SHARE:

@@ -19,7 +19,8 @@ from rooflight.devices.finding import HERE
 from rooflight.devices.spec import DeviceSpec
 from rooflight.devices.what_if import WhatIf
 from rooflight.extras import need
-from rooflight.records.session import BUSY_SHARE, Session
+from rooflight.records.measurement import BUSY_SHARE
+from rooflight.records.session import Session
 from rooflight.records.visible import visible
 
 Progress = Callable[[str], None]

@@ -14,7 +14,7 @@ from rooflight.front.sources import is_session, read_session, reading
 from rooflight.prediction.measured_ops import MeasuredOps, measured_ops
 from rooflight.prediction.reading import find
 from rooflight.prediction.reading.sheet import SUFFIXES
-from rooflight.records.sample_file import SUFFIX
+from rooflight.records.samples import SUFFIX
 from rooflight.records.session import Session
 from rooflight.traces.finding import is_trace
 

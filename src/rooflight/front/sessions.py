@@ -22,7 +22,7 @@ from rooflight.roofline.bound import as_it_ran
 from rooflight.roofline.host import Host, with_host_scalars, without_device
 
 if TYPE_CHECKING:
-    from rooflight.capture.recorder import record
+    from rooflight.capture.record.recorder import record
     from rooflight.front.rank_traces import ReadOn
     from rooflight.prediction.predictor import Predictor
     from rooflight.roofline.ranks import RankedAnalysis

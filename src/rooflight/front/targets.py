@@ -127,7 +127,7 @@ def _on(place: str | None, options: RunOptions) -> RunOptions:
 
 
 def _observe_function(target: str, inputs: str | None, measured: bool, progress: Progress) -> Observed:
-    from rooflight.capture.measure import measure
+    from rooflight.capture.time.measure import measure
     from rooflight.workloads.pending import refuse_pending
     from rooflight.workloads.targets import open_target
 
@@ -144,7 +144,7 @@ def _observe_here(
     target: str, options: RunOptions, seen: Observed, here: DeviceSpec, place: str, progress: Progress
 ) -> Observed:
     """Run what was recorded without hardware, if it fits."""
-    from rooflight.capture.measure import measure
+    from rooflight.capture.time.measure import measure
     from rooflight.machine.hardware import free_memory_bytes
 
     needed, capacity = memory_use(seen.session).peak_bytes, free_memory_bytes(place)
@@ -223,7 +223,7 @@ def _open(target: str, options: RunOptions, place: str) -> Step:
 
 
 def _record(step: Step, progress: Progress) -> Session:
-    from rooflight.capture.recorder import record
+    from rooflight.capture.record.recorder import record
 
     progress("recording a step")
     with record(step.model, memory=True) as recording:

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from rooflight.capture.bucket_log import BucketLog, Calls
-from rooflight.capture.bucket_states import Bucket, DomainTimes
-from rooflight.capture.marks import Found
-from rooflight.capture.stamps import CudaStamps, HostStamps
+from rooflight.capture.time.bucket_log import BucketLog, Calls
+from rooflight.capture.time.buckets import Bucket, DomainTimes
+from rooflight.capture.time.marks import CudaStamps, Found, HostStamps
 from rooflight.inference.config import Domain
 from rooflight.machine.memory import Memory, host_memory
 from rooflight.machine.timing import Device

@@ -12,9 +12,9 @@ from rooflight.inference.report import machine_of, report_of
 from rooflight.inference.result import SUMMARY, SummaryDocument
 from rooflight.inference.sections import WorkloadData
 from rooflight.records.document import Document, Fields
+from rooflight.records.measurement import BUSY_SHARE
 from rooflight.records.quantity import Quantity, count_of, percent, three_digits
 from rooflight.records.report import Cell, Report, Table, table_of_fields
-from rooflight.records.session import BUSY_SHARE
 
 _MOST_BYTES: Final = 1 << 28
 _MACHINE: Final = ("machine", "threads", "torch", "transformers")

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rooflight.capture.timed_calls import Arounds
+from rooflight.capture.time.timed_calls import Arounds
 from rooflight.inference.bounds import RecordedBounds
 from rooflight.inference.clocks import Meter
 from rooflight.inference.config import Domain, ProfilerConfig, folder_name, generate_run_name, given_in

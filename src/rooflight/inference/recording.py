@@ -8,9 +8,8 @@ from dataclasses import replace
 from math import floor
 from typing import TYPE_CHECKING, Any, Final
 
-from rooflight.capture.bucket_states import IN_STEP, Bucket
-from rooflight.capture.buckets import BucketTimer
-from rooflight.capture.marks import RecordedMarks
+from rooflight.capture.time.buckets import IN_STEP, Bucket, BucketTimer
+from rooflight.capture.time.marks import RecordedMarks
 from rooflight.front.device import find_device
 from rooflight.inference.bounds import RecordedStep
 from rooflight.inference.config import Domain
@@ -20,7 +19,7 @@ from rooflight.records.session import Session
 from rooflight.roofline.time_by_place import UNATTRIBUTED
 
 if TYPE_CHECKING:
-    from rooflight.capture.recorder import record
+    from rooflight.capture.record.recorder import record
 
 
 _MOST_STEPS: Final = 256
@@ -55,7 +54,7 @@ class StepRecorder:
 
     def begin(self) -> None:
         """A step begins."""
-        from rooflight.capture.recorder import record  # loads torch
+        from rooflight.capture.record.recorder import record  # loads torch
 
         self._recording = record(phases=False, on_error=self._failed)
         self._recording.__enter__()

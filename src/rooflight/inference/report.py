@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from rooflight.inference.result import ProfilerCost, SummaryDocument
 from rooflight.inference.sections import BoundsData, RanksData, ServingData, SpeculativeData, WorkloadData
 from rooflight.inference.tables import series_of, tables_of
+from rooflight.records.measurement import BUSY_SHARE
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.report import Cell, Report
-from rooflight.records.session import BUSY_SHARE
 from rooflight.roofline.time_by_place import UNATTRIBUTED
 
 

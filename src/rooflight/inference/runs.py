@@ -17,7 +17,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rooflight.capture.bucket_log import MOST_NOTES
+from rooflight.capture.time.bucket_log import MOST_NOTES
 from rooflight.inference.clocks import Meter, Reading
 from rooflight.inference.config import Domain
 from rooflight.inference.facts import (

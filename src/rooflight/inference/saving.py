@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from rooflight.capture.bucket_log import BucketLog
-from rooflight.capture.stamps import HostStamps
+from rooflight.capture.time.bucket_log import BucketLog
+from rooflight.capture.time.marks import HostStamps
 from rooflight.inference.bounds import with_bounds
 from rooflight.inference.clocks import HOST_CLOCK
 from rooflight.inference.comparison import read_summary

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from rooflight.capture.bucket_log import MOST_NOTES
+from rooflight.capture.time.bucket_log import MOST_NOTES
 from rooflight.inference.clocks import Meter, Place
 from rooflight.inference.facts import Said, Told
 from rooflight.inference.problems import Problems

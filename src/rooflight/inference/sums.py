@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflight.capture.bucket_states import OUTSIDE, DomainTimes
-from rooflight.capture.marks import Found
+from rooflight.capture.time.buckets import OUTSIDE, DomainTimes
+from rooflight.capture.time.marks import Found
 from rooflight.inference.clocks import Reading
 from rooflight.inference.config import ORDERS, Domain
 from rooflight.inference.result import OTHERS, BucketTime

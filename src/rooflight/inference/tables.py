@@ -17,8 +17,7 @@ from rooflight.inference.sections import (
     WholeStep,
 )
 from rooflight.records.quantity import Quantity, percent
-from rooflight.records.report import Cell, Table, table_of_fields
-from rooflight.records.series import Axis, Line, Mark, Series
+from rooflight.records.report import Axis, Cell, Line, Mark, Series, Table, table_of_fields
 from rooflight.roofline.time_by_place import UNATTRIBUTED
 
 _SHOWN: Final = 40

@@ -17,9 +17,9 @@ from rooflight.machine.hardware import data_caches, kind_here, memory_bytes, usa
 from rooflight.machine.probes import Figure, Probe, Progress, search
 from rooflight.machine.timing import Clock, CudaEvents, SteadyClock
 from rooflight.records.document import Document
+from rooflight.records.measurement import BUSY_SHARE
 from rooflight.records.quantity import Quantity
 from rooflight.records.report import Cell, Column, Report, Table
-from rooflight.records.session import BUSY_SHARE
 
 # Keys of a calibration's environment, beside those of environment.describe()
 VERDICT = "calibration: "  # then a probe's name: the figure, and the pattern that reached it

@@ -1,7 +1,7 @@
 """The share of the CPU that other programs took during a measurement.
 
 Calibrations and timed steps both use it, with one threshold from which on reports doubt a figure:
-``records.session.BUSY_SHARE``.
+``records.measurement.BUSY_SHARE``.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rooflight.machine.hardware import cuda_name, data_caches, memory_bytes, usable_cores
-from rooflight.records.float32 import DEFAULTS, fact_name
+from rooflight.records.dtypes import FLOAT32_DEFAULTS, float32_fact
 
 
 def describe(kind: str | None = None) -> dict[str, str]:
@@ -134,7 +134,7 @@ def _torch_facts() -> dict[str, str]:
         "torch_threads": str(torch.get_num_threads()),
         "cpu_capability": str(torch.backends.cpu.get_cpu_capability()),
         "float32_matmul_precision": _setting(torch.get_float32_matmul_precision),
-        **{fact_name(library): _float32_setting(library) for library in DEFAULTS},
+        **{float32_fact(library): _float32_setting(library) for library in FLOAT32_DEFAULTS},
     }
     if threads := os.environ.get("OMP_NUM_THREADS"):
         facts["OMP_NUM_THREADS"] = threads

@@ -7,8 +7,9 @@ from typing import Final
 
 import numpy as np
 
+from rooflight.records.measurement import Float64, Measurement
 from rooflight.records.quantity import Quantity
-from rooflight.records.session import Float64, Measurement, Session
+from rooflight.records.session import Session
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.host import Host
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from rooflight.costs.cost import OpCost
 from rooflight.prediction.compiled_work import CompiledWork
-from rooflight.records.session import Flags, Float64
+from rooflight.records.measurement import Float64
+from rooflight.records.session import Flags
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.host import Host
 from rooflight.roofline.predicted import Queue

@@ -19,8 +19,9 @@ import numpy as np
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.registry import traits_of
 from rooflight.prediction.floors import SHORTEST_KERNEL_S
+from rooflight.records.measurement import Float64
 from rooflight.records.record import Direction, StorageKind
-from rooflight.records.session import STOOD, Flags, Float64, Session
+from rooflight.records.session import STOOD, Flags, Session
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.fusion.graph import Region

@@ -11,8 +11,9 @@ from rooflight.costs.cost import OpCost
 from rooflight.costs.registry import traits_of
 from rooflight.prediction.compiled_walls import Walls, bytes_of
 from rooflight.prediction.compiled_work import CompiledWork, Launch
+from rooflight.records.measurement import Float64
 from rooflight.records.record import Direction
-from rooflight.records.session import KEPT, STOOD, Float64, Int64
+from rooflight.records.session import KEPT, STOOD, Int64
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.bound import bound_of, memory_time

@@ -10,8 +10,9 @@ from typing import Final
 import numpy as np
 
 from rooflight.costs.registry import cost_of
+from rooflight.records.measurement import Float64
 from rooflight.records.quantity import count_of
-from rooflight.records.session import Float64, Session
+from rooflight.records.session import Session
 from rooflight.records.timeline import DeviceTime, Launches, Timeline
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.host import TYPICAL, Host, units_of

@@ -15,7 +15,7 @@ from rooflight.prediction.measured_table import MeasuredTable
 from rooflight.records.document import Document, Fields
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.report import Column, Report, Table
-from rooflight.records.sample_file import SUFFIX
+from rooflight.records.samples import SUFFIX
 
 _Key = tuple[Path, str, str]
 """Source, kernel and device: one table."""

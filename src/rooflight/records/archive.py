@@ -17,19 +17,10 @@ from numpy.typing import NDArray
 
 from rooflight.records.document import encoded
 from rooflight.records.files import whole_file
+from rooflight.records.measurement import Measurement
 from rooflight.records.quantity import Quantity
 from rooflight.records.record import Direction, ModuleEntry, StorageKind
-from rooflight.records.session import (
-    KEPT,
-    NO_PARENT,
-    NOWHERE,
-    STOOD,
-    Columns,
-    Lifetimes,
-    Measurement,
-    Returned,
-    Session,
-)
+from rooflight.records.session import KEPT, NO_PARENT, NOWHERE, STOOD, Columns, Lifetimes, Returned, Session
 from rooflight.records.signature import AttributeValue, OpSignature
 from rooflight.records.tensor import Packing, TensorSpec
 from rooflight.records.timeline import Timeline

@@ -1,7 +1,11 @@
-"""Number formats by the name that torch prints after ``torch.``, so that no room needs torch to know a size."""
+"""Number formats by the name that torch prints after ``torch.``, so that no room needs torch to know a size.
+
+And torch's settings for products of float32 numbers, as a session's environment keeps them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 ITEM_BYTES: Final[dict[str, int]] = {
@@ -144,3 +148,28 @@ def precision_of(dtype: str) -> str | None:
     if dtype in ("uint8", "qint8", "quint8"):
         return "int8"
     return {"complex32": "float16", "complex64": "float32", "complex128": "float64"}.get(dtype)
+
+
+FLOAT32_DEFAULTS: Final[Mapping[str, str]] = {
+    "cuda.matmul": "ieee",
+    "cudnn.conv": "tf32",
+    "cudnn.rnn": "tf32",
+    "mkldnn.matmul": "ieee",
+    "mkldnn.conv": "ieee",
+    "mkldnn.rnn": "ieee",
+}
+"""Torch 2.11's defaults, by library and kind of op: "ieee", "tf32" or "bf16". By default cuDNN may use TF32, and cuBLAS
+may not (https://docs.pytorch.org/docs/stable/notes/cuda.html#tf32-on-ampere)."""
+
+FLOAT32_PRECISIONS: Final[Mapping[str, str]] = {"ieee": "float32", "tf32": "tfloat32", "bf16": "bfloat16"}
+"""The precision whose peak each value admits."""
+
+
+def float32_fact(library: str) -> str:
+    """The name of the environment's entry, which is also the name of torch's setting."""
+    return f"torch.backends.{library}.fp32_precision"
+
+
+def float32_setting(environment: Mapping[str, str], library: str) -> str:
+    """The session's setting for ``"cudnn.conv"`` and the like; torch's default where the environment has none."""
+    return environment.get(float32_fact(library), FLOAT32_DEFAULTS[library])

@@ -1,4 +1,4 @@
-"""Report: the results of a study, before a renderer gives them a form.
+"""Report: the results of a study, before a renderer gives them a form: facts, tables and series (the data of pictures).
 
 Every text passes through ``visible`` when the report is made, so that no renderer has to escape what a program called
 its modules. Only ``Report.data``, which programs read, has names unchanged.
@@ -9,13 +9,117 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 from rooflight.records.document import Document
 from rooflight.records.quantity import Quantity, count_of
-from rooflight.records.series import Series
-from rooflight.records.showing import drawing
 from rooflight.records.visible import make_visible
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """``on_terminal`` prints a report to standard output, ``in_notebook`` returns it as a piece of HTML."""
+
+    on_terminal: Callable[[Report], None]
+    in_notebook: Callable[[Report], str]
+
+
+_drawing: Drawing | None = None
+
+
+def announce(drawing: Drawing) -> None:
+    """Set the functions that draw reports. They can be set once."""
+    global _drawing
+    assert _drawing is None, "announced once, by rooflight/__init__"
+    _drawing = drawing
+
+
+def drawing() -> Drawing:
+    """The functions that draw reports."""
+    assert _drawing is not None, "rooflight/__init__ announces it before any of its modules can be imported"
+    return _drawing
+
+
+class Shown:
+    """Base of classes that make a report: ``show()`` prints it, ``print(it)`` prints its main part, and a notebook
+    shows it as the result of a cell.
+    """
+
+    def report(self, *, top: int = 10) -> Report:
+        """The report; ``top`` limits the rows of its long tables. Raises ValueError for ``top`` < 1."""
+        raise NotImplementedError
+
+    def show(self, *, top: int = 10) -> None:
+        """Print the report, as the command does; ``top`` limits the rows of its long tables.
+
+        Raises ValueError for ``top`` < 1.
+        """
+        self.report(top=top).show()
+
+    def __str__(self) -> str:
+        return str(self.report())
+
+    def _repr_html_(self) -> str:
+        return self.report()._repr_html_()
+
+
+class Mark(StrEnum):
+    """How the values of a line are drawn."""
+
+    LINE = "line"
+    AREA = "area"  # the areas of a series are stacked in their order
+    BARS = "bars"
+    POINTS = "points"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """An axis and its SI unit (as of a ``Quantity``); a ``logarithmic`` one leaves out values of 0 and less."""
+
+    name: str
+    unit: str = ""
+    logarithmic: bool = False
+
+    def __post_init__(self) -> None:
+        make_visible(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """Values of ``y`` over ``x``: numbers, or names of categories in a series of bars.
+
+    ``base`` is where each bar begins, 0 if empty; ``labels`` name the points.
+    """
+
+    name: str
+    x: tuple[float, ...] | tuple[str, ...]
+    y: tuple[float, ...]
+    mark: Mark = Mark.LINE
+    base: tuple[float, ...] = ()
+    labels: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert len(self.x) == len(self.y)
+        assert len(self.base) in (0, len(self.x))
+        assert len(self.labels) in (0, len(self.x))
+        make_visible(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """A picture: lines over common axes. ``id`` names it for programs, in snake_case; ``note`` explains it."""
+
+    id: str
+    title: str
+    x: Axis
+    y: Axis
+    lines: tuple[Line, ...]
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        make_visible(self)
+
 
 Cell = str | int | float | Quantity | None
 """A table cell or fact; a number has the unit of its column, None is unknown or does not apply."""

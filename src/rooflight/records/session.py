@@ -10,24 +10,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflight.records.quantity import Quantity, count_of, percent
+from rooflight.records.measurement import Measurement
+from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.record import Direction, ModuleEntry, OpRecord, phase_name
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
-from rooflight.records.timeline import Timeline
 from rooflight.records.visible import visible
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 Int8 = NDArray[np.int8]
-Float64 = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 NO_PARENT = -1
-BUSY_SHARE = 0.05
-"""If other programs take at least this share of the CPU during a measurement, reports doubt its roofs and times."""
-SAME_STEP = 0.9
-"""Share of calls that a timed step must have in common with the recorded one to count as the same step."""
 NOWHERE = -1
 """Entry of a column of starts: it is not known where in its storage the tensor begins."""
 KEPT = -1
@@ -67,75 +62,6 @@ class Columns:
         """Each column with its name, in a fixed order."""
         for column in fields(self):
             yield column.name, getattr(self, column.name)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
-    """Times of a recorded step, taken in passes of their own.
-
-    ``wall_samples_s`` are whole steps with no instrument running; ``op_samples_s`` has one row per profiled step and
-    one column per record, NaN for a record without a time; ``op_starts_s``, of the same shape or without rows, has when
-    each began, counted from the start of its step; ``clock`` names the clock.
-
-    ``others_share`` is the share of the CPU, of 1, that other programs took while whole steps were timed.
-    ``same_calls`` is the share of calls, of the same op on the same shapes, that the recorded step and the timed one
-    have in common. Both are None where they are not known. ``timeline`` is what the device did meanwhile, None where
-    that was not measured.
-    """
-
-    wall_samples_s: Float64
-    op_samples_s: Float64
-    clock: str
-    op_starts_s: Float64 = field(default_factory=lambda: np.empty((0, 0)))
-    others_share: float | None = None
-    same_calls: float | None = None
-    timeline: Timeline | None = None
-
-    @property
-    def disturbed(self) -> bool:
-        """Whether other programs took so much of the CPU that the times may be theirs."""
-        return self.others_share is not None and self.others_share >= BUSY_SHARE
-
-    @property
-    def of_the_session(self) -> bool:
-        """Whether the timed step is the recorded one, as far as is known; if not, no bound is compared with it."""
-        return self.same_calls is None or self.same_calls >= SAME_STEP
-
-    def __repr__(self) -> str:
-        steps, wall = count_of(len(self.wall_samples_s), "step"), self.wall_s
-        median = "" if wall is None else f", median {Quantity(wall, 's')}"
-        return visible(f"Measurement({steps}{median}, {self.clock})")
-
-    @property
-    def wall_s(self) -> float | None:
-        """Median time of a whole step."""
-        return float(np.median(self.wall_samples_s)) if len(self.wall_samples_s) else None
-
-    @property
-    def op_s(self) -> Float64:
-        """Median time of each record, NaN where there is none."""
-        samples = self.op_samples_s
-        if samples.shape[0] == 0:
-            return np.full(samples.shape[1], np.nan)
-        with np.errstate(invalid="ignore"):
-            return np.asarray(np.median(samples, axis=0), dtype=np.float64)
-
-
-def other_step(measurement: Measurement) -> str:
-    """In a sentence, how a timed step differs from the recorded one; empty where it is the recorded one."""
-    if measurement.of_the_session:
-        return ""
-    found = measurement.same_calls
-    if not found:
-        return (
-            "the timed step and the recorded one have no call in common: it is another step, its shapes change from "
-            "run to run, or its ops ran in another thread or process, where a recording does not see them; its time is "
-            "not compared with the bound"
-        )
-    return (
-        f"the timed step and the recorded one have only {percent(found)} of their calls in common: it is another step, "
-        "or its shapes change from run to run; its time is not compared with the bound"
-    )
 
 
 class Returned(NamedTuple):
@@ -263,3 +189,42 @@ class Session:
 def _starts(starts: Int64, offsets: Int64, index: int) -> tuple[int, ...]:
     found: tuple[int, ...] = tuple(starts[offsets[index] : offsets[index + 1]].tolist())
     return () if all(start == NOWHERE for start in found) else found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Touches:
+    """Numbers of records, one per storage. Never is ``len(session)`` as a first, and -1 as a last."""
+
+    first_read: Int64
+    first_written: Int64
+    last: Int64
+
+    @property
+    def first(self) -> Int64:
+        """The first record that reads or writes it."""
+        return np.minimum(self.first_read, self.first_written)
+
+
+def touches_of(session: Session) -> Touches:
+    """The touches of every storage, those by children of composites included."""
+    columns, storages, count = session.columns, len(session.storage_bytes), len(session)
+    readers, writers = owners(columns.read_offsets), owners(columns.written_offsets)
+    last = np.full(storages, -1, dtype=np.int64)
+    np.maximum.at(last, columns.read_ids, readers)
+    np.maximum.at(last, columns.written_ids, writers)
+    return Touches(
+        first_read=_first(columns.read_ids, readers, storages, count),
+        first_written=_first(columns.written_ids, writers, storages, count),
+        last=last,
+    )
+
+
+def owners(offsets: Int64) -> Int64:
+    """The record that each flat entry of a column belongs to."""
+    return np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+
+
+def _first(ids: Int32, records: Int64, storages: int, never: int) -> Int64:
+    first = np.full(storages, never, dtype=np.int64)
+    np.minimum.at(first, ids, records)
+    return first

@@ -8,7 +8,7 @@ from typing import Final
 from xml.etree.ElementTree import Element
 
 from rooflight.records.quantity import Quantity
-from rooflight.records.series import Axis, Line, Mark, Series
+from rooflight.records.report import Axis, Line, Mark, Series
 from rooflight.reporting.axis_scale import AxisScale, scale_of
 from rooflight.reporting.markup import element
 

@@ -14,8 +14,7 @@ from xml.etree.ElementTree import Element
 
 from rooflight.records.document import Document
 from rooflight.records.quantity import Quantity
-from rooflight.records.report import Cell, Column, Report, Table
-from rooflight.records.series import Series
+from rooflight.records.report import Cell, Column, Report, Series, Table
 from rooflight.reporting.cells import cell_text, heading, numeric, texts
 from rooflight.reporting.chart import chart_of
 from rooflight.reporting.markup import element, fragment_text, html_text

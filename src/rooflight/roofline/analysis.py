@@ -13,11 +13,11 @@ from rooflight.costs.registry import cost_of
 from rooflight.devices import find_by_torch_name, get
 from rooflight.devices.spec import DeviceSpec
 from rooflight.records.estimate import Estimate
+from rooflight.records.measurement import Float64, Measurement
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.record import Direction, outside_modules, phase_name
-from rooflight.records.report import Report
-from rooflight.records.session import Float64, Int64, Measurement, Session
-from rooflight.records.showing import Shown
+from rooflight.records.report import Report, Shown
+from rooflight.records.session import Int64, Session
 from rooflight.records.signature import OpSignature
 from rooflight.records.timeline import Timeline
 from rooflight.records.visible import visible

@@ -14,8 +14,7 @@ from rooflight.costs.cost import Float32Kind, OpCost
 from rooflight.costs.lanes import larger
 from rooflight.costs.registry import traits_of
 from rooflight.devices.spec import THREE_TF32, DeviceSpec, MemoryLevel, Roofs
-from rooflight.records.dtypes import precision_of
-from rooflight.records.float32 import PRECISIONS, fact_name, setting_of
+from rooflight.records.dtypes import FLOAT32_PRECISIONS, float32_fact, float32_setting, precision_of
 from rooflight.records.signature import COMPUTED_IN, OpSignature
 
 UNLISTED_CACHE_BYTES: Final = 64 * 2**20
@@ -272,9 +271,9 @@ def _rule(kind: Float32Kind, environment: Mapping[str, str], device: DeviceSpec)
 
 
 def _of_setting(library: str, environment: Mapping[str, str], device: DeviceSpec) -> Float32Rule:
-    setting = setting_of(environment, library)
-    reason = f"{fact_name(library)} is {setting}"
-    return _if_known(Float32Rule(precision=PRECISIONS.get(setting, "float32"), reason=reason), device)
+    setting = float32_setting(environment, library)
+    reason = f"{float32_fact(library)} is {setting}"
+    return _if_known(Float32Rule(precision=FLOAT32_PRECISIONS.get(setting, "float32"), reason=reason), device)
 
 
 def _if_known(rule: Float32Rule, device: DeviceSpec) -> Float32Rule:

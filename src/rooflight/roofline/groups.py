@@ -14,7 +14,8 @@ import numpy as np
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.records.document import Fields
 from rooflight.records.estimate import Estimate
-from rooflight.records.session import Float64, Int64, Session
+from rooflight.records.measurement import Float64
+from rooflight.records.session import Int64, Session
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.bound import Bound
 from rooflight.roofline.predicted import Predicted, PredictedFields, PredictedWall, WallFields

@@ -22,9 +22,8 @@ from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.registry import traits_of
 from rooflight.records.estimate import Estimate
 from rooflight.records.record import Direction
-from rooflight.records.session import Flags, Session
+from rooflight.records.session import Flags, Session, owners
 from rooflight.records.signature import ON_HOST, OpSignature
-from rooflight.records.touches import owners
 
 UNITS: Final = {
     "aten::native_batch_norm": 5.6,

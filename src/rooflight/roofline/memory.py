@@ -12,10 +12,8 @@ import numpy as np
 from rooflight.records.document import Fields
 from rooflight.records.quantity import Quantity
 from rooflight.records.record import Direction, StorageKind, outside_modules
-from rooflight.records.report import Table, table
-from rooflight.records.series import Axis, Line, Mark, Series
-from rooflight.records.session import KEPT, NO_PARENT, STOOD, Int64, Lifetimes, Session
-from rooflight.records.touches import Touches, touches_of
+from rooflight.records.report import Axis, Line, Mark, Series, Table, table
+from rooflight.records.session import KEPT, NO_PARENT, STOOD, Int64, Lifetimes, Session, Touches, touches_of
 from rooflight.roofline.groups import plain_name
 
 BEFORE: Final = "(before the step)"

@@ -18,9 +18,10 @@ from rooflight.network.collectives import CollectiveKind, bus_factor, kind_of, p
 from rooflight.network.groups import RankGroup
 from rooflight.network.topology import Interconnect
 from rooflight.records.document import Fields
+from rooflight.records.measurement import Float64
 from rooflight.records.quantity import Quantity
 from rooflight.records.report import Table, table
-from rooflight.records.session import NO_PARENT, Float64, Session
+from rooflight.records.session import NO_PARENT, Session
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.bound import Bound
 

@@ -18,9 +18,10 @@ from rooflight.costs.registry import traits_of
 from rooflight.network.collectives import kind_of
 from rooflight.records.document import Fields
 from rooflight.records.estimate import Estimate, Source
+from rooflight.records.measurement import Float64
 from rooflight.records.quantity import count_of
 from rooflight.records.record import Direction
-from rooflight.records.session import Flags, Float64, Int64, Session
+from rooflight.records.session import Flags, Int64, Session
 from rooflight.records.signature import ON_HOST, OpSignature
 from rooflight.roofline.bound import Bound
 from rooflight.roofline.host import IN_THE_OPS, SYNCS, Host, units_of

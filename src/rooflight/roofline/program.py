@@ -14,7 +14,8 @@ import numpy as np
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.devices.spec import DeviceSpec
 from rooflight.records.document import Fields
-from rooflight.records.session import Float64, Session
+from rooflight.records.measurement import Float64
+from rooflight.records.session import Session
 from rooflight.roofline.bound import (
     Bound,
     Float32Rules,

@@ -12,10 +12,8 @@ from rooflight.devices.spec import roofs_used_by
 from rooflight.network.collectives import kind_of, waits
 from rooflight.records.document import Document, Fields
 from rooflight.records.quantity import Quantity, count_of, percent
-from rooflight.records.report import Cell, Report, Table, share, table
-from rooflight.records.series import Series
+from rooflight.records.report import Cell, Report, Series, Shown, Table, share, table
 from rooflight.records.session import Session
-from rooflight.records.showing import Shown
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.tables.document import AnalysisDocument, analysis_data
 from rooflight.roofline.tables.report import report_of

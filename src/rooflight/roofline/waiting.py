@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from rooflight.network.collectives import CollectiveKind, kind_of
 from rooflight.network.groups import RankGroup
 from rooflight.records.document import Fields
-from rooflight.records.session import Float64, Session
+from rooflight.records.measurement import Float64
+from rooflight.records.session import Session
 
 _EVERYBODY: Final = frozenset(
     {

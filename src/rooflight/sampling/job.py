@@ -13,10 +13,9 @@ from rooflight.machine.cpu_load import Bystander
 from rooflight.operators.estimate_train_time import short_precision
 from rooflight.operators.operator import Operator, Shape
 from rooflight.records.files import naming
+from rooflight.records.measurement import BUSY_SHARE
 from rooflight.records.quantity import percent
-from rooflight.records.sample_file import SUFFIX
-from rooflight.records.samples import Header, Row, Status
-from rooflight.records.session import BUSY_SHARE
+from rooflight.records.samples import SUFFIX, Header, Row, Status
 from rooflight.sampling import store as provenance
 from rooflight.sampling.estimate_train_time import columns_of
 from rooflight.sampling.runner import Repeats

@@ -14,7 +14,7 @@ from rooflight.records.document import Document
 from rooflight.records.files import write_whole
 from rooflight.records.quantity import count_of
 from rooflight.records.report import Report
-from rooflight.records.sample_file import SUFFIX, read
+from rooflight.records.samples import SUFFIX, read
 from rooflight.sampling.store import csv_lines
 
 _NAME = re.compile(r"(?P<device>[^_]+)_(?P<kernel>.+)_(?P<precision>fp\d+|bf16|[a-z]+\d+\w*)(?P<part>_\d+_\d+)?")

@@ -15,8 +15,7 @@ import msgspec
 
 from rooflight.operators.operator import Shape
 from rooflight.records.quantity import count_of
-from rooflight.records.sample_file import SUFFIX, Rows, read
-from rooflight.records.samples import Row, Status
+from rooflight.records.samples import SUFFIX, Row, Rows, Status, read
 from rooflight.sampling import store as provenance
 from rooflight.sampling.executor.ray import connect
 from rooflight.sampling.job import DATA, Job, Keeper, Outcome

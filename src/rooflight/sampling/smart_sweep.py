@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from rooflight.costs.cost import OpCost
 from rooflight.costs.registry import cost_of
 from rooflight.operators.operator import Operator, Shape
-from rooflight.records.sample_file import Rows
-from rooflight.records.samples import Row, Status, middle_s
+from rooflight.records.samples import Row, Rows, Status, middle_s
 from rooflight.sampling.sweeps import Key, check_part, complete
 
 _ROW_NOISE: Final = 0.05

@@ -20,8 +20,7 @@ from rooflight.machine.environment import cpu_model
 from rooflight.machine.hardware import cuda_name
 from rooflight.operators.estimate_train_time import TIMES
 from rooflight.records.files import naming, write_whole
-from rooflight.records.sample_file import Rows, parse
-from rooflight.records.samples import Header, Row, Status, middle_s
+from rooflight.records.samples import Header, Row, Rows, Status, middle_s, parse
 
 _READ_BYTES = 1 << 20
 

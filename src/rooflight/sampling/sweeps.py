@@ -10,7 +10,7 @@ from typing import Protocol
 
 from rooflight.operators.operator import Operator, Shape
 from rooflight.operators.sizes import Progression
-from rooflight.records.sample_file import Rows
+from rooflight.records.samples import Rows
 
 MANY = 1_000_000
 """Number of shapes beyond which the command asks first."""

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from rooflight.machine.timing import Timing
 from rooflight.records.document import Document, Fields
 from rooflight.records.quantity import percent
-from rooflight.records.report import Cell, Column, Report, Table
-from rooflight.records.series import Axis, Line, Mark, Series
+from rooflight.records.report import Axis, Cell, Column, Line, Mark, Report, Series, Table
 from rooflight.roofline.tables.document import DeviceFigures, device_figures
 from rooflight.roofline.tables.report import what_if_facts
 from rooflight.scoring.result import EAGER, PROGRAMS, SOLUTION, Checked, Score

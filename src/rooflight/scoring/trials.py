@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rooflight.machine.cpu_load import Bystander
 from rooflight.machine.timing import Clock, Timing
-from rooflight.records.session import BUSY_SHARE
+from rooflight.records.measurement import BUSY_SHARE
 from rooflight.workloads.outputs import copied
 from rooflight.workloads.problem import same_numbers
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from rooflight.capture.groups import MOST_RANKS
+from rooflight.capture.record.schemas import MOST_RANKS
 from rooflight.network.groups import RankGroup
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from rooflight.records import engine_facts as attribute
+from rooflight.records import signature as attribute
 from rooflight.records.session import Flags
 from rooflight.records.signature import INCOMPLETE, AttributeValue
 from rooflight.records.tensor import TensorSpec

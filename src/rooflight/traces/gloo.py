@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from rooflight.capture.collective_spans import SPAN, SPAN_NAMES
+from rooflight.capture.time.collectives import SPAN, SPAN_NAMES
 from rooflight.network.collectives import kind_of
 from rooflight.traces.collectives import Groups
 from rooflight.traces.trace import Trace

@@ -6,7 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from rooflight.records.session import Float64, Int32, Int64
+from rooflight.records.measurement import Float64
+from rooflight.records.session import Int32, Int64
 from rooflight.records.timeline import HostOp, Launches
 from rooflight.traces.idle import waits_for_device
 from rooflight.traces.nesting import Nesting

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from rooflight.network.collectives import waits
+from rooflight.records.measurement import Float64
 from rooflight.records.record import OpRecord
-from rooflight.records.session import Float64, Int32, Int64
+from rooflight.records.session import Int32, Int64
 from rooflight.records.signature import OpSignature
 from rooflight.traces.execution_trace import Operands
 from rooflight.traces.gloo import gloo_spans

@@ -11,10 +11,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from rooflight.records.float32 import fact_name
-from rooflight.records.from_records import session_of
+from rooflight.records.assembly import session_of
+from rooflight.records.dtypes import float32_fact
+from rooflight.records.measurement import Measurement
 from rooflight.records.quantity import count_of
-from rooflight.records.session import Flags, Measurement, Session
+from rooflight.records.session import Flags, Session
 from rooflight.records.signature import OpSignature
 from rooflight.traces.clocks import without_strays
 from rooflight.traces.clues import NOTHING, Clues, find_clues
@@ -261,7 +262,7 @@ def _is_number(value: Any) -> bool:
 def _float32_setting(trace: Trace, owned: Ownership) -> dict[str, str]:
     """The precision of float32 products, where a kernel tells it."""
     allowed = multiplies_by_tf32(trace, precisions_of(trace, owned))
-    return {fact_name("cuda.matmul"): "tf32"} if allowed else {}
+    return {float32_fact("cuda.matmul"): "tf32"} if allowed else {}
 
 
 def _gpu(properties: Any, used: set[int]) -> str | None:

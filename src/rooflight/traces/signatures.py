@@ -11,12 +11,11 @@ from typing import Final
 
 import torch
 
-from rooflight.capture.dispatch import is_composite
-from rooflight.capture.kernels import COMPOSITES
 from rooflight.capture.phases import phase
-from rooflight.capture.recorder import record
-from rooflight.records.engine_facts import LEAST_PAIRS
-from rooflight.records.signature import ALGORITHM, COMPUTED_IN, INCOMPLETE, AttributeValue, OpSignature
+from rooflight.capture.record.dispatch import is_composite
+from rooflight.capture.record.kernels import COMPOSITES
+from rooflight.capture.record.recorder import record
+from rooflight.records.signature import ALGORITHM, COMPUTED_IN, INCOMPLETE, LEAST_PAIRS, AttributeValue, OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec
 from rooflight.traces.argument_names import KNOWN, Known
 from rooflight.traces.clues import NOTHING, Clues

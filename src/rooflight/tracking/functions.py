@@ -5,8 +5,8 @@ from __future__ import annotations
 from io import StringIO
 from weakref import ref
 
-from rooflight.capture.modules import Models, models_of
-from rooflight.capture.recorder import record
+from rooflight.capture.record.modules import Models, models_of
+from rooflight.capture.record.recorder import record
 from rooflight.devices.spec import DeviceSpec
 from rooflight.front.device import find_device
 from rooflight.records.report import Report

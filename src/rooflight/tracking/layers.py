@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rooflight.capture.modules import Models, models_of
+from rooflight.capture.record.modules import Models, models_of
 from rooflight.devices.spec import DeviceSpec
 from rooflight.front.device import find_device
 from rooflight.records.report import Report

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rooflight.capture.modules import Models, models_of
+from rooflight.capture.record.modules import Models, models_of
 from rooflight.devices.spec import DeviceSpec
 from rooflight.front.device import find_device
 from rooflight.records.report import Report

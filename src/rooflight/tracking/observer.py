@@ -16,9 +16,9 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from rooflight.capture.modules import uncompiled
-from rooflight.capture.recorder import record
-from rooflight.capture.spans import Place, Spans, SpanTimer
+from rooflight.capture.record.modules import uncompiled
+from rooflight.capture.record.recorder import record
+from rooflight.capture.time.spans import Place, Spans, SpanTimer
 from rooflight.devices.spec import DeviceSpec
 from rooflight.records.record import ModuleEntry, outside_modules, phase_name
 from rooflight.records.session import Session

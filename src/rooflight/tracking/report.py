@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 
 from rooflight.records.document import Fields
+from rooflight.records.measurement import Measurement
 from rooflight.records.quantity import count_of
 from rooflight.records.report import Cell, Report, Table
-from rooflight.records.session import Measurement
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.tables.document import AnalysisDocument, analysis_data
 from rooflight.roofline.tables.report import report_of

@@ -10,10 +10,9 @@ from typing import Literal
 from rooflight.compiling.bench.result import NEUTRAL, BreakEven, Compiled, short_names
 from rooflight.compiling.bench.trial import Check, Rounding, Trial
 from rooflight.records.document import Document
+from rooflight.records.measurement import BUSY_SHARE
 from rooflight.records.quantity import Quantity, count_of, percent
-from rooflight.records.report import Cell, Report, Table, table
-from rooflight.records.series import Axis, Line, Mark, Series
-from rooflight.records.session import BUSY_SHARE
+from rooflight.records.report import Axis, Cell, Line, Mark, Report, Series, Table, table
 
 _REASONS = 5
 _NO_TRIAL = Trial(samples_s=())

@@ -16,7 +16,7 @@ from torch import nn
 from torch.compiler import is_dynamo_compiling
 from torch.profiler import record_function
 
-from rooflight.capture.watching import Watch
+from rooflight.capture.record.watching import Watch
 from rooflight.compiling.beside import worker
 from rooflight.compiling.hot.backend import CHECKED_RUNS, CheckedBackend
 from rooflight.compiling.hot.calls import call_kind, mode_of, passes_back, synchronize
@@ -272,7 +272,7 @@ class HotLoop:
 
     def _recorded(self, kind: CallKind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the function recorded, and ask what compiling it would gain."""
-        from rooflight.capture.recorder import record
+        from rooflight.capture.record.recorder import record
 
         any_compiled = "torch._dynamo" in sys.modules
         with (

@@ -26,7 +26,7 @@ from rooflight.costs import registry
 from rooflight.costs.cost import Float32Kind, Needs, OpCost
 from rooflight.costs.families.matmul import multiply_adds
 from rooflight.costs.rules import clamped_sum, flags, integer, read_bytes
-from rooflight.records import engine_facts
+from rooflight.records import signature as engine_facts
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec, distinct_bytes
 

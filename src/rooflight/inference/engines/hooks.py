@@ -276,7 +276,7 @@ def _remove(hooks: list[Any]) -> None:
 def _hook(method: _Method, steps: EngineSteps) -> Any:
     torch = sys.modules.get("torch")
     if method.name == "forward" and torch is not None and isinstance(method.owner, torch.nn.Module):
-        from rooflight.capture.timed_calls import watch_calls
+        from rooflight.capture.time.timed_calls import watch_calls
 
         owner, timed = _reference(method.owner), _Timed(method, steps)
         return watch_calls(method.owner, lambda call, args, kwargs: timed(owner(), call, args, kwargs))

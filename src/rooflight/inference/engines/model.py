@@ -15,7 +15,7 @@ from weakref import WeakSet
 import torch
 from torch.compiler import is_dynamo_compiling
 
-from rooflight.capture.timed_calls import TimedCalls
+from rooflight.capture.time.timed_calls import TimedCalls
 from rooflight.inference.engines.collectives import time_collectives
 from rooflight.inference.engines.graphs import StandIn, time_graphs
 from rooflight.inference.engines.module_buckets import COMPILED, Placed, buckets_inside, placed_modules

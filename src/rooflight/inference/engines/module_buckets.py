@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from rooflight.capture.timed_calls import compiled_code
+from rooflight.capture.time.timed_calls import compiled_code
 from rooflight.inference.config import MODEL_BUCKET_ORDER
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from rooflight.capture.bucket_log import BucketLog
-from rooflight.capture.bucket_states import OUTSIDE
-from rooflight.capture.marks import Found
+from rooflight.capture.time.bucket_log import BucketLog
+from rooflight.capture.time.buckets import OUTSIDE
+from rooflight.capture.time.marks import Found
 from rooflight.inference.clocks import Meter, Reading
 from rooflight.inference.config import Domain
 from rooflight.inference.facts import DECODE, Facts

@@ -11,7 +11,7 @@ from rooflight.prediction.measured_table import MeasuredTable
 from rooflight.prediction.reading import estimate_train_time, neusight, samples, vidur, vidur_network
 from rooflight.prediction.reading.estimate_train_time import bare_name
 from rooflight.prediction.reading.sheet import SUFFIXES, columns_of
-from rooflight.records.sample_file import SUFFIX
+from rooflight.records.samples import SUFFIX
 
 
 class _Format(NamedTuple):

@@ -16,9 +16,8 @@ from rooflight.prediction.reading.device_names import device_called
 from rooflight.prediction.reading.estimate_train_time import label_of, operator_of
 from rooflight.prediction.reading.sheet import sizes, times
 from rooflight.prediction.reading.table_of_columns import precision_called, table_of
-from rooflight.records.sample_file import SUFFIX
-from rooflight.records.sample_file import read as read_store
-from rooflight.records.samples import Header, Status, undisturbed_s
+from rooflight.records.samples import SUFFIX, Header, Status, undisturbed_s
+from rooflight.records.samples import read as read_store
 
 _OK = re.compile(rb'"status"\s*:\s*"ok"')
 

@@ -9,8 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflight.records.session import Session
-from rooflight.records.touches import touches_of
+from rooflight.records.session import Session, touches_of
 from rooflight.roofline.fusion.narrowing import Narrowed
 from rooflight.roofline.fusion.ops import OpFusion
 from rooflight.roofline.fusion.parts import Part, PartialTouches, Touched, is_inside, may_meet, visible_bytes

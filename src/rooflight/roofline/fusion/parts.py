@@ -12,9 +12,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from rooflight.records.session import NOWHERE, Int64, Session
+from rooflight.records.session import NOWHERE, Int64, Session, owners
 from rooflight.records.tensor import TensorSpec
-from rooflight.records.touches import owners
 
 _MOST_RUNS: Final = 1 << 20
 

@@ -12,8 +12,9 @@ from rooflight.devices import find_by_torch_name
 from rooflight.devices.spec import DeviceSpec
 from rooflight.records.dtypes import precision_of
 from rooflight.records.estimate import Source
+from rooflight.records.measurement import Measurement, other_step
 from rooflight.records.quantity import Quantity, count_of, percent
-from rooflight.records.session import Measurement, Session, other_step
+from rooflight.records.session import Session
 from rooflight.records.signature import COMPUTED_IN
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.groups import plain_name, seconds_by

@@ -8,8 +8,7 @@ from typing import Final
 from rooflight.costs.cost import Uncosted
 from rooflight.records.estimate import Estimate, Source
 from rooflight.records.quantity import Quantity, count_of
-from rooflight.records.report import Cell, Table, share, table
-from rooflight.records.series import Axis, Line, Mark, Series
+from rooflight.records.report import Axis, Cell, Line, Mark, Series, Table, share, table
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.groups import Group, Operation, plain_name
 from rooflight.roofline.memory import memory_series, memory_tables

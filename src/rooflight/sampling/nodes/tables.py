@@ -8,9 +8,9 @@ from typing import Final
 from rooflight.devices.spec import Roofs
 from rooflight.machine.calibration import busy_share
 from rooflight.records.document import Document, Fields
+from rooflight.records.measurement import BUSY_SHARE
 from rooflight.records.quantity import Quantity
 from rooflight.records.report import Cell, Column, Report, Table
-from rooflight.records.session import BUSY_SHARE
 from rooflight.sampling.nodes.roofs import LATENCY, SLOW, SLOW_LATENCY, Comparison, Roof, compare, differences
 from rooflight.sampling.nodes.saved import ClusterCalibration
 

@@ -6,7 +6,7 @@ import logging
 import weakref
 from typing import Any
 
-from rooflight.capture.modules import Models
+from rooflight.capture.record.modules import Models
 from rooflight.devices.spec import DeviceSpec
 from rooflight.front.device import find_device
 from rooflight.tracking.loop import DEFAULT_INTERVAL, Tracker

@@ -23,7 +23,7 @@ from rooflight.costs.families.attention import FORWARD_VECTOR_FLOPS
 from rooflight.costs.families.matmul import multiply_adds
 from rooflight.costs.registry import Formula
 from rooflight.costs.rules import integer, names
-from rooflight.records import engine_facts
+from rooflight.records import signature as engine_facts
 from rooflight.records.dtypes import item_bytes
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec

@@ -18,7 +18,7 @@ from rooflight.costs import registry
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.families.normalization import FORWARD_FLOPS
 from rooflight.costs.rules import integer, names, tensor_bytes
-from rooflight.records import engine_facts
+from rooflight.records import signature as engine_facts
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 

@@ -1,0 +1,447 @@
+"""Composite calls accounted as one op, regardless of the ops into which the host splits them.
+
+While a recording is open, the composites of ``kernels`` are routed through this file (registrations on the dispatcher's
+autograd keys, gone when the last recording ends): the ops that a call runs become children of one record, and so do the
+ops of its backward, found by the sequence numbers of the autograd nodes that the call made. SDPA and recurrent
+networks on the meta device, where values do not matter, are not decomposed at all.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from threading import Lock, get_ident
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch._C import _current_graph_task_id, _get_dispatch_stack_at, _len_torch_dispatch_stack
+from torch.utils.checkpoint import _StopRecomputationError
+
+from rooflight.capture.record.kernels import COMPOSITES, Composite, with_gradients
+from rooflight.capture.record.signatures import start_of, storage_of, tensors_in
+from rooflight.records.signature import OpSignature
+
+if TYPE_CHECKING:
+    from rooflight.capture.record.dispatch import DispatchSource
+
+
+_AUTOGRAD_KEYS: Final = ("AutogradCPU", "AutogradCUDA", "AutogradXPU", "AutogradMeta")
+
+_PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
+
+NO_SEQUENCE: Final = 2**64 - 1
+"""Sequence number that torch gives to the nodes that accumulate gradients into leaves."""
+
+_HOLE: Final = object()  # in place of a tensor
+
+# Gradients that the autograd engine adds up when a tensor was used twice appear under the node that made the last one.
+_ENGINE_ACCUMULATION: Final = torch.ops.aten.add.Tensor
+
+
+@dataclass(slots=True)
+class _Region:
+    """The autograd nodes [start, end) that one call made, and the signature of its backward."""
+
+    start: int
+    end: int
+    backward: OpSignature
+    composite: Composite
+    known: list[int]  # storages of the inputs of a stepwise composite's backward, gradients left out
+    storages: int  # how many storages there were when the call returned
+
+
+class Composites:
+    """Bookkeeping of one recording's composite calls."""
+
+    __slots__ = (
+        "_born",
+        "_children",
+        "_context",
+        "_creates_graph",
+        "_in_region",
+        "_last",
+        "_open",
+        "_regions",
+        "_source",
+        "_starts",
+        "_task",
+        "active",
+        "calling",
+    )
+
+    def __init__(self, source: DispatchSource) -> None:
+        self._source = source
+        self.active = False  # whether there is anything to do for each op
+        self.calling = 0  # how many composite calls are open
+        self._regions: list[_Region] = []
+        self._starts: list[int] = []
+        self._open: _Region | None = None  # the region whose backward is running
+        self._in_region = False  # whether the op being recorded belongs to it
+        self._last: tuple[int, _Region | None] = (-1, None)
+        self._born = 0  # storages from this number on were made in the region whose backward is running
+        self._children: list[int] = []
+        self._context = 0
+        self._task = -1  # the backward pass that runs
+        self._creates_graph: dict[int, bool] = {}  # by backward pass: whether it makes a graph of its own
+
+    def call(self, composite: Composite, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a composite, and record its call."""
+        return _call(composite, [self._source], args, kwargs)
+
+    def note(self, composite: Composite, first: int, sequence: int, args: tuple[Any, ...], out: Any) -> None:
+        """Write the record of a call that ran as the records since ``first``, its nodes since ``sequence``."""
+        tape = self._source.tape
+        op, backward = composite.describe(args, out)
+        children = range(first, len(tape))
+        inputs, outputs = tensors_in(args), tensors_in(out)
+        parent = self._append(op, inputs, outputs)
+        tape.adopt(children, parent)
+        end = torch._C._autograd._get_sequence_nr()
+        own_thread = get_ident() == self._source.thread  # sequence numbers of other threads count other nodes
+        if own_thread and end > sequence and any(result.requires_grad for result in outputs):
+            known = self._storages_of([*composite.kept(args), outputs[0]]) if composite.stepwise else []
+            self._regions.append(_Region(sequence, end, backward, composite, known, len(tape.storage_bytes)))
+            self._starts.append(sequence)
+            self.active = True
+
+    def note_meta(
+        self, op: OpSignature, inputs: Sequence[Any], outputs: Sequence[Any], reserve: torch.Tensor | None
+    ) -> None:
+        """Write the record of a call on the meta device; ``reserve`` is memory that it keeps for its backward."""
+        if reserve is not None:
+            storage = reserve.untyped_storage()
+            self._source.tape.new_storage(storage._cdata, storage.nbytes(), reserve)
+        self._append(op, inputs, outputs, self._source._context)
+
+    def note_meta_backward(self, op: OpSignature, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Write the record of the backward of such a call."""
+        self._append(op, inputs, outputs, self._source.context_now())
+
+    def before_forward_op(self) -> None:
+        """Prepare for an op outside any backward pass."""
+        if self._open is not None:
+            self.close_backward()
+
+    def before_backward_op(self, sequence: int) -> None:
+        """Prepare for an op under the node with this sequence number."""
+        task = _current_graph_task_id()
+        if task != self._task:
+            self._task = task
+            self._creates_graph.setdefault(task, torch.is_grad_enabled())
+        if sequence == NO_SEQUENCE or self._recomputes():
+            # gradients are accumulated in between, whenever one is ready; ops that a checkpoint runs again are forward
+            self._in_region = False
+            return
+        if self._last[0] != sequence:
+            self._last = (sequence, self._region_of(sequence))
+        region = self._last[1]
+        if self._open is not None and region is not self._open:
+            self.close_backward()
+        if region is not self._open:
+            self._born = len(self._source.tape.storage_bytes)
+        self._open = region
+        self._in_region = region is not None
+
+    def after_op(self, func: Any) -> None:
+        """Account for an op of a backward pass: inside the backward of a composite it becomes a child."""
+        if not self._in_region:
+            return
+        index = len(self._source.tape) - 1
+        if func is _ENGINE_ACCUMULATION and not self._sums_parts():
+            return
+        if not self._children:
+            self._context = self._source.tape.contexts[index]
+        self._children.append(index)
+
+    def _sums_parts(self) -> bool:
+        """Whether the engine adds up gradients of one call's steps, such as those of weights that each step uses."""
+        region, tape = self._open, self._source.tape
+        if region is None or not region.composite.stepwise:
+            return False
+        inside = sum(number >= self._born for number in tape.touched[-3:-1])
+        if inside != 1:
+            return inside == 2
+        # a sum of an outside gradient and one of ours: of a slice of an input, unless an output has this shape
+        (op,) = tape.ops_since(len(tape) - 1)
+        return op.outputs[0].shape not in [tensor.shape for tensor in region.backward.outputs]
+
+    def close_backward(self) -> None:
+        """Account for the backward of a composite, now that its last op has run."""
+        region, self._open, self._last, self._in_region = self._open, None, (-1, None), False
+        children, self._children = self._children, []
+        if region is None or not children:
+            return
+        tape = self._source.tape
+        touched = tape.storages_of(children)
+        outside = [storage for storage in touched.read if storage not in touched.written]
+        op, reads, writes = region.backward, outside, list(touched.written)
+        if region.composite.stepwise:
+            arrived = [storage for storage in outside if storage >= region.storages]
+            op, places = with_gradients(op, arrived, tape.storage_bytes)
+            reads = [*places, *region.known]
+            writes = _of_sizes([tensor.nbytes for tensor in op.outputs], touched.left, tape.storage_bytes) or writes
+        parent = tape.append(op, self._context, reads, writes)
+        tape.adopt(children, parent)
+
+    def _recomputes(self) -> bool:
+        """Whether a checkpoint runs its forward again, under the node that is about to need the result.
+
+        It runs with gradients enabled. In a backward pass they are otherwise enabled only for ``create_graph``, and
+        then from its first op on.
+        """
+        return torch.is_grad_enabled() and not self._creates_graph[self._task]
+
+    def _region_of(self, sequence: int) -> _Region | None:
+        index = bisect_right(self._starts, sequence) - 1
+        if index < 0 or sequence >= self._regions[index].end:
+            return None
+        return self._regions[index]
+
+    def _storages_of(self, tensors: Iterable[torch.Tensor]) -> list[int]:
+        """The numbers of those storages of the tensors that are on the tape."""
+        found = (storage_of(tensor) for tensor in tensors)
+        return [self._source.tape.storage_ids[storage._cdata] for storage in found if storage is not None]
+
+    def _append(
+        self, op: OpSignature, inputs: Sequence[Any], outputs: Sequence[Any], context: int | None = None
+    ) -> int:
+        source, tape = self._source, self._source.tape
+        place = source._context if context is None else context
+        ids: list[list[int]] = [[], []]
+        starts: list[int] = []
+        for tensors, found in zip((inputs, outputs), ids, strict=True):
+            for tensor in tensors:
+                storage = storage_of(tensor) if isinstance(tensor, torch.Tensor) else None
+                if storage is None:
+                    continue
+                known = tape.storage_ids.get(storage._cdata)
+                if tensors is inputs and not storage.resizable():
+                    known = tape.foreign_storage(storage, tensor, place)
+                if known is None or (tensors is outputs and context is not None and known not in ids[0]):
+                    known = tape.new_storage(storage._cdata, storage.nbytes(), tensor)
+                found.append(known)
+                starts.append(start_of(tensor))
+        reads, writes = ids
+        return tape.append(op, place, reads, writes, starts)
+
+
+def _of_sizes(sizes: Sequence[int], storages: Sequence[int], storage_bytes: Sequence[int]) -> list[int]:
+    """A storage for each size; two sizes share one if there are not enough. Empty if a size has no storage."""
+    by_size: dict[int, list[int]] = {}
+    for storage in storages:
+        by_size.setdefault(storage_bytes[storage], []).append(storage)
+    found = [by_size[size] for size in sizes if size in by_size]
+    return [fitting.pop(0) if len(fitting) > 1 else fitting[0] for fitting in found] if len(found) == len(sizes) else []
+
+
+def decomposed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run the ops into which autograd splits a composite. ``func.decompose`` prefers Python code, which rounds
+    differently.
+    """
+    return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class _MetaCall:
+    """A call on the meta device: its arguments, its results, and the signatures of it and of its backward."""
+
+    composite: Composite
+    args: tuple[Any, ...]
+    results: tuple[torch.Tensor, ...]
+    ops: tuple[OpSignature, OpSignature]
+
+
+class _OnMeta(torch.autograd.Function):
+    """A call on the meta device: shapes and records, no decomposition."""
+
+    @staticmethod
+    def forward(ctx: Any, call: _MetaCall, *tensors: torch.Tensor) -> Any:
+        composite, args, results = call.composite, call.args, call.results
+        op, ctx.backward_op = call.ops
+        ctx.set_materialize_grads(False)
+        ctx.composite, ctx.args = composite, _without_tensors(args)
+        ctx.save_for_backward(*tensors, results[0])  # if ctx kept results itself, they would keep themselves alive
+        ctx.reserve = None
+        if any(ctx.needs_input_grad):
+            with torch._C._DisableTorchDispatch():
+                ctx.reserve = composite.reserve_on_meta(args)
+        for source in open_sources():
+            source.composites.note_meta(op, tensors, results, ctx.reserve)
+        return results if len(results) > 1 else results[0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        *tensors, out = ctx.saved_tensors
+        needed = ctx.needs_input_grad[1:]
+        if torch.is_grad_enabled():
+            results = _with_graph(ctx.composite.op, ctx.args, tensors, needed, grads)
+        else:
+            with torch._C._DisableTorchDispatch():
+                results = [
+                    ctx.composite.gradient_on_meta(tensor) if wanted else None
+                    for tensor, wanted in zip(tensors, needed, strict=True)
+                ]
+        arrived = [grad for grad in grads if grad is not None]
+        op, places = ctx.backward_op, list(range(len(arrived)))
+        if ctx.composite.stepwise:
+            op, places = with_gradients(op, places, [grad.untyped_storage().nbytes() for grad in arrived])
+        inputs = [arrived[place] for place in places] + [tensor for tensor in tensors if tensor.is_meta] + [out]
+        outputs = [result for result in results if result is not None]
+        for source in open_sources():
+            source.composites.note_meta_backward(op, inputs, outputs)
+        return (None, *results)
+
+
+def _without_tensors(value: Any) -> Any:
+    """Arguments with None for each tensor."""
+    if isinstance(value, list | tuple):
+        return tuple(_without_tensors(item) for item in value)
+    return _HOLE if isinstance(value, torch.Tensor) else value
+
+
+def _with_tensors(value: Any, tensors: Iterator[torch.Tensor]) -> Any:
+    """The same arguments with tensors in their places again."""
+    if isinstance(value, tuple):
+        return [_with_tensors(item, tensors) for item in value]
+    return next(tensors) if value is _HOLE else value
+
+
+def _with_graph(
+    op: Any, args: tuple[Any, ...], tensors: Sequence[torch.Tensor], needed: Sequence[bool], grads: Sequence[Any]
+) -> list[torch.Tensor | None]:
+    """Gradients that have gradients themselves (``create_graph``): those of the decomposed call, not recorded."""
+    sources = open_sources()
+    for source in sources:
+        source.composites.calling += 1
+    try:
+        with torch._C._DisableTorchDispatch():
+            given = [
+                tensor.view_as(tensor) if wanted else tensor for tensor, wanted in zip(tensors, needed, strict=True)
+            ]
+            out = decomposed(op, tuple(_with_tensors(args, iter(given))), {})
+            pairs = [pair for pair in zip(tensors_in(out), grads, strict=True) if pair[1] is not None]
+            wanted = [tensor for tensor, flag in zip(given, needed, strict=True) if flag]
+            outs, given_grads = zip(*pairs, strict=True)
+            found = iter(torch.autograd.grad(outs, wanted, given_grads, create_graph=True, allow_unused=True))
+    finally:
+        for source in sources:
+            source.composites.calling -= 1
+    return [next(found) if flag else None for flag in needed]
+
+
+def open_sources() -> list[DispatchSource]:
+    """The recordings open on this thread, outermost first; torch passes the stack on to its backward threads."""
+    from rooflight.capture.record.dispatch import DispatchSource
+
+    modes = (_get_dispatch_stack_at(index) for index in range(_len_torch_dispatch_stack()))
+    return [mode for mode in modes if isinstance(mode, DispatchSource)]
+
+
+def _route(composite: Composite, *args: Any, **kwargs: Any) -> Any:
+    """Runs instead of a composite's own kernel while a recording is open anywhere in the process."""
+    sources = open_sources()
+    if not sources or any(source._is_foreign(type(value)) for source in sources for value in tensors_in(args)):
+        return decomposed(composite.op, args, kwargs)
+    return _call(composite, sources, args, kwargs)
+
+
+def _call(composite: Composite, sources: list[DispatchSource], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    given = composite.arguments(args, kwargs)
+    tensors = tensors_in(given)
+    if any(tensor.is_nested for tensor in tensors):  # nested tensors have kernels of their own
+        return decomposed(composite.op, args, kwargs)
+    if not composite.applies(given) or any(source.composites.calling for source in sources):
+        return decomposed(composite.op, args, kwargs)  # part of a call that is already accounted for
+    call = _call_on_meta(composite, given, tensors)
+    if call is not None:
+        apply: Any = _OnMeta.apply
+        return apply(call, *tensors)
+    sequence = torch._C._autograd._get_sequence_nr()
+    starts = [len(source.tape) for source in sources]
+    for source in sources:
+        source.composites.calling += 1
+    stopped: Exception | None = None
+    try:
+        out = decomposed(composite.op, args, kwargs)
+    except _StopRecomputationError as error:  # a checkpoint has all that it needs before the call has ended
+        if composite.on_meta is None:
+            raise
+        with torch._C._DisableTorchDispatch():
+            stopped, out = error, composite.on_meta(given)
+    finally:
+        for source in sources:
+            source.composites.calling -= 1
+    for source, first in zip(sources, starts, strict=True):
+        source.composites.note(composite, first, sequence, given, out)
+    if stopped is not None:
+        raise stopped
+    return out
+
+
+def _call_on_meta(composite: Composite, args: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -> _MetaCall | None:
+    """A call that is not decomposed: on the meta device, with arguments that fit each other."""
+    if composite.on_meta is None or not tensors[0].is_meta or any(type(tensor) not in _PLAIN for tensor in tensors):
+        return None
+    if torch._C._functorch.peek_interpreter_stack() is not None:  # torch.func does not take such an autograd function
+        return None
+    wants = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    with torch._C._DisableTorchDispatch():  # the allocation is part of the call, not an op of the program
+        results = composite.on_meta(args)
+        if results is None:
+            return None
+        probes = tuple([result.detach().requires_grad_(wants) for result in results])
+        ops = composite.describe(args, probes if len(probes) > 1 else probes[0])
+    return _MetaCall(composite, args, results, ops)
+
+
+_ROUTES: Final = tuple(
+    (composite.op.name(), key, partial(_route, composite)) for composite in COMPOSITES for key in _AUTOGRAD_KEYS
+)
+_lock = Lock()
+_routed: set[DispatchSource] = set()
+_library: Any = None  # the object that torch.library.Library wraps; its bookkeeping would take as long again
+
+
+def install_route(source: DispatchSource) -> None:
+    """Route composites through this file until ``remove_route`` was called for each source."""
+    global _library
+    with _lock:
+        _routed.add(source)
+        if _library is None:
+            _library = torch._C._dispatch_library("IMPL", "aten", "", __file__, 0)
+            for name, key, route in _ROUTES:
+                _library.impl(name, key, route, False)
+
+
+def remove_route(source: DispatchSource) -> None:
+    """Undo ``install_route``; the last call leaves the dispatcher as it was."""
+    global _library
+    with _lock:
+        _routed.discard(source)
+        if not _routed and _library is not None:
+            _library.reset()
+            _library = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModeStack:
+    """One of torch's stacks of modes of the current thread. ``modes`` returns those on it, outermost first."""
+
+    push: Callable[[Any], None]
+    pop: Callable[[], Any]
+    modes: Callable[[], Sequence[Any]]
+
+    def take_off(self, mode: object) -> None:
+        """Take the innermost ``mode`` off. Those above it stay, since a recording begun later may end later too."""
+        above = []
+        while (top := self.pop()) is not mode:
+            above.append(top)
+        for other in reversed(above):
+            self.push(other)
+
+    def clear_of(self, mode: object) -> None:
+        """Take ``mode`` off as often as it is on the stack: an interrupt may have left it twice."""
+        while any(other is mode for other in self.modes()):
+            self.take_off(mode)

@@ -1,0 +1,171 @@
+"""Results on the meta device, computed once per kind of call.
+
+An op on meta computes nothing but the shape, strides and dtype of its result, and many do that in Python: 30 to 600 µs
+per call. A recurrent network makes the same few calls in each of its time steps. So only the first call of a kind runs;
+later calls with the same kind of arguments return new tensors like its results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import torch
+from torch._C import DisableTorchFunction as Unnoticed
+from torch._C import _len_torch_dispatch_stack
+
+from rooflight.capture.record.signatures import tensors_in
+
+Run = Callable[..., Any]
+
+_storage_id = torch._C._storage_id  # type: ignore[attr-defined]
+
+_PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
+_VALUES: Final = frozenset(
+    {int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout}
+)
+_MOST_KINDS: Final = 1 << 14
+_UNKNOWN: Final = object()
+
+_Made = tuple[torch.Size, tuple[int, ...], torch.dtype]
+_Key = tuple[Any, ...]
+
+
+class _OddError(Exception):
+    """A call that a key cannot describe completely."""
+
+
+def remembering(func: Any, run: Run) -> Run:
+    """``run``, which calls the op ``func``. It runs once per kind of call if the op's results depend on nothing but the
+    kinds of its arguments: if the op makes new tensors, or writes and returns its first argument.
+
+    A call always runs if its tensors are not plain ones on meta, and while other dispatch modes are active.
+    """
+    schema = getattr(func, "_schema", None)
+    if schema is None or not schema.arguments or str(schema.arguments[0].type) != "Tensor":
+        return run
+    aliases = [each.alias_info for each in schema.arguments]
+    returned = [each.alias_info for each in schema.returns]
+    if not any(aliases) and returned and not any(returned):
+        return _MakesNew(run)
+    in_place = aliases[0] is not None and aliases[0].is_write and not any(aliases[1:])
+    return _WritesFirst(run) if in_place and len(returned) == 1 and returned[0] is not None else run
+
+
+class _Remembering:
+    """Calls by key, with the results of later ones of the kind; None if those have to run."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._known: dict[_Key, Any] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        key = None if _len_torch_dispatch_stack() else _key_of(args, kwargs)
+        if key is None:
+            return self._run(*args, **kwargs)
+        known = self._known.get(key, _UNKNOWN)
+        if known is None:
+            return self._run(*args, **kwargs)
+        if known is not _UNKNOWN:
+            return self.again(known, args, kwargs)
+        before = _place(args[0])
+        out = self._run(*args, **kwargs)
+        if len(self._known) >= _MOST_KINDS:  # some number differs from call to call
+            self._known.clear()
+        self._known[key] = self.learnt(out, args, before)
+        return out
+
+    def learnt(self, out: Any, args: _Key, before: _Key) -> Any:
+        """What to keep of a call, the first argument of which had the place ``before``; None if later ones must run."""
+        raise NotImplementedError
+
+    def again(self, known: Any, args: _Key, kwargs: dict[str, Any]) -> Any:
+        """The result of a further call, from what was kept of the first."""
+        raise NotImplementedError
+
+
+class _MakesNew(_Remembering):
+    """Ops whose results are new tensors."""
+
+    def learnt(self, out: Any, args: _Key, before: _Key) -> tuple[bool, list[_Made]] | None:  # noqa: ARG002
+        """Whether there are several results, and how to make each."""
+        several = isinstance(out, tuple)
+        given = {_storage_id(tensor) for tensor in tensors_in(args)}
+        made = [_made(result, given) for result in (out if several else (out,))]
+        known = [each for each in made if each is not None]
+        return (several, known) if len(known) == len(made) else None
+
+    def again(self, known: Any, args: _Key, kwargs: dict[str, Any]) -> Any:  # noqa: ARG002
+        """New tensors of the same kind."""
+        several, results = known
+        with Unnoticed():  # torch function modes must get the program's calls, not this one
+            made = [torch.empty_strided(size, stride, dtype=dtype, device="meta") for size, stride, dtype in results]
+        return tuple(made) if several else made[0]
+
+
+class _WritesFirst(_Remembering):
+    """Ops that write their first argument, and return it."""
+
+    def learnt(self, out: Any, args: _Key, before: _Key) -> bool | None:
+        """Whether the first argument was returned unchanged."""
+        return True if out is args[0] and _place(out) == before and not _shares_first(args) else None
+
+    def again(self, known: Any, args: _Key, kwargs: dict[str, Any]) -> Any:  # noqa: ARG002
+        """The first argument. If another one shares its memory, the call runs, so that torch can check for overlaps."""
+        return self._run(*args, **kwargs) if _shares_first(args) else args[0]
+
+
+def _key_of(args: _Key, kwargs: dict[str, Any]) -> _Key | None:
+    """All that the form of a result can depend on; None if a key cannot have all of it."""
+    key: list[Any] = [torch.get_default_dtype()]  # the dtype of a number beside a tensor of integers
+    try:
+        _add(key, args)
+        if kwargs:
+            key.extend(kwargs)
+            _add(key, kwargs.values())
+        whole = tuple(key)
+        hash(whole)
+    except (_OddError, RuntimeError, TypeError):  # layouts without strides, symbolic sizes
+        return None
+    return whole
+
+
+def _add(key: list[Any], values: Iterable[Any]) -> None:
+    for value in values:
+        kind = type(value)
+        if kind in _PLAIN:
+            if not value.is_meta or value.dtype.is_complex:
+                raise _OddError
+            key += value.shape, value.stride(), value.dtype
+        elif kind in _VALUES:
+            key += kind, value  # 1, 1.0 and True are equal, and promote differently
+        elif kind is list or kind is tuple:
+            key.append(len(value))
+            _add(key, value)
+        else:
+            raise _OddError
+
+
+def _made(result: Any, given: set[int]) -> _Made | None:
+    """What is needed to make the same tensor anew; None for one that is more than its shape, strides and dtype."""
+    if type(result) is not torch.Tensor or not result.is_meta or result.layout is not torch.strided:
+        return None
+    if result.requires_grad or result.dtype.is_complex or result.is_quantized or _storage_id(result) in given:
+        return None
+    made = result.shape, result.stride(), result.dtype
+    with Unnoticed():
+        again = torch.empty_strided(*made[:2], dtype=made[2], device="meta")
+    return made if _form(again) == _form(result) else None
+
+
+def _form(tensor: torch.Tensor) -> _Key:
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.storage_offset(), tensor.untyped_storage().nbytes()
+
+
+def _place(tensor: torch.Tensor) -> _Key:
+    return *_form(tensor), _storage_id(tensor)
+
+
+def _shares_first(args: _Key) -> bool:
+    first = _storage_id(args[0])
+    return any(type(value) in _PLAIN and _storage_id(value) == first for value in args[1:])

@@ -1,0 +1,199 @@
+"""Tensors that something outside torch's dispatcher wrote, found in a finished session.
+
+A kernel of Transformer Engine, a raw Triton kernel or a C extension allocates its result by ``torch.empty`` and fills
+it without an op; a later op reads it. Such a storage is found by its records: the first is an allocation, and a
+recorded op reads it before one writes it. In front of that op, a record without a cost is inserted, in the module that
+allocated the tensor. Recording itself does nothing for this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from rooflight.capture.record.lifetimes import plain_parts
+from rooflight.capture.record.outside_births import OutsideBirths
+from rooflight.capture.record.signatures import storage_of
+from rooflight.capture.record.tape import Tape
+from rooflight.costs.cost import OpCost
+from rooflight.costs.families.copying import UNINITIALIZED
+from rooflight.costs.registry import cost_of, traits_of
+from rooflight.costs.rules import names
+from rooflight.network.collectives import CollectiveKind, kind_of
+from rooflight.records.assembly import Insertion, Place, with_insertions
+from rooflight.records.session import Int32, Int64, Session, owners
+from rooflight.records.signature import UNSEEN, WRITTEN_OUTSIDE, OpSignature
+from rooflight.records.tensor import TensorSpec
+from rooflight.roofline.fusion.ops import op_fusion_of
+
+_ALLOCATES: Final = frozenset(name for name in names(UNINITIALIZED) if "empty" in name)
+_RESIZES: Final = frozenset({"aten::resize", "aten::resize_as", "aten::_resize_output"})
+_FILLS: Final = ("fill", "index", "scatter", "put", "tri", "fused")
+"""In the names of in-place ops that may fill a tensor, or a part of it: optimizers do so in their first step."""
+_SOURCES: Final = frozenset({"input", "inputs", "input_tensor", "input_tensors", "input_list"})
+_NOWHERE: Final = -1
+_OUTSIDE: Final = -2
+_READ_IN_PLACE: Final = (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE, CollectiveKind.SEND)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Use:
+    """How calls of one signature use the contents of their tensors.
+
+    By place of the input: whether they read it (``reads``), and whether they may fill it although they are not recorded
+    to write it (``fills``). ``writes``: they fill the tensors that they are recorded to write, as a view does not.
+    ``updates``: they read the contents of a tensor that they read and write; otherwise they fill it.
+    """
+
+    reads: tuple[bool, ...] = ()
+    fills: tuple[bool, ...] = ()
+    writes: bool = True
+    updates: bool = False
+
+
+def with_outside_writes(session: Session, births: OutsideBirths, state: Callable[[], Collection[int]]) -> Session:
+    """The session with a record of each tensor that something outside the dispatcher wrote. ``births`` has those whose
+    memory torch did not allocate. ``state`` returns the storages of parameters and buffers, which are left out: a model
+    that was built without initialising it reads memory that nothing has written.
+    """
+    made_by = _allocations(session)
+    born = {birth.storage: birth for birth in births.found}
+    made_by[list(born)] = _OUTSIDE
+    if not (made_by != _NOWHERE).any():
+        return session
+    consumed = [storage for storage in births.consumed if made_by[storage] != _NOWHERE]
+    found = list(_read_unwritten(session, made_by, consumed))
+    standing = state() if found else ()
+    insertions: list[Insertion] = []
+    for storage, reader in found:
+        birth, maker = born.get(storage), int(made_by[storage])
+        tensor = _tensor_of(session, storage, maker, reader) if birth is None else birth.tensor
+        if storage not in standing and tensor.numel:
+            first = maker + 1 if reader == len(session) else reader
+            insertions.append(
+                Insertion(
+                    before=first if birth is None else birth.before,
+                    place=Place.of(session, maker) if birth is None else birth.place,
+                    signature=_written_outside(tensor),
+                    written=storage,
+                )
+            )
+    return with_insertions(session, insertions)
+
+
+def storages_of_state(models: Iterable[nn.Module], tape: Tape) -> frozenset[int]:
+    """Those storages of all parameters and buffers that are on the tape."""
+    tensors = (tensor for model in models for tensor in (*model.parameters(), *model.buffers()))
+    addresses = (storage_of(part) for tensor in tensors for part in plain_parts(tensor))
+    known = (tape.storage_ids.get(storage._cdata) for storage in addresses if storage is not None)
+    return frozenset(number for number in known if number is not None)
+
+
+def _written_outside(tensor: TensorSpec) -> OpSignature:
+    return OpSignature(name=WRITTEN_OUTSIDE, outputs=(tensor,), attributes=(UNSEEN,))
+
+
+def _allocations(session: Session) -> Int64:
+    """By storage, the record that allocated it without contents."""
+    columns = session.columns
+    made_by = np.full(len(session.storage_bytes), _NOWHERE, dtype=np.int64)
+    allocates = [op.name in _ALLOCATES and "out" not in op.input_names for op in session.signatures]
+    chosen = np.array(allocates, dtype=np.bool_)[columns.signature]
+    records = np.flatnonzero(chosen & session.counted & (np.diff(columns.written_offsets) == 1))
+    made_by[columns.written_ids[columns.written_offsets[records]]] = records
+    return made_by
+
+
+def _read_unwritten(session: Session, made_by: Int64, consumed: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The storages that were allocated without contents and are read before an op fills them, with the first reader;
+    of those in ``consumed``, also the ones that no op reads or fills.
+
+    Times are in half records: an op that updates a tensor reads it and then writes it, one that fills it writes first.
+    """
+    columns = session.columns
+    read, readers = _touches(columns.read_ids, columns.read_offsets, made_by)
+    written, writers = _touches(columns.written_ids, columns.written_offsets, made_by)
+    uses = {number: _use_of(session.signatures[number]) for number in _distinct(session, readers, writers)}
+    updates, writes = (np.zeros(len(session.signatures), dtype=np.bool_) for _ in range(2))
+    for number, use in uses.items():
+        updates[number], writes[number] = use.updates, use.writes
+    reads, fills = _by_place(columns.signature[readers], read - columns.read_offsets[readers], uses)
+    never = 2 * len(session) + 2
+    first_read, first_filled = (np.full(len(made_by), never, dtype=np.int64) for _ in range(2))
+    late = updates[columns.signature[readers]]
+    np.minimum.at(first_read, columns.read_ids[read[reads]], (2 * readers + ~late)[reads])
+    np.minimum.at(first_filled, columns.read_ids[read[fills]], (2 * readers)[fills])
+    filling, late = (flags[columns.signature[writers]] for flags in (writes, updates))
+    np.minimum.at(first_filled, columns.written_ids[written[filling]], (2 * writers + late)[filling])
+    first_read[consumed] = np.minimum(first_read[consumed], never - 2)
+    for storage in np.flatnonzero(first_read < first_filled).tolist():
+        yield storage, int(first_read[storage]) // 2
+
+
+def _touches(ids: Int32, offsets: Int64, made_by: Int64) -> tuple[Int64, Int64]:
+    """Places in a flat column where such a storage is touched after it was allocated, and the records that do so."""
+    touching = owners(offsets)
+    chosen = np.flatnonzero((made_by[ids] != _NOWHERE) & (made_by[ids] != touching))
+    return chosen, touching[chosen]
+
+
+def _distinct(session: Session, *records: Int64) -> list[int]:
+    found: list[int] = np.unique(session.columns.signature[np.concatenate(records)]).tolist()
+    return found
+
+
+def _by_place(
+    signatures: Int32, places: Int64, uses: Mapping[int, _Use]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """For each input touched, given by the number of its signature and its place: whether it is read, and filled."""
+    width = int(places.max(initial=0)) + 1
+    pairs, inverse = np.unique(signatures.astype(np.int64) * width + places, return_inverse=True)
+    found = np.zeros((2, len(pairs)), dtype=np.bool_)
+    for number, pair in enumerate(pairs.tolist()):
+        use, place = uses[pair // width], pair % width
+        for row, flags in enumerate((use.reads, use.fills)):
+            found[row, number] = flags[place] if place < len(flags) else any(flags)
+    reads, fills = found[:, inverse.reshape(-1)]
+    return reads, fills
+
+
+def _use_of(op: OpSignature) -> _Use:
+    name = op.name.removesuffix("_")
+    every = (True,) * len(op.inputs)
+    if name in _ALLOCATES or name in _RESIZES or traits_of(op.name).view:
+        return _Use(writes=False)
+    kind = kind_of(op.name)
+    if kind is not None:  # c10d's schemas do not say what they write
+        taken = _SOURCES | {"tensors", "tensor"} if kind in _READ_IN_PLACE else _SOURCES
+        reads = tuple(argument in taken for argument in op.input_names)
+        return _Use(reads=reads, fills=tuple(not read for read in reads), updates=kind in _READ_IN_PLACE)
+    if op.name.startswith("higher_order::") or not (op.outputs or op.name.startswith("aten::")):
+        return _Use(fills=every)
+    cost = cost_of(op)
+    fusion = op_fusion_of(op, cost)
+    if not isinstance(cost, OpCost) or fusion is None:
+        return _Use(reads=every)
+    reads = tuple(size > 0 for size in fusion.read)
+    in_place = op.name.endswith("_") and traits_of(op.name).fusable
+    return _Use(
+        reads=reads,
+        writes=cost.bytes_moved > 0,
+        updates=in_place and not any(part in name for part in _FILLS),
+    )
+
+
+def _tensor_of(session: Session, storage: int, maker: int, reader: int) -> TensorSpec:
+    """The tensor that was filled: as it was allocated, or as it was resized before it was read."""
+    columns = session.columns
+    tensor = session.signatures[columns.signature[maker]].outputs[0]
+    for record in range(maker + 1, 0 if tensor.numel else reader):
+        op = session.signatures[columns.signature[record]]
+        written = columns.written_ids[columns.written_offsets[record] : columns.written_offsets[record + 1]]
+        if op.name.removesuffix("_") in _RESIZES and storage in written:
+            tensor = op.outputs[0]
+    return TensorSpec(tensor.shape, tensor.dtype)

@@ -1,0 +1,318 @@
+"""``record``: the context manager that makes a session of the ops that run inside it."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from threading import Lock, RLock, get_ident, local
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from torch._C import _current_graph_task_id
+from torch.optim import optimizer as torch_optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from rooflight.capture.phases import current_phase, subscribe, unsubscribe
+from rooflight.capture.record.composites import install_route, remove_route
+from rooflight.capture.record.dispatch import DispatchSource
+from rooflight.capture.record.lifetimes import LifetimeTape
+from rooflight.capture.record.modules import FunctionSource, Models, ModuleTracker, models_of
+from rooflight.capture.record.outside_gradients import stop_watching_exports, watch_exports
+from rooflight.capture.record.outside_writes import storages_of_state, with_outside_writes
+from rooflight.capture.record.schemas import place_in_world
+from rooflight.capture.record.tape import Tape
+from rooflight.machine.environment import describe
+from rooflight.records.session import Session
+
+_MODULE: Final = "torch.distributed.tensor._sharding_prop"
+
+
+class _LookingAway(local):
+    """The context. It also enters the one that it replaces."""
+
+    def __init__(self, replaced: AbstractContextManager[Any]) -> None:
+        self.replaced = replaced
+        self._sources: list[list[DispatchSource]] = []
+
+    def __enter__(self) -> None:
+        self.replaced.__enter__()
+        sources = [mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, DispatchSource)]
+        for source in sources:
+            source.blind += 1
+        self._sources.append(sources)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for source in self._sources.pop():
+            source.blind -= 1
+        self.replaced.__exit__(kind, error, trace)
+
+
+_propagation_lock = Lock()
+_propagating: set[DispatchSource] = set()
+
+
+def look_away(source: DispatchSource) -> None:
+    """Install the context where DTensor is loaded; a program that loads it later inside the recording is recorded with
+    these ops.
+    """
+    with _propagation_lock:
+        _propagating.add(source)
+        propagator = _propagator()
+        if propagator is not None and not isinstance(propagator._fake_mode_lock, _LookingAway):
+            propagator._fake_mode_lock = _LookingAway(propagator._fake_mode_lock)
+
+
+def stop_looking_away(source: DispatchSource) -> None:
+    """Undo ``look_away``; the last recording to do so puts the replaced context back."""
+    with _propagation_lock:
+        _propagating.discard(source)
+        propagator = _propagator()
+        if propagator is not None and not _propagating and isinstance(propagator._fake_mode_lock, _LookingAway):
+            propagator._fake_mode_lock = propagator._fake_mode_lock.replaced
+
+
+def _propagator() -> Any:
+    found = getattr(sys.modules.get(_MODULE), "ShardingPropagator", None)
+    return found if hasattr(found, "_fake_mode_lock") else None
+
+
+if TYPE_CHECKING:
+    pass
+
+
+class record:  # noqa: N801 - used like a function: with record(model) as recording
+    """Record every operation that runs in the block: forward, backward, optimizer and collectives.
+
+    Modules get their qualified names from ``model``, or from several models in a dict or list, with a prefix each;
+    without it they get names that begin with the class of the outermost module called. Works on real, meta and fake
+    tensors, under inference_mode, around compiled models (which run eagerly while they are recorded; their compiled
+    code is left as it was), nested, and in several threads at once, each of which records its own ops; threads started
+    inside are not recorded. After the block, even if it raised, torch is as before.
+
+        with rooflight.record(model) as recording:
+            loss(model(x)).backward()
+        recording.session
+
+    ``functions`` also notes the torch function that called each op (2 µs per call). ``times`` reads the clock around
+    each op, host time without what recording costs: right on a CPU, of no use on a GPU, which still works after the
+    call. ``memory`` also notes when each storage is freed, and its kind (2 µs per op). An error of the recorder itself
+    is passed to ``on_error`` if given, and the program continues without being recorded; otherwise it is raised.
+    With ``phases=False`` the program's phases are left out, and ``set_phase`` names them. ``compiled_eagerly=False``,
+    for programs known to run no compiled functions, spares the import of Dynamo, a second.
+    """
+
+    _source: DispatchSource | None = None
+    _functions: FunctionSource | None = None
+    _tracker: ModuleTracker | None = None
+    _lifetimes: LifetimeTape | None = None
+    _session: Session | None = None
+
+    def __init__(
+        self,
+        model: Models | None = None,
+        *,
+        functions: bool = False,
+        times: bool = False,
+        memory: bool = False,
+        phases: bool = True,
+        compiled_eagerly: bool = True,
+        on_error: Callable[[Exception], None] | None = None,
+    ) -> None:
+        self._models = models_of(model)
+        self._tape = LifetimeTape() if memory else Tape()
+        self._wants_functions = functions
+        self._wants_times = times
+        self._wants_phases = phases
+        self._compiled_eagerly = compiled_eagerly
+        self._on_error = on_error
+
+    def __repr__(self) -> str:
+        if self._session is not None:
+            return repr(self._session).replace("Session", "Recording", 1)
+        return "Recording(not begun: use it in a with block)" if self._source is None else "Recording(still open)"
+
+    @property
+    def session(self) -> Session:
+        """The recorded session. Raises RuntimeError before the recording has ended."""
+        if self._session is None:
+            raise RuntimeError("the recording is still open: read .session after the with block")
+        return self._session
+
+    def so_far(self) -> Session:
+        """The session recorded until now; the recording may continue."""
+        if self._session is not None:
+            return self._session
+        if self._source is not None and _current_graph_task_id() == -1:
+            self._source.composites.close_backward()
+        return self._finished()
+
+    def name_modules(self, model: Models) -> None:
+        """Give the modules of a model their qualified names, from now on."""
+        models = models_of(model)
+        self._models = {**self._models, **models}
+        if self._tracker is not None:
+            self._tracker.name(models)
+
+    def set_phase(self, name: str) -> None:
+        """Ops from here on belong to the phase ``name``. Does nothing while the recording is not open."""
+        if self._source is not None and self._session is None:
+            self._source.set_phase(name)
+
+    def abandon(self) -> None:
+        """Remove the recording from torch without keeping it. Inside an op that is not completely possible: torch puts
+        the mode back. Can be called again.
+        """
+        if self._source is not None:
+            self._take_out(self._source)
+            self._models, self._tracker = {}, None
+
+    def __enter__(self) -> record:
+        if self._source is not None:
+            raise RuntimeError("a recording is used once: call rooflight.record() again")
+        source = self._source = DispatchSource(self._tape, timed=self._wants_times, on_error=self._on_error)
+        if self._wants_functions:
+            self._functions = FunctionSource(source)
+        self._tracker = ModuleTracker(source, self._models, self._functions)
+        source.set_phase(current_phase() if self._wants_phases else "")
+        try:
+            install_route(source)
+            if self._compiled_eagerly:
+                _run_eagerly(source)
+            look_away(source)
+            watch_exports(source)
+            if self._wants_phases:
+                subscribe(source.set_phase)
+            self._tracker.install()
+            register_optimizer_step_pre_hook(source.before_step)
+            if isinstance(self._tape, LifetimeTape):
+                self._lifetimes = self._tape
+                self._lifetimes.install(self._tracker.roots)
+            source.move(0, 0)
+            source.__enter__()
+            if self._functions is not None:
+                self._functions.__enter__()
+        except BaseException:
+            self._take_out(source)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
+        source = self._source
+        assert source is not None
+        if get_ident() != source.thread:
+            raise RuntimeError("a recording ends in the thread that it began in")
+        try:
+            self._take_out(source)
+        except BaseException:  # an interrupt must not leave torch half restored
+            self._take_out(source)
+            raise
+        source.composites.close_backward()
+        self._session = self._finished()
+        if self._lifetimes is not None:
+            self._lifetimes.forget()
+        self._models = {}
+        self._tracker = self._functions = self._lifetimes = None
+
+    def _finished(self) -> Session:
+        """The session on the tape, with records of work outside the dispatcher that can be inferred from it."""
+        tape, tracker = self._tape, self._tracker
+
+        def state() -> frozenset[int]:
+            return storages_of_state(tracker.roots() if tracker is not None else (), tape)
+
+        tape.births.settle()
+        return with_outside_writes(tape.session(_environment(tape.devices)), tape.births, state)
+
+    def _take_out(self, source: DispatchSource) -> None:
+        """Restore torch. Each step can be done twice, and undoes what was half done."""
+        if self._functions is not None:
+            self._functions.leave()
+        source.leave()
+        if self._tracker is not None:
+            self._tracker.remove()
+        steps = torch_optimizer._global_optimizer_pre_hooks
+        for number in [number for number, hook in steps.items() if hook == source.before_step]:
+            steps.pop(number, None)  # searched for, since an interrupt may have lost the handle
+        if self._lifetimes is not None:
+            self._lifetimes.remove()
+        unsubscribe(source.set_phase)
+        stop_looking_away(source)
+        stop_watching_exports(source)
+        _stop_running_eagerly(source)
+        remove_route(source)
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if is_finalizing():  # an argument, because the names of this module may be gone by then
+            return
+        if self._source is not None and self._session is None:  # an interrupt kept it from ending
+            self._take_out(self._source)
+
+
+def _environment(devices: set[str]) -> dict[str, str]:
+    """The machine's facts, and which of its devices the recorded tensors were on: "meta" for none."""
+    kind = next((kind for kind in ("meta", "cuda", "cpu") if kind in devices), "cpu")
+    return {**describe("cuda" if kind == "cuda" else "cpu"), **place_in_world(), "device_kind": kind}
+
+
+_lock = RLock()  # a recording that is thrown away may end inside
+_threads: dict[int, int] = {}  # by the id of each source of a recording that is open, its thread
+_HOOKS_WARNING = "Using `torch.compile\\(module\\)` when there are global hooks"  # Rooflight's hooks do no harm
+
+
+class _EagerWhereRecorded:
+    """A stance of Dynamo's: threads that record run the original code of compiled functions, which leaves the caches of
+    these as they are (pytorch issue 140909). All others run as under the ``prior`` stance.
+    """
+
+    def __init__(self, prior: Any) -> None:
+        self.prior = prior
+
+    @property
+    def stance(self) -> str:
+        """Dynamo's name of what to do in this thread, asked at each call of a compiled function."""
+        name: str = "force_eager" if get_ident() in tuple(_threads.values()) else self.prior.stance
+        return name
+
+    @property
+    def skip_guard_eval_unsafe(self) -> bool:
+        """That of the prior stance."""
+        return bool(self.prior.skip_guard_eval_unsafe)
+
+    @property
+    def backend(self) -> Any:
+        """That of the prior stance."""
+        return self.prior.backend
+
+
+def _run_eagerly(source: DispatchSource) -> None:
+    """Have compiled functions run their original code in the thread that records."""
+    from torch._dynamo import eval_frame
+
+    with _lock:
+        _threads[id(source)] = source.thread
+        if not isinstance(eval_frame._stance, _EagerWhereRecorded):
+            warnings.filterwarnings("ignore", _HOOKS_WARNING)
+            eval_frame._set_stance(_EagerWhereRecorded(eval_frame._stance))  # type: ignore[arg-type]
+
+
+def _stop_running_eagerly(source: DispatchSource) -> None:
+    """Undo ``_run_eagerly``, also half of it; the last recording restores the stance that the first found."""
+    eval_frame = sys.modules.get("torch._dynamo.eval_frame")
+    with _lock:
+        _threads.pop(id(source), None)
+        if _threads or eval_frame is None:
+            return
+        for entry in [entry for entry in warnings.filters if getattr(entry[1], "pattern", "") == _HOOKS_WARNING]:
+            warnings.filters.remove(entry)  # type: ignore[attr-defined]
+        if isinstance(eval_frame._stance, _EagerWhereRecorded):
+            eval_frame._set_stance(eval_frame._stance.prior)

@@ -1,0 +1,1 @@
+"""Times of a running program: ops by Kineto, modules by marks, buckets of a step by stamps."""

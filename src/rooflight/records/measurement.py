@@ -1,0 +1,88 @@
+"""Measurement: the times of a recorded step, and whether they are times of that step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rooflight.records.quantity import Quantity, count_of, percent
+from rooflight.records.timeline import Timeline
+from rooflight.records.visible import visible
+
+Float64 = NDArray[np.float64]
+
+BUSY_SHARE = 0.05
+"""If other programs take at least this share of the CPU during a measurement, reports doubt its roofs and times."""
+SAME_STEP = 0.9
+"""Share of calls that a timed step must have in common with the recorded one to count as the same step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """Times of a recorded step, taken in passes of their own.
+
+    ``wall_samples_s`` are whole steps with no instrument running; ``op_samples_s`` has one row per profiled step and
+    one column per record, NaN for a record without a time; ``op_starts_s``, of the same shape or without rows, has when
+    each began, counted from the start of its step; ``clock`` names the clock.
+
+    ``others_share`` is the share of the CPU, of 1, that other programs took while whole steps were timed.
+    ``same_calls`` is the share of calls, of the same op on the same shapes, that the recorded step and the timed one
+    have in common. Both are None where they are not known. ``timeline`` is what the device did meanwhile, None where
+    that was not measured.
+    """
+
+    wall_samples_s: Float64
+    op_samples_s: Float64
+    clock: str
+    op_starts_s: Float64 = field(default_factory=lambda: np.empty((0, 0)))
+    others_share: float | None = None
+    same_calls: float | None = None
+    timeline: Timeline | None = None
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether other programs took so much of the CPU that the times may be theirs."""
+        return self.others_share is not None and self.others_share >= BUSY_SHARE
+
+    @property
+    def of_the_session(self) -> bool:
+        """Whether the timed step is the recorded one, as far as is known; if not, no bound is compared with it."""
+        return self.same_calls is None or self.same_calls >= SAME_STEP
+
+    def __repr__(self) -> str:
+        steps, wall = count_of(len(self.wall_samples_s), "step"), self.wall_s
+        median = "" if wall is None else f", median {Quantity(wall, 's')}"
+        return visible(f"Measurement({steps}{median}, {self.clock})")
+
+    @property
+    def wall_s(self) -> float | None:
+        """Median time of a whole step."""
+        return float(np.median(self.wall_samples_s)) if len(self.wall_samples_s) else None
+
+    @property
+    def op_s(self) -> Float64:
+        """Median time of each record, NaN where there is none."""
+        samples = self.op_samples_s
+        if samples.shape[0] == 0:
+            return np.full(samples.shape[1], np.nan)
+        with np.errstate(invalid="ignore"):
+            return np.asarray(np.median(samples, axis=0), dtype=np.float64)
+
+
+def other_step(measurement: Measurement) -> str:
+    """In a sentence, how a timed step differs from the recorded one; empty where it is the recorded one."""
+    if measurement.of_the_session:
+        return ""
+    found = measurement.same_calls
+    if not found:
+        return (
+            "the timed step and the recorded one have no call in common: it is another step, its shapes change from "
+            "run to run, or its ops ran in another thread or process, where a recording does not see them; its time is "
+            "not compared with the bound"
+        )
+    return (
+        f"the timed step and the recorded one have only {percent(found)} of their calls in common: it is another step, "
+        "or its shapes change from run to run; its time is not compared with the bound"
+    )
