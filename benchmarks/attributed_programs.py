@@ -1,9 +1,9 @@
 """Sessions of KernelBench's programs with times of their ops, for ``rooflight fit``: out of each program's wall time.
 
 ``python benchmarks/attributed_programs.py FOLDER`` writes one file per program and machine. How a wall time is divided
-among ops: ``rooflight.prediction.attribution``; with the models that come with Rooflight, or of ``--models``, or with
-``--fit`` of a coarse fit of the tables and traces, and the host that fits five programs of the machine. Left out are
-programs whose time no times of their ops explain.
+among ops: ``rooflight.prediction.fit.wall_times``; with the models that come with Rooflight, or of ``--models``, or
+with ``--fit`` of a coarse fit of the tables and traces, and the host that fits five programs of the machine. Left out
+are programs whose time no times of their ops explain.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from predictions_on_measured_programs import HOST, Time, eager_times, recorded
 from taught import coarse, measured_traces
 
 import rooflight as rl
-from rooflight.prediction.attribution import attributed
-from rooflight.prediction.host_fit import fit_host
+from rooflight.prediction.fit.wall_times import attributed, fit_host
 from rooflight.roofline.analysis import Analysis
 
 ANOTHER_DTYPE = (Path("large", "level1/97_ScaledDotProductAttention.py"),)

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from shipped_rows import NEUSIGHT, Rows
 
-from rooflight.prediction.features import features_of
-from rooflight.prediction.model import Answer, Model
+from rooflight.prediction.fit.experts import Shown, join
+from rooflight.prediction.fit.few_rows import refine, units_of
+from rooflight.prediction.model.model import Answer, Model
 from rooflight.prediction.predictor import Predictor
-from rooflight.prediction.refining import refine, units_of
-from rooflight.prediction.teaching import Shown, join
+from rooflight.prediction.work.features import features_of
 from rooflight.sampling.smart_sweep import Points, most_telling
 
 COUNTS = (5, 20)

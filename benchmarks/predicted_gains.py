@@ -27,13 +27,12 @@ from predictions_on_measured_programs import HOST
 
 import rooflight as rl
 from rooflight.front.targets import RunOptions, record_without_hardware
-from rooflight.prediction.compiled_walls import MODES, compiled_walls, eager_walls
-from rooflight.prediction.compiled_work import compiled_work
-from rooflight.prediction.gain import most_speedup, verdict_of
-from rooflight.prediction.gain_correction import FILE, FOLDER, Correction, learn
-from rooflight.prediction.gain_features import gain_features
-from rooflight.prediction.host_fit import fit_host
-from rooflight.prediction.manifest import write_manifest
+from rooflight.prediction.fit.wall_times import fit_host
+from rooflight.prediction.gain.correction import FILE, FOLDER, Correction, gain_features, learn
+from rooflight.prediction.gain.gain import most_speedup, verdict_of
+from rooflight.prediction.gain.kernels import compiled_work
+from rooflight.prediction.gain.walls import MODES, compiled_walls, eager_walls
+from rooflight.prediction.model.manifest import write_manifest
 from rooflight.records.files import write_whole
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.host import TYPICAL, Host

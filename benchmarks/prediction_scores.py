@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from shipped_rows import NEUSIGHT, VIDUR, Rows, pool, root_of_data, rows_of, tables
 
 from rooflight.devices import get
-from rooflight.prediction.model import Expert, Model
-from rooflight.prediction.teaching import LEAST_ROWS, Shown, join, teach, with_reached
+from rooflight.prediction.fit.experts import LEAST_ROWS, Shown, join, teach, with_reached
+from rooflight.prediction.model.model import Expert, Model
 
 HELD_OUT = 0.15
 MOST_ROWS = 6000

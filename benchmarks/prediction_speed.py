@@ -27,11 +27,11 @@ from rooflight.devices import get
 from rooflight.operators import registry
 from rooflight.operators.many import accepted
 from rooflight.operators.operator import Operator
-from rooflight.prediction.facts import facts_of, facts_of_shapes
-from rooflight.prediction.lint import lint_table
+from rooflight.prediction.lint.bounds import row_bounds
+from rooflight.prediction.lint.findings import lint_table
 from rooflight.prediction.predictor import Predictor
-from rooflight.prediction.reading import find, read_file
-from rooflight.prediction.row_bounds import row_bounds
+from rooflight.prediction.read import find, read_file
+from rooflight.prediction.work.facts import facts_of, facts_of_shapes
 
 COMMAND = "predict gemm --m 4096 --n 4096 --k 4096 --dtype fp16 --device A100-SXM4-80GB --json -"
 DEVICE = "A100-SXM4-80GB"

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from shipped_rows import Rows, root_of_data, rows_of
 
 from rooflight.devices import get
-from rooflight.prediction.facts import FACTS, WorkKind
-from rooflight.prediction.model import Model
-from rooflight.prediction.teaching import join, teach
+from rooflight.prediction.fit.experts import join, teach
+from rooflight.prediction.model.model import Model
+from rooflight.prediction.work.facts import FACTS, WorkKind
 
 SENT = FACTS[WorkKind.NETWORK].index("sent")
 A100, GH200 = "A100-SXM4-80GB", "GH200-96GB"

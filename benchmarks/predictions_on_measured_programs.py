@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 import rooflight as rl
-from rooflight.prediction.host_fit import fit_host
+from rooflight.prediction.fit.wall_times import fit_host
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.host import Host
 from rooflight.workloads.errors import RunFailed, TargetError

@@ -24,11 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.devices import get
-from rooflight.prediction.fitting import unflagged
-from rooflight.prediction.lint import left_out, lint_table
-from rooflight.prediction.reading import find, read_file
-from rooflight.prediction.row_bounds import row_bounds
-from rooflight.prediction.teaching import Shown
+from rooflight.prediction.fit.experts import Shown
+from rooflight.prediction.fit.fitting import unflagged
+from rooflight.prediction.lint.bounds import row_bounds
+from rooflight.prediction.lint.findings import left_out, lint_table
+from rooflight.prediction.read import find, read_file
 
 ETT, NEUSIGHT, VIDUR = "estimate-train-time", "neusight", "vidur"
 

@@ -11,7 +11,8 @@ from shipped_rows import tables, traces
 
 import rooflight as rl
 from rooflight.front.measured import find_measured, read_measured
-from rooflight.prediction.fitting import (
+from rooflight.prediction.fit.experts import Shown
+from rooflight.prediction.fit.fitting import (
     learn_all,
     learn_beside,
     read_for_fit,
@@ -19,9 +20,8 @@ from rooflight.prediction.fitting import (
     together,
     workers,
 )
-from rooflight.prediction.measured_ops import MeasuredOps, lint_ops, shown_by_ops
-from rooflight.prediction.model import Expert
-from rooflight.prediction.teaching import Shown
+from rooflight.prediction.model.model import Expert
+from rooflight.prediction.read.ops import MeasuredOps, lint_ops, shown_by_ops
 
 COARSE_ROWS = 600
 """Rows of each table that a coarse fit learns from."""

@@ -8,9 +8,9 @@ from builders import op, spec
 from measured_tables import write_table
 
 from rooflight.devices import get
-from rooflight.prediction.fitting import fit
+from rooflight.prediction.fit.fitting import fit
 from rooflight.prediction.predictor import Predictor
-from rooflight.prediction.reading import read
+from rooflight.prediction.read import read
 from rooflight.records.signature import OpSignature
 
 A100 = get("A100-SXM4-80GB")

@@ -12,16 +12,16 @@ import numpy as np
 
 from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
-from rooflight.prediction.facts import (
+from rooflight.prediction.fit.experts import Shown
+from rooflight.prediction.model.devices import device_traits
+from rooflight.prediction.model.model import Expert, Interval, Model
+from rooflight.prediction.model.trees import Trees
+from rooflight.prediction.work.facts import (
     PRODUCT_KEY,
     Floats,
+    product_facts,
 )
-from rooflight.prediction.features import names_of, steady_features
-from rooflight.prediction.model import Expert, Interval, Model
-from rooflight.prediction.products import product_facts
-from rooflight.prediction.teaching import Shown
-from rooflight.prediction.trees import Trees
-from rooflight.prediction.unseen_device import device_traits
+from rooflight.prediction.work.features import names_of, steady_features
 
 A100 = get("A100-SXM4-80GB")
 H100 = get("H100-SXM5-80GB")

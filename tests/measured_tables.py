@@ -10,8 +10,8 @@ import numpy as np
 
 from rooflight.operators import registry
 from rooflight.operators.operator import PAIR
-from rooflight.prediction.facts import facts_of
-from rooflight.prediction.reading import device_called
+from rooflight.prediction.read import device_called
+from rooflight.prediction.work.facts import facts_of
 
 A100_FILE, H100_FILE = "NVIDIAA100-SXM4-80GB", "NVIDIAH10080GBHBM3"
 GRID = tuple(product((256, 512, 1024, 2048), repeat=3))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rooflight.front.device import current_device as current_device
     from rooflight.front.device import find_device as find_device
     from rooflight.front.sessions import analyze as analyze
-    from rooflight.prediction.host_fit import fit_host as fit_host
+    from rooflight.prediction.fit.wall_times import fit_host as fit_host
     from rooflight.prediction.predictor import Predictor as Predictor
     from rooflight.records.archive import load as load
     from rooflight.records.report import Report
@@ -62,7 +62,7 @@ _HOMES = {
     "current_device": "rooflight.front.device",
     "explain": "rooflight.compiling.explain.explain",
     "find_device": "rooflight.front.device",
-    "fit_host": "rooflight.prediction.host_fit",
+    "fit_host": "rooflight.prediction.fit.wall_times",
     "formula": "rooflight.costs.registry",
     "hot": "rooflight.compiling.hot.detection",
     "hot_report": "rooflight.compiling.hot.detection",

@@ -17,7 +17,7 @@ from rooflight.devices import MemoryLevel, Roofs
 from rooflight.devices.calibrations import Calibration
 from rooflight.machine import calibration
 from rooflight.machine.environment import fingerprint
-from rooflight.prediction.facts import PRODUCT_KEY
+from rooflight.prediction.work.facts import PRODUCT_KEY
 
 SHAPE = ("--m", "1024", "--n=1024", "--k", "1024", "--dtype", "fp16")
 DEVICE = ("--device", "A100-SXM4-80GB")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from measured_tables import A100_FILE, GRID, VECTORS, write_table
 
-from rooflight.prediction.bad_rows import refuse_wrong_unit
-from rooflight.prediction.reading import read_file
-from rooflight.prediction.row_bounds import row_bounds
+from rooflight.prediction.fit.refusals import refuse_wrong_unit
+from rooflight.prediction.lint.bounds import row_bounds
+from rooflight.prediction.read import read_file
 
 
 @pytest.fixture

@@ -27,12 +27,12 @@ from rooflight.inference.saving import config_of, summary_of
 from rooflight.machine.calibration import report_of as calibration_report
 from rooflight.operators import registry
 from rooflight.operators.tables import report_of as operators_report
-from rooflight.prediction.fit_report import report_of as fit_report
-from rooflight.prediction.lint import Finding, Rule
-from rooflight.prediction.lint_report import report_of as lint_report
-from rooflight.prediction.predict_report import report_of as predict_report
+from rooflight.prediction.fit.tables import report_of as fit_report
+from rooflight.prediction.lint.findings import Finding, Rule
+from rooflight.prediction.lint.tables import report_of as lint_report
 from rooflight.prediction.predictor import Predictor
-from rooflight.prediction.reading import read
+from rooflight.prediction.read import read
+from rooflight.prediction.tables import report_of as predict_report
 from rooflight.records.estimate import Estimate, Source
 from rooflight.records.report import Report
 from rooflight.reporting.json import render_json

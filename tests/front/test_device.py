@@ -24,7 +24,7 @@ from rooflight.machine import calibration
 from rooflight.machine import hardware as presence
 from rooflight.machine.environment import cpu_model, fingerprint
 from rooflight.prediction.predictor import Predictor
-from rooflight.prediction.reading import device_called
+from rooflight.prediction.read import device_called
 from rooflight.tracking.functions import FunctionalPatcher
 from rooflight.tracking.layers import LayerSOLHooks
 

@@ -8,7 +8,7 @@ from builders import op, spec
 from sessions import Call, session_of
 
 from rooflight.devices import get
-from rooflight.prediction.attribution import attributed
+from rooflight.prediction.fit.wall_times import attributed
 from rooflight.records.estimate import Estimate, Source
 from rooflight.roofline.analysis import Analysis, analyze
 from rooflight.roofline.host import Host

@@ -8,11 +8,11 @@ from builders import op, spec
 from handmade_models import A100, products, shown
 
 from rooflight.devices import get
-from rooflight.prediction.beaten import FASTEST, least_slowdown
-from rooflight.prediction.facts import CONVOLUTION_KEY, FACTS, WorkKind, facts_of
-from rooflight.prediction.features import features_of, over_bound
+from rooflight.prediction.fit.experts import Shown, learn, least_floor_s, teach
 from rooflight.prediction.predictor import Predictor
-from rooflight.prediction.teaching import Shown, learn, least_floor_s, teach
+from rooflight.prediction.work.facts import CONVOLUTION_KEY, FACTS, WorkKind, facts_of
+from rooflight.prediction.work.features import features_of, over_bound
+from rooflight.prediction.work.floors import FASTEST, least_slowdown
 
 L2 = 40 * 2**20  # of an A100
 

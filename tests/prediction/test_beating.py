@@ -8,9 +8,9 @@ import numpy as np
 from handmade_models import A100
 
 from rooflight.operators import registry
-from rooflight.prediction.beating import Cause, causes_of, said_of, step_of
-from rooflight.prediction.measured_table import MeasuredTable
-from rooflight.prediction.row_bounds import row_bounds
+from rooflight.prediction.lint.bounds import row_bounds
+from rooflight.prediction.lint.findings import Cause, causes_of, said_of, step_of
+from rooflight.prediction.read.table import MeasuredTable
 
 
 def table(operator: str, shapes: list[list[int]], share: float, **changes: object) -> MeasuredTable:

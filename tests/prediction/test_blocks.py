@@ -9,9 +9,9 @@ import pytest
 from builders import op, spec
 
 from rooflight.devices import get
-from rooflight.prediction.blocks import beyond_read
-from rooflight.prediction.facts import FACTS, WorkKind, facts_of
 from rooflight.prediction.predictor import Predictor
+from rooflight.prediction.work.facts import FACTS, WorkKind, facts_of
+from rooflight.prediction.work.floors import beyond_read
 
 H100 = get("H100-SXM5-80GB")
 NOTHING = Predictor.empty()

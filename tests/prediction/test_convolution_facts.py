@@ -6,7 +6,7 @@ import pytest
 from builders import op, spec
 
 from rooflight.devices import get
-from rooflight.prediction.facts import (
+from rooflight.prediction.work.facts import (
     CONVOLUTION_BACKWARD_KEY,
     CONVOLUTION_KEY,
     FACTS,
@@ -14,7 +14,7 @@ from rooflight.prediction.facts import (
     facts_of,
     kind_of,
 )
-from rooflight.prediction.features import features_of, names_of
+from rooflight.prediction.work.features import features_of, names_of
 from rooflight.records.signature import OpSignature
 
 H100 = get("H100-SXM5-80GB")

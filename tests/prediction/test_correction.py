@@ -11,14 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflight.devices import get
-from rooflight.prediction.blocks import small_kernel_s, usual_slowdown
-from rooflight.prediction.correction import correction
-from rooflight.prediction.facts import FACTS, OTHER_REDUCTIONS_KEY, OTHERS_KEY, PRODUCT_KEY, WorkKind, key_of_others
-from rooflight.prediction.fitting import learn_beside
-from rooflight.prediction.floors import with_launch, without_launch
-from rooflight.prediction.model_file import decode, encode
-from rooflight.prediction.products import product_facts
-from rooflight.prediction.teaching import Shown, learn
+from rooflight.prediction.fit.experts import Shown, learn
+from rooflight.prediction.fit.fitting import learn_beside
+from rooflight.prediction.model.corrections import correction
+from rooflight.prediction.model.files import decode, encode
+from rooflight.prediction.work.facts import (
+    FACTS,
+    OTHER_REDUCTIONS_KEY,
+    OTHERS_KEY,
+    PRODUCT_KEY,
+    WorkKind,
+    key_of_others,
+    product_facts,
+)
+from rooflight.prediction.work.floors import small_kernel_s, usual_slowdown, with_launch, without_launch
 
 A100, H100, MI300X = get("A100-SXM4-80GB"), get("H100-SXM5-80GB"), get("MI300X")
 

@@ -7,8 +7,8 @@ from torch import nn
 import rooflight as rl
 from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
 from rooflight.machine.memory import fresh_page_s
-from rooflight.prediction.cpu_gain import DISPATCH_S, FRESH_PAGE_S, PAGE_BYTES, fresh_pages, most_fresh_pages
-from rooflight.prediction.gain import predicted_gain
+from rooflight.prediction.gain.gain import predicted_gain
+from rooflight.prediction.gain.walls import DISPATCH_S, FRESH_PAGE_S, PAGE_BYTES, fresh_pages, most_fresh_pages
 
 CPU = DeviceSpec(
     name="a CPU", vendor="AMD", architecture="Zen", kind="cpu",

@@ -16,7 +16,7 @@ from rooflight.costs.cost import OpCost
 from rooflight.costs.registry import cost_of, formula
 from rooflight.devices import all_devices, get
 from rooflight.devices.spec import DeviceSpec
-from rooflight.prediction.facts import (
+from rooflight.prediction.work.facts import (
     FACTS,
     PRODUCT_KEY,
     WorkKind,
@@ -25,7 +25,7 @@ from rooflight.prediction.facts import (
     kind_of,
     product_sizes,
 )
-from rooflight.prediction.features import features_of, names_of, steady_features
+from rooflight.prediction.work.features import features_of, names_of, steady_features
 from rooflight.records.signature import OpSignature
 
 X = spec((8, 96))

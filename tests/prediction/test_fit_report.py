@@ -9,10 +9,10 @@ import pytest
 from measured_tables import GRID, write_table
 
 from rooflight.devices.spec import Roofs
-from rooflight.prediction.fit_report import report_of
-from rooflight.prediction.lint import Finding, Rule
+from rooflight.prediction.fit.tables import report_of
+from rooflight.prediction.lint.findings import Finding, Rule
 from rooflight.prediction.predictor import Predictor
-from rooflight.prediction.reading import read
+from rooflight.prediction.read import read
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from measured_tables import A100_FILE, GRID, H100_FILE, VECTORS, write_table
 
-from rooflight.prediction import fitting
-from rooflight.prediction.facts import OTHERS_KEY, PRODUCT_KEY
-from rooflight.prediction.fitting import Fit, fit, learn_all, read_for_fit, shown_by
-from rooflight.prediction.lint import Rule, lint
-from rooflight.prediction.model_file import encode
-from rooflight.prediction.reading import read
-from rooflight.prediction.teaching import LEAST_ROWS
+from rooflight.prediction.fit import fitting
+from rooflight.prediction.fit.experts import LEAST_ROWS
+from rooflight.prediction.fit.fitting import Fit, fit, learn_all, read_for_fit, shown_by
+from rooflight.prediction.lint.findings import Rule, lint
+from rooflight.prediction.model.files import encode
+from rooflight.prediction.read import read
+from rooflight.prediction.work.facts import OTHERS_KEY, PRODUCT_KEY
 
 ROW_KEYS = {"aten::gelu", "aten::gelu_backward"}
 

@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 import rooflight as rl
-from rooflight.prediction.compiled_walls import Walls
-from rooflight.prediction.compiled_work import CompiledWork, Kind, compiled_work
-from rooflight.prediction.gain import Gain, predicted_gain, verdict_of
+from rooflight.prediction.gain.gain import Gain, predicted_gain, verdict_of
+from rooflight.prediction.gain.kernels import CompiledWork, Kind, compiled_work
+from rooflight.prediction.gain.walls import Walls
 
 N = 1 << 20
 H100 = "H100-SXM5-80GB"

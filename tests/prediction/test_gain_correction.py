@@ -8,10 +8,9 @@ from math import exp, log
 import numpy as np
 import pytest
 
-from rooflight.prediction import gain_correction
-from rooflight.prediction.compiled_walls import MODES
-from rooflight.prediction.gain_correction import FILE, FOLDER, Correction, decode, learn, shipped
-from rooflight.prediction.gain_features import NAMES
+from rooflight.prediction.gain import correction as gain_correction
+from rooflight.prediction.gain.correction import FILE, FOLDER, NAMES, Correction, decode, learn, shipped
+from rooflight.prediction.gain.walls import MODES
 
 INTERVALS = dict.fromkeys(MODES, (-0.1, 0.2))
 

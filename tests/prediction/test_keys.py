@@ -11,9 +11,9 @@ from rooflight.devices import get
 from rooflight.operators import registry
 from rooflight.operators import registry as user_file
 from rooflight.operators.registry import operators_of
-from rooflight.prediction.facts import OTHER_REDUCTIONS_KEY, OTHERS_KEY, WorkKind, facts_of, kind_of
-from rooflight.prediction.manifest import read_manifest
+from rooflight.prediction.model.manifest import read_manifest
 from rooflight.prediction.predictor import SHIPPED, SUFFIX, Predictor, file_name
+from rooflight.prediction.work.facts import OTHER_REDUCTIONS_KEY, OTHERS_KEY, WorkKind, facts_of, kind_of
 from rooflight.sampling.sweeps import full_grid
 
 A100 = get("A100-SXM4-80GB")

@@ -11,13 +11,13 @@ from sessions import Call, session_of
 
 import rooflight as rl
 from rooflight.devices import get
-from rooflight.prediction.facts import facts_of
-from rooflight.prediction.fitting import learn_all
-from rooflight.prediction.floors import SHORTEST_KERNEL_S, without_launch
-from rooflight.prediction.launch_inside import launch_inside_s
-from rooflight.prediction.model_file import decode, encode
+from rooflight.prediction.fit.experts import Shown
+from rooflight.prediction.fit.fitting import learn_all
+from rooflight.prediction.fit.launches import launch_inside_s
+from rooflight.prediction.model.files import decode, encode
 from rooflight.prediction.predictor import Predictor
-from rooflight.prediction.teaching import Shown
+from rooflight.prediction.work.facts import facts_of
+from rooflight.prediction.work.floors import SHORTEST_KERNEL_S, without_launch
 
 A100 = get("A100-PCIe-40GB")
 US = 1e-6

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from handmade_models import A100, H100, expert, model, products
 
-from rooflight.prediction.facts import PRODUCT_KEY
-from rooflight.prediction.manifest import NAME, read_manifest
-from rooflight.prediction.model_file import encode
+from rooflight.prediction.model.files import encode
+from rooflight.prediction.model.manifest import NAME, read_manifest
 from rooflight.prediction.predictor import Predictor
+from rooflight.prediction.work.facts import PRODUCT_KEY
 
 ADD = "aten::add"
 

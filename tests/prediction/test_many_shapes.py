@@ -24,10 +24,10 @@ from rooflight.operators import registry
 from rooflight.operators.many import accepted, over_shapes
 from rooflight.operators.operator import Operator, Work
 from rooflight.operators.signatures import call, tensor
-from rooflight.prediction.facts import Facts, facts_of, facts_of_shapes
-from rooflight.prediction.measured_table import MeasuredTable
+from rooflight.prediction.lint.bounds import row_bounds
 from rooflight.prediction.predictor import Predictor
-from rooflight.prediction.row_bounds import row_bounds
+from rooflight.prediction.read.table import MeasuredTable
+from rooflight.prediction.work.facts import Facts, facts_of, facts_of_shapes
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.bound import bound_of
 

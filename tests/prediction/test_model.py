@@ -27,19 +27,19 @@ from hypothesis import strategies as st
 
 from rooflight.devices import all_devices, get
 from rooflight.devices.spec import DeviceSpec
-from rooflight.prediction.beaten import least_slowdown
-from rooflight.prediction.facts import (
+from rooflight.prediction.fit.experts import LEAST_ROWS, Shown, join, learn, teach
+from rooflight.prediction.model.devices import device_traits
+from rooflight.prediction.model.files import decode, encode
+from rooflight.prediction.model.model import Model
+from rooflight.prediction.work.facts import (
     FACTS,
     PRODUCT_KEY,
     WorkKind,
     facts_of,
+    product_facts,
 )
-from rooflight.prediction.features import features_of, names_of, steady_features
-from rooflight.prediction.model import Model
-from rooflight.prediction.model_file import decode, encode
-from rooflight.prediction.products import product_facts
-from rooflight.prediction.teaching import LEAST_ROWS, Shown, join, learn, teach
-from rooflight.prediction.unseen_device import device_traits
+from rooflight.prediction.work.features import features_of, names_of, steady_features
+from rooflight.prediction.work.floors import least_slowdown
 
 LARGE = products(20, seed=3, largest=1 << 17)  # bounds up to seconds, while experts by hand saw a millisecond
 BLANK = DeviceSpec(name="blank", vendor="", architecture="", kind="other", datasheet=replace(A100.datasheet, memory=()))
@@ -168,7 +168,7 @@ def test_the_trees_beyond_see_no_sizes_of_the_whole():
 
 
 def test_work_without_end_has_an_answer(learned: Model):
-    from rooflight.prediction.products import product_facts
+    from rooflight.prediction.work.facts import product_facts
 
     most = np.array([2.0**53 - 1])
     answer = learned.answer(product_facts(most, most, most, "float16", A100, batch=most), A100)

@@ -29,10 +29,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflight.devices import get
-from rooflight.prediction.beaten import FASTEST
-from rooflight.prediction.model import Model
-from rooflight.prediction.model_file import decode, encode
-from rooflight.prediction.teaching import learn
+from rooflight.prediction.fit.experts import learn
+from rooflight.prediction.model.files import decode, encode
+from rooflight.prediction.model.model import Model
+from rooflight.prediction.work.floors import FASTEST
 
 WORK = np.concatenate([products(20), products(20, seed=3, largest=1 << 17)])
 DEVICES = (A100, H100, get("MI300X"))

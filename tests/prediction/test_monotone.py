@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.prediction.batch import Batch
-from rooflight.prediction.facts import FACTS, Floats, WorkKind
-from rooflight.prediction.monotone import around, has_sizes, levelled
-from rooflight.prediction.other_sizes import sizes_of
+from rooflight.prediction.model.monotone import Batch, around, has_sizes, levelled, sizes_of
 from rooflight.prediction.predictor import Predictor
+from rooflight.prediction.work.facts import FACTS, Floats, WorkKind
 
 KEY = "aten::gelu"
 NAMES = FACTS[WorkKind.ROWS]

@@ -9,8 +9,8 @@ import pytest
 
 from rooflight import devices
 from rooflight.operators import registry
-from rooflight.prediction.lint import Rule, lint_table
-from rooflight.prediction.reading import find, read, read_file
+from rooflight.prediction.lint.findings import Rule, lint_table
+from rooflight.prediction.read import find, read, read_file
 
 COMMON = "OPName,Latency,Device,Kernel Name,Grid x"
 A100, T4 = "NVIDIA A100-PCIE-40GB", "Tesla T4"

@@ -11,12 +11,12 @@ import pytest
 from handmade_models import A100, H100, expert, model, products, shown
 
 from rooflight.devices import get
-from rooflight.prediction.facts import FACTS, OTHERS_KEY, PRODUCT_KEY, WorkKind
-from rooflight.prediction.manifest import NAME, read_manifest
-from rooflight.prediction.model import Model
-from rooflight.prediction.on_base import ENOUGH, base_of, learn_on, save_on
+from rooflight.prediction.fit.base import ENOUGH, base_of, learn_on, save_on
+from rooflight.prediction.fit.experts import Shown
+from rooflight.prediction.model.manifest import NAME, read_manifest
+from rooflight.prediction.model.model import Model
 from rooflight.prediction.predictor import SHIPPED, SUFFIX, Predictor
-from rooflight.prediction.teaching import Shown
+from rooflight.prediction.work.facts import FACTS, OTHERS_KEY, PRODUCT_KEY, WorkKind
 
 L4 = get("L4")
 ADD, SILU, GELU = "aten::add", "aten::silu", "aten::gelu"

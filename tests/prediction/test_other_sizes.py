@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from rooflight.devices import get
 from rooflight.operators import registry
-from rooflight.prediction.facts import FactRows, facts_of_shapes, kind_of
-from rooflight.prediction.other_sizes import SIZES, resized, sizes_of
+from rooflight.prediction.model.monotone import SIZES, resized, sizes_of
+from rooflight.prediction.work.facts import FactRows, facts_of_shapes, kind_of
 
 DEVICE = get("A100-SXM4-80GB")
 EXACT = ("batched_mm", "softmax_rows", "gelu_rows", "add")

@@ -7,8 +7,8 @@ from handmade_models import trees
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.prediction.packing import arrays_of, trees_from
-from rooflight.prediction.trees import Trees, grow
+from rooflight.prediction.model.packing import arrays_of, trees_from
+from rooflight.prediction.model.trees import Trees, grow
 
 
 def again(found: Trees) -> Trees:

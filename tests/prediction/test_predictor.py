@@ -19,15 +19,13 @@ from hypothesis import strategies as st
 from measured_tables import A100_FILE, GRID, H100_FILE, VECTORS, write_table
 
 from rooflight.operators import registry
-from rooflight.prediction.beaten import FASTEST
-from rooflight.prediction.blocks import small_kernel_s
-from rooflight.prediction.facts import OTHERS_KEY, PRODUCT_KEY
-from rooflight.prediction.features import names_of
-from rooflight.prediction.fitting import fit
-from rooflight.prediction.floors import SHORTEST_KERNEL_S
+from rooflight.prediction.fit.experts import LEAST_ROWS
+from rooflight.prediction.fit.fitting import fit
 from rooflight.prediction.predictor import SUFFIX, Predictor
-from rooflight.prediction.reading import read
-from rooflight.prediction.teaching import LEAST_ROWS
+from rooflight.prediction.read import read
+from rooflight.prediction.work.facts import OTHERS_KEY, PRODUCT_KEY
+from rooflight.prediction.work.features import names_of
+from rooflight.prediction.work.floors import FASTEST, SHORTEST_KERNEL_S, small_kernel_s
 from rooflight.records.estimate import Estimate, Source
 
 X = spec((1 << 20,))

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
-from rooflight.prediction.facts import FACTS, WorkKind, facts_of
-from rooflight.prediction.products import product_facts
+from rooflight.prediction.work.facts import FACTS, WorkKind, facts_of, product_facts
 from rooflight.records.signature import OpSignature
 
 CACHES = (

@@ -13,16 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflight.devices import get
-from rooflight.prediction.beaten import FASTEST, least_slowdown
-from rooflight.prediction.facts import PRODUCT_KEY
-from rooflight.prediction.features import features_of, names_of
-from rooflight.prediction.floors import least_kernel_s
-from rooflight.prediction.model import Model
-from rooflight.prediction.model_file import decode, encode
-from rooflight.prediction.products import product_facts
-from rooflight.prediction.refining import refine, units_of, with_doubt
-from rooflight.prediction.teaching import Shown
-from rooflight.prediction.unseen_device import device_traits
+from rooflight.prediction.fit.experts import Shown
+from rooflight.prediction.fit.few_rows import refine, units_of, with_doubt
+from rooflight.prediction.model.devices import device_traits
+from rooflight.prediction.model.files import decode, encode
+from rooflight.prediction.model.model import Model
+from rooflight.prediction.work.facts import PRODUCT_KEY, product_facts
+from rooflight.prediction.work.features import features_of, names_of
+from rooflight.prediction.work.floors import FASTEST, least_kernel_s, least_slowdown
 
 L4 = get("L4")
 BASE = model(expert(A100, 0.5, 0.5))
@@ -34,7 +32,7 @@ FACTS = products(400, seed=5)
 def no_shortest_kernel(request, monkeypatch):
     """Products by hand are so small that all of them would take the shortest kernel."""
     if "shortest" not in request.node.name:
-        monkeypatch.setattr("rooflight.prediction.refining.least_kernel_s", lambda _: 0.0)
+        monkeypatch.setattr("rooflight.prediction.fit.few_rows.least_kernel_s", lambda _: 0.0)
 
 
 def rows(count: int, slowdown: Any, device=A100) -> Shown:

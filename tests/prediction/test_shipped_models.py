@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.prediction.features import names_of
-from rooflight.prediction.manifest import NAME, read_manifest
+from rooflight.prediction.model.manifest import NAME, read_manifest
 from rooflight.prediction.predictor import SHIPPED, SUFFIX, Predictor
+from rooflight.prediction.work.features import names_of
 
 GOLDEN = Path(__file__).with_name("golden_predictions.json")
 MOST_BYTES = 5 << 20

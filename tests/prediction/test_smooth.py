@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 
 from rooflight.devices import get
-from rooflight.prediction.facts import (
+from rooflight.prediction.fit.experts import Shown, learn, teach
+from rooflight.prediction.model.files import decode, encode
+from rooflight.prediction.model.model import Model
+from rooflight.prediction.model.smooth import MOST_ROWS, Smooth, smooth
+from rooflight.prediction.model.trees import Trees
+from rooflight.prediction.work.facts import (
     FACTS,
     PRODUCT_KEY,
     WorkKind,
+    product_facts,
 )
-from rooflight.prediction.features import features_of
-from rooflight.prediction.model import Model
-from rooflight.prediction.model_file import decode, encode
-from rooflight.prediction.products import product_facts
-from rooflight.prediction.smooth import MOST_ROWS, Smooth, smooth
-from rooflight.prediction.teaching import Shown, learn, teach
-from rooflight.prediction.trees import Trees
+from rooflight.prediction.work.features import features_of
 
 A100 = get("A100-SXM4-80GB")
 

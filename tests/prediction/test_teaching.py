@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rooflight.prediction import teaching
-from rooflight.prediction.trees import Leaves, Way
+from rooflight.prediction.fit import experts as teaching
+from rooflight.prediction.model.trees import Leaves, Way
 
 
 @pytest.mark.parametrize(("rows", "leaves"), [(100, 7), (6000, 100), (30_660, 511), (1_000_000, 511)])

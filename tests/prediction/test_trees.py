@@ -13,7 +13,7 @@ from handmade_models import lone, stump, trees
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from rooflight.prediction.trees import WAYS, Trees, Way, grow
+from rooflight.prediction.model.trees import WAYS, Trees, Way, grow
 
 FEATURES = 3
 ENOUGH = 2048  # rows from which LightGBM walks

@@ -13,11 +13,8 @@ from hypothesis import strategies as st
 
 from rooflight.devices import get
 from rooflight.devices.spec import Reached
-from rooflight.prediction.facts import FACTS, PRODUCT_KEY, WorkKind
-from rooflight.prediction.features import features_of, names_of
-from rooflight.prediction.products import product_facts
-from rooflight.prediction.teaching import Shown, join, teach, with_reached
-from rooflight.prediction.unseen_device import (
+from rooflight.prediction.fit.experts import Shown, join, teach, with_reached
+from rooflight.prediction.model.devices import (
     PRODUCTS,
     REACHED,
     _middle,
@@ -26,6 +23,8 @@ from rooflight.prediction.unseen_device import (
     familiarity,
     likeness,
 )
+from rooflight.prediction.work.facts import FACTS, PRODUCT_KEY, WorkKind, product_facts
+from rooflight.prediction.work.features import features_of, names_of
 
 ADD = "aten::add"
 UNPUBLISHED = replace(A100, reached=None)

@@ -8,8 +8,9 @@ import pytest
 
 from rooflight import devices
 from rooflight.operators import registry
-from rooflight.prediction.lint import Rule, lint, lint_table
-from rooflight.prediction.reading import read, read_file, vidur, vidur_network
+from rooflight.prediction.lint.findings import Rule, lint, lint_table
+from rooflight.prediction.read import read, read_file, vidur
+from rooflight.prediction.read import vidur as vidur_network
 
 OPS = (
     *("emb", "input_layernorm", "attn_pre_proj", "attn_rope", "attn_post_proj", "post_attention_layernorm"),

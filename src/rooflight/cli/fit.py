@@ -57,17 +57,17 @@ def fit(
     from collections import Counter
 
     from rooflight.front.measured import find_measured, read_measured
-    from rooflight.prediction.bad_rows import (
+    from rooflight.prediction.fit.base import base_of, learn_on, save_on
+    from rooflight.prediction.fit.fitting import learn_all, read_for_fit, together
+    from rooflight.prediction.fit.refusals import (
         refuse_impossible,
         refuse_two_devices,
         refuse_two_groups,
     )
-    from rooflight.prediction.fit_report import report_of
-    from rooflight.prediction.fitting import learn_all, read_for_fit, together
-    from rooflight.prediction.measured_ops import MeasuredOps, lint_ops, shown_by_ops
-    from rooflight.prediction.measured_table import MeasuredTable
-    from rooflight.prediction.on_base import base_of, learn_on, save_on
+    from rooflight.prediction.fit.tables import report_of
     from rooflight.prediction.predictor import Predictor
+    from rooflight.prediction.read.ops import MeasuredOps, lint_ops, shown_by_ops
+    from rooflight.prediction.read.table import MeasuredTable
     from rooflight.reporting.output import Outputs
 
     outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html, render=render)

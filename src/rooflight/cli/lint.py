@@ -43,13 +43,13 @@ def lint(
       rooflight lint trace.json.gz
     """
     from rooflight.front.measured import find_measured, read_measured
-    from rooflight.prediction import lint as linting
-    from rooflight.prediction.beating import Cause, causes_of
-    from rooflight.prediction.lint_report import report_of
-    from rooflight.prediction.measured_ops import lint_ops
-    from rooflight.prediction.measured_table import MeasuredTable
-    from rooflight.prediction.reading import read_file
-    from rooflight.prediction.row_bounds import row_bounds
+    from rooflight.prediction.lint import findings as linting
+    from rooflight.prediction.lint.bounds import row_bounds
+    from rooflight.prediction.lint.findings import Cause, causes_of
+    from rooflight.prediction.lint.tables import report_of
+    from rooflight.prediction.read import read_file
+    from rooflight.prediction.read.ops import lint_ops
+    from rooflight.prediction.read.table import MeasuredTable
     from rooflight.reporting.output import Outputs
 
     outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html, render=render)

@@ -69,8 +69,8 @@ def predict(
     from rooflight.cli.progress import spinner
     from rooflight.front.device import find_what_if
     from rooflight.operators.registry import operators_of
-    from rooflight.prediction.predict_report import report_of
     from rooflight.prediction.predictor import Predictor
+    from rooflight.prediction.tables import report_of
     from rooflight.reporting.output import Outputs
 
     described, *others = operators_of(operator)

@@ -248,7 +248,7 @@ def _views(request: SamplingRequest, on: str | None) -> Callable[[Operator, str]
     if request.sweep != SweepName.smart or request.config is not None:
         return None
     from rooflight.front.views import views_here
-    from rooflight.prediction.on_base import SHIPPED_NAME, base_of
+    from rooflight.prediction.fit.base import SHIPPED_NAME, base_of
     from rooflight.prediction.predictor import Predictor
 
     return views_here(Predictor.load(base_of(on or SHIPPED_NAME)), request.kind, request.threads)

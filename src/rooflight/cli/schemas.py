@@ -21,9 +21,9 @@ def documents() -> tuple[type[Document], ...]:
     from rooflight.inference.result import ConfigDocument, SummaryDocument
     from rooflight.machine.calibration import CalibrationDocument
     from rooflight.operators.tables import OperatorsDocument
-    from rooflight.prediction.fit_report import FitDocument
-    from rooflight.prediction.lint_report import LintDocument
-    from rooflight.prediction.predict_report import PredictionDocument
+    from rooflight.prediction.fit.tables import FitDocument
+    from rooflight.prediction.lint.tables import LintDocument
+    from rooflight.prediction.tables import PredictionDocument
     from rooflight.roofline.ranks import RanksDocument
     from rooflight.roofline.tables.document import AnalysisDocument
     from rooflight.sampling.merge import MergeDocument

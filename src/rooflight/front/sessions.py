@@ -123,7 +123,7 @@ def predicted(analysis: Analysis, predictor: Predictor, host: Host | float | Non
 
 def _host_of(session: Session) -> Host | None:
     """The host that a traced program had; None where the session does not show it."""
-    from rooflight.prediction.host_fit import fit_host
+    from rooflight.prediction.fit.wall_times import fit_host
 
     if session.measurement is None or session.measurement.timeline is None:
         return None

@@ -17,9 +17,11 @@ from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
 from rooflight.operators.many import accepted
 from rooflight.operators.operator import MOST_ELEMENTS, Operator
-from rooflight.prediction.batch import Batch, Mask, scattered
-from rooflight.prediction.blocks import beyond_read, least_by_blocks_s, small_kernel_s
-from rooflight.prediction.facts import (
+from rooflight.prediction.model.files import decode, encode
+from rooflight.prediction.model.manifest import check, read_manifest, write_manifest
+from rooflight.prediction.model.model import Answer, Model
+from rooflight.prediction.model.monotone import Batch, Mask, levelled, scattered
+from rooflight.prediction.work.facts import (
     ALL_REDUCE_KEY,
     FACTS,
     OTHERS_KEY,
@@ -35,14 +37,10 @@ from rooflight.prediction.facts import (
     is_plain,
     key_of_others,
     kind_of,
+    product_facts,
 )
-from rooflight.prediction.floors import has_launch, least_kernel_s
-from rooflight.prediction.manifest import check, read_manifest, write_manifest
-from rooflight.prediction.model import Answer, Model
-from rooflight.prediction.model_file import decode, encode
-from rooflight.prediction.monotone import levelled
-from rooflight.prediction.precisions import as_measured, candidates, dtype_and_device
-from rooflight.prediction.products import product_facts
+from rooflight.prediction.work.floors import beyond_read, has_launch, least_by_blocks_s, least_kernel_s, small_kernel_s
+from rooflight.prediction.work.precisions import as_measured, candidates, dtype_and_device
 from rooflight.records.dtypes import tensor_dtype
 from rooflight.records.estimate import Estimate, Source
 from rooflight.records.files import write_whole
@@ -293,7 +291,7 @@ class Predictor:
         ``model_dict``; without it, this predictor's models answer. Raises ValueError for an unknown operator, device or
         direction, for a shape that cannot be, and for a folder with no or too few samples of the operator.
         """
-        from rooflight.prediction.reading import device_called
+        from rooflight.prediction.read import device_called
 
         chosen = self
         if data_folder is not None:
@@ -436,8 +434,8 @@ def _small_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
 
 def _learned(folder: Path | str, function: str, gpu_name: str, precision: str) -> Predictor:
     """What the samples of one operator teach."""
-    from rooflight.prediction.fitting import learn_all, read_for_fit
-    from rooflight.prediction.reading import device_called, find
+    from rooflight.prediction.fit.fitting import learn_all, read_for_fit
+    from rooflight.prediction.read import device_called, find
 
     device, dtype = device_called(gpu_name, Path(folder)), tensor_dtype(precision)
     paths = [path for path in find(folder)[0] if f"_{function}_" in path.name]  # of others, too, whose names end so

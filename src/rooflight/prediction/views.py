@@ -8,9 +8,9 @@ import numpy as np
 
 from rooflight.devices.spec import DeviceSpec
 from rooflight.operators.operator import Operator, Shape
-from rooflight.prediction.facts import Floats, facts_of_shapes
-from rooflight.prediction.features import features_of
 from rooflight.prediction.predictor import Predictor
+from rooflight.prediction.work.facts import Floats, facts_of_shapes
+from rooflight.prediction.work.features import features_of
 
 
 def views_of(

@@ -17,9 +17,9 @@ from rooflight.front.device import Progress, current_device, log_progress
 from rooflight.front.sessions import predicted
 from rooflight.front.targets import RunOptions, analyze_target
 from rooflight.machine.memory import fresh_page_s
-from rooflight.prediction.compiled_walls import MODES as PREDICTED_MODES
-from rooflight.prediction.cpu_gain import FRESH_PAGE_S
-from rooflight.prediction.gain import Gain, predicted_gain
+from rooflight.prediction.gain.gain import Gain, predicted_gain
+from rooflight.prediction.gain.walls import FRESH_PAGE_S
+from rooflight.prediction.gain.walls import MODES as PREDICTED_MODES
 from rooflight.prediction.predictor import Predictor
 from rooflight.records.document import Document
 from rooflight.records.quantity import Quantity, count_of

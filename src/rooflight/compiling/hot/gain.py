@@ -74,10 +74,10 @@ def expected_gain(
     operations = int(session.counted.sum())
     try:
         from rooflight.front.sessions import analyze
-        from rooflight.prediction.gain import predicted_gain
+        from rooflight.prediction.gain.gain import predicted_gain
 
         gain = predicted_gain(analyze(session, _device(session)), mode or "default").given_eager(seconds)
-        speedup, compile_s, source = gain.steady_speedup, gain.compile_s, "rooflight.prediction.gain"
+        speedup, compile_s, source = gain.steady_speedup, gain.compile_s, "rooflight.prediction.gain.gain"
     except (ValueError, ArithmeticError, LookupError):
         # an op costs a CPU's host about 5 µs to issue, of which generated code saves most
         saved = min(0.5, 0.6 * operations * 5e-6 / seconds) if seconds > 0 else 0.0

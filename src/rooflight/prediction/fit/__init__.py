@@ -1,0 +1,1 @@
+"""Fits models to measured tables and to the timed ops of sessions."""

@@ -1,0 +1,405 @@
+"""Teaching: experts from measured work, the way of learning chosen and the errors found on rows held out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rooflight.devices.spec import DeviceSpec
+from rooflight.prediction.model.devices import (
+    REACHED,
+    averaged,
+    blended,
+    computing,
+    device_traits,
+    fewer_watts,
+    likeness,
+    reached_bandwidth,
+    reached_products,
+)
+from rooflight.prediction.model.model import Expert, Interval, Model, Spread
+from rooflight.prediction.model.packing import Learner
+from rooflight.prediction.model.smooth import MOST_ROWS, smooth
+from rooflight.prediction.model.trees import WAYS, Leaves, Way, answers_of_grown, grow, grow_small, lone
+from rooflight.prediction.work.facts import Floats, WorkKind, is_plain, key_of_others, kind_of
+from rooflight.prediction.work.features import OPS, features_of, over_bound, steady_features
+from rooflight.prediction.work.floors import usual_slowdown
+from rooflight.records.quantity import count_of
+
+LEAST_ROWS: Final = 12
+"""Least number of measurements for an expert: fewer give no estimate of its error."""
+FOLDS: Final = 3
+UNSEEN: Final = (-0.7, 0.7)
+"""A factor of two: what to expect of a new device when only one was ever seen."""
+_TWINS: Final = 0.3  # from this likeness on
+_ONE_MORE: Final = 0.6
+"""As a logarithm: by how much a device may be missed that is like none of those left out in turn."""
+_INTERVAL: Final = (0.05, 0.95)
+_LARGEST_SHARE: Final = 0.2
+_SOME: Final = 300  # rows of a device are enough to say how far off the others are
+_ENOUGH: Final = 10_000  # rows from which to see how far off work is that is larger than any of them
+_DETAILED: Final = 10_000  # rows of which trees for larger work may have many leaves too
+_MOST_OTHERS: Final = 4000  # rows of all kinds together
+_MOST_SMOOTH: Final = 1000  # rows that are worth keeping: trees of more are as good, and smaller
+_COMPUTES: Final = 0.6  # compute time over that and memory time, from which work counts as arithmetic
+_SAME_WATTS: Final = 0.05  # as a logarithm
+_DOUBT: Final = 4  # pairs of devices without any effect that what was seen has to outweigh
+_ENOUGH_FOR_SPREAD: Final = 200
+_LEAST_MISSED: Final = 0.002  # what is missed by less is missed by nothing
+_SMALL: Final = 0.1  # of the rows, by bound
+_SLOW: Final = float(np.log(2.0))
+_LEAST: Final = 0.001  # quantile
+_GROWS: Final = 0.5  # the power of the bound
+_KERNEL_S, _MOST_FLOOR_S = 5e-6, 100e-6  # no launch takes longer
+_BETTER: Final = 0.99  # of what is missed
+_WORTH_BYTES: Final = 0.97
+"""Of what is missed, with four times as many leaves: 26,710 products on a T4, held out, are missed by 9.1 % anyway."""
+_KIND_GROUPS: Final = 5  # of kinds of work, held out in turn
+
+
+Rows = NDArray[np.bool_] | NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """Measured work of one kind on one device: facts [rows, facts] and log(time / bound) [rows], as measured: negative
+    where a cache held the data.
+    """
+
+    key: str
+    device: DeviceSpec
+    facts: Floats
+    slowdown: Floats
+
+
+def learn(shown: Sequence[Shown]) -> Model:
+    """A model of work of one kind. Raises ValueError for a device with fewer than 12 rows."""
+    return join([teach(each) for each in shown], shown)
+
+
+def teach(shown: Shown, *, trees_only: bool = False, over_usual: bool = False, launch_s: float = 0.0) -> Expert:
+    """What the rows of one device teach. The way of learning is the one that does best on rows held out, with
+    ``trees_only`` none that keeps the shapes it learned from; intervals come from the same rows, and from the largest
+    fifth by bound. ``over_usual``: how much slower than ``usual_slowdown``, with ``launch_s`` in the times. Raises
+    ValueError for fewer than 12 rows.
+    """
+    if over_usual:
+        shown = over(shown, launch_s)
+    key, slowdown = shown.key, shown.slowdown
+    if len(slowdown) < LEAST_ROWS:
+        raise ValueError(
+            f"{key}: {count_of(len(slowdown), 'row is', 'rows are')} too few to learn from, sample at least "
+            f"{LEAST_ROWS}"
+        )
+    values = features_of(key, shown.facts, shown.device)
+    parts = _parts(len(values))
+    floor_s = 0.0 if over_usual else _floor_s(key, values, slowdown, parts[0])
+    above = slowdown - over_bound(key, values, floor_s)
+    way, held_out = _best_way(values, above, parts, trees_only=trees_only)
+    inside = quantiles(held_out)
+    beyond, further = _for_larger(key, values, above, way)
+    outside = min(inside[0], further[0]), max(inside[1], further[1])
+    asked, true = (np.concatenate([each[test] for test in parts]) for each in (values, slowdown))
+    expert = _expert(shown, values, way, held_out, outside, beyond, floor_s)
+    # answers below the bound are raised to it, those of intervals are not
+    raised = held_out if over_usual else np.minimum(held_out, true)
+    return replace(
+        expert,
+        error=mean_error(raised),
+        spread=spread_of(asked, held_out),
+        usual=over_usual,
+        launch_s=launch_s,
+    )
+
+
+def over(shown: Shown, launch_s: float) -> Shown:
+    """How much slower than usual the rows were."""
+    return replace(shown, slowdown=shown.slowdown - usual_slowdown(shown.key, shown.facts, shown.device, launch_s))
+
+
+def _floor_s(key: str, values: Floats, slowdown: Floats, test: NDArray[np.bool_]) -> float:
+    """The floor of small work, where rows held out are predicted better with one; otherwise 0."""
+    floor_s = least_floor_s(key, values, slowdown)
+    if not floor_s:
+        return 0.0
+    above = slowdown - over_bound(key, values, floor_s)
+    without, given = (float(np.mean(np.abs(_missed(values, each, WAYS[0], ~test, test)))) for each in (slowdown, above))
+    return floor_s if given < _BETTER * without else 0.0
+
+
+def least_floor_s(key: str, values: Floats, slowdown: Floats) -> float:
+    """Seconds that each op takes beyond its bound, however small it is: the least of any small work (the lowest tenth
+    by bound) that takes over twice its bound; 0 where small work takes less, and of collectives. Where the time of that
+    tenth grows with its bound, no work is small enough to show a floor, and it is no more than a kernel's.
+    """
+    if kind_of(key) is WorkKind.NETWORK:
+        return 0.0
+    small = (values[:, 0] <= np.quantile(values[:, 0], _SMALL)) & (slowdown > _SLOW)
+    if not small.any():
+        return 0.0
+    each_s = np.expm1(slowdown) * np.exp(values[:, 0]) / np.maximum(1.0, values[:, OPS])
+    bound = values[small, 0] - values[small, 0].mean()
+    grows = float((bound * (slowdown[small] + values[small, 0])).sum()) > _GROWS * float((bound**2).sum())
+    return min(_KERNEL_S if grows else _MOST_FLOOR_S, float(np.quantile(each_s[small], _LEAST)))
+
+
+def _expert(
+    shown: Shown,
+    values: Floats,
+    way: Way | None,
+    held_out: Floats,
+    outside: Interval,
+    beyond: Learner | None,
+    floor_s: float,
+) -> Expert:
+    """What ``way`` learns from all rows, with what it missed of those held out."""
+    return Expert(
+        device=shown.device.name,
+        traits=device_traits(shown.device),
+        rows=len(values),
+        low=values.min(axis=0),
+        high=values.max(axis=0),
+        inside=quantiles(held_out),
+        outside=outside,
+        error=mean_error(held_out),
+        main=_learned(values, shown.slowdown - over_bound(shown.key, values, floor_s), way),
+        beyond=beyond,
+        floor_s=floor_s,
+    )
+
+
+def spread_of(values: Floats, missed: Floats) -> Spread | None:
+    """How far off predictions are, by features: from held-out rows of features [rows, features] and what was missed of
+    each [rows]. None of too few rows to see any difference.
+
+    Split conformal prediction with a scale (Lei et al., Distribution-Free Predictive Inference for Regression, 5.2):
+    the scale is learned from one half of the rows, what 90 % of the others missed in units of it is counted, and the
+    same with the halves exchanged.
+    """
+    if len(missed) < _ENOUGH_FOR_SPREAD:
+        return None
+    size = np.log(np.abs(missed) + _LEAST_MISSED)
+    half = np.random.default_rng(3).permutation(len(missed)) % 2 == 0
+    in_units = np.empty(len(missed))
+    for one in (half, ~half):
+        in_units[one] = missed[one] / np.exp(grow_small(values[~one], size[~one]).predict(values[one]))
+    return Spread(size=grow_small(values, size), ends=quantiles(in_units))
+
+
+def _for_larger(key: str, values: Floats, slowdown: Floats, way: Way | None) -> tuple[Learner | None, Interval]:
+    """A learner for work larger than any shown, if there is one that is less off than ``way`` for the largest fifth
+    when it learns from the rest, and the errors there.
+
+    Of products it sees only how they look; other work, which is slow while it is small, is taken to stay as slow as the
+    largest that was shown.
+    """
+    large = _largest(values)
+    if not large.any() or large.all():
+        return None, (0.0, 0.0)
+    rest = np.flatnonzero(~large)
+    some = np.random.default_rng(2).permutation(rest)[:_ENOUGH]
+    from_all = _missed(values, slowdown, way, some, large)
+    steady = list(steady_features(key))
+    if steady:
+        plain = way and replace(way, leaves=Leaves.MANY if len(values) > _DETAILED else Leaves.FEW)
+        from_some = _missed(values[:, steady], slowdown, plain, some, large)
+        if mean_error(from_some) < mean_error(from_all):
+            return _learned(values[:, steady], slowdown, plain, coarse=True), quantiles(from_some)
+    else:
+        from_largest = slowdown[large] - np.median(slowdown[rest][_largest(values[rest])])
+        if mean_error(from_largest) < mean_error(from_all):
+            return lone(float(np.median(slowdown[large]))), quantiles(from_largest)
+    return None, quantiles(from_all)
+
+
+def _largest(values: Floats) -> NDArray[np.bool_]:
+    """Which rows of features [rows, features] are the largest fifth by bound, of collectives by bytes sent."""
+    return np.asarray(values[:, 0] >= np.quantile(values[:, 0], 1 - _LARGEST_SHARE))
+
+
+def _parts(rows: int) -> list[NDArray[np.bool_]]:
+    """Thirds to hold out in turn; of many rows, one third is enough."""
+    part = np.random.default_rng(0).permutation(rows) % FOLDS
+    return [part == fold for fold in range(FOLDS if rows <= MOST_ROWS else 1)]
+
+
+def _best_way(
+    values: Floats, slowdown: Floats, parts: Sequence[NDArray[np.bool_]], *, trees_only: bool
+) -> tuple[Way | None, Floats]:
+    """The way to learn that does best on the parts held out in turn, None for smoothly, without trees; and what it
+    missed of them. Trees are tried with either loss first, then, of few rows, with few leaves too; of many rows, with
+    four times as many, which have to be worth their bytes.
+    """
+    tried: dict[Way | None, Floats] = {}
+
+    def missed_by(way: Way | None) -> float:
+        tried[way] = np.concatenate([_missed(values, slowdown, way, ~test, test) for test in parts])
+        return float(np.mean(np.abs(tried[way])))
+
+    errors: dict[Way | None, float] = {way: missed_by(way) for way in WAYS if way.leaves is Leaves.MANY}
+    best_loss = min(errors, key=errors.__getitem__)
+    assert best_loss is not None
+    if len(values) <= _DETAILED:
+        few = replace(best_loss, leaves=Leaves.FEW)
+        errors[few] = missed_by(few)
+    else:
+        most = replace(best_loss, leaves=Leaves.MOST)
+        errors[most] = missed_by(most) / _WORTH_BYTES
+    if len(values) <= _MOST_SMOOTH and not trees_only:
+        errors[None] = missed_by(None)
+    best = min(errors, key=errors.__getitem__)
+    return best, tried[best]
+
+
+def _learned(values: Floats, slowdown: Floats, way: Way | None, *, coarse: bool = False) -> Learner:
+    return smooth(values, slowdown) if way is None else grow(values, slowdown, way, coarse=coarse)
+
+
+def teach_others(shown: Sequence[Shown], *, trees_only: bool = False, launch_s: float = 0.0) -> Expert:
+    """What kinds of work of one device that are alike teach of those that were not measured, over what is usual of
+    kernels: its intervals and error come from kinds held out in turn. ``launch_s`` seconds of each time are a launch.
+    Raises ValueError for fewer than 12 rows.
+    """
+    some = [_some(each, max(LEAST_ROWS, _MOST_OTHERS // len(shown))) for each in shown]
+    device = shown[0].device
+    facts, slowdown = np.concatenate([each.facts for each in some]), np.concatenate([each.slowdown for each in some])
+    group = np.repeat(np.arange(len(some)) % _KIND_GROUPS, [len(each.facts) for each in some])
+    key = key_of_others(shown[0].key)
+    whole = Shown(key=key, device=device, facts=facts, slowdown=slowdown)
+    if group.max() == 0:
+        alone = teach(whole, trees_only=True, over_usual=True, launch_s=launch_s)
+        return replace(alone, inside=UNSEEN, outside=UNSEEN)
+    whole = over(whole, launch_s)
+    values = features_of(key, facts, device)
+    parts = [group == held_out for held_out in range(int(group.max()) + 1)]
+    way, held_out = _best_way(values, whole.slowdown, parts, trees_only=trees_only)
+    expert = _expert(whole, values, way, held_out, quantiles(held_out), None, 0.0)
+    return replace(expert, usual=True, launch_s=launch_s)
+
+
+def _some(shown: Shown, count: int) -> Shown:
+    chosen = np.sort(np.random.default_rng(0).permutation(len(shown.facts))[:count])
+    return replace(shown, facts=shown.facts[chosen], slowdown=shown.slowdown[chosen])
+
+
+def with_reached(taught: Sequence[tuple[Expert, Shown]]) -> list[tuple[Expert, Shown]]:
+    """Experts with the share of its roofs that each device reaches: of its bandwidth, where its file has no such fact,
+    in the kind of work that wastes the least; of its matrix peaks in the products that its expert learned from.
+    """
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    for expert, shown in taught:
+        traits = found[expert.device]
+        if is_plain(shown.key, shown.facts) and device_traits(shown.device).get(REACHED) is None:
+            reached = reached_bandwidth(shown.key, shown.slowdown, _largest(shown.facts))
+            if reached is not None:
+                traits[REACHED] = max(reached, traits.get(REACHED, reached))
+        traits |= reached_products(shown.key, features_of(shown.key, shown.facts, shown.device), shown.slowdown)
+    return [(replace(expert, traits={**expert.traits, **found[expert.device]}), shown) for expert, shown in taught]
+
+
+def join(experts: Sequence[Expert], shown: Sequence[Shown]) -> Model:
+    """A model of what each device taught; each in turn is predicted from the others, to learn how far off that is."""
+    key, usual = shown[0].key, all(expert.usual for expert in experts)
+    if usual:
+        shown = [over(each, expert.launch_s) for each, expert in zip(shown, experts, strict=True)]
+    asked = [_Asked.of(each, experts) for each in shown]
+    missed = []
+    for each in asked:
+        others = [expert for expert in experts if expert.device != each.device]
+        # a new device has no twin among those that were measured: how far off it is, twins do not tell
+        others = [one for one in others if likeness(each.traits, one.traits, key) < _TWINS] or others
+        if others:
+            answers = [each.answers[expert.device] for expert in others]
+            power = _power([one for one in asked if one.device != each.device], others)
+            if usual:
+                missed.append(each.slowdown - averaged(key, others, answers, each.values, each.traits))
+            else:
+                missed.append(each.slowdown - blended(key, others, answers, each.values, each.traits, power))
+    unseen = _with_doubt(quantiles(np.concatenate(missed)), len(missed)) if missed else UNSEEN
+    # an interval for a new device is never narrower than those for most known devices
+    low, high = (float(np.median([expert.inside[end] for expert in experts])) for end in (0, 1))
+    return Model(
+        key=key,
+        experts=tuple(experts),
+        unseen=(min(unseen[0], low), max(unseen[1], high)),
+        power=0.0 if usual else _power(asked, experts),
+    )
+
+
+def _with_doubt(seen: Interval, devices: int) -> Interval:
+    """What was missed of some devices, widened as if one more had been missed by ``_ONE_MORE``."""
+    low, high = (float(np.hypot(end, _ONE_MORE / np.sqrt(devices))) for end in seen)
+    return -low, high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """Some rows of a device, and what the other devices' experts answer of them, by device."""
+
+    key: str
+    device: str
+    traits: Mapping[str, float]
+    values: Floats
+    slowdown: Floats
+    answers: Mapping[str, Floats]
+
+    @classmethod
+    def of(cls, shown: Shown, experts: Sequence[Expert]) -> _Asked:
+        some = np.random.default_rng(0).permutation(len(shown.facts))[:_SOME]
+        values = features_of(shown.key, shown.facts[some], shown.device)
+        name = shown.device.name
+        return cls(
+            key=shown.key,
+            device=name,
+            traits=device_traits(shown.device),
+            values=values,
+            slowdown=shown.slowdown[some],
+            answers={each.device: each.predict(shown.key, values) for each in experts if each.device != name},
+        )
+
+
+def _power(asked: Sequence[_Asked], experts: Sequence[Expert]) -> float:
+    """By which power of the watts per FLOP/s arithmetic is slower on one device than an expert of another predicts: the
+    weighted median over pairs of devices, drawn to 0 where there are few.
+    """
+    slopes, weights = [], []
+    for each in asked:
+        share = computing(each.key, each.values)
+        rows = share > _COMPUTES
+        for expert in experts:
+            fewer = fewer_watts(expert.traits, each.traits)
+            if expert.device == each.device or abs(fewer) < _SAME_WATTS or rows.sum() < LEAST_ROWS:
+                continue
+            missed = each.slowdown[rows] - each.answers[expert.device][rows]
+            slopes.append(float(np.median(missed / share[rows])) / fewer)
+            weights.append(abs(fewer) * likeness(expert.traits, each.traits, each.key))
+    if not slopes:
+        return 0.0
+    order = np.argsort(slopes)
+    total = np.cumsum(np.array(weights)[order])
+    middle = slopes[int(order[int(np.searchsorted(total, total[-1] / 2))])]
+    return min(1.0, max(0.0, middle)) * len(slopes) / (len(slopes) + _DOUBT)
+
+
+def _missed(values: Floats, slowdown: Floats, way: Way | None, train: Rows, test: Rows) -> Floats:
+    """log(true / predicted) of some rows of a learner that learned from others."""
+    shown, target, asked = values[train], slowdown[train], values[test]
+    answers = smooth(shown, target).predict(asked) if way is None else answers_of_grown(shown, target, way, asked)
+    return slowdown[test] - answers
+
+
+def mean_error(missed: Floats) -> float:
+    """Mean absolute percentage error of times, as a fraction."""
+    return float(np.mean(np.abs(np.expm1(-missed))))
+
+
+def quantiles(missed: Floats) -> Interval:
+    """Ends between which nine in ten lie, of as many rows as there are: of few, further out."""
+    room = (1 - _INTERVAL[1]) / len(missed)
+    low, high = np.quantile(missed, (max(0.0, _INTERVAL[0] - room), min(1.0, _INTERVAL[1] + room)))
+    return min(0.0, float(low)), max(0.0, float(high))

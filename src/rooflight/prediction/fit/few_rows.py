@@ -1,0 +1,264 @@
+"""Joining: what the ops of sessions and traces teach beside tables, few rows of each kind of work on a device.
+
+Rows of a kind and device that tables taught correct that expert. Others make an expert of their own, or correct what
+the experts of other devices answer, whichever is less off on rows held out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, Final
+
+import numpy as np
+
+from rooflight.prediction.fit.experts import LEAST_ROWS, UNSEEN, Shown, mean_error, quantiles, teach
+from rooflight.prediction.model.corrections import (
+    LENGTHS,
+    MOST_POINTS,
+    Correction,
+    Interval,
+    Process,
+    Refinement,
+    correction,
+    shortest,
+)
+from rooflight.prediction.model.model import Expert, Model
+from rooflight.prediction.model.smooth import distances, matern
+from rooflight.prediction.work.facts import Floats, Integers, is_plain
+from rooflight.prediction.work.features import features_of, names_of
+from rooflight.prediction.work.floors import least_kernel_s, with_launch
+
+ENOUGH_ALONE: Final = 40
+"""Rows from which a device may have an expert of its own where tables of others taught the kind of work."""
+
+
+def as_tables_time(beside: Iterable[Shown], launches: Mapping[str, float]) -> list[Shown]:
+    """Rows of sessions as the tables of their device have them: with ``launches`` [seconds] inside, by device."""
+    return [_with_launch(each, launches.get(each.device.name, 0.0)) for each in beside]
+
+
+def _with_launch(shown: Shown, launch_s: float) -> Shown:
+    if not launch_s:
+        return shown
+    bound_s = shown.facts[:, 0]
+    return replace(shown, slowdown=np.log(with_launch(bound_s * np.exp(shown.slowdown), launch_s) / bound_s))
+
+
+def experts_beside(
+    beside: Sequence[Shown],
+    taught: Mapping[str, Sequence[Expert]],
+    launches: Mapping[str, float],
+    run: Callable[..., Iterable[Any]],
+    *,
+    trees_only: bool,
+) -> list[tuple[Expert, Shown]]:
+    """Experts that sessions teach of kinds of work on devices of which tables ``taught`` none (experts by kind)."""
+    asked = [
+        (shown, tuple(taught.get(shown.key, ())), launches.get(shown.device.name, 0.0), trees_only)
+        for shown in beside
+        if len(shown.facts) >= LEAST_ROWS and shown.device.name not in _devices(taught.get(shown.key, ()))
+    ]
+    return [(expert, shown) for expert, (shown, *_) in zip(run(_expert_beside, asked), asked, strict=True) if expert]
+
+
+def _devices(experts: Iterable[Expert]) -> set[str]:
+    return {each.device for each in experts}
+
+
+def _expert_beside(job: tuple[Shown, tuple[Expert, ...], float, bool]) -> Expert | None:
+    """What the rows teach of a device; None where what others' experts answer, corrected, is less off."""
+    shown, others, launch_s, trees_only = job
+    plain = not others and is_plain(shown.key, shown.facts)
+    if others and len(shown.facts) < ENOUGH_ALONE:
+        return None
+    own = replace(teach(shown, trees_only=trees_only, over_usual=plain, launch_s=launch_s), launch_s=launch_s)
+    if not others:
+        return own
+    found = correction_beside(Model(key=shown.key, experts=others, unseen=UNSEEN), shown, trees_only=trees_only)
+    return None if found is not None and found.error < own.error else own
+
+
+def corrected(model: Model, beside: Iterable[Shown], *, trees_only: bool) -> Model:
+    """The model with what the rows of its kind of work teach of its answers, a correction for each of their devices."""
+    found = [correction_beside(model, shown, trees_only=trees_only) for shown in beside]
+    kept = sorted((each for each in found if each is not None), key=lambda each: each.device)
+    return replace(model, corrections=tuple(kept))
+
+
+def correction_beside(model: Model, shown: Shown, *, trees_only: bool) -> Correction | None:
+    """How far off a model is on the rows of a device, if that can be told; with ``trees_only`` by one factor. Rows that
+    the device's own expert knows are left aside: what taught it is told no better by a few others.
+    """
+    values = features_of(shown.key, shown.facts, shown.device)
+    missed = np.maximum(0.0, shown.slowdown) - model.uncorrected(shown.facts, shown.device)
+    if (own := model.expert(shown.device)) is not None:
+        strange = ~own.knows(shown.key, values)
+        values, missed = values[strange], missed[strange]
+    return correction(shown.device, values, missed, factor_only=trees_only, fades=own is not None)
+
+
+FEWEST: Final = 5
+"""Rows from which there is more to learn than an offset."""
+_DOUBT: Final = 2.0
+"""Groups of rows without any offset that those few have to outweigh."""
+_NOISES: Final = (0.003, 0.01, 0.05, 0.2, 0.6)
+_SHARES: Final = (0.0, 10.0, 100.0)
+"""Variances of the noise, and of what each expert adds for being a unit apart from the model, over the process's."""
+_RANGES: Final = 4.0
+"""Into how many units the range that all experts learned from is divided, by feature."""
+_LEAST_RANGE: Final = 1e-6
+_UNLIKE: Final = "filled"
+"""What the features that tell kernels apart begin with: a few rows say nothing of them."""
+_ALIKE: Final = 1e-6
+
+
+def refine(model: Model, shown: Shown, *, groups: Integers | None = None, launch_s: float = 0.0) -> Refinement:
+    """What rows of a device teach on top of a model, which may have an expert for it, or be one of several kinds of
+    work. ``groups`` [rows]: rows to leave out together; without, all rows of one shape. Earlier refinements by rows of
+    this device are left aside.
+
+    Of an offset, what the processes add to it, and nothing at all, it is what misses rows left out the least, and
+    nothing where their mean error would grow.
+    """
+    bare = unrefined(model, shown.device.name)
+    values = features_of(shown.key, shown.facts, shown.device)
+    answer = bare.unrefined(shown.facts, values, shown.device)
+    least_s = least_kernel_s(shown.device)
+    missed = shown.slowdown - np.maximum(answer.slowdown, shortest(shown.key, values, least_s))
+    if groups is None:
+        groups = np.unique(values, axis=0, return_inverse=True)[1].reshape(-1)
+    around = float(np.median(answer.low - answer.slowdown)), float(np.median(answer.high - answer.slowdown))
+    offset, process, left = 0.0, None, missed
+    offset_left = _offsets_left_out(missed, groups)
+    if _size(offset_left) <= _size(left):  # equal of one shape: nothing is left to say otherwise
+        offset, left = _offset(missed, groups), offset_left
+    if len(np.unique(values, axis=0)) >= FEWEST:
+        learned = _learned(bare, shown.device.name, values, answer.slowdown, missed, groups)
+        if _size(learned.left_out) < _size(left):
+            offset, process, left = learned.offset, learned.process, learned.left_out
+    if mean_error(left) > mean_error(missed):  # nearer to most rows, and further from all
+        offset, process, left = 0.0, None, missed
+    floor, ceiling = min(0.0, float(missed.min())), max(0.0, float(missed.max()))
+    inside = with_doubt(quantiles(left), around, len(np.unique(groups)))
+    return Refinement(
+        device=shown.device.name,
+        rows=len(missed),
+        low=values.min(axis=0),
+        high=values.max(axis=0),
+        inside=inside,
+        outside=(min(inside[0], around[0]), max(inside[1], around[1])),
+        error=mean_error(left),
+        error_before=mean_error(missed),
+        offset=offset,
+        floor=floor,
+        ceiling=ceiling,
+        process=process,
+        launch_s=launch_s,
+        least_s=least_s,
+        kind="" if shown.key == model.key else shown.key,
+    )
+
+
+def unrefined(model: Model, device: str) -> Model:
+    """A model without what rows of this device taught on top of it."""
+    return replace(model, refinements=tuple(each for each in model.refinements if each.device != device))
+
+
+def with_doubt(left_out: Interval, around: Interval, count: int) -> Interval:
+    """What was missed of ``count`` rows left out, widened as if one more had been missed by the model's interval."""
+    low, high = (float(np.hypot(end, doubt / np.sqrt(count))) for end, doubt in zip(left_out, around, strict=True))
+    return -low, high
+
+
+def _size(missed: Floats) -> float:
+    return float(np.mean(np.abs(missed)))
+
+
+def _offset(missed: Floats, groups: Integers) -> float:
+    """The middle of what was missed, drawn to 0 where that are few groups of rows."""
+    count = len(np.unique(groups))
+    return float(np.median(missed)) * count / (count + _DOUBT) if count else 0.0
+
+
+def _offsets_left_out(missed: Floats, groups: Integers) -> Floats:
+    """What is missed of each row with the offset of the rows of other groups."""
+    offsets = {group: _offset(missed[groups != group], groups[groups != group]) for group in np.unique(groups).tolist()}
+    return np.array([each - offsets[group] for each, group in zip(missed, groups.tolist(), strict=True)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Learned:
+    offset: float
+    process: Process
+    left_out: Floats
+
+
+def _learned(model: Model, device: str, values: Floats, answered: Floats, missed: Floats, groups: Integers) -> _Learned:
+    """Processes of some of the rows; what they miss of all others, where there are any, otherwise of rows left out."""
+    some = np.sort(np.random.default_rng(0).permutation(len(missed))[:MOST_POINTS])
+    apart = np.empty((len(values), 0)) if device in model.devices else model.apart(values, answered)
+    found = _of_points(model, values[some], apart[some], missed[some], groups[some])
+    if len(some) == len(missed):
+        return found
+    others = np.setdiff1d(np.arange(len(missed)), some)
+    left_out = missed[others] - found.offset - found.process.predict(values[others], apart[others])
+    return _Learned(offset=found.offset, process=found.process, left_out=left_out)
+
+
+def _of_points(model: Model, values: Floats, apart: Floats, missed: Floats, groups: Integers) -> _Learned:
+    unit = units_of(model)
+    used = unit > 0
+    points = np.divide(values, unit, out=np.zeros_like(values), where=used)
+    distance = distances(points[:, used], points[:, used]) / np.sqrt(max(1, used.sum()))
+    alike = apart @ apart.T / max(1, apart.shape[1])
+    likelihoods, weights, left_out = [], [], []
+    ways = list(product(range(len(LENGTHS)), _NOISES, _SHARES if apart.shape[1] else (0.0,)))
+    for place, noise, share in ways:
+        kernel = matern(distance / LENGTHS[place]) + 1.0 + share * alike + noise * np.eye(len(missed))
+        inverse = np.linalg.inv(kernel)
+        weight = inverse @ missed
+        signal = max(float(missed @ weight) / len(missed), _ALIKE)
+        likelihoods.append(-0.5 * len(missed) * np.log(signal) - 0.5 * float(np.linalg.slogdet(kernel)[1]))
+        weights.append(weight)
+        left_out.append(_left_out(inverse, weight, groups))
+    chance = np.exp(np.array(likelihoods) - max(likelihoods))
+    chance /= chance.sum()
+    by_length = np.zeros((len(LENGTHS), len(missed)))
+    views = np.zeros(apart.shape[1])
+    for (place, _, share), part, weight in zip(ways, chance, weights, strict=True):
+        by_length[place] += part * weight
+        views += part * share * (apart.T @ weight) / max(1, apart.shape[1])
+    process = Process(
+        unit=unit,
+        points=_rounded(points),
+        weight=_rounded(by_length),
+        views=_rounded(views),
+        seen=np.stack([apart.min(axis=0), apart.max(axis=0)], axis=1) if apart.size else np.empty((0, 2)),
+    )
+    return _Learned(offset=float(by_length.sum()), process=process, left_out=chance @ np.stack(left_out))
+
+
+def units_of(model: Model) -> Floats:
+    """By feature, a part of the range that the experts learned from; 0 for features that do not count."""
+    low = np.min([expert.low for expert in model.experts], axis=0)
+    high = np.max([expert.high for expert in model.experts], axis=0)
+    plain = np.array([not name.startswith(_UNLIKE) for name in names_of(model.key)])
+    return np.where(plain & (high - low > _LEAST_RANGE), (high - low) / _RANGES, 0.0)
+
+
+def _left_out(inverse: Floats, weight: Floats, groups: Integers) -> Floats:
+    """What is missed of each row when those of its group are left out."""
+    if len(np.unique(groups)) == len(groups):
+        return np.asarray(weight / np.diag(inverse))
+    found = np.empty(len(weight))
+    for group in np.unique(groups):
+        rows = np.flatnonzero(groups == group)
+        found[rows] = np.linalg.solve(inverse[np.ix_(rows, rows)], weight[rows])
+    return found
+
+
+def _rounded(numbers: Floats) -> Floats:
+    """As a file keeps them, so that a model answers alike before and after."""
+    return numbers.astype(np.float32).astype(np.float64)

@@ -1,0 +1,284 @@
+"""What was learned from measured tables, and how wrong it is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from math import exp
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from rooflight.devices.spec import roofs_used_by
+from rooflight.prediction.fit.base import Added, OnBase
+from rooflight.prediction.lint.findings import Cause, Finding, Rule, said_of
+from rooflight.prediction.model.corrections import Correction
+from rooflight.prediction.model.model import Expert, Model
+from rooflight.prediction.predictor import Predictor
+from rooflight.prediction.read.ops import MeasuredOps, Taught
+from rooflight.prediction.read.table import MeasuredTable
+from rooflight.records.document import Document, Fields
+from rooflight.records.quantity import count_of
+from rooflight.records.report import Column, Report, Table
+
+_NAMED: Final = 6
+"""Kinds of work with too few times that are named."""
+_STALE: Final = 0.01
+"""A share of times that beat a calibration, from which the calibration is at fault rather than the times."""
+
+
+class ModelData(Fields, frozen=True, kw_only=True):
+    """A model of one kind of work on one device; ``corrects``: its rows correct what others taught. ``error`` is the
+    mean absolute share of times held out; ``inside`` and ``outside`` are 90 % of log(true / predicted), for shapes
+    within and beyond those sampled.
+    """
+
+    key: str
+    device: str
+    rows: int
+    error: float
+    inside: tuple[float, float]
+    outside: tuple[float, float]
+    corrects: bool = False
+
+
+class AddedData(Fields, frozen=True, kw_only=True):
+    """What ``rows`` of a device taught on top of other models; ``how``: "nothing", "scale", "process" or "expert".
+    Mean absolute shares: ``error_before`` of what the other models predict of them, ``error`` of rows left out.
+    ``inside`` and ``outside`` as ``ModelData`` has them.
+    """
+
+    key: str
+    device: str
+    rows: int
+    how: str
+    error_before: float
+    error: float
+    inside: tuple[float, float]
+    outside: tuple[float, float]
+
+
+class FitDocument(Document, frozen=True, kw_only=True, tag="rooflight.fit/1"):
+    """What was learned. ``unseen_device`` are 90 % of log(true / predicted) for devices without a model, by kind of
+    work; ``too_few`` counts times of what had too few to learn from; ``flagged`` those that lint took out;
+    ``beat_bound`` those of the rest that are faster than their bound, by cause. ``added``: what was learned on top of
+    other models (``--on``); ``models`` are those learned from these times alone then.
+    """
+
+    models: tuple[ModelData, ...]
+    unseen_device: Mapping[str, tuple[float, float]]
+    too_few: Mapping[str, int]
+    times: int
+    flagged: int
+    beat_bound: Mapping[str, int]
+    added: tuple[AddedData, ...] = ()
+
+
+def report_of(
+    predictor: Predictor,
+    tables: Sequence[MeasuredTable | MeasuredOps],
+    findings: Sequence[Finding],
+    few: Mapping[str, int],
+    folder: Path,
+    taught_by_ops: Taught | None = None,
+    on_base: OnBase | None = None,
+    alike: Mapping[str, int] = MappingProxyType({}),
+    beaten: Mapping[Cause, int] = MappingProxyType({}),
+) -> Report:
+    """The models made, with the errors of rows held out; what lint took out, and what was too little to learn from. Of
+    models on top of others, what was added.
+    """
+    added = on_base.added if on_base else ()
+    others = {each.key for each in added}
+    taught: list[tuple[Model, Expert | Correction]] = []
+    for model in predictor.models.values():
+        if model.key not in others:
+            taught += [(model, expert) for expert in model.experts]
+            taught += [(model, each) for each in model.corrections]
+    taught.sort(key=lambda pair: (-pair[0].rows, pair[0].key, -pair[1].rows))
+    times = sum(table.seconds.size for table in tables)
+    flagged = len({(*finding.place, finding.row) for finding in findings if finding.row is not None})
+    return Report(
+        title=f"Models in {folder}",
+        data=FitDocument(
+            models=tuple(_data(model, expert) for model, expert in taught),
+            unseen_device={model.key: model.unseen for model in predictor.models.values() if model.key not in others},
+            too_few=dict(few),
+            times=times,
+            flagged=flagged,
+            beat_bound={str(cause): count for cause, count in beaten.items()},
+            added=tuple(map(_added_data, added)),
+        ),
+        facts=(
+            ("tables", len(tables)),
+            ("times", times),
+            ("left out, flagged by lint", flagged),
+            ("roofs from", roofs_used_by(table.device for table in tables)),
+        ),
+        tables=(*((_added(added),) if added else ()), *((_models(taught),) if taught or not added else ())),
+        notes=(
+            *_too_few(few),
+            *(
+                f"{key}: {count} times of one shape or two say nothing of others: sample other shapes too."
+                for key, count in sorted(alike.items())
+            ),
+            *_skipped(tables),
+            *_unusable(tables, findings),
+            *_of_sessions(taught_by_ops),
+            *([said] if (said := said_of(beaten)) else []),
+            *_beaten_calibrations(tables, findings),
+            *(() if on_base else _earlier_fits(predictor, folder)),
+        ),
+    )
+
+
+def _outside(expert: Expert | Correction) -> tuple[float, float]:
+    return expert.outside if isinstance(expert, Expert) else expert.inside
+
+
+def _data(model: Model, expert: Expert | Correction) -> ModelData:
+    return ModelData(
+        key=model.key,
+        device=expert.device,
+        rows=expert.rows,
+        error=expert.error,
+        inside=expert.inside,
+        outside=_outside(expert),
+        corrects=isinstance(expert, Correction),
+    )
+
+
+def _added_data(added: Added) -> AddedData:
+    return AddedData(
+        key=added.key,
+        device=added.device,
+        rows=added.rows,
+        how=added.how,
+        error_before=added.error_before,
+        error=added.error,
+        inside=added.learned.inside,
+        outside=added.learned.outside,
+    )
+
+
+def _added(added: Sequence[Added]) -> Table:
+    ordered = sorted(added, key=lambda each: (-each.rows, each.key))
+    return Table(
+        id="added",
+        title="On top of the other models",
+        columns=(
+            Column("kind"),
+            Column("device"),
+            Column("times"),
+            Column("error before", "%"),
+            Column("error", "%"),
+            Column("true / predicted, 90 %"),
+            Column("learned"),
+        ),
+        rows=tuple(
+            (
+                each.key,
+                each.device,
+                each.rows,
+                each.error_before,
+                each.error,
+                _factors(each.learned.inside),
+                each.how,
+            )
+            for each in ordered
+        ),
+        optional=("learned",),
+        note="Errors: mean absolute percentage errors, before of the other models, then of times left out in turn.",
+    )
+
+
+def _models(taught: Sequence[tuple[Model, Expert | Correction]]) -> Table:
+    return Table(
+        id="models",
+        title="By kind of work and device",
+        columns=(
+            Column("kind"),
+            Column("device"),
+            Column("times"),
+            Column("error", "%"),
+            Column("true / predicted, 90 %"),
+            Column("larger than sampled"),
+        ),
+        rows=tuple(
+            (
+                model.key,
+                expert.device if isinstance(expert, Expert) else f"{expert.device}, on top",
+                expert.rows,
+                expert.error,
+                _factors(expert.inside),
+                _factors(_outside(expert)),
+            )
+            for model, expert in taught
+        ),
+        optional=("larger than sampled",),
+        note="Error: mean absolute percentage error of held-out times. Nine in ten lie in true / predicted. On top: "
+        "few times correct what other times taught.",
+    )
+
+
+def _too_few(few: Mapping[str, int]) -> Iterator[str]:
+    """Kinds of work with too few times, one by one if there are only some."""
+    if len(few) <= _NAMED:
+        for key, count in sorted(few.items()):
+            yield f"{key}: {count_of(count, 'time is', 'times are')} too few to learn from."
+        return
+    most = sorted(few, key=lambda key: (-few[key], key))[:_NAMED]
+    named = ", ".join(f"{key} ({few[key]})" for key in most)
+    rest = len(few) - _NAMED
+    yield f"{len(few)} kinds of work have too few times for a model of their own: {named} and {rest} more."
+
+
+def _of_sessions(taught: Taught | None) -> Iterator[str]:
+    """Which ops of traces and sessions teach nothing."""
+    if taught is not None and taught.collectives:
+        yield (
+            f"Left out: {count_of(taught.collectives, 'collective')} of traces and sessions, in whose times a rank "
+            "waits for others; rooflight sample measures them alone."
+        )
+    if taught is not None and taught.uncosted:
+        yield f"Left out: {count_of(taught.uncosted, 'op')} of traces and sessions without a cost, or with no work."
+
+
+def _skipped(tables: Sequence[MeasuredTable | MeasuredOps]) -> Iterator[str]:
+    unknown = sorted({table.kernel for table in tables if not table.known})
+    if unknown:
+        yield f"Skipped, because no such operator is registered: {', '.join(unknown)}."
+
+
+def _unusable(tables: Sequence[MeasuredTable | MeasuredOps], findings: Sequence[Finding]) -> Iterator[str]:
+    """Columns that a fit leaves out whole."""
+    measured = [table for table in tables if isinstance(table, MeasuredTable)]
+    labels = {(table.source, table.kernel, table.device.name): table.label for table in measured}
+    for each in findings:
+        if each.rule is Rule.UNUSABLE_COLUMN:
+            label = labels.get((each.source, each.kernel, each.device)) or each.kernel
+            yield f"Left out whole: {label} {each.direction} on {each.device}: {each.evidence}."
+
+
+def _earlier_fits(predictor: Predictor, folder: Path) -> Iterator[str]:
+    if left := predictor.left_by_others(folder):
+        yield f"{folder} also holds {count_of(left, 'model')} of earlier fits, used too: delete what should not be."
+
+
+def _beaten_calibrations(tables: Sequence[MeasuredTable | MeasuredOps], findings: Sequence[Finding]) -> Iterator[str]:
+    """What to do about devices known by a calibration alone, whose times are faster than that allows."""
+    times = Counter[str]()
+    for table in tables:
+        if table.device.calibrated is not None and table.device.datasheet is None:
+            times[table.device.name] += table.seconds.size
+    faster = Counter(finding.device for finding in findings if finding.rule is Rule.FASTER_THAN_LIGHT)
+    for device, count in sorted(faster.items()):
+        if count > _STALE * times[device] > 0:
+            yield (
+                f"{count} of {count_of(times[device], 'time')} on {device} are faster than its calibration allows, and "
+                "were left out: run rooflight calibrate on the idle machine, then fit again."
+            )
+
+
+def _factors(interval: tuple[float, float]) -> str:
+    return f"{exp(interval[0]):.2f} to {exp(interval[1]):.2f}"

@@ -1,0 +1,1 @@
+"""Predicts what torch.compile would bring to a recorded step, and cost."""

@@ -1,0 +1,189 @@
+"""Gain: what torch.compile would bring to a recorded step, and cost, before anything is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import ceil, inf, isfinite
+from typing import Final, Literal
+
+from rooflight.costs.cost import Uncosted
+from rooflight.prediction.gain.correction import gain_features, shipped
+from rooflight.prediction.gain.kernels import CompiledWork, compiled_work
+from rooflight.prediction.gain.walls import (
+    FRESH_PAGE_S,
+    MODES,
+    Walls,
+    compiled_walls,
+    cpu_factors,
+    cpu_op_s,
+    cpu_walls,
+    eager_walls,
+)
+from rooflight.records.quantity import count_of, percent
+from rooflight.records.record import Direction
+from rooflight.roofline.analysis import Analysis
+from rooflight.roofline.host import Host
+
+_START_S, _GRAPH_S, _OP_S = 1.6, 0.7, 0.02
+"""Imports and guards of the first graph; more of each graph; of each op, traced, decomposed and lowered."""
+_FIRST_BUILD_S, _BUILD_S = 5.0, 1.6
+"""C++: the first kernel, with the headers that are compiled once; each further one, two at a time."""
+_TRITON_S: Final = 0.3
+_TUNED_S: Final = 3.0
+"""Of each product and convolution that max-autotune tries kernels for, on a GPU. Neither was measured."""
+
+
+def compile_s(work: CompiledWork, mode: str, *, on_cpu: bool) -> float:
+    """Seconds that compiling adds to the first iterations, from an empty cache of Inductor's."""
+    if not work.launches:
+        return 0.0
+    ops = sum(sum(launch.ops.values()) for launch in work.launches)
+    traced_s = _START_S + _GRAPH_S * work.graphs + _OP_S * ops
+    if on_cpu:
+        built_s = _FIRST_BUILD_S + _BUILD_S * (work.generated - 1) if work.generated else 0.0
+        return traced_s + built_s
+    tuned_s = _TUNED_S * work.library_calls if "max-autotune" in mode else 0.0
+    return traced_s + _TRITON_S * work.generated + tuned_s
+
+
+_MOST_TYPICAL: Final = 0.5
+
+
+def doubts_of(analysis: Analysis, work: CompiledWork, mode: str) -> Iterator[str]:
+    """Sentences without a full stop; none where the step is like those that were measured."""
+    session, device = analysis.session, analysis.device
+    costs = zip(session.signatures, analysis.costs, strict=True)
+    uncosted = [op.name for op, cost in costs if isinstance(cost, Uncosted)]
+    if uncosted:
+        named = ", ".join(sorted(set(uncosted))[:3])
+        yield f"the time of {count_of(len(uncosted), 'op')} is left out, because no cost is known ({named})"
+    if not work.launches:
+        yield "nothing of the step is compiled"
+    if device.kind == "cpu":
+        if mode != "default":
+            yield f"on a CPU, compiled programs were measured in the mode default alone, not in {mode}"
+        return
+    if device.vendor != "NVIDIA":
+        yield f"compiled programs were measured on NVIDIA's GPUs alone, not on {device.vendor}'s"
+    if (session.columns.direction[session.counted] != Direction.FORWARD).any():
+        yield "compiled programs were measured in forward passes alone, not in training"
+    predicted = analysis.totals.predicted
+    if predicted is not None and predicted.time_s and predicted.typical_s > _MOST_TYPICAL * predicted.time_s:
+        share = percent(predicted.typical_s / predicted.time_s)
+        yield f"no measured op is like those of {share} of the device time"
+    if any(tensor.dtype in ("bfloat16", "float16") for op in session.signatures for tensor in op.outputs):
+        yield "compiled programs were measured in float32 alone"
+
+
+Verdict = Literal["pays", "neutral", "hurts"]
+NEUTRAL: Final = 0.05
+"""A steady-state speed-up within so much of 1 is neither a gain nor a loss."""
+
+
+def verdict_of(speedup: float) -> Verdict:
+    """Whether a steady-state speed-up pays."""
+    return "pays" if speedup > 1 + NEUTRAL else "hurts" if speedup < 1 - NEUTRAL else "neutral"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """A step in a ``mode`` of torch.compile, predicted: seconds of a steady iteration eager and compiled, and what
+    compiling costs from an empty cache. The speed-up lies nine times in ten between ``speedup_low`` and
+    ``speedup_high``. ``eager`` and ``compiled`` have the physics behind both times, which measured programs then
+    correct; ``work`` has the kernels. ``doubts``: why the model may say nothing of this step.
+    """
+
+    mode: str
+    eager_s: float
+    compiled_s: float
+    compile_s: float
+    speedup_low: float
+    speedup_high: float
+    eager: Walls
+    compiled: Walls
+    work: CompiledWork
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def steady_speedup(self) -> float:
+        """Eager's time of a steady iteration over the compiled step's."""
+        return self.eager_s / self.compiled_s
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether compiling pays in the steady state."""
+        return verdict_of(self.steady_speedup)
+
+    @property
+    def sure(self) -> bool:
+        """Whether both ends of the interval have the same verdict, and there are no doubts."""
+        return not self.doubts and verdict_of(self.speedup_low) == verdict_of(self.speedup_high)
+
+    @property
+    def break_even_iterations(self) -> int | None:
+        """After so many iterations compiling has paid back what it costs; None for never."""
+        saved = self.eager_s - self.compiled_s
+        return None if saved <= 0 else max(1, ceil(self.compile_s / saved))
+
+    def total_speedup(self, iterations: int) -> float:
+        """Eager's time of so many iterations over the compiled step's, compiling included."""
+        return iterations * self.eager_s / (iterations * self.compiled_s + self.compile_s)
+
+    def pays_within(self, iterations: int) -> bool:
+        """Whether so many iterations are faster compiled, compiling included."""
+        return self.total_speedup(iterations) > 1
+
+    def given_eager(self, eager_s: float) -> Gain:
+        """The same speed-up of a step whose eager time was measured. Raises ValueError unless that is positive."""
+        if not (isfinite(eager_s) and eager_s > 0):
+            raise ValueError(f"an eager time of {eager_s} s: give the seconds of one iteration")
+        return replace(self, eager_s=eager_s, compiled_s=eager_s / self.steady_speedup)
+
+
+def predicted_gain(
+    analysis: Analysis, mode: str = "default", host: Host | None = None, *, page_s: float = FRESH_PAGE_S
+) -> Gain:
+    """What ``torch.compile(mode=mode)`` would bring to the step of an analysis.
+
+    On a GPU the analysis needs predicted times (``rl.analyze(session, device, predictor=rl.Predictor())``); on a CPU
+    it needs none, and the roofs should be calibrated. ``host`` is that of the analysis by default. Where the session
+    has a recorded model, its forward and backward are compiled, as ``rooflight compile-bench`` does; else the whole
+    step but the optimizer. Nothing runs, and neither torch nor a GPU is needed. Where a step's eager time was measured,
+    ``.given_eager(seconds)`` has the same speed-up of that. ``page_s``, of a CPU: seconds of the first touch of a page
+    (``rooflight.machine.memory.fresh_page_s()`` measures it), by default those of a quiet machine.
+
+    Raises ValueError for another mode than those of ``MODES``, and for an analysis for a GPU without predicted times.
+    """
+    if mode not in MODES:
+        raise ValueError(f'no gain is predicted for the mode "{mode}": take {", ".join(MODES)}')
+    on_cpu = analysis.device.kind == "cpu"
+    if on_cpu:
+        work = compiled_work(analysis, cpu_op_s(analysis), cpu_op_s(analysis, generated=True))
+        eager, compiled = cpu_walls(analysis, work, page_s)
+        factors = cpu_factors(analysis, eager, compiled, page_s)
+    else:
+        work = compiled_work(analysis, analysis.predicted_op_s)
+        given = host or analysis.host
+        eager, compiled = eager_walls(analysis, given), compiled_walls(analysis, work, mode, given)
+        factors = shipped().of(gain_features(analysis, work, mode, given, eager, compiled), mode)
+    most = most_speedup(analysis, eager)
+    best, low, high = (min(most, factor * eager.wall_s / compiled.wall_s) for factor in factors)
+    return Gain(
+        mode=mode,
+        eager_s=eager.wall_s,
+        compiled_s=eager.wall_s / best,
+        compile_s=compile_s(work, mode, on_cpu=on_cpu),
+        speedup_low=low,
+        speedup_high=high,
+        eager=eager,
+        compiled=compiled,
+        work=work,
+        doubts=tuple(doubts_of(analysis, work, mode)),
+    )
+
+
+def most_speedup(analysis: Analysis, eager: Walls) -> float:
+    """The speed-up of a step that reaches the program bound: no prediction is above it."""
+    bound_s = analysis.program.program_bound_s
+    return eager.wall_s / bound_s if bound_s else inf

@@ -1,0 +1,290 @@
+"""Which rows of measured tables cannot be true, or are not like the rows around them. See docs/guide/lint.md."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from rooflight.operators import registry
+from rooflight.prediction.lint import rules
+from rooflight.prediction.lint.bounds import RowBounds, row_bounds
+from rooflight.prediction.lint.rules import Lines, Suspicion, lines_of
+from rooflight.prediction.read.table import Floats, Mask, MeasuredTable
+from rooflight.prediction.work.facts import FACTS, FactRows, WorkKind, kind_of
+from rooflight.prediction.work.floors import least_slowdown
+from rooflight.records.quantity import Quantity, count_of, percent, three_digits
+
+Place = tuple[Path, str, int | None, str]
+"""Source, kernel, line and direction: one time of all tables, as no line of a file has a kernel twice."""
+
+
+class Rule(StrEnum):
+    """What can be wrong with a row, or with a column."""
+
+    FASTER_THAN_LIGHT = "faster than light"
+    LARGER_THAN_MEMORY = "larger than memory"
+    TOO_SLOW = "too slow"
+    CONSTANT = "constant"
+    FAST_BACKWARD = "fast backward"
+    OUTLIER = "outlier"
+    NON_MONOTONE = "non-monotone"
+    BIMODAL = "bimodal"
+    DUPLICATE_COLUMN = "duplicate column"
+    UNUSABLE_COLUMN = "unusable column"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What is wrong with one row's time in one direction; with all of a column where ``row`` and ``line`` are None.
+
+    ``source``, ``kernel`` and ``device`` are those of its table. ``factor`` is how far off it is: 2 is twice, or
+    half, what it may be.
+    """
+
+    source: Path
+    kernel: str
+    device: str
+    row: int | None
+    line: int | None
+    direction: str
+    rule: Rule
+    evidence: str
+    factor: float
+
+    @property
+    def place(self) -> Place:
+        """Which time it is about."""
+        return self.source, self.kernel, self.line, self.direction
+
+
+_WORDS: Final = {
+    Rule.FASTER_THAN_LIGHT: "{time}, the device needs {other} ({factor} times): {shape}",
+    Rule.TOO_SLOW: "{time}, rows of about its work suggest {other} ({factor} times): {shape}",
+    Rule.CONSTANT: "{time} all along {parameter}, while the work grows {factor} times: {shape}",
+    Rule.FAST_BACKWARD: "{time}, forward took {other}: {factor} times as efficient: {shape}",
+    Rule.OUTLIER: "{time}, neighbours suggest {other} ({factor} times {way}): {shape}",
+    Rule.NON_MONOTONE: "{time}, a neighbour with less work took {other} ({factor} times): {shape}",
+    Rule.BIMODAL: "{time}, fast rows of its size take {other} ({factor} times): {shape}",
+}
+_LARGE: Final = (
+    "as the operator is described, {count} rows need up to {bytes} at once and the device has {capacity}: "
+    "the rows or the description are wrong"
+)
+_UNUSABLE: Final = "{share} of its rows cannot be true: what remains of it is no evidence either"
+_IMPOSSIBLE: Final = frozenset((Rule.FASTER_THAN_LIGHT, Rule.CONSTANT, Rule.FAST_BACKWARD))
+_MOST_IMPOSSIBLE: Final = 1 / 4
+"""The share of a column's rows from which, if they cannot be true, none of them counts as true."""
+_COPY: Final = "F and B agree within 1 % in {share} of the rows: one may be a copy of the other"
+_SAME: Final = "F and B are identical in every row: one is a copy of the other"
+
+
+def lint(tables: Iterable[MeasuredTable]) -> tuple[Finding, ...]:
+    """What is wrong with the rows of tables, table by table, in the order of their rows."""
+    return tuple(finding for table in tables for finding in lint_table(table))
+
+
+def lint_table(table: MeasuredTable, bounds: RowBounds | None = None) -> tuple[Finding, ...]:
+    """What is wrong with the rows of a table, in their order; then what is wrong with its columns. ``bounds``: the
+    table's, if it is known already.
+    """
+    bounds = bounds or row_bounds(table)
+    # over another network the same work takes another time: rows of one topology say nothing of another
+    launch = registry.find(table.operator).launch_parameters if table.known else ()
+    lines = tuple(each for each in lines_of(table) if each.parameter not in launch)
+    found = [
+        _finding(table, direction, rule, row, suspect, lines)
+        for direction in range(len(table.directions))
+        for rule, suspect in _suspects(table, direction, bounds, lines)
+        for row in map(int, np.flatnonzero(suspect.rows))
+    ]
+    found.sort(key=lambda finding: (finding.row or 0, finding.direction))
+    return (*found, *_columns(table, bounds), *_unusable(table, found))
+
+
+def _suspects(
+    table: MeasuredTable, direction: int, bounds: RowBounds, lines: tuple[Lines, ...]
+) -> Iterator[tuple[Rule, Suspicion]]:
+    """Rules in order: rows that break physics are not used as neighbours of others."""
+    time = table.seconds[:, direction]
+    bound, floor = bounds.bound_s[:, direction], bounds.floor_s[:, direction]
+    beaten = rules.faster_than_light(time, floor)
+    yield Rule.FASTER_THAN_LIGHT, beaten
+    impossible = beaten.rows.copy()
+    collective = table.known and bool(registry.find(table.operator).ranks)
+    group = rules.sweeps(table.shapes) if collective else np.zeros(len(table), dtype=np.int64)
+    slow = rules.too_slow(time, bound, floor, group)
+    yield Rule.TOO_SLOW, slow
+    same = rules.constant(time, bound, beaten.rows, lines)
+    yield Rule.CONSTANT, same
+    impossible |= slow.rows | same.rows
+    if direction == 1:
+        quick = rules.fast_backward(table.seconds, bounds.bound_s)
+        yield Rule.FAST_BACKWARD, quick
+        impossible |= quick.rows
+    if collective:
+        modes = rules.bimodal(time, table.shapes, beaten.rows)
+        yield Rule.BIMODAL, modes
+        if modes.rows.any():
+            return  # of two modes, each would accuse the other
+    yield Rule.OUTLIER, rules.outliers(time, bound, impossible, lines)
+    yield Rule.NON_MONOTONE, rules.non_monotone(time, bound, impossible, lines)
+
+
+def _finding(
+    table: MeasuredTable, direction: int, rule: Rule, row: int, suspect: Suspicion, lines: Sequence[Lines]
+) -> Finding:
+    factor, seconds = float(suspect.factor[row]), float(table.seconds[row, direction])
+    evidence = _WORDS[rule].format(
+        time=Quantity(seconds, "s"),
+        shape=" ".join(f"{name}={value}" for name, value in table.shape(row).items()),
+        factor=three_digits(factor),
+        other=Quantity(float(suspect.other[row]), "s"),
+        way="slower" if seconds > suspect.other[row] else "faster",
+        parameter=lines[int(suspect.other[row])].parameter if rule is Rule.CONSTANT else "",
+    )
+    return Finding(
+        source=table.source,
+        kernel=table.kernel,
+        device=table.device.name,
+        row=row,
+        line=int(table.lines[row]),
+        direction=table.directions[direction],
+        rule=rule,
+        evidence=evidence,
+        factor=factor,
+    )
+
+
+def _columns(table: MeasuredTable, bounds: RowBounds) -> Iterator[Finding]:
+    for number, direction in enumerate(table.directions):
+        largest, capacity = float(bounds.operand_bytes[:, number].max()), table.device.dram_capacity_bytes
+        if capacity and largest > capacity:
+            count = int((bounds.operand_bytes[:, number] > capacity).sum())
+            evidence = _LARGE.format(count=count, bytes=Quantity(largest, "B"), capacity=Quantity(capacity, "B"))
+            yield _column(table, direction, Rule.LARGER_THAN_MEMORY, evidence, largest / capacity)
+    share = rules.copied(table.seconds)
+    if share:
+        same = np.array_equal(*table.seconds.T)
+        evidence = _SAME if same else _COPY.format(share=percent(share))
+        yield _column(table, table.directions[1], Rule.DUPLICATE_COLUMN, evidence, 1.0)
+
+
+def _unusable(table: MeasuredTable, found: Sequence[Finding]) -> Iterator[Finding]:
+    for direction in table.directions:
+        rows = {each.row for each in found if each.direction == direction and each.rule in _IMPOSSIBLE}
+        share = len(rows) / len(table)
+        if share > _MOST_IMPOSSIBLE:
+            evidence = _UNUSABLE.format(share=percent(share))
+            yield _column(table, direction, Rule.UNUSABLE_COLUMN, evidence, share)
+
+
+def left_out(findings: Iterable[Finding]) -> frozenset[Place]:
+    """The times from which a fit does not learn: those of flagged rows, and, without a line, whole columns."""
+    return frozenset(each.place for each in findings if each.line is not None or each.rule is Rule.UNUSABLE_COLUMN)
+
+
+def is_flagged(table: MeasuredTable, flagged: Set[Place]) -> Mask:
+    """Which times [rows, directions] of a table are among the flagged ones."""
+    lines: dict[str, set[int]] = {direction: set() for direction in table.directions}
+    columns = set()
+    for source, kernel, line, direction in flagged:
+        if (source, kernel) != (table.source, table.kernel):
+            continue
+        if line is None:
+            columns.add(direction)
+        else:
+            lines[direction].add(line)
+    return np.stack(
+        [(direction in columns) | np.isin(table.lines, list(lines[direction])) for direction in table.directions],
+        axis=1,
+    )
+
+
+def _column(table: MeasuredTable, direction: str, rule: Rule, evidence: str, factor: float) -> Finding:
+    return Finding(
+        source=table.source,
+        kernel=table.kernel,
+        device=table.device.name,
+        row=None,
+        line=None,
+        direction=direction,
+        rule=rule,
+        evidence=evidence,
+        factor=factor,
+    )
+
+
+_STEPS: Final = tuple(10.0**-digits for digits in range(3, 10))
+"""Seconds to which a source may have rounded its times."""
+_WHOLE: Final = 1e-4  # of a step: how far a rounded time is from a whole number of steps
+
+
+class Cause(StrEnum):
+    """Why a time is less than the bound. The first that applies counts."""
+
+    ROUNDING = "rounding"
+    """The time is rounded, and the bound is no more than half a step above it."""
+    ALGORITHM = "FFT or Winograd"
+    """A convolution took less than its FLOPs do."""
+    CACHE = "cache-resident"
+    """Bytes that the last cache can have held, or can still hold, are all that the bound has beyond the time."""
+    CLOCK = "clock or 5 %"
+    """Within what the device may clock above its peaks' clock and lint's allowance of 5 %."""
+
+
+def causes_of(table: MeasuredTable, bounds: RowBounds, flagged: Set[Place]) -> Mapping[Cause, int]:
+    """How many times of a table are faster than the bound, by cause; without flagged times, and collectives."""
+    found = Counter[Cause]()
+    step_s = step_of(table.seconds)
+    kept = np.isfinite(table.seconds) & ~is_flagged(table, flagged)
+    for number, facts in enumerate(bounds.facts):
+        for each in facts:
+            if kind_of(each.key) is not WorkKind.NETWORK:
+                rows = kept[each.rows, number]
+                found += _causes(each, rows, table.seconds[each.rows, number], step_s, table)
+    return found
+
+
+def said_of(causes: Mapping[Cause, int]) -> str:
+    """How many times beat the bound, by cause, the most frequent first; nothing where none does."""
+    total = sum(causes.values())
+    if not total:
+        return ""
+    each = ", ".join(f"{count:,} {cause}" for cause, count in Counter(causes).most_common())
+    return f"{count_of(total, 'time is', 'times are')} faster than the bound without being flagged: {each}."
+
+
+def _causes(facts: FactRows, kept: Mask, time_s: Floats, step_s: float, table: MeasuredTable) -> Counter[Cause]:
+    fact = dict(zip(FACTS[kind_of(facts.key)], facts.values.T, strict=True))
+    bound_s = fact["bound_s"]
+    beats = kept & (time_s < bound_s)
+    rounded = time_s + step_s / 2 >= bound_s
+    counts_less = (kind_of(facts.key) is WorkKind.CONVOLUTION) & (time_s < fact["compute_s"])
+    from_cache = (least_slowdown(facts.key, facts.values, table.device) < 0) & (time_s >= fact["compute_s"])
+    left = beats
+    found = Counter[Cause]()
+    for cause, holds in ((Cause.ROUNDING, rounded), (Cause.ALGORITHM, counts_less), (Cause.CACHE, from_cache)):
+        found[cause] = int((left & holds).sum())
+        left = left & ~holds
+    found[Cause.CLOCK] = int(left.sum())
+    return +found
+
+
+def step_of(seconds: Floats) -> float:
+    """The largest power of ten of seconds, from a millisecond to a nanosecond, of which all times are multiples; 0 of
+    times that are not rounded, or too few to see it.
+    """
+    known = seconds[np.isfinite(seconds)]
+    if len(known) < 2:
+        return 0.0
+    for step_s in _STEPS:
+        steps = known / step_s
+        if (np.abs(steps - np.round(steps)) < _WHOLE).all():
+            return step_s
+    return 0.0

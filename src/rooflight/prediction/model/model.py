@@ -1,0 +1,357 @@
+"""Model: how much longer than its bound a kind of work takes: what each device taught, kept as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rooflight.devices.spec import DeviceSpec
+from rooflight.prediction.model.corrections import Correction, Refinement
+from rooflight.prediction.model.devices import (
+    averaged,
+    blended,
+    bound_elsewhere,
+    device_traits,
+    familiarity,
+    likeness,
+)
+from rooflight.prediction.model.packing import Learner
+from rooflight.prediction.model.trees import Trees
+from rooflight.prediction.work.facts import Floats
+from rooflight.prediction.work.features import features_of, over_bound, size_features, steady_features
+from rooflight.prediction.work.floors import least_slowdown, small_kernel_s, usual_slowdown, with_launch, without_launch
+
+_SLACK: Final = 0.02  # of a feature's range: what lies no further outside counts as inside
+_FAMILIAR: Final = 0.8
+"""Of less familiar work an expert's own answer is not trusted alone: a size 11 % below the least that it was shown."""
+_MOST_SPREAD: Final = 3.0  # as a logarithm, of the size of a spread
+Interval = tuple[float, float]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How far off an expert is, by features: ``size`` predicts the logarithm of what is missed, and ``ends`` are the
+    5 % and 95 % quantiles of log(true / predicted) over that.
+    """
+
+    size: Trees
+    ends: Interval
+
+    def around(self, values: Floats) -> tuple[Floats, Floats]:
+        """The ends of the 90 % interval around the prediction of rows of features [rows, features]."""
+        size = np.exp(np.minimum(self.size.predict(values), _MOST_SPREAD))
+        return self.ends[0] * size, self.ends[1] * size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expert:
+    """What the measurements of one device taught.
+
+    ``low`` and ``high`` [features] are the ranges of the rows that it learned from. ``inside`` and ``outside`` are the
+    5 % and 95 % quantiles of log(true / predicted) of held-out work like those rows, and of larger work. ``error`` is
+    the mean absolute percentage error, held out, as a fraction. ``beyond`` is for larger work and sees
+    ``steady_features`` only; None where ``main`` does better at that too. ``launch_s`` seconds of every time that it
+    learned from are a launch (``launch_inside``). ``floor_s``: each op takes so much beyond its bound however small it
+    is; the learners answer log(time / (bound + ops x floor)), which varies little among small ops. ``spread`` narrows
+    and widens ``inside`` by features; None where the rows were too few to see by which. ``usual``: its answers are to
+    be added to ``usual_slowdown``.
+    """
+
+    device: str
+    traits: Mapping[str, float]
+    rows: int
+    low: Floats
+    high: Floats
+    inside: Interval
+    outside: Interval
+    error: float
+    main: Learner
+    beyond: Learner | None
+    launch_s: float = 0.0
+    floor_s: float = 0.0
+    spread: Spread | None = None
+    usual: bool = False
+
+    def around(self, known: Mask, values: Floats) -> tuple[Floats, Floats]:
+        """The ends of the 90 % interval around its answers to rows of features [rows, features], of which some are like
+        those that it learned from: by ``spread`` there, otherwise the same for all rows.
+        """
+        low, high = (np.full(len(values), end) for end in self.inside)
+        if self.spread is not None:
+            low, high = self.spread.around(values)
+        further = np.minimum(low, self.outside[0]), np.maximum(high, self.outside[1])
+        return np.where(known, low, further[0]), np.where(known, high, further[1])
+
+    def predict(self, key: str, values: Floats) -> Floats:
+        """log(time / bound) of rows of features [rows, features], below 0 where a cache is taken to hold the data; or
+        what to add to the usual.
+        """
+        floors = over_bound(key, values, self.floor_s)
+        larger = values[:, 0] > self.high[0] + self._slack[0]
+        if self.beyond is None or not larger.any():
+            return floors + self.main.predict(values)
+        answer = np.zeros(len(values))
+        if not larger.all():
+            answer[~larger] = self.main.predict(values[~larger])
+        answer[larger] = self.beyond.predict(values[larger][:, list(steady_features(key))])
+        return floors + answer
+
+    def knows(self, key: str, values: Floats) -> Mask:
+        """Which rows of features are like those that it learned from, by their sizes."""
+        return within(key, self.low, self.high, values)
+
+    @property
+    def _slack(self) -> Floats:
+        return _slack(self.low, self.high)
+
+
+def _slack(low: Floats, high: Floats) -> Floats:
+    return np.asarray(1e-9 + _SLACK * (high - low))
+
+
+def within(key: str, low: Floats, high: Floats, values: Floats) -> Mask:
+    """Which rows of features [rows, features] are within ranges [features], by their sizes."""
+    sizes, slack = list(size_features(key)), _slack(low, high)
+    some = values[:, sizes]
+    return np.asarray(((some >= (low - slack)[sizes]) & (some <= (high + slack)[sizes])).all(axis=1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """log(time / bound) of rows of work, never below 0, with the ends of the 90 % interval; ``known`` [rows]: whether
+    such work, on this device, was among what was learned from. ``low`` is below 0 where measured times may be faster
+    than the bound (``beaten``).
+    """
+
+    slowdown: Floats
+    low: Floats
+    high: Floats
+    known: Mask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """Experts for one kind of work. ``unseen``: 5 % and 95 % quantiles of log(true / predicted) where a device had to
+    be predicted from the others. ``power``: by which power of its watts a FLOP/s a device's arithmetic is slower than
+    another's; 0 where power does not matter. ``corrections``: what few rows of single devices taught beside the
+    experts; ``refinements``: what rows taught later, on top of all that. Raises ValueError without experts, and for two
+    experts or corrections of one device, or two refinements of one kind of its work.
+    """
+
+    key: str
+    experts: tuple[Expert, ...]
+    unseen: Interval
+    power: float = 0.0
+    refinements: tuple[Refinement, ...] = ()
+    corrections: tuple[Correction, ...] = ()
+
+    def __post_init__(self) -> None:
+        refined = [(each.device, each.kind) for each in self.refinements]
+        named = (self.devices, refined, [each.device for each in self.corrections])
+        if not self.experts or any(len(set(each)) < len(each) for each in named):
+            raise ValueError(f"the model of {self.key} has no expert, or two of one device: fit it again")
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices that it learned from."""
+        return tuple(expert.device for expert in self.experts)
+
+    @property
+    def measured_devices(self) -> tuple[str, ...]:
+        """The devices of which rows taught it anything."""
+        return (*self.devices, *(each.device for each in self.corrections), *(each.device for each in self.refinements))
+
+    @property
+    def rows(self) -> int:
+        """How many times it was learned from."""
+        return sum(expert.rows for expert in self.experts)
+
+    @property
+    def error(self) -> float:
+        """The experts' mean error, by their rows."""
+        return sum(expert.error * expert.rows for expert in self.experts) / self.rows
+
+    def answer(self, facts: Floats, device: DeviceSpec, kind: str = "") -> Answer:
+        """What to expect of rows of facts [rows, facts] on a device. ``kind``: of which kind of work, where the model
+        answers for several.
+
+        On a device without an expert, all experts are averaged in the logarithm; those of similar devices weigh
+        more, and those that learned from such sizes. So they are for work that is strange to the device's own expert.
+        What rows of the device taught on top of that is added.
+        """
+        values = features_of(self.key, facts, device)
+        found = self.unrefined(facts, values, device)
+        if (refinement := self.refinement(device, kind)) is not None:
+            apart = self.apart(values, found.slowdown) if refinement.compares else np.empty((len(values), 0))
+            found = self.refined(refinement, values, found, apart)
+        time, least = np.maximum(0.0, found.slowdown), least_slowdown(self.key, facts, device)
+        return Answer(
+            slowdown=time,
+            low=np.minimum(time, np.maximum(least, found.low)),
+            high=np.maximum(time, found.high),
+            known=found.known,
+        )
+
+    def refinement(self, device: DeviceSpec, kind: str = "") -> Refinement | None:
+        """What rows of this device taught on top of the experts: those of this kind of work, if there were any, or else
+        those of all. None where there were none.
+        """
+        found = {each.kind: each for each in self.refinements if each.device == device.name}
+        return found.get(kind) or found.get("")
+
+    def apart(self, values: Floats, slowdown: Floats) -> Floats:
+        """Each expert's answer less the model's, ``slowdown`` [rows], for rows of features [rows, features]:
+        [rows, experts].
+        """
+        return np.stack([expert.predict(self.key, values) for expert in self.experts], axis=1) - slowdown[:, None]
+
+    def refined(self, refinement: Refinement, values: Floats, base: Answer, apart: Floats) -> Answer:
+        """The answer to rows of features [rows, features] with what was learned on top of ``base``, that of the experts
+        alone, no further limited than that. ``apart`` as the method of this name has it; not read unless the refinement
+        ``compares``.
+        """
+        slowdown = base.slowdown + refinement.added(self.key, values, apart, base.slowdown)
+        known = within(self.key, refinement.low, refinement.high, values)
+        low, high = (
+            np.where(known, near, far) for near, far in zip(refinement.inside, refinement.outside, strict=True)
+        )
+        return Answer(slowdown=slowdown, low=slowdown + low, high=slowdown + high, known=known | base.known)
+
+    def unrefined(self, facts: Floats, values: Floats, device: DeviceSpec) -> Answer:
+        """What experts and corrections answer of rows of facts [rows, facts]; times may be below the bound. What the
+        device's own expert knows is not corrected.
+        """
+        answer = self._of_experts(facts, values, device)
+        correction = self.correction(device)
+        if correction is None:
+            return answer
+        slowdown = answer.slowdown - self._launch_shares(facts, values, answer.slowdown, device)
+        slowdown = slowdown + np.where(answer.known, 0.0, correction.predict(values))
+        low, high = slowdown + answer.low - answer.slowdown, slowdown + answer.high - answer.slowdown
+        near = correction.knows(values, size_features(self.key)) & ~answer.known
+        low[near], high[near] = slowdown[near] + correction.inside[0], slowdown[near] + correction.inside[1]
+        return Answer(slowdown=slowdown, low=low, high=high, known=answer.known | near)
+
+    def correction(self, device: DeviceSpec) -> Correction | None:
+        """What few rows of a device add, if anything."""
+        return next((each for each in self.corrections if each.device == device.name), None)
+
+    def near_rows(self, facts: Floats, device: DeviceSpec) -> Mask:
+        """Which rows of facts [rows, facts] are of sizes that the device's own expert or a correction learned from,
+        however few rows that was.
+        """
+        values = features_of(self.key, facts, device)
+        near = np.zeros(len(facts), dtype=bool)
+        ranges = [
+            *((each.device, each.low, each.high) for each in self.experts),
+            *((each.device, each.low, each.high) for each in self.corrections),
+        ]
+        for name, low, high in ranges:
+            if name == device.name:
+                near |= within(self.key, low, high, values)
+        return near
+
+    def expert(self, device: DeviceSpec) -> Expert | None:
+        """That of a device, if there is one."""
+        return next((each for each in self.experts if each.device == device.name), None)
+
+    def uncorrected(self, facts: Floats, device: DeviceSpec) -> Floats:
+        """log(time / bound) that is corrected on a device: on one without an expert, no launch is in it."""
+        values = features_of(self.key, facts, device)
+        slowdown = self._of_experts(facts, values, device).slowdown
+        return slowdown - self._launch_shares(facts, values, slowdown, device)
+
+    def _launch_shares(self, facts: Floats, values: Floats, slowdown: Floats, device: DeviceSpec) -> Floats:
+        """By how much, as a logarithm, other devices' experts answer too much: launches, less a small kernel's time."""
+        if self.expert(device) is not None:
+            return np.zeros(len(slowdown))
+        time_s = facts[:, 0] * np.exp(slowdown)
+        launches_s = self._launches_of_others_s(facts, values, time_s, device)
+        alone_s = np.maximum(time_s - launches_s, small_kernel_s(self.key, device))
+        return slowdown - np.log(np.maximum(1.0, alone_s / facts[:, 0]))
+
+    @property
+    def usual(self) -> bool:
+        """Whether its experts' answers are to be added to ``usual_slowdown``."""
+        return all(expert.usual for expert in self.experts)
+
+    def _of_experts(self, facts: Floats, values: Floats, device: DeviceSpec) -> Answer:
+        expert = self.expert(device)
+        launch_s = expert.launch_s if expert else 0.0
+        usual = usual_slowdown(self.key, facts, device, launch_s) if self.usual else np.zeros(len(facts))
+        if expert is None:
+            slowdown = self.blend(values, device_traits(device))
+            known = np.zeros(len(values), dtype=bool)
+            low, high = (np.full(len(values), end) for end in self.unseen)
+        else:
+            slowdown, known = expert.predict(self.key, values), expert.knows(self.key, values)
+            low, high = expert.around(known, values)
+            strange = familiarity(self.key, expert, values) < _FAMILIAR
+            if strange.any():
+                if len(self.experts) > 1:
+                    blend = self.blend(values[strange], expert.traits)
+                    slowdown[strange] = self._with_launch_of(expert, facts[strange], values[strange], blend, device)
+                low[strange], high[strange] = (
+                    min(expert.outside[0], self.unseen[0]),
+                    max(expert.outside[1], self.unseen[1]),
+                )
+        slowdown = usual + slowdown
+        return Answer(slowdown=slowdown, low=slowdown + low, high=slowdown + high, known=known)
+
+    def _with_launch_of(
+        self, expert: Expert, facts: Floats, values: Floats, slowdown: Floats, device: DeviceSpec
+    ) -> Floats:
+        """What all experts answer, with this one's launch inside instead of theirs."""
+        if self.usual:
+            return slowdown
+        bound_s = facts[:, 0]
+        time_s = bound_s * np.exp(slowdown)
+        alone_s = np.maximum(bound_s, time_s - self._launches_of_others_s(facts, values, time_s, device))
+        return np.asarray(np.log(with_launch(alone_s, expert.launch_s) / bound_s))
+
+    def launches_s(self, facts: Floats, device: DeviceSpec, slowdown: Floats, kind: str = "") -> Floats:
+        """Seconds of a launch in what is answered, ``slowdown`` [rows], for rows of facts [rows, facts] on a device,
+        ``kind`` as ``answer`` has it. Where that is an average of experts, each answers without its launch, and the
+        rest is the launch.
+        """
+        time_s = facts[:, 0] * np.exp(slowdown)
+        if (refinement := self.refinement(device, kind)) is not None:
+            return np.asarray(time_s - without_launch(time_s, refinement.launch_s))
+        expert = self.expert(device)
+        if expert is not None:
+            return np.asarray(time_s - without_launch(time_s, expert.launch_s))
+        if self.correction(device) is not None:
+            return np.zeros(len(facts))
+        return self._launches_of_others_s(facts, features_of(self.key, facts, device), time_s, device)
+
+    def _launches_of_others_s(self, facts: Floats, values: Floats, time_s: Floats, device: DeviceSpec) -> Floats:
+        """Seconds of a launch in what experts of other devices answer, ``time_s`` [rows]."""
+        if self.usual or not any(expert.launch_s for expert in self.experts):
+            return np.zeros(len(facts))
+        bound_s, answers = facts[:, 0], []
+        for each in self.experts:
+            there_s = bound_s * bound_elsewhere(self.key, values, device_traits(device), each.traits)
+            taken_s = without_launch(there_s * np.exp(each.predict(self.key, values)), each.launch_s)
+            answers.append(np.log(np.maximum(1.0, taken_s / there_s)))
+        alone = blended(self.key, self.experts, answers, values, device_traits(device), self.power)
+        return np.asarray(np.maximum(0.0, time_s - bound_s * np.exp(alone)))
+
+    def likeness(self, facts: Floats, device: DeviceSpec) -> Floats:
+        """How much the expert weighs that is most like a device and rows of facts [rows, facts], 1 at most."""
+        values, traits = features_of(self.key, facts, device), device_traits(device)
+        weights = [
+            likeness(traits, each.traits, self.key) * familiarity(self.key, each, values) for each in self.experts
+        ]
+        return np.asarray(np.max(weights, axis=0))
+
+    def blend(self, values: Floats, traits: Mapping[str, float]) -> Floats:
+        """log(time / bound) of rows of features [rows, features] on a device with these traits, from all experts."""
+        answers = [expert.predict(self.key, values) for expert in self.experts]
+        if self.usual:
+            return averaged(self.key, self.experts, answers, values, traits)
+        return blended(self.key, self.experts, answers, values, traits, self.power)

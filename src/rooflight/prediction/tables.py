@@ -1,0 +1,125 @@
+"""An operator's predicted times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import UNSET, UnsetType
+
+from rooflight.devices.spec import DeviceSpec
+from rooflight.devices.what_if import without_effect
+from rooflight.prediction.work.precisions import in_effect
+from rooflight.records.document import Document, Fields
+from rooflight.records.estimate import Estimate, Source
+from rooflight.records.report import Column, Report, Table
+
+
+class EstimateData(Fields, frozen=True, kw_only=True):
+    """A predicted time with its interval (90 %) and bound, and what it rests on."""
+
+    time_s: float
+    low_s: float
+    high_s: float
+    bound_s: float
+    source: str
+    extrapolated: bool
+
+
+class PredictionDocument(Document, frozen=True, kw_only=True, tag="rooflight.prediction/1"):
+    """An operator's predicted times by direction: those that it has; of what shape, where, and under which roofs.
+    ``what_if_precision`` is null where it changes nothing; ``notes`` then says so.
+    """
+
+    operator: str
+    shape: Mapping[str, int]
+    dtype: str
+    device: str
+    what_if_precision: str | None
+    what_if_clock_hz: float | None
+    roofs_used: str
+    notes: tuple[str, ...]
+    threads: int | None = None
+    fwd: EstimateData | UnsetType = UNSET
+    bwd: EstimateData | UnsetType = UNSET
+    step: EstimateData | UnsetType = UNSET
+
+
+def report_of(
+    operator: str, shape: Mapping[str, int], dtype: str, device: DeviceSpec, estimates: Mapping[str, Estimate]
+) -> Report:
+    """Time, interval, bound and efficiency by direction, and what the estimate rests on."""
+    sizes = " ".join(f"{name}={value}" for name, value in shape.items())
+    notes = []
+    if any(estimate.source is Source.TYPICAL for estimate in estimates.values()):
+        notes.append(
+            "No model learned this kind of work: the estimate is half the speed of light, within a factor of 4."
+        )
+    elif any(estimate.source is Source.SIMILAR for estimate in estimates.values()):
+        notes.append("This kind of work was not measured: the estimate is that of other work of this size.")
+    elif any(estimate.extrapolated for estimate in estimates.values()):
+        notes.append("Shape or device lie outside of the samples: the interval is wider, and less certain than 90 %.")
+    supposed, device = device.what_if_precision, in_effect(operator, shape, dtype, device)
+    if supposed is not None and device.what_if_precision is None:
+        said = without_effect(supposed)
+        notes.append(f"{said[0].upper()}{said[1:]}.")
+    if device.name != device.part_name:
+        notes.append(
+            f"What if: models learned from {device.part_name} with its own precisions and clock. Work that another "
+            "precision or clock changes is predicted as on a device that nobody measured."
+        )
+    return Report(
+        title=f"Predicted: {operator} {sizes} {dtype} on {device.name}",
+        data=PredictionDocument(
+            operator=operator,
+            shape=dict(shape),
+            dtype=dtype,
+            device=device.name,
+            what_if_precision=device.what_if_precision,
+            what_if_clock_hz=device.what_if_clock_hz,
+            roofs_used=device.roofs_used,
+            notes=tuple(notes),
+            threads=device.threads,
+            **{direction: _data(estimate) for direction, estimate in estimates.items()},
+        ),
+        facts=(("roofs from", device.roofs_used),),
+        tables=(
+            Table(
+                id="times",
+                title="Time",
+                columns=(
+                    Column("direction"),
+                    Column("time", "s"),
+                    Column("from", "s"),
+                    Column("to", "s"),
+                    Column("bound", "s"),
+                    Column("efficiency", "%"),
+                    Column("source"),
+                ),
+                rows=tuple(
+                    (
+                        direction,
+                        estimate.time_s,
+                        estimate.low_s,
+                        estimate.high_s,
+                        estimate.bound_s,
+                        estimate.bound_s / estimate.time_s,
+                        estimate.source.value + (", extrapolated" if estimate.extrapolated else ""),
+                    )
+                    for direction, estimate in estimates.items()
+                ),
+                note="90 % of such times lie between from and to.",
+            ),
+        ),
+        notes=tuple(notes),
+    )
+
+
+def _data(estimate: Estimate) -> EstimateData:
+    return EstimateData(
+        time_s=estimate.time_s,
+        low_s=estimate.low_s,
+        high_s=estimate.high_s,
+        bound_s=estimate.bound_s,
+        source=estimate.source.value,
+        extrapolated=estimate.extrapolated,
+    )
