@@ -26,7 +26,7 @@ import numpy as np
 import rooflight as rl
 from rooflight.costs.cost import Uncosted
 from rooflight.roofline.analysis import Analysis
-from rooflight.traces.scalar_types import DTYPES, NUMBERS
+from rooflight.traces.ops.arguments import DTYPES, NUMBERS
 
 DEVICES = {"Tesla V100-DGXS-32GB": "V100-SXM2-32GB"}
 """Parts that are not in the catalog, and ones of the same chip, no slower."""

@@ -9,8 +9,7 @@ import sys
 
 import msgspec
 
-from rooflight.workloads.presets import PRESETS
-from rooflight.workloads.presets_report import PresetsDocument
+from rooflight.workloads.presets import PRESETS, PresetsDocument
 
 
 def test_every_preset_is_listed_with_its_source(run):

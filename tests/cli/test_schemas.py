@@ -47,7 +47,7 @@ from rooflight.sampling.nodes.tables import report_of as cluster_report
 from rooflight.scoring.score_report import report_of as score_report
 from rooflight.tracking.report import report_of_analysis
 from rooflight.workloads.presets import PRESETS
-from rooflight.workloads.presets_report import report_of as presets_report
+from rooflight.workloads.presets import report_of as presets_report
 
 H100 = get("H100-SXM5-80GB")
 BIG = spec((1024, 1024), "bfloat16")

@@ -70,7 +70,7 @@ def mm(number):
 
 
 def test_how_much_of_a_trace_is_read_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr("rooflight.traces.chunks._CHUNK", 1 << 10)
+    monkeypatch.setattr("rooflight.traces.file.chunks._CHUNK", 1 << 10)
     path = write(tmp_path / "trace.json", [event for number in range(40) for event in mm(number)])
     said = []
     analyze_file(str(path), progress=said.append)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.traces import chunks
-from rooflight.traces.chunks import TraceChunks
-from rooflight.traces.finding import is_trace
+from rooflight.traces.file import chunks
+from rooflight.traces.file.chunks import TraceChunks
+from rooflight.traces.file.discovery import is_trace
 
 names = st.text(alphabet=st.sampled_from('ab"\\{}[],: \n'), max_size=8)
 events = st.lists(

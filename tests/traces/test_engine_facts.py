@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from kineto_traces import kernel, launch, op, span, write
 
 import rooflight as rl
-from rooflight.traces.model_facts import read_model
-from rooflight.traces.step_lengths import in_window, step_lengths
+from rooflight.traces.ops.engines import in_window, step_lengths
+from rooflight.traces.ops.model_config import read_model
 
 MODELS = Path(__file__).parent.parent / "models"
 

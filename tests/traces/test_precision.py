@@ -5,7 +5,7 @@ from kineto_traces import kernel, launch, op, write
 
 import rooflight as rl
 from rooflight.records.signature import COMPUTED_IN
-from rooflight.traces.precision import precision_of_kernel
+from rooflight.traces.ops.context import precision_of_kernel
 
 MM = {"dims": [[256, 512], [512, 1024]], "types": ["float", "float"]}
 FLOPS = 2 * 256 * 512 * 1024

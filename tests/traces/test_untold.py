@@ -7,8 +7,8 @@ from kineto_traces import kernel, launch, op, write
 
 import rooflight as rl
 from rooflight.costs.registry import cost_of
-from rooflight.traces.clues import dtypes_of_kernel
-from rooflight.traces.untold import _windows
+from rooflight.traces.ops.context import dtypes_of_kernel
+from rooflight.traces.ops.settings import _windows
 
 CONV = ["float", "float", "", "GenericList", "GenericList", "GenericList", "Bool", "GenericList", "Int"]
 

@@ -11,9 +11,8 @@ import rooflight as rl
 from rooflight.front.targets import RunOptions, analyze_target
 from rooflight.records.signature import WRITTEN_OUTSIDE
 from rooflight.roofline.tables.report import report_of
-from rooflight.workloads.classes import class_of
+from rooflight.workloads.classes import KINDS, class_of
 from rooflight.workloads.errors import TargetError
-from rooflight.workloads.kinds import KINDS
 from rooflight.workloads.targets import open_target, read_config
 
 BATCH = 2

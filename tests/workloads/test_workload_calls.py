@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from rooflight.capture.record.recorder import record
-from rooflight.workloads.calls import Calls, differentiated
 from rooflight.workloads.errors import TargetError
 from rooflight.workloads.targets import open_target
+from rooflight.workloads.user_step import Calls, differentiated
 
 PROGRAM = """
 import torch

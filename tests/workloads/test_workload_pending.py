@@ -7,7 +7,7 @@ import functools
 import pytest
 
 from rooflight.workloads.errors import TargetError
-from rooflight.workloads.pending import refuse_async, refuse_generator, refuse_pending
+from rooflight.workloads.user_code import refuse_async, refuse_generator, refuse_pending
 
 
 def numbers():

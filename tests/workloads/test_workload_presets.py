@@ -6,7 +6,7 @@ import pytest
 from rooflight.workloads.build import build_model
 from rooflight.workloads.classes import class_of
 from rooflight.workloads.errors import TargetError
-from rooflight.workloads.presets import PRESETS, by_name, preset
+from rooflight.workloads.presets import PRESETS, load_presets, preset
 
 # Millions of parameters as their makers publish them, tied embeddings counted once.
 PUBLISHED_MILLIONS = {
@@ -76,9 +76,15 @@ def test_unknown_preset_with_nothing_close_lists_all():
         preset("zzz")
 
 
-def test_registry_refuses_duplicates():
-    with pytest.raises(ValueError, match='two presets are called "gpt2"'):
-        by_name([PRESETS["gpt2"], PRESETS["gpt2"]])
+def test_files_of_presets_refuse_duplicates_and_inherit_values(tmp_path):
+    head = 'kind = "causal-lm"\nmodel_type = "gpt2"\nparameters = 1\nsource = ""\ndescription = ""\n'
+    file = tmp_path / "mine.toml"
+    file.write_text(f'[one]\n{head}batch = 3\n[one.shapes]\na = 1\nb = 2\n[two]\nlike = "one"\n[two.shapes]\nb = 5\n')
+    known = load_presets(file)
+    assert [each.shapes for each in known.values()] == [{"a": 1, "b": 2}, {"a": 1, "b": 5}]
+    assert [(each.batch, each.seq) for each in known.values()] == [(3, 256), (3, 256)]
+    with pytest.raises(ValueError, match='two presets are called "one"'):
+        load_presets(file, file)
 
 
 def test_listing_presets_imports_neither_torch_nor_transformers():

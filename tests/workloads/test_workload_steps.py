@@ -4,8 +4,8 @@ from attention_spy import AttentionSpy
 from transformers import AutoConfig
 from transformers.cache_utils import DynamicCache
 
+from rooflight.workloads.classes import KINDS
 from rooflight.workloads.errors import RunFailed, TargetError
-from rooflight.workloads.kinds import KINDS
 from rooflight.workloads.presets import PRESETS, preset
 from rooflight.workloads.steps import make_step
 

@@ -21,7 +21,6 @@ def presets(
       rooflight analyze gpt2
     """
     from rooflight.reporting.output import Outputs
-    from rooflight.workloads.presets import PRESETS
-    from rooflight.workloads.presets_report import report_of
+    from rooflight.workloads.presets import PRESETS, report_of
 
     Outputs(json=json, markdown=markdown, csv=csv, html=html, render=render).write(report_of(PRESETS.values()))

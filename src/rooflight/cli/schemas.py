@@ -30,7 +30,7 @@ def documents() -> tuple[type[Document], ...]:
     from rooflight.sampling.nodes.tables import ClusterDocument
     from rooflight.scoring.score_report import ScoreDocument
     from rooflight.tracking.report import StepDocument
-    from rooflight.workloads.presets_report import PresetsDocument
+    from rooflight.workloads.presets import PresetsDocument
 
     return (
         AnalysisDocument,

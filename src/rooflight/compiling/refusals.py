@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from rooflight.workloads.calls import Calls
 from rooflight.workloads.errors import RunFailed, TargetError, told_in_one_line
+from rooflight.workloads.user_step import Calls
 
 if TYPE_CHECKING:
     from torch import nn

@@ -16,7 +16,7 @@ from rooflight.prediction.read.ops import MeasuredOps, measured_ops
 from rooflight.prediction.read.sheet import SUFFIXES
 from rooflight.records.samples import SUFFIX
 from rooflight.records.session import Session
-from rooflight.traces.finding import is_trace
+from rooflight.traces.file.discovery import is_trace
 
 _SESSION: Final = ".session"
 """The ending by which saved sessions are found in a folder; named alone, they may have any."""

@@ -22,8 +22,16 @@ from rooflight.front.read_task import Answer, Asked
 from rooflight.front.sources import is_session, read_session
 from rooflight.records.archive import load
 from rooflight.records.session import Session
-from rooflight.traces.finding import is_database, is_trace
-from rooflight.traces.rank_files import BY_NAME, RankFile, RankFiles, ranks_in, ranks_of, traces_in
+from rooflight.traces.file.discovery import (
+    BY_NAME,
+    RankFile,
+    RankFiles,
+    is_database,
+    is_trace,
+    ranks_in,
+    ranks_of,
+    traces_in,
+)
 
 _LARGE: Final = 200 << 20  # bytes of JSON that take longer than to import torch in more processes
 _UNPACKED: Final = 12  # times the size of a gzip file

@@ -16,7 +16,7 @@ from rooflight.extras import need
 from rooflight.front.device import Progress, log_progress
 from rooflight.records.archive import load
 from rooflight.records.session import Session
-from rooflight.traces.finding import is_trace
+from rooflight.traces.file.discovery import is_trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

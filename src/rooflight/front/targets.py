@@ -16,7 +16,7 @@ from rooflight.records.quantity import Quantity
 from rooflight.records.session import Session
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.memory import memory_use
-from rooflight.traces.finding import is_trace
+from rooflight.traces.file.discovery import is_trace
 
 if TYPE_CHECKING:
     from rooflight.workloads.steps import Step
@@ -128,8 +128,8 @@ def _on(place: str | None, options: RunOptions) -> RunOptions:
 
 def _observe_function(target: str, inputs: str | None, measured: bool, progress: Progress) -> Observed:
     from rooflight.capture.time.measure import measure
-    from rooflight.workloads.pending import refuse_pending
     from rooflight.workloads.targets import open_target
+    from rooflight.workloads.user_code import refuse_pending
 
     progress(f"making the step of {target}")
     step = open_target(target, inputs=inputs)

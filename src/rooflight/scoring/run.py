@@ -31,8 +31,15 @@ from rooflight.scoring.trials import Run, Trials, WrongResultError, timed
 from rooflight.scoring.weights import copy_weights
 from rooflight.workloads.errors import RunFailed, TargetError, told_in_one_line
 from rooflight.workloads.outputs import Difference, compare
-from rooflight.workloads.problem import ImportedFile, Problem, check_names, open_problem, same_numbers
-from rooflight.workloads.solution import open_solution, solution_class
+from rooflight.workloads.problem import (
+    ImportedFile,
+    Problem,
+    check_names,
+    open_problem,
+    open_solution,
+    same_numbers,
+    solution_class,
+)
 
 if TYPE_CHECKING:
     from torch import nn

@@ -1,41 +1,133 @@
-"""A session made of a trace."""
+"""A session made of a trace, with notes of what the trace lacks and which of its times cannot be right."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from rooflight.records.assembly import session_of
 from rooflight.records.dtypes import float32_fact
 from rooflight.records.measurement import Measurement
-from rooflight.records.quantity import count_of
-from rooflight.records.session import Flags, Session
+from rooflight.records.quantity import Quantity, count_of
+from rooflight.records.session import Flags, Int32, Int64, Session
 from rooflight.records.signature import OpSignature
-from rooflight.traces.clocks import without_strays
-from rooflight.traces.clues import NOTHING, Clues, find_clues
-from rooflight.traces.engine_facts import EngineFacts, Facts
-from rooflight.traces.execution_trace import Operands, join_execution, with_storages
-from rooflight.traces.finding import is_database
-from rooflight.traces.kernels import all_of, kernels_by_name
-from rooflight.traces.missing import missing, nothing_ran
-from rooflight.traces.model_facts import Model, read_model
-from rooflight.traces.nesting import nested
-from rooflight.traces.nsight import DTYPES_OF_KERNELS, load_nsight
-from rooflight.traces.ownership import Ownership, accounted_ops, owners
-from rooflight.traces.places import Places, phase_of
-from rooflight.traces.precision import multiplies_by_tf32, precisions_of
-from rooflight.traces.replays import Replays, join_replays, work_by_replay
-from rooflight.traces.runs import Run, Runs, times_of_ops
-from rooflight.traces.signatures import RUNS_NOTHING, Call, find_signatures, is_level
-from rooflight.traces.steps import NO_STEPS, marked_steps, repeated, step_notes
-from rooflight.traces.timeline import timeline_of
-from rooflight.traces.trace import COLLECTIVE, UNKNOWN, Trace, load_trace
+from rooflight.traces.file.discovery import is_database
+from rooflight.traces.file.nesting import nested
+from rooflight.traces.file.nsight import DTYPES_OF_KERNELS, load_nsight
+from rooflight.traces.file.trace import COLLECTIVE, UNKNOWN, Spans, Trace, load_trace
+from rooflight.traces.ops.collectives import assumed_group
+from rooflight.traces.ops.context import NOTHING, Clues, find_clues, multiplies_by_tf32, precisions_of
+from rooflight.traces.ops.engines import EngineFacts, Facts
+from rooflight.traces.ops.execution_trace import Operands, join_execution, with_storages
+from rooflight.traces.ops.model_config import Model, read_model
+from rooflight.traces.ops.signatures import RUNS_NOTHING, Call, find_signatures, is_level
+from rooflight.traces.ownership import Ownership, Places, accounted_ops, owners, phase_of
+from rooflight.traces.time.replays import Replays, join_replays, work_by_replay
+from rooflight.traces.time.steps import NO_STEPS, Run, Runs, marked_steps, repeated, step_notes, times_of_ops
+from rooflight.traces.time.timeline import all_of, kernels_by_name, timeline_of
+
+_FAR_NS: Final = 3_600 * 10**9  # no program that is profiled does nothing for an hour
+_FEW: Final = 0.01  # share of the events: if so few are far away, the others are right
+
+_Some = TypeVar("_Some", bound=Spans)
+
+
+def without_strays(trace: Trace) -> Trace:
+    """The trace without the few events that are more than an hour away from all others, which are counted."""
+    times = _times(trace)
+    edges = np.flatnonzero(np.diff(times) > _FAR_NS) + 1
+    if not len(edges):
+        return trace
+    bounds = [0, *edges.tolist(), len(times)]
+    sizes = np.diff(bounds)
+    largest = int(np.argmax(sizes))
+    strays = len(times) - int(sizes[largest])
+    if strays > max(1, _FEW * len(times)) or 2 * strays >= len(times):
+        return trace
+    first, last = int(times[bounds[largest]]), int(times[bounds[largest + 1] - 1])
+    left_out = {**trace.left_out, "more than an hour away from all others: their clock was another": strays}
+    return replace(
+        trace,
+        ops=_between(trace.ops, first, last),
+        calls=_between(trace.calls, first, last),
+        work=_between(trace.work, first, last),
+        ranges=_between(trace.ranges, first - _FAR_NS, last + _FAR_NS),
+        left_out=left_out,
+    )
+
+
+def clock_doubts(trace: Trace, call_of: Int32) -> Iterator[str]:
+    """What is wrong with the times of a trace; ``call_of[k]`` is the call that launched work k."""
+    times = _times(trace)
+    longest = int(np.diff(times).max(initial=0))
+    if longest > _FAR_NS:
+        yield (
+            f"For {Quantity(longest * 1e-9, 's')} nothing begins in the trace: it has two runs, or two clocks that "
+            "differ by as much. The wall time and the idle time include that."
+        )
+    known = call_of != UNKNOWN
+    early = trace.calls.start[call_of[known]] - trace.work.start[known]
+    if (early > 0).any():
+        begun = count_of(int((early > 0).sum()), "piece begins", "pieces begin")
+        yield (
+            f"Of {len(early):,} pieces of the device's work {begun} before the call that launched "
+            f"it, by up to {Quantity(int(early.max()) * 1e-9, 's')}: the clocks of host and device differ. Durations "
+            "are right; what lies between host and device (the wall time, idle at its ends) is not."
+        )
+    if instant := int((trace.work.stop == trace.work.start).sum()):
+        yield f"{count_of(instant, 'piece')} of the device's work took 0 s by its clock, which no work takes."
+
+
+def _times(trace: Trace) -> Int64:
+    return np.sort(np.concatenate([trace.ops.start, trace.calls.start, trace.work.start]))
+
+
+def _between(spans: _Some, first: int, last: int) -> _Some:
+    chosen: Flags = (spans.start >= first) & (spans.start <= last)
+    if chosen.all():
+        return spans
+    columns: dict[str, Any] = {each.name: getattr(spans, each.name)[chosen] for each in fields(spans)}
+    return replace(spans, **columns)
+
+
+_REASONS: Final = 3  # so many reasons are named
+
+
+def missing(trace: Trace, call_of: Int32) -> list[str]:
+    """What was left out of the trace, and what of it is doubtful; ``call_of[k]`` is the call that launched work k."""
+    name = trace.path.name
+    notes = [f"{name}: {count_of(events, 'event')} left out: {why}." for why, events in trace.left_out.items()]
+    if trace.odd:
+        odd = count_of(trace.odd, "event")
+        notes.append(f"{name}: {odd} with fields of types that torch's profiler does not write: some count as unknown.")
+    launches = sum("launch" in trace.names[number].lower() for number in trace.calls.name.tolist())
+    if launches and not trace.has_device:
+        notes.append(
+            f"{name}: {count_of(launches, 'call')} launched work on a device, of which the trace has nothing: times "
+            "are those of the host. Record it with ProfilerActivity.CUDA."
+        )
+    if assumed := assumed_group(trace):
+        notes.append(f"{name}: {assumed}")
+    notes += [f"{name}: {doubt}" for doubt in clock_doubts(trace, call_of)]
+    return notes
+
+
+def nothing_ran(trace: Trace) -> str:
+    """Why there is nothing to analyse."""
+    if not trace.events:
+        return f"{trace.path}: the trace has no events: nothing ran while it was recorded"
+    found = f"{trace.path} has {count_of(trace.events, 'event')}, but no op and no work of a device"
+    if not trace.left_out:
+        return f"{found}: nothing ran while it was recorded"
+    most = sorted(trace.left_out.items(), key=lambda reason: -reason[1])[:_REASONS]
+    return f"{found} ({', '.join(f'{why}: {events:,}' for why, events in most)}): give a trace of torch.profiler"
+
 
 _MODEL_UNUSED: Final = (
     "The model's config changed nothing: no op of the trace is a serving engine's that leaves out what it has."

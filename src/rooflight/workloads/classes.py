@@ -1,18 +1,103 @@
-"""Which class of transformers a config names, and what kind of model that is. Nothing is built."""
+"""Kinds of models, and which class of transformers a config names. Nothing is built."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from rooflight.workloads.errors import TargetError
-from rooflight.workloads.extras import need_transformers
-from rooflight.workloads.kinds import KINDS, ModelKind
+from rooflight.workloads.errors import TargetError, need_transformers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
+
+
+Mode = Literal["forward", "train", "prefill", "decode"]
+MODES: Final[tuple[Mode, ...]] = ("forward", "train", "prefill", "decode")
+
+ModelKind = Literal[
+    "audio-classification",
+    "audio-codec",
+    "audio-frame-classification",
+    "base",
+    "causal-lm",
+    "ctc",
+    "depth-estimation",
+    "image-classification",
+    "image-text-contrastive",
+    "image-text-to-text",
+    "masked-lm",
+    "multiple-choice",
+    "next-sentence-prediction",
+    "object-detection",
+    "pretraining",
+    "question-answering",
+    "semantic-segmentation",
+    "seq2seq-lm",
+    "sequence-classification",
+    "speech-to-text",
+    "token-classification",
+    "universal-segmentation",
+    "video-classification",
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kind:
+    """A kind of model. ``mappings`` are transformers' lists of its classes, ``suffixes`` how their names end."""
+
+    mappings: tuple[str, ...]  # names of transformers' auto classes
+    suffixes: tuple[str, ...] = ()
+    modes: tuple[Mode, ...] = ("forward", "train")
+    reads_values: tuple[Mode, ...] = ()  # modes in which sizes depend on the values of tensors; on meta they differ
+
+
+# A config without architectures may be in several of transformers' lists (BART is in four): the first wins.
+KINDS: Final[dict[ModelKind, Kind]] = {
+    "speech-to-text": Kind(mappings=("AutoModelForSpeechSeq2Seq",)),
+    "seq2seq-lm": Kind(mappings=("AutoModelForSeq2SeqLM",)),
+    "image-text-contrastive": Kind(mappings=("AutoModelForZeroShotImageClassification",)),
+    "image-text-to-text": Kind(mappings=("AutoModelForImageTextToText",)),
+    "image-classification": Kind(mappings=("AutoModelForImageClassification",), suffixes=("ForImageClassification",)),
+    "masked-lm": Kind(mappings=("AutoModelForMaskedLM",), suffixes=("ForMaskedLM",)),
+    "causal-lm": Kind(mappings=("AutoModelForCausalLM",), suffixes=("ForCausalLM", "LMHeadModel"), modes=MODES),
+    "ctc": Kind(mappings=("AutoModelForCTC",), suffixes=("ForCTC",), reads_values=("train",)),
+    "object-detection": Kind(
+        mappings=("AutoModelForObjectDetection",), suffixes=("ForObjectDetection",), reads_values=("train",)
+    ),
+    "semantic-segmentation": Kind(
+        mappings=("AutoModelForSemanticSegmentation",), suffixes=("ForSemanticSegmentation",)
+    ),
+    "universal-segmentation": Kind(
+        mappings=("AutoModelForUniversalSegmentation", "AutoModelForInstanceSegmentation"),
+        suffixes=("ForUniversalSegmentation", "ForInstanceSegmentation"),
+        reads_values=("train",),
+    ),
+    "depth-estimation": Kind(mappings=("AutoModelForDepthEstimation",), suffixes=("ForDepthEstimation",)),
+    "audio-classification": Kind(mappings=("AutoModelForAudioClassification",), suffixes=("ForAudioClassification",)),
+    "video-classification": Kind(mappings=("AutoModelForVideoClassification",), suffixes=("ForVideoClassification",)),
+    "sequence-classification": Kind(
+        mappings=("AutoModelForSequenceClassification",), suffixes=("ForSequenceClassification",)
+    ),
+    "token-classification": Kind(mappings=("AutoModelForTokenClassification",), suffixes=("ForTokenClassification",)),
+    "question-answering": Kind(mappings=("AutoModelForQuestionAnswering",), suffixes=("ForQuestionAnswering",)),
+    "multiple-choice": Kind(mappings=("AutoModelForMultipleChoice",), suffixes=("ForMultipleChoice",)),
+    "next-sentence-prediction": Kind(
+        mappings=("AutoModelForNextSentencePrediction",), suffixes=("ForNextSentencePrediction",)
+    ),
+    "audio-frame-classification": Kind(
+        mappings=("AutoModelForAudioFrameClassification",), suffixes=("ForAudioFrameClassification",)
+    ),
+    "audio-codec": Kind(
+        mappings=("AutoModelForAudioTokenization",),
+        suffixes=("EncodecModel", "MimiModel"),
+        modes=("forward",),
+        reads_values=("forward",),
+    ),
+    "pretraining": Kind(mappings=("AutoModelForPreTraining",), suffixes=("ForPreTraining",)),
+    "base": Kind(mappings=("AutoModel",), suffixes=("Model", "WithProjection"), modes=("forward",)),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

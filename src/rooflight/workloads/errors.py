@@ -1,10 +1,14 @@
-"""The two errors of a workload: the user asked for something impossible, or the step raised an error."""
+"""The errors of a workload: an impossible request, a missing library, or a step that raised an error."""
 
 from __future__ import annotations
 
 import traceback
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Final
+
+from rooflight.extras import install_line, is_missing
 
 
 class TargetError(ValueError):
@@ -52,3 +56,32 @@ def missing_package(error: BaseException, *, prefer: Path | None = None) -> str 
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return None
     return f"needs the package {error.name}, which is not installed{place_of(error, prefer=prefer)}"
+
+
+_OLDEST_TRANSFORMERS: Final = 5
+
+
+def need_torch() -> ModuleType:
+    """The torch package. Raises TargetError with the line to install it."""
+    return _need("torch", purpose="recording a PyTorch program")
+
+
+def need_transformers() -> ModuleType:
+    """The transformers package, with torch, without which it has no models.
+
+    Raises TargetError with the line to install what is missing or too old.
+    """
+    transformers = _need("torch", "transformers", purpose="building presets and config.json models")
+    if int(transformers.__version__.partition(".")[0]) < _OLDEST_TRANSFORMERS:
+        raise TargetError(
+            f"transformers {transformers.__version__} is too old: {install_line(['transformers'])} --upgrade"
+        )
+    return transformers
+
+
+def _need(*libraries: str, purpose: str) -> ModuleType:
+    """The last of the libraries, if all are there."""
+    missing = [library for library in libraries if is_missing(library)]
+    if missing:
+        raise TargetError(f"{purpose} needs {' and '.join(missing)}: {install_line(missing)}")
+    return import_module(libraries[-1])

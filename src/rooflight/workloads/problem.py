@@ -1,4 +1,4 @@
-"""KernelBench's form of a program: a Python file with ``Model``, ``get_inputs`` and ``get_init_inputs``."""
+"""KernelBench's problems, Python files with ``Model``, ``get_inputs`` and ``get_init_inputs``, and their solutions."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rooflight.workloads.build import torch_device
-from rooflight.workloads.errors import RunFailed, TargetError, missing_package, place_of, told_in_one_line
-from rooflight.workloads.extras import need_torch
+from rooflight.workloads.errors import RunFailed, TargetError, missing_package, need_torch, place_of, told_in_one_line
 from rooflight.workloads.steps import guarded
 from rooflight.workloads.user_code import imported, on_path, parsed
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
 
 NAMES: Final = ("Model", "get_inputs", "get_init_inputs")
 """What a problem file defines: the class of the model, its inputs, and the arguments of its constructor."""
@@ -255,3 +255,44 @@ def tensors_in(values: Any) -> list[torch.Tensor]:
         elif isinstance(value, dict):
             found += tensors_in(value.values())
     return found
+
+
+SOLUTION_NAMES: Final = ("ModelNew", "Model")
+"""Names of a solution's class: the first of them that the file has is taken."""
+
+
+class Solution:
+    """A solution's file, imported, and the name of its class."""
+
+    def __init__(self, file: ImportedFile, name: str) -> None:
+        self.file, self.name = file, name
+
+    def model(self, init_inputs: Sequence[Any]) -> nn.Module:
+        """The model, built with the same arguments as the problem's model and from the same random numbers.
+
+        Raises TargetError where it cannot be built.
+        """
+        return self.file.model(self.name, init_inputs)
+
+
+def solution_class(path: Path) -> str:
+    """The name of the file's class; the file is not run. Raises TargetError for a file without one of NAMES, and for
+    one that cannot be read or parsed.
+    """
+    tree = parsed(path)
+    there = names_in(tree)
+    for name in SOLUTION_NAMES:
+        if name in there:
+            return name
+    raise TargetError(f"{path.name} defines no ModelNew: a solution has one{other_class(tree, 'ModelNew')}")
+
+
+def open_solution(path: Path, device: str) -> Solution:
+    """A solution, imported, for ``device``.
+
+    Raises TargetError for a file that has no such class, raises while it is imported, or needs a package that is not
+    installed.
+    """
+    need_torch()
+    name = solution_class(path)
+    return Solution(ImportedFile(path.resolve(), torch_device(device)), name)

@@ -7,9 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rooflight.workloads.errors import RunFailed, TargetError
-from rooflight.workloads.extras import need_torch
-from rooflight.workloads.optimizers import TITLES, make_optimizer
+from rooflight.workloads.build import TITLES, make_optimizer
+from rooflight.workloads.errors import RunFailed, TargetError, need_torch
 from rooflight.workloads.problem import Problem, open_problem, same_numbers, tensors_in
 from rooflight.workloads.steps import Step
 

@@ -8,15 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from rooflight.workloads.build import build_model, steady, torch_device, torch_dtype
-from rooflight.workloads.classes import ChosenClass, class_of
-from rooflight.workloads.draw import Draw
+from rooflight.workloads.classes import KINDS, MODES, ChosenClass, Mode, class_of
 from rooflight.workloads.errors import TargetError
+from rooflight.workloads.images import image_tokens
 from rooflight.workloads.inputs import SequenceRule, food_of, make_inputs, sequence_rule
-from rooflight.workloads.inputs_image import image_tokens
-from rooflight.workloads.kinds import KINDS, MODES, Mode
-from rooflight.workloads.preset import Preset
+from rooflight.workloads.presets import Preset
 from rooflight.workloads.presets import preset as preset_named
-from rooflight.workloads.wanted import Inputs, Wanted
+from rooflight.workloads.tensors import Draw, Inputs, Wanted
 
 if TYPE_CHECKING:
     import torch
@@ -93,7 +91,7 @@ def checked_spec(
         config, name = (wanted.small() if small else wanted.config()), wanted.name
         chosen = class_of(config, wanted.kind)
         name = f"{name} (reduced)" if small else name
-        default_batch, default_seq = wanted.batch, wanted.seq
+        default_batch, default_seq = wanted.batch, wanted.seq or DEFAULT_SEQ
     elif small:
         raise TargetError("small is for presets: a config has no reduced shapes")
     else:

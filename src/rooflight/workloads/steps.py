@@ -10,14 +10,12 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rooflight.workloads.build import quiet_transformers
-from rooflight.workloads.errors import STEP_FAILED, RunFailed, TargetError, told_in_one_line
-from rooflight.workloads.extras import need_torch
-from rooflight.workloads.kinds import Mode
-from rooflight.workloads.optimizers import TITLES, make_optimizer
-from rooflight.workloads.preset import Preset
+from rooflight.workloads.build import TITLES, make_optimizer, quiet_transformers
+from rooflight.workloads.classes import Mode
+from rooflight.workloads.errors import STEP_FAILED, RunFailed, TargetError, need_torch, told_in_one_line
+from rooflight.workloads.presets import Preset
 from rooflight.workloads.specs import StepSpec, checked_spec
-from rooflight.workloads.wanted import Inputs
+from rooflight.workloads.tensors import Inputs
 
 if TYPE_CHECKING:
     import torch

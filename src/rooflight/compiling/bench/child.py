@@ -26,11 +26,11 @@ from rooflight.compiling.torch_logs import AOT, DYNAMO, Artifact, hearing, stage
 from rooflight.compiling.workloads import WORKLOADS
 from rooflight.machine.cpu_load import Bystander
 from rooflight.records.files import write_whole
-from rooflight.workloads.calls import Calls
 from rooflight.workloads.errors import TargetError
-from rooflight.workloads.pending import refuse_pending
 from rooflight.workloads.steps import Step, unguarded
 from rooflight.workloads.targets import open_target
+from rooflight.workloads.user_code import refuse_pending
+from rooflight.workloads.user_step import Calls
 
 if TYPE_CHECKING:
     from torch import nn

@@ -9,8 +9,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
-from rooflight.workloads.calls import Calls
 from rooflight.workloads.errors import RunFailed, first_words
+from rooflight.workloads.user_step import Calls
 
 if TYPE_CHECKING:
     from torch import nn

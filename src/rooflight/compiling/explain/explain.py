@@ -15,8 +15,8 @@ from rooflight.compiling.explain.tables import report_of
 from rooflight.compiling.explain.trace import Heard, listening
 from rooflight.compiling.refusals import NO_COMPILER
 from rooflight.records.report import Report
-from rooflight.workloads.calls import differentiated
 from rooflight.workloads.errors import first_words, told_in_one_line
+from rooflight.workloads.user_step import differentiated
 
 CALLS: Final = 2
 

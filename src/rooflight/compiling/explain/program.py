@@ -10,11 +10,10 @@ import msgspec
 from rooflight.compiling.bench.trial import Options
 from rooflight.compiling.explain.explain import Program, uncompiled
 from rooflight.compiling.workloads import WORKLOADS
-from rooflight.workloads.calls import Calls
 from rooflight.workloads.errors import TargetError
 from rooflight.workloads.steps import unguarded
 from rooflight.workloads.targets import UserFunction, find_target, no_inputs, open_target
-from rooflight.workloads.user_step import UserStep, open_user_step
+from rooflight.workloads.user_step import Calls, UserStep, open_user_step
 
 if TYPE_CHECKING:
     from torch import nn

@@ -22,9 +22,8 @@ from rooflight.machine.hardware import free_memory_bytes
 from rooflight.records.quantity import Quantity
 from rooflight.workloads.build import build_model, torch_device, torch_dtype
 from rooflight.workloads.classes import ChosenClass, class_of
-from rooflight.workloads.errors import TargetError
-from rooflight.workloads.extras import need_transformers
-from rooflight.workloads.preset import Preset
+from rooflight.workloads.errors import TargetError, need_transformers
+from rooflight.workloads.presets import Preset
 from rooflight.workloads.targets import ConfigFile, UserFunction, find_target
 from rooflight.workloads.user_code import made_by
 

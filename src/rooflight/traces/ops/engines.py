@@ -1,0 +1,354 @@
+"""What a trace and a model's config show of an engine's ops besides their arguments, as attributes of their signatures.
+
+Lengths of sequences are in the annotations that vLLM and SGLang put around a step. In
+``execute_context_2(70)_generation_3(3)``, two sequences have 70 new tokens, and three generate one token each. Some
+builds add to the queries q of each sequence, and its keys k (those of its q included), sums of squares: ``(70_2900)``
+are the sums of q and of q², ``(sq70sk90sqsq2900sqsk3800)`` those of q, k, q² and q k.
+
+The dtype and the width of the cache are those of the tensors that other ops write; whether a window hides keys, and
+which numbers experts multiply, is in names of kernels. Where something is not known for certain, an attribute is the
+least that it can be.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from rooflight.records import signature as attribute
+from rooflight.records.session import Flags
+from rooflight.records.signature import INCOMPLETE, AttributeValue
+from rooflight.records.tensor import TensorSpec
+from rooflight.traces.file.nesting import Nesting
+from rooflight.traces.file.trace import UNKNOWN, Trace
+from rooflight.traces.ops.context import noted_of
+from rooflight.traces.ops.model_config import ModelFacts
+from rooflight.traces.ownership import Ownership
+
+_STEP: Final = re.compile(r"^execute_.*?context_(\d+)\(([^()]*)\)_generation_(\d+)\(([^()]*)\)")
+_NAMED: Final = re.compile(r"(sqsq|sqsk|sq|sk)(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLengths:
+    """The sequences of a step: their tokens, and the least keys and visible pairs that they can have, which are all
+    that they have if ``exact``.
+    """
+
+    sequences: int
+    tokens: int
+    keys: int
+    pairs: int
+    exact: bool
+
+    def __add__(self, other: StepLengths) -> StepLengths:
+        return StepLengths(
+            sequences=self.sequences + other.sequences,
+            tokens=self.tokens + other.tokens,
+            keys=self.keys + other.keys,
+            pairs=self.pairs + other.pairs,
+            exact=self.exact and other.exact,
+        )
+
+
+NO_SEQUENCES: Final = StepLengths(sequences=0, tokens=0, keys=0, pairs=0, exact=True)
+
+
+def step_lengths(annotations: Iterable[str], tokens: int) -> StepLengths | None:
+    """The sequences of a call with so many tokens, by the first annotation that tells lengths: all of the step, or
+    those that are new, or those that generate, if one kind alone has so many. A call may have more, which are padding.
+    None where nothing tells them.
+    """
+    for name in annotations:
+        if match := _STEP.match(name):
+            new, generating = _part(int(match[1]), match[2]), _part(int(match[3]), match[4])
+            if new is None or generating is None:
+                return None
+            if tokens >= new.tokens + generating.tokens:
+                return new + generating
+            fitting = [part for part in (new, generating) if part.tokens == tokens]
+            return fitting[0] if len(fitting) == 1 else None
+    return None
+
+
+def step_tokens(annotations: Iterable[str]) -> int | None:
+    """All tokens of a step, by the first annotation that tells lengths; None where none does."""
+    for name in annotations:
+        if match := _STEP.match(name):
+            new, generating = _part(int(match[1]), match[2]), _part(int(match[3]), match[4])
+            return None if new is None or generating is None else new.tokens + generating.tokens
+    return None
+
+
+def _part(sequences: int, text: str) -> StepLengths | None:
+    """The sequences of one kind, None if the text does not tell how many tokens they have."""
+    sums = {name: int(value) for name, value in _NAMED.findall(text)}
+    if not sums:
+        found = re.fullmatch(r"(\d+)(?:_(\d+))?", text)
+        if not found:
+            return None
+        sums = {"sq": int(found[1])} | ({"sqsq": int(found[2])} if found[2] else {})
+    if "sq" not in sums:
+        return None
+    tokens = sums["sq"]
+    if not sequences or not tokens:
+        return NO_SEQUENCES
+    # query i of a sequence sees all keys but those of the q - 1 - i queries after it: q k - q (q - 1) / 2 pairs
+    if "sqsq" in sums:
+        pairs = max(sums["sqsq"], sums.get("sqsk", 0)) - (sums["sqsq"] - tokens) // 2
+    else:  # q <= k, so the pairs are at least q (k + 1) / 2; equal lengths have the least squares
+        pairs = (max(sums.get("sqsk", 0), tokens * tokens // sequences) + tokens) // 2
+    exact = sums.keys() >= {"sk", "sqsq", "sqsk"}
+    keys = max(tokens, sums.get("sk", 0))
+    return StepLengths(sequences=sequences, tokens=tokens, keys=keys, pairs=pairs, exact=exact)
+
+
+def in_window(lengths: StepLengths, window: int) -> StepLengths:
+    """The least keys and pairs that are left where a query sees no more than ``window`` keys, its own included.
+
+    With unknown keys before them, n sequences of T tokens have at least the pairs of n sequences of T / n tokens that
+    have no others; a sequence of all keys has min(window, its keys).
+    """
+    if lengths.sequences == 0:
+        return lengths
+    mean = lengths.tokens // lengths.sequences
+    short = min(mean, window)
+    each = short * (short + 1) // 2 + (mean - short) * window
+    if lengths.sequences == 1 and lengths.exact:
+        before = lengths.keys - lengths.tokens  # keys that were in the cache
+        each = sum_of_clamped(before + 1, lengths.tokens, window)
+        keys = min(lengths.keys, lengths.tokens + window - 1)
+        return StepLengths(sequences=1, tokens=lengths.tokens, keys=keys, pairs=each, exact=True)
+    return StepLengths(
+        sequences=lengths.sequences,
+        tokens=lengths.tokens,
+        keys=lengths.tokens,
+        pairs=max(lengths.tokens, lengths.sequences * each),
+        exact=False,
+    )
+
+
+def sum_of_clamped(first: int, count: int, top: int) -> int:
+    """The sum of min(first + i, top) over i in [0, count)."""
+    rising = max(0, min(count, top - first))
+    return rising * first + rising * (rising - 1) // 2 + (count - rising) * top
+
+
+Facts = tuple[tuple[str, AttributeValue], ...]
+
+_ATTENTION: Final = re.compile(
+    r"attention|attn|mha_|mla_|pa_fwd|pa_ps_fwd|fmha|::(?:varlen_)?fwd|scaled_dot_product", re.IGNORECASE
+)
+_NO_ATTENTION: Final = re.compile(r"cache|rotary|rope|merge|state|quant|metadata|workspace", re.IGNORECASE)
+_EXPERTS: Final = re.compile(r"moe_forward|fused_experts|fused_moe", re.IGNORECASE)
+_MULTIPLY_EXPERTS: Final = re.compile(
+    r"fused_experts|fused_moe|fmoe|moe_stage|group(?:ed)?_(?:mm|gemm)|moe_mm|moe_wna16|marlin|scaled_mm", re.IGNORECASE
+)
+_ATTENDS: Final = re.compile(
+    r"fmha|flash|atten|attn|paged|mla|_fwd|fwd_|mha|\dpa_|xqa|prefill|decode|triton", re.IGNORECASE
+)
+_MULTIPLIES: Final = re.compile(r"gemm|moe|bmm|expert|group|matmul|_mm|nvjet|Cijk|cutlass|fused|ck::", re.IGNORECASE)
+_LINEAR: Final = re.compile(r"_(?:LayerNorm)?Linear")
+"""TransformerEngine's functions, which call their products past torch's dispatcher."""
+_STORES: Final = re.compile(r"::(?:reshape_and_cache\w*|store_cache|store_kv_cache)$")
+_TELLS_WINDOW: Final = re.compile(r"::paged_attention|paged_attention_ragged|pa_fwd|pa_ps_fwd|::(?:varlen_)?fwd")
+"""Ops that have no window, or whose arguments tell it."""
+_INSIDE: Final = "ops inside it did its work, and have their own rows: this is what else it launched"
+_MERGES: Final = re.compile(r"merge_attn_states|merge_state")
+"""Ops and kernels that put results together: of several calls of attention, each over a part of the keys."""
+_SLIDING: Final = re.compile("sliding", re.IGNORECASE)
+_NAMED_BY_WINDOW: Final = "fmhaSm1"
+"""Kernels whose names have "Sliding" where they have a window."""
+_EIGHT_BITS: Final = re.compile(r"e4m3|e5m2|fp8(?!KVCacheDataType\)0)|float8|nvjet_q|_F8", re.IGNORECASE)
+_WIDENS: Final = re.compile(r"marlin|w8a16|wna16", re.IGNORECASE)
+_FOUR_BITS: Final = re.compile(r"e2m1|fp4", re.IGNORECASE)
+
+
+class EngineFacts:
+    """Finds the facts of each op of an engine. ``model_told``: some of those found came of the model's config."""
+
+    def __init__(self, trace: Trace, nesting: Nesting, owned: Ownership, model: ModelFacts | None) -> None:
+        self._trace, self._model = trace, model
+        self.model_told = False
+        self._kernels = _kernels(trace, owned)
+        self._holding = _holding(trace, nesting, self._kernels)
+        self._cache = _cache(trace)
+        self._ranks = _ranks(trace, model)
+        self._windows_named = any(_SLIDING.search(name) for name in trace.names)
+        self._merges = any(_MERGES.search(name) for name in trace.names)
+        self._concerned = ops_named(trace, _concerns)
+        self._found: dict[tuple[tuple[int, int], frozenset[str], tuple[str, ...], bool], Facts] = {}
+
+    def concerns(self, op: int) -> bool:
+        """Whether an op is one of an engine that can have facts."""
+        return bool(self._concerned[op])
+
+    def of(self, op: int, annotations: Sequence[str]) -> Facts:
+        """The facts of an op with these annotations around it, the innermost first; none for ops of no engine."""
+        if not self.concerns(op):
+            return ()
+        kernels = self._kernels.get(op, frozenset())
+        around = tuple(each for each in annotations if each.startswith("execute_"))
+        kind = int(self._trace.ops.name[op]), int(self._trace.ops.args[op])
+        key = kind, kernels, around, op in self._holding
+        if key not in self._found:
+            self._found[key] = self._facts(op, kernels, around)
+        return self._found[key]
+
+    def _facts(self, op: int, kernels: frozenset[str], around: Sequence[str]) -> Facts:
+        name = self._trace.names[self._trace.ops.name[op]]
+        attends = _attends(name)
+        shown = _ATTENDS if attends else _MULTIPLIES
+        if self._trace.has_device and (op in self._holding or not any(shown.search(each) for each in kernels)):
+            return ((INCOMPLETE, _INSIDE),)
+        if attends:
+            found = self._of_attention(op, name, kernels, around)
+        elif _LINEAR.fullmatch(name):
+            found = {attribute.PRODUCT_DTYPE: dtype} if (dtype := _product_dtype(kernels, 16)) else {}
+        else:
+            found = self._of_experts(kernels)
+        return tuple(sorted(found.items()))
+
+    def _of_attention(
+        self, op: int, name: str, kernels: frozenset[str], around: Sequence[str]
+    ) -> Mapping[str, AttributeValue]:
+        found: dict[str, AttributeValue] = dict(self._cache)
+        if attribute.CACHE_DTYPE not in found and any(_EIGHT_BITS.search(kernel) for kernel in kernels):
+            found[attribute.CACHE_DTYPE] = "float8_e4m3fn"
+        noted = noted_of(self._trace, op)
+        tokens = _tokens(noted.tensors) if noted is not None else 0
+        lengths = step_lengths(around, tokens) if tokens and not self._merges else None
+        window = self._window(name, kernels)
+        if lengths is not None and window is not None:
+            self.model_told |= self._model is not None and not _TELLS_WINDOW.search(name)
+            lengths = in_window(lengths, window) if window else lengths
+            found[attribute.KV_TOKENS], found[attribute.VISIBLE_PAIRS] = lengths.keys, lengths.pairs
+        return found
+
+    def _window(self, name: str, kernels: frozenset[str]) -> int | None:
+        """The most keys that a query of the call sees, 0 where no window hides any, None if that is not known."""
+        window = self._model.window if self._model is not None else None
+        if _TELLS_WINDOW.search(name) or window == 0:
+            return 0
+        if any(_SLIDING.search(kernel) for kernel in kernels):
+            return window
+        named = self._windows_named or any(kernel.startswith(_NAMED_BY_WINDOW) for kernel in kernels)
+        return 0 if named else window
+
+    def _of_experts(self, kernels: frozenset[str]) -> Mapping[str, AttributeValue]:
+        model = self._model
+        if model is None or not model.has_experts:
+            return {}
+        self.model_told = True
+        found: dict[str, AttributeValue] = {
+            attribute.HIDDEN_SIZE: model.hidden_size,
+            attribute.EXPERT_WEIGHTS: max(1, model.expert_weights // self._ranks),
+            attribute.EXPERTS_PER_TOKEN: model.experts_per_token,
+            attribute.EXPERT_BITS: model.expert_bits,
+        }
+        if dtype := _product_dtype(kernels, model.expert_bits):
+            found[attribute.PRODUCT_DTYPE] = dtype
+        return found
+
+
+def _attends(name: str) -> bool:
+    """Whether an op of this name may be attention."""
+    return bool(_ATTENTION.search(name)) and not _NO_ATTENTION.search(name)
+
+
+def _concerns(name: str) -> bool:
+    return not name.startswith("aten::") and (_attends(name) or bool(_EXPERTS.search(name) or _LINEAR.fullmatch(name)))
+
+
+def _works(name: str) -> bool:
+    """Whether an op of this name may do the work of an engine's op, or be one."""
+    return _attends(name) or bool(_EXPERTS.search(name) or _MULTIPLY_EXPERTS.search(name) or _LINEAR.fullmatch(name))
+
+
+def ops_named(trace: Trace, fits: Callable[[str], bool]) -> Flags:
+    """Which ops have a name that fits."""
+    named = np.array([fits(name) for name in trace.names], dtype=np.bool_)
+    return named[trace.ops.name] if len(trace.ops) else np.empty(0, dtype=np.bool_)
+
+
+def _kernels(trace: Trace, owned: Ownership) -> Mapping[int, frozenset[str]]:
+    """The names of each engine op's own kernels, and of none other."""
+    chosen = owned.accounted != UNKNOWN
+    chosen[chosen] = ops_named(trace, _works)[owned.accounted[chosen]]
+    found: dict[int, set[str]] = defaultdict(set)
+    for op, kernel in zip(owned.accounted[chosen].tolist(), trace.work.name[chosen].tolist(), strict=True):
+        found[op].add(trace.names[kernel])
+    return {op: frozenset(names) for op, names in found.items()}
+
+
+def _holding(trace: Trace, nesting: Nesting, kernels: Iterable[int]) -> frozenset[int]:
+    """Ops in which others did the attention, or multiplied by the experts."""
+    found = set()
+    for op in kernels:
+        name = trace.names[trace.ops.name[op]]
+        attends = _attends(name)
+        multiplies = bool(_MULTIPLY_EXPERTS.search(name))
+        around = int(nesting.parent[op])
+        while around != UNKNOWN:
+            outer = trace.names[trace.ops.name[around]]
+            if (attends and _ATTENTION.search(outer)) or (multiplies and _EXPERTS.search(outer)):
+                found.add(around)
+            around = int(nesting.parent[around])
+    return frozenset(found)
+
+
+def _cache(trace: Trace) -> Mapping[str, AttributeValue]:
+    """The dtype and the width of the cache, by the ops that store keys in it; the least of several."""
+    widths, dtypes = set(), set()
+    for op in np.flatnonzero(ops_named(trace, lambda name: bool(_STORES.search(name)))).tolist():
+        noted = noted_of(trace, op)
+        if noted is not None and len(noted.tensors) >= 4 and noted.tensors[0].shape:
+            key, cache = noted.tensors[0], noted.tensors[2]
+            widths.add(key.numel // max(key.shape[0], 1))
+            dtypes.add(cache.dtype)
+    if not widths:
+        return {}
+    smallest = min(sorted(dtypes), key=lambda dtype: TensorSpec((1,), dtype).nbytes)
+    return {attribute.KV_WIDTH: min(widths), attribute.CACHE_DTYPE: smallest}
+
+
+def _ranks(trace: Trace, model: ModelFacts | None) -> int:
+    """Among how many ranks the heads of attention, and with them the work of experts, are split: the heads of the
+    config by those of the queries in the trace; all ranks of the run where no op tells them.
+    """
+    if model is None:
+        return 1
+    for op in np.flatnonzero(ops_named(trace, lambda name: _attends(name) and not name.startswith("aten::"))).tolist():
+        noted = noted_of(trace, op)
+        tensors = noted.tensors if noted is not None else ()
+        if tensors and len(tensors[0].shape) >= 3 and (heads := tensors[0].shape[-2]) and model.heads % heads == 0:
+            return max(1, model.heads // heads)
+    info = trace.head.get("distributedInfo")
+    world = info.get("world_size") if isinstance(info, dict) else None
+    return world if isinstance(world, int) and world > 0 else 1
+
+
+def _tokens(tensors: Sequence[TensorSpec]) -> int:
+    """Tokens of the first tensor, the query or the result: [..., heads, size of a head], or [tokens, width]."""
+    if not tensors or len(tensors[0].shape) < 2:
+        return 0
+    shape = tensors[0].shape
+    width = shape[-1] if len(shape) == 2 else shape[-1] * shape[-2]
+    return tensors[0].numel // width if width else 0
+
+
+def _product_dtype(kernels: Iterable[str], bits: int) -> str:
+    """The dtype that experts are multiplied in, by the kernels' names; empty: that of the tokens. Weights of 8 bits are
+    multiplied by 8 bits, but by kernels that widen them; weights of 4 bits are widened, if no kernel tells otherwise.
+    """
+    listed = list(kernels)
+    if any(_EIGHT_BITS.search(kernel) for kernel in listed):
+        return "float8_e4m3fn"
+    if any(_FOUR_BITS.search(kernel) for kernel in listed):
+        return "float4_e2m1fn_x2"
+    return "float8_e4m3fn" if bits == 8 and not any(_WIDENS.search(kernel) for kernel in listed) else ""

@@ -1,0 +1,404 @@
+"""Work that replays of graphs did, joined to the ops whose launches were captured into the graph.
+
+A replay is one call on the host, so its kernels have no op. The trace of the capture has the ops, with their shapes and
+launches, but no kernels. Both have the same launches in the same order: ROCm's calls name the kernel, so that each
+kernel is joined to the launch of its name with the same place among those of this name. CUDA's do not: there kernels,
+copies and fills are joined by their places, if there are as many of each, and if the names of the kernels go with those
+of the ops.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from rooflight.records.quantity import count_of
+from rooflight.records.session import Flags, Int32, Int64
+from rooflight.traces.file.nesting import Nesting, nested
+from rooflight.traces.file.trace import MODULE, UNKNOWN, Trace, WorkKind, load_trace
+from rooflight.traces.ops.engines import step_tokens
+
+_BEGIN: Final = "StreamBeginCapture"
+_END: Final = "StreamEndCapture"
+_GRAPH_LAUNCH: Final = re.compile(r"^(?:cuda|hip|cu)GraphLaunch")
+_KERNEL_LAUNCH: Final = re.compile(r"Launch(?:Cooperative)?Kernel|LaunchCooperative")
+_COPY: Final = re.compile(r"^(?:cuda|hip|cu)Memcpy")
+_FILL: Final = re.compile(r"^(?:cuda|hip|cu)Memset")
+
+NO_NAME: Final = ""
+"""The name of a kernel that its launch does not tell: CUDA's calls tell none."""
+
+Node = tuple[int, str]
+"""A node of a graph: the kind of its work and its kernel's name, which copies and fills do not have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captured:
+    """One graph as it was captured: its launches in order. ``calls`` are numbers in ``Trace.calls``, ``nodes`` what
+    they launch; ``names`` are those of the annotations around the begin of the capture, the innermost first.
+    """
+
+    calls: Int32
+    nodes: tuple[Node, ...]
+    names: tuple[str, ...]
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the name of each kernel is known."""
+        return all(name != NO_NAME for kind, name in self.nodes if kind == WorkKind.KERNEL)
+
+
+def captures(trace: Trace) -> list[Captured]:
+    """The graphs captured in a trace, in order. Without calls that begin a capture, all launches without work of a
+    device are one.
+    """
+    idle = np.flatnonzero(_launches(trace) & ~np.isin(trace.calls.correlation, trace.work.correlation))
+    idle = idle[np.argsort(trace.calls.start[idle], kind="stable")]
+    starts = trace.calls.start[idle]
+    found = []
+    for begin, end, names in _windows(trace):
+        chosen = idle[np.searchsorted(starts, begin) : np.searchsorted(starts, end)].astype(np.int32)
+        if len(chosen):
+            found.append(
+                Captured(calls=chosen, nodes=tuple(_node(trace, call) for call in chosen.tolist()), names=names)
+            )
+    return found
+
+
+def graph_launches(trace: Trace) -> Int32:
+    """The calls that replay a graph, in order."""
+    chosen = np.flatnonzero(_named(trace, _GRAPH_LAUNCH))
+    return chosen[np.argsort(trace.calls.start[chosen], kind="stable")].astype(np.int32)
+
+
+def names_around(trace: Trace, moments: Int64, threads: Int32) -> list[tuple[str, ...]]:
+    """The annotations open on a thread at each moment, the innermost (the last begun) first. Modules are left out."""
+    ranges = trace.ranges
+    is_note = np.array([not name.startswith(MODULE) for name in trace.names], dtype=np.bool_)
+    chosen = is_note[ranges.name] if len(ranges) else np.empty(0, dtype=np.bool_)
+    found = []
+    for moment, thread in zip(moments.tolist(), threads.tolist(), strict=True):
+        is_open = chosen & (ranges.start <= moment) & (moment < ranges.stop) & (ranges.thread == thread)
+        around = np.flatnonzero(is_open)
+        around = around[np.lexsort((ranges.stop[around], -ranges.start[around]))]
+        found.append(tuple(trace.names[name] for name in ranges.name[around].tolist()))
+    return found
+
+
+def _launches(trace: Trace) -> Flags:
+    found = _named(trace, _KERNEL_LAUNCH) | _named(trace, _COPY) | _named(trace, _FILL)
+    return np.asarray(found | (trace.calls.kernel != UNKNOWN))
+
+
+def _named(trace: Trace, pattern: re.Pattern[str]) -> Flags:
+    fits = np.array([bool(pattern.search(name)) for name in trace.names], dtype=np.bool_)
+    return fits[trace.calls.name] if len(trace.calls) else np.empty(0, dtype=np.bool_)
+
+
+def _windows(trace: Trace) -> list[tuple[int, int, tuple[str, ...]]]:
+    """Begin and end of each capture, and the annotations around it."""
+    calls = trace.calls
+    begins = np.flatnonzero(_named(trace, re.compile(_BEGIN)))
+    if not len(begins):
+        return [(-(1 << 62), 1 << 62, ())]
+    begins = begins[np.argsort(calls.start[begins], kind="stable")]
+    ends = np.sort(calls.start[_named(trace, re.compile(_END))])
+    names = names_around(trace, calls.start[begins], calls.thread[begins])
+    found = []
+    for begin, around in zip(calls.stop[begins].tolist(), names, strict=True):
+        at = int(np.searchsorted(ends, begin))
+        found.append((begin, int(ends[at]) if at < len(ends) else 1 << 62, around))
+    return found
+
+
+def _node(trace: Trace, call: int) -> Node:
+    name, kernel = trace.names[trace.calls.name[call]], trace.calls.kernel[call]
+    if kernel != UNKNOWN:
+        return WorkKind.KERNEL, trace.names[kernel]
+    if _COPY.search(name):
+        return WorkKind.COPY, NO_NAME
+    return (WorkKind.FILL, NO_NAME) if _FILL.search(name) else (WorkKind.KERNEL, NO_NAME)
+
+
+_CLASSES: Final = (
+    (  # a product of matrices
+        re.compile(r"gemm|Cijk_|nvjet|xmma|cublas|gemv|wvSplitK|^bmm_|skinny", re.IGNORECASE),
+        re.compile(r"mm|linear|matmul|einsum|gemm|product|conv|moe|expert|att|mv|dot|mla|mlp", re.IGNORECASE),
+    ),
+    (
+        re.compile(r"flash_fwd|fmha|paged_attention|_attention_|attn_fwd|FlashAttn", re.IGNORECASE),
+        re.compile(r"att|flash|fmha|mha|mla|sdpa|paged|pa_fwd|fwd|triton", re.IGNORECASE),
+    ),
+    (
+        re.compile(r"rotary|rope", re.IGNORECASE),
+        re.compile(r"rot|rope|qk|att|triton", re.IGNORECASE),
+    ),
+    (
+        re.compile(r"(?:rms|layer)_?norm", re.IGNORECASE),
+        re.compile(r"norm|triton|reduce", re.IGNORECASE),
+    ),
+    (
+        re.compile(r"^(?:void )?at::native::"),
+        re.compile(r"^(?:aten|fbgemm|prims|torchvision)::|_foreach|moe|expert|att", re.IGNORECASE),
+    ),
+)
+"""What names of kernels show, and what the name of an op around them has then."""
+
+
+def contradicts(kernel: str, ops: Iterable[str]) -> bool:
+    """Whether a kernel is of a class that none of the ops around its launch is."""
+    around = list(ops)
+    if not around:
+        return False
+    return any(shown.search(kernel) and not any(fits.search(op) for op in around) for shown, fits in _CLASSES)
+
+
+_FITS: Final = 0.9
+"""The least share of a replay's work and of a capture's launches that must be joined: a few events may be lost."""
+
+_BATCH: Final = re.compile(r"^capture_(\d+)(?:_|$)|\b(?:bs|batch_size|num_tokens)=(\d+)")
+"""In the names of SGLang's annotations around a capture, and around a step."""
+
+_CONTRADICTIONS: Final = 0.05
+"""The largest share of kernels whose name may contradict that of their op, where names are not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replays:
+    """Replays as if the device had worked while the graph was captured. ``trace`` is that of the capture, and its work
+    what the replays did; ``replay[k]`` is the number of the replay that did work k, ``names[replay]`` the annotations
+    around it, the innermost first, and ``launched[replay]`` when and on which thread it was launched. ``joined[i]``:
+    work i of the replays' own trace is among it.
+    """
+
+    trace: Trace
+    nesting: Nesting
+    replay: Int32
+    names: tuple[tuple[str, ...], ...]
+    launched: tuple[tuple[int, int], ...]
+    joined: Flags
+    note: str
+
+
+def join_replays(trace: Trace, capture: Path, progress: Callable[[int, int], None] | None = None) -> Replays:
+    """Join the replays of graphs in a trace to the trace of their capture.
+
+    Raises ValueError where there is no replay, no capture, or none of the captures fits any of the replays; OSError.
+    """
+    launches = graph_launches(trace)
+    if not len(launches):
+        raise ValueError(f"{trace.path.name} has no replay of a graph: leave out the capture {capture.name}")
+    captured = load_trace(capture, progress)
+    graphs = captures(captured)
+    if not graphs:
+        raise ValueError(f"{capture.name} has no capture of a graph: no launch in it is without its kernel")
+    return _Join(trace, launches, captured, graphs).replays()
+
+
+class _Join:
+    def __init__(self, trace: Trace, launches: Int32, captured: Trace, graphs: Sequence[Captured]) -> None:
+        self._trace, self._captured, self._graphs = trace, captured, graphs
+        self._launches = launches
+        self._nesting = nested(captured)
+        self._names = names_around(trace, trace.calls.start[launches], trace.calls.thread[launches])
+        self._turn: Counter[tuple[int, ...]] = Counter()
+        self._fits: dict[tuple[Node, ...], dict[int, Int32]] = {}
+        self._problems: list[str] = []
+
+    def replays(self) -> Replays:
+        """All that can be joined."""
+        work, calls = self._trace.work, self._trace.calls
+        by_correlation: dict[int, list[int]] = defaultdict(list)
+        of_graphs = np.isin(work.correlation, calls.correlation[self._launches])
+        chosen = np.flatnonzero(of_graphs)
+        for index in chosen[np.argsort(work.start[chosen], kind="stable")].tolist():
+            by_correlation[int(work.correlation[index])].append(index)
+        works: list[int] = []
+        made_by: list[int] = []
+        numbers: list[int] = []
+        for number, launch in enumerate(self._launches.tolist()):
+            mine = by_correlation.get(int(calls.correlation[launch]), [])
+            for index, call in self._joined(number, mine):
+                works.append(index)
+                made_by.append(call)
+                numbers.append(number)
+        if not works:
+            problem = self._problems[0] if self._problems else "its replays did no work on a device"
+            raise ValueError(f"{self._captured.path.name} does not fit {self._trace.path.name}: {problem}")
+        at = np.array(works, dtype=np.int64)
+        joined = np.zeros(len(work), dtype=np.bool_)
+        joined[at] = True
+        return Replays(
+            trace=_with_work(self._captured, self._trace, at, np.array(made_by, dtype=np.int64)),
+            nesting=self._nesting,
+            replay=np.array(numbers, dtype=np.int32),
+            names=tuple(self._names),
+            launched=tuple(
+                zip(calls.start[self._launches].tolist(), calls.thread[self._launches].tolist(), strict=True)
+            ),
+            joined=joined,
+            note=self._note(len(works), len(chosen)),
+        )
+
+    def _note(self, joined: int, of: int) -> str:
+        note = (
+            f"{self._trace.path.name}: {joined} of {count_of(of, 'kernel, copy or fill', 'kernels, copies and fills')} "
+            f"of {count_of(len(self._launches), 'replay')} joined to the ops captured in {self._captured.path.name}"
+        )
+        return f"{note}; {count_of(len(self._problems), 'replay')} not: {self._problems[0]}" if self._problems else note
+
+    def _graphs_of(self, nodes: tuple[Node, ...]) -> Mapping[int, Int32]:
+        """For each graph that such a replay can be of, the places of its nodes."""
+        if nodes not in self._fits:
+            fits = ((index, self._fit(graph, nodes)) for index, graph in enumerate(self._graphs))
+            self._fits[nodes] = {index: places for index, places in fits if places is not None}
+        return self._fits[nodes]
+
+    def _joined(self, number: int, works: Sequence[int]) -> list[tuple[int, int]]:
+        """Each piece of work of a replay with the call that captured it, in the order of its begin."""
+        if not works:
+            return []
+        trace = self._trace
+        names, kinds = trace.work.name, trace.work.kind
+        nodes = tuple((int(kinds[work]), trace.names[names[work]]) for work in works)
+        fits = self._graphs_of(nodes)
+        chosen = self._chosen(list(fits), self._names[number]) if fits else None
+        if chosen is None:
+            self._problems.append(self._problem(len(nodes), len(fits)))
+            return []
+        calls = self._graphs[chosen].calls
+        return [(work, int(calls[at])) for work, at in zip(works, fits[chosen].tolist(), strict=True) if at != UNKNOWN]
+
+    def _problem(self, nodes: int, fitting: int) -> str:
+        """Why a replay of so many nodes, which so many graphs fit, is not joined to one of them."""
+        replay = f"a replay of {count_of(nodes, 'kernel, copy or fill', 'kernels, copies and fills')}"
+        if fitting:
+            own = "their batch size is not its own"
+            why = own if fitting == 1 else "nothing shows which of their shapes are its own"
+            return f"{replay} fits {count_of(fitting, 'graph')} captured there, but {why}"
+        sizes = sorted({len(graph.nodes) for graph in self._graphs})
+        shown = ", ".join(str(size) for size in sizes[:8]) + (", ..." if len(sizes) > 8 else "")
+        return f"{replay} is none of the graphs captured there, which have {shown}"
+
+    def _fit(self, graph: Captured, nodes: tuple[Node, ...]) -> Int32 | None:
+        """The place in the graph of each node of a replay, ``UNKNOWN`` of some; None if it is not this graph."""
+        found = _by_name(graph.nodes, nodes) if graph.is_named else _by_place(graph.nodes, nodes)
+        joined = int((found != UNKNOWN).sum())
+        if joined < _FITS * max(len(nodes), len(graph.nodes)):
+            return None
+        if not graph.is_named:
+            wrong = sum(
+                contradicts(name, self._op_names(int(graph.calls[at])))
+                for (kind, name), at in zip(nodes, found.tolist(), strict=True)
+                if at != UNKNOWN and kind == WorkKind.KERNEL
+            )
+            if wrong > _CONTRADICTIONS * len(nodes):
+                return None
+        return found
+
+    def _op_names(self, call: int) -> list[str]:
+        """The names of the ops around a call, the innermost first."""
+        op, names = int(self._nesting.call_op[call]), []
+        while op != UNKNOWN:
+            names.append(self._captured.names[self._captured.ops.name[op]])
+            op = int(self._nesting.parent[op])
+        return names
+
+    def _chosen(self, fitting: Sequence[int], around: Sequence[str]) -> int | None:
+        """The graph that a replay is of. Of several, that of the batch size in the annotations; graphs of equal ops, as
+        those of layers that were captured one by one, take turns. None if they differ in what their ops are.
+        """
+        sizes = {index: batch_size(self._graphs[index].names) for index in fitting}
+        size = batch_size(around)
+        if size is not None:  # a batch runs in the smallest graph that holds it
+            holding = [each for each in sizes.values() if each is not None and each >= size]
+            fitting = [index for index in fitting if sizes[index] in (None, min(holding, default=None))]
+        if len({self._described(index) for index in fitting}) != 1:
+            return None
+        key = tuple(fitting)
+        self._turn[key] += 1
+        return fitting[(self._turn[key] - 1) % len(fitting)]
+
+    def _described(self, index: int) -> tuple[tuple[int, int], ...]:
+        """Names and arguments of the ops of a graph."""
+        ops = self._captured.ops
+        launched = self._nesting.call_op[self._graphs[index].calls]
+        return tuple((int(ops.name[op]), int(ops.args[op])) if op != UNKNOWN else (-1, -1) for op in launched.tolist())
+
+
+def _by_place(captured: Sequence[Node], nodes: Sequence[Node]) -> Int32:
+    """Kernels to kernels, copies to copies and fills to fills, in order, where there are as many."""
+    return _in_order([kind for kind, _ in captured], [kind for kind, _ in nodes])
+
+
+def _by_name(captured: Sequence[Node], nodes: Sequence[Node]) -> Int32:
+    """Kernels to those of their name, in order, where there are as many; copies and fills likewise."""
+    return _in_order(_keys(captured), _keys(nodes))
+
+
+def _keys(nodes: Sequence[Node]) -> list[object]:
+    return [name if kind == WorkKind.KERNEL else kind for kind, name in nodes]
+
+
+def _in_order(captured: Sequence[object], nodes: Sequence[object]) -> Int32:
+    """For each node the place of the captured one with the same key and as many of this key before it; ``UNKNOWN`` for
+    keys that both do not have equally often.
+    """
+    if list(captured) == list(nodes):
+        return np.arange(len(nodes), dtype=np.int32)
+    places: dict[object, list[int]] = defaultdict(list)
+    for place, key in enumerate(captured):
+        places[key].append(place)
+    counts = Counter(nodes)
+    seen: Counter[object] = Counter()
+    found = []
+    for key in nodes:
+        found.append(places[key][seen[key]] if counts[key] == len(places.get(key, ())) else UNKNOWN)
+        seen[key] += 1
+    return np.array(found, dtype=np.int32)
+
+
+def batch_size(names: Iterable[str]) -> int | None:
+    """The batch size in the annotations around a capture or a replay, None where none has one: in tokens."""
+    listed = list(names)
+    told = (int(match[1] or match[2]) for name in listed if (match := _BATCH.search(name)))
+    return next(told, step_tokens(listed))
+
+
+def _with_work(captured: Trace, trace: Trace, works: Int64, calls: Int64) -> Trace:
+    """The trace of a capture with work of another trace, launched by these of its calls."""
+    numbers: dict[str, int] = {name: number for number, name in enumerate(captured.names)}
+    names = [numbers.setdefault(trace.names[name], len(numbers)) for name in trace.work.name[works].tolist()]
+    work = trace.work
+    moved = replace(
+        work,
+        start=work.start[works],
+        stop=work.stop[works],
+        thread=work.thread[works],
+        name=np.array(names, dtype=np.int32),
+        correlation=captured.calls.correlation[calls],
+        external_id=np.full(len(works), UNKNOWN, dtype=np.int64),
+        kind=work.kind[works],
+        device=work.device[works],
+        size=work.size[works],
+    )
+    return replace(captured, names=tuple(numbers), work=moved, streams=trace.streams)
+
+
+def work_by_replay(replays: Replays, accounted: Int32) -> Mapping[tuple[int, int], tuple[float, int]]:
+    """For each replay and op the seconds of its work, in sum, and when the first of it began."""
+    work = replays.trace.work
+    found: dict[tuple[int, int], tuple[float, int]] = {}
+    ends = (work.stop - work.start) * 1e-9
+    for key, seconds, start in zip(
+        zip(replays.replay.tolist(), accounted.tolist(), strict=True), ends.tolist(), work.start.tolist(), strict=True
+    ):
+        before, first = found.get(key, (0.0, start))
+        found[key] = before + seconds, min(first, start)
+    return {key: value for key, value in found.items() if key[1] != UNKNOWN}
