@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from shipped_rows import NEUSIGHT, Rows
 
-from rooflight.prediction.fit.experts import Shown, join
+from rooflight.prediction.fit.experts import join
 from rooflight.prediction.fit.few_rows import refine, units_of
+from rooflight.prediction.fit.rows import Shown
 from rooflight.prediction.model.model import Answer, Model
 from rooflight.prediction.predictor import Predictor
 from rooflight.prediction.work.features import features_of

@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 from shipped_rows import NEUSIGHT, VIDUR, Rows, pool, root_of_data, rows_of, tables
 
 from rooflight.devices import get
-from rooflight.prediction.fit.experts import LEAST_ROWS, Shown, join, teach, with_reached
+from rooflight.prediction.fit.experts import LEAST_ROWS, join, teach, with_reached
+from rooflight.prediction.fit.rows import Shown
 from rooflight.prediction.model.model import Expert, Model
 
 HELD_OUT = 0.15

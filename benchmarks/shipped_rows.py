@@ -24,8 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.devices import get
-from rooflight.prediction.fit.experts import Shown
-from rooflight.prediction.fit.fitting import unflagged
+from rooflight.prediction.fit.rows import Shown, unflagged
 from rooflight.prediction.lint.bounds import row_bounds
 from rooflight.prediction.lint.findings import left_out, lint_table
 from rooflight.prediction.read import find, read_file

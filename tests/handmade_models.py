@@ -12,7 +12,7 @@ import numpy as np
 
 from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
-from rooflight.prediction.fit.experts import Shown
+from rooflight.prediction.fit.rows import Shown
 from rooflight.prediction.model.devices import device_traits
 from rooflight.prediction.model.model import Expert, Interval, Model
 from rooflight.prediction.model.trees import Trees

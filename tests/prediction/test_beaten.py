@@ -8,7 +8,8 @@ from builders import op, spec
 from handmade_models import A100, products, shown
 
 from rooflight.devices import get
-from rooflight.prediction.fit.experts import Shown, learn, least_floor_s, teach
+from rooflight.prediction.fit.experts import learn, least_floor_s, teach
+from rooflight.prediction.fit.rows import Shown
 from rooflight.prediction.predictor import Predictor
 from rooflight.prediction.work.facts import CONVOLUTION_KEY, FACTS, WorkKind, facts_of
 from rooflight.prediction.work.features import features_of, over_bound

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflight.devices import get
-from rooflight.prediction.fit.experts import Shown, learn
+from rooflight.prediction.fit.experts import learn
 from rooflight.prediction.fit.fitting import learn_beside
+from rooflight.prediction.fit.rows import Shown
 from rooflight.prediction.model.corrections import correction
 from rooflight.prediction.model.files import decode, encode
 from rooflight.prediction.work.facts import (

@@ -12,7 +12,8 @@ from measured_tables import A100_FILE, GRID, H100_FILE, VECTORS, write_table
 
 from rooflight.prediction.fit import fitting
 from rooflight.prediction.fit.experts import LEAST_ROWS
-from rooflight.prediction.fit.fitting import Fit, fit, learn_all, read_for_fit, shown_by
+from rooflight.prediction.fit.fitting import Fit, fit, learn_all, read_for_fit
+from rooflight.prediction.fit.rows import shown_by
 from rooflight.prediction.lint.findings import Rule, lint
 from rooflight.prediction.model.files import encode
 from rooflight.prediction.read import read

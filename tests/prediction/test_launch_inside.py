@@ -11,9 +11,8 @@ from sessions import Call, session_of
 
 import rooflight as rl
 from rooflight.devices import get
-from rooflight.prediction.fit.experts import Shown
 from rooflight.prediction.fit.fitting import learn_all
-from rooflight.prediction.fit.launches import launch_inside_s
+from rooflight.prediction.fit.rows import Shown, launch_inside_s
 from rooflight.prediction.model.files import decode, encode
 from rooflight.prediction.predictor import Predictor
 from rooflight.prediction.work.facts import facts_of

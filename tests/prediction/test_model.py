@@ -27,7 +27,8 @@ from hypothesis import strategies as st
 
 from rooflight.devices import all_devices, get
 from rooflight.devices.spec import DeviceSpec
-from rooflight.prediction.fit.experts import LEAST_ROWS, Shown, join, learn, teach
+from rooflight.prediction.fit.experts import LEAST_ROWS, join, learn, teach
+from rooflight.prediction.fit.rows import Shown
 from rooflight.prediction.model.devices import device_traits
 from rooflight.prediction.model.files import decode, encode
 from rooflight.prediction.model.model import Model

@@ -12,7 +12,7 @@ from handmade_models import A100, H100, expert, model, products, shown
 
 from rooflight.devices import get
 from rooflight.prediction.fit.base import ENOUGH, base_of, learn_on, save_on
-from rooflight.prediction.fit.experts import Shown
+from rooflight.prediction.fit.rows import Shown
 from rooflight.prediction.model.manifest import NAME, read_manifest
 from rooflight.prediction.model.model import Model
 from rooflight.prediction.predictor import SHIPPED, SUFFIX, Predictor

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflight.devices import get
-from rooflight.prediction.fit.experts import Shown
 from rooflight.prediction.fit.few_rows import refine, units_of, with_doubt
+from rooflight.prediction.fit.rows import Shown
 from rooflight.prediction.model.devices import device_traits
 from rooflight.prediction.model.files import decode, encode
 from rooflight.prediction.model.model import Model

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from rooflight.devices import get
-from rooflight.prediction.fit.experts import Shown, learn, teach
+from rooflight.prediction.fit.experts import learn, teach
+from rooflight.prediction.fit.rows import Shown
 from rooflight.prediction.model.files import decode, encode
 from rooflight.prediction.model.model import Model
 from rooflight.prediction.model.smooth import MOST_ROWS, Smooth, smooth

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from rooflight.devices import get
 from rooflight.devices.spec import Reached
-from rooflight.prediction.fit.experts import Shown, join, teach, with_reached
+from rooflight.prediction.fit.experts import join, teach, with_reached
+from rooflight.prediction.fit.rows import Shown
 from rooflight.prediction.model.devices import (
     PRODUCTS,
     REACHED,

@@ -58,15 +58,17 @@ def fit(
 
     from rooflight.front.measured import find_measured, read_measured
     from rooflight.prediction.fit.base import base_of, learn_on, save_on
-    from rooflight.prediction.fit.fitting import learn_all, read_for_fit, together
+    from rooflight.prediction.fit.fitting import learn_all, read_for_fit
     from rooflight.prediction.fit.refusals import (
         refuse_impossible,
         refuse_two_devices,
         refuse_two_groups,
     )
+    from rooflight.prediction.fit.rows import shown_by_ops, together
     from rooflight.prediction.fit.tables import report_of
+    from rooflight.prediction.lint.findings import lint_ops
     from rooflight.prediction.predictor import Predictor
-    from rooflight.prediction.read.ops import MeasuredOps, lint_ops, shown_by_ops
+    from rooflight.prediction.read.ops import MeasuredOps
     from rooflight.prediction.read.table import MeasuredTable
     from rooflight.reporting.output import Outputs
 

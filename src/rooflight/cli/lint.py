@@ -45,10 +45,9 @@ def lint(
     from rooflight.front.measured import find_measured, read_measured
     from rooflight.prediction.lint import findings as linting
     from rooflight.prediction.lint.bounds import row_bounds
-    from rooflight.prediction.lint.findings import Cause, causes_of
+    from rooflight.prediction.lint.findings import Cause, causes_of, lint_ops
     from rooflight.prediction.lint.tables import report_of
     from rooflight.prediction.read import read_file
-    from rooflight.prediction.read.ops import lint_ops
     from rooflight.prediction.read.table import MeasuredTable
     from rooflight.reporting.output import Outputs
 

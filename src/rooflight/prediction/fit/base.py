@@ -10,10 +10,11 @@ from typing import Final
 
 import numpy as np
 
-from rooflight.prediction.fit.experts import LEAST_ROWS, Shown, teach, with_reached
+from rooflight.prediction.fit.experts import LEAST_ROWS, teach, with_reached
 from rooflight.prediction.fit.few_rows import FEWEST, refine, unrefined
-from rooflight.prediction.fit.fitting import learn_all, together, workers
-from rooflight.prediction.fit.launches import launch_inside_s
+from rooflight.prediction.fit.fitting import learn_all
+from rooflight.prediction.fit.rows import Shown, launch_inside_s, together
+from rooflight.prediction.fit.workers import workers
 from rooflight.prediction.model.corrections import Refinement
 from rooflight.prediction.model.files import decode, encode
 from rooflight.prediction.model.manifest import (

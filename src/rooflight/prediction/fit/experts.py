@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflight.devices.spec import DeviceSpec
+from rooflight.prediction.fit.rows import Shown
 from rooflight.prediction.model.devices import (
     REACHED,
     averaged,
@@ -63,18 +63,6 @@ _KIND_GROUPS: Final = 5  # of kinds of work, held out in turn
 
 
 Rows = NDArray[np.bool_] | NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """Measured work of one kind on one device: facts [rows, facts] and log(time / bound) [rows], as measured: negative
-    where a cache held the data.
-    """
-
-    key: str
-    device: DeviceSpec
-    facts: Floats
-    slowdown: Floats
 
 
 def learn(shown: Sequence[Shown]) -> Model:

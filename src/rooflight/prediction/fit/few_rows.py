@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from rooflight.prediction.fit.experts import LEAST_ROWS, UNSEEN, Shown, mean_error, quantiles, teach
+from rooflight.prediction.fit.experts import LEAST_ROWS, UNSEEN, mean_error, quantiles, teach
+from rooflight.prediction.fit.rows import Shown
 from rooflight.prediction.model.corrections import (
     LENGTHS,
     MOST_POINTS,
@@ -28,22 +29,10 @@ from rooflight.prediction.model.model import Expert, Model
 from rooflight.prediction.model.smooth import distances, matern
 from rooflight.prediction.work.facts import Floats, Integers, is_plain
 from rooflight.prediction.work.features import features_of, names_of
-from rooflight.prediction.work.floors import least_kernel_s, with_launch
+from rooflight.prediction.work.floors import least_kernel_s
 
 ENOUGH_ALONE: Final = 40
 """Rows from which a device may have an expert of its own where tables of others taught the kind of work."""
-
-
-def as_tables_time(beside: Iterable[Shown], launches: Mapping[str, float]) -> list[Shown]:
-    """Rows of sessions as the tables of their device have them: with ``launches`` [seconds] inside, by device."""
-    return [_with_launch(each, launches.get(each.device.name, 0.0)) for each in beside]
-
-
-def _with_launch(shown: Shown, launch_s: float) -> Shown:
-    if not launch_s:
-        return shown
-    bound_s = shown.facts[:, 0]
-    return replace(shown, slowdown=np.log(with_launch(bound_s * np.exp(shown.slowdown), launch_s) / bound_s))
 
 
 def experts_beside(

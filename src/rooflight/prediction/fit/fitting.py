@@ -2,47 +2,31 @@
 
 from __future__ import annotations
 
-import gc
-import os
-import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from multiprocessing import active_children, get_context
 from pathlib import Path
-from threading import Thread, current_thread, main_thread
-from time import sleep
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 
-from rooflight.prediction.fit.experts import LEAST_ROWS, Shown, join, teach, teach_others, with_reached
-from rooflight.prediction.fit.few_rows import as_tables_time, corrected, experts_beside
-from rooflight.prediction.fit.launches import with_launches
+from rooflight.prediction.fit.experts import LEAST_ROWS, join, teach, teach_others, with_reached
+from rooflight.prediction.fit.few_rows import corrected, experts_beside
 from rooflight.prediction.fit.refusals import refuse_constant, refuse_wrong_unit
-from rooflight.prediction.lint.bounds import RowBounds, row_bounds
-from rooflight.prediction.lint.findings import Cause, Finding, Place, causes_of, is_flagged, left_out, lint_table
+from rooflight.prediction.fit.rows import Shown, _together, as_tables_time, grouped, shown_by, together, with_launches
+from rooflight.prediction.fit.workers import workers
+from rooflight.prediction.lint.bounds import row_bounds
+from rooflight.prediction.lint.findings import Cause, Finding, causes_of, left_out, lint_table
 from rooflight.prediction.model.model import Expert, Model
 from rooflight.prediction.read import read_file
-from rooflight.prediction.read.table import Floats, Integers, MeasuredTable
-from rooflight.prediction.work.facts import FactRows, is_plain, key_of_others
-from rooflight.prediction.work.floors import FASTEST
+from rooflight.prediction.read.table import MeasuredTable
+from rooflight.prediction.work.facts import is_plain, key_of_others
 from rooflight.records.quantity import count_of
-
-Item = TypeVar("Item")
-
-_MANY_ROWS: Final = 20_000
-"""Times from which several processes are worth their start."""
 
 _LEAST_SHAPES: Final = 3
 _FEW: Final = 300
 """Rows of tables that learn anew with those of sessions: of more, what few rows add is lost among them."""
-
-_THREADS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-"""Variables that set the threads of libraries of linear algebra: one per worker, or they compete for the cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,11 +137,11 @@ def learn_beside(
         launches[expert.device] = max(expert.launch_s, launches.get(expert.device, 0.0))
     ops = all_ops = as_tables_time(together(beside), launches)
     taught, ops = _pooled(taught, ops, trees_only=trees_only)
-    known = {key: [expert for expert, _ in pairs] for key, pairs in _grouped(taught, _kind_taught).items()}
+    known = {key: [expert for expert, _ in pairs] for key, pairs in grouped(taught, _kind_taught).items()}
     own = experts_beside(ops, known, launches, run, trees_only=trees_only)
     models = _models(with_reached([*taught, *own]), [*tables, *all_ops], launches, run, trees_only=trees_only)
     alone = {(each.key, each.device.name) for _, each in own}
-    rest = _grouped((each for each in ops if (each.key, each.device.name) not in alone), lambda each: each.key)
+    rest = grouped((each for each in ops if (each.key, each.device.name) not in alone), lambda each: each.key)
     models = tuple(run(_corrected, [(model, rest.get(model.key, []), trees_only) for model in models]))
     learned = {(model.key, device) for model in models for device in model.measured_devices}
     alike = {
@@ -215,20 +199,20 @@ def _models(
     """A model of each kind of work from its devices' experts; before them one of other ops, where any could be. A kind
     with too few rows for a model of its own still teaches what ops have in common: a trace has few of each kind.
     """
-    alike = _grouped(
+    alike = grouped(
         (each for each in whole if is_plain(each.key, each.facts)),
         lambda each: (key_of_others(each.key), each.device.name),
     )
     plain = [together(each) for each in alike.values()]
     plain = [each for each in plain if sum(len(kind.facts) for kind in each) >= LEAST_ROWS]
-    kinds = _grouped(taught, _kind_taught)
+    kinds = grouped(taught, _kind_taught)
     jobs: list[Callable[[], Any]] = [
         partial(teach_others, each, trees_only=trees_only, launch_s=launches.get(each[0].device.name, 0.0))
         for each in plain
     ]
     jobs += [partial(_joined, kinds[key]) for key in sorted(kinds)]
     found = list(run(_call, jobs))
-    of_others = _grouped(zip(plain, found, strict=False), lambda pair: key_of_others(pair[0][0].key))
+    of_others = grouped(zip(plain, found, strict=False), lambda pair: key_of_others(pair[0][0].key))
     models = [
         Model(key=key, experts=tuple(experts), unseen=_of_others(experts))
         for key, pairs in sorted(of_others.items())
@@ -243,13 +227,6 @@ def _joined(taught: Sequence[tuple[Expert, Shown]]) -> Model:
     return join([expert for expert, _ in ordered], [each for _, each in ordered])
 
 
-def _grouped(items: Iterable[Item], key: Callable[[Item], Any]) -> dict[Any, list[Item]]:
-    groups: dict[Any, list[Item]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return groups
-
-
 def _call(job: Callable[[], Any]) -> Any:
     return job()
 
@@ -257,39 +234,6 @@ def _call(job: Callable[[], Any]) -> Any:
 def _of_others(experts: Sequence[Expert]) -> tuple[float, float]:
     """What to expect of an unknown op on an unknown device: at least what is missed by on known ones."""
     return min(expert.inside[0] for expert in experts), max(expert.inside[1] for expert in experts)
-
-
-def shown_by(
-    table: MeasuredTable, flagged: Set[Place] = frozenset(), bounds: RowBounds | None = None
-) -> Iterator[Shown]:
-    """The work of a table's rows and how long it took, by kind, without the flagged times. ``bounds``: the table's, if
-    it is known already.
-    """
-    for each, seconds, _ in unflagged(table, flagged, bounds):
-        slowdown = np.maximum(FASTEST, np.log(seconds / each.values[:, 0]))
-        yield Shown(key=each.key, device=table.device, facts=each.values, slowdown=slowdown)
-
-
-def unflagged(
-    table: MeasuredTable, flagged: Set[Place] = frozenset(), bounds: RowBounds | None = None
-) -> Iterator[tuple[FactRows, Floats, Integers]]:
-    """The facts of a table's rows by kind of work, row by row and direction by direction, with their seconds and the
-    numbers of their directions; without the flagged times. ``bounds``: the table's, if it is known already.
-    """
-    by_key: dict[str, list[tuple[FactRows, int]]] = {}
-    for number, found in enumerate((bounds or row_bounds(table)).facts):
-        for each in found:
-            by_key.setdefault(each.key, []).append((each, number))
-    kept = np.isfinite(table.seconds) & ~is_flagged(table, flagged)
-    for key, parts in by_key.items():
-        rows = np.concatenate([each.rows for each, _ in parts])
-        directions = np.repeat([number for _, number in parts], [len(each.rows) for each, _ in parts])
-        values = np.concatenate([each.values for each, _ in parts])
-        order = np.lexsort((directions, rows))
-        order = order[kept[rows[order], directions[order]]]
-        if len(order):
-            rows, directions = rows[order], directions[order]
-            yield FactRows(key=key, rows=rows, values=values[order]), table.seconds[rows, directions], directions
 
 
 def _read(job: tuple[Path, bool]) -> Read:
@@ -309,74 +253,3 @@ def _read(job: tuple[Path, bool]) -> Read:
         shown += shown_by(table, flagged, bounds)
         beaten.update(causes_of(table, bounds, flagged))
     return Read(tables=tables, findings=tuple(findings), shown=tuple(shown), beaten=beaten)
-
-
-def together(shown: Iterable[Shown]) -> list[Shown]:
-    """All rows of a kind on a device as one."""
-    return [_together(group) for group in _grouped(shown, lambda each: (each.key, each.device.name)).values()]
-
-
-def _together(group: Sequence[Shown]) -> Shown:
-    if len(group) == 1:
-        return group[0]
-    return Shown(
-        key=group[0].key,
-        device=group[0].device,
-        facts=np.concatenate([each.facts for each in group]),
-        slowdown=np.concatenate([each.slowdown for each in group]),
-    )
-
-
-def _start_worker(parent: int) -> None:
-    """Let this worker end when its parent was killed, which leaves it waiting for work for ever otherwise; and do
-    without looking for cycles in millions of tuples that have none.
-    """
-    gc.disable()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            sleep(1.0)
-        os._exit(1)
-
-    Thread(target=watch, daemon=True).start()
-
-
-@contextmanager
-def workers(rows: float, processes: bool) -> Iterator[Callable[..., Iterable[Any]]]:
-    """A map over jobs: in this process, or for many rows, where allowed, in as many as there are cores."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if not processes or rows < _MANY_ROWS or cores < 2:
-        yield map
-        return
-    pool = ProcessPoolExecutor(
-        cores, mp_context=get_context("spawn"), initializer=_start_worker, initargs=(os.getpid(),)
-    )
-    others = set(active_children())
-    before = {name: os.environ.get(name) for name in _THREADS}
-    os.environ.update(dict.fromkeys(_THREADS, "1"))  # workers read them when numpy is imported
-    try:
-        yield lambda *jobs: _map_deaf(pool, *jobs)
-    except BaseException:
-        for worker in set(active_children()) - others:
-            worker.terminate()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-def _map_deaf(pool: ProcessPoolExecutor, *jobs: Any) -> Iterable[Any]:
-    """``pool.map``, which starts the workers: deaf to Ctrl-C, which a terminal sends to every process, and for which
-    each would print a traceback. This process ends them.
-    """
-    if current_thread() is not main_thread():
-        return pool.map(*jobs)
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited by what is started
-    try:
-        return pool.map(*jobs)
-    finally:
-        signal.signal(signal.SIGINT, before)

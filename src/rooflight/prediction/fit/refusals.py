@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from rooflight.prediction.fit.experts import Shown
+from rooflight.prediction.fit.rows import Shown
 from rooflight.prediction.lint.bounds import RowBounds
 from rooflight.prediction.lint.findings import Finding, Rule
 from rooflight.prediction.read.table import MeasuredTable

@@ -11,11 +11,12 @@ from typing import Final
 
 from rooflight.devices.spec import roofs_used_by
 from rooflight.prediction.fit.base import Added, OnBase
+from rooflight.prediction.fit.rows import Taught
 from rooflight.prediction.lint.findings import Cause, Finding, Rule, said_of
 from rooflight.prediction.model.corrections import Correction
 from rooflight.prediction.model.model import Expert, Model
 from rooflight.prediction.predictor import Predictor
-from rooflight.prediction.read.ops import MeasuredOps, Taught
+from rooflight.prediction.read.ops import MeasuredOps
 from rooflight.prediction.read.table import MeasuredTable
 from rooflight.records.document import Document, Fields
 from rooflight.records.quantity import count_of

@@ -13,12 +13,14 @@ import numpy as np
 
 from rooflight.operators import registry
 from rooflight.prediction.lint import rules
-from rooflight.prediction.lint.bounds import RowBounds, row_bounds
-from rooflight.prediction.lint.rules import Lines, Suspicion, lines_of
+from rooflight.prediction.lint.bounds import RowBounds, row_bounds, summed
+from rooflight.prediction.lint.rules import SLACK, Lines, Suspicion, lines_of
+from rooflight.prediction.read.ops import MeasuredOp, MeasuredOps
 from rooflight.prediction.read.table import Floats, Mask, MeasuredTable
-from rooflight.prediction.work.facts import FACTS, FactRows, WorkKind, kind_of
+from rooflight.prediction.work.facts import FACTS, Costed, FactRows, WorkKind, kind_of
 from rooflight.prediction.work.floors import least_slowdown
 from rooflight.records.quantity import Quantity, count_of, percent, three_digits
+from rooflight.roofline.bound import as_it_ran
 
 Place = tuple[Path, str, int | None, str]
 """Source, kernel, line and direction: one time of all tables, as no line of a file has a kernel twice."""
@@ -288,3 +290,49 @@ def step_of(seconds: Floats) -> float:
         if (np.abs(steps - np.round(steps)) < _WHOLE).all():
             return step_s
     return 0.0
+
+
+DIRECTION: Final = "op"
+"""What stands in a report for the direction of a row: an op of a session is one direction already."""
+
+
+def lint_ops(ops: MeasuredOps) -> tuple[Finding, ...]:
+    """The rows of which a call took less than nothing at all can beat, in their order."""
+    found = []
+    for number, row in enumerate(ops.rows):
+        floor_s = summed((row.on(ops.device),), as_it_ran(ops.device, row.precision))[1]
+        fastest_s = float(row.samples_s.min())
+        if floor_s > SLACK * fastest_s:
+            found.append(
+                Finding(
+                    source=ops.source,
+                    kernel=ops.kernel,
+                    device=ops.device.name,
+                    row=number,
+                    line=None,
+                    direction=DIRECTION,
+                    rule=Rule.FASTER_THAN_LIGHT,
+                    evidence=_evidence(row, fastest_s, floor_s),
+                    factor=floor_s / fastest_s,
+                )
+            )
+    return tuple(found)
+
+
+def _evidence(row: MeasuredOp, fastest_s: float, floor_s: float) -> str:
+    shapes = " ".join(f"{'x'.join(map(str, each.shape)) or 'scalar'} {each.dtype}" for each in row.op.inputs[:3])
+    calls = count_of(len(row.samples_s), "call")
+    return (
+        f"{Quantity(fastest_s, 's')} (fastest of {calls}), the device needs {Quantity(floor_s, 's')} "
+        f"({three_digits(floor_s / fastest_s)} times): {row.op.name} {shapes}"
+    )
+
+
+def from_cache(ops: MeasuredOps) -> int:
+    """How many rows had a call faster than main memory allows, though not than a cache."""
+    beaten = 0
+    for row in ops.rows:
+        found = row.on(ops.device)
+        if isinstance(found, Costed) and not found.cost.upper and row.samples_s.min() < found.bound.time_s:
+            beaten += 1
+    return beaten

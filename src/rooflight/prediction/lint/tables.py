@@ -8,8 +8,8 @@ from itertools import repeat
 from pathlib import Path
 
 from rooflight.devices.spec import roofs_used_by
-from rooflight.prediction.lint.findings import Cause, Finding, Rule, said_of
-from rooflight.prediction.read.ops import MeasuredOps, from_cache
+from rooflight.prediction.lint.findings import Cause, Finding, Rule, from_cache, said_of
+from rooflight.prediction.read.ops import MeasuredOps
 from rooflight.prediction.read.table import MeasuredTable
 from rooflight.records.document import Document, Fields
 from rooflight.records.quantity import Quantity, count_of
