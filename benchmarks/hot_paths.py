@@ -11,8 +11,7 @@ slower by 2 %. Times are the mean of both medians.
 ``kept`` is the hot loop's steady gain over that of the one compiled by hand. ``until decided``: the iterations until
 then, and their time, less the calls that compiled, over as many eager iterations (medians of the turns). *Of known
 length*: a hot loop with ``expected_runs`` and an eager one run in turns for as many iterations as last about 2 s: too
-short to compile in, so that the time is to be eager's. ``--beside`` measures something else: until it is decided, a
-loop that is compiled in the call, and one that is compiled beside it.
+short to compile in, so that the time is to be eager's.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ def measured(name: str, steady: float, seconds: float, *, hand_first: bool = Fal
         return {"loop": name, **known}
     torch._dynamo.reset()
     hand = by_hand_warm(make) if hand_first else None
-    hot_step = make(lambda target: rl.hot(target, expected_runs=10**7, background=False))
+    hot_step = make(lambda target: rl.hot(target, expected_runs=10**7))
     before, spent, number = [], 0.0, 0
     while spent < seconds and not _decided(rl.hot_report()):
         before.append(timed(hot_step, number))
@@ -109,46 +108,6 @@ def measured(name: str, steady: float, seconds: float, *, hand_first: bool = Fal
         "reasons": [kind.reason for kind in document.kinds if kind.reason],
         **known,
     }
-
-
-def until_decided(name: str, seconds: float, *, background: bool) -> dict[str, Any]:
-    """A loop until it is decided, in this process: its longest call, its time in all, and its typical call."""
-    import torch
-    from hot_loops import LOOPS
-
-    import rooflight as rl
-
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    step = LOOPS[name](lambda target: rl.hot(target, expected_runs=10**7, background=background))
-    calls: list[float] = []
-    while sum(calls) < seconds and not _decided(rl.hot_report()):
-        calls.append(timed(step, len(calls)))
-    kinds = rl.hot_report().data[-1].kinds
-    return {
-        "longest_s": max(calls),
-        "total_s": sum(calls),
-        "calls": len(calls),
-        "decided": _decided(rl.hot_report()),
-        "beside": "; ".join(kind.beside for kind in kinds if kind.beside),
-        "slowdown": max((kind.beside_slowdown or 0.0 for kind in kinds), default=0.0),
-    }
-
-
-def beside(names: Sequence[str], seconds: float) -> None:
-    """A table of loops that are compiled in the call, and beside it."""
-    heads = ("loop", "longest call: in the call", "beside", "until decided: in the call", "beside", "calls", "how")
-    print(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
-    for name in names:
-        found = [
-            in_process(["--seconds", str(seconds), "--child", f"{way}:{name}"]) for way in ("in-call", "background")
-        ]
-        if any("failed" in each for each in found):
-            print(f"| {name} | {found} |", flush=True)
-            continue
-        longest, total = ([f"{each[part]:.1f} s" for each in found] for part in ("longest_s", "total_s"))
-        calls = f"{found[0]['calls']}, {found[1]['calls']}"
-        print(f"| {name} | {' | '.join(longest)} | {' | '.join(total)} | {calls} | {found[1]['beside']} |", flush=True)
 
 
 def _decided(report: Any) -> bool:
@@ -287,15 +246,10 @@ def main() -> None:
     parser.add_argument("--steady", type=float, default=4.0)
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--page", type=Path)
-    parser.add_argument("--beside", action="store_true")
     parser.add_argument("--child")
     given = parser.parse_args()
     if given.child == "costs":
         print(json.dumps(costs()))
-        return
-    if given.child and given.child.split(":")[0] in {"in-call", "background"}:
-        way, name = given.child.split(":")
-        print(json.dumps(until_decided(name, given.seconds, background=way == "background")))
         return
     if given.child:
         first, _, name = given.child.rpartition(":")
@@ -304,9 +258,6 @@ def main() -> None:
     sys.path.insert(0, str(Path(__file__).parent))
     from hot_loops import LOOPS
 
-    if given.beside:
-        beside(given.loops or list(LOOPS), given.seconds)
-        return
     heads = ("loop", "eager", "by hand", "hot", "kept", "compiling", "until decided", "what", "of known length")
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     print("\n".join(lines))

@@ -15,7 +15,7 @@ from rooflight.cli.schemas import documents, schemas_text
 from rooflight.compiling.bench.predicted import PredictedGainDocument
 from rooflight.compiling.bench.tables import CompileDocument
 from rooflight.compiling.explain.result import ExplainDocument
-from rooflight.compiling.hot.tables import HotDocument
+from rooflight.compiling.hot.result import HotDocument
 from rooflight.devices import all_devices, get
 from rooflight.devices.calibrations import Calibration
 from rooflight.devices.devices_report import device_report, list_report

@@ -15,12 +15,10 @@ def hot_loops(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
 
     from rooflight.compiling.hot import detection as hot_calls
     from rooflight.compiling.hot import gain as hot_gain
-    from rooflight.compiling.hot import result as hot_seen
-    from rooflight.compiling.hot.gain import ExpectedGain
+    from rooflight.compiling.hot.state import ExpectedGain
 
     torch._dynamo.reset()
     monkeypatch.setenv("ROOFLIGHT_CACHE", str(tmp_path))
-    monkeypatch.setattr(hot_seen, "leaves_a_core", lambda: False)  # whatever machine this is
     monkeypatch.setattr(hot_calls, "seen", deque(maxlen=100))
     expected = ExpectedGain(speedup=2.0, compile_s=5.0, source="test")
     monkeypatch.setattr(hot_gain, "expected_gain", lambda *_, **__: expected)

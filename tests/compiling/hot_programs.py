@@ -10,7 +10,7 @@ from torch import nn
 
 from rooflight.compiling.hot.detection import attached
 from rooflight.compiling.hot.loop import HotLoop
-from rooflight.compiling.hot.result import CallKind, HotOptions
+from rooflight.compiling.hot.state import CallKind, HotOptions
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 

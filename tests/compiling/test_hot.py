@@ -18,8 +18,7 @@ import rooflight as rl
 from rooflight.compiling.hot import gain as hot_gain
 from rooflight.compiling.hot.detection import attached
 from rooflight.compiling.hot.detector import HotPath
-from rooflight.compiling.hot.gain import ExpectedGain
-from rooflight.compiling.hot.result import HotOptions
+from rooflight.compiling.hot.state import ExpectedGain, HotOptions
 from rooflight.reporting.json import render_json
 
 pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.usefixtures("hot_loops")]
@@ -113,8 +112,8 @@ def test_training_is_the_same_bit_by_bit(backend: str, monkeypatch: pytest.Monke
             optimizer.step()
         if loop is not None:
             assert loop.seen.checked == 2, only(loop).reason
-            assert loop.plan is not None
-            assert not loop.plan.backend.wrong
+            assert loop.compilation.plan is not None
+            assert not loop.compilation.plan.backend.wrong
         return net.state_dict()
 
     ours, theirs = trained(True), trained(False)
@@ -256,7 +255,7 @@ def test_the_same_operations_wired_differently_are_no_pattern() -> None:
         a, b = value.sin(), value.sin()
         return (a if first else b) + a
 
-    from rooflight.compiling.hot.patterns import pattern_of
+    from rooflight.compiling.hot.outcomes import pattern_of
 
     patterns = []
     for first in (True, False, False):

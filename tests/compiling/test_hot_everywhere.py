@@ -17,7 +17,7 @@ from rooflight.compiling import HotPath, enable_hot_path_detection
 from rooflight.compiling.hot import detection as hot_everywhere
 from rooflight.compiling.hot.detection import attached
 from rooflight.compiling.hot.loop import HotLoop
-from rooflight.compiling.hot.result import HotOptions
+from rooflight.compiling.hot.state import HotOptions
 
 pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.usefixtures("hot_loops")]
 

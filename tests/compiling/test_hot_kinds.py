@@ -12,8 +12,8 @@ from torch import nn
 from torch._dynamo.backends.registry import lookup_backend
 
 from rooflight.compiling.hot.backend import CHECKED_RUNS, CheckedBackend
-from rooflight.compiling.hot.result import CallKind
-from rooflight.compiling.hot.sizes import note_inside
+from rooflight.compiling.hot.calls import note_inside
+from rooflight.compiling.hot.state import CallKind
 
 pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.usefixtures("hot_loops")]
 
@@ -54,8 +54,8 @@ def test_a_cache_that_grows_is_compiled_once_with_its_length_alone_dynamic() -> 
     sequences(net, 10)
     assert (only(loop).state, only(loop).reason) == ("compiled", "")
     assert (compiler.compiled, loop.seen.recompiles, loop.seen.settled) == (1, 0, True)
-    assert loop.plan is not None
-    assert loop.plan.dynamic is None  # other sizes are static, as they are by hand
+    assert loop.compilation.plan is not None
+    assert loop.compilation.plan.dynamic is None  # other sizes are static, as they are by hand
 
 
 def test_sizes_that_first_change_in_a_trial_are_made_dynamic_by_dynamo() -> None:
@@ -107,7 +107,7 @@ def test_code_that_is_compiled_again_is_no_fault_of_another_kind_in_its_trial() 
         call(one)
         if loop.seen.settled:
             break
-    loop._watch_again()
+    loop.watch_again()
     first = only(loop)
     assert first.state == "compiled"
     while compiler.compiled < 2:
@@ -263,7 +263,7 @@ def test_shapes_inside_of_objects_are_noted_whatever_refers_to_what() -> None:
     cache.layers.append(cache)  # type: ignore[arg-type]
     for rows in (2, 2, 3):
         cache.layers[0].held = x(rows)
-        note_inside(kind, (Cache,), (x(), cache), {"more": [cache]})
+        note_inside(kind.inside, (Cache,), (x(), cache), {"more": [cache]})
     assert [sorted(shapes.values()) for shapes in kind.inside] == [[(2, 4), (2, 4)], [(2, 4), (3, 4)]]
-    note_inside(kind, (list, 1), ([x()],), {})  # no object
+    note_inside(kind.inside, (list, 1), ([x()],), {})  # no object
     assert len(kind.inside) == 2

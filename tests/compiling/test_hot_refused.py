@@ -24,8 +24,8 @@ def test_a_size_that_was_refused_may_be_compiled_later_and_those_before_stay_com
             net(x(2))
         assert compiler.compiled == 1
         assert net(x(5)).shape == (5, 4)  # compiling has gained nothing yet: it is refused
-        assert loop.plan is not None
-        assert (loop.plan.backend.refused, compiler.compiled, loop.seen.settled) == (1, 1, False)
+        assert loop.compilation.plan is not None
+        assert (loop.compilation.plan.backend.refused, compiler.compiled, loop.seen.settled) == (1, 1, False)
         runs = compiler.runs
         net(x(2))  # Dynamo prefers the code that it made last, here for any number of rows
         assert compiler.runs == runs + 1
@@ -35,7 +35,7 @@ def test_a_size_that_was_refused_may_be_compiled_later_and_those_before_stay_com
         runs = compiler.runs
         for rows in (2, 5, 7, 2, 5):
             net(x(rows))
-        assert (compiler.runs, compiler.compiled, loop.plan.backend.refused) == (runs + 5, 2, 1)
+        assert (compiler.runs, compiler.compiled, loop.compilation.plan.backend.refused) == (runs + 5, 2, 1)
 
 
 def test_a_size_that_was_refused_and_does_not_return_is_compiled_no_more() -> None:

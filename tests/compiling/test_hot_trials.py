@@ -9,7 +9,7 @@ import torch
 from hot_programs import Compiler, clock, loop_of, only, run, takes
 from torch import nn
 
-from rooflight.compiling.hot.result import CallKind
+from rooflight.compiling.hot.state import CallKind
 
 pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.usefixtures("hot_loops")]
 

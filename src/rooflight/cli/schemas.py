@@ -15,7 +15,7 @@ def documents() -> tuple[type[Document], ...]:
     from rooflight.compiling.bench.predicted import PredictedGainDocument
     from rooflight.compiling.bench.tables import CompileDocument
     from rooflight.compiling.explain.result import ExplainDocument
-    from rooflight.compiling.hot.tables import HotDocument
+    from rooflight.compiling.hot.result import HotDocument
     from rooflight.devices.devices_report import DeviceDocument, DevicesDocument
     from rooflight.inference.comparison import ComparisonDocument
     from rooflight.inference.result import ConfigDocument, SummaryDocument

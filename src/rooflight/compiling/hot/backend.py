@@ -1,15 +1,19 @@
-"""CheckedBackend: compiles as another backend does, and compares what was compiled with the graph that it came of."""
+"""CheckedBackend: compiles as another backend does, and compares what was compiled with the graph that it came of.
+
+And what is asked of Dynamo: to run eagerly what it cannot trace, to forget compiled frames, why it compiles once more.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
 import torch
 
-from rooflight.compiling.hot import dynamo as dynamo_cache
 from rooflight.workloads.errors import told_in_one_line
 from rooflight.workloads.outputs import compare
 
@@ -19,6 +23,9 @@ CHECKED_RUNS: Final = 2
 Graph = torch.fx.GraphModule
 Run = Callable[..., Any]
 Inner = Callable[[Graph, list[Any]], Run]
+
+_LOUD: Final = ("torch._dynamo.convert_frame", "torch._subclasses.fake_tensor")
+_MOST_REASONS: Final = 8
 
 
 class CheckedBackend:
@@ -49,7 +56,7 @@ class CheckedBackend:
 
         if not self._allowed():
             self.refused += 1
-            self._refused.add(dynamo_cache.compilation())
+            self._refused.add(_compilation())
             return graph.forward
         try:
             compiled = self._inner(graph, inputs)
@@ -71,7 +78,7 @@ class CheckedBackend:
         """
         refused, self._refused = self._refused, set()
         if refused:
-            dynamo_cache.drop(refused)
+            _drop(refused)
         return bool(refused)
 
     def _checking(self, graph: Graph, compiled: Run) -> Run:
@@ -204,3 +211,79 @@ def _restore(state: tuple[torch.Tensor, list[torch.Tensor]]) -> None:
     torch.set_rng_state(state[0])
     if state[1]:
         torch.cuda.set_rng_state_all(state[1])
+
+
+def _compilation() -> Any:
+    """The id of what Dynamo compiles now, which the entry of the cache will have; None outside of Dynamo."""
+    from torch._guards import CompileContext
+
+    return CompileContext.current_compile_id()
+
+
+def _drop(compilations: Set[Any]) -> None:
+    """Take the entries of these compilations out of Dynamo's cache, so that their frames are compiled once more."""
+    from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
+    from torch._dynamo.convert_frame import input_codes
+    from torch._dynamo.guards import DeletedGuardManagerWrapper
+
+    for code in [found for known in input_codes.seen if (found := known()) is not None]:
+        for entry in _debug_get_cache_entry_list(code):
+            manager = entry.guard_manager
+            if entry.compile_id in compilations and not isinstance(manager, DeletedGuardManagerWrapper):
+                state = manager.extra_state
+                if state is not None:
+                    state.invalidate(entry, DeletedGuardManagerWrapper("Rooflight did not compile it"))
+
+
+@contextmanager
+def falling_back(reasons: list[str]) -> Iterator[None]:
+    """Frames that Dynamo cannot trace run eagerly in the block, instead of raising in the program. Why is added to
+    ``reasons``, in a line each, instead of being logged with a stack.
+    """
+    from torch._dynamo import config
+
+    def quiet(record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.WARNING:
+            reasons.extend(_error_in(record.getMessage()))
+            del reasons[:-_MOST_REASONS]
+            return False
+        return True
+
+    loggers = [logging.getLogger(name) for name in _LOUD]
+    for logger in loggers:
+        logger.addFilter(quiet)
+    try:
+        with config.patch(suppress_errors=True):
+            yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(quiet)
+
+
+def guarded(compiled: Run, eager: Run) -> Run:
+    """The compiled function. A call that Dynamo cannot trace runs eagerly: errors of the program stay its own."""
+    from torch._dynamo.exc import TorchDynamoException
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return compiled(*args, **kwargs)
+        except TorchDynamoException:
+            return eager(*args, **kwargs)
+
+    return call
+
+
+def _error_in(message: str) -> list[str]:
+    """The line of a traceback that names the error."""
+    lines = [line.strip() for line in message.splitlines()]
+    return [line for line in lines if "Error" in line.split(":")[0] or line.startswith("torch._dynamo.exc.")][-1:]
+
+
+def recompile_reason() -> str:
+    """Why torch compiles what it compiles now once more, in its words; empty where it does not say."""
+    from torch._dynamo.utils import get_metrics_context
+
+    context = get_metrics_context()
+    found = getattr(context, "_metrics", {}).get("recompile_reason") if context.in_progress() else None
+    lines = [" ".join(line.split()) for line in str(found or "").splitlines()]
+    return " ".join(line for line in lines if "BACKEND_MATCH" not in line)  # two of its plans, which this made itself

@@ -1,9 +1,10 @@
 """Kinds of calls: what a call's arguments have in common with those of other calls, the sizes in which they differ, and
-what it returned.
+what it returned. Which sizes change is marked, so that code is compiled for all of them at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import torch
@@ -18,6 +19,10 @@ _DEPTH: Final = 4
 _GENERAL: Final = 2
 """From this size on, code for one size may do for others."""
 _LONG: Final = 64  # items of a list that are looked at
+_TRANSPARENT: Final = (int, float, tuple, list, dict)
+_DEEP: Final = 6
+_MOST: Final = 512
+"""Tensors inside of objects that are looked at, such as the keys and values of a cache's layers."""
 
 
 def call_mode(module: torch.nn.Module | None) -> Mode:
@@ -74,15 +79,6 @@ def _add(value: Any, kind: list[Any], sizes: list[Any], depth: int) -> None:
         kind.append(of)
 
 
-def varying_dims(first: tuple[Any, ...], second: tuple[Any, ...]) -> dict[int, set[int]]:
-    """By the place of a tensor among the sizes of a call: the dimensions in which two calls of a kind differ."""
-    return {
-        place: {dim for dim, (one, other) in enumerate(zip(mine, yours, strict=False)) if one != other}
-        for place, (mine, yours) in enumerate(zip(first, second, strict=False))
-        if isinstance(mine, tuple) and isinstance(yours, tuple) and mine != yours
-    }
-
-
 def tensors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor | None]:
     """The tensors of a call by their place among its sizes; None for a number."""
     found: list[torch.Tensor | None] = []
@@ -105,6 +101,77 @@ def tensors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tens
     for name in sorted(kwargs):
         walk(kwargs[name], _DEPTH)
     return found
+
+
+def numbers_vary(sizes: Sequence[tuple[Any, ...]]) -> bool:
+    """Whether calls of a kind, of these sizes, differ in numbers, which cannot be marked as dynamic."""
+    return len(sizes) > 1 and any(
+        not isinstance(size, tuple) and any(each[place] != size for each in sizes)
+        for place, size in enumerate(sizes[0][: min(map(len, sizes))])
+    )
+
+
+def note_inside(
+    inside: list[dict[str, tuple[int, ...]]], key: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Add the shapes of tensors inside of objects, such as KV caches, which are no part of a call's sizes, if they are
+    new.
+    """
+    if any(isinstance(part, type) and part not in _TRANSPARENT for part in key):
+        shapes = {path: tuple(tensor.shape) for path, tensor in _inside(args, kwargs)}
+        if shapes not in inside:
+            inside.append(shapes)
+
+
+def _inside(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    left, seen = _MOST, set[int]()
+
+    def walk(value: Any, path: str, depth: int, within: bool) -> Iterator[tuple[str, torch.Tensor]]:
+        nonlocal left
+        if isinstance(value, torch.Tensor):
+            if within and left:
+                left -= 1
+                yield path, value
+            return
+        if not depth or id(value) in seen or isinstance(value, (type, torch.nn.Module)):
+            return
+        if isinstance(value, (list, tuple)):
+            parts, inside = dict(enumerate(value)), within
+        elif isinstance(value, dict):
+            parts, inside = value, within
+        else:
+            parts, inside = getattr(value, "__dict__", {}), True
+        seen.add(id(value))
+        for name, part in list(parts.items())[:_MOST]:
+            yield from walk(part, f"{path}.{name}", depth - 1, inside)
+
+    yield from walk(args, "", _DEEP, False)
+    yield from walk(kwargs, "", _DEEP, False)
+
+
+def mark_dynamic(
+    sizes: Sequence[tuple[Any, ...]],
+    inside: Sequence[dict[str, tuple[int, ...]]],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> None:
+    """Mark as dynamic the dimensions of arguments, and of tensors in objects, in which calls of their kind differed, by
+    the sizes and the shapes inside of objects of other calls.
+    """
+    tensors = tensors_of(args, kwargs)
+    for other in sizes:
+        for tensor, shape in zip(tensors, other, strict=False):
+            if tensor is not None and isinstance(shape, tuple):
+                _mark(tensor, shape)
+    for path, found in _inside(args, kwargs) if inside else ():
+        for shapes in inside:
+            _mark(found, shapes.get(path, ()))
+
+
+def _mark(tensor: torch.Tensor, other: tuple[int, ...]) -> None:
+    for dim, (size, one) in enumerate(zip(tensor.shape, other, strict=False)):
+        if one != size:
+            torch._dynamo.maybe_mark_dynamic(tensor, dim)
 
 
 def passes_back(out: Any) -> bool:

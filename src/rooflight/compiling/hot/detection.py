@@ -9,20 +9,20 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import nn
 from torch.compiler import is_dynamo_compiling
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from rooflight.compiling.hot.detector import HotPath
 from rooflight.compiling.hot.loop import HotLoop
-from rooflight.compiling.hot.result import HotOptions, Seen
-
-if TYPE_CHECKING:
-    from rooflight.compiling.hot.detector import HotPath
-    from rooflight.records.report import Report
-
+from rooflight.compiling.hot.plan import FunctionEntry, ModuleEntry, is_hot
+from rooflight.compiling.hot.result import report_of
+from rooflight.compiling.hot.state import HotOptions, Seen
+from rooflight.compiling.refusals import is_compiled
+from rooflight.records.report import Report
 
 _Hot = TypeVar("_Hot", bound=Callable[..., Any])
 _MOST_SEEN: Final = 1000
@@ -42,7 +42,6 @@ def hot(
     backend: Any = "inductor",
     mode: str | None = None,
     dynamic: bool | None = None,
-    background: bool | None = None,
     limit_s: float = 600.0,
 ) -> _Hot:
     """A function that calls ``target``, or the module ``target`` itself, compiled by torch as soon as that pays.
@@ -54,9 +53,6 @@ def hot(
     results, gradients and written tensors. Then eager and compiled runs alternate, timed. Code that differs, is slower,
     does not compile or takes longer than ``limit_s`` to compile is given up, and calls are eager as before. Once all is
     decided, calls go straight to the code chosen. ``rooflight.hot_report()`` says what was decided and why.
-    ``background``: Inductor compiles in a process beside the program where it can, and calls go on eagerly meanwhile;
-    by default where there is no GPU, and torch has
-    fewer threads than there are cores.
     ``remember``: the outcome is kept beside the calibrations, for the next run of the same code on the same machine and
     versions.
 
@@ -76,7 +72,6 @@ def hot(
         backend=backend,
         mode=mode,
         dynamic=dynamic,
-        background=background,
         limit_s=limit_s,
     )
     loop = attached(target, options)
@@ -86,15 +81,10 @@ def hot(
 
 def attached(target: Any, options: HotOptions) -> HotLoop | None:
     """The loop of a function or module, which is observed from now on; None for one that is compiled already."""
-    from torch import nn
-
-    from rooflight.compiling.hot.loop import HotLoop
-    from rooflight.compiling.hot.plan import FunctionEntry, ModuleEntry, is_hot
-
     _check(target)
     if is_hot(target):
         return None
-    if _is_compiled(target):
+    if is_compiled(target):
         name = type(getattr(target, "_orig_mod", target)).__name__ if isinstance(target, nn.Module) else target.__name__
         seen.append(Seen(name, note="torch.compile was applied to it before"))
         return None
@@ -113,19 +103,8 @@ def _check(target: Any) -> None:
         raise ValueError(f"{what.__qualname__} is a generator: pass the function or module that it calls for each item")
 
 
-def _is_compiled(target: Any) -> bool:
-    return (
-        hasattr(target, "_torchdynamo_orig_callable")
-        or hasattr(target, "_orig_mod")
-        or getattr(target, "_compiled_call_impl", None) is not None
-        or hasattr(getattr(target, "forward", None), "_torchdynamo_orig_callable")
-    )
-
-
 def hot_report() -> Report:
     """What was seen of the loops of this process, what was decided of them, and what that gained."""
-    from rooflight.compiling.hot.tables import report_of
-
     return report_of(tuple(seen))
 
 

@@ -1,67 +1,30 @@
-"""What compiling a kind of call is expected to bring: what an earlier run of the program measured, kept on disk as one
-small JSON file per kind, or a prediction.
-"""
+"""What compiling a kind of call is expected to bring: what an earlier run of the program measured, or a prediction."""
 
 from __future__ import annotations
 
-import contextlib
-import platform
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
-from hashlib import blake2b
-from pathlib import Path
-from types import CodeType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final
 
-import msgspec
 import numpy as np
 
 from rooflight.compiling.hot.calls import Kind
-from rooflight.devices.calibrations import folder
+from rooflight.compiling.hot.outcomes import Remembered, key_of, pattern_of, recall, remember
+from rooflight.compiling.hot.plan import Entry, alike
+from rooflight.compiling.hot.state import CallKind, ExpectedGain, HotOptions
 from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
-from rooflight.machine.environment import fingerprint
-from rooflight.records.files import write_whole
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from rooflight.compiling.hot.patterns import Pattern
-    from rooflight.compiling.hot.plan import Entry
-    from rooflight.compiling.hot.result import CallKind, HotOptions
     from rooflight.records.session import Session
 
 _BASE_S: Final = 3.0
 _PER_OP_S: Final = 0.04
 _WITH_BACKWARD: Final = 2.2
 """A backward graph has somewhat more operations than its forward, and is compiled after it."""
-_LARGEST: Final = 1 << 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpectedGain:
-    """``speedup``: eager over compiled time of a run; ``compile_s``: what compiling takes once; ``source`` of both.
-    ``blocks``: only the module's blocks that are alike are compiled, one for all.
-    """
-
-    speedup: float
-    compile_s: float
-    source: str
-    blocks: bool = False
-
-    def of_blocks(self, count: int, share: float) -> ExpectedGain:
-        """The same where only ``count`` blocks that are alike are compiled, with a ``share`` of the operations."""
-        return ExpectedGain(
-            speedup=1 / (1 - share + share / self.speedup),
-            compile_s=_BASE_S + max(0.0, self.compile_s - _BASE_S) * share / count,
-            source=self.source,
-            blocks=True,
-        )
-
-    def total_s(self, eager_s: float, runs: float) -> float:
-        """What compiling and so many runs take, each of which takes ``eager_s`` eagerly."""
-        return self.compile_s + runs * eager_s / self.speedup
 
 
 def expected_gain(
@@ -77,7 +40,7 @@ def expected_gain(
         from rooflight.prediction.gain.gain import predicted_gain
 
         gain = predicted_gain(analyze(session, _device(session)), mode or "default").given_eager(seconds)
-        speedup, compile_s, source = gain.steady_speedup, gain.compile_s, "rooflight.prediction.gain.gain"
+        speedup, compile_s, source = gain.steady_speedup, gain.compile_s, "rooflight.prediction.gain"
     except (ValueError, ArithmeticError, LookupError):
         # an op costs a CPU's host about 5 µs to issue, of which generated code saves most
         saved = min(0.5, 0.6 * operations * 5e-6 / seconds) if seconds > 0 else 0.0
@@ -96,14 +59,14 @@ def _device(session: Session) -> DeviceSpec:
     from rooflight.machine.hardware import cuda_name
 
     kind = session.environment.get("device_kind", "cpu")
-    kept = calibrations.load(session.environment.get("fingerprint", ""))
-    if kept is not None:
-        return calibrations.device_of(kept)
+    known = calibrations.load(session.environment.get("fingerprint", ""))
+    if known is not None:
+        return calibrations.device_of(known)
     if kind == "cuda":
-        known = find_by_torch_name(cuda_name() or "")
-        if known is None:
+        gpu = find_by_torch_name(cuda_name() or "")
+        if gpu is None:
             raise ValueError("a GPU that the catalog does not have")
-        return known
+        return gpu
     return _some_cpu()
 
 
@@ -139,32 +102,39 @@ def outlook(
     A module with blocks that are alike has these compiled, one for all, unless the whole takes less in all: more time
     to compile, and less in the runs that are left, where that is known.
     """
-    from rooflight.compiling.hot.patterns import pattern_of
-    from rooflight.compiling.hot.plan import alike
-
     kind.pattern = pattern_of(session)
     if options.remember:
-        name = options.backend if isinstance(options.backend, str) else _name(options.backend)
-        how = f"{name} {options.mode} {options.dynamic} {options.beside}"  # of which the cost depends
+        backend = options.backend
+        name = backend if isinstance(backend, str) else getattr(backend, "__qualname__", type(backend).__qualname__)
+        how = f"{name} {options.mode} {options.dynamic}"  # on which the cost depends
         kind.key = key_of(entry.eager, key, kind.pattern, one_size=len(kind.sizes) == 1, how=how)
         found = recall(kind.key)
         if found is not None and found.outcome == "eager":
-            kind.state, kind.reason = "eager", f"an earlier run found: {found.reason}"
+            kind.give_up(f"an earlier run found: {found.reason}")
             return None
         if found is not None and found.speedup and found.compile_s:
             return ExpectedGain(
                 speedup=found.speedup, compile_s=found.compile_s, source="an earlier run", blocks=found.blocks
             )
-    backward = open_ended and not kind.backward
-    whole = expected_gain(session, kind.eager_s, mode=options.mode, backward=backward)
+    whole = expected_gain(session, kind.eager_s, mode=options.mode, backward=open_ended and not kind.backward)
     parts = alike(entry.module) if entry.module is not None else []
     if entry.module is None or not parts:
         return whole
-    blocks = whole.of_blocks(len(parts), _share(session, entry.module, parts))
+    blocks = _of_blocks(whole, len(parts), _share(session, entry.module, parts))
     if left is None:
         return blocks
     eager_s = statistics.median(kind.eager_s)
     return min(blocks, whole, key=lambda way: way.total_s(eager_s, left))
+
+
+def _of_blocks(whole: ExpectedGain, count: int, share: float) -> ExpectedGain:
+    """The gain where only ``count`` blocks that are alike are compiled, with a ``share`` of the operations."""
+    return replace(
+        whole,
+        speedup=1 / (1 - share + share / whole.speedup),
+        compile_s=_BASE_S + max(0.0, whole.compile_s - _BASE_S) * share / count,
+        blocks=True,
+    )
 
 
 def _share(session: Session, module: nn.Module, blocks: Sequence[nn.Module]) -> float:
@@ -179,97 +149,11 @@ def _share(session: Session, module: nn.Module, blocks: Sequence[nn.Module]) -> 
 def remember_outcome(kind: CallKind) -> None:
     """Keep the end of a trial for the program's next run."""
     if kind.key and kind.decided:
-        outcome: Literal["compiled", "eager"] = "compiled" if kind.state == "compiled" else "eager"
         found = Remembered(
-            outcome=outcome,
+            outcome="compiled" if kind.state == "compiled" else "eager",
             reason=kind.reason,
             speedup=kind.speedup,
             compile_s=kind.compile_s,
             blocks=kind.expected is not None and kind.expected.blocks,
         )
         remember(kind.key, found)
-
-
-def _name(backend: Any) -> str:
-    return str(getattr(backend, "__qualname__", type(backend).__qualname__))
-
-
-class Remembered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The end of a trial: ``compiled``, with the speed-up and the seconds that compiling took, or ``eager``, and
-    why. ``blocks``: only blocks that are alike were compiled.
-    """
-
-    outcome: Literal["compiled", "eager"]
-    reason: str = ""
-    speedup: float | None = None
-    compile_s: float | None = None
-    blocks: bool = False
-    schema: Literal["rooflight.hot-path/1"] = "rooflight.hot-path/1"
-
-
-def key_of(eager: Callable[..., Any], kind: Kind, pattern: Pattern, *, one_size: bool, how: str) -> str:
-    """What the outcome depends on: code, kind of call, operations with their sizes, versions, machine, and how the
-    loop is compiled.
-    """
-    import torch
-
-    digest = blake2b(digest_size=16)
-    for part in (
-        *_code(eager),
-        repr(kind),
-        (pattern.exact if one_size else pattern.shape_free).hex(),
-        torch.__version__,
-        platform.python_version(),
-        fingerprint("cuda" if "cuda" in repr(kind) else "cpu"),
-        how,
-    ):
-        digest.update(f"{part}\n".encode())
-    return digest.hexdigest()
-
-
-def recall(key: str) -> Remembered | None:
-    """What was found out under this key; None where nothing was, or where the file is not one that this wrote."""
-    try:
-        path = _path(key)
-        if path.stat().st_size > _LARGEST:
-            return None
-        return msgspec.json.decode(path.read_bytes(), type=Remembered)
-    except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
-        return None
-
-
-def remember(key: str, found: Remembered) -> None:
-    """Keep what was found out. Nothing is kept where the folder cannot be written."""
-    with contextlib.suppress(OSError):
-        path = _path(key)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, msgspec.json.encode(found))
-
-
-def _path(key: str) -> Path:
-    return folder() / "hot_paths" / f"{key}.json"
-
-
-def _code(eager: Callable[..., Any]) -> Iterator[str]:
-    from torch import nn
-
-    module = getattr(eager, "__self__", None)
-    if isinstance(module, nn.Module):
-        for name, inner in module.named_modules():
-            yield f"{name} {type(inner).__qualname__}"
-            yield from _of_code(getattr(type(inner).forward, "__code__", None))
-        yield from (f"{name} {tuple(value.shape)} {value.dtype}" for name, value in module.named_parameters())
-    else:
-        yield getattr(eager, "__qualname__", type(eager).__qualname__)
-        yield from _of_code(getattr(eager, "__code__", None))
-
-
-def _of_code(code: CodeType | None) -> Iterator[str]:
-    if code is not None:
-        yield code.co_code.hex()
-        yield repr(code.co_names)
-        for constant in code.co_consts:
-            if isinstance(constant, CodeType):
-                yield from _of_code(constant)
-            else:
-                yield repr(constant)

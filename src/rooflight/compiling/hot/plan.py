@@ -9,20 +9,17 @@ import inspect
 import threading
 import types
 from collections.abc import Callable, Iterator, Sequence, Set
-from contextlib import contextmanager, nullcontext
-from typing import Any, Final, Generic, TypeVar
+from contextlib import contextmanager
+from typing import Any, Final
 
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from rooflight.compiling.hot.backend import CHECKED_RUNS, CheckedBackend, Inner
-from rooflight.compiling.hot.calls import Mode, call_mode
-from rooflight.compiling.hot.dynamo import guarded
-from rooflight.compiling.hot.result import CallKind, HotOptions, Seen
-from rooflight.compiling.hot.sizes import numbers_vary
+from rooflight.compiling.hot.backend import CHECKED_RUNS, CheckedBackend, Inner, guarded
+from rooflight.compiling.hot.calls import Mode, call_mode, numbers_vary
+from rooflight.compiling.hot.state import CallKind, HotOptions, Seen
 from rooflight.compiling.hot.time_box import within
-from rooflight.compiling.torch_settings import backward_too
 
 ALIKE: Final = 4
 """So many modules of one class and of the same parameters, in one list, are compiled once instead of with the whole."""
@@ -105,14 +102,12 @@ def is_hot(target: Any) -> bool:
 Entry = ModuleEntry | FunctionEntry
 
 
-Backend = TypeVar("Backend", bound=Callable[..., Any])
-Other = TypeVar("Other", bound=Callable[..., Any])
-
-
-class Plan(Generic[Backend]):
+class Plan:
     """The compiled form of a loop: the whole function, or some modules that it calls (``regions``)."""
 
-    def __init__(self, eager: Call, regions: Sequence[nn.Module], backend: Backend, *, dynamic: bool | None) -> None:
+    def __init__(
+        self, eager: Call, regions: Sequence[nn.Module], backend: CheckedBackend, *, dynamic: bool | None
+    ) -> None:
         self.backend = backend
         self.dynamic = dynamic
         self._eager = eager
@@ -125,11 +120,6 @@ class Plan(Generic[Backend]):
             for call in ([region.eager for region in self._regions] or [eager])
         ]
         self._on = False
-
-    def through(self, backend: Other) -> Plan[Other]:
-        """The same parts, compiled by another backend; none of them is compiled from now on."""
-        self.switch(on=False)
-        return Plan(self._eager, [region.module for region in self._regions], backend, dynamic=self.dynamic)
 
     @property
     def what(self) -> str:
@@ -171,36 +161,15 @@ class Plan(Generic[Backend]):
                 region.bind(compiled if on else region.eager)
 
 
-class Inductor:
-    """Compiles a graph as ``torch.compile(mode=)`` would. ``same_random``: its code draws the random numbers that eager
-    code would, so that the two compare. ``backward_at_once``: with its forward, as the worker did.
-    """
-
-    def __init__(self, mode: str | None, *, same_random: bool) -> None:
-        from torch._inductor import list_mode_options
-
-        self.patches: dict[str, Any] = dict(list_mode_options(mode)) if mode and mode != "default" else {}
-        if same_random:
-            self.patches["fallback_random"] = True
-        self.backward_at_once = False
-
-    def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
-        """The compiled graph."""
-        from torch._inductor.compile_fx import compile_fx
-
-        with backward_too() if self.backward_at_once else nullcontext():
-            return compile_fx(graph, inputs, config_patches=self.patches)
-
-
-def inner_backend(backend: Any, mode: str | None, *, limit_s: float, same_random: bool) -> tuple[Inner, Any]:
-    """The function that compiles a graph as ``torch.compile(backend=, mode=)`` would, in no more than ``limit_s``, and
-    what it calls: an ``Inductor``, or another backend.
+def inner_backend(backend: Any, mode: str | None, *, limit_s: float, same_random: bool) -> Inner:
+    """The function that compiles a graph as ``torch.compile(backend=, mode=)`` would, in no more than ``limit_s``.
+    ``same_random``: Inductor's code draws the random numbers that eager code would, so that the two compare.
 
     Raises ValueError for a backend that torch does not know.
     """
     found = backend
     if backend == "inductor":
-        found = Inductor(mode, same_random=same_random)
+        found = _inductor(mode, same_random=same_random)
     elif isinstance(backend, str):
         from torch._dynamo.backends.registry import lookup_backend
         from torch._dynamo.exc import InvalidBackend
@@ -209,17 +178,22 @@ def inner_backend(backend: Any, mode: str | None, *, limit_s: float, same_random
             found = lookup_backend(backend)
         except (InvalidBackend, ImportError) as error:
             raise ValueError(f'no backend "{backend}" of torch.compile here') from error
-    return (lambda graph, inputs: within(limit_s, lambda: found(graph, inputs))), found
+    return lambda graph, inputs: within(limit_s, lambda: found(graph, inputs))
 
 
-def recompile_reason() -> str:
-    """Why torch compiles what it compiles now once more, in its words; empty where it does not say."""
-    from torch._dynamo.utils import get_metrics_context
+def _inductor(mode: str | None, *, same_random: bool) -> Inner:
+    from torch._inductor import list_mode_options
 
-    context = get_metrics_context()
-    found = getattr(context, "_metrics", {}).get("recompile_reason") if context.in_progress() else None
-    lines = [" ".join(line.split()) for line in str(found or "").splitlines()]
-    return " ".join(line for line in lines if "BACKEND_MATCH" not in line)  # two of its plans, which this made itself
+    patches = dict(list_mode_options(mode)) if mode and mode != "default" else {}
+    if same_random:
+        patches["fallback_random"] = True
+
+    def compiled(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        from torch._inductor.compile_fx import compile_fx
+
+        return compile_fx(graph, inputs, config_patches=patches)
+
+    return compiled
 
 
 @contextmanager
@@ -272,13 +246,13 @@ def planned(
     modules: dict[int, tuple[nn.Module, int]],
     options: HotOptions,
     allowed: Callable[[], bool],
-) -> tuple[Plan[CheckedBackend], Inductor | None]:
-    """The plan for a loop of which ``kind`` is to be compiled first, and its compiler if that is Inductor. ``modules``:
-    those that a function calls, and how often in a call; ``allowed``: whether a graph may be compiled now.
+) -> Plan:
+    """The plan for a loop of which ``kind`` is to be compiled first. ``modules``: those that a function calls, and how
+    often in a call; ``allowed``: whether a graph may be compiled now.
 
     Raises ValueError where there is nothing to compile, or no backend.
     """
-    patterns = [kind.pattern for kind in seen.kinds.values() if kind.pattern is not None]
+    patterns = [each.pattern for each in seen.kinds.values() if each.pattern is not None]
     regions: list[nn.Module] = []
     if entry.module is not None:
         regions = alike(entry.module) if kind.expected is not None and kind.expected.blocks else []
@@ -288,15 +262,10 @@ def planned(
         regions = [module for module, _ in modules.values()]
         if not regions:
             raise ValueError("it runs its own backward pass or optimizer, and calls no module that could be compiled")
-    inner, found = inner_backend(
-        options.backend,
-        options.mode,
-        limit_s=options.limit_s,
-        same_random=any(pattern.random for pattern in patterns),
-    )
+    same_random = any(pattern.random for pattern in patterns)
+    inner = inner_backend(options.backend, options.mode, limit_s=options.limit_s, same_random=same_random)
     backend = CheckedBackend(inner, checks=CHECKED_RUNS if options.check else 0, allowed=allowed)
     dynamic = options.dynamic
-    if dynamic is None and any(map(numbers_vary, seen.kinds.values())):
+    if dynamic is None and any(numbers_vary(each.sizes) for each in seen.kinds.values()):
         dynamic = True
-    plan = Plan(entry.eager, regions, backend, dynamic=dynamic)
-    return plan, found if isinstance(found, Inductor) else None
+    return Plan(entry.eager, regions, backend, dynamic=dynamic)

@@ -1,159 +1,134 @@
-"""How a hot loop is treated, and what was seen, decided and gained of it: facts that outlive the function or module."""
+"""What became of the hot loops of a process, as a Report."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from time import perf_counter
-from typing import Any, Final, Literal
+from collections.abc import Sequence
+from typing import Final
 
-from rooflight.compiling.hot.calls import Kind
-from rooflight.compiling.hot.detector import HotPath
-from rooflight.compiling.hot.gain import ExpectedGain
-from rooflight.compiling.hot.patterns import Pattern
-from rooflight.compiling.hot_beside import Beside
-from rooflight.machine.hardware import usable_cores
+from rooflight.compiling.hot.state import CallKind, Seen, State
+from rooflight.records.document import Document, Fields
+from rooflight.records.report import Report, Table, table
 
-State = Literal["watching", "hot", "trying", "compiled", "eager"]
-"""Of a kind of call: not yet called often enough; worth compiling once it has run for long enough; compiled, and
-compared with eager runs; compiled for good; eager for good."""
+_NAMED: Final = 3
 
 
-_MANY: Final = 3
-_LEAST: Final = 3
-_ENOUGH: Final = 12
-"""Runs of each side that end a trial."""
-_TRIAL_S: Final = 0.2
-"""A trial may end with eager runs after so many seconds, or after ``MOST_TRIED`` runs of each side: compiling slows the
-runs that follow it, and runs of less than a millisecond differ by more than compiling gains.
-"""
-MOST_TRIED: Final = 128
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HotOptions:
-    """How a loop is treated; see ``hot``. Raises ValueError for numbers below 1."""
-
-    hot_threshold: int = 10
-    expected_runs: int | None = None
-    on_hot: Callable[[HotPath], object] | None = None
-    check: bool = True
-    remember: bool = True
-    limit_s: float = 600.0
-    backend: Any = "inductor"
-    mode: str | None = None
-    dynamic: bool | None = None
-    background: bool | None = None
-    clock: Callable[[], float] = perf_counter
-
-    def __post_init__(self) -> None:
-        for name, value in (("hot_threshold", self.hot_threshold), ("expected_runs", self.expected_runs)):
-            if (value is not None or name == "hot_threshold") and (
-                isinstance(value, bool) or not isinstance(value, int) or value < 1
-            ):
-                raise ValueError(f"{name} {value!r}: a number of calls, a whole number from 1")
-        if not self.limit_s > 0:
-            raise ValueError(f"limit_s {self.limit_s!r}: seconds, more than 0")
-
-    @property
-    def beside(self) -> bool:
-        """Whether to compile in a process beside the loop; if not told, where the program leaves a core free."""
-        return leaves_a_core() if self.background is None else self.background
-
-
-def leaves_a_core() -> bool:
-    """Whether torch runs on the CPU alone, and on fewer threads than there are cores: threads that have to wait for a
-    compiler on their core slow all others of their loop.
+class KindDocument(Fields, frozen=True, kw_only=True):
+    """Calls of one kind: how many were observed, with how many different sizes, how many operations one runs, and what
+    was decided, for which ``reason``. ``eager_s`` and ``compiled_s``: medians of the last runs timed (until the next
+    call where a backward pass followed), None where none was. ``speedup``: by the quickest quarter of each side.
+    ``expected_speedup``: before compiling. ``compile_s``: the calls that traced and compiled. ``break_even_runs``:
+    compiled runs that gain what that took.
     """
-    import torch
 
-    return not torch.cuda.is_available() and torch.get_num_threads() < len(usable_cores())
-
-
-@dataclass(slots=True)
-class CallKind:
-    """What is known of the calls of one kind. ``eager_s`` and ``compiled_s``: the last times of runs."""
-
-    state: State = "watching"
-    calls: int = 0
-    reason: str = ""
-    sizes: list[tuple[Any, ...]] = field(default_factory=list)
-    compiled_sizes: list[tuple[Any, ...]] = field(default_factory=list)
-    any_size: bool = False
-    inside: list[dict[str, tuple[int, ...]]] = field(default_factory=list)  # shapes in objects, of watched calls
-    compiled_at: float = 0.0  # by the loop's clock
-    recompiles: int = 0  # since then
-    digests: list[bytes] = field(default_factory=list)  # of watched calls, whatever their sizes
-    operations: int = 0
-    backward: bool = False
-    pattern: Pattern | None = None  # of the recorded call
-    eager_s: list[float] = field(default_factory=list)
-    compiled_s: list[float] = field(default_factory=list)
-    spent_s: float = 0.0
-    expected: ExpectedGain | None = None
-    compile_s: float | None = None
-    beside: Beside | None = None
-    tried: int = 0
-    next_sample: int = 2
-    key: str = ""  # under which its outcome is remembered
-    first_ops: tuple[str, ...] = ()
-
-    @property
-    def decided(self) -> bool:
-        """Whether nothing more is to be learned of it."""
-        return self.state in {"compiled", "eager"}
-
-    @property
-    def speedup(self) -> float | None:
-        """Eager over compiled time, each that of the quickest quarter's slowest run, since other programs only make
-        runs longer; None before both were timed.
-        """
-        if not self.eager_s or not self.compiled_s:
-            return None
-        eager_s, compiled_s = (sorted(times)[len(times) // 4] for times in (self.eager_s, self.compiled_s))
-        return eager_s / compiled_s if compiled_s > 0 else None
-
-    def faster(self, now: float) -> Literal["compiled", "eager"] | None:
-        """Which side of a trial is faster, None as long as that is not clear. Other programs only make runs longer, so
-        that the quicker quarter of each side decides where runs of both overlap.
-        """
-        eager, compiled = sorted(self.eager_s), sorted(self.compiled_s)
-        count = min(len(eager), len(compiled))
-        if count >= _LEAST and compiled[-1] < eager[0]:
-            return "compiled"
-        if count < MOST_TRIED and now - self.compiled_at < _TRIAL_S:
-            return None
-        if count >= 2 * _LEAST and compiled[0] > statistics.median(eager):
-            return "eager"
-        if count >= _ENOUGH and self.speedup is not None:
-            return "compiled" if self.speedup > 1 else "eager"
-        return None
-
-    def runs_with(self, sizes: tuple[Any, ...]) -> bool:
-        """Whether a call of these sizes is known to return, or to be one of many sizes."""
-        return sizes in self.sizes or len(self.sizes) >= _MANY
-
-    def only_sizes_seen(self) -> None:
-        """Take compiled code to be there only for the sizes with which it was observed."""
-        if self.any_size:
-            self.any_size, self.compiled_sizes = False, list(self.sizes)
-
-    def covers(self, sizes: tuple[Any, ...]) -> bool:
-        """Whether compiled code is there for these sizes."""
-        return self.any_size or sizes in self.compiled_sizes
+    state: State
+    calls: int
+    sizes: int
+    operations: int
+    reason: str
+    eager_s: float | None
+    compiled_s: float | None
+    speedup: float | None
+    expected_speedup: float | None
+    compile_s: float | None
+    break_even_runs: int | None
 
 
-@dataclass(slots=True)
-class Seen:
-    """A hot loop: its calls by kind, while they were observed. ``what``: the parts that were compiled."""
+class HotDocument(Document, frozen=True, kw_only=True, tag="rooflight.hot/1"):
+    """A loop: calls that were observed, what of it was compiled, and its calls by kind. ``settled``: calls go straight
+    to the code chosen, and are counted no more. ``checked``: compiled runs that were compared with eager ones;
+    ``error``: their largest relative error. ``recompiles``: compilations after the first that nobody planned.
+    """
 
     name: str
-    calls: int = 0
-    kinds: dict[Kind, CallKind] = field(default_factory=dict)
-    what: str = ""
-    settled: bool = False
-    recompiles: int = 0
-    checked: int = 0
-    error: float | None = None
-    note: str = ""
+    calls: int
+    settled: bool
+    compiled: str
+    checked: int
+    error: float | None
+    recompiles: int
+    note: str
+    kinds: tuple[KindDocument, ...]
+
+
+def report_of(loops: Sequence[Seen]) -> Report:
+    """The report of some loops, in the order in which they were attached."""
+    data = tuple(_document(seen) for seen in loops)
+    kinds = [kind for document in data for kind in document.kinds]
+    compiled = sum(kind.state == "compiled" for kind in kinds)
+    return Report(
+        title="Hot paths",
+        data=data,
+        facts=(
+            ("loops", len(data)),
+            ("kinds of calls", len(kinds)),
+            ("compiled", compiled),
+            ("rolled back or left eager", sum(kind.state == "eager" for kind in kinds)),
+        ),
+        tables=(_table(data),) if data else (),
+        notes=tuple(f"{document.name}: {document.note}" for document in data if document.note),
+        conclusion=_conclusion(data),
+    )
+
+
+def _conclusion(data: Sequence[HotDocument]) -> str:
+    if not data:
+        return (
+            "No loop was observed: call rooflight.hot(function or module), or "
+            "rooflight.compiling.enable_hot_path_detection()."
+        )
+    compiled = [
+        document.name + (f" ({kind.speedup:.2f} times as fast)" if kind.speedup else "")
+        for document in data
+        for kind in document.kinds
+        if kind.state == "compiled"
+    ]
+    if not compiled:
+        return "Nothing was compiled."
+    more = f" and {len(compiled) - _NAMED} more" if len(compiled) > _NAMED else ""
+    return f"Compiled: {', '.join(compiled[:_NAMED])}{more}."
+
+
+def _document(seen: Seen) -> HotDocument:
+    return HotDocument.view(seen, compiled=seen.what, kinds=tuple(map(_kind, seen.kinds.values())))
+
+
+def _kind(kind: CallKind) -> KindDocument:
+    eager, compiled = (statistics.median(times) if times else None for times in (kind.eager_s, kind.compiled_s))
+    gain_s = eager - compiled if eager is not None and compiled is not None else 0.0
+    return KindDocument.view(
+        kind,
+        sizes=len(kind.sizes),
+        eager_s=eager,
+        compiled_s=compiled,
+        expected_speedup=None if kind.expected is None else kind.expected.speedup,
+        break_even_runs=-int(-kind.compile_s // gain_s) if kind.compile_s and gain_s > 0 else None,
+    )
+
+
+def _table(data: Sequence[HotDocument]) -> Table:
+    def why(loop: HotDocument, kind: KindDocument) -> str:
+        return kind.reason or (loop.compiled if kind.state in {"compiled", "trying"} else "")
+
+    return table(
+        "loops",
+        "Loops by kind of call",
+        [(loop, kind) for loop in data for kind in loop.kinds],
+        ("loop", "", lambda row: row[0].name),
+        ("state", "", lambda row: row[1].state),
+        ("calls", "", lambda row: row[1].calls),
+        ("sizes", "", lambda row: row[1].sizes),
+        ("operations", "", lambda row: row[1].operations),
+        ("eager", "s", lambda row: row[1].eager_s),
+        ("compiled", "s", lambda row: row[1].compiled_s),
+        ("speed-up", "", lambda row: row[1].speedup),
+        ("compiling", "s", lambda row: row[1].compile_s),
+        ("break-even runs", "", lambda row: row[1].break_even_runs),
+        ("compiled part, or why not", "", lambda row: why(*row)),
+        wraps=("compiled part, or why not",),
+        optional=("sizes", "operations", "break-even runs", "calls"),
+        note=(
+            "calls: those observed; calls of decided loops go straight to their code. "
+            "Kinds differ in dtypes, ranks, sizes of 0 and 1, devices, train or eval."
+        ),
+    )
