@@ -228,27 +228,19 @@ def test_the_log_has_estimate_train_time_s_lines(tmp_path):
 
 
 USER_OPERATOR = """
-from rooflight.operators.operator import STEP, Operator, Prepared, Work
-from rooflight.operators.registry import register
+from rooflight.operators.operator import STEP, Work
+from rooflight.operators.registry import operator
 from rooflight.operators.signatures import map_one, tensor
 from rooflight.operators.sizes import Size
 
 
-def work(shape, dtype):
-    return Work(forward=(map_one("aten::tanh", tensor(dtype, shape["size"])),))
+@operator("tanh of [size]", directions=STEP, size=Size())
+class my_tanh:
+    def work(self, shape, dtype):
+        return Work(forward=(map_one("aten::tanh", tensor(dtype, shape["size"])),))
 
-
-def prepare(torch, shape, dtype, device):
-    x = torch.rand(shape["size"], dtype=getattr(torch, dtype), device=device)
-    return Prepared(forward=x.tanh)
-
-
-register(
-    Operator(
-        name="my_tanh", summary="tanh of [size]", sizes={"size": Size()},
-        work=work, prepare=prepare, check=lambda shape: None, directions=STEP,
-    )
-)
+    def run(self, torch, shape, x):
+        return x.tanh()
 """
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from rooflight.operators.sizes import Size
 from rooflight.records.quantity import count_of
 from rooflight.records.signature import OpSignature
+from rooflight.records.tensor import TensorSpec
 
 Shape = Mapping[str, int]
 """A value for each parameter of an operator."""
@@ -25,10 +26,21 @@ class RefusedError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What one run does, as a recording would note it, so that ``costs.registry.cost_of`` gives its cost."""
+    """What one run does, as a recording would note it, so that ``costs.registry.cost_of`` gives its cost.
+
+    ``inputs`` are the tensors that a run starts from, by default those of the first op of ``forward``; ``constants``
+    follow them, and have no gradients.
+    """
 
     forward: tuple[OpSignature, ...]
     backward: tuple[OpSignature, ...] = ()
+    inputs: tuple[TensorSpec, ...] = ()
+    constants: tuple[TensorSpec, ...] = ()
+
+    @property
+    def first_inputs(self) -> tuple[TensorSpec, ...]:
+        """The tensors that a run starts from, but for the constants."""
+        return self.inputs or self.forward[0].inputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +75,7 @@ class Operator:
     sizes: Mapping[str, Size]
     work: Callable[[Shape, str], Work]
     prepare: Callable[[Any, Shape, str, str], Prepared]
-    check: Callable[[Shape], str | None]
+    check: Callable[[Shape], str | None] | None = None
     directions: tuple[str, ...] = PAIR
     launch_parameters: tuple[str, ...] = ()
     tie: Callable[[dict[str, int]], dict[str, int]] | None = None
@@ -118,7 +130,7 @@ class Operator:
                 return f"{name}={value} is too large: torch counts to 2**63 - 1"
             if name in self.flags and value > 1:
                 return f"{name}={value} must be 0 or 1"
-        return self.check(shape)
+        return self.check(shape) if self.check else None
 
     def ops(self, shape: Shape, dtype: str, direction: str) -> tuple[OpSignature, ...]:
         """The ops of one of the ``directions``, at a whole shape."""

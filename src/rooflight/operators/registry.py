@@ -2,19 +2,87 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from pkgutil import iter_modules
+from typing import Any
 
-from rooflight.operators.operator import Operator
+from rooflight.operators.operator import PAIR, Operator, Prepared, Shape, Work
+from rooflight.operators.sizes import Size
+from rooflight.operators.tensors import differentiable, of_spec
 from rooflight.records.user_module import SUFFIX, load_module
 
 ENTRY_POINT_GROUP = "rooflight.operators"
 
 _operators: dict[str, Operator] = {}
 _loaded = False
+
+
+def operator(
+    summary: str,
+    *,
+    name: str = "",
+    check: Callable[[Shape], str | None] | None = None,
+    directions: tuple[str, ...] = PAIR,
+    launch_parameters: tuple[str, ...] = (),
+    smart_share: int = 0,
+    **sizes: Size,
+) -> Callable[[Any], Operator]:
+    """Make the decorated class an operator of its name, or of ``name``; further keywords are the sizes of a shape::
+
+        @operator("silu(gate) * up, both [rows, dim]", rows=ROWS, dim=HIDDEN_WIDTH)
+        class swiglu:
+            def work(self, shape, dtype):
+                x = tensor(dtype, shape["rows"], shape["dim"])
+                ...
+                return Work(inputs=(x, x), forward=(map_one("aten::silu", x), product), backward=(...))
+
+            def run(self, torch, shape, gate, up):
+                return torch.nn.functional.silu(gate) * up
+
+    ``work`` describes a run; ``run`` is what is timed. It gets a tensor for each of the ``inputs`` and ``constants``
+    that the work declares: numbers, none negative where the class has ``positive``, or indices below ``below(shape)``.
+    A class may have ``prepare`` in the place of ``run``, and ``check`` and ``tie``: ``Operator`` explains them.
+
+    Raises ValueError for a name that is taken.
+    """
+
+    def decorate(given: Any) -> Operator:
+        made = given() if isinstance(given, type) else given
+        return register(
+            Operator(
+                name=name or type(made).__name__,
+                summary=summary,
+                sizes=sizes,
+                work=made.work,
+                prepare=getattr(made, "prepare", None) or partial(_prepare, made, directions == PAIR),
+                check=check or getattr(made, "check", None),
+                directions=directions,
+                launch_parameters=launch_parameters,
+                tie=getattr(made, "tie", None),
+                smart_share=smart_share,
+            )
+        )
+
+    return decorate
+
+
+def _prepare(made: Any, backward: bool, torch: Any, shape: Shape, dtype: str, device: str) -> Prepared:
+    work: Work = made.work(shape, dtype)
+    below = made.below(shape) if hasattr(made, "below") else 0
+    inputs = [
+        of_spec(torch, spec, device, below=below, grad=backward and "float" in spec.dtype) for spec in work.first_inputs
+    ]
+    tensors = inputs + [of_spec(torch, spec, device, below=below) for spec in work.constants]
+    if getattr(made, "positive", False):
+        tensors = [tensor.abs_() for tensor in tensors]
+    run = partial(made.run, torch, shape, *tensors)
+    leaves = [tensor for tensor in inputs if tensor.requires_grad]
+    return differentiable(torch, run, leaves) if backward else Prepared(forward=run)
 
 
 def register(operator: Operator) -> Operator:
@@ -74,7 +142,7 @@ def operators_of(text: str) -> tuple[Operator, ...]:
         return (find(text),)
     registered = _operators_in(Path(file))
     if not registered:
-        raise ValueError(f"{file} registers no operator: call rooflight.operators.registry.register in it")
+        raise ValueError(f"{file} registers no operator: decorate a class with rooflight.operators.registry.operator")
     if file == text:
         return registered
     found = [operator for operator in registered if operator.name == name]

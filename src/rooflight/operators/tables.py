@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from rooflight.operators.operator import Operator
 from rooflight.records.document import Document, Fields
-from rooflight.records.report import Column, Report, Table
+from rooflight.records.report import Report, table
 
 
 class OperatorData(Fields, frozen=True, kw_only=True):
@@ -26,27 +26,17 @@ class OperatorsDocument(Document, frozen=True, kw_only=True, tag="rooflight.oper
 
 def report_of(operators: Iterable[Operator]) -> Report:
     """One row an operator."""
-    found = tuple(
-        OperatorData(
-            name=operator.name,
-            parameters=tuple(operator.parameters),
-            defaults=dict(operator.defaults),
-            summary=operator.summary,
-        )
-        for operator in operators
+    document = OperatorsDocument.view(operators=tuple(operators))
+    rows = table(
+        "operators",
+        "To sample and to predict",
+        document.operators,
+        ("operator", "", lambda operator: operator.name),
+        ("parameters", "", _parameters),
+        ("what it runs", "", lambda operator: operator.summary),
+        wraps=("parameters", "what it runs"),
     )
-    return Report(
-        title="Operators",
-        data=OperatorsDocument(operators=found),
-        tables=(
-            Table(
-                id="operators",
-                title="To sample and to predict",
-                columns=(Column("operator"), Column("parameters", wraps=True), Column("what it runs", wraps=True)),
-                rows=tuple((each.name, _parameters(each), each.summary) for each in found),
-            ),
-        ),
-    )
+    return Report(title="Operators", data=document, tables=(rows,))
 
 
 def _parameters(operator: OperatorData) -> str:

@@ -23,6 +23,16 @@ def divides(shape: Shape, *pairs: tuple[str, str]) -> str | None:
     return None
 
 
+def multiples(alignment: int, *names: str) -> Callable[[Shape], str | None]:
+    """A check that parameters are multiples of what a kernel can address."""
+
+    def check(shape: Shape) -> str | None:
+        odd = [f"{name}={shape[name]} is not a multiple of {alignment}" for name in names if shape[name] % alignment]
+        return odd[0] if odd else None
+
+    return check
+
+
 def at_most(**limits: int) -> Callable[[Shape], str | None]:
     """A check that parameters which make that many tensors, or ops, stay within what anyone runs: describing a shape
     takes memory and time for each of them.
@@ -43,8 +53,3 @@ def hidden(shape: Shape) -> str | None:
 def heads(shape: Shape) -> str | None:
     """Why heads cannot be dealt to ranks, or ``dim`` to heads, where the operator has one."""
     return divides(shape, ("h", "mp"), *([("dim", "h")] if "dim" in shape else []))
-
-
-def anything(shape: Shape) -> str | None:  # noqa: ARG001 - every shape passes
-    """No shape is refused."""
-    return None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 from rooflight.operators.operator import Prepared
+from rooflight.records.tensor import TensorSpec
 
 _TILE = 65_521  # a prime: repeats do not line up with rows
 _MANY = 1 << 20
@@ -34,6 +36,19 @@ def integers(torch: Any, device: str, top: int, *shape: int) -> Any:
     if device == "meta":
         return torch.empty(shape, dtype=torch.int64, device=device)
     return torch.randint(0, top, shape, device=device)
+
+
+def of_spec(torch: Any, spec: TensorSpec, device: str, *, below: int = 0, grad: bool = False) -> Any:
+    """A tensor that lies in memory as ``spec`` says: normal random numbers, or integers in [0, ``below``)."""
+    if spec.dtype == "int64":
+        return integers(torch, device, below, *spec.shape)
+    if spec.dtype.startswith("float8"):
+        return of_spec(torch, replace(spec, dtype="bfloat16"), device).to(getattr(torch, spec.dtype))
+    strides = spec.strides or tuple(prod(spec.shape[place + 1 :]) for place in range(len(spec.shape)))
+    order = sorted(range(len(strides)), key=lambda place: -strides[place])
+    stored = random(torch, spec.dtype, device, *(spec.shape[place] if strides[place] else 1 for place in order))
+    view = stored.permute([order.index(place) for place in range(len(order))]).expand(spec.shape)
+    return view.requires_grad_(grad)
 
 
 def differentiable(torch: Any, run: Callable[[], Any], inputs: Sequence[Any], *, grad: Any = None) -> Prepared:

@@ -15,7 +15,6 @@ from rooflight.operators import registry
 from rooflight.operators.estimate_train_time import OPERATORS, PARAMETERS, TIMES, short_precision
 from rooflight.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.operators.sizes import Progression, Size
-from rooflight.operators.tensor_parallel import anything
 from rooflight.records.files import write_whole
 from rooflight.records.quantity import count_of
 from rooflight.records.user_module import load_function, load_module
@@ -73,7 +72,6 @@ def function_operator(path: Path, name: str, parameters: Sequence[str], directio
         sizes=dict.fromkeys(parameters, Size()),
         work=lambda shape, dtype: Work(forward=()),  # noqa: ARG005 - the work is unknown
         prepare=prepare,
-        check=anything,
         directions=directions,
     )
 

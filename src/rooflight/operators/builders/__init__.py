@@ -1,1 +1,0 @@
-"""What several operators share: a linear layer, attention, a collective."""

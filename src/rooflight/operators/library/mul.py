@@ -1,8 +1,0 @@
-"""mul: two tensors multiplied, or a tensor and a number."""
-
-from __future__ import annotations
-
-from rooflight.operators.builders.rows_by_width import binary_operator
-from rooflight.operators.registry import register
-
-register(binary_operator("mul", smart_share=3))

@@ -1,8 +1,0 @@
-"""pow: a tensor to the power of another, or of a number."""
-
-from __future__ import annotations
-
-from rooflight.operators.builders.rows_by_width import binary_operator
-from rooflight.operators.registry import register
-
-register(binary_operator("pow", "exponent"))
