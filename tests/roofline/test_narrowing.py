@@ -245,8 +245,8 @@ def test_parts_of_what_is_joined():
     assert moved(across) == (1024, 1024)
     stacked = analyzed(lambda x, y: torch.stack([x, y])[1] * 2, X, y)
     assert moved(stacked) == (2048, 2048)
-    padded = analyzed(lambda x: functional.pad(x, (2, 0, 1, 1))[:, :2, 2:] * 2, X)
-    assert moved(padded) == (512, 1024)
+    padded = analyzed(lambda x: functional.pad(x, (2, 0, 1, 1))[:, :2] * 2, X)
+    assert moved(padded) == (512, 8 * 2 * 18 * 4)
 
 
 def test_what_is_written_over_is_not_needed():

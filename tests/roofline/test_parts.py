@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 from builders import op
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sessions import Call, session_of
 from torch import nn
@@ -17,24 +18,37 @@ from torch import nn
 import rooflight as rl
 from rooflight.costs.registry import cost_of
 from rooflight.records.tensor import TensorSpec
-from rooflight.roofline.fusion.parts import Part, union_bytes, visible_bytes
+from rooflight.roofline.fusion.parts import Axis, Part, axis_of, part_of, strides_of, union_bytes, visible_bytes
 from rooflight.roofline.fusion.regions import Fusion, fuse
 
 layouts = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), min_size=1, max_size=3)
 
 
-def elements(part: Part) -> set[int]:
-    found = {part.start}
-    for size, stride in zip(part.tensor.shape, part.tensor.strides or (), strict=True):
+def places(start: int, tensor: TensorSpec) -> set[int]:
+    """Elements of the storage that a tensor covers."""
+    found = {start}
+    for size, stride in zip(tensor.shape, strides_of(tensor), strict=True):
         found = {first + index * stride for first in found for index in range(size)}
+    return found
+
+
+def elements(part: Part) -> set[int]:
+    """Elements of four bytes."""
+    found = set(range(part.first // 4, (part.first + part.length) // 4))
+    for count, step in part.repeats:
+        found = {first + index * step // 4 for first in found for index in range(count)}
     return found
 
 
 @st.composite
 def parts(draw: st.DrawFn) -> Part:
-    dims = draw(layouts)
+    dims, start = draw(layouts), draw(st.integers(0, 30))
     tensor = TensorSpec(tuple(size for size, _ in dims), "float32", tuple(stride for _, stride in dims))
-    return Part(draw(st.integers(0, 30)), tensor)
+    part = part_of(start, tensor)
+    assume(part is not None)
+    assert elements(part) == places(start, tensor)
+    assert part.nbytes == 4 * len(elements(part))
+    return part
 
 
 @settings(deadline=None)
@@ -44,34 +58,87 @@ def test_a_union_is_what_a_set_of_elements_says(found: list[Part]) -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(parts(), min_size=1, max_size=4), st.integers(1, 4))
-def test_what_is_surely_visible_is_no_more_than_what_is(found: list[Part], share: int) -> None:
-    exact = [(4 * len(elements(part)), part) for part in found]
-    sizes = visible_bytes([(part.nbytes, part) for _, part in exact])
+@given(st.lists(parts(), min_size=1, max_size=4))
+def test_visible_is_what_no_later_write_covers(found: list[Part]) -> None:
+    sizes = visible_bytes([(part.nbytes, part) for part in found])
     # elements seen in the end, by the write that left them
     left: dict[int, int] = {}
     for number, part in enumerate(found):
         left |= dict.fromkeys(elements(part), number)
-    truly = [4 * list(left.values()).count(number) for number in range(len(found))]
-    honest = all(part.nbytes == size for size, part in exact)  # an overlapping layout may count more than it has
-    if honest:
-        assert all(one <= other for one, other in zip(sizes, truly, strict=True))
+    assert sizes == [4 * list(left.values()).count(number) for number in range(len(found))]
 
 
 def test_very_many_runs_are_bounded_by_the_largest_part() -> None:
-    tensor, other = TensorSpec((1 << 20,), "float32", (3,)), TensorSpec((1 << 20,), "float32", (2,))
-    assert union_bytes([Part(0, tensor), Part(1, other)]) == 4 << 20
+    assert union_bytes([Part(0, 4, ((1 << 20, 12),)), Part(4, 4, ((1 << 20, 8),))]) == 4 << 20
 
 
 def test_a_pattern_that_repeats_is_counted_once_and_multiplied():
     # three columns of 100 million rows: no list of runs would hold them
     rows = 100_000_000
-    columns = [
-        Part(start, TensorSpec((rows, width), "float16", (96, 1))) for start, width in ((0, 32), (16, 32), (64, 8))
-    ]
-    assert union_bytes(columns) == 2 * rows * (48 + 8)
-    every_other = TensorSpec((1 << 24,), "float32", (2,))
-    assert union_bytes([Part(0, every_other), Part(1, every_other)]) == 8 << 24
+    columns = [Part(first, length, ((rows, 192),)) for first, length in ((0, 64), (32, 64), (128, 16))]
+    assert union_bytes(columns) == rows * (96 + 16)
+    assert union_bytes([Part(first, 4, ((1 << 24, 8),)) for first in (0, 4)]) == 8 << 24
+
+
+@st.composite
+def views(draw: st.DrawFn) -> tuple[int, TensorSpec, Part]:
+    """A tensor, dense in some order of its dimensions, and a slice of a reshaped view of its memory."""
+    sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+    strides, inner = [0] * len(sizes), 1
+    for dim in draw(st.permutations(range(len(sizes)))):
+        strides[dim], inner = inner, inner * sizes[dim]
+    start = at = draw(st.integers(0, 3))
+    shape, steps = [], []
+    while inner > 1:
+        size = draw(st.sampled_from([size for size in range(2, inner + 1) if inner % size == 0]))
+        inner //= size
+        first, by = draw(st.integers(0, size - 1)), draw(st.integers(1, 2))
+        shape.append(draw(st.integers(1, (size - first - 1) // by + 1)))
+        steps.append(by * inner)
+        at += first * inner
+    part = part_of(at, TensorSpec(tuple(shape), "float32", tuple(steps)))
+    assume(part is not None)
+    return start, TensorSpec(tuple(sizes), "float32", tuple(strides)), part
+
+
+@settings(deadline=None, max_examples=300)
+@given(views())
+def test_indices_along_a_dimension_lie_in_the_part_that_they_are_of(found: tuple[int, TensorSpec, Part]) -> None:
+    start, tensor, part = found
+    whole = part_of(start, tensor)
+    axis = axis_of(part, whole, tensor)
+    if axis is None:
+        return
+    starts = [axis.first + number * axis.step for number in range(axis.repeats)]
+    indices = {first + index for first in starts for index in range(axis.length)}
+    assert (len(indices), max(indices) + 1) == (axis.size, axis.end)
+    along = [indices if dim == axis.dim else range(size) for dim, size in enumerate(tensor.shape)]
+    strides = strides_of(tensor)
+    covered = {start + sum(i * stride for i, stride in zip(each, strides, strict=True)) for each in product(*along)}
+    assert covered <= elements(part)
+    assert elements(axis.part(whole, tensor)) == covered
+
+
+@pytest.mark.parametrize(
+    ("shape", "part", "expected"),
+    [
+        ((8, 6), Part(24, 48), Axis(0, 1, 2, 1, 8)),  # rows 1 and 2
+        ((8, 6), Part(24, 24, ((2, 96),)), Axis(0, 1, 1, 2, 4)),  # rows 1 and 5: the last of two sequences of four
+        ((8, 6), Part(8, 12, ((8, 24),)), Axis(1, 2, 3, 1, 6)),  # columns 2 to 4
+        ((8, 6), Part(12, 60), Axis(0, 1, 2, 1, 8)),  # from within one row: the whole ones
+        ((8, 6), Part(8, 12, ((4, 24),)), None),  # columns of some rows
+    ],
+)
+def test_intervals_of_rows_and_columns(shape: tuple[int, int], part: Part, expected: Axis | None) -> None:
+    tensor = TensorSpec(shape, "float32")
+    assert axis_of(part, part_of(0, tensor), tensor) == expected
+
+
+@given(st.integers(0, 5), st.integers(1, 5), st.integers(-3, 12), st.integers(0, 9))
+def test_what_lies_within_is_counted_from_there(first: int, length: int, low: int, size: int) -> None:
+    inside = Axis(0, first, length).within(low, size)
+    found = [] if inside is None else list(range(inside.first, inside.end))
+    assert found == [i - low for i in range(first, first + length) if low <= i < low + size]
 
 
 # -- programs ----------------------------------------------------------------------------------------------------------
@@ -269,19 +336,19 @@ slices = st.tuples(st.integers(0, SIZE - 1), st.integers(1, 4), st.sampled_from(
 
 
 @st.composite
-def steps(draw: st.DrawFn) -> list[tuple[str, Part]]:
+def steps(draw: st.DrawFn) -> list[tuple[str, int, TensorSpec]]:
     found = []
     for kind in draw(st.lists(st.sampled_from(["read", "multiply", "write"]), min_size=1, max_size=8)):
         start, size, stride = draw(slices)
         size = min(size, (SIZE - 1 - start) // stride + 1)
-        found.append((kind, Part(start, TensorSpec((1, size), "float32", (SIZE, stride)))))
+        found.append((kind, start, TensorSpec((1, size), "float32", (SIZE, stride))))
     return found
 
 
 @settings(deadline=None, max_examples=300)
 @given(steps(), st.booleans())
 def test_no_more_is_counted_than_any_order_of_kernels_must_move(
-    program: list[tuple[str, Part]], from_before: bool
+    program: list[tuple[str, int, TensorSpec]], from_before: bool
 ) -> None:
     """Storage 0 is touched by slices; 1, 2, ... are read whole or made. Multiply is a product, which is no chain."""
     calls: list[Call] = []
@@ -291,33 +358,31 @@ def test_no_more_is_counted_than_any_order_of_kernels_must_move(
         calls.append(Call(op=op("aten::empty", {}, [whole]), writes=(0,), write_starts=(0,)))
     read_first: set[int] = set()
     written: set[int] = set()
-    for kind, part in program:
-        here, dense = part.tensor, TensorSpec(part.tensor.shape, "float32")
+    for kind, start, here in program:
+        dense = TensorSpec(here.shape, "float32")
         sizes.append(4 * here.numel)
         other = len(sizes) - 1
         if kind == "write":
             target = replace(here, storage=0)
             call = op("aten::copy_", {"self": target, "src": dense}, [target])
-            calls.append(
-                Call(op=call, reads=(0, other), writes=(0,), read_starts=(part.start, 0), write_starts=(part.start,))
-            )
-            written |= elements(part)
+            calls.append(Call(op=call, reads=(0, other), writes=(0,), read_starts=(start, 0), write_starts=(start,)))
+            written |= places(start, here)
             continue
-        read_first |= elements(part) - written
-        places = {"reads": (0,), "writes": (other,), "read_starts": (part.start,), "write_starts": (0,)}
+        read_first |= places(start, here) - written
+        touched = {"reads": (0,), "writes": (other,), "read_starts": (start,), "write_starts": (0,)}
         if kind == "multiply":
             sizes.append(4 * here.numel * 5)
             weight, product = TensorSpec((5, here.numel), "float32"), TensorSpec((1, 5), "float32")
             sizes.append(20)
-            places = {
+            touched = {
                 "reads": (0, other + 1),
                 "writes": (other + 2,),
-                "read_starts": (part.start, 0),
+                "read_starts": (start, 0),
                 "write_starts": (0,),
             }
-            calls.append(Call(op=op("aten::linear", {"input": here, "weight": weight}, [product]), **places))
+            calls.append(Call(op=op("aten::linear", {"input": here, "weight": weight}, [product]), **touched))
             continue
-        calls.append(Call(op=op("aten::exp", {"self": here}, [dense]), **places))
+        calls.append(Call(op=op("aten::exp", {"self": here}, [dense]), **touched))
     session = session_of(calls, storage_bytes=sizes)
     found = fuse(session, [cost_of(signature) for signature in session.signatures])
     others_in = sum(sizes[storage] for call in calls for storage in call.reads if storage)

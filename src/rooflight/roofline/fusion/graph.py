@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rooflight.records.session import Session, touches_of
 from rooflight.roofline.fusion.narrowing import Narrowed
 from rooflight.roofline.fusion.ops import OpFusion
-from rooflight.roofline.fusion.parts import Part, PartialTouches, Touched, is_inside, may_meet, visible_bytes
+from rooflight.roofline.fusion.parts import Part, PartialTouches, Touched, visible_bytes
 
 _WHOLE: Final[tuple[dict[int, Part], dict[int, Part]]] = ({}, {})
 _MOST_BENEATH: Final = 64
@@ -221,7 +221,7 @@ class OpGraph:
             waiting = self._unread.get(storage)
             if not waiting:
                 continue
-            met = [value for value in waiting if part is None or may_meet(part, self._parts.get(value))]
+            met = [value for value in waiting if part is None or part.meets(self._parts.get(value))]
             self._unread[storage] = [value for value in waiting if value not in met]
             for value in met:
                 self.is_read[value] = True
@@ -229,7 +229,7 @@ class OpGraph:
             if not fusion.with_makers and reads_all and len(self._beneath[storage]) <= _MOST_BENEATH:
                 left = dict(self.in_storage(storage))
                 for value in met:
-                    if part is None or is_inside(self._parts.get(value), part):
+                    if part is None or part.has(self._parts.get(value)):
                         self.taken[value] = left.get(value, 0)
 
     def _hold(self, storage: int, value: int, part: Part | None, fusion: OpFusion) -> None:

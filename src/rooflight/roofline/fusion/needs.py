@@ -1,13 +1,14 @@
 """What a part of an op's result needs of its inputs: the least that a kernel which computes only this part reads.
 
-Every rule gives elements that are needed for sure, perhaps not all of them: a bound may be too low, never too high.
+A part of a tensor is intervals along one dimension, of all of the others, or a number of elements anywhere. Every rule
+gives elements that are needed for sure, perhaps not all of them: a bound may be too low, never too high.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Final
+from math import prod
+from typing import Final, NamedTuple
 
 from rooflight.costs.cost import Needs
 from rooflight.costs.families.recurrent import weights_by_layer
@@ -15,31 +16,89 @@ from rooflight.costs.registry import traits_of
 from rooflight.costs.rules import dims, integer, integers, names
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
-from rooflight.roofline.fusion.boxes import FIRST, NOTHING, Axis, Box, Demand, Wanted, up_to, whole_box, within
-from rooflight.roofline.fusion.convolution_needs import convolution_needed, convolved
+from rooflight.roofline.fusion.parts import Axis
 
 _LABELLED: Final = frozenset(names("nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d nll_loss_nd"))
 """These pick the class that a label names."""
+
+_CONCATENATED: Final = frozenset(names("cat concat concatenate stack _stack"))
+
+
+class Wanted(NamedTuple):
+    """Elements of a tensor: along each of ``axes`` all of the other dimensions, and how many there are at least, these
+    included. Of every line along a dimension of ``lines`` at least one element is among them, it is not known which.
+    """
+
+    axes: tuple[Axis, ...] = ()
+    elements: int = 0
+    lines: frozenset[int] = frozenset()
+
+
+class Demand(NamedTuple):
+    """A part of one of an op's results: ``place`` of the result, ``wanted`` of it, and ``reads``, how many elements of
+    each input the op reads for all of it.
+    """
+
+    op: OpSignature
+    place: int
+    wanted: Wanted
+    reads: tuple[int, ...]
+
+    @property
+    def out(self) -> TensorSpec:
+        """The result."""
+        return self.op.outputs[self.place]
+
+
+def whole(tensor: TensorSpec) -> Axis:
+    """All elements of a tensor."""
+    return Axis.up_to(0, tensor.shape[0] if tensor.shape else 1)
 
 
 def line_picked(op: OpSignature, place: int) -> int | None:
     """The dimension of an input along which an op picks elements, some of every line; None where it is not known to."""
     if place or not op.inputs:
         return None
-    shape = op.inputs[0].shape
+    shape, index = op.inputs[0].shape, op.input("index")
     if op.name in _LABELLED:
         return min(1, len(shape) - 1)
-    index = op.input("index")
     if op.name != "aten::gather" or index is None or len(index.shape) != len(shape) or not index.numel:
         return None
     dim = integer(op, "dim", 0) % max(1, len(shape))
-    picked = index.shape
-    return dim if (*shape[:dim], *shape[dim + 1 :]) == (*picked[:dim], *picked[dim + 1 :]) else None
+    return dim if all(shape[each] == index.shape[each] for each in range(len(shape)) if each != dim) else None
 
 
 def needed(demand: Demand) -> list[Wanted]:
     """By input, what a part of a result needs of it."""
-    return _RULES[traits_of(demand.op).part_needs](demand)
+    op, wanted = demand.op, demand.wanted
+    needs = traits_of(op).part_needs
+    if needs is Needs.ROWS and _picks_rows(demand):
+        return [Wanted((whole(tensor),), tensor.numel) for tensor in op.inputs]
+    of_axis, found = _RULES.get(needs), list[Wanted]()
+    for place, tensor in enumerate(op.inputs):
+        asked = [of_axis(demand, place, axis) for axis in wanted.axes] if of_axis else []
+        axes = tuple(dict.fromkeys(axis for axis in asked if axis))
+        sizes = (axis.size * tensor.numel // max(1, prod(tensor.shape[axis.dim : axis.dim + 1])) for axis in axes)
+        found.append(Wanted(axes, max([_anywhere(demand, needs, place), *sizes])))
+    return found
+
+
+def _anywhere(demand: Demand, needs: Needs, place: int) -> int:
+    """How many elements of an input a part needs, wherever they lie: of most as many as if each of the input's serves
+    as few of the result as can be.
+    """
+    read, results, elements = demand.reads[place], max(1, demand.out.numel), demand.wanted.elements
+    if needs is Needs.CONVOLVED and not place and _is_transposed(demand.op):
+        return int(_transposed_share(demand) * read)
+    # windows overlap, and which keys the queries see, or which weights steps use, is not known by number
+    known = needs not in (Needs.CONVOLVED, Needs.RECURRENT) and (needs is not Needs.ATTENDED or place not in (1, 2))
+    if not read or not known:
+        return 0
+    if needs is Needs.JOINED:  # what the rest of the result has no room for
+        return max(0, elements - max(0, results - read))
+    if needs is Needs.DIVIDED:
+        return elements
+    return elements * read // results if read >= results else -(-elements // -(-results // read))
 
 
 def work_needed(demand: Demand) -> float:
@@ -49,308 +108,233 @@ def work_needed(demand: Demand) -> float:
         return 0.0
     if needs is Needs.RECURRENT:
         return _steps_needed(demand)
-    if needs is Needs.CONVOLVED:
-        return convolution_needed(demand)
+    if needs is Needs.CONVOLVED and _is_transposed(op) and all(axis.dim for axis in demand.wanted.axes):
+        return _transposed_share(demand)
+    share = min(1.0, demand.wanted.elements / max(1, demand.out.numel))
     # row i of a causal attention sees i + 1 keys: the first of n rows in a row take least, less than their share
-    causal = bool(op.attribute("is_causal") or op.attribute("causal"))
-    return demand.share**2 if causal else demand.share
+    return share**2 if op.attribute("is_causal") or op.attribute("causal") else share
 
 
-def _all(demand: Demand) -> list[Wanted]:
-    return [Wanted(boxes=(whole_box(tensor.shape),), elements=tensor.numel) for tensor in demand.op.inputs]
+# Rules: which elements of an input some indices of a result need, None where that is not known.
 
 
-def _share_of(demand: Demand, place: int) -> Wanted:
-    """As many elements as the part needs if each of the input's serves as few of the result as can be."""
-    read, results = demand.reads[place], max(1, demand.out.numel)
-    elements = demand.wanted.elements
-    return Wanted(elements=elements * read // results if read >= results else elements // -(-results // max(1, read)))
+def _same_index(demand: Demand, place: int, axis: Axis) -> Axis | None:
+    """Elements of the same indices, broadcast."""
+    tensor, out = demand.op.inputs[place], demand.out.shape
+    missing = len(out) - len(tensor.shape)
+    if missing < 0 or any(size not in (1, out[missing + dim]) for dim, size in enumerate(tensor.shape)):
+        return None
+    dim = axis.dim - missing
+    return axis._replace(dim=dim) if dim >= 0 and tensor.shape[dim] > 1 else whole(tensor)
 
 
-def _shares(demand: Demand) -> list[Wanted]:
-    return [_share_of(demand, place) for place in range(len(demand.op.inputs))]
-
-
-def _broadcast(demand: Demand, wanted: Wanted, shape: Sequence[int]) -> list[Wanted]:
-    """Elements of a result of this shape, from inputs that are broadcast to it; of others a share."""
-    found = []
-    for place, tensor in enumerate(demand.op.inputs):
-        missing = len(shape) - len(tensor.shape)
-        pairs = list(zip(tensor.shape, shape[max(0, missing) :], strict=False))
-        if missing < 0 or any(size not in (1, other) for size, other in pairs):
-            found.append(_share_of(demand, place))
-            continue
-        repeats = 1
-        for size, other in (*((1, size) for size in shape[:missing]), *pairs):
-            repeats *= other if size == 1 else 1
-
-        def of_box(box: Box, missing: int = missing, tensor: TensorSpec = tensor) -> Box:
-            return tuple(FIRST if size == 1 else axis for axis, size in zip(box[missing:], tensor.shape, strict=True))
-
-        mapped = wanted.mapped(of_box, -(-wanted.elements // max(1, repeats)))
-        found.append(replace(mapped, lines=wanted.lines) if tensor.shape == tuple(shape) else mapped)
-    return found
-
-
-def _elements(demand: Demand) -> list[Wanted]:
-    return _broadcast(demand, demand.wanted, demand.out.shape)
-
-
-def _along(demand: Demand, of_axis: Callable[[Axis, int], Axis]) -> list[Wanted]:
-    """Boxes with the axes along which the op works widened."""
-    op, shape = demand.op, demand.op.inputs[0].shape
-    rank = len(shape)
-    along = _lines(op, rank)
-    if len(demand.out.shape) != rank or any(
-        demand.out.shape[dim] not in ((1, size) if dim in along else (size,)) for dim, size in enumerate(shape)
-    ):
-        return _shares(demand)
-
-    def widened(box: Box) -> Box:
-        return tuple(of_axis(axis, shape[dim]) if dim in along else axis for dim, axis in enumerate(box))
-
-    lines = _broadcast(demand, demand.wanted.mapped(widened, demand.wanted.elements), shape)
-    same = _broadcast(demand, demand.wanted, shape) if demand.out.shape == shape else _shares(demand)
-    return [
-        line if tensor.shape == shape else other for tensor, line, other in zip(op.inputs, lines, same, strict=True)
-    ]
-
-
-def _lines(op: OpSignature, rank: int) -> Sequence[int]:
+def _along(op: OpSignature) -> Sequence[int]:
     """The dimensions along which a norm, softmax or scan works; at least the last one where it is not known."""
+    rank = len(op.inputs[0].shape)
     if integers(op, "dim"):
         return dims(op, rank)
     return range(max(0, rank - max(1, len(integers(op, "normalized_shape")))), rank)
 
 
-def _rows(demand: Demand) -> list[Wanted]:
-    op = demand.op
-    rank = len(op.inputs[0].shape)
-    if len(demand.out.shape) == rank and demand.wanted.lines.intersection(_lines(op, rank)):
-        return _all(demand)
-    return _along(demand, lambda _, size: up_to(size))
+def _picks_rows(demand: Demand) -> bool:
+    """Whether some element of each row is wanted, so that all rows are needed."""
+    same_rank = len(demand.out.shape) == len(demand.op.inputs[0].shape)
+    return same_rank and bool(demand.wanted.lines.intersection(_along(demand.op)))
 
 
-def _scan(demand: Demand) -> list[Wanted]:
-    return _along(demand, lambda axis, _: up_to(axis.last + 1))
+def _row(demand: Demand, place: int, axis: Axis) -> Axis | None:
+    """Whole rows along which the op works, in a scan up to the last index; of weights the same indices."""
+    op, out = demand.op, demand.out.shape
+    shape, along = op.inputs[0].shape, _along(op)
+    if len(out) != len(shape) or any(
+        out[dim] != size and not (dim in along and out[dim] == 1) for dim, size in enumerate(shape)
+    ):
+        return None
+    if op.inputs[place].shape != shape:
+        return _same_index(demand, place, axis) if out == shape else None
+    if axis.dim not in along:
+        return axis
+    return Axis.up_to(axis.dim, axis.end) if traits_of(op).part_needs is Needs.SCAN else whole(op.inputs[place])
 
 
-def _reduced(demand: Demand) -> list[Wanted]:
-    """Whole lines of the input along the dimensions reduced; what else is read, a share of."""
-    shape = demand.op.inputs[0].shape
+def _reduced(demand: Demand, place: int, axis: Axis) -> Axis | None:
+    """Whole lines along the dimensions reduced."""
+    shape, out = demand.op.inputs[0].shape, demand.out.shape
     along = set(dims(demand.op, len(shape)))
-    kept = [dim for dim in range(len(shape)) if dim not in along]
-    out = demand.out.shape
-    keeps = len(out) == len(shape)
-    if not keeps and len(out) != len(kept):
-        return _shares(demand)
-    from_dim = {dim: dim if keeps else place for place, dim in enumerate(kept)}
-    if any(out[from_dim[dim]] != shape[dim] for dim in kept):
-        return _shares(demand)
-
-    def of_box(box: Box) -> Box:
-        return tuple(box[from_dim[dim]] if dim in from_dim else up_to(size) for dim, size in enumerate(shape))
-
-    lines = demand.op.inputs[0].numel // max(1, demand.out.numel)
-    return [demand.wanted.mapped(of_box, demand.wanted.elements * lines), *_shares(demand)[1:]]
+    left = [dim for dim in range(len(shape)) if dim not in along or len(out) == len(shape)]
+    if place or len(out) != len(left) or any(out[at] != shape[dim] for at, dim in enumerate(left) if dim not in along):
+        return None
+    dim = left[axis.dim]
+    return whole(demand.op.inputs[0]) if dim in along else axis._replace(dim=dim)
 
 
-def _joined(demand: Demand) -> list[Wanted]:
-    """Of each input, what goes to the part: where it goes is known of ``cat``, ``stack`` and padding."""
-    name = demand.op.name
-    if name in ("aten::cat", "aten::concat", "aten::concatenate", "aten::stack", "aten::_stack"):
-        return _concatenated(demand, stacked="stack" in name)
-    if name == "aten::constant_pad_nd":
-        pads = integers(demand.op, "pad")
-        rank = len(demand.out.shape)
-        firsts = [pads[2 * (rank - 1 - dim)] if 2 * (rank - 1 - dim) < len(pads) else 0 for dim in range(rank)]
-        return [_inside(demand, 0, firsts)]
-    return [NOTHING if not read else _left_over(demand, read) for read in demand.reads]
+def _joined(demand: Demand, place: int, axis: Axis) -> Axis | None:
+    """What goes to the part: where it goes is known of ``cat``, ``stack`` and padding."""
+    op, rank = demand.op, len(demand.out.shape)
+    tensor = op.inputs[place]
+    if op.name == "aten::constant_pad_nd":
+        pads = integers(op, "pad")
+        before = dict(enumerate(pads[::2])).get(rank - 1 - axis.dim, 0)
+        return axis.within(before, tensor.shape[axis.dim]) if min(pads, default=0) >= 0 else None
+    dim = integer(op, "dim", 0) % max(1, rank)
+    if op.name not in _CONCATENATED:
+        return None
+    if "stack" in op.name:
+        if axis.dim == dim:
+            return whole(tensor) if axis.within(place, 1) else None
+        return axis._replace(dim=axis.dim - (axis.dim > dim))
+    if len(tensor.shape) != rank:  # an empty tensor, which torch lets pass for old programs' sake
+        return None
+    at = sum(each.shape[dim] for each in op.inputs[:place] if len(each.shape) == rank)
+    return axis.within(at, tensor.shape[dim]) if axis.dim == dim else axis
 
 
-def _left_over(demand: Demand, read: int) -> Wanted:
-    """What the rest of the result has no room for."""
-    return Wanted(elements=max(0, demand.wanted.elements - max(0, demand.out.numel - read)))
-
-
-def _concatenated(demand: Demand, *, stacked: bool) -> list[Wanted]:
-    rank = len(demand.out.shape)
-    dim = integer(demand.op, "dim", 0) % max(1, rank)
-    at = 0
-    found = []
-    for place, tensor in enumerate(demand.op.inputs):
-        if stacked:
-            shape = (*tensor.shape[:dim], 1, *tensor.shape[dim:])
-            inside = _inside(demand, place, [at if each == dim else 0 for each in range(rank)], shape)
-            at += 1
-            found.append(inside.mapped(lambda box: (*box[:dim], *box[dim + 1 :]), inside.elements))
-        elif len(tensor.shape) == rank:
-            found.append(_inside(demand, place, [at if each == dim else 0 for each in range(rank)]))
-            at += tensor.shape[dim]
-        else:  # an empty tensor, which torch lets pass for old programs' sake
-            found.append(NOTHING)
-    return found
-
-
-def _inside(demand: Demand, place: int, firsts: Sequence[int], shape: Sequence[int] | None = None) -> Wanted:
-    """What lies in an input that fills the result from these indices on."""
-    shape = demand.op.inputs[place].shape if shape is None else shape
-
-    def of_box(box: Box) -> Box | None:
-        axes: list[Axis] = []
-        for axis, first, size in zip(box, firsts, shape, strict=True):
-            try:
-                inside = within(axis, first, first + size)
-            except ValueError:
-                return None
-            if inside is None:
-                return None
-            axes.append(inside)
-        return tuple(axes)
-
-    return demand.wanted.mapped(of_box, _left_over(demand, demand.op.inputs[place].numel).elements)
-
-
-def _product(demand: Demand) -> list[Wanted]:
+def _product(demand: Demand, place: int, axis: Axis) -> Axis | None:
     """[..., m, k] @ [..., k, n] to [..., m, n], the operands after what is added; ``linear`` has [n, k], adds last."""
     op, out = demand.op, demand.out.shape
-    is_linear = op.name == "aten::linear"
-    left = 1 if "add" in op.name else 0
+    is_linear, left = op.name == "aten::linear", int("add" in op.name)
     a, b = op.inputs[left : left + 2]
     if b.shape != (out[-1], a.shape[-1]) if is_linear else len(b.shape) != len(out):
-        return _shares(demand)
-    found = _broadcast(demand, demand.wanted, out)
+        return None
+    is_column = axis.dim == len(out) - 1
+    if place == left:
+        return whole(a) if is_column else axis
+    if place != left + 1:
+        return _same_index(demand, place, axis)
     if is_linear:
-        columns: Callable[[Box], Box] = lambda box: (box[-1], up_to(b.shape[-1]))  # noqa: E731
-    else:
-        columns = lambda box: (*box[: len(b.shape) - 2], up_to(b.shape[-2]), box[-1])  # noqa: E731
-    inner, (rows, width) = a.shape[-1], (_first(out[-2:-1]), _first(out[-1:]))
-    elements = demand.wanted.elements
-    # so many results of a matrix take at least as many rows as columns hold, and the other way round
-    found[left] = demand.wanted.mapped(lambda box: (*box[:-1], up_to(inner)), -(-elements // max(1, width)) * inner)
-    batches = max(1, a.numel // max(1, rows * inner)) if is_linear else 1
-    found[left + 1] = demand.wanted.mapped(columns, -(-elements // max(1, rows * batches)) * inner)
-    return found
+        return axis._replace(dim=0) if is_column else whole(b)
+    return whole(b) if axis.dim == len(out) - 2 else axis
 
 
-def _first(sizes: Sequence[int]) -> int:
-    return sizes[0] if sizes else 1
-
-
-def _divided(demand: Demand) -> list[Wanted]:
-    return [Wanted(elements=demand.wanted.elements) for _ in demand.op.inputs]
-
-
-def _attended(demand: Demand) -> list[Wanted]:
-    """q [..., H, Nq, D], k [..., Hkv, Nk, D], v [..., Hkv, Nk, Dv] to [..., H, Nq, Dv], and what masks q by k."""
-    op = demand.op
+def _attended(demand: Demand, place: int, axis: Axis) -> Axis | None:
+    """q [..., H, Nq, D], k [..., Hkv, Nk, D], v [..., Hkv, Nk, Dv] to [..., H, Nq, Dv]; masks are not known."""
+    op, out = demand.op, demand.out.shape
     query, key = op.inputs[:2]
-    out = demand.out.shape
-    shares = _shares(demand)
-    if len(out) != len(query.shape) or out[:-1] != query.shape[:-1]:
-        return shares
-    causal = bool(op.attribute("is_causal"))
-    has_group = key.shape[:-2] != out[:-2]  # several heads of queries share one of keys
-
-    def keys(box: Box) -> Axis:
-        """Those that the last query sees; what a mask that is a tensor hides is data, and counts as seen."""
-        return up_to(min(key.shape[-2], box[-2].last + 1)) if causal else up_to(key.shape[-2])
-
-    def of_key(box: Box) -> Box | None:
-        entries = box[:-2]
-        if has_group:
-            if len(key.shape) != len(out) or box[-3] != up_to(out[-3]):
-                return None
-            entries = (*box[:-3], up_to(key.shape[-3]))
-        return (*entries, keys(box), up_to(key.shape[-1]))
-
-    def of_value(box: Box) -> Box | None:
-        found = of_key(box)
-        return None if found is None else (*found[:-1], box[-1])
-
-    shares[0] = demand.wanted.mapped(lambda box: (*box[:-1], up_to(query.shape[-1])), shares[0].elements)
-    shares[1] = demand.wanted.mapped(of_key, 0)
-    shares[2] = demand.wanted.mapped(of_value, 0)
-    return shares
+    last, causal = len(out) - 1, bool(op.attribute("is_causal"))
+    if place > 2 or len(out) != len(query.shape) or out[:-1] != query.shape[:-1]:
+        return None
+    if place == 0:
+        return axis if axis.dim < last else whole(query)
+    if axis.dim == last - 1:  # what a mask that is a tensor hides is data, and counts as seen
+        return Axis.up_to(last - 1, min(key.shape[-2], axis.end) if causal else key.shape[-2])
+    shares_heads = axis.dim < last and key.shape[:-2] != out[:-2]  # several heads of queries share one of keys
+    if len(key.shape) != len(out) or shares_heads or (causal and key.shape[-2] > out[-2]):
+        return None
+    return axis if axis.dim < last or place == 2 else whole(key)
 
 
-def _recurrent(demand: Demand) -> list[Wanted]:
-    """x [T, B, I] (or batch first) up to the last step wanted, or from the first, or both; all weights. First
-    states where all of the batch needs them, one way.
+def _convolved(demand: Demand, place: int, axis: Axis) -> Axis | None:
+    """x [B, Cin, in...], weight [Cout, Cin / g, k...] to [B, Cout, out...]."""
+    op, out = demand.op, demand.out.shape
+    x, weight = op.inputs[:2]
+    is_odd = len(out) != len(x.shape) or len(weight.shape) != len(out)
+    if is_odd or (axis.dim and _is_transposed(op)):
+        return None
+    if axis.dim == 0:  # images, the same of x, be it convolved or transposed
+        return whole(op.inputs[place]) if place else axis
+    if axis.dim > 1:
+        return whole(op.inputs[place]) if place > 1 else _under_windows(op, place, axis)
+    grouped = weight.shape[1] != x.shape[1]
+    return axis._replace(dim=0) if place else None if grouped else whole(x)
+
+
+def _under_windows(op: OpSignature, place: int, axis: Axis) -> Axis | None:
+    """The indices of x under the windows of results, where none lie between two; the weights if a window is inside."""
+    strides, padding, dilation = (_each(op, name) for name in ("stride", "padding", "dilation"))
+    if not strides or not padding or any(each != 1 for each in dilation) or axis.repeats > 1:
+        return None
+    (x, weight), dim = op.inputs[:2], axis.dim
+    step, pad, taps, size = strides[dim - 2], padding[dim - 2], weight.shape[dim], x.shape[dim]
+    if place:
+        first, last = max(axis.first, -(-pad // step)), min(axis.end - 1, (size + pad - taps) // step)
+        return whole(weight) if first <= last else None
+    first, end = max(0, axis.first * step - pad), min(size, (axis.end - 1) * step - pad + taps)
+    return Axis(dim, first, end - first) if first < end and step <= taps else None
+
+
+def _is_transposed(op: OpSignature) -> bool:
+    return bool(op.attribute("transposed")) or "transpose" in op.name
+
+
+def _transposed_share(demand: Demand) -> float:
+    """Of products and of x, if all results that are not wanted are sums of as many products as any: each input entry
+    meets Cout / g filters' taps, each result at most Cin / g entries under ceil(k / stride) taps of each dimension.
     """
-    op, found = demand.op, _all(demand)
-    x = op.inputs[0]
-    if len(x.shape) != 3:
-        return found
-    batch, step = _batch_and_step(op)
-    steps = x.shape[step]
+    x, weight = demand.op.inputs[:2]
+    taps = weight.shape[2:]
+    strides = _each(demand.op, "stride") or (1,) * len(taps)
+    groups = max(1, demand.out.shape[1] // max(1, weight.shape[1]))
+    most = x.shape[1] // groups * prod(-(-size // max(1, step)) for size, step in zip(taps, strides, strict=True))
+    unread = demand.out.numel - demand.wanted.elements
+    return max(0.0, 1 - unread * most / max(1, x.numel * prod(weight.shape[1:])))
 
-    def of_box(box: Box) -> Box:
-        axes = list(whole_box(x.shape))
-        axes[batch] = box[1] if demand.place else box[batch]
-        if not demand.place:
-            forward, backward = _ways_wanted(demand, box)
-            first, end = (0 if forward else box[step].first), (steps if backward else box[step].last + 1)
-            axes[step] = Axis(first, up_to(end - first).runs)
-        return tuple(axes)
 
-    whole_batch = any(box[batch] == up_to(x.shape[batch]) for box in demand.wanted.boxes if not demand.place)
-    for place, name in enumerate(op.input_names):
-        if name != "params" and not (place and whole_batch and not op.attribute("bidirectional")):
-            found[place] = demand.wanted.mapped(of_box, 0) if place == 0 else NOTHING
-    return found
+def _each(op: OpSignature, setting: str) -> Sequence[int]:
+    """A setting of a convolution for each dimension, given once for all or for each; none where it is not known."""
+    given, rank = integers(op, setting), len(op.inputs[1].shape) - 2
+    return given if len(given) == rank else tuple(given) * rank if len(given) == 1 else ()
+
+
+def _recurrent(demand: Demand, place: int, axis: Axis) -> Axis | None:
+    """x [T, B, I] (or batch first) up to the last step wanted, both ways all of it, and the weights of layers that run.
+    First states where all of the batch needs them, one way.
+    """
+    op, (batch, step) = demand.op, _batch_and_step(demand.op)
+    one_way, of_batch = not op.attribute("bidirectional"), axis.dim == (1 if demand.place else batch)
+    if len(op.inputs[0].shape) != 3:
+        return None
+    if place == 0:
+        if of_batch:
+            return axis._replace(dim=batch)
+        ends_early = axis.dim == step and not demand.place and one_way
+        return Axis.up_to(step, axis.end) if ends_early else whole(op.inputs[0])
+    if op.input_names[place] == "params":
+        params, shares = len(op.named("params")), _layers_run(demand, axis)
+        layer = (place - op.input_names.index("params")) * len(shares) // params
+        return whole(op.inputs[place]) if shares[layer] else None
+    return whole(op.inputs[place]) if one_way and not demand.place and not of_batch else None
 
 
 def _batch_and_step(op: OpSignature) -> tuple[int, int]:
     return (0, 1) if op.attribute("batch_first") else (1, 0)
 
 
-def _ways_wanted(demand: Demand, box: Box) -> tuple[bool, bool]:
-    """Whether what ran forward is wanted of the outputs, and what ran backward."""
-    if not demand.op.attribute("bidirectional"):
-        return True, False
-    hidden = demand.out.shape[2] // 2
-    return box[2].first < hidden, box[2].last >= hidden
+def _layers_run(demand: Demand, axis: Axis) -> list[float]:
+    """The share of its steps that each way of each layer must run: for outputs, all layers up to the last step wanted;
+    both ways, the last layer's steps from each end. For a last state, the layers below it.
+    """
+    op, (batch, step) = demand.op, _batch_and_step(demand.op)
+    count, steps = len(weights_by_layer(op)), op.inputs[0].shape[step]
+    ways = 2 if op.attribute("bidirectional") else 1
+    if axis.dim == (1 if demand.place else batch):
+        return [1.0] * count
+    if axis.dim == 2:  # of features, which may be of one way, and for which a part of the last step may do
+        return [(steps - 1) / steps * (ways == 1)] * count
+    if demand.place:
+        top = axis.end - 1
+        return [float(each < top // ways * ways or each == top) for each in range(count)]
+    until, since = axis.end / steps, 1 - axis.first / steps
+    return [*[until if ways == 1 else 1.0] * (count - ways), until, since][:count]
 
 
 def _steps_needed(demand: Demand) -> float:
-    """Of the work of a recurrent network: all layers up to the last step wanted; both ways, the last layer's steps
-    from each end. Of a last state, the layers below it.
-    """
-    op, layers = demand.op, weights_by_layer(demand.op)
-    x = op.inputs[0]
-    if len(x.shape) != 3 or not layers:
-        return float(demand.wanted.elements > 0)
-    batch, step = _batch_and_step(op)
-    ways = 2 if op.attribute("bidirectional") else 1
-    found = 0.0
-    for box in demand.wanted.boxes:
-        if demand.place:
-            top = box[0].last
-            work: float = sum(layers[: top // ways * ways]) + layers[top]
-            entries = box[1].size / demand.out.shape[1]
-        else:
-            steps, (forward, backward) = x.shape[step], _ways_wanted(demand, box)
-            less = int(box[2] != up_to(demand.out.shape[2]))  # of the last step, a part may do
-            until, since = (box[step].last + 1 - less) / steps, (steps - box[step].first - less) / steps
-            below = 1.0 if forward and backward else until if forward else since
-            work = sum(layers[:-ways]) * below + layers[-ways] * until * forward + layers[-1] * since * backward
-            entries = box[batch].size / x.shape[batch]
+    op, (batch, _) = demand.op, _batch_and_step(demand.op)
+    layers, x, found = weights_by_layer(op), op.inputs[0].shape, 0.0
+    for axis in demand.wanted.axes if len(x) == 3 and layers else ():
+        entries = axis.size / x[batch] if axis.dim == (1 if demand.place else batch) else 1.0
+        work = sum(size * share for size, share in zip(layers, _layers_run(demand, axis), strict=True))
         found = max(found, work / sum(layers) * entries)
     return min(1.0, found)
 
 
-_RULES: Final[dict[Needs, Callable[[Demand], list[Wanted]]]] = {
-    Needs.SHARE: _shares,
-    Needs.ELEMENTS: _elements,
-    Needs.ROWS: _rows,
-    Needs.SCAN: _scan,
+_RULES: Final[dict[Needs, Callable[[Demand, int, Axis], Axis | None]]] = {
+    Needs.ELEMENTS: _same_index,
+    Needs.ROWS: _row,
+    Needs.SCAN: _row,
     Needs.REDUCED: _reduced,
     Needs.JOINED: _joined,
     Needs.PRODUCT: _product,
-    Needs.DIVIDED: _divided,
-    Needs.CONVOLVED: convolved,
+    Needs.CONVOLVED: _convolved,
     Needs.ATTENDED: _attended,
     Needs.RECURRENT: _recurrent,
-    Needs.ALL: _all,
 }

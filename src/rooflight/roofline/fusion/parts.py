@@ -1,166 +1,187 @@
-"""Parts of a storage that tensors cover, and how many bytes several of them cover together.
-
-A part is the contiguous runs of memory that a tensor's elements lie in. Unions are exact, overlaps and gaps included,
-for as many runs as can be counted quickly; beyond that they are the largest part, which is no more than the union.
-"""
+"""Parts of a storage that tensors cover, how many bytes several of them cover together, and intervals of indices."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import lru_cache
+from math import prod
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from rooflight.records.session import NOWHERE, Int64, Session, owners
+from rooflight.records.session import NOWHERE, Session, owners
 from rooflight.records.tensor import TensorSpec
 
 _MOST_RUNS: Final = 1 << 20
 
 
 class Part(NamedTuple):
-    """The memory of a tensor of this layout that begins so many elements into its storage."""
+    """Runs of ``length`` bytes, the first of them ``first`` bytes into the storage. They repeat along each pair of
+    ``repeats``, of how often and how many bytes apart, the widest first, and do not overlap.
+    """
 
-    start: int
-    tensor: TensorSpec
+    first: int
+    length: int
+    repeats: tuple[tuple[int, int], ...] = ()
 
     @property
     def nbytes(self) -> int:
-        """Distinct bytes of it."""
-        return self.tensor.nbytes
+        """Bytes of it."""
+        return self.length * prod(count for count, _ in self.repeats)
 
     @property
-    def span(self) -> tuple[int, int]:
-        """The bytes of the storage from its first to its last, gaps included."""
-        size = self.tensor.item_bytes
-        return self.start * size, (self.start + self.tensor.extent) * size
+    def end(self) -> int:
+        """The byte after its last."""
+        return self.first + self.length + sum((count - 1) * step for count, step in self.repeats)
+
+    def meets(self, other: Part | None) -> bool:
+        """Whether both may have bytes in common; None is a part that may be anywhere."""
+        return other is None or (self.first < other.end and other.first < self.end)
+
+    def has(self, other: Part | None) -> bool:
+        """Whether all of another part surely lies in this one."""
+        return self == other or (
+            other is not None and not self.repeats and self.first <= other.first and other.end <= self.end
+        )
+
+
+@lru_cache(maxsize=1 << 14)
+def part_of(start: int, tensor: TensorSpec) -> Part | None:
+    """The memory of a tensor that begins so many elements into its storage; None where its elements overlap oddly."""
+    size = tensor.item_bytes
+    if 0 in tensor.shape:
+        return Part(start * size, 0)
+    length, repeats = 1, list[tuple[int, int]]()
+    for step, count in sorted(zip(strides_of(tensor), tensor.shape, strict=True)):
+        if count == 1 or step == 0:
+            continue
+        if not repeats and step <= length:  # runs that touch or overlap are one
+            length = (count - 1) * step + length
+        elif repeats and step == repeats[0][0] * repeats[0][1]:
+            repeats[0] = (repeats[0][0] * count, repeats[0][1])
+        elif step < length + sum((each - 1) * apart for each, apart in repeats):
+            return None
+        else:
+            repeats.insert(0, (count, step))
+    return Part(start * size, length * size, tuple((count, step * size) for count, step in repeats))
+
+
+class Axis(NamedTuple):
+    """Indices along one dimension, of all of the others: ``repeats`` intervals of ``length``, ``step`` apart."""
+
+    dim: int
+    first: int
+    length: int
+    repeats: int = 1
+    step: int = 0
+
+    @classmethod
+    def up_to(cls, dim: int, size: int) -> Axis:
+        """The first ``size`` indices, all of a dimension of that size."""
+        return cls(dim, 0, size)
 
     @property
-    def is_solid(self) -> bool:
-        """Whether it has no gaps."""
-        first, end = self.span
-        return end - first == self.nbytes
+    def size(self) -> int:
+        """How many indices."""
+        return self.length * self.repeats
+
+    @property
+    def end(self) -> int:
+        """The index after the last."""
+        return self.first + (self.repeats - 1) * self.step + self.length
+
+    def within(self, first: int, size: int) -> Axis | None:
+        """The indices from ``first`` on, as many as ``size``, counted from there: None if none is, or not all of
+        several intervals are.
+        """
+        start, end = max(self.first, first), min(self.end, first + size)
+        if self.repeats > 1:
+            return self._replace(first=start - first) if (start, end) == (self.first, self.end) else None
+        return Axis(self.dim, start - first, end - start) if start < end else None
+
+    def part(self, whole: Part, tensor: TensorSpec) -> Part | None:
+        """The memory of these indices of a tensor that is ``whole``; None where it is not known."""
+        if not tensor.shape:
+            return whole
+        strides = strides_of(tensor)
+        along = strides[self.dim]
+        shape = (*tensor.shape[: self.dim], self.length, *tensor.shape[self.dim + 1 :], self.repeats)
+        layout = TensorSpec(shape, tensor.dtype, (*strides, self.step * along))
+        return part_of(whole.first // tensor.item_bytes + self.first * along, layout)
 
 
-def may_meet(part: Part, other: Part | None) -> bool:
-    """Whether two parts may have bytes in common; None is a part that may be anywhere."""
-    if other is None:
-        return True
-    (first, end), (other_first, other_end) = part.span, other.span
-    return first < other_end and other_first < end
-
-
-def is_inside(part: Part | None, other: Part) -> bool:
-    """Whether all of one part surely lies in another."""
-    if part is None or not other.is_solid:
-        return part == other
-    (first, end), (other_first, other_end) = part.span, other.span
-    return other_first <= first and end <= other_end
-
-
-def union_bytes(parts: Collection[Part]) -> int:
-    """Bytes that parts of one storage cover together; never more, in the case of very many runs fewer."""
-    distinct = frozenset(parts)
-    if len(distinct) < 2:
-        return sum(part.nbytes for part in distinct)
-    return _union_bytes(distinct)
-
-
-@lru_cache(maxsize=1 << 10)
-def _union_bytes(distinct: frozenset[Part]) -> int:
-    repeated, distinct = _one_repeat(distinct)
-    if repeated > 1:
-        return repeated * union_bytes(distinct)
-    if sum(_count(part.tensor) for part in distinct) > _MOST_RUNS:
-        return max(part.nbytes for part in distinct)
-    starts, ends = zip(*map(_runs_of, distinct), strict=True)
-    first, last = np.concatenate(starts), np.concatenate(ends)
-    order = np.argsort(first, kind="stable")
-    first, last = first[order], np.maximum.accumulate(last[order])
-    fresh = last - np.maximum(first, np.concatenate([first[:1], last[:-1]]))
-    return int(np.maximum(fresh, 0).sum())
-
-
-def _one_repeat(parts: frozenset[Part]) -> tuple[int, frozenset[Part]]:
-    """How often the same pattern of parts repeats, and the pattern: queries, keys and values, side by side in each row.
-    Once, and the parts, where none does.
-    """
-    outer = {max(_dims(part.tensor), default=(0, 0)) for part in parts}
-    if len(outer) != 1 or len({part.tensor.item_bytes for part in parts}) != 1:
-        return 1, parts
-    ((stride, size),) = outer
-    if size < 2:
-        return 1, parts
-    inner = frozenset(Part(part.start, _without(part.tensor, stride, size)) for part in parts)
-    if max(p.start + p.tensor.extent for p in inner) - min(p.start for p in inner) > stride:
-        return 1, parts
-    return size, inner
-
-
-def _dims(tensor: TensorSpec) -> list[tuple[int, int]]:
-    return [(step, size) for step, size in zip(strides_of(tensor), tensor.shape, strict=True) if size != 1]
+@lru_cache(maxsize=1 << 14)
+def axis_of(part: Part, whole: Part, tensor: TensorSpec) -> Axis | None:
+    """Indices of a tensor that is ``whole``, without gaps, that surely lie in a part; None where that is not known."""
+    if len(part.repeats) > 1 or whole.repeats or whole.length != tensor.numel * tensor.item_bytes:
+        return None
+    ((count, step),) = part.repeats or ((1, whole.length),)
+    first = part.first - whole.first
+    if first < 0 or part.end > whole.end:
+        return None
+    for dim, (size, stride) in enumerate(zip(tensor.shape, strides_of(tensor), strict=True)):
+        one, extent = stride * tensor.item_bytes, size * stride * tensor.item_bytes
+        repeats = count * step == whole.length and extent % step == 0  # in all that is outside of this dimension
+        begin, end = -(-first // one), (first + part.length) // one
+        if size > 1 and begin < end and step % one == 0 and (repeats or extent == whole.length):
+            return Axis(dim, begin, end - begin, extent // step if repeats else count, step // one)
+    return None
 
 
 def strides_of(tensor: TensorSpec) -> tuple[int, ...]:
     """A tensor's strides, in elements, those of a contiguous one too."""
     if tensor.strides is not None:
         return tensor.strides
-    strides: list[int] = []
-    step = 1
+    strides, step = list[int](), 1
     for size in reversed(tensor.shape):
         strides.append(step)
         step *= max(1, size)
     return tuple(reversed(strides))
 
 
-def _without(tensor: TensorSpec, stride: int, size: int) -> TensorSpec:
-    """A tensor without one dimension of this stride and size."""
-    dims = _dims(tensor)
-    dims.remove((stride, size))
-    return TensorSpec(tuple(size for _, size in dims), tensor.dtype, tuple(stride for stride, _ in dims))
-
-
-def _runs_of(part: Part) -> tuple[Int64, Int64]:
-    """First byte of each run, and the byte after its last."""
-    offsets, length = _runs(part.tensor)
-    starts = offsets + part.start * part.tensor.item_bytes
-    return starts, starts + length
-
-
-@lru_cache(maxsize=1 << 10)
-def _runs(tensor: TensorSpec) -> tuple[Int64, int]:
-    """Where the runs of a tensor at the start of a storage begin, and how long they are, in bytes."""
-    length, dims = _layout(tensor)
-    offsets = np.zeros(1, dtype=np.int64)
-    for size, stride in dims:
-        offsets = (offsets[:, None] + np.arange(size, dtype=np.int64) * stride).ravel()
-    return offsets * tensor.item_bytes, length * tensor.item_bytes
-
-
-def _count(tensor: TensorSpec) -> int:
-    count = 1
-    for size, _ in _layout(tensor)[1]:
-        count *= size
-    return count
+def union_bytes(parts: Collection[Part]) -> int:
+    """Bytes that parts of one storage cover together: exact, but for very many runs, of which it is the largest part,
+    no more than the union.
+    """
+    distinct = frozenset(parts)
+    return _union_bytes(distinct) if len(distinct) > 1 else sum(part.nbytes for part in distinct)
 
 
 @lru_cache(maxsize=1 << 12)
-def _layout(tensor: TensorSpec) -> tuple[int, list[tuple[int, int]]]:
-    """Elements of a run, and the sizes and strides of the dimensions along which runs repeat."""
-    if 0 in tensor.shape:
-        return 0, []
-    if tensor.strides is None:
-        return tensor.numel, []
-    length = 1
-    dims: list[tuple[int, int]] = []
-    for stride, size in sorted(zip(tensor.strides, tensor.shape, strict=True)):
-        if size == 1 or stride == 0:
-            continue
-        if stride <= length and not dims:
-            length = (size - 1) * stride + length  # runs that touch or overlap are one
-        else:
-            dims.append((size, stride))
-    return length, dims
+def _union_bytes(parts: frozenset[Part]) -> int:
+    repeats = {part.repeats[:1] for part in parts}
+    if len(repeats) == 1 and repeats != {()}:
+        # a pattern that repeats: queries, keys and values, side by side in each row
+        (((count, step),),) = repeats
+        inner = frozenset(part._replace(repeats=part.repeats[1:]) for part in parts)
+        if max(part.end for part in inner) - min(part.first for part in inner) <= step:
+            return count * union_bytes(inner)
+    if sum(prod(count for count, _ in part.repeats) for part in parts) > _MOST_RUNS:
+        return max(part.nbytes for part in parts)
+    runs = []
+    for part in parts:
+        firsts = np.array([part.first], dtype=np.int64)
+        for count, step in part.repeats:
+            firsts = (firsts[:, None] + np.arange(count, dtype=np.int64) * step).ravel()
+        runs.append((firsts, firsts + part.length))
+    first, end = (np.concatenate(side) for side in zip(*runs, strict=True))
+    order = np.argsort(first, kind="stable")
+    first, end = first[order], np.maximum.accumulate(end[order])
+    fresh = end - np.maximum(first, np.concatenate([first[:1], end[:-1]]))
+    return int(np.maximum(fresh, 0).sum())
+
+
+def add_part(parts: list[Part], part: Part) -> None:
+    """Add a part to others, as one with those beside it: the slices that a loop touches make one interval."""
+    for each in parts:
+        first, last = sorted((each, part))
+        length = max(first.length, last.first - first.first + last.length)
+        beside = each.repeats == part.repeats and last.first <= first.first + first.length
+        if beside and (not part.repeats or length <= part.repeats[-1][1]):
+            parts.remove(each)
+            add_part(parts, first._replace(length=length))
+            return
+    parts.append(part)
 
 
 class Touched:
@@ -197,25 +218,18 @@ class Touched:
 
 def visible_bytes(writes: Sequence[tuple[int, Part | None]]) -> list[int]:
     """Of each of several writes to one storage, oldest first, how many of its bytes the later ones surely left there.
-    A write is its size, and its part if that is known. All but the oldest count as nothing where they overlap.
+    A write is its size, and its part if that is known.
     """
-    sizes = [size for size, _ in writes]
-    later = [part for size, part in writes[1:] if part is not None and size == part.nbytes]
-    covered = union_bytes(later)
-    if covered < sum(part.nbytes for part in later):
-        return [0] * (len(sizes) - 1) + sizes[-1:]
-    oldest = writes[0][1]
-    if oldest is not None and sizes[0] == oldest.nbytes:
-        sizes[0] = max(0, union_bytes([oldest, *later]) - covered)
-    else:
-        sizes[0] = max(0, sizes[0] - covered)
-    unplaced = 0
-    for number in range(len(sizes) - 1, -1, -1):  # what lies anywhere may lie on all that is older
-        size, part = writes[number]
-        sizes[number] = max(0, sizes[number] - unplaced)
-        if number and (part is None or size != part.nbytes):
+    found, later, unplaced = list[int](), list[Part](), 0
+    for size, part in reversed(writes):
+        covered = union_bytes(later)
+        if part is None or size != part.nbytes:
+            found.append(max(0, size - covered - unplaced))
             unplaced += size
-    return sizes
+        else:
+            add_part(later, part)
+            found.append(max(0, union_bytes(later) - covered - unplaced))
+    return found[::-1]
 
 
 PartialTouches = dict[int, tuple[dict[int, Part], dict[int, Part]]]
@@ -224,30 +238,20 @@ PartialTouches = dict[int, tuple[dict[int, Part], dict[int, Part]]]
 
 def partial_touches(session: Session) -> PartialTouches:
     """By record, the parts that it reads and that it writes of storages that its tensors do not fill, by place."""
-    columns = session.columns
-    found: dict[int, tuple[dict[int, Part], dict[int, Part]]] = {}
-    sides = (
-        (columns.read_ids, columns.read_offsets, columns.read_starts, [op.inputs for op in session.signatures]),
-        (
-            columns.written_ids,
-            columns.written_offsets,
-            columns.written_starts,
-            [op.outputs for op in session.signatures],
-        ),
-    )
+    columns, found = session.columns, PartialTouches()
+    read = columns.read_ids, columns.read_offsets, columns.read_starts
+    written = columns.written_ids, columns.written_offsets, columns.written_starts
+    sides = [(*read, [op.inputs for op in session.signatures]), (*written, [op.outputs for op in session.signatures])]
     for side, (ids, offsets, starts, tensors) in enumerate(sides):
         records = owners(offsets)
-        places = np.arange(len(ids)) - offsets[records]
+        signature, places = columns.signature[records], np.arange(len(ids)) - offsets[records]
         counts = np.array([len(each) for each in tensors], dtype=np.int64)
         # a call that touched other than its signature's tensors has none with a known place
-        fits = (np.diff(offsets) == counts[columns.signature])[records] & (starts != NOWHERE)
-        rows = np.flatnonzero(fits)
-        first = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
-        sizes = np.array([0 if t.packing else t.nbytes for each in tensors for t in each], dtype=np.int64)
-        taken = sizes[first[columns.signature[records[rows]]] + places[rows]]
-        rows = rows[(taken > 0) & (taken < session.storage_bytes[ids[rows]])]
-        for row in rows.tolist():
-            record, place = int(records[row]), int(places[row])
-            tensor = tensors[columns.signature[record]][place]
-            found.setdefault(record, ({}, {}))[side][place] = Part(int(starts[row]), tensor)
+        fits = (np.diff(offsets)[records] == counts[signature]) & (starts != NOWHERE)
+        sizes = np.array([0 if t.packing else t.nbytes for each in tensors for t in each] or [0], dtype=np.int64)
+        taken = sizes[np.where(fits, (np.cumsum(counts) - counts)[signature] + places, 0)]
+        for row in np.flatnonzero(fits & (taken > 0) & (taken < session.storage_bytes[ids])).tolist():
+            part = part_of(int(starts[row]), tensors[signature[row]][places[row]])
+            if part is not None:
+                found.setdefault(int(records[row]), ({}, {}))[side][int(places[row])] = part
     return found
