@@ -112,7 +112,8 @@ def one(name: str, program: str, folder: Path) -> None:
     import torch
 
     from rooflight.compiling.bench.child import compiled, opened
-    from rooflight.compiling.bench.trial import Options, Request
+    from rooflight.compiling.bench.trial import Request
+    from rooflight.compiling.options import Options
 
     torch.set_num_threads(1)
     preset = PRESETS.get(name)
@@ -163,7 +164,7 @@ def predicted(name: str):
     import gain_workloads
 
     from rooflight.compiling.bench.predicted import predict
-    from rooflight.compiling.bench.trial import Options
+    from rooflight.compiling.options import Options
 
     if name in PRESETS:
         preset, mode = PRESETS[name]

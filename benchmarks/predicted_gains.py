@@ -26,7 +26,8 @@ import numpy as np
 from predictions_on_measured_programs import HOST
 
 import rooflight as rl
-from rooflight.front.targets import RunOptions, record_without_hardware
+from rooflight.front.options import RunOptions
+from rooflight.front.targets import record_without_hardware
 from rooflight.prediction.fit.wall_times import fit_host
 from rooflight.prediction.gain.correction import FILE, FOLDER, Correction, gain_features, learn
 from rooflight.prediction.gain.gain import most_speedup, verdict_of

@@ -6,7 +6,8 @@ import pytest
 from kineto_traces import kernel, launch, op, span, write
 
 from rooflight.front import rank_traces
-from rooflight.front.rank_traces import ReadOn, read_ranks
+from rooflight.front.options import ReadOn
+from rooflight.front.rank_traces import read_ranks
 
 MM = {"dims": [[4, 8], [8, 2]], "types": ["float", "float"]}
 SUM = {

@@ -7,8 +7,8 @@ import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.cli.arguments import arguments_of
 from rooflight.cli.main import app
+from rooflight.cli.options import arguments_of
 
 SAMPLE = typer.main.get_command(app).commands["sample"]  # type: ignore[attr-defined]
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1).filter(lambda text: text[0] != "-")

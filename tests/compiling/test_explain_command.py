@@ -11,11 +11,11 @@ import torch
 from explained import X, explanation
 
 import rooflight as rl
-from rooflight.compiling.bench.trial import Options
 from rooflight.compiling.explain.child import ExplainRequest, answer
 from rooflight.compiling.explain.program import open_program
 from rooflight.compiling.explain.result import ExplainDocument
 from rooflight.compiling.explain.tables import report_of
+from rooflight.compiling.options import Options
 from rooflight.reporting.html import render_html
 from rooflight.reporting.markdown import render_markdown
 from rooflight.workloads.errors import TargetError

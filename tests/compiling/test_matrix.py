@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -92,7 +93,7 @@ def test_here_too_a_target_that_breaks_costs_only_its_cells(monkeypatch) -> None
     found = benchmark_matrix(ASKED, progress=silent)
     assert [each.failed for each in found] == ["it is a generator", "it is a generator", "", ""]
     with pytest.raises(TargetError, match="it is a generator"):
-        benchmark_matrix(msgspec.structs.replace(ASKED, targets=("attention-block",)), progress=silent)
+        benchmark_matrix(replace(ASKED, targets=("attention-block",)), progress=silent)
 
 
 def test_bounds_that_fail_cost_nothing_that_was_measured(tmp_path, monkeypatch) -> None:
@@ -101,7 +102,7 @@ def test_bounds_that_fail_cost_nothing_that_was_measured(tmp_path, monkeypatch) 
     monkeypatch.setattr(
         cells, "benchmark", lambda *_, **__: (result(target, "default"), result(target, "max-autotune"))
     )
-    measured = cells.measure_cell(msgspec.structs.replace(ASKED, targets=(target,)), silent)
+    measured = cells.measure_cell(replace(ASKED, targets=(target,)), silent)
     assert [each.steady_speedup for each in measured] == [2, 2]
     assert [each.bounds_failed for each in measured] == [f"no file {tmp_path}/gone.py"] * 2
     report = report_of(measured)
@@ -116,7 +117,7 @@ def test_bounds_that_fail_cost_nothing_that_was_measured(tmp_path, monkeypatch) 
 
 def test_a_reply_of_another_version(monkeypatch) -> None:
     monkeypatch.setattr(cells, "on_ray", lambda *_, **__: [Reply(number=0, reply=b'{"result": 3}')])
-    one = msgspec.structs.replace(ASKED, targets=("attention-block",), modes=("default",))
+    one = replace(ASKED, targets=("attention-block",), modes=("default",))
     with pytest.raises(RunFailed, match="its node wrote no result of this version"):
         benchmark_matrix(one, executor="ray", progress=silent)
 
@@ -124,7 +125,7 @@ def test_a_reply_of_another_version(monkeypatch) -> None:
 def test_paths_do_not_depend_on_the_folder(tmp_path, monkeypatch) -> None:
     (tmp_path / "train.py").write_text("def make_step():\n    return lambda: None\n")
     monkeypatch.chdir(tmp_path)
-    cell = msgspec.structs.replace(ASKED, targets=("train.py:make_step",), modes=("default",))
+    cell = replace(ASKED, targets=("train.py:make_step",), modes=("default",))
     assert cells._anywhere(cell).targets == (f"{tmp_path}/train.py:make_step",)
     assert cells._anywhere(ASKED.cells[0]) == ASKED.cells[0]
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from rooflight.compiling.bench.benchmark import check_request
 from rooflight.compiling.bench.package import packaged
-from rooflight.compiling.bench.trial import Options
+from rooflight.compiling.options import Options
 from rooflight.compiling.process import _ended
 from rooflight.compiling.refusals import check_step, reason_of
 from rooflight.workloads.errors import RunFailed, TargetError

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rooflight import devices
-from rooflight.cli.devices import app
+from rooflight.cli.catalogs import devices_app as app
 from rooflight.devices import MemoryLevel, Roofs, calibrations
 from rooflight.devices.calibrations import Calibration
 from rooflight.machine.environment import fingerprint
@@ -140,7 +140,7 @@ def test_a_broken_calibration_is_a_value_error(tmp_path):
 
 def test_importing_the_command_loads_neither_rich_nor_the_catalog():
     program = (
-        "import sys; import typer; had = 'rich.table' in sys.modules; import rooflight.cli.devices;"
+        "import sys; import typer; had = 'rich.table' in sys.modules; import rooflight.cli.catalogs;"
         "print(('rich.table' in sys.modules) > had, 'rooflight.devices' in sys.modules, 'torch' in sys.modules)"
     )
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

@@ -9,9 +9,10 @@ from kineto_traces import kernel, launch, write
 from kineto_traces import op as host_op
 from sessions import Call, session_of
 
+from rooflight.front.options import RunOptions, TraceOptions
 from rooflight.front.sessions import analyze_file, analyze_ranks
-from rooflight.front.sources import ENTRY_POINT_GROUP, TraceOptions, is_session, read_session
-from rooflight.front.targets import RunOptions, analyze_target
+from rooflight.front.sources import ENTRY_POINT_GROUP, is_session, read_session
+from rooflight.front.targets import analyze_target
 
 X = spec((4, 8))
 

@@ -162,10 +162,10 @@ def test_every_operator_has_its_sweeps(operator):
 
 
 def test_operators_share_the_budget_of_a_smart_sweep_that_names_none():
-    found = tasks(SamplingRequest(sweep="smart", budget_s=100.0, cpu=True))
+    found = tasks(SamplingRequest(sweep="smart", budget="100s", cpu=True))
     shares = {task.job.operator.name: task.sweep.budget_s for task in found}
     declared = {operator.name: operator.smart_share for operator in registry.every() if operator.smart_share}
     assert shares == pytest.approx({name: 100 * share / sum(declared.values()) for name, share in declared.items()})
     assert next(iter(shares)) == "gemm"
-    named = tasks(SamplingRequest(operators=("gemm", "copy"), sweep="smart", budget_s=100.0, cpu=True))
+    named = tasks(SamplingRequest(operators=("gemm", "copy"), sweep="smart", budget="100s", cpu=True))
     assert [task.sweep.budget_s for task in named] == [50.0, 50.0]

@@ -8,7 +8,8 @@ import pytest
 from small_architectures import ARCHITECTURES, config_of
 
 import rooflight as rl
-from rooflight.front.targets import RunOptions, analyze_target
+from rooflight.front.options import RunOptions
+from rooflight.front.targets import analyze_target
 from rooflight.records.signature import WRITTEN_OUTSIDE
 from rooflight.roofline.tables.report import report_of
 from rooflight.workloads.classes import KINDS, class_of

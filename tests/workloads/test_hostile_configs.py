@@ -7,7 +7,8 @@ import json
 import pytest
 from small_architectures import config_of
 
-from rooflight.front.targets import RunOptions, analyze_target
+from rooflight.front.options import RunOptions
+from rooflight.front.targets import analyze_target
 from rooflight.workloads.errors import TargetError, first_words
 
 GPT2 = config_of("GPT2LMHeadModel")

@@ -9,7 +9,8 @@ import torch
 from tracked import calibrate_by_hand
 
 import rooflight as rl
-from rooflight.front.targets import RunOptions, analyze_target
+from rooflight.front.options import RunOptions
+from rooflight.front.targets import analyze_target
 from rooflight.workloads.errors import RunFailed, TargetError
 from rooflight.workloads.problem import is_problem
 from rooflight.workloads.problem_step import load_problem

@@ -1,26 +1,30 @@
-"""``rooflight calibrate``: measure the roofs of this machine and save them."""
+"""``rooflight calibrate``: measure the roofs of this machine, or of every node of a cluster, and save them."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from rooflight.cli.arguments import check_folder, refuse_unused
-from rooflight.cli.choices import DeviceChoice, Executor
-from rooflight.cli.endings import interrupted
-from rooflight.cli.output_options import CsvFolder, HtmlFile, JsonFile, MarkdownFile, Render
+from rooflight.cli.endings import Interrupted, interrupted
+from rooflight.cli.options import Output, check_folder, refuse, refuse_elsewhere
+from rooflight.cli.progress import spinner
+from rooflight.records.quantity import count_of
+from rooflight.sampling.executor.options import NodesOptions
 
 if TYPE_CHECKING:
     from rooflight.devices.calibrations import Calibration
     from rooflight.machine.probes import Progress
+    from rooflight.reporting.output import Outputs
+
+Kind = Literal["cpu", "cuda"]
 
 
 def calibrate(
     context: typer.Context,
     device: Annotated[
-        DeviceChoice | None, typer.Option(help="What to measure. [default: cuda where there is one, otherwise cpu]")
+        Kind | None, typer.Option(help="What to measure. [default: cuda where there is one, otherwise cpu]")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the saved roofs even where they are higher.")] = False,
     quick: Annotated[
@@ -29,30 +33,15 @@ def calibrate(
     threads: Annotated[
         int | None, typer.Option(min=1, help="cpu: roofs of this many threads. [default: as many as torch runs on]")
     ] = None,
-    executor: Annotated[
-        Executor, typer.Option(help="This machine, or every node of a SLURM or Ray cluster.")
-    ] = Executor.local,
     out: Annotated[
         Path,
         typer.Option(
             metavar="FOLDER", help="slurm, ray: folder for a calibration file of each node; slurm: nodes share it."
         ),
     ] = Path("cluster_roofs"),
-    nodes: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="slurm: this many nodes, after waiting for them. [default: all idle ones]"
-        ),
-    ] = None,
-    partition: Annotated[
-        str | None, typer.Option(metavar="NAME", help="slurm: nodes of this partition. [default: SLURM's]")
-    ] = None,
-    address: Annotated[str, typer.Option(metavar="HOST:PORT", help="ray: the cluster to join.")] = "auto",
-    json: JsonFile = None,
-    markdown: MarkdownFile = None,
-    csv: CsvFolder = None,
-    html: HtmlFile = None,
-    render: Render = None,
+    *,
+    where: NodesOptions,
+    output: Output,
 ) -> None:
     """Measure the roofs of this machine, or of a cluster's nodes: peaks, bandwidths and launch latency.
 
@@ -67,39 +56,21 @@ def calibrate(
       rooflight calibrate --device cpu --json roofs.json
       rooflight calibrate --executor slurm --partition gpu --device cuda
     """
-    from rooflight.reporting.output import Outputs
 
-    outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html, render=render)
-    every = set(context.params)
-    if executor is not Executor.slurm:
-        refuse_unused(context, every - {"nodes", "partition"}, "for --executor slurm")
-    if executor is not Executor.ray:
-        refuse_unused(context, every - {"address"}, "for --executor ray")
-    if executor is Executor.local:
-        refuse_unused(context, every - {"out"}, "for --executor slurm or ray; --json writes the roofs of this machine")
+    outputs = output.open()
+    refuse_elsewhere(context, where.executor)
+    if where.executor == "local":
+        refuse(context, ("out",), "for --executor slurm or ray; --json writes the roofs of this machine")
     else:
-        refuse_unused(context, every - {"threads"}, "for this machine; a node is calibrated on all its cores")
+        refuse(context, ("threads",), "for this machine; a node is calibrated on all its cores")
     if quick and force:
         raise ValueError("--force: --quick saves no roofs, so there are none to replace")
     check_folder("--out", out)
-    if executor is not Executor.local:
-        from rooflight.cli.calibrate_cluster import ClusterRequest, calibrate_cluster
-
-        asked = ClusterRequest(
-            executor="slurm" if executor is Executor.slurm else "ray",
-            device=None if device is None else device.kind,
-            address=address,
-            nodes=nodes,
-            partition=partition,
-            out=out,
-            quick=quick,
-            force=force,
-        )
-        calibrate_cluster(asked, outputs)
+    if where.executor != "local":
+        _calibrate_nodes(where, device, out, outputs, quick=quick, force=force)
         return
     from rooflight.devices import calibrations
     from rooflight.machine import calibration
-    from rooflight.machine.calibration import report_of
 
     with interrupted("no new roofs were saved, and those saved before are unchanged"):
         measured = _with_progress(device, quick, threads)
@@ -107,12 +78,44 @@ def calibrate(
     if not quick:
         measured = measured if force else calibration.best_known(measured)
         saved_at = calibrations.save(measured)
-    outputs.write(report_of(measured, saved_at))
+    outputs.write(calibration.report_of(measured, saved_at))
     if warning := _busy_warning(measured):
         typer.echo(warning, err=True)
 
 
-def _with_progress(device: DeviceChoice | None, quick: bool, threads: int | None) -> Calibration:
+def _calibrate_nodes(
+    where: NodesOptions, device: Kind | None, out: Path, outputs: Outputs, *, quick: bool, force: bool
+) -> None:
+    """Calibrate the nodes, save their roofs and report them; after Ctrl-C, those of the nodes that had finished.
+
+    Raises RuntimeError if no node gave a result, Interrupted after the report of an interrupted run.
+    """
+    from rooflight.sampling.nodes.calibrate import calibrate_nodes, save_best
+    from rooflight.sampling.nodes.tables import report_of
+
+    out.mkdir(parents=True, exist_ok=True)
+    with spinner() as progress:
+        found, notes = calibrate_nodes(where, device, out, quick=quick, progress=progress)
+    calibrated = [each for each in found.measured if each.calibration is not None]
+    if quick:
+        notes.append(
+            "Rough figures of two seconds, which no later analysis uses: leave out --quick before you call a node slow."
+        )
+    elif calibrated:
+        try:
+            save_best(calibrated, force=force)
+        except (OSError, ValueError) as error:  # the nodes' files are there, and the report is still worth having
+            notes.append(f"Not kept for later analyses ({error}): set ROOFLIGHT_CACHE to a folder that can be written.")
+    if found.measured:
+        title = f"Roofs of {count_of(len({each.node for each in calibrated}), 'node')}"
+        outputs.write(report_of(found, title=title, notes=notes))
+    if found.interrupted:
+        raise Interrupted(f"the nodes that had finished are in {out}")
+    if not calibrated:
+        raise RuntimeError(f"no node could be calibrated: {found.measured[0].reason}")
+
+
+def _with_progress(device: Kind | None, quick: bool, threads: int | None) -> Calibration:
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
@@ -131,8 +134,7 @@ def _with_progress(device: DeviceChoice | None, quick: bool, threads: int | None
             bars.update(task, description=name, completed=fraction, refresh=True)
 
         progress: Progress = show
-        kind = kind_here() if device is None else device.kind
-        return calibration.calibrate(kind, progress, threads=threads, quick=quick)
+        return calibration.calibrate(device or kind_here(), progress, threads=threads, quick=quick)
 
 
 def _busy_warning(measured: Calibration) -> str:

@@ -7,11 +7,9 @@ from typing import Annotated
 
 import typer
 
-from rooflight.cli.arguments import check_folder
 from rooflight.cli.endings import interrupted
-from rooflight.cli.output_options import CsvFolder, HtmlFile, JsonFile, MarkdownFile, Render
+from rooflight.cli.options import Output, SourceDevice, check_folder
 from rooflight.cli.progress import spinner
-from rooflight.cli.source_device import SourceDevice
 
 
 def fit(
@@ -35,11 +33,8 @@ def fit(
     trees_only: Annotated[
         bool, typer.Option("--trees-only", help="Keep no sampled shapes in the models, so that you can share them.")
     ] = False,
-    json: JsonFile = None,
-    markdown: MarkdownFile = None,
-    csv: CsvFolder = None,
-    html: HtmlFile = None,
-    render: Render = None,
+    *,
+    output: Output,
 ) -> None:
     """Learn from samples and traces how much longer than their bounds ops take, for rooflight predict.
 
@@ -70,9 +65,8 @@ def fit(
     from rooflight.prediction.predictor import Predictor
     from rooflight.prediction.read.ops import MeasuredOps
     from rooflight.prediction.read.table import MeasuredTable
-    from rooflight.reporting.output import Outputs
 
-    outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html, render=render)
+    outputs = output.open()
     check_folder("--out", out)
     root = None if on is None else base_of(on)
     if on is not None and trees_only:

@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from rooflight.cli.output_options import CsvFolder, HtmlFile, JsonFile, MarkdownFile, Render
+from rooflight.cli.options import Output, SourceDevice
 from rooflight.cli.progress import spinner
-from rooflight.cli.source_device import SourceDevice
 
 FOUND = 1
 
@@ -24,11 +23,8 @@ def lint(
     ],
     device: SourceDevice = None,
     top: Annotated[int, typer.Option(metavar="N", help="Rows shown of the long tables.")] = 10,
-    json: JsonFile = None,
-    markdown: MarkdownFile = None,
-    csv: CsvFolder = None,
-    html: HtmlFile = None,
-    render: Render = None,
+    *,
+    output: Output,
 ) -> None:
     """Check every row of measured tables against the roofline and against its neighbours.
 
@@ -49,9 +45,8 @@ def lint(
     from rooflight.prediction.lint.tables import report_of
     from rooflight.prediction.read import read_file
     from rooflight.prediction.read.table import MeasuredTable
-    from rooflight.reporting.output import Outputs
 
-    outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html, render=render)
+    outputs = output.open()
     if top < 1:
         raise ValueError(f"--top {top}: ask for at least 1 row")
     with spinner() as progress:

@@ -12,19 +12,17 @@ from pathlib import Path
 import typer
 
 from rooflight.cli.analyze import analyze
-from rooflight.cli.arguments import refuse_empty
 from rooflight.cli.calibrate import calibrate
+from rooflight.cli.catalogs import devices_app, presets
 from rooflight.cli.compile_bench import compile_bench
-from rooflight.cli.devices import app as devices_app
 from rooflight.cli.endings import ended
 from rooflight.cli.explain import explain
 from rooflight.cli.fit import fit
 from rooflight.cli.lint import lint
-from rooflight.cli.merge import merge
+from rooflight.cli.options import Command, refuse_empty, verb
 from rooflight.cli.predict import predict
-from rooflight.cli.presets import presets
 from rooflight.cli.profile_decode import profile_decode
-from rooflight.cli.sample import sample
+from rooflight.cli.sample import merge, sample
 from rooflight.cli.score import score
 from rooflight.records.visible import visible
 from rooflight.reporting.encoding import ERRORS
@@ -39,21 +37,24 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-app.command(short_help="Say how far a step is from the speed of light, and why.")(analyze)
-app.command(short_help="Check and time a kernel beside its bounds.")(score)
-app.command("compile-bench", short_help="Say whether torch.compile pays, and from which iteration on.")(compile_bench)
-app.command(short_help="Show what torch.compile makes of a function, and why.")(explain)
-app.command("profile-decode", short_help="Say where the time of decode steps goes.")(profile_decode)
-app.command(short_help="Measure this machine's peaks, bandwidths and latency.")(calibrate)
-app.command(short_help="Time operators over sweeps of shapes.")(sample)
-app.command(short_help="Put the parts of a sweep together.")(merge)
-app.command(short_help="Find rows of measured tables that cannot be true.")(lint)
-app.command(short_help="Learn from measured tables how long operators take.")(fit)
-app.command(
-    short_help="Predict how long an operator takes on a device.",
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-)(predict)
-app.command(short_help="List the models that analyze takes by name.")(presets)
+_VERBS = (
+    ("analyze", analyze, "Say how far a step is from the speed of light, and why."),
+    ("score", score, "Check and time a kernel beside its bounds."),
+    ("compile-bench", compile_bench, "Say whether torch.compile pays, and from which iteration on."),
+    ("explain", explain, "Show what torch.compile makes of a function, and why."),
+    ("profile-decode", profile_decode, "Say where the time of decode steps goes."),
+    ("calibrate", calibrate, "Measure this machine's peaks, bandwidths and latency."),
+    ("sample", sample, "Time operators over sweeps of shapes."),
+    ("merge", merge, "Put the parts of a sweep together."),
+    ("lint", lint, "Find rows of measured tables that cannot be true."),
+    ("fit", fit, "Learn from measured tables how long operators take."),
+    ("predict", predict, "Predict how long an operator takes on a device."),
+    ("presets", presets, "List the models that analyze takes by name."),
+)
+_SHAPE = {"ignore_unknown_options": True, "allow_extra_args": True}  # of predict: --m 4096
+for _name, _function, _summary in _VERBS:
+    _settings = _SHAPE if _function is predict else {}
+    app.command(_name, cls=Command, short_help=_summary, context_settings=_settings)(verb(_function))
 app.add_typer(devices_app, name="devices", short_help="List the known devices, or show every figure of one.")
 
 

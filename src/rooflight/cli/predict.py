@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from rooflight.cli import completion
-from rooflight.cli.output_options import CsvFolder, HtmlFile, JsonFile, MarkdownFile, Render
-from rooflight.cli.what_if_options import Clock, Precision, what_if
+from rooflight.cli.options import Output
+from rooflight.front.options import WhatIfOptions
 
 if TYPE_CHECKING:
     from rooflight.operators.operator import Operator
@@ -41,17 +41,13 @@ def predict(
     dtype: Annotated[
         str, typer.Option(metavar="DTYPE", help="bf16, fp16, fp32, ...", autocompletion=completion.dtypes)
     ] = "bf16",
-    precision: Precision = None,
-    clock: Clock = None,
     models: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Folder that rooflight fit wrote. [default: the shipped models]"),
     ] = None,
-    json: JsonFile = None,
-    markdown: MarkdownFile = None,
-    csv: CsvFolder = None,
-    html: HtmlFile = None,
-    render: Render = None,
+    *,
+    supposed: WhatIfOptions,
+    output: Output,
 ) -> None:
     """Predict the time of an operator at a shape, from the models that come with Rooflight or those of rooflight fit.
 
@@ -71,7 +67,6 @@ def predict(
     from rooflight.operators.registry import operators_of
     from rooflight.prediction.predictor import Predictor
     from rooflight.prediction.tables import report_of
-    from rooflight.reporting.output import Outputs
 
     described, *others = operators_of(operator)
     if others:
@@ -79,11 +74,11 @@ def predict(
     shape = _shape(context, described)
     if device is None:
         raise ValueError("--device NAME is missing: rooflight devices lists those known")
-    supposed = what_if(precision, clock)
-    outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html, render=render)
+    roofs = supposed.roofs()
+    outputs = output.open()
     predictor = Predictor.load(models) if models else Predictor()
     with spinner() as progress:
-        spec = find_what_if(device, supposed, progress=progress)
+        spec = find_what_if(device, roofs, progress=progress)
     estimates = predictor.predict_shape(described.name, shape, dtype, spec)
     outputs.write(report_of(described.name, shape, dtype, spec, estimates))
 

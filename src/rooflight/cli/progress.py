@@ -5,7 +5,21 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rooflight.reporting.output import Outputs
+
+
+@contextmanager
+def running(outputs: Outputs, *, redraws: bool = True) -> Iterator[Callable[[str], None]]:
+    """``spinner`` while a program runs whose output must not get into a report on standard output, which another
+    program reads.
+    """
+    aside = redirect_stdout(sys.stderr) if outputs.to_stdout else nullcontext()
+    with spinner(redraws=redraws) as progress, aside:
+        yield progress
 
 
 @contextmanager

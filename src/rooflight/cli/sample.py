@@ -1,39 +1,62 @@
-"""``rooflight sample``: time operators over sweeps of shapes."""
+"""``rooflight sample``: time operators over sweeps of shapes; ``rooflight merge``: one table of their parts."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
 from rooflight.cli import completion
-from rooflight.cli.arguments import arguments_of, check_folder, refuse_unused
-from rooflight.cli.choices import Executor
 from rooflight.cli.endings import interrupted
-from rooflight.cli.output_options import CsvFolder, HtmlFile, JsonFile, MarkdownFile, Render
+from rooflight.cli.options import (
+    OUTPUTS,
+    Output,
+    arguments_of,
+    check_folder,
+    on_command_line,
+    refuse,
+    refuse_elsewhere,
+)
 from rooflight.cli.progress import spinner
+from rooflight.records.options import Option
 from rooflight.records.quantity import count_of
 from rooflight.records.visible import visible
+from rooflight.sampling.executor.options import ExecutorOptions
+from rooflight.sampling.request import SamplingRequest, SweepName
 
 if TYPE_CHECKING:
     from rooflight.operators.operator import Operator
     from rooflight.reporting.output import Outputs
-    from rooflight.sampling.request import SamplingRequest
     from rooflight.sampling.smart_sweep import Views
     from rooflight.sampling.tasks import Task
 
 
-class SweepName(StrEnum):
-    """The sweeps that are shipped."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleExecutor(ExecutorOptions):
+    """Where to run, and whether a job is submitted."""
 
-    test = "test"
-    collect = "collect"
-    smart = "smart"
+    submit: Annotated[bool, Option("slurm: submit the parts as a job array.")] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleOptions(SamplingRequest):
+    """A request, what the verb does instead of sampling, and what it asks before."""
+
+    list_: Annotated[
+        bool, Option("Show the operators, or OPERATOR, and their parameters; sample nothing.", flags=("--list",))
+    ] = False
+    write_config: Annotated[
+        bool, Option("Write files for --config, of OPERATOR or of all: collect/, test/, profilers/; sample nothing.")
+    ] = False
+    on: Annotated[
+        str | None,
+        Option("smart: models that the rows will be added to: a folder, or shipped. [default: shipped]", "MODELS"),
+    ] = None
+    yes: Annotated[bool, Option("Do not ask before sweeps of millions of shapes.")] = False
 
 
 def sample(
@@ -46,73 +69,10 @@ def sample(
             autocompletion=completion.operators,
         ),
     ] = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DTYPE",
-            help="fp16, bf16 or fp32. [default: bf16; fp32 on a CPU]",
-            show_default=False,
-            autocompletion=completion.dtypes,
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config", "--config_path", metavar="FILE", help="A sweep's YAML file, in estimate-train-time's form."
-        ),
-    ] = None,
-    list_: Annotated[
-        bool, typer.Option("--list", help="Show the operators, or OPERATOR, and their parameters; sample nothing.")
-    ] = False,
-    write_config: Annotated[
-        bool,
-        typer.Option(
-            "--write-config",
-            help="Write files for --config, of OPERATOR or of all: collect/, test/, profilers/; sample nothing.",
-        ),
-    ] = False,
-    sweep: Annotated[
-        SweepName | None,
-        typer.Option(help="test: seconds; collect: the full grids; smart: until the budget is spent. [default: smart]"),
-    ] = None,
-    budget: Annotated[str, typer.Option(metavar="TIME", help="Time that smart may take: 90s, 5m, 2h, 1h30m.")] = "1m",
-    on: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODELS",
-            help="smart: models that the rows will be added to: a folder, or shipped. [default: shipped]",
-            show_default=False,
-        ),
-    ] = None,
-    parts: Annotated[int, typer.Option(metavar="N", help="Divide the sweep into this many parts.")] = 1,
-    part: Annotated[int, typer.Option(metavar="N", help="Sample this part, counted from 1.")] = 1,
-    device_num: Annotated[
-        int | None,
-        typer.Option(
-            "--device-num", "--device_num", metavar="N", help="This GPU only, from 0. [default: every visible one]"
-        ),
-    ] = None,
-    out: Annotated[
-        Path,
-        typer.Option(metavar="FOLDER", help="Folder for sampling_data and sampling_log.", show_default="this folder"),
-    ] = Path(),
-    executor: Annotated[Executor, typer.Option(help="Where to run.")] = Executor.local,
-    submit: Annotated[bool, typer.Option("--submit", help="slurm: submit the parts as a job array.")] = False,
-    address: Annotated[str, typer.Option(metavar="HOST:PORT", help="ray: the cluster to join.")] = "auto",
-    threads: Annotated[
-        int | None, typer.Option(metavar="N", help="Threads (and cores) on a CPU. [default: torch's]")
-    ] = None,
-    time_box: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Time that one direction of one shape may take.")
-    ] = 5.0,
-    warm_cache: Annotated[bool, typer.Option("--warm-cache", help="Leave the caches as the last run did.")] = False,
-    cpu: Annotated[bool, typer.Option("--cpu", help="Sample on the CPU even where there is a GPU.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before sweeps of millions of shapes.")] = False,
-    json: JsonFile = None,
-    markdown: MarkdownFile = None,
-    csv: CsvFolder = None,
-    html: HtmlFile = None,
-    render: Render = None,
+    *,
+    asked: SampleOptions,
+    where: SampleExecutor,
+    output: Output,
 ) -> None:
     """Time operators over sweeps of shapes: raw samples, forward and backward apart, from cold caches.
 
@@ -128,130 +88,110 @@ def sample(
       rooflight sample --sweep collect gemm --executor slurm
       torchrun --nproc-per-node 4 -m rooflight sample all_reduce --sweep test
     """
-    from rooflight.reporting.output import Outputs
+    names = list(operators or [])
+    check_folder("--out", asked.out)
+    _refuse_unused(context, asked, where)
+    if asked.list_:
+        _list_operators(names, output.open())
+        return
+    if asked.write_config:
+        _write_configs(names, asked.out)
+        return
+    asked = _request(context, asked, names)
+    if where.executor == "slurm":
+        _slurm(asked, where.submit, _arguments_of_part(context))
+        return
+    data = asked.out / "sampling_data"
+    kept = f"finished rows are kept in {data}, and the same command continues from there"
+    with spinner() as progress, interrupted(kept):
+        _sample(asked, where, _arguments_of_part(context), progress)
+
+
+def _request(context: typer.Context, asked: SampleOptions, names: list[str]) -> SampleOptions:
+    """The request with its operators and sweep. Raises ValueError for options that contradict each other."""
+    given = on_command_line(context, "sweep")
+    sweep = asked.sweep
+    if names and not given:
+        for each in get_args(SweepName):
+            if names[0] == each:  # `rooflight sample smart`
+                sweep, names, given = each, names[1:], True
+                break
+    if asked.config is not None and (names or given):
+        raise ValueError("--config names its operator and sweep: leave out OPERATOR and --sweep")
+    if asked.threads is not None and asked.threads < 1:
+        raise ValueError(f"--threads {asked.threads}: at least 1")
+    asked = replace(asked, operators=tuple(names), sweep=sweep)
+    assert asked.budget_s  # refuses what is no time
+    if asked.config is not None or sweep != "smart":
+        whole = "--config" if asked.config is not None else f"--sweep {sweep}"
+        refuse(context, ("budget", "on"), f"{whole} samples all shapes; only smart chooses some")
+    return asked
+
+
+def _sample(asked: SampleOptions, where: SampleExecutor, arguments: list[str], progress: Callable[[str], None]) -> None:
     from rooflight.sampling.launch import run_on_all, spread_over_gpus, visible_gpus
-    from rooflight.sampling.request import SamplingRequest, seconds
     from rooflight.sampling.store import calibration_of
 
-    check_folder("--out", out)
-    _refuse_unused(context)
-    if list_:
-        outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html, render=render)
-        _list_operators(operators or [], outputs)
+    local = where.executor == "local"
+    if local and spread_over_gpus(asked):
+        run_on_all(arguments, gpus=visible_gpus(), parts=asked.parts, part=asked.part, progress=progress)
         return
-    if write_config:
-        _write_configs(operators or [], out)
-        return
-    names = list(operators or [])
-    if names and names[0] in SweepName.__members__ and sweep is None:
-        sweep = SweepName(names.pop(0))  # `rooflight sample smart`
-    if config is not None and (names or sweep is not None):
-        raise ValueError("--config names its operator and sweep: leave out OPERATOR and --sweep")
-    if threads is not None and threads < 1:
-        raise ValueError(f"--threads {threads}: at least 1")
-    request = SamplingRequest(
-        operators=tuple(names),
-        precision=precision,
-        config=config,
-        sweep=str(sweep or SweepName.smart),
-        budget_s=seconds(budget),
-        parts=parts,
-        part=part,
-        device_num=device_num,
-        out=out,
-        threads=threads,
-        box_s=time_box,
-        cold=not warm_cache,
-        cpu=cpu,
-    )
-    if config is not None or request.sweep != SweepName.smart:
-        whole = "--config" if config is not None else f"--sweep {request.sweep}"
-        refuse_unused(
-            context, set(context.params) - {"budget", "on"}, f"{whole} samples all shapes; only smart chooses some"
-        )
-    if executor is Executor.slurm:
-        _slurm(request, submit, yes, _arguments_of_part(context))
-        return
-    kept = f"finished rows are kept in {out / 'sampling_data'}, and the same command continues from there"
-    with spinner() as progress, interrupted(kept):
-        if executor is Executor.local and spread_over_gpus(request):
-            run_on_all(
-                _arguments_of_part(context),
-                gpus=visible_gpus(),
-                parts=request.parts,
-                part=request.part,
-                progress=progress,
-            )
-            return
-        for line in _run(request, executor, address, on, progress, yes):
-            typer.echo(visible(line))
-        if executor is Executor.local and request.kind == "cpu" and not calibration_of("cpu"):
-            known = "nothing is known of this CPU's speed"
-            typer.echo(f"rooflight: {known}: run rooflight calibrate on this machine before rooflight fit", err=True)
+    for line in _run(asked, where, progress):
+        typer.echo(visible(line))
+    if local and asked.kind == "cpu" and not calibration_of("cpu"):
+        known = "nothing is known of this CPU's speed"
+        typer.echo(f"rooflight: {known}: run rooflight calibrate on this machine before rooflight fit", err=True)
 
 
-def _refuse_unused(context: typer.Context) -> None:
+def _refuse_unused(context: typer.Context, asked: SampleOptions, where: SampleExecutor) -> None:
     """Raise ValueError for options that have no effect together with the others."""
-    given, outputs = context.params, {"json", "markdown", "csv", "html", "render"}
-    every = set(given)
-    if given["list_"]:
-        refuse_unused(context, {"list_", "operators", *outputs}, "--list samples nothing")
+    every = set(context.params)
+    if asked.list_:
+        refuse(context, every - {"list_", "operators", *OUTPUTS}, "--list samples nothing")
         return
-    refuse_unused(context, every - outputs, "for --list: samples are kept in sampling_data")
-    if given["write_config"]:
-        refuse_unused(context, {"write_config", "operators", "out"}, "--write-config samples nothing")
-    if given["executor"] is not Executor.slurm:
-        refuse_unused(context, every - {"submit"}, "for --executor slurm")
-    if given["executor"] is not Executor.ray:
-        refuse_unused(context, every - {"address"}, "for --executor ray")
-    else:
-        refuse_unused(context, every - {"threads"}, "the workers of Ray have the threads that Ray gives them")
-    if given["executor"] is not Executor.local:
-        refuse_unused(context, every - {"device_num"}, "a cluster chooses its GPUs itself")
+    refuse(context, OUTPUTS, "for --list: samples are kept in sampling_data")
+    if asked.write_config:
+        refuse(context, every - {"write_config", "operators", "out"}, "--write-config samples nothing")
+    refuse_elsewhere(context, where.executor)
+    if where.executor == "ray":
+        refuse(context, ("threads",), "the workers of Ray have the threads that Ray gives them")
+    if where.executor != "local":
+        refuse(context, ("device_num",), "a cluster chooses its GPUs itself")
 
 
 def _arguments_of_part(context: typer.Context) -> list[str]:
     """Arguments of a process that runs a part of this command on this machine, but for its part and device."""
-    return arguments_of(context, executor=Executor.local, submit=False, parts=1, part=1, device_num=None)
+    return arguments_of(context, executor="local", submit=False, parts=1, part=1, device_num=None)
 
 
-def _run(
-    request: SamplingRequest,
-    executor: Executor,
-    address: str,
-    on: str | None,
-    progress: Callable[[str], None],
-    yes: bool,
-) -> Iterator[str]:
+def _run(asked: SampleOptions, where: SampleExecutor, progress: Callable[[str], None]) -> Iterator[str]:
     """Run the request; yields a line for each thing that was done or written."""
-    from rooflight.sampling import launch
+    from rooflight.sampling import launch, ray_sweep
     from rooflight.sampling.tasks import tasks as tasks_of
 
-    tasks = tasks_of(request, _views(request, on) if executor is Executor.local else None)
+    tasks = tasks_of(asked, _views(asked) if where.executor == "local" else None)
     for task in tasks:
-        _ask(task, yes)
+        _ask(task, asked.yes)
     for task in tasks:
         progress(task.job.name)
-        if executor is Executor.ray:
-            from rooflight.sampling import ray_sweep as ray
-
-            if task.events is not None or task.run in ("get_profiler", "run_function"):
-                raise ValueError(f"{request.config}: a cluster of Ray samples operators only: use --executor local")
-            for outcome in ray.run(task.job, task.sweep, address=address, cold=request.cold, progress=progress):
-                yield outcome.line(task.job)
-        else:
-            yield from launch.run(task, request, progress)
+        if where.executor == "local":
+            yield from launch.run(task, asked, progress)
+            continue
+        if task.events is not None or task.run in ("get_profiler", "run_function"):
+            raise ValueError(f"{asked.config}: a cluster of Ray samples operators only: use --executor local")
+        for outcome in ray_sweep.run(task.job, task.sweep, address=where.address, cold=asked.cold, progress=progress):
+            yield outcome.line(task.job)
 
 
-def _views(request: SamplingRequest, on: str | None) -> Callable[[Operator, str], Views] | None:
+def _views(asked: SampleOptions) -> Callable[[Operator, str], Views] | None:
     """What the models that rows will be added to answer of shapes here; None where they cannot tell."""
-    if request.sweep != SweepName.smart or request.config is not None:
+    if asked.sweep != "smart" or asked.config is not None:
         return None
     from rooflight.front.views import views_here
     from rooflight.prediction.fit.base import SHIPPED_NAME, base_of
     from rooflight.prediction.predictor import Predictor
 
-    return views_here(Predictor.load(base_of(on or SHIPPED_NAME)), request.kind, request.threads)
+    return views_here(Predictor.load(base_of(asked.on or SHIPPED_NAME)), asked.kind, asked.threads)
 
 
 def _ask(task: Task, yes: bool) -> None:
@@ -268,27 +208,29 @@ def _ask(task: Task, yes: bool) -> None:
         raise RuntimeError("nothing was sampled")
 
 
-def _slurm(request: SamplingRequest, submit: bool, yes: bool, arguments: list[str]) -> None:
+def _slurm(asked: SampleOptions, submit: bool, arguments: list[str]) -> None:
     """Write the job script, or submit an array. Work that no node can run is refused here, not hours later in a log."""
     from rooflight.sampling import slurm_jobs as slurm
     from rooflight.sampling.tasks import tasks
 
-    parts = request.parts if request.parts > 1 else slurm.PARTS
-    for task in tasks(replace(request, parts=parts, part=1)):
+    parts = asked.parts if asked.parts > 1 else slurm.PARTS
+    for task in tasks(replace(asked, parts=parts, part=1)):
         if task.job.operator.ranks:
             raise ValueError(f"{task.job.name} needs several ranks: srun torchrun -m rooflight sample {task.job.name}")
-        _ask(task, yes)
+        _ask(task, asked.yes)
+    yes = [] if asked.yes else ["--yes"]  # the user was asked here, and cannot be asked there
     script = slurm.Script(
-        arguments=arguments if yes else [*arguments, "--yes"],  # the user was asked here, and cannot be asked there
-        out=request.out,
+        arguments=[*arguments, *yes],
+        out=asked.out,
         folder=Path.cwd(),
         parts=parts,
-        cpu=request.cpu,
-        threads=request.threads,
+        cpu=asked.cpu,
+        threads=asked.threads,
     )
-    path = request.out / "kernel_sampling.sbatch"
+    path = asked.out / "kernel_sampling.sbatch"
     if submit:
-        typer.echo(visible(slurm.submit(script, path)))
+        for line in slurm.submit(script, path).splitlines():
+            typer.echo(visible(line))
     else:
         typer.echo(visible(f"{slurm.write(script, path)}: submit it with sbatch, then rooflight merge"))
 
@@ -309,3 +251,28 @@ def _list_operators(names: list[str], outputs: Outputs) -> None:
     from rooflight.operators.tables import report_of
 
     outputs.write(report_of(map(registry.find, dict.fromkeys(names) or registry.names())))
+
+
+def merge(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE", help="CSV or jsonl files of one operator, precision and device."),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Where to write. [default: GPU_operator_precision.csv beside the first]"),
+    ] = None,
+    *,
+    output: Output,
+) -> None:
+    """Put the parts of a sweep together: duplicate rows dropped, sorted by shape. The files themselves do not change.
+
+    \b
+      rooflight merge sampling_data/NVIDIAA100*_flash_atten_fp16_*.csv
+      rooflight merge part1.jsonl part2.jsonl --out merged.csv
+    """
+    from rooflight.sampling.merge import merge as merge_files
+    from rooflight.sampling.merge import report_of
+
+    outputs = output.open(out=out)
+    outputs.write(report_of(merge_files(files, out), len(files)))

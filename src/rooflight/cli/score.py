@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import nullcontext, redirect_stdout
 from typing import Annotated
 
 import typer
 
-from rooflight.cli import completion
-from rooflight.cli.output_options import CsvFolder, HtmlFile, JsonFile, MarkdownFile, Render
-from rooflight.cli.progress import spinner
-from rooflight.cli.what_if_options import Clock, Precision, what_if
+from rooflight.cli.options import Output
+from rooflight.cli.progress import running
+from rooflight.front.options import DeviceOptions
 
 WRONG = 1
 
@@ -23,16 +20,6 @@ def score(
     solution: Annotated[
         str, typer.Argument(metavar="SOLUTION", help="A Python file with ModelNew, which does the same work.")
     ],
-    device: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            autocompletion=completion.devices,
-            help="Bound for this device; nothing is timed if it is not in this machine. [default: this machine]",
-        ),
-    ] = None,
-    precision: Precision = None,
-    clock: Clock = None,
     compiled: Annotated[
         bool, typer.Option("--compile/--no-compile", help="Time the reference under torch.compile too.")
     ] = True,
@@ -45,11 +32,9 @@ def score(
             metavar="X", help="Largest error of a right result. [default: 1e-4 for float32, 1e-2 for 16 bits]"
         ),
     ] = None,
-    json: JsonFile = None,
-    markdown: MarkdownFile = None,
-    csv: CsvFolder = None,
-    html: HtmlFile = None,
-    render: Render = None,
+    *,
+    device: DeviceOptions,
+    output: Output,
 ) -> None:
     """Say how far SOLUTION, a kernel of yours, is on the way from eager PyTorch to the speed of light.
 
@@ -58,7 +43,7 @@ def score(
     of the reference's work. The share of the way is (eager - solution) / (eager - program bound): 0 % is eager, 100 %
     is light.
 
-    --precision and --clock bound with other roofs: products in fewer bits than the reference's, a locked clock.
+    Nothing is timed for a --device that is not in this machine.
 
     Exit code 0 for a right solution, 1 for a wrong one, 2 for a file that cannot be used.
 
@@ -67,20 +52,17 @@ def score(
       rooflight score problem.py solution.py --json - --trials 50
       rooflight score problem.py solution.py --device B200-SXM
     """
-    from rooflight.reporting.output import Outputs
     from rooflight.scoring.run import score as scored
     from rooflight.scoring.score_report import report_of
 
-    outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html, render=render)
-    supposed = what_if(precision, clock)
-    # the output of the programs must not get into a report on standard output, which another program reads
-    aside = redirect_stdout(sys.stderr) if outputs.to_stdout else nullcontext()
-    with spinner() as progress, aside:
+    outputs = output.open()
+    roofs = device.roofs()
+    with running(outputs) as progress:
         found = scored(
             reference,
             solution,
-            device=device,
-            what_if=supposed,
+            device=device.device,
+            what_if=roofs,
             compiled=compiled,
             trials=trials,
             tolerance=tolerance,

@@ -18,6 +18,7 @@ import msgspec
 
 from rooflight.extras import need
 from rooflight.front.device import Progress
+from rooflight.front.options import ReadOn
 from rooflight.front.read_task import Answer, Asked
 from rooflight.front.sources import is_session, read_session
 from rooflight.records.archive import load
@@ -37,17 +38,6 @@ _LARGE: Final = 200 << 20  # bytes of JSON that take longer than to import torch
 _UNPACKED: Final = 12  # times the size of a gzip file
 _RETRIES: Final = 2
 _TASK: Final = ("-m", "rooflight.front.read_task")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOn:
-    """Where traces are read: ``executor`` "local" or "ray", the ``address`` of the cluster, and at most so many
-    ``processes`` on this machine (by default one per core).
-    """
-
-    executor: str = "local"
-    address: str = "auto"
-    processes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +104,7 @@ def _with_facts(session: Session, facts: Mapping[str, str]) -> Session:
 
 def _sessions(files: Sequence[RankFile], model: str | None, on: ReadOn, progress: Progress) -> list[Session]:
     if on.executor == "ray" and files:
-        return _on_cluster(files, model, on.address, progress)
+        return _on_cluster(files, model, on.address or "auto", progress)
     sizes = [file.path.stat().st_size * (_UNPACKED if file.path.suffix == ".gz" else 1) for file in files]
     processes = min(len(files), on.processes or len(os.sched_getaffinity(0)))
     if processes > 1 and (sum(sizes) > _LARGE or on.processes):

@@ -12,7 +12,8 @@ import numpy as np
 from rooflight.devices.spec import DeviceSpec
 from rooflight.devices.what_if import AS_IT_IS, WhatIf
 from rooflight.front.device import Progress, find_device, find_what_if, log_progress
-from rooflight.front.sources import PLAIN, TraceOptions, read_session
+from rooflight.front.options import PLAIN, ReadOn, TraceOptions
+from rooflight.front.sources import read_session
 from rooflight.records.estimate import Estimate
 from rooflight.records.session import Session
 from rooflight.records.signature import ON_HOST
@@ -23,7 +24,6 @@ from rooflight.roofline.host import Host, with_host_scalars, without_device
 
 if TYPE_CHECKING:
     from rooflight.capture.record.recorder import record
-    from rooflight.front.rank_traces import ReadOn
     from rooflight.prediction.predictor import Predictor
     from rooflight.roofline.ranks import RankedAnalysis
 
@@ -166,7 +166,7 @@ def analyze_ranks(
 
     Raises ValueError for a path that is neither, and for sessions that do not belong together.
     """
-    from rooflight.front.rank_traces import ReadOn, read_ranks
+    from rooflight.front.rank_traces import read_ranks
     from rooflight.roofline.ranks import merge
 
     found = read_ranks(paths, model, read_on or ReadOn(), progress)

@@ -7,48 +7,17 @@ A source takes the path of a file and returns a Session. A package announces one
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Final
 
 from rooflight.extras import need
 from rooflight.front.device import Progress, log_progress
+from rooflight.front.options import PLAIN, TraceOptions
 from rooflight.records.archive import load
 from rooflight.records.session import Session
 from rooflight.traces.file.discovery import is_trace
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceOptions:
-    """What is read beside a trace. ``capture``: the trace of the capture of the graphs that were replayed; ``model``:
-    the config of the model that a serving engine ran, or a preset; ``execution_trace``: what torch's
-    ExecutionTraceObserver wrote of the same run.
-    """
-
-    capture: Path | None = None
-    model: str | None = None
-    execution_trace: Path | None = None
-
-    @property
-    def given(self) -> list[str]:
-        """The options that were given, as they are typed."""
-        return [
-            f"--{option.name.replace('_', '-')}" for option in fields(self) if getattr(self, option.name) is not None
-        ]
-
-    def refuse(self, target: str) -> None:
-        """Raise ValueError if any is given with a target that is no trace."""
-        if self.given:
-            raise ValueError(
-                f"{', '.join(self.given)}: no effect on {target}: only a trace of torch's profiler takes such options"
-            )
-
-
 Source = Callable[[Path], Session]
-
-PLAIN: Final = TraceOptions()
-"""Nothing beside the trace."""
 
 ENTRY_POINT_GROUP = "rooflight.sources"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,8 +10,9 @@ from rooflight.devices.finding import HERE
 from rooflight.devices.spec import DeviceSpec
 from rooflight.devices.what_if import AS_IT_IS, WhatIf
 from rooflight.front.device import Progress, find_what_if, log_progress, place_of
+from rooflight.front.options import PLAIN, RunOptions, TraceOptions
 from rooflight.front.sessions import analyze, analyze_file
-from rooflight.front.sources import PLAIN, TraceOptions, is_session
+from rooflight.front.sources import is_session
 from rooflight.records.quantity import Quantity
 from rooflight.records.session import Session
 from rooflight.roofline.analysis import Analysis
@@ -33,28 +34,6 @@ class Observed:
 
 ROOM = 1.2
 """Memory a run needs over what its ops show: kernels take workspaces, torch itself some, and allocators round up."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """How a preset or config is to run; None leaves the choice to its defaults."""
-
-    mode: str | None = None
-    batch: int | None = None
-    seq: int | None = None
-    dtype: str | None = None
-    optimizer: str | None = None
-    small: bool = False
-
-    @property
-    def given(self) -> list[str]:
-        """The options that were given, as they are typed."""
-        return [f"--{option.name}" for option in fields(self) if getattr(self, option.name) not in (None, False)]
-
-    def refuse(self, why: str) -> None:
-        """Raise ValueError if any is given, saying why it cannot be: what was recorded once cannot run otherwise."""
-        if self.given:
-            raise ValueError(f"{', '.join(self.given)}: {why}")
 
 
 def analyze_target(

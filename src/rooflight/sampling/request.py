@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, ClassVar, Literal
 
-from rooflight.machine.hardware import cuda_name
-from rooflight.records.dtypes import dtype_name
+from rooflight.records.options import Option
+
+SweepName = Literal["test", "collect", "smart"]
+"""The sweeps that are shipped."""
 
 _NUMBER = r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)"
 _TIME = re.compile(f"(?:{_NUMBER}h)?(?:{_NUMBER}m)?(?:{_NUMBER}s)?")
@@ -18,33 +21,59 @@ class SamplingRequest:
     """The options of ``rooflight sample``; those that are not set are None.
 
     ``operators`` are names, or ``file.py:name``; none is every operator that the sweep is for. ``config`` is a YAML
-    file, which names operator and sweep instead. ``sweep`` is "test", "collect" or "smart", ``budget_s`` what smart may
-    take. ``box_s`` is how long one direction of one shape may take, in seconds. ``cold`` empties the caches before each
-    sample.
+    file, which names operator and sweep instead. ``box_s`` is how long one direction of one shape may take, in seconds.
+    ``warm`` leaves the caches as they are before each sample.
     """
 
+    panel: ClassVar = "Sampling"
     operators: tuple[str, ...] = ()
-    precision: str | None = None
-    config: Path | None = None
-    sweep: str = "smart"
-    budget_s: float = 60.0
-    parts: int = 1
-    part: int = 1
-    device_num: int | None = None
-    out: Path = Path()
-    threads: int | None = None
-    box_s: float = 5.0
-    cold: bool = True
-    cpu: bool = False
+    precision: Annotated[
+        str | None, Option("fp16, bf16 or fp32. [default: bf16; fp32 on a CPU]", "DTYPE", names="dtypes")
+    ] = None
+    config: Annotated[
+        Path | None,
+        Option("A sweep's YAML file, in estimate-train-time's form.", "FILE", flags=("--config", "--config_path")),
+    ] = None
+    sweep: Annotated[SweepName, Option("test: seconds; collect: the full grids; smart: until the budget is spent.")] = (
+        "smart"
+    )
+    budget: Annotated[str, Option("Time that smart may take: 90s, 5m, 2h, 1h30m.", "TIME")] = "1m"
+    parts: Annotated[int, Option("Divide the sweep into this many parts.", "N")] = 1
+    part: Annotated[int, Option("Sample this part, counted from 1.", "N")] = 1
+    device_num: Annotated[
+        int | None,
+        Option("This GPU only, from 0. [default: every visible one]", "N", flags=("--device-num", "--device_num")),
+    ] = None
+    out: Annotated[Path, Option("Folder for sampling_data and sampling_log. [default: this folder]", "FOLDER")] = Path()
+    threads: Annotated[int | None, Option("Threads (and cores) on a CPU. [default: torch's]", "N")] = None
+    box_s: Annotated[
+        float, Option("Time that one direction of one shape may take.", "SECONDS", flags=("--time-box",))
+    ] = 5.0
+    warm: Annotated[bool, Option("Leave the caches as the last run did.", flags=("--warm-cache",))] = False
+    cpu: Annotated[bool, Option("Sample on the CPU even where there is a GPU.")] = False
+
+    @property
+    def budget_s(self) -> float:
+        """What smart may take. Raises ValueError for a text that is no time."""
+        return seconds(self.budget)
+
+    @property
+    def cold(self) -> bool:
+        """Whether the caches are emptied before each sample."""
+        return not self.warm
 
     @property
     def kind(self) -> str:
         """ "cuda" where there is a GPU and ``cpu`` is not set."""
+        from rooflight.machine.hardware import cuda_name
+
         return "cpu" if self.cpu or cuda_name() is None else "cuda"
 
     @property
     def dtype(self) -> str:
         """torch's name of the precision. Raises ValueError for an unknown one."""
+        from rooflight.records.dtypes import dtype_name
+
         return dtype_name(self.precision or ("bf16" if self.kind == "cuda" else "fp32"))
 
 

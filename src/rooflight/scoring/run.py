@@ -16,8 +16,9 @@ from rooflight.devices.finding import HERE
 from rooflight.devices.spec import DeviceSpec
 from rooflight.devices.what_if import AS_IT_IS, WhatIf
 from rooflight.front.device import Progress, find_what_if, log_progress, place_of
+from rooflight.front.options import RunOptions
 from rooflight.front.sessions import analyze
-from rooflight.front.targets import ROOM, Observed, RunOptions, record_without_hardware
+from rooflight.front.targets import ROOM, Observed, record_without_hardware
 from rooflight.machine.hardware import cuda_name, free_memory_bytes, kind_here
 from rooflight.machine.timing import Clock, ColdClock, CudaEvents, SteadyClock, flush_of
 from rooflight.records.quantity import Quantity

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -16,10 +16,12 @@ import msgspec
 
 from rooflight.compiling.bench.package import AOT_INDUCTOR
 from rooflight.compiling.bench.result import Compiled
-from rooflight.compiling.bench.trial import EAGER, Answer, Options, Request, Trial, answered
+from rooflight.compiling.bench.trial import EAGER, Answer, Request, Trial, answered
+from rooflight.compiling.options import LIMIT_S, Options
 from rooflight.compiling.workloads import WORKLOADS
 from rooflight.front.device import Progress, log_progress
-from rooflight.front.targets import RunOptions, analyze_target
+from rooflight.front.options import RunOptions
+from rooflight.front.targets import analyze_target
 from rooflight.machine.hardware import kind_here, usable_cores
 from rooflight.workloads.errors import RunFailed, TargetError, told_in_one_line
 from rooflight.workloads.targets import Target, UserFunction, find_target, no_inputs, require_libraries
@@ -82,8 +84,6 @@ def _rough(seconds: float) -> str:
 
 MODES: Final = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", AOT_INDUCTOR)
 """Modes of torch.compile, and packages of AOTInductor."""
-LIMIT_S: Final = 600.0
-"""A process that takes longer is ended: a compilation may hang."""
 _OPTIONS: Final = {"mode": "--step"}
 """Fields of ``Options`` whose option of the command line has another name."""
 _SAYS: Final[dict[Kind, str]] = {
@@ -137,7 +137,7 @@ def benchmark(
     place = kind_here()
     request = Request(
         target=target,
-        options=msgspec.structs.replace(asked, device=place) if _takes_device(target) else asked,
+        options=replace(asked, device=place) if _takes_device(target) else asked,
         inputs=inputs,
         program="eager",
         backend=backend,
@@ -225,7 +225,7 @@ def check_request(
 
 def check_options(target: str, found: Target | None, options: Options) -> None:
     """Raise ValueError (TargetError) for options without effect on a workload (``found`` is None) or a function."""
-    given = [_OPTIONS.get(name, f"--{name}") for name, value in msgspec.structs.asdict(options).items() if value]
+    given = [_OPTIONS.get(name, f"--{name}") for name, value in asdict(options).items() if value]
     if given and found is None:
         raise ValueError(f"{', '.join(given)}: no effect on the workload {target}: leave it out, or name a preset")
     if given and isinstance(found, UserFunction):
@@ -292,7 +292,7 @@ def bounded(
     target = results[0].target
     if target in WORKLOADS:
         target = f"{inspect.getsourcefile(WORKLOADS[target])}:{WORKLOADS[target].__name__}"
-    run = RunOptions(**{key: value for key, value in msgspec.structs.asdict(options).items() if key != "device"})
+    run = RunOptions(**{key: value for key, value in asdict(options).items() if key != "device"})
     try:
         analysis, _ = analyze_target(target, run, inputs=inputs, measured=False, progress=progress)
     except Exception as error:  # the program ran: whatever the analysis meets, what was measured is kept

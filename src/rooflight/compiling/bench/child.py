@@ -8,7 +8,7 @@ import os
 import resource
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
@@ -50,7 +50,7 @@ def opened(request: Request) -> Step:
         made = workload(request.place)
         run, model = made if isinstance(made, tuple) else (made, None)
         return Step(run=run, model=model, description=request.target)
-    step = open_target(request.target, inputs=request.inputs, **msgspec.structs.asdict(request.options))
+    step = open_target(request.target, inputs=request.inputs, **asdict(request.options))
     plain = unguarded(step.run)
     check_step(plain, step.model, request.target)
     return replace(step, run=plain) if step.model is None else step

@@ -8,14 +8,13 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 
 from rooflight.compiling.bench.benchmark import (
-    LIMIT_S,
     OF_A_MODE,
     BenchmarkInterrupted,
     Pace,
@@ -24,7 +23,7 @@ from rooflight.compiling.bench.benchmark import (
     check_request,
 )
 from rooflight.compiling.bench.result import Compiled
-from rooflight.compiling.bench.trial import Options
+from rooflight.compiling.options import BenchOptions, Options
 from rooflight.compiling.workloads import WORKLOADS
 from rooflight.front.device import Progress, log_progress
 from rooflight.records.files import write_whole
@@ -37,20 +36,12 @@ _MODULE: Final = "rooflight.compiling.bench.matrix"
 _PROGRAMS: Final = 1 + len(OF_A_MODE)  # of a cell, each of which may take as long as the limit
 
 
-class Matrix(msgspec.Struct, frozen=True, kw_only=True):
-    """Targets and modes, and how each of their programs runs; ``bounds``: with op and fused bounds beside the times."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix(BenchOptions):
+    """Targets and modes, and how each of their programs runs."""
 
     targets: tuple[str, ...]
-    modes: tuple[str, ...] = ("default",)
-    options: Options = Options()
-    inputs: str | None = None
-    iterations: int = 100
-    warmup: int = 5
-    backend: str = "inductor"
-    dynamic: bool | None = None
-    threads: int | None = None
-    limit_s: float = LIMIT_S
-    bounds: bool = True
+    options: Options = field(default_factory=Options)
 
     def check(self) -> None:
         """Raise ValueError (TargetError) for what cannot run, before anything has run."""
@@ -70,11 +61,7 @@ class Matrix(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def cells(self) -> list[Matrix]:
         """One target in one mode each, in order: by target, then by mode."""
-        return [
-            msgspec.structs.replace(self, targets=(target,), modes=(mode,))
-            for target in self.targets
-            for mode in self.modes
-        ]
+        return [replace(self, targets=(target,), modes=(mode,)) for target in self.targets for mode in self.modes]
 
 
 def benchmark_matrix(
@@ -149,7 +136,7 @@ def _local(matrix: Matrix, progress: Progress) -> list[Compiled]:
     kind: Callable[[str], Exception] = RunFailed
     pace = Pace(len(matrix.targets), len(matrix.modes), progress)
     for number, target in enumerate(matrix.targets):
-        cell = msgspec.structs.replace(matrix, targets=(target,))
+        cell = replace(matrix, targets=(target,))
         try:
             found += measure_cell(cell, progress, pace)
         except (RunFailed, TargetError) as error:
@@ -180,7 +167,7 @@ def _anywhere(cell: Matrix) -> Matrix:
         path, colon, name = target, "", ""
     if target in WORKLOADS or not Path(path).exists():
         return cell
-    return msgspec.structs.replace(cell, targets=(f"{Path(path).resolve()}{colon}{name}",))
+    return replace(cell, targets=(f"{Path(path).resolve()}{colon}{name}",))
 
 
 class CellAnswer(msgspec.Struct, frozen=True, kw_only=True):

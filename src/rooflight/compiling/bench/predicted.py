@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Final, Literal
-
-import msgspec
 
 from rooflight.compiling.bench.benchmark import check_request
 from rooflight.compiling.bench.result import short_names
-from rooflight.compiling.bench.trial import Options
+from rooflight.compiling.options import Options
 from rooflight.compiling.workloads import WORKLOADS
 from rooflight.front.device import Progress, current_device, log_progress
+from rooflight.front.options import RunOptions
 from rooflight.front.sessions import predicted
-from rooflight.front.targets import RunOptions, analyze_target
+from rooflight.front.targets import analyze_target
 from rooflight.machine.memory import fresh_page_s
 from rooflight.prediction.gain.gain import Gain, predicted_gain
 from rooflight.prediction.gain.walls import FRESH_PAGE_S
@@ -126,7 +125,7 @@ def _analysis(
 ) -> tuple[Analysis, list[str]]:
     if target in WORKLOADS:
         target = f"{inspect.getsourcefile(WORKLOADS[target])}:{WORKLOADS[target].__name__}"
-    run = RunOptions(**{key: value for key, value in msgspec.structs.asdict(options).items() if key != "device"})
+    run = RunOptions(**{key: value for key, value in asdict(options).items() if key != "device"})
     analysis, notes = analyze_target(target, run, inputs=inputs, device=device, measured=False, progress=progress)
     if analysis.device.kind == "cpu":
         if host is not None:

@@ -7,23 +7,12 @@ from typing import Final, Literal
 
 import msgspec
 
+from rooflight.compiling.options import Options
 from rooflight.compiling.process import replied
 from rooflight.workloads.errors import RunFailed, TargetError
 
 Program = Literal["eager", "compiled", "check"]
 EAGER: Final = "eager"
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What a preset, config or problem takes; None leaves it to its default."""
-
-    mode: str | None = None
-    batch: int | None = None
-    seq: int | None = None
-    dtype: str | None = None
-    optimizer: str | None = None
-    device: str | None = None
-    small: bool = False
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

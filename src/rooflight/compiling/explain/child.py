@@ -10,10 +10,10 @@ from pathlib import Path
 
 import msgspec
 
-from rooflight.compiling.bench.trial import Options
 from rooflight.compiling.explain.explain import explained
 from rooflight.compiling.explain.program import open_program
 from rooflight.compiling.explain.result import ExplainDocument
+from rooflight.compiling.options import Options
 from rooflight.compiling.process import replied
 from rooflight.records.files import write_whole
 from rooflight.workloads.errors import RunFailed, TargetError, told_in_one_line

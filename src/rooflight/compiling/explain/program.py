@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from rooflight.compiling.bench.trial import Options
 from rooflight.compiling.explain.explain import Program, uncompiled
+from rooflight.compiling.options import Options
 from rooflight.compiling.workloads import WORKLOADS
 from rooflight.workloads.errors import TargetError
 from rooflight.workloads.steps import unguarded
@@ -39,14 +38,14 @@ def open_program(
     found = find_target(target)
     if isinstance(found, UserFunction):
         return _of_user(found, target, options, calls, inputs)
-    step = open_target(target, inputs=inputs, **msgspec.structs.asdict(options))
+    step = open_target(target, inputs=inputs, **asdict(options))
     return _of_step(step.description, step.run, step.model, calls), ()
 
 
 def _of_user(
     found: UserFunction, target: str, options: Options, calls: int, inputs: str | None
 ) -> tuple[Program, tuple[str, ...]]:
-    given = {name: value for name, value in msgspec.structs.asdict(options).items() if value}
+    given = {name: value for name, value in asdict(options).items() if value}
     notes: list[str] = []
 
     def bare(function: Any) -> Any:
@@ -55,7 +54,7 @@ def _of_user(
         return plain
 
     if not found.name or given:
-        open_target(target, **msgspec.structs.asdict(options))  # which says what is wrong
+        open_target(target, **asdict(options))  # which says what is wrong
     opened = open_user_step(found.path, found.name, inputs, bare=bare)
     notes.extend(opened.notes)
     name = f"{found.path.name}:{found.name}"

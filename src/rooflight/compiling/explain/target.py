@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from rooflight.compiling.bench.benchmark import MODES, check_options
 from rooflight.compiling.bench.package import AOT_INDUCTOR
-from rooflight.compiling.bench.trial import Options
 from rooflight.compiling.explain.child import ExplainRequest, explanation
 from rooflight.compiling.explain.result import ExplainDocument
+from rooflight.compiling.options import Options
 from rooflight.compiling.workloads import WORKLOADS
 from rooflight.front.device import Progress, log_progress
 from rooflight.machine.hardware import kind_here, usable_cores
@@ -29,7 +28,7 @@ def explained_target(
     *,
     inputs: str | None = None,
     calls: int = 3,
-    mode: str = "default",
+    compile_mode: str = "default",
     backend: str = "inductor",
     dynamic: bool | None = None,
     code: bool = False,
@@ -49,8 +48,8 @@ def explained_target(
         raise ValueError(f"--threads {threads}: at least 1")
     if not limit_s > 0:
         raise ValueError(f"--limit {limit_s:g}: seconds, more than 0")
-    if mode not in _MODES:
-        raise ValueError(f'torch.compile has no mode "{mode}": take {", ".join(_MODES)}')
+    if compile_mode not in _MODES:
+        raise ValueError(f'torch.compile has no mode "{compile_mode}": take {", ".join(_MODES)}')
     place = kind_here()
     if target in WORKLOADS:
         check_options(target, None, options)
@@ -62,7 +61,7 @@ def explained_target(
         options=options,
         calls=calls,
         inputs=inputs,
-        compile_mode=mode,
+        compile_mode=compile_mode,
         backend=backend,
         dynamic=dynamic,
         code=code,
@@ -84,4 +83,4 @@ def _placed(target: str, options: Options, place: str) -> Options:
     require_libraries(found)
     if isinstance(found, UserFunction):
         return options
-    return msgspec.structs.replace(options, device=place, mode=options.mode or "forward")
+    return replace(options, device=place, mode=options.mode or "forward")

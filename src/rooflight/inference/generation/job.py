@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from io import StringIO
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +15,8 @@ from typing import Any, Final
 from rooflight.front.device import find_device, log_progress
 from rooflight.inference.comparison import comparison_report, read_summary
 from rooflight.inference.config import ProfilerConfig
-from rooflight.inference.generation.loops import PLAIN, EngineLoop, LoopOptions, ModelLoop
+from rooflight.inference.generation.loops import PLAIN, EngineLoop, ModelLoop
+from rooflight.inference.generation.options import JobOptions, LoopOptions
 from rooflight.inference.generation.trace import StepSpans
 from rooflight.inference.profiler import Profiler
 from rooflight.inference.recording import measured_steps
@@ -36,31 +37,13 @@ _LOGGED_EVERY_S: Final = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JobOptions:
-    """How often to run, and where to write."""
-
-    runs: int = 3
-    warmup: int = 1
-    bounds: bool = True
-    output_dir: str = "profiler_out"
-    run_name: str | None = None
-    slo_ms: Mapping[str, float | None] = field(default_factory=dict)  # by the names of the profiler's settings
-
-    def __post_init__(self) -> None:
-        if self.runs < 1:
-            raise TargetError(f"--runs {self.runs}: measure at least 1")
-        if self.warmup < 0:
-            raise TargetError(f"--warmup {self.warmup}: give a number of runs from 0 on")
-        ProfilerConfig.from_args(self.slo_ms)  # refuses limits that cannot be
-
-
 class DecodeJob:
     """One call of the command. Raises ValueError when it is made for what cannot be, before anything is measured."""
 
     def __init__(
         self, text: str, loop: LoopOptions, job: JobOptions, *, progress: Callable[[str], None], command: str = ""
     ) -> None:
+        ProfilerConfig.from_args(job.slo_ms)  # refuses limits that cannot be
         self._progress, self._options, self._job = progress, loop, job
         function = _function(text)
         self._loop = ModelLoop(text, loop, progress=progress) if function is None else EngineLoop(text, function, loop)
@@ -72,7 +55,7 @@ class DecodeJob:
             "model_profiling": True,
             "engine_profiling": True,
             "print_per_run": False,
-            "output_dir": job.output_dir,
+            "output_dir": str(job.output_dir),
             "run_name": job.run_name,
             "warmup_runs": job.warmup * self._kinds,
             "num_total_runs": (job.runs + job.warmup) * self._kinds,

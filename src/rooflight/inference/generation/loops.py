@@ -10,12 +10,13 @@ import copy
 import inspect
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from rooflight.inference.generation.decoding import CACHES, CacheKind, OnStep, check_sizes, check_temperature, decode
+from rooflight.inference.generation.options import LoopOptions
 from rooflight.inference.generation.ragged_cache import RaggedCache
 from rooflight.inference.generation.speculative import check_acceptance, check_vocabularies, speculative_decode
 from rooflight.machine.hardware import free_memory_bytes
@@ -135,43 +136,6 @@ def _cached_per_token(config: PreTrainedConfig) -> int:
 
 PLAIN: Final = "plain"
 SPECULATIVE: Final = "speculative"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LoopOptions:
-    """What to run. None leaves a choice to its default."""
-
-    batch: int = 8
-    prompt: int = 512
-    new: int = 128
-    draft: str | None = None
-    gamma: int | None = None
-    acceptance: float | None = None
-    baseline: bool = True
-    temperature: float | None = None
-    seed: int | None = None
-    cache: str | None = None
-    dtype: str | None = None
-    device: str = "cpu"
-    small: bool = False
-
-    def __post_init__(self) -> None:
-        for name, least in (("batch", 1), ("prompt", 1), ("new", 2)):
-            value = getattr(self, name)
-            if value < least:
-                why = ": the prefill makes the first token, decode steps the others" if name == "new" else ""
-                raise TargetError(f"--{name} {value}: give a number from {least} on{why}")
-        if self.draft is None:
-            self.refuse(("gamma", "acceptance"), "no effect without --draft")
-            if not self.baseline:
-                raise TargetError("--no-baseline: no effect without --draft")
-
-    def refuse(self, names: tuple[str, ...], why: str) -> None:
-        """Raise TargetError if one of these options is given."""
-        given = [f"--{field.name}" for field in fields(self)
-                 if field.name in names and getattr(self, field.name) not in (None, False)]  # fmt: skip
-        if given:
-            raise TargetError(f"{', '.join(given)}: {why}")
 
 
 class ModelLoop:

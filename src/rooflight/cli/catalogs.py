@@ -1,4 +1,4 @@
-"""``rooflight devices``: the figures of each device, and their sources."""
+"""``rooflight devices``: the figures of each device, and their sources; ``rooflight presets``: public architectures."""
 
 from __future__ import annotations
 
@@ -7,22 +7,15 @@ from typing import Annotated
 import typer
 
 from rooflight.cli import completion
-from rooflight.cli.arguments import refuse_unused
-from rooflight.cli.output_options import CsvFolder, HtmlFile, JsonFile, MarkdownFile, Render
-from rooflight.cli.what_if_options import Clock, Precision, what_if
+from rooflight.cli.options import Command, Output, refuse, verb
+from rooflight.front.options import WhatIfOptions
 
-app = typer.Typer()
+devices_app = typer.Typer()
 
 
-@app.callback(invoke_without_command=True)
-def devices(
-    context: typer.Context,
-    json: JsonFile = None,
-    markdown: MarkdownFile = None,
-    csv: CsvFolder = None,
-    html: HtmlFile = None,
-    render: Render = None,
-) -> None:
+@devices_app.callback(invoke_without_command=True)
+@verb
+def devices(context: typer.Context, output: Output) -> None:
     """List the known devices, or show every figure of one, with its source.
 
     \b
@@ -31,19 +24,19 @@ def devices(
       rooflight devices show H100-SXM5-80GB
     """
     if context.invoked_subcommand is not None:
-        refuse_unused(context, (), f"write it after {context.invoked_subcommand}")
+        refuse(context, set(context.params), f"write it after {context.invoked_subcommand}")
         return
     from rooflight.devices import all_devices
     from rooflight.devices.calibrations import device_of, saved
     from rooflight.devices.devices_report import list_report
-    from rooflight.reporting.output import Outputs
 
-    outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html, render=render)
+    outputs = output.open()
     measured_only = {spec.name: spec for spec in map(device_of, saved()) if spec.datasheet is None}
     outputs.write(list_report((*all_devices(), *measured_only.values())))
 
 
-@app.command(short_help="Show every figure of one device, with its source.")
+@devices_app.command(cls=Command, short_help="Show every figure of one device, with its source.")
+@verb
 def show(
     name: Annotated[
         str,
@@ -51,13 +44,8 @@ def show(
             metavar="NAME", help="A device, cpu, cuda, or a path to a TOML.", autocompletion=completion.devices
         ),
     ],
-    precision: Precision = None,
-    clock: Clock = None,
-    json: JsonFile = None,
-    markdown: MarkdownFile = None,
-    csv: CsvFolder = None,
-    html: HtmlFile = None,
-    render: Render = None,
+    supposed: WhatIfOptions,
+    output: Output,
 ) -> None:
     """Show every figure of one device: datasheet beside calibration, sources and doubts.
 
@@ -69,10 +57,23 @@ def show(
     from rooflight.cli.progress import spinner
     from rooflight.devices.devices_report import device_report
     from rooflight.front.device import find_what_if
-    from rooflight.reporting.output import Outputs
 
-    supposed = what_if(precision, clock)
-    outputs = Outputs(json=json, markdown=markdown, csv=csv, html=html, render=render)
+    roofs = supposed.roofs()
+    outputs = output.open()
     with spinner() as progress:
-        spec = find_what_if(name, supposed, progress=progress)
+        spec = find_what_if(name, roofs, progress=progress)
     outputs.write(device_report(spec))
+
+
+def presets(output: Output) -> None:
+    """List the public architectures that rooflight analyze takes by name: kind, parameters, default batch and
+    sequence, and where their shapes are published.
+
+    \b
+      rooflight presets
+      rooflight presets --json -
+      rooflight analyze gpt2
+    """
+    from rooflight.workloads.presets import PRESETS, report_of
+
+    output.open().write(report_of(PRESETS.values()))
