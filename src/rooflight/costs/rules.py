@@ -9,14 +9,13 @@ it (``copy_``, ``fill_``, ``normal_``); ``out=`` tensors are only written.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
+from rooflight.costs import registry
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.registry import Formula
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec, distinct_bytes
-
-Declaration = Callable[..., Callable[[Formula], Formula]]
-"""``registry.formula`` with the traits of a family filled in, as each family's file begins with."""
 
 _OUT_ARGUMENTS = (
     "out out0 out1 out2 out3 out4 out5 out6 grad_input grad_weight grad_bias output values indices max min max_values "
@@ -116,32 +115,55 @@ def dims(op: OpSignature, rank: int, name: str = "dim") -> tuple[int, ...]:
 
 
 def names(text: str, namespace: str = "aten") -> list[str]:
-    """``"add sub"`` as ``["aten::add", "aten::sub"]``."""
-    return [f"{namespace}::{name}" for name in text.split()]
+    """``"add _C::rms_norm"`` as ``["aten::add", "_C::rms_norm"]``."""
+    return [name if "::" in name else f"{namespace}::{name}" for name in text.split()]
 
 
-def register(formula: Declaration, table: Mapping[Formula, str], namespace: str = "aten") -> None:
-    """Register a table of formulas, each with the ops it costs, separated by blanks, under a family's ``formula``."""
-    for function, ops in table.items():
-        formula(*names(ops, namespace))(function)
+class Family:
+    """Ops that have traits of ``registry.formula`` in common. ``@family("mm bmm")`` declares a formula of several of
+    them, ``family.rows({copies: "clone cat"})`` a table of simple ones; names without a namespace are of ``aten``.
+    """
+
+    def __init__(self, error_group: str, **traits: Any) -> None:
+        self.traits = {"error_group": error_group, **traits}
+
+    def __call__(self, *ops: str, **traits: Any) -> Callable[[Formula], Formula]:
+        """A decorator that registers a formula of the ``ops``, which have further or other ``traits``."""
+        return registry.formula(*names(" ".join(ops)), **(self.traits | traits))
+
+    def having(self, **traits: Any) -> Family:
+        """Ops of the family that have further or other traits."""
+        return Family(**(self.traits | traits))
+
+    def rows(self, table: Mapping[Formula, str], namespace: str = "aten") -> None:
+        """Register a table of formulas, each with the ops that it costs, separated by blanks."""
+        for function, ops in table.items():
+            self(*names(ops, namespace))(function)
 
 
-def per_output(flops: int, unread: Iterable[str] = ()) -> Formula:
-    """A formula: so many FLOPs for each element of the result, everything read and written once."""
-
-    def cost(op: OpSignature) -> OpCost:
-        return moves(op, vector_flops=flops * largest(op.outputs), unread=unread)
-
-    return cost
+def moving(flops: Callable[[OpSignature], int], *unread: str, upper: bool = False) -> Formula:
+    """A formula: so many FLOPs, and everything read and written once but for the arguments named."""
+    return lambda op: moves(op, vector_flops=flops(op), unread=unread, upper=upper)
 
 
-def per_input(flops: int, unread: Iterable[str] = ()) -> Formula:
+def first_input(flops: int, *unread: str) -> Formula:
+    """A formula: so many FLOPs for each element of the first input, everything read and written once."""
+    return moving(lambda op: flops * op.inputs[0].numel, *unread)
+
+
+def first_output(flops: int, *unread: str) -> Formula:
+    """A formula: so many FLOPs for each element of the first result, everything read and written once."""
+    return moving(lambda op: flops * op.outputs[0].numel, *unread)
+
+
+def per_output(flops: int) -> Formula:
+    """A formula: so many FLOPs for each element of the largest result, everything read and written once."""
+    return moving(lambda op: flops * largest(op.outputs))
+
+
+def per_input(flops: int) -> Formula:
     """A formula: so many FLOPs for each element of the largest input, everything read and written once."""
-
-    def cost(op: OpSignature) -> OpCost:
-        return moves(op, vector_flops=flops * largest(sources(op)), unread=unread)
-
-    return cost
+    return moving(lambda op: flops * largest(sources(op)))
 
 
 def copies(op: OpSignature) -> OpCost:
@@ -164,13 +186,20 @@ def nothing(op: OpSignature) -> OpCost:  # noqa: ARG001
     return OpCost()
 
 
+def picks(op: OpSignature) -> OpCost:
+    """Reads no more of the first input than it writes, and the others whole."""
+    read = further_bytes(op) + picked_bytes(op.inputs[0], op.outputs[0].numel)
+    return OpCost(bytes_read=read, bytes_written=op.output_bytes)
+
+
+def picks_alone(op: OpSignature) -> OpCost:
+    """Reads no more of the first input than it writes; the others only lend their sizes."""
+    return OpCost(bytes_read=picked_bytes(op.inputs[0], op.outputs[0].numel), bytes_written=op.output_bytes)
+
+
 def uncosted(reason: str) -> Formula:
     """A formula for ops whose signature does not hold what they do."""
-
-    def cost(op: OpSignature) -> Uncosted:  # noqa: ARG001
-        return Uncosted(reason)
-
-    return cost
+    return lambda op: Uncosted(reason)  # noqa: ARG005
 
 
 def clamped_sum(start: int, count: int, top: int) -> int:

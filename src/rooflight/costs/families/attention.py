@@ -19,18 +19,16 @@ the pairs of n equal ones. Without cumulative lengths the batch is dense and exa
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from math import prod
 
-from rooflight.costs import registry
 from rooflight.costs.cost import Float32Kind, Needs, OpCost
 from rooflight.costs.families.matmul import multiply_adds
-from rooflight.costs.rules import clamped_sum, flags, integer, read_bytes
+from rooflight.costs.rules import Family, clamped_sum, flags, integer, read_bytes
 from rooflight.records import signature as engine_facts
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec, distinct_bytes
 
-formula = partial(registry.formula, error_group="attention", epilogue=True, float32=Float32Kind.ATTENTION)
+attention_ops = Family("attention", epilogue=True, float32=Float32Kind.ATTENTION)
 
 FORWARD_VECTOR_FLOPS = 5
 BACKWARD_VECTOR_FLOPS = 4
@@ -168,16 +166,11 @@ def mask_note(op: OpSignature) -> str:
     return MASK_NOTE if any(tensor.numel for name in masks for tensor in op.named(name)) else ""
 
 
-@formula(
-    "aten::scaled_dot_product_attention",  # the call itself, recorded by Rooflight whatever the host made of it
-    "aten::_scaled_dot_product_flash_attention",
-    "aten::_scaled_dot_product_flash_attention_for_cpu",
-    "aten::_scaled_dot_product_efficient_attention",
-    "aten::_scaled_dot_product_cudnn_attention",
-    "aten::_scaled_dot_product_fused_attention_overrideable",
-    "aten::_scaled_dot_product_attention_math",
-    "aten::_scaled_dot_product_attention_math_for_mps",
-    "aten::_triton_scaled_dot_attention",
+@attention_ops(
+    "scaled_dot_product_attention _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu "
+    "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
+    "_scaled_dot_product_fused_attention_overrideable _scaled_dot_product_attention_math "
+    "_scaled_dot_product_attention_math_for_mps _triton_scaled_dot_attention",
     needs=Needs.ATTENDED,
 )
 def sdpa(op: OpSignature) -> OpCost:
@@ -191,13 +184,10 @@ def sdpa(op: OpSignature) -> OpCost:
     return attention_forward(op, heads, pairs, query, unread=unread, note=mask_note(op))
 
 
-@formula(
-    "rooflight::scaled_dot_product_attention_backward",
-    "aten::_scaled_dot_product_flash_attention_backward",
-    "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
-    "aten::_scaled_dot_product_efficient_attention_backward",
-    "aten::_scaled_dot_product_cudnn_attention_backward",
-    "aten::_scaled_dot_product_fused_attention_overrideable_backward",
+@attention_ops(
+    "rooflight::scaled_dot_product_attention_backward _scaled_dot_product_flash_attention_backward "
+    "_scaled_dot_product_flash_attention_for_cpu_backward _scaled_dot_product_efficient_attention_backward "
+    "_scaled_dot_product_cudnn_attention_backward _scaled_dot_product_fused_attention_overrideable_backward",
 )
 def sdpa_backward(op: OpSignature) -> OpCost:
     """The output's gradient, q, k, v, the output and its log-sum-exp to dq, dk, dv: 3 Dqk + 2 Dv per pair."""
@@ -240,12 +230,8 @@ def flash_hidden(op: OpSignature, num_queries: int, num_keys: int) -> int:
     )
 
 
-@formula(
-    "flash_attn::_flash_attn_forward",
-    "aiter::_flash_attn_forward",
-    "aiter::mha_fwd",
-    "aiter::fmha_v3_fwd",
-    "trace::FlashAttnFunc",
+@attention_ops(
+    "flash_attn::_flash_attn_forward aiter::_flash_attn_forward aiter::mha_fwd aiter::fmha_v3_fwd trace::FlashAttnFunc",
 )
 def flash_attn(op: OpSignature) -> OpCost:
     """q [B, Nq, Hq, D], k and v [B, Nk, Hkv, D], causal from the bottom right."""
@@ -255,7 +241,7 @@ def flash_attn(op: OpSignature) -> OpCost:
     return attention_forward(op, heads, flash_pairs(op, heads.num_queries, heads.num_keys), query, unread=unread)
 
 
-@formula("flash_attn::_flash_attn_backward", "aiter::_flash_attn_backward", "aiter::mha_bwd", "aiter::fmha_v3_bwd")
+@attention_ops("flash_attn::_flash_attn_backward aiter::_flash_attn_backward aiter::mha_bwd aiter::fmha_v3_bwd")
 def flash_attn_backward(op: OpSignature) -> OpCost:
     """dout, q, k, v, out, log-sum-exp to dq, dk, dv, which the caller allocated."""
     query, key, value = op.inputs[1:4]
@@ -264,7 +250,7 @@ def flash_attn_backward(op: OpSignature) -> OpCost:
     return attention_backward(op, heads, flash_pairs(op, heads.num_queries, heads.num_keys), query, unread=unread)
 
 
-@formula("higher_order::flex_attention")
+@attention_ops("higher_order::flex_attention")
 def flex_attention(op: OpSignature) -> OpCost:
     """As scaled_dot_product_attention; the block mask is a function, so all pairs are taken as visible."""
     query, key, value = op.inputs[:3]
@@ -272,7 +258,7 @@ def flex_attention(op: OpSignature) -> OpCost:
     return attention_forward(op, heads, heads.num_queries * heads.num_keys, query, note="block mask not evaluated")
 
 
-@formula("higher_order::flex_attention_backward")
+@attention_ops("higher_order::flex_attention_backward")
 def flex_attention_backward(op: OpSignature) -> OpCost:
     """query, key, value first, then the output, its log-sum-exp and the gradient."""
     query, key, value = op.inputs[:3]
@@ -280,7 +266,7 @@ def flex_attention_backward(op: OpSignature) -> OpCost:
     return attention_backward(op, heads, heads.num_queries * heads.num_keys, query, note="block mask not evaluated")
 
 
-varlen_formula = partial(registry.formula, error_group="attention_varlen", epilogue=True)
+varlen_ops = Family("attention_varlen", epilogue=True)
 
 LENGTHS_NOTE = "sequence lengths unknown: all taken as the longest"
 
@@ -360,10 +346,8 @@ def _heads_and_pairs(op: OpSignature, first: int) -> tuple[Heads, int, str]:
     return heads, _pairs(op, heads.num_queries, heads.num_keys), _bias_note(op)
 
 
-@varlen_formula(
-    "aten::_flash_attention_forward",
-    "aten::_efficient_attention_forward",
-    "aten::_cudnn_attention_forward",
+@varlen_ops(
+    "_flash_attention_forward _efficient_attention_forward _cudnn_attention_forward "
     "flash_attn::_flash_attn_varlen_forward",
 )
 def varlen_forward(op: OpSignature) -> OpCost:
@@ -372,17 +356,15 @@ def varlen_forward(op: OpSignature) -> OpCost:
     return attention_forward(op, heads, pairs, op.inputs[0], note=note)
 
 
-@varlen_formula("aten::_flash_attention_forward_no_dropout_inplace")
+@varlen_ops("_flash_attention_forward_no_dropout_inplace")
 def varlen_forward_into(op: OpSignature) -> OpCost:
     """As _flash_attention_forward, the output given first."""
     heads, pairs, note = _heads_and_pairs(op, 1)
     return attention_forward(op, heads, pairs, op.inputs[1], note=note)
 
 
-@varlen_formula(
-    "aten::_flash_attention_backward",
-    "aten::_efficient_attention_backward",
-    "aten::_cudnn_attention_backward",
+@varlen_ops(
+    "_flash_attention_backward _efficient_attention_backward _cudnn_attention_backward "
     "flash_attn::_flash_attn_varlen_backward",
 )
 def varlen_backward(op: OpSignature) -> OpCost:

@@ -7,18 +7,16 @@ once each. Reductions add S (n - 1) / n elements per rank on the vector unit.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
-from rooflight.costs import registry
 from rooflight.costs.cost import OpCost, Uncosted
-from rooflight.costs.rules import nothing, register
+from rooflight.costs.rules import Family, nothing
 from rooflight.network.collectives import CollectiveKind, kind_of, ops_of, payload_bytes, sent_and_kept
 from rooflight.network.groups import RankGroup
 from rooflight.network.traffic import Traffic
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import distinct_bytes
 
-formula = partial(registry.formula, error_group="collective")
+collective_ops = Family("collective")
 
 _IN_SWITCHES = "symm_mem::multimem_all_reduce_"
 UNKNOWN_GROUP = Uncosted("group size unknown")
@@ -47,10 +45,10 @@ def collective(op: OpSignature) -> OpCost | Uncosted:
 
 for kind in CollectiveKind:
     if kind not in _ONE_WAY:
-        formula(*(name for name in ops_of(kind) if name != _IN_SWITCHES))(collective)
+        collective_ops(*(name for name in ops_of(kind) if name != _IN_SWITCHES))(collective)
 
 
-@formula(_IN_SWITCHES)
+@collective_ops(_IN_SWITCHES)
 def all_reduce_in_switches(op: OpSignature) -> OpCost | Uncosted:
     """An all-reduce that NVLink's switches add up: a rank sends each byte once, as in a reduction to one rank."""
     cost = collective(op)
@@ -60,7 +58,7 @@ def all_reduce_in_switches(op: OpSignature) -> OpCost | Uncosted:
     return replace(cost, vector_flops=0, bytes_sent=traffic.bytes_sent, traffic=traffic)
 
 
-@formula(*ops_of(CollectiveKind.SEND))
+@collective_ops(*ops_of(CollectiveKind.SEND))
 def send(op: OpSignature) -> OpCost:
     """A tensor read and sent to one other rank, whatever is known of the group."""
     group = RankGroup.of(op)
@@ -69,17 +67,17 @@ def send(op: OpSignature) -> OpCost:
     return OpCost(bytes_read=traffic.payload_bytes, bytes_sent=traffic.bytes_sent, traffic=traffic)
 
 
-@formula(*ops_of(CollectiveKind.RECEIVE))
+@collective_ops(*ops_of(CollectiveKind.RECEIVE))
 def receive(op: OpSignature) -> OpCost:
     """A tensor written with what another rank sends."""
     return OpCost(bytes_written=payload_bytes(op, 2))
 
 
-@formula("c10d::check_for_nan")
+@collective_ops("c10d::check_for_nan")
 def check_for_nan(op: OpSignature) -> OpCost:
     """One comparison per element."""
     return OpCost(vector_flops=op.inputs[0].numel, bytes_read=op.input_bytes)
 
 
-register(formula, {nothing: "barrier monitored_barrier_"}, "c10d")
-register(formula, {nothing: "wait_tensor _wrap_tensor_autograd"}, "_c10d_functional")
+collective_ops.rows({nothing: "barrier monitored_barrier_"}, "c10d")
+collective_ops.rows({nothing: "wait_tensor _wrap_tensor_autograd"}, "_c10d_functional")

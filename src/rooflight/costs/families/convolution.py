@@ -11,24 +11,15 @@ algorithms for convolutional neural networks", 2015); where by FFT, none are, si
 
 from __future__ import annotations
 
-from functools import partial
 from math import prod
 from typing import Final
 
-from rooflight.costs import registry
 from rooflight.costs.cost import Float32Kind, Needs, OpCost
-from rooflight.costs.rules import flags, moves, names, picked_bytes, sources, tensor_bytes
+from rooflight.costs.rules import Family, flags, moves, picked_bytes, sources, tensor_bytes
 from rooflight.records.signature import ALGORITHM, OpSignature
 from rooflight.records.tensor import TensorSpec
 
-formula = partial(
-    registry.formula,
-    error_group="convolution",
-    fusable=True,
-    epilogue=True,
-    convolution=True,
-    float32=Float32Kind.CONV,
-)
+convolution_ops = Family("convolution", fusable=True, epilogue=True, convolution=True, float32=Float32Kind.CONV)
 
 
 WINOGRAD_TILE: Final = 4
@@ -89,15 +80,14 @@ def convolve(op: OpSignature, *, epilogue: int = 0) -> OpCost:
     )
 
 
-@formula(
-    *names("convolution _convolution convolution_overrideable _convolution_mode conv1d conv2d conv3d"),
-    *names("conv_transpose1d conv_transpose2d conv_transpose3d"),
-    *names("mkldnn_convolution cudnn_convolution cudnn_convolution_transpose"),
-    *names("miopen_convolution miopen_convolution_transpose miopen_depthwise_convolution"),
-    *names("_mps_convolution _mps_convolution_transpose _nnpack_spatial_convolution"),
-    *names("_conv_depthwise2d conv_depthwise3d thnn_conv2d _slow_conv2d_forward slow_conv3d slow_conv3d_forward"),
-    *names("slow_conv_dilated2d slow_conv_dilated3d slow_conv_transpose2d slow_conv_transpose3d"),
-    *names("_convolution_pointwise _convolution_transpose_pointwise", "mkldnn"),
+@convolution_ops(
+    "convolution _convolution convolution_overrideable _convolution_mode conv1d conv2d conv3d conv_transpose1d "
+    "conv_transpose2d conv_transpose3d mkldnn_convolution cudnn_convolution cudnn_convolution_transpose "
+    "miopen_convolution miopen_convolution_transpose miopen_depthwise_convolution _mps_convolution "
+    "_mps_convolution_transpose _nnpack_spatial_convolution _conv_depthwise2d conv_depthwise3d thnn_conv2d "
+    "_slow_conv2d_forward slow_conv3d slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d "
+    "slow_conv_transpose2d slow_conv_transpose3d mkldnn::_convolution_pointwise "
+    "mkldnn::_convolution_transpose_pointwise",
     needs=Needs.CONVOLVED,
 )
 def convolution(op: OpSignature) -> OpCost:
@@ -105,26 +95,26 @@ def convolution(op: OpSignature) -> OpCost:
     return convolve(op)
 
 
-@formula("aten::cudnn_convolution_relu", "aten::miopen_convolution_relu")
+@convolution_ops("cudnn_convolution_relu miopen_convolution_relu")
 def convolution_relu(op: OpSignature) -> OpCost:
     """A convolution with bias and relu in its epilogue."""
     return convolve(op, epilogue=1)
 
 
-@formula("aten::cudnn_convolution_add_relu", "aten::miopen_convolution_add_relu")
+@convolution_ops("cudnn_convolution_add_relu miopen_convolution_add_relu")
 def convolution_add_relu(op: OpSignature) -> OpCost:
     """A convolution with an addend, bias and relu in its epilogue."""
     return convolve(op, epilogue=2)
 
 
-@formula("aten::convolution_backward", "aten::convolution_backward_overrideable", "aten::_slow_conv2d_backward")
+@convolution_ops("convolution_backward convolution_backward_overrideable _slow_conv2d_backward")
 def convolution_backward(op: OpSignature) -> OpCost:
     """dy, w to dx; dy, x to dw; dy to db: each as ``output_mask`` asks."""
     grad, x, weight = op.inputs[:3]
     return _backward(op, grad, x, weight)
 
 
-@formula("aten::mps_convolution_backward", "aten::mps_convolution_transpose_backward")
+@convolution_ops("mps_convolution_backward mps_convolution_transpose_backward")
 def mps_convolution_backward(op: OpSignature) -> OpCost:
     """As convolution_backward, the input given first."""
     x, grad, weight = op.inputs[:3]
@@ -145,7 +135,7 @@ def _backward(op: OpSignature, grad: TensorSpec, x: TensorSpec, weight: TensorSp
     )
 
 
-@formula("aten::conv_tbc")
+@convolution_ops("conv_tbc")
 def conv_tbc(op: OpSignature) -> OpCost:
     """x [T, B, Cin], w [k, Cin, Cout] to y [T', B, Cout]."""
     x, weight = op.inputs[:2]
@@ -160,7 +150,7 @@ def conv_tbc(op: OpSignature) -> OpCost:
     )
 
 
-@formula("aten::conv_tbc_backward")
+@convolution_ops("conv_tbc_backward")
 def conv_tbc_backward(op: OpSignature) -> OpCost:
     """dy [T', B, Cout], x, w to dx, dw and db."""
     grad, x, weight = op.inputs[:3]
@@ -174,13 +164,13 @@ def conv_tbc_backward(op: OpSignature) -> OpCost:
     )
 
 
-@formula("aten::im2col", epilogue=False, convolution=False)
+@convolution_ops("im2col", epilogue=False, convolution=False)
 def im2col(op: OpSignature) -> OpCost:
     """Copies every window of x: no FLOPs, x read once."""
     return moves(op)
 
 
-@formula("aten::col2im", "aten::unfold_backward", epilogue=False, convolution=False)
+@convolution_ops("col2im unfold_backward", epilogue=False, convolution=False)
 def col2im(op: OpSignature) -> OpCost:
     """Adds windows back into x: one addition per element of the windows."""
     return moves(op, vector_flops=op.inputs[0].numel)

@@ -17,51 +17,44 @@ Memory that something outside torch's dispatcher filled: its size is known, what
 
 from __future__ import annotations
 
-from functools import partial
-
-from rooflight.costs import registry
 from rooflight.costs.cost import Needs, OpCost, Uncosted
 from rooflight.costs.rules import (
+    Family,
     clamped_sum,
     copies,
     further_bytes,
     in_place,
     integer,
     moves,
-    names,
     nothing,
     overwrites,
     picked_bytes,
     read_bytes,
-    register,
     writes,
 )
 from rooflight.records.signature import FAILED_MODULE, WRITTEN_OUTSIDE, OpSignature
 from rooflight.records.tensor import UNSHARED
 
-formula = partial(registry.formula, error_group="copying", fusable=True)
+copying_ops = Family("copying", fusable=True)
 
-elements = partial(formula, needs=Needs.ELEMENTS)
-joined = partial(formula, needs=Needs.JOINED)
-divided = partial(formula, needs=Needs.DIVIDED)
+elements = copying_ops.having(needs=Needs.ELEMENTS)
+joined = copying_ops.having(needs=Needs.JOINED)
+divided = copying_ops.having(needs=Needs.DIVIDED)
 
-register(
-    elements,
+elements.rows(
     {
         copies: "clone _to_copy lift_fresh_copy _to_cpu _pin_memory pin_memory _copy_from alias_copy detach_copy "
         "_conj_copy"
     },
 )
-register(
-    joined,
+joined.rows(
     {
         copies: "cat concat concatenate stack _stack hstack vstack dstack column_stack row_stack block_diag "
         "_chunk_cat diag_embed diagflat _pad_circular pad_sequence slice_backward select_backward "
         "diagonal_backward trace_backward _pad_packed_sequence flatten_dense_tensors"
     },
 )
-register(
-    formula,
+copying_ops.rows(
     {
         copies: "expand_copy permute_copy "
         "squeeze_copy t_copy transpose_copy unsqueeze_copy view_copy view_as_real_copy "
@@ -76,44 +69,44 @@ register(
 )
 
 
-register(divided, {copies: "split_with_sizes_copy split_copy unbind_copy"})
+divided.rows({copies: "split_with_sizes_copy split_copy unbind_copy"})
 
 
-@elements("aten::copy")
+@elements("copy")
 def copy(op: OpSignature) -> OpCost:
     """src over x; nothing where both are one view of the same memory, as at the end of ``x[:4] += 1``."""
     x, src = op.inputs[:2]
     return OpCost() if x == src and x.storage != UNSHARED else overwrites(op)
 
 
-@formula(*names("as_strided_copy diag diagonal_copy narrow_copy select_copy slice_copy unfold_copy"))
+@copying_ops("as_strided_copy diag diagonal_copy narrow_copy select_copy slice_copy unfold_copy")
 def copy_of_part(op: OpSignature) -> OpCost:
     """A part of x: no more elements are read than written."""
     read = picked_bytes(op.inputs[0], op.outputs[0].numel)
     return OpCost(bytes_read=read, bytes_written=op.output_bytes)
 
 
-@elements(*names("contiguous reshape reshape_as flatten ravel to type_as"))
+@elements("contiguous reshape reshape_as flatten ravel to type_as")
 def perhaps_copy(op: OpSignature) -> OpCost:
     """Nothing where the result aliases the input, a copy where it could not."""
     x, out = op.inputs[0], op.outputs[0]
     return OpCost() if out.storage == x.storage != UNSHARED else OpCost(bytes_read=x.nbytes, bytes_written=out.nbytes)
 
 
-@joined("aten::constant_pad_nd", "aten::pad")
+@joined("constant_pad_nd pad")
 def pad(op: OpSignature) -> OpCost:
     """x amid a constant; negative padding leaves some of x unread."""
     return OpCost(bytes_read=picked_bytes(op.inputs[0], op.outputs[0].numel), bytes_written=op.output_bytes)
 
 
-@formula("aten::_pack_padded_sequence")
+@copying_ops("_pack_padded_sequence")
 def pack_padded(op: OpSignature) -> OpCost:
     """Padded sequences and their lengths to the elements that are no padding, which is not read."""
     read = picked_bytes(op.inputs[0], op.outputs[0].numel) + further_bytes(op)
     return OpCost(bytes_read=read, bytes_written=op.output_bytes)
 
 
-@joined("aten::tril", "aten::triu")
+@joined("tril triu")
 def triangle(op: OpSignature) -> OpCost:
     """x [..., m, n] with zeros above (or below) a diagonal: only what is kept is read, in place only zeros written."""
     x = op.inputs[0]
@@ -129,7 +122,7 @@ def triangle(op: OpSignature) -> OpCost:
     return OpCost(bytes_read=picked_bytes(x, matrices * kept), bytes_written=op.output_bytes)
 
 
-@joined("aten::repeat_interleave")
+@joined("repeat_interleave")
 def repeat_interleave(op: OpSignature) -> OpCost:
     """x and repeats to each slice as often as given; of repeats alone, to the indices that would pick them."""
     return moves(op)
@@ -142,21 +135,20 @@ def all_gather_copy_in(op: OpSignature) -> OpCost:
     return OpCost(bytes_read=read, bytes_written=read)
 
 
-register(
-    formula,
+copying_ops.rows(
     {
         copies: "_reorder_linear_weight _reorder_convolution_weight _reorder_convolution_transpose_weight "
         "_reorder_mkldnn_rnn_layer_weight"
     },
     "mkldnn",
 )
-formula("mkl::_mkl_reorder_linear_weight")(copies)
+copying_ops("mkl::_mkl_reorder_linear_weight")(copies)
 divided("fsdp::split_with_sizes_copy")(copies)
 joined("fsdp::chunk_cat")(copies)
-formula("fsdp::copy_")(overwrites)
+copying_ops("fsdp::copy_")(overwrites)
 
 
-allocation_formula = partial(registry.formula, error_group="allocation", fusable=True)
+allocation_ops = Family("allocation", fusable=True)
 
 UNINITIALIZED = (
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided empty_quantized resize resize_as "
@@ -170,10 +162,10 @@ FILLS = (
     "bartlett_window blackman_window hamming_window hann_window kaiser_window"
 )
 
-register(allocation_formula, {nothing: UNINITIALIZED, writes: FILLS, overwrites: "fill zero"})
+allocation_ops.rows({nothing: UNINITIALIZED, writes: FILLS, overwrites: "fill zero"})
 
 
-view_formula = partial(registry.formula, error_group="views", view=True)
+view_ops = Family("views", view=True)
 
 VIEWS = (
     "view _unsafe_view _reshape_alias expand expand_as broadcast_to t transpose permute numpy_T mT mH adjoint "
@@ -206,21 +198,21 @@ QUESTIONS = (
     "_validate_sparse_bsr_tensor_args _validate_sparse_bsc_tensor_args _validate_compressed_sparse_indices"
 )
 
-register(view_formula, {nothing: f"{VIEWS} {QUESTIONS}"})
-register(view_formula, {nothing: "_record_function_enter _record_function_enter_new _record_function_exit"}, "profiler")
-register(view_formula, {nothing: "_reinterpret_tensor _alloc_from_pool resize_storage_bytes_"}, "inductor")
+view_ops.rows({nothing: f"{VIEWS} {QUESTIONS}"})
+view_ops.rows({nothing: "_record_function_enter _record_function_enter_new _record_function_exit"}, "profiler")
+view_ops.rows({nothing: "_reinterpret_tensor _alloc_from_pool resize_storage_bytes_"}, "inductor")
 
 
-outside_formula = partial(registry.formula, error_group="outside")
+outside_ops = Family("outside")
 
 
-@outside_formula(WRITTEN_OUTSIDE)
+@outside_ops(WRITTEN_OUTSIDE)
 def written_outside(op: OpSignature) -> OpCost | Uncosted:  # noqa: ARG001
     """A tensor that no recorded op wrote, and that a recorded op read or a module returned."""
     return Uncosted("written outside the dispatcher")
 
 
-@outside_formula(FAILED_MODULE)
+@outside_ops(FAILED_MODULE)
 def failed_module(op: OpSignature) -> OpCost | Uncosted:
     """A module whose kernels nobody saw, and whose module formula could not tell what they do."""
     return Uncosted(f"module formula failed: {op.attribute('reason')}")

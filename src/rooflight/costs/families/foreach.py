@@ -16,17 +16,14 @@ Nesterov 6, and 2 more for weight decay which is not told; Adagrad 7.
 
 from __future__ import annotations
 
-from functools import partial
-
-from rooflight.costs import registry
 from rooflight.costs.cost import Needs, OpCost
 from rooflight.costs.families.pointwise import ELEMENTWISE, MULTIPLICATIVE
 from rooflight.costs.registry import Formula
-from rooflight.costs.rules import copies, in_place, moves, names, overwrites, read_bytes, tensor_bytes
+from rooflight.costs.rules import Family, copies, in_place, moves, overwrites, read_bytes, tensor_bytes
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec, distinct_bytes
 
-formula = partial(registry.formula, error_group="foreach", fusable=True, over_lists=True, needs=Needs.ELEMENTS)
+foreach_ops = Family("foreach", fusable=True, over_lists=True, needs=Needs.ELEMENTS)
 
 
 def listwise(flops: int) -> Formula:
@@ -46,15 +43,15 @@ _LISTS = (
 for _flops, _ops in (*MULTIPLICATIVE.items(), *ELEMENTWISE.items()):
     _single = set(_ops.split())
     if _listed := [f"aten::_foreach_{name}" for name in _LISTS.split() if name in _single]:
-        formula(*_listed)(listwise(_flops))
+        foreach_ops(*_listed)(listwise(_flops))
 
-formula(*names("_foreach_erf _foreach_erfc _foreach_lgamma _foreach_tanh"))(listwise(1))
-formula("aten::_foreach_sigmoid")(listwise(3))
-formula("aten::_foreach_zero")(overwrites)
-formula("aten::_foreach_clone")(copies)
+foreach_ops("_foreach_erf _foreach_erfc _foreach_lgamma _foreach_tanh")(listwise(1))
+foreach_ops("_foreach_sigmoid")(listwise(3))
+foreach_ops("_foreach_zero")(overwrites)
+foreach_ops("_foreach_clone")(copies)
 
 
-@formula("aten::_foreach_copy")
+@foreach_ops("_foreach_copy")
 def foreach_copy(op: OpSignature) -> OpCost:
     """Each src over its x; nothing in place where both are one view of the same memory."""
     pairs = zip(op.named("self"), op.named("src"), op.outputs, strict=True)
@@ -64,19 +61,19 @@ def foreach_copy(op: OpSignature) -> OpCost:
     )
 
 
-@formula("aten::_foreach_max", needs=Needs.ALL)
+@foreach_ops("_foreach_max", needs=Needs.ALL)
 def foreach_max(op: OpSignature) -> OpCost:
     """The largest element of each tensor: one comparison per element."""
     return moves(op, vector_flops=sum(tensor.numel for tensor in op.named("self")))
 
 
-@formula("aten::_foreach_norm", "aten::_foreach_powsum", needs=Needs.ALL)
+@foreach_ops("_foreach_norm _foreach_powsum", needs=Needs.ALL)
 def foreach_norm(op: OpSignature) -> OpCost:
     """The norm of each tensor: raise and add per element."""
     return moves(op, vector_flops=2 * sum(tensor.numel for tensor in op.named("self")))
 
 
-@formula("aten::_amp_foreach_non_finite_check_and_unscale", needs=Needs.ALL)
+@foreach_ops("_amp_foreach_non_finite_check_and_unscale", needs=Needs.ALL)
 def unscale(op: OpSignature) -> OpCost:
     """Gradients times 1/scale, noting whether any is not finite."""
     grads = op.named("self")
@@ -87,13 +84,13 @@ def unscale(op: OpSignature) -> OpCost:
     )
 
 
-@formula("aten::_amp_update_scale")
+@foreach_ops("_amp_update_scale")
 def update_scale(op: OpSignature) -> OpCost:
     """Grows or shrinks one number."""
     return moves(op, vector_flops=1)
 
 
-optimizer_formula = partial(registry.formula, error_group="optimizer", fusable=True, over_lists=True)
+optimizer_ops = Family("optimizer", fusable=True, over_lists=True)
 
 
 def step(op: OpSignature, *states: str, flops: int, unread: tuple[str, ...] = ()) -> OpCost:
@@ -111,14 +108,14 @@ def step(op: OpSignature, *states: str, flops: int, unread: tuple[str, ...] = ()
     )
 
 
-@optimizer_formula("aten::_fused_adam", "aten::_fused_adamw")
+@optimizer_ops("_fused_adam _fused_adamw")
 def adam(op: OpSignature) -> OpCost:
     """Lists of p, g, m, v (and the maximum of v), and a step count each."""
     amsgrad = bool(op.named("max_exp_avg_sqs"))
     return step(op, "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs", flops=14 + amsgrad)
 
 
-@optimizer_formula("aten::_fused_sgd")
+@optimizer_ops("_fused_sgd")
 def sgd(op: OpSignature) -> OpCost:
     """Lists of p, g and, with momentum, its buffer, which the first step only writes."""
     momentum = bool(op.named("momentum_buffer_list"))
@@ -127,13 +124,13 @@ def sgd(op: OpSignature) -> OpCost:
     return step(op, "momentum_buffer_list", flops=flops, unread=unread)
 
 
-@optimizer_formula("aten::_fused_adagrad")
+@optimizer_ops("_fused_adagrad")
 def adagrad(op: OpSignature) -> OpCost:
     """Lists of p, g and the sum of squares: square, add, root, add, divide, scale, subtract."""
     return step(op, "state_sums", flops=7)
 
 
-@optimizer_formula("inductor::accumulate_grad_")
+@optimizer_ops("inductor::accumulate_grad_")
 def accumulate_grad(op: OpSignature) -> OpCost:
     """A gradient added to what a parameter has gathered."""
     grad = op.inputs[-1]

@@ -22,15 +22,14 @@ so such counts are ``upper``.
 
 from __future__ import annotations
 
-from functools import partial
 from math import prod
 
-from rooflight.costs import registry
 from rooflight.costs.cost import Needs, OpCost
 from rooflight.costs.families.convolution import direct_multiply_adds
 from rooflight.costs.families.matmul import multiply_adds
 from rooflight.costs.registry import Formula
 from rooflight.costs.rules import (
+    Family,
     copies,
     further_bytes,
     integer,
@@ -40,12 +39,11 @@ from rooflight.costs.rules import (
     names,
     per_input,
     picked_bytes,
-    register,
     tensor_bytes,
 )
 from rooflight.records.signature import OpSignature
 
-pooling_formula = partial(registry.formula, error_group="pooling", fusable=True)
+pooling_ops = Family("pooling", fusable=True)
 
 
 def _window_taps(op: OpSignature) -> int:
@@ -55,13 +53,12 @@ def _window_taps(op: OpSignature) -> int:
     return prod(sizes) if len(sizes) == rank else prod(sizes) ** rank
 
 
-@pooling_formula(*names("avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d"))
-@pooling_formula(*names("max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices"))
-@pooling_formula(
-    *names("mkldnn_max_pool2d mkldnn_max_pool3d quantized_max_pool1d quantized_max_pool2d quantized_max_pool3d")
+@pooling_ops(
+    "avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d max_pool1d_with_indices "
+    "max_pool2d_with_indices max_pool3d_with_indices mkldnn_max_pool2d mkldnn_max_pool3d quantized_max_pool1d "
+    "quantized_max_pool2d quantized_max_pool3d fractional_max_pool2d fractional_max_pool3d quantized::max_pool1d "
+    "quantized::max_pool2d",
 )
-@pooling_formula(*names("fractional_max_pool2d fractional_max_pool3d"))
-@pooling_formula(*names("max_pool1d max_pool2d", "quantized"))
 def pool(op: OpSignature) -> OpCost:
     """x [B, C, in...] to y [B, C, out...], and indices where asked for."""
     x, out = op.inputs[0], op.outputs[0]
@@ -73,53 +70,53 @@ def pool(op: OpSignature) -> OpCost:
     )
 
 
-@pooling_formula("aten::avg_pool2d_backward", "aten::avg_pool3d_backward", needs=Needs.JOINED)
+@pooling_ops("avg_pool2d_backward avg_pool3d_backward", needs=Needs.JOINED)
 def avg_pool_backward(op: OpSignature) -> OpCost:
     """dy [B, C, out...] spread over each window of dx."""
     return moves(op, vector_flops=op.inputs[0].numel * _window_taps(op), unread=("self",))
 
 
-@pooling_formula(
-    *names("max_pool2d_with_indices_backward max_pool3d_with_indices_backward"),
+@pooling_ops(
+    "max_pool2d_with_indices_backward max_pool3d_with_indices_backward",
     mask_input="indices",
     needs=Needs.JOINED,
 )
-@pooling_formula(*names("adaptive_max_pool2d_backward adaptive_max_pool3d_backward"), needs=Needs.JOINED)
-@pooling_formula(*names("fractional_max_pool2d_backward fractional_max_pool3d_backward"), needs=Needs.JOINED)
+@pooling_ops(
+    "adaptive_max_pool2d_backward adaptive_max_pool3d_backward fractional_max_pool2d_backward "
+    "fractional_max_pool3d_backward",
+    needs=Needs.JOINED,
+)
 def max_pool_backward(op: OpSignature) -> OpCost:
     """dy and indices to dx, zero but where a maximum was."""
     return moves(op, vector_flops=op.inputs[0].numel, unread=("self",))
 
 
-@pooling_formula(
-    *names("max_pool2d_backward mkldnn_max_pool2d_backward mkldnn_max_pool3d_backward"), needs=Needs.JOINED
-)
+@pooling_ops("max_pool2d_backward mkldnn_max_pool2d_backward mkldnn_max_pool3d_backward", needs=Needs.JOINED)
 def max_pool_backward_without_indices(op: OpSignature) -> OpCost:
     """dy and x to dx: the maxima are found again."""
     return moves(op, vector_flops=op.inputs[0].numel * _window_taps(op))
 
 
-register(
-    pooling_formula,
+pooling_ops.rows(
     {
         per_input(1): "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d "
         "adaptive_avg_pool3d mkldnn_adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d",
     },
 )
-register(partial(pooling_formula, needs=Needs.JOINED), {per_input(0): "max_unpool2d max_unpool3d"})
+pooling_ops.having(needs=Needs.JOINED).rows({per_input(0): "max_unpool2d max_unpool3d"})
 
 
-@pooling_formula(
-    *names("_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_avg_pool3d_backward"),
+@pooling_ops(
+    "_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_avg_pool3d_backward "
+    "mkldnn_adaptive_avg_pool2d_backward",
     needs=Needs.JOINED,
 )
-@pooling_formula("aten::mkldnn_adaptive_avg_pool2d_backward", needs=Needs.JOINED)
 def adaptive_avg_pool_backward(op: OpSignature) -> OpCost:
     """dy spread over dx: one division per element of dx."""
     return moves(op, vector_flops=op.outputs[0].numel, unread=("self",))
 
 
-resampling_formula = partial(registry.formula, error_group="resampling", fusable=True)
+resampling_ops = Family("resampling", fusable=True)
 
 NEIGHBOURS: dict[int, str] = {
     1: "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d "
@@ -166,11 +163,11 @@ def antialiased(taps: int) -> Formula:
 
 
 for _taps, _ops in NEIGHBOURS.items():
-    resampling_formula(*names(_ops))(upsampling(_taps))
-    resampling_formula(*(f"{name}_backward" for name in names(_ops)))(per_input(2 * _taps))
+    resampling_ops(_ops)(upsampling(_taps))
+    resampling_ops(*(f"{name}_backward" for name in names(_ops)))(per_input(2 * _taps))
 for _taps, _ops in ANTIALIASED.items():
-    resampling_formula(*names(_ops))(antialiased(_taps))
-    resampling_formula(*(f"{name}_backward" for name in names(_ops)))(antialiased(_taps))
+    resampling_ops(_ops)(antialiased(_taps))
+    resampling_ops(*(f"{name}_backward" for name in names(_ops)))(antialiased(_taps))
 
 
 def _grid_taps(op: OpSignature) -> int:
@@ -179,9 +176,7 @@ def _grid_taps(op: OpSignature) -> int:
     return {1: 1, 2: 16}.get(integer(op, "interpolation_mode", 0), linear)
 
 
-@resampling_formula(
-    *names("grid_sampler grid_sampler_2d grid_sampler_3d cudnn_grid_sampler _grid_sampler_2d_cpu_fallback")
-)
+@resampling_ops("grid_sampler grid_sampler_2d grid_sampler_3d cudnn_grid_sampler _grid_sampler_2d_cpu_fallback")
 def grid_sampler(op: OpSignature) -> OpCost:
     """x [B, C, in...] at the points of a grid [B, out..., d] to y [B, C, out...]."""
     x, grid = op.inputs[:2]
@@ -195,20 +190,22 @@ def grid_sampler(op: OpSignature) -> OpCost:
     )
 
 
-@resampling_formula(*names("grid_sampler_2d_backward grid_sampler_3d_backward cudnn_grid_sampler_backward"))
-@resampling_formula("aten::_grid_sampler_2d_cpu_fallback_backward")
+@resampling_ops(
+    "grid_sampler_2d_backward grid_sampler_3d_backward cudnn_grid_sampler_backward "
+    "_grid_sampler_2d_cpu_fallback_backward",
+)
 def grid_sampler_backward(op: OpSignature) -> OpCost:
     """dy, x and the grid to dx and dgrid: each gradient meets its taps twice."""
     return moves(op, vector_flops=4 * _grid_taps(op) * op.inputs[0].numel)
 
 
-@resampling_formula("aten::affine_grid_generator", "aten::cudnn_affine_grid_generator")
+@resampling_ops("affine_grid_generator cudnn_affine_grid_generator")
 def affine_grid(op: OpSignature) -> OpCost:
     """theta [B, d, d + 1] to grid [B, points..., d]: d + 1 multiply-adds per coordinate."""
     return moves(op, vector_flops=2 * op.outputs[0].numel * op.inputs[0].shape[-1])
 
 
-@resampling_formula("aten::affine_grid_generator_backward", "aten::cudnn_affine_grid_generator_backward")
+@resampling_ops("affine_grid_generator_backward cudnn_affine_grid_generator_backward")
 def affine_grid_backward(op: OpSignature) -> OpCost:
     """dgrid [B, points..., d] to dtheta [B, d, d + 1]."""
     return moves(op, vector_flops=2 * op.inputs[0].numel * (op.inputs[0].shape[-1] + 1))
@@ -216,16 +213,16 @@ def affine_grid_backward(op: OpSignature) -> OpCost:
 
 _PADS = "reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d"
 
-resampling_formula(*names(_PADS), needs=Needs.JOINED)(copies)
+resampling_ops(_PADS, needs=Needs.JOINED)(copies)
 
 
-@resampling_formula(*(f"{name}_backward" for name in names(_PADS)))
+@resampling_ops(*(f"{name}_backward" for name in names(_PADS)))
 def pad_backward(op: OpSignature) -> OpCost:
     """dy to dx: what was repeated is added up."""
     return moves(op, vector_flops=op.inputs[0].numel, unread=("self",))
 
 
-detection_formula = partial(registry.formula, error_group="detection")
+detection_ops = Family("detection")
 
 OVERLAP_FLOPS = 12
 SAMPLE_TAPS = 4
@@ -236,7 +233,7 @@ REGIONS_NOTE = "regions taken not to overlap"
 ADAPTIVE_NOTE = "one sample a bin, the least; regions taken not to overlap"
 
 
-@detection_formula("torchvision::nms", "torchvision::qnms")
+@detection_ops("torchvision::nms torchvision::qnms")
 def nms(op: OpSignature) -> OpCost:
     """boxes [N, 4], scores [N] to the K kept, all compared with each other, and each dropped one with one of them."""
     boxes, kept = op.inputs[0].shape[0], op.outputs[0].numel
@@ -249,7 +246,7 @@ def nms(op: OpSignature) -> OpCost:
     )
 
 
-@detection_formula("torchvision::box_iou_rotated")
+@detection_ops("torchvision::box_iou_rotated")
 def box_iou_rotated(op: OpSignature) -> OpCost:
     """boxes [N, 5] and [M, 5] to their overlaps [N, M]; how many corners meet is data, so the least is counted."""
     return moves(op, vector_flops=OVERLAP_FLOPS * op.outputs[0].numel)
@@ -264,7 +261,7 @@ def _note(op: OpSignature) -> str:
     return REGIONS_NOTE if integer(op, "sampling_ratio", 0) > 0 else ADAPTIVE_NOTE
 
 
-@detection_formula(*names("roi_align ps_roi_align qroi_align", "torchvision"))
+@detection_ops("torchvision::roi_align torchvision::ps_roi_align torchvision::qroi_align")
 def roi_align(op: OpSignature) -> OpCost:
     """x [B, C, H, W], regions [K, 5] to the means of each bin's samples [K, C, h, w]; ``ps_``: C / (h w) channels."""
     x, regions = op.inputs[:2]
@@ -278,13 +275,13 @@ def roi_align(op: OpSignature) -> OpCost:
     )
 
 
-@detection_formula(*names("_roi_align_backward _ps_roi_align_backward", "torchvision"))
+@detection_ops("torchvision::_roi_align_backward torchvision::_ps_roi_align_backward")
 def roi_align_backward(op: OpSignature) -> OpCost:
     """Gradients [K, C, h, w], added at the taps of their samples to zeros [B, C, H, W]."""
     return moves(op, vector_flops=SAMPLE_FLOPS * _samples(op) * op.inputs[0].numel)
 
 
-@detection_formula(*names("roi_pool ps_roi_pool", "torchvision"))
+@detection_ops("torchvision::roi_pool torchvision::ps_roi_pool")
 def roi_pool(op: OpSignature) -> OpCost:
     """x [B, C, H, W], regions [K, 5] to each bin's maximum or mean [K, C, h, w]: at least one element of x each."""
     x, regions = op.inputs[:2]
@@ -298,13 +295,13 @@ def roi_pool(op: OpSignature) -> OpCost:
     )
 
 
-@detection_formula(*names("_roi_pool_backward _ps_roi_pool_backward", "torchvision"))
+@detection_ops("torchvision::_roi_pool_backward torchvision::_ps_roi_pool_backward")
 def roi_pool_backward(op: OpSignature) -> OpCost:
     """Gradients [K, C, h, w], added where they came from to zeros [B, C, H, W]."""
     return moves(op, vector_flops=op.inputs[0].numel)
 
 
-@detection_formula("torchvision::deform_conv2d", epilogue=True)
+@detection_ops("torchvision::deform_conv2d", epilogue=True)
 def deform_conv2d(op: OpSignature) -> OpCost:
     """x [B, C, H, W] sampled at each tap's offset [B, 2 groups k, h, w], maybe masked, then convolved."""
     x, weight, offset = op.inputs[:3]
@@ -322,7 +319,7 @@ def deform_conv2d(op: OpSignature) -> OpCost:
     )
 
 
-@detection_formula("torchvision::_deform_conv2d_backward")
+@detection_ops("torchvision::_deform_conv2d_backward")
 def deform_conv2d_backward(op: OpSignature) -> OpCost:
     """dy [B, Cout, h, w] to the gradients of input, weight, offset, mask and bias.
 

@@ -25,20 +25,19 @@ usual. Signatures: ``fbgemm_gpu/codegen/training/forward`` and ``fbgemm_gpu/src/
 
 from __future__ import annotations
 
-from functools import partial
 from math import prod
 from typing import Final
 
 from rooflight.costs import registry
 from rooflight.costs.cost import Needs, OpCost
 from rooflight.costs.rules import (
+    Family,
     copies,
     further_bytes,
     in_place,
     largest,
     may_repeat,
     moves,
-    names,
     picked_bytes,
     read_bytes,
     sources,
@@ -47,13 +46,13 @@ from rooflight.costs.rules import (
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 
-formula = partial(registry.formula, error_group="indexing", fusable=True)
+indexing_ops = Family("indexing", fusable=True)
 
 _INDICES = ("index", "indices")
 
 
-@formula("aten::masked_select", fusable=False)  # how much it picks is data
-@formula(*names("gather index_select index _unsafe_index take take_along_dim _unsafe_masked_index"))
+@indexing_ops("masked_select", fusable=False)  # how much it picks is data
+@indexing_ops("gather index_select index _unsafe_index take take_along_dim _unsafe_masked_index")
 def pick(op: OpSignature) -> OpCost:
     """x and indices (or a mask) to the elements picked."""
     source = op.inputs[0]
@@ -81,7 +80,7 @@ def put(
     return OpCost(vector_flops=flops, bytes_read=read + kept, bytes_written=written, upper=upper, note=note)
 
 
-@formula(*names("scatter scatter_add scatter_reduce"), ends_chain=True)
+@indexing_ops("scatter scatter_add scatter_reduce", ends_chain=True)
 def scatter(op: OpSignature) -> OpCost:
     """x, index and src: the elements of src under the index go to, or are added to, those of x it names."""
     target, index = op.inputs[:2]
@@ -91,21 +90,21 @@ def scatter(op: OpSignature) -> OpCost:
     return put(op, target, index.numel, accumulate=adds, given=given)
 
 
-@formula("aten::index_add", "aten::index_reduce", ends_chain=True)
+@indexing_ops("index_add index_reduce", ends_chain=True)
 def index_add(op: OpSignature) -> OpCost:
     """x, index [n] and n slices of source, added to those of x."""
     source = op.input("source") or op.inputs[2]
     return put(op, op.inputs[0], source.numel, accumulate=True)
 
 
-@formula("aten::index_copy", ends_chain=True)
+@indexing_ops("index_copy", ends_chain=True)
 def index_copy(op: OpSignature) -> OpCost:
     """x, index [n] and n slices of source, put over those of x."""
     source = op.input("source") or op.inputs[2]
     return put(op, op.inputs[0], source.numel, accumulate=False)
 
 
-@formula("aten::index_fill", needs=Needs.JOINED)
+@indexing_ops("index_fill", needs=Needs.JOINED)
 def index_fill(op: OpSignature) -> OpCost:
     """x and index [n]: n slices of x get one value."""
     target, index = op.inputs[:2]
@@ -114,13 +113,13 @@ def index_fill(op: OpSignature) -> OpCost:
     return put(op, target, index.numel * target.numel // max(1, size), accumulate=False)
 
 
-@formula("aten::put", ends_chain=True)
+@indexing_ops("put", ends_chain=True)
 def put_flat(op: OpSignature) -> OpCost:
     """x, index and source alike: flat positions of x get the elements of source."""
     return put(op, op.inputs[0], op.inputs[1].numel, accumulate=bool(op.attribute("accumulate")))
 
 
-@formula(*names("index_put _unsafe_index_put _index_put_impl _unsafe_masked_index_put_accumulate"), ends_chain=True)
+@indexing_ops("index_put _unsafe_index_put _index_put_impl _unsafe_masked_index_put_accumulate", ends_chain=True)
 def index_put(op: OpSignature) -> OpCost:
     """x, indices and values; which dimensions are indexed is unknown, so values or indices give the count."""
     target = op.inputs[0]
@@ -133,7 +132,7 @@ def index_put(op: OpSignature) -> OpCost:
     return put(op, target, max(values.numel, largest(indices)), accumulate=accumulate)
 
 
-@formula("aten::masked_scatter", ends_chain=True)
+@indexing_ops("masked_scatter", ends_chain=True)
 def masked_scatter(op: OpSignature) -> OpCost:
     """x, mask and source: masked elements of x get those of source in order."""
     target, mask, source = op.inputs[:3]
@@ -142,14 +141,14 @@ def masked_scatter(op: OpSignature) -> OpCost:
     return put(op, target, touched, accumulate=False, given=given, note="mask taken as all true")
 
 
-@formula("aten::fill_diagonal_")
+@indexing_ops("fill_diagonal_")
 def fill_diagonal(op: OpSignature) -> OpCost:
     """The diagonal of x gets one value."""
     target = op.inputs[0]
     return OpCost(bytes_written=picked_bytes(target, min(target.shape, default=1)))
 
 
-@formula(*names("slice_scatter select_scatter diagonal_scatter as_strided_scatter"), needs=Needs.JOINED)
+@indexing_ops("slice_scatter select_scatter diagonal_scatter as_strided_scatter", needs=Needs.JOINED)
 def view_scatter(op: OpSignature) -> OpCost:
     """A copy of x with src in one of its views: what src covers of x is not read."""
     target, src = op.inputs[:2]
@@ -159,28 +158,28 @@ def view_scatter(op: OpSignature) -> OpCost:
     )
 
 
-@formula("aten::masked_select_backward", fusable=False)
-@formula("aten::masked_scatter_backward", ends_chain=True)
-@formula("aten::index_select_backward", "aten::gather_backward")
+@indexing_ops("masked_select_backward", fusable=False)
+@indexing_ops("masked_scatter_backward", ends_chain=True)
+@indexing_ops("index_select_backward gather_backward")
 def pick_backward(op: OpSignature) -> OpCost:
     """The gradients of what was picked, put back among zeros."""
     return moves(op, vector_flops=op.inputs[0].numel, unread=("self",))
 
 
-@formula(*names("nonzero nonzero_numpy nonzero_static argwhere"), fusable=False)  # how many there are is data
+@indexing_ops("nonzero nonzero_numpy nonzero_static argwhere", fusable=False)  # how many there are is data
 def nonzero(op: OpSignature) -> OpCost:
     """x to the coordinates of its elements that are not zero."""
     return moves(op, vector_flops=op.inputs[0].numel)
 
 
-@formula("aten::is_nonzero", fusable=False)
-@formula("aten::_local_scalar_dense", "aten::item", "prims::item")
+@indexing_ops("is_nonzero", fusable=False)
+@indexing_ops("_local_scalar_dense item prims::item")
 def item(op: OpSignature) -> OpCost:
     """One element to the host."""
     return OpCost(bytes_read=op.inputs[0].item_bytes)
 
 
-embedding_formula = partial(registry.formula, error_group="embedding", fusable=True)
+embedding_ops = Family("embedding", fusable=True)
 
 
 def rows_bytes(table: TensorSpec, num_rows: int) -> int:
@@ -188,7 +187,7 @@ def rows_bytes(table: TensorSpec, num_rows: int) -> int:
     return picked_bytes(table, num_rows * prod(table.shape[1:]))
 
 
-@embedding_formula("aten::embedding")
+@embedding_ops("embedding")
 def embedding(op: OpSignature) -> OpCost:
     """weight [V, d], indices [...] to rows [..., d]."""
     weight, indices = op.inputs[:2]
@@ -199,17 +198,17 @@ def embedding(op: OpSignature) -> OpCost:
     )
 
 
-@embedding_formula("aten::embedding_dense_backward", ends_chain=True)  # any gradient may hit any row
-@embedding_formula("aten::embedding_backward")
+@embedding_ops("embedding_dense_backward", ends_chain=True)  # any gradient may hit any row
+@embedding_ops("embedding_backward")
 def embedding_dense_backward(op: OpSignature) -> OpCost:
     """dy [..., d], indices [...] to dweight [V, d]: zeros and the sums of what hit each row."""
     return moves(op, vector_flops=op.inputs[0].numel)
 
 
-embedding_formula("aten::embedding_sparse_backward")(copies)
+embedding_ops("embedding_sparse_backward")(copies)
 
 
-@embedding_formula(*names("_embedding_bag _embedding_bag_forward_only embedding_bag"))
+@embedding_ops("_embedding_bag _embedding_bag_forward_only embedding_bag")
 def embedding_bag(op: OpSignature) -> OpCost:
     """weight [V, d], indices [n], offsets [bags] to the sum, mean or maximum of each bag's rows [bags, d]."""
     weight, indices = op.inputs[:2]
@@ -222,8 +221,8 @@ def embedding_bag(op: OpSignature) -> OpCost:
     )
 
 
-@embedding_formula("aten::_embedding_bag_dense_backward", ends_chain=True)
-@embedding_formula("aten::_embedding_bag_backward")
+@embedding_ops("_embedding_bag_dense_backward", ends_chain=True)
+@embedding_ops("_embedding_bag_backward")
 def embedding_bag_dense_backward(op: OpSignature) -> OpCost:
     """dy [bags, d], indices [n] to dweight [V, d]: each index adds a row."""
     grad = op.inputs[0]
@@ -231,10 +230,10 @@ def embedding_bag_dense_backward(op: OpSignature) -> OpCost:
     return moves(op, vector_flops=indices.numel * grad.shape[-1])
 
 
-embedding_formula("aten::_embedding_bag_sparse_backward")(copies)
+embedding_ops("_embedding_bag_sparse_backward")(copies)
 
 
-@embedding_formula("aten::_embedding_bag_per_sample_weights_backward")
+@embedding_ops("_embedding_bag_per_sample_weights_backward")
 def embedding_bag_weights_backward(op: OpSignature) -> OpCost:
     """dy [bags, d] . weight [V, d] for each of n indices."""
     weight, indices = op.inputs[1:3]
@@ -246,7 +245,7 @@ def embedding_bag_weights_backward(op: OpSignature) -> OpCost:
     )
 
 
-@embedding_formula("aten::embedding_renorm")
+@embedding_ops("embedding_renorm")
 def embedding_renorm(op: OpSignature) -> OpCost:
     """Rescales the rows picked: square, add, scale."""
     weight, indices = op.inputs[:2]
@@ -260,11 +259,12 @@ def embedding_renorm(op: OpSignature) -> OpCost:
     )
 
 
-fbgemm_formula = partial(registry.formula, error_group="embedding")
+fbgemm_ops = Family("embedding")
 
 LEAST_WIDTH: Final = 4
 _LENGTHS_NOTE: Final = "rows read are not counted: indices may repeat"
 _NODE: Final = "trace::torch::autograd::CppNode"
+_PERMUTE_NODE: Final = f"{_NODE}<fbgemm_gpu::PermutePooledEmbsFunction<&fbgemm_gpu::permute_pooled_embs_gpu> >"
 
 
 def _at(op: OpSignature, place: int) -> int:
@@ -272,7 +272,7 @@ def _at(op: OpSignature, place: int) -> int:
     return tensor_bytes(op.input(f"arg{place}"))
 
 
-@fbgemm_formula("fbgemm::split_embedding_codegen_lookup_rowwise_adagrad_function")
+@fbgemm_ops("fbgemm::split_embedding_codegen_lookup_rowwise_adagrad_function")
 def lookup(op: OpSignature) -> OpCost:
     """T tables, indices [n] in bags [B T + 1], perhaps weights [n], to [B, sum of the tables' widths] float32."""
     widths, indices, offsets = op.input("arg6"), op.input("arg11"), op.input("arg12")
@@ -290,29 +290,32 @@ def lookup(op: OpSignature) -> OpCost:
     )
 
 
-@fbgemm_formula(f"{_NODE}<SplitLookupFunction_rowwise_adagrad_Op>")
+@fbgemm_ops(f"{_NODE}<SplitLookupFunction_rowwise_adagrad_Op>")
 def lookup_backward(op: OpSignature) -> OpCost:
     """dy [B, sum of widths], added to the rows that the look-up picked."""
     return OpCost(bytes_read=op.input_bytes, note="rows updated are not counted: indices may repeat")
 
 
-@fbgemm_formula(
-    *names("permute_pooled_embs permute_pooled_embs_auto_grad recat_embedding_grad_output_mixed_D_batch", "fbgemm"),
-    f"{_NODE}<fbgemm_gpu::PermutePooledEmbsFunction<&fbgemm_gpu::permute_pooled_embs_gpu> >",
+@registry.formula(
+    f"{_NODE}<fbgemm_gpu::PermutePooledEmbsFunction<&fbgemm_gpu::permute_pooled_embs_gpu> >", error_group="embedding"
+)
+@fbgemm_ops(
+    "fbgemm::permute_pooled_embs fbgemm::permute_pooled_embs_auto_grad "
+    "fbgemm::recat_embedding_grad_output_mixed_D_batch"
 )
 def rearrange(op: OpSignature) -> OpCost:
     """x [B, D] in another order of its columns; the lists of offsets are read too."""
     return OpCost(bytes_read=op.input_bytes, bytes_written=op.inputs[0].nbytes)
 
 
-@fbgemm_formula("fbgemm::bounds_check_indices")
+@fbgemm_ops("fbgemm::bounds_check_indices")
 def bounds_check(op: OpSignature) -> OpCost:
     """Rows per table, indices [n] and offsets: two comparisons per index."""
     indices = op.inputs[1]
     return OpCost(vector_flops=2 * indices.numel, vector_dtype="float32", bytes_read=tensor_bytes(*op.inputs[:3]))
 
 
-@fbgemm_formula("fbgemm::permute_sparse_features")
+@fbgemm_ops("fbgemm::permute_sparse_features")
 def permute_sparse(op: OpSignature) -> OpCost:
     """permute [T'], lengths [T, B] to [T', B]; how many indices the features picked have is unknown."""
     permute, lengths = op.inputs[:2]
@@ -324,7 +327,7 @@ def permute_sparse(op: OpSignature) -> OpCost:
     )
 
 
-@fbgemm_formula(*names("asynchronous_complete_cumsum", "fbgemm"), *names("asynchronous_complete_cumsum", "fb"))
+@fbgemm_ops("fbgemm::asynchronous_complete_cumsum fb::asynchronous_complete_cumsum")
 def complete_cumsum(op: OpSignature) -> OpCost:
     """x [n] to its sums [n + 1], from 0 on."""
     x = op.inputs[0]
@@ -336,7 +339,7 @@ def complete_cumsum(op: OpSignature) -> OpCost:
     )
 
 
-@fbgemm_formula("fb::offsets_range", "fbgemm::offsets_range")
+@fbgemm_ops("fb::offsets_range fbgemm::offsets_range")
 def offsets_range(op: OpSignature) -> OpCost:
     """offsets [n] to places within the bags; their number is not counted."""
     return OpCost(bytes_read=op.inputs[0].nbytes)

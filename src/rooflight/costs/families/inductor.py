@@ -11,24 +11,22 @@ may read a part. FLOPs are not counted: the trace does not tell what is computed
 from __future__ import annotations
 
 import re
-from functools import partial
 from math import isqrt, prod
 from typing import Final
 
-from rooflight.costs import registry
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.registry import GENERATED, TEMPLATE
-from rooflight.costs.rules import picked_bytes
+from rooflight.costs.rules import Family, picked_bytes
 from rooflight.records.signature import OpSignature
 
-formula = partial(registry.formula, error_group="inductor")
+inductor_ops = Family("inductor")
 
 _PRODUCT: Final = re.compile(r"_(?:b|add|badd|int_)?mm_")
 
 FUSED_NOTE = "each tensor of a Triton kernel moves once; a kernel that reads a part of one moves less"
 
 
-@formula(GENERATED)
+@inductor_ops(GENERATED)
 def fused_kernel(op: OpSignature) -> OpCost:
     """Tensors in, the last one out, and sizes: one of a pointwise kernel, rows and columns of a reduction."""
     if not op.inputs:
@@ -38,7 +36,7 @@ def fused_kernel(op: OpSignature) -> OpCost:
     return OpCost(bytes_read=sum(read), bytes_written=written, upper=True, note=FUSED_NOTE)
 
 
-@formula(TEMPLATE)
+@inductor_ops(TEMPLATE)
 def template_kernel(op: OpSignature) -> OpCost | Uncosted:
     """a of [b] m k numbers and b of [b] k n, in any order of dimensions, what is fused in, the result of [b] m n."""
     if not _PRODUCT.search(op.name) or len(op.inputs) < 3:

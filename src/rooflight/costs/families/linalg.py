@@ -18,17 +18,17 @@ algorithms do fewer, so counts are ``upper``. torch.stft and istft reach these o
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 from math import log2, prod
 
-from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.matmul import multiply_adds
-from rooflight.costs.rules import copies, dims, moves, names, per_output, picked_bytes, read_bytes, register
+from rooflight.costs.registry import Formula
+from rooflight.costs.rules import Family, copies, dims, moves, moving, per_output, picked_bytes, read_bytes
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 
-formula = partial(registry.formula, error_group="linalg")
+linalg_ops = Family("linalg")
 
 ITERATIONS_NOTE = "iterations not counted"
 
@@ -60,38 +60,14 @@ def _square(matrix: TensorSpec) -> int:
     return matrix.shape[-1]
 
 
-def _short_long(matrix: TensorSpec) -> tuple[int, int]:
-    short, long = sorted(matrix.shape[-2:])
-    return short, long
-
-
 def _columns(right: TensorSpec, size: int) -> int:
     """Right-hand sides per matrix of n rows: a vector is one."""
     return right.numel // max(1, size) if len(right.shape) < 2 else right.shape[-1]
 
 
-def of_square(flops: Callable[[int], float], ops: str, *, half: bool = False) -> None:
-    """Register ops whose FLOPs follow from the size of a square first input, of which some read one triangle."""
-
-    @formula(*names(ops))
-    def cost(op: OpSignature) -> OpCost:
-        a = op.inputs[0]
-        return factorize(op, a, flops(_square(a)), half=a if half else None)
-
-
-of_square(
-    lambda n: n**3 / 3,
-    "cholesky linalg_cholesky linalg_cholesky_ex linalg_ldl_factor linalg_ldl_factor_ex",
-    half=True,
-)
-of_square(lambda n: 2 * n**3 / 3, "cholesky_inverse", half=True)
-of_square(lambda n: 2 * n**3 / 3, "_linalg_det _linalg_slogdet linalg_det linalg_slogdet det slogdet")
-of_square(lambda n: 2 * n**3, "linalg_inv linalg_inv_ex inverse")
-
-
 def lu_flops(matrix: TensorSpec) -> float:
     """Elimination: k^2 (max - k / 3) with k the shorter side; 2 n^3 / 3 if square."""
-    short, long = _short_long(matrix)
+    short, long = sorted(matrix.shape[-2:])
     return short**2 * (long - short / 3)
 
 
@@ -105,13 +81,67 @@ def reflector_flops(rows: int, columns: int, reflectors: int) -> float:
     return 4 * rows * columns * reflectors - 2 * (rows + columns) * reflectors**2 + 4 * reflectors**3 / 3
 
 
-@formula(*names("linalg_lu linalg_lu_factor linalg_lu_factor_ex _lu_with_info"))
-def lu(op: OpSignature) -> OpCost:
-    """A [m, n] to its triangular factors and pivots."""
-    return factorize(op, op.inputs[0], lu_flops(op.inputs[0]))
+def of_first(flops: Callable[[TensorSpec], float], *, half: bool = False, note: str = "") -> Formula:
+    """A formula: FLOPs that follow from the first input, of which some read one triangle."""
+    return lambda op: factorize(op, op.inputs[0], flops(op.inputs[0]), half=op.inputs[0] if half else None, note=note)
 
 
-@formula(*names("linalg_solve linalg_solve_ex _linalg_solve_ex"))
+def solved(factor: int, right: int, *, times: int = 2, half: bool = False) -> Formula:
+    """A formula: B [n, k] of the input ``right``, solved with the [n, n] at ``factor``: ``times`` n^2 k. Of Cholesky's
+    and LDL's factors one triangle is read.
+    """
+
+    def cost(op: OpSignature) -> OpCost:
+        a, b = op.inputs[factor], op.inputs[right] if right >= 0 else op.outputs[0]
+        reads_half = half or "cholesky" in op.name or "ldl" in op.name
+        flops = times * _square(a) * b.shape[-1] * b.shape[-2]
+        return factorize(op, b, flops, half=a if reads_half else None)
+
+    return cost
+
+
+linalg_ops.rows(
+    {
+        of_first(
+            lambda a: _square(a) ** 3 / 3, half=True
+        ): "cholesky linalg_cholesky linalg_cholesky_ex linalg_ldl_factor linalg_ldl_factor_ex",
+        of_first(lambda a: 2 * _square(a) ** 3 / 3, half=True): "cholesky_inverse",
+        of_first(lambda a: 2 * _square(a) ** 3 / 3): "det linalg_det _linalg_det slogdet linalg_slogdet "
+        "_linalg_slogdet",
+        of_first(lambda a: 2 * _square(a) ** 3): "linalg_inv linalg_inv_ex inverse",
+        # A [m, n] to its triangular factors and pivots, or to R and the reflectors of Q
+        of_first(lu_flops): "linalg_lu linalg_lu_factor linalg_lu_factor_ex _lu_with_info",
+        of_first(householder_flops): "geqrf",
+        # reductions to tridiagonal form, Hessenberg form, bidiagonal form: 4 k^2 (max - k / 3)
+        of_first(lambda a: 4 * _square(a) ** 3 / 3, half=True, note=ITERATIONS_NOTE): "_linalg_eigh linalg_eigh "
+        "linalg_eigvalsh",
+        of_first(lambda a: 10 * _square(a) ** 3 / 3, note=ITERATIONS_NOTE): "linalg_eig linalg_eigvals _linalg_eigvals",
+        of_first(lambda a: 2 * householder_flops(a), note=ITERATIONS_NOTE): "_linalg_svd linalg_svd linalg_svdvals svd "
+        "linalg_pinv",
+        # how many products it takes depends on the norm; none is counted
+        lambda op: replace(moves(op), note=ITERATIONS_NOTE): "linalg_matrix_exp matrix_exp",
+        # B and a factor, perhaps with pivots between them; A triangular and B, or B and A
+        solved(1, 0): "cholesky_solve lu_solve _cholesky_solve_helper",
+        solved(0, 2): "linalg_lu_solve linalg_ldl_solve",
+        solved(0, -1, times=1, half=True): "linalg_solve_triangular",
+        solved(1, -1, times=1, half=True): "triangular_solve",
+        # inputs [s, ...] combined by coefficients [r, s] to [r, ...]
+        moving(lambda op: 2 * op.outputs[0].numel * op.inputs[0].shape[0]): "_compute_linear_combination",
+        copies: "lu_unpack _linalg_check_errors",
+        per_output(3): "linalg_cross cross",
+    }
+)
+
+
+@linalg_ops("linalg_householder_product orgqr")
+def householder_product(op: OpSignature) -> OpCost:
+    """k reflectors to Q [m, n]."""
+    reflectors, tau = op.inputs[:2]
+    rows, columns = reflectors.shape[-2:]
+    return factorize(op, reflectors, reflector_flops(rows, columns, tau.shape[-1]))
+
+
+@linalg_ops("linalg_solve linalg_solve_ex _linalg_solve_ex")
 def solve(op: OpSignature) -> OpCost:
     """A [n, n], B [n, k]: LU, then two triangular solves."""
     a = op.inputs[0]
@@ -120,54 +150,7 @@ def solve(op: OpSignature) -> OpCost:
     return factorize(op, a, 2 * n**3 / 3 + 2 * n**2 * right)
 
 
-def _two_triangles(op: OpSignature, factor: TensorSpec, right: TensorSpec, *, half: bool) -> OpCost:
-    n = _square(factor)
-    return factorize(op, right, 2 * n * right.shape[-1] * right.shape[-2], half=factor if half else None)
-
-
-@formula("aten::cholesky_solve", "aten::lu_solve", "aten::_cholesky_solve_helper")
-def solve_factored(op: OpSignature) -> OpCost:
-    """B [n, k] and a factor [n, n], of which Cholesky's is one triangle: 2 n^2 k."""
-    right, factor = op.inputs[:2]
-    return _two_triangles(op, factor, right, half="cholesky" in op.name)
-
-
-@formula("aten::linalg_lu_solve", "aten::linalg_ldl_solve")
-def solve_with_pivots(op: OpSignature) -> OpCost:
-    """A factor [n, n], of which LDL's is one triangle, pivots and B [n, k]: 2 n^2 k."""
-    factor, _, right = op.inputs[:3]
-    return _two_triangles(op, factor, right, half="ldl" in op.name)
-
-
-@formula("aten::linalg_solve_triangular")
-def solve_triangular(op: OpSignature) -> OpCost:
-    """A triangular [n, n], B [n, k]: n^2 k."""
-    a, out = op.inputs[0], op.outputs[0]
-    return factorize(op, out, _square(a) * out.shape[-1] * out.shape[-2], half=a)
-
-
-@formula("aten::triangular_solve")
-def triangular_solve(op: OpSignature) -> OpCost:
-    """B [n, k], A triangular [n, n]: n^2 k."""
-    a, out = op.inputs[1], op.outputs[0]
-    return factorize(op, out, _square(a) * out.shape[-1] * out.shape[-2], half=a)
-
-
-@formula("aten::geqrf")
-def geqrf(op: OpSignature) -> OpCost:
-    """A [m, n] to R and the reflectors of Q."""
-    return factorize(op, op.inputs[0], householder_flops(op.inputs[0]))
-
-
-@formula("aten::linalg_householder_product", "aten::orgqr")
-def householder_product(op: OpSignature) -> OpCost:
-    """k reflectors to Q [m, n]."""
-    reflectors, tau = op.inputs[:2]
-    rows, columns = reflectors.shape[-2:]
-    return factorize(op, reflectors, reflector_flops(rows, columns, tau.shape[-1]))
-
-
-@formula("aten::ormqr")
+@linalg_ops("ormqr")
 def ormqr(op: OpSignature) -> OpCost:
     """k reflectors of order q applied to C: 4 per reflector, row of it and column of C, less what is zero."""
     _, tau, target = op.inputs[:3]
@@ -176,19 +159,19 @@ def ormqr(op: OpSignature) -> OpCost:
     return factorize(op, target, 4 * order * other * k - 2 * other * k**2)
 
 
-@formula("aten::linalg_qr", "aten::qr")
+@linalg_ops("linalg_qr qr")
 def qr(op: OpSignature) -> OpCost:
     """A [m, n] to Q and R; mode "r" forms no Q, "complete" all m columns of it."""
     a = op.inputs[0]
     mode = op.attribute("mode", "reduced")
     rows, _ = a.shape[-2:]
-    short, _ = _short_long(a)
+    short = min(a.shape[-2:])
     columns = {"r": 0, "complete": rows}.get(str(mode), short)
     forming = reflector_flops(rows, columns, short) if columns else 0
     return factorize(op, a, householder_flops(a) + forming)
 
 
-@formula("aten::linalg_lstsq")
+@linalg_ops("linalg_lstsq")
 def lstsq(op: OpSignature) -> OpCost:
     """A [m, n], B [m, k]: QR without Q, its transpose on B, a triangular solve."""
     a, b = op.inputs[:2]
@@ -197,62 +180,26 @@ def lstsq(op: OpSignature) -> OpCost:
     return factorize(op, a, householder_flops(a) + (4 * rows * columns + columns**2) * right)
 
 
-@formula(*names("_linalg_eigh linalg_eigh linalg_eigvalsh"))
-def eigh(op: OpSignature) -> OpCost:
-    """A [n, n] symmetric: reduction to tridiagonal form, 4 n^3 / 3."""
-    a = op.inputs[0]
-    return factorize(op, a, 4 * _square(a) ** 3 / 3, half=a, note=ITERATIONS_NOTE)
+fft_ops = Family("fft")
 
 
-@formula(*names("linalg_eig linalg_eigvals _linalg_eigvals"))
-def eig(op: OpSignature) -> OpCost:
-    """A [n, n]: reduction to Hessenberg form, 10 n^3 / 3."""
-    return factorize(op, op.inputs[0], 10 * _square(op.inputs[0]) ** 3 / 3, note=ITERATIONS_NOTE)
+def transformed(flops_per_level: float, points: Callable[[OpSignature], TensorSpec]) -> Formula:
+    """A formula: so many FLOPs for each point of a tensor and each level of its transform."""
+
+    def cost(op: OpSignature) -> OpCost:
+        tensor = points(op)
+        size = prod(tensor.shape[dim] for dim in dims(op, len(tensor.shape)))
+        levels = log2(size) if size > 1 else 0.0
+        return moves(op, vector_flops=round(flops_per_level * tensor.numel * levels), upper=True)
+
+    return cost
 
 
-@formula(*names("_linalg_svd linalg_svd linalg_svdvals svd linalg_pinv"))
-def svd(op: OpSignature) -> OpCost:
-    """A [m, n]: reduction to bidiagonal form, 4 k^2 (max - k / 3)."""
-    return factorize(op, op.inputs[0], 2 * householder_flops(op.inputs[0]), note=ITERATIONS_NOTE)
-
-
-@formula("aten::linalg_matrix_exp", "aten::matrix_exp")
-def matrix_exp(op: OpSignature) -> OpCost:
-    """A [n, n]: how many products it takes depends on the norm; none is counted."""
-    return OpCost(bytes_read=read_bytes(op), bytes_written=op.output_bytes, note=ITERATIONS_NOTE)
-
-
-@formula("aten::_compute_linear_combination")
-def linear_combination(op: OpSignature) -> OpCost:
-    """inputs [s, ...] combined by coefficients [r, s] to [r, ...]."""
-    return moves(op, vector_flops=2 * op.outputs[0].numel * op.inputs[0].shape[0])
-
-
-register(formula, {copies: "lu_unpack _linalg_check_errors", per_output(3): "linalg_cross cross"})
-
-
-fft_formula = partial(registry.formula, error_group="fft")
-
-
-def _transform(op: OpSignature, points: TensorSpec, flops_per_level: float) -> OpCost:
-    size = prod(points.shape[dim] for dim in dims(op, len(points.shape)))
-    levels = log2(size) if size > 1 else 0.0
-    return moves(op, vector_flops=round(flops_per_level * points.numel * levels), upper=True)
-
-
-@fft_formula("aten::_fft_c2c", "prims::fft_c2c")
-def complex_to_complex(op: OpSignature) -> OpCost:
-    """Complex [..., n] to complex [..., n]."""
-    return _transform(op, op.inputs[0], 5.0)
-
-
-@fft_formula("aten::_fft_r2c", "prims::fft_r2c")
-def real_to_complex(op: OpSignature) -> OpCost:
-    """Real [..., n] to complex [..., n] or its half [..., n // 2 + 1]."""
-    return _transform(op, op.inputs[0], 2.5)
-
-
-@fft_formula("aten::_fft_c2r", "prims::fft_c2r")
-def complex_to_real(op: OpSignature) -> OpCost:
-    """Complex half [..., n // 2 + 1] to real [..., n]."""
-    return _transform(op, op.outputs[0], 2.5)
+fft_ops.rows(
+    {
+        transformed(5.0, lambda op: op.inputs[0]): "_fft_c2c prims::fft_c2c",  # complex [..., n] to complex [..., n]
+        # real [..., n] to complex [..., n] or its half [..., n // 2 + 1], and back
+        transformed(2.5, lambda op: op.inputs[0]): "_fft_r2c prims::fft_r2c",
+        transformed(2.5, lambda op: op.outputs[0]): "_fft_c2r prims::fft_c2r",
+    }
+)

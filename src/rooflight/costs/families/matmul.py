@@ -9,17 +9,17 @@ added, and the first argument is not read; with ``alpha=0`` nothing is multiplie
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from math import prod
 
 from rooflight.costs import registry
 from rooflight.costs.cost import Needs, OpCost, Uncosted
-from rooflight.costs.rules import flags, largest, moves, read_bytes, tensor_bytes
+from rooflight.costs.rules import Family, first_output, flags, largest, moves, moving, read_bytes, tensor_bytes
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 
-formula = partial(registry.formula, error_group="matmul", fusable=True, epilogue=True, product=True)
-plain = partial(formula, needs=Needs.PRODUCT)
+matmul_ops = Family("matmul", fusable=True, epilogue=True, product=True)
+plain = matmul_ops.having(needs=Needs.PRODUCT)
+thin = matmul_ops.having(epilogue=False, product=False)
 
 
 def multiply_adds(count: int, operand: TensorSpec) -> int:
@@ -60,7 +60,7 @@ def product_added(op: OpSignature, count: int, operand: TensorSpec, elements: in
     return product(op, count, operand, vector_flops=(adds(op) + activation) * elements, unread=unread)
 
 
-@plain("aten::mm")
+@plain("mm")
 def mm(op: OpSignature) -> OpCost:
     """[m, k] @ [k, n]: one multiply-add per (m, n, k)."""
     a, b = op.inputs[:2]
@@ -68,7 +68,7 @@ def mm(op: OpSignature) -> OpCost:
     return product(op, m * n * k, a)
 
 
-@plain("aten::bmm")
+@plain("bmm")
 def bmm(op: OpSignature) -> OpCost:
     """[b, m, k] @ [b, k, n]: a matrix product per batch entry."""
     a, b = op.inputs[:2]
@@ -76,7 +76,7 @@ def bmm(op: OpSignature) -> OpCost:
     return product(op, batch * m * n * k, a)
 
 
-@plain("aten::addmm", "aten::_addmm_activation")
+@plain("addmm _addmm_activation")
 def addmm(op: OpSignature) -> OpCost:
     """bias + [m, k] @ [k, n]: the product, then the bias (and perhaps an activation) once per element."""
     _, a, b = op.inputs[:3]
@@ -84,7 +84,7 @@ def addmm(op: OpSignature) -> OpCost:
     return product_added(op, m * n * k, a, m * n, activation=op.name == "aten::_addmm_activation")
 
 
-@plain("aten::baddbmm")
+@plain("baddbmm")
 def baddbmm(op: OpSignature) -> OpCost:
     """bias + [b, m, k] @ [b, k, n]."""
     _, a, b = op.inputs[:3]
@@ -92,7 +92,7 @@ def baddbmm(op: OpSignature) -> OpCost:
     return product_added(op, batch * m * n * k, a, batch * m * n)
 
 
-@formula("aten::addbmm")
+@matmul_ops("addbmm")
 def addbmm(op: OpSignature) -> OpCost:
     """bias + sum over b of [b, m, k] @ [b, k, n]: the result is [m, n]."""
     _, a, b = op.inputs[:3]
@@ -100,28 +100,7 @@ def addbmm(op: OpSignature) -> OpCost:
     return product_added(op, batch * m * n * k, a, m * n)
 
 
-@formula("aten::mv")
-def mv(op: OpSignature) -> OpCost:
-    """[m, k] @ [k]."""
-    a = op.inputs[0]
-    return product(op, a.numel, a)
-
-
-@formula("aten::addmv")
-def addmv(op: OpSignature) -> OpCost:
-    """bias + [m, k] @ [k]."""
-    a = op.inputs[1]
-    return product_added(op, a.numel, a, a.shape[0])
-
-
-@formula("aten::dot", "aten::vdot")
-def dot(op: OpSignature) -> OpCost:
-    """[k] . [k]."""
-    a = op.inputs[0]
-    return product(op, a.numel, a)
-
-
-@formula("aten::addr", epilogue=False, product=False)
+@thin("addr")
 def addr(op: OpSignature) -> OpCost:
     """bias [m, n] + [m] outer [n]: a multiply and an add per element, too thin for the matrix unit."""
     _, a, b = op.inputs[:3]
@@ -131,28 +110,43 @@ def addr(op: OpSignature) -> OpCost:
     return moves(op, vector_flops=(1 + adds(op)) * a.numel * b.numel, unread=unread)
 
 
-@formula("aten::outer", "aten::ger", epilogue=False, product=False)
-def outer(op: OpSignature) -> OpCost:
-    """[m] outer [n]: one multiply per element."""
-    return moves(op, vector_flops=op.outputs[0].numel)
+matmul_ops.rows(
+    {
+        lambda op: product(op, op.inputs[0].numel, op.inputs[0]): "mv dot vdot",  # [m, k] @ [k]; [k] . [k]
+        # bias + [m, k] @ [k]
+        lambda op: product_added(op, op.inputs[1].numel, op.inputs[1], op.inputs[1].shape[0]): "addmv",
+        # [..., m, k] @ [..., k, n], either side perhaps a vector: k multiply-adds per element of the result
+        lambda op: product(op, op.outputs[0].numel * op.inputs[0].shape[-1], op.inputs[0]): "matmul inner "
+        "linalg_matmul",
+        # one gradient of a linear layer: dx from (dy [m, n], w [n, k]) or dw from (dy [m, n], x [m, k])
+        lambda op: product(op, op.inputs[0].numel * op.inputs[1].shape[-1], op.inputs[0]): (
+            "mkldnn_linear_backward_input mkldnn_linear_backward_weights"
+        ),
+        # sum of i1 * i2 * i3 over some dimensions: at the least what the largest operand times another takes
+        lambda op: product(op, max(largest(op.inputs), largest(op.outputs)), op.inputs[0]): "_trilinear",
+    }
+)
+thin.rows(
+    {
+        first_output(1): "outer ger",  # [m] outer [n]: one multiply per element
+        # x [..., p, m], y [..., r, m] to distances [..., p, r], or x [n, m] to n (n - 1) / 2: subtract, raise, add
+        moving(lambda op: 3 * op.outputs[0].numel * op.inputs[0].shape[-1]): "cdist _cdist_forward pdist "
+        "_pdist_forward",
+        # their gradients to those of x: about 4 FLOPs per distance and component
+        moving(lambda op: 4 * op.inputs[0].numel * op.inputs[1].shape[-1]): "_cdist_backward _pdist_backward",
+    }
+)
 
 
-@formula("aten::matmul", "aten::linalg_matmul", "aten::inner")
-def matmul(op: OpSignature) -> OpCost:
-    """[..., m, k] @ [..., k, n], either side perhaps a vector: k multiply-adds per element of the result."""
-    a = op.inputs[0]
-    return product(op, op.outputs[0].numel * a.shape[-1], a)
-
-
-@formula("aten::matmul_backward")
+@matmul_ops("matmul_backward")
 def matmul_backward(op: OpSignature) -> OpCost:
     """The result's gradient times either operand: one forward's worth for each gradient asked for."""
     grad, a = op.inputs[:2]
     return product(op, sum(flags(op, "mask", (True, True))) * grad.numel * a.shape[-1], a)
 
 
-@formula("aten::linear", layout=registry.NESTED)
-@plain("aten::linear", "aten::mkldnn_linear", "mkldnn::_linear_pointwise", "mkl::_mkl_linear")
+@matmul_ops("linear", layout=registry.NESTED)
+@plain("linear mkldnn_linear mkldnn::_linear_pointwise mkl::_mkl_linear")
 def linear(op: OpSignature) -> OpCost:
     """[..., k] @ [n, k]^T + bias [n]; a mkldnn epilogue is not counted."""
     x, out = op.inputs[0], op.outputs[0]
@@ -162,8 +156,8 @@ def linear(op: OpSignature) -> OpCost:
     return product(op, out.numel * k, x, vector_flops=out.numel if bias else 0)
 
 
-@formula("aten::linear_backward")
-@formula("aten::linear_backward", layout=registry.NESTED)
+@matmul_ops("linear_backward")
+@matmul_ops("linear_backward", layout=registry.NESTED)
 def linear_backward(op: OpSignature) -> OpCost:
     """dx = dy [m, n] @ w [n, k], dw = dy^T @ x [m, k], db = sum of dy: each only as ``output_mask`` asks."""
     x, grad, weight = op.inputs[:3]
@@ -177,14 +171,7 @@ def linear_backward(op: OpSignature) -> OpCost:
     )
 
 
-@formula("aten::mkldnn_linear_backward_input", "aten::mkldnn_linear_backward_weights")
-def mkldnn_linear_backward_part(op: OpSignature) -> OpCost:
-    """One gradient of a linear layer: dx from (dy [m, n], w [n, k]) or dw from (dy [m, n], x [m, k])."""
-    grad, other = op.inputs[:2]
-    return product(op, grad.numel * other.shape[-1], grad)
-
-
-@formula("inductor::_mm_plus_mm")
+@matmul_ops("inductor::_mm_plus_mm")
 def mm_plus_mm(op: OpSignature) -> OpCost:
     """[m, k] @ [k, n] + [m, j] @ [j, n] in one kernel."""
     a, b, c = op.inputs[:3]
@@ -192,14 +179,21 @@ def mm_plus_mm(op: OpSignature) -> OpCost:
     return product(op, m * n * (k + j), a, vector_flops=m * n)
 
 
-@formula("aten::_foreach_mm")
+@matmul_ops("_euclidean_dist")
+def euclidean_dist(op: OpSignature) -> OpCost:
+    """|x|^2 + |y|^2 - 2 x.y: a product [p, m] @ [m, r], then 3 FLOPs per distance."""
+    x, out = op.inputs[0], op.outputs[0]
+    return product(op, out.numel * x.shape[-1], x, vector_flops=3 * out.numel)
+
+
+@matmul_ops("_foreach_mm")
 def foreach_mm(op: OpSignature) -> OpCost:
     """A list of [m, k] @ [k, n]."""
     lefts = op.named("self")
     return product(op, sum(out.numel * a.shape[-1] for a, out in zip(lefts, op.outputs, strict=True)), lefts[0])
 
 
-@formula("aten::einsum")
+@matmul_ops("einsum")
 def einsum(op: OpSignature) -> OpCost | Uncosted:
     """Two operands contracted by an equation: one multiply-add per point of the joint index space."""
     equation = str(op.attribute("equation", "")).replace(" ", "").partition("->")[0]
@@ -213,7 +207,7 @@ def einsum(op: OpSignature) -> OpCost | Uncosted:
     return product(op, prod(sizes.values()), op.inputs[0])
 
 
-@formula("aten::bilinear")
+@matmul_ops("bilinear")
 def bilinear(op: OpSignature) -> OpCost:
     """x [..., i], w [o, i, j], y [..., j]: x @ w first, then with y, per row."""
     x, y, weight = op.inputs[:3]
@@ -221,13 +215,7 @@ def bilinear(op: OpSignature) -> OpCost:
     return product(op, rows * (weight.numel + weight.shape[0] * y.shape[-1]), x)
 
 
-@formula("aten::_trilinear")
-def trilinear(op: OpSignature) -> OpCost:
-    """Sum of i1 * i2 * i3 over some dimensions: at the least what the largest operand times another takes."""
-    return product(op, max(largest(op.inputs), largest(op.outputs)), op.inputs[0])
-
-
-@formula("aten::chain_matmul", "aten::linalg_multi_dot")
+@matmul_ops("chain_matmul linalg_multi_dot")
 def chain_matmul(op: OpSignature) -> OpCost:
     """[m, k] @ [k, j] @ ... in the order that takes the fewest multiply-adds."""
     matrices = op.named("matrices") or op.named("tensors") or op.inputs
@@ -250,36 +238,3 @@ def _cheapest_chain(sizes: list[int]) -> int:
                 for split in range(first, last)
             )
     return best[0][count - 1]
-
-
-@formula("aten::_cdist_forward", "aten::cdist", epilogue=False, product=False)
-def cdist(op: OpSignature) -> OpCost:
-    """x [..., p, m], y [..., r, m] to distances [..., p, r]: subtract, raise, add per component."""
-    return moves(op, vector_flops=3 * op.outputs[0].numel * op.inputs[0].shape[-1])
-
-
-@formula("aten::_cdist_backward", epilogue=False, product=False)
-def cdist_backward(op: OpSignature) -> OpCost:
-    """dist' [..., p, r] to x' [..., p, m]: about 4 FLOPs per pair and component."""
-    grad, x = op.inputs[:2]
-    return moves(op, vector_flops=4 * grad.numel * x.shape[-1])
-
-
-@formula("aten::_euclidean_dist")
-def euclidean_dist(op: OpSignature) -> OpCost:
-    """|x|^2 + |y|^2 - 2 x.y: a product [p, m] @ [m, r], then 3 FLOPs per distance."""
-    x, out = op.inputs[0], op.outputs[0]
-    return product(op, out.numel * x.shape[-1], x, vector_flops=3 * out.numel)
-
-
-@formula("aten::_pdist_forward", "aten::pdist", epilogue=False, product=False)
-def pdist(op: OpSignature) -> OpCost:
-    """x [n, m] to n (n - 1) / 2 distances, 3 FLOPs per component of each."""
-    return moves(op, vector_flops=3 * op.outputs[0].numel * op.inputs[0].shape[-1])
-
-
-@formula("aten::_pdist_backward", epilogue=False, product=False)
-def pdist_backward(op: OpSignature) -> OpCost:
-    """Gradients of the n (n - 1) / 2 distances to x' [n, m]: about 4 FLOPs per component of each."""
-    grad, x = op.inputs[:2]
-    return moves(op, vector_flops=4 * grad.numel * x.shape[-1])

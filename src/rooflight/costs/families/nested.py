@@ -17,7 +17,6 @@ written: what passes between its kernels is theirs to keep on chip.
 
 from __future__ import annotations
 
-from functools import partial
 from math import prod
 
 from rooflight.costs import registry
@@ -26,30 +25,28 @@ from rooflight.costs.families.attention import FORWARD_VECTOR_FLOPS, MASK_NOTE, 
 from rooflight.costs.families.matmul import multiply_adds, product
 from rooflight.costs.families.normalization import LAYER_NORM_FLOPS
 from rooflight.costs.rules import (
+    Family,
     copies,
     flags,
     further_bytes,
     integer,
     moves,
-    names,
     picked_bytes,
     read_bytes,
-    register,
     uncosted,
 )
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 
-formula = partial(registry.formula, error_group="nested")
-nested = partial(registry.formula, error_group="nested", layout=registry.NESTED)
+nested_ops = Family("nested")
+nested = Family("nested", layout=registry.NESTED)
 
 COPIES = (
     "_jagged_to_padded_dense_forward _nested_get_values_copy _nested_view_from_buffer_copy "
     "_nested_view_from_jagged_copy"
 )
 
-register(
-    formula,
+nested_ops.rows(
     {
         copies: COPIES,
         uncosted("the sizes of a nested tensor are not recorded"): "_nested_from_padded _nested_from_padded_tensor "
@@ -58,45 +55,44 @@ register(
         "to_padded_tensor",
     },
 )
-register(
-    nested,
+nested.rows(
     {copies: f"{COPIES} _nested_tensor_from_tensor_list nested_to_padded_tensor to_padded_tensor _nested_sum_backward"},
 )
 
 
-@formula("aten::_padded_dense_to_jagged_forward")
+@nested_ops("_padded_dense_to_jagged_forward")
 def padded_to_jagged(op: OpSignature) -> OpCost:
     """dense [B, N, ...] and offsets to values [total, ...]: padding is not read."""
     dense, out = op.inputs[0], op.outputs[0]
     return OpCost(bytes_read=further_bytes(op) + picked_bytes(dense, out.numel), bytes_written=op.output_bytes)
 
 
-@nested(*names("_nested_from_padded _nested_from_padded_tensor _nested_tensor_from_mask"))
+@nested("_nested_from_padded _nested_from_padded_tensor _nested_tensor_from_mask")
 def padded_to_nested(op: OpSignature) -> OpCost:
     """padded [B, N, ...] with a mask or sizes to its parts: padding is not read."""
     padded, out = op.inputs[0], op.outputs[0]
     return OpCost(bytes_read=further_bytes(op) + picked_bytes(padded, out.numel), bytes_written=op.output_bytes)
 
 
-@nested("aten::_nested_from_padded_and_nested_example")
+@nested("_nested_from_padded_and_nested_example")
 def padded_like(op: OpSignature) -> OpCost:
     """padded [B, N, ...] to parts of the sizes that another nested tensor has; its elements are not read."""
     return OpCost(bytes_read=picked_bytes(op.inputs[0], op.outputs[0].numel), bytes_written=op.output_bytes)
 
 
-@formula("aten::_nested_tensor_from_mask_left_aligned")
+@nested_ops("_nested_tensor_from_mask_left_aligned")
 def is_left_aligned(op: OpSignature) -> OpCost:
     """Whether a mask [B, N] hides only ends of sequences; of the tensor that it is for, the sizes alone matter."""
     return moves(op, unread=("t",), vector_flops=op.inputs[-1].numel)
 
 
-@nested("aten::_nested_select_backward")
+@nested("_nested_select_backward")
 def select_backward(op: OpSignature) -> OpCost:
     """The gradient of one part among zeros."""
     return OpCost(bytes_read=op.inputs[0].nbytes, bytes_written=op.output_bytes)
 
 
-@nested("aten::_nested_tensor_softmax_with_shape")
+@nested("_nested_tensor_softmax_with_shape")
 def softmax(op: OpSignature) -> OpCost:
     """Scores to probabilities; the query lends its sizes alone."""
     return moves(op, vector_flops=FORWARD_VECTOR_FLOPS * op.inputs[0].numel, unread=("query",))
@@ -113,14 +109,14 @@ def _multiply_adds(a: TensorSpec, b: TensorSpec) -> int:
     return sum(rows * prod(part) for part in parts)
 
 
-@nested(*names("matmul bmm mm"))
+@nested("matmul bmm mm")
 def matmul(op: OpSignature) -> OpCost:
     """a @ b, part by part."""
     a, b = op.inputs[:2]
     return product(op, _multiply_adds(a, b), a)
 
 
-@nested("aten::matmul_backward")
+@nested("matmul_backward")
 def matmul_backward(op: OpSignature) -> OpCost:
     """The result's gradient times either operand: one forward's worth for each gradient asked for."""
     a, b = op.inputs[1:3]
@@ -128,8 +124,8 @@ def matmul_backward(op: OpSignature) -> OpCost:
 
 
 @nested(
-    *names("scaled_dot_product_attention _scaled_dot_product_attention_math _scaled_dot_product_flash_attention"),
-    *names("_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention"),
+    "scaled_dot_product_attention _scaled_dot_product_attention_math _scaled_dot_product_flash_attention "
+    "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention",
     float32=Float32Kind.ATTENTION,
 )
 def attention(op: OpSignature) -> OpCost:
@@ -153,7 +149,7 @@ def attention(op: OpSignature) -> OpCost:
     )
 
 
-transformer_formula = partial(registry.formula, error_group="transformer")
+transformer_ops = Family("transformer")
 
 
 def _tokens(batch: TensorSpec) -> int:
@@ -168,8 +164,8 @@ def _pairs(query: TensorSpec, key: TensorSpec) -> int:
     return query.shape[0] * query.shape[1] * key.shape[1]
 
 
-@transformer_formula("aten::_transformer_encoder_layer_fwd", float32=Float32Kind.ATTENTION)
-@transformer_formula("aten::_transformer_encoder_layer_fwd", layout=registry.NESTED, float32=Float32Kind.ATTENTION)
+@transformer_ops("_transformer_encoder_layer_fwd", float32=Float32Kind.ATTENTION)
+@transformer_ops("_transformer_encoder_layer_fwd", layout=registry.NESTED, float32=Float32Kind.ATTENTION)
 def encoder_layer(op: OpSignature) -> OpCost:
     """src [B, N, E]: self-attention, feed-forward [F, E] and [E, F], two norms, two residuals."""
     src = op.inputs[0]
@@ -190,10 +186,8 @@ def encoder_layer(op: OpSignature) -> OpCost:
     )
 
 
-@transformer_formula(
-    "aten::_native_multi_head_attention", "aten::_triton_multi_head_attention", float32=Float32Kind.ATTENTION
-)
-@transformer_formula("aten::_native_multi_head_attention", layout=registry.NESTED, float32=Float32Kind.ATTENTION)
+@transformer_ops("_native_multi_head_attention _triton_multi_head_attention", float32=Float32Kind.ATTENTION)
+@transformer_ops("_native_multi_head_attention", layout=registry.NESTED, float32=Float32Kind.ATTENTION)
 def multi_head_attention(op: OpSignature) -> OpCost:
     """query [B, Nq, E], key and value [B, Nk, E]; projections to q, k, v and out are E x E each."""
     query, key = op.inputs[:2]
@@ -211,15 +205,15 @@ def multi_head_attention(op: OpSignature) -> OpCost:
     )
 
 
-@transformer_formula("aten::_transform_bias_rescale_qkv")
-@transformer_formula("aten::_transform_bias_rescale_qkv", layout=registry.NESTED)
+@transformer_ops("_transform_bias_rescale_qkv")
+@transformer_ops("_transform_bias_rescale_qkv", layout=registry.NESTED)
 def split_qkv(op: OpSignature) -> OpCost:
     """qkv [B, N, 3 E] plus bias, scaled, to q, k and v [B, H, N, D]."""
     return moves(op, vector_flops=2 * op.inputs[0].numel)
 
 
-@transformer_formula(
-    "torch_nn::_linear_cross_entropy_batch_chunked", "torch_nn::_linear_cross_entropy_batch_chunked_no_reduction"
+@transformer_ops(
+    "torch_nn::_linear_cross_entropy_batch_chunked torch_nn::_linear_cross_entropy_batch_chunked_no_reduction",
 )
 def linear_cross_entropy(op: OpSignature) -> OpCost:
     """x [T, E], weight [V, E], target [T]: logits made, used and dropped in chunks, gradients made on the way."""

@@ -15,50 +15,47 @@ Conventions: softmax and log-softmax 5 FLOPs per element (maximum, subtract, exp
 
 from __future__ import annotations
 
-from functools import partial
-
-from rooflight.costs import registry
 from rooflight.costs.cost import Needs, OpCost
-from rooflight.costs.rules import clamped_sum, moves, names, per_input, picked_bytes, register, tensor_bytes
+from rooflight.costs.rules import Family, clamped_sum, moves, per_input, picked_bytes, tensor_bytes
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED
 
-formula = partial(registry.formula, error_group="normalization", fusable=True)
+normalization_ops = Family("normalization", fusable=True)
 
 LAYER_NORM_FLOPS = 8
 RMS_NORM_FLOPS = 5
 FIXED_NORM_FLOPS = 4
 
 
-@formula(*names("native_layer_norm layer_norm"), needs=Needs.ROWS)
-@formula(*names("native_group_norm group_norm instance_norm"))
+@normalization_ops("native_layer_norm layer_norm", needs=Needs.ROWS)
+@normalization_ops("native_group_norm group_norm instance_norm")
 def layer_norm(op: OpSignature) -> OpCost:
     """x [..., n], weight and bias [n] to y, mean and 1/std per row; group norm per group of channels."""
     return moves(op, vector_flops=LAYER_NORM_FLOPS * op.inputs[0].numel)
 
 
-@formula("aten::rms_norm", "aten::_fused_rms_norm", needs=Needs.ROWS)
+@normalization_ops("rms_norm _fused_rms_norm", needs=Needs.ROWS)
 def rms_norm(op: OpSignature) -> OpCost:
     """x [..., n], weight [n] to y and 1/rms per row."""
     return moves(op, vector_flops=RMS_NORM_FLOPS * op.inputs[0].numel)
 
 
-@formula(*names("native_layer_norm_backward native_group_norm_backward"))
+@normalization_ops("native_layer_norm_backward native_group_norm_backward")
 def layer_norm_backward(op: OpSignature) -> OpCost:
     """dy, x, mean, 1/std and weight to dx, dweight, dbias."""
     return moves(op, vector_flops=2 * LAYER_NORM_FLOPS * op.inputs[0].numel, unread=("bias",))
 
 
-@formula("aten::_fused_rms_norm_backward")
+@normalization_ops("_fused_rms_norm_backward")
 def rms_norm_backward(op: OpSignature) -> OpCost:
     """dy, x, 1/rms and weight to dx and dweight."""
     return moves(op, vector_flops=2 * RMS_NORM_FLOPS * op.inputs[0].numel)
 
 
-@formula(
-    *names("native_batch_norm batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional"),
-    *names("cudnn_batch_norm miopen_batch_norm _batch_norm_with_update _batch_norm_with_update_functional"),
-    *names("_batch_norm_no_update _native_batch_norm_legit_no_training _batch_norm_impl_index"),
+@normalization_ops(
+    "native_batch_norm batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional cudnn_batch_norm "
+    "miopen_batch_norm _batch_norm_with_update _batch_norm_with_update_functional _batch_norm_no_update "
+    "_native_batch_norm_legit_no_training _batch_norm_impl_index",
 )
 def batch_norm(op: OpSignature) -> OpCost:
     """x [B, C, ...] per channel; running statistics are read and, in training, updated."""
@@ -77,7 +74,7 @@ def batch_norm(op: OpSignature) -> OpCost:
     )
 
 
-@formula(*names("native_batch_norm_backward batch_norm_backward cudnn_batch_norm_backward"))
+@normalization_ops("native_batch_norm_backward batch_norm_backward cudnn_batch_norm_backward")
 def batch_norm_backward(op: OpSignature) -> OpCost:
     """dy, x, statistics and weight to dx, dweight, dbias."""
     fixed = op.attribute("train") is False
@@ -86,15 +83,14 @@ def batch_norm_backward(op: OpSignature) -> OpCost:
     return moves(op, vector_flops=flops * op.inputs[0].numel, unread=(*unread, "reserve"))
 
 
-@formula("aten::miopen_batch_norm_backward", "aten::_batch_norm_impl_index_backward")
+@normalization_ops("miopen_batch_norm_backward _batch_norm_impl_index_backward")
 def other_batch_norm_backward(op: OpSignature) -> OpCost:
     """As native_batch_norm_backward."""
     return moves(op, vector_flops=2 * LAYER_NORM_FLOPS * op.inputs[0].numel, unread=("running_mean", "running_var"))
 
 
 # Synchronized batch norm: statistics per rank, gathered, then applied.
-register(
-    formula,
+normalization_ops.rows(
     {
         per_input(4): "batch_norm_stats batch_norm_update_stats batch_norm_gather_stats "
         "batch_norm_gather_stats_with_counts batch_norm_elemt",
@@ -104,40 +100,40 @@ register(
 )
 
 
-@formula("aten::_weight_norm", "aten::_weight_norm_interface")
+@normalization_ops("_weight_norm _weight_norm_interface")
 def weight_norm(op: OpSignature) -> OpCost:
     """v, g to v g / |v|: square, add, scale."""
     return moves(op, vector_flops=3 * op.inputs[0].numel)
 
 
-@formula("aten::_weight_norm_interface_backward", "aten::_weight_norm_differentiable_backward")
+@normalization_ops("_weight_norm_interface_backward _weight_norm_differentiable_backward")
 def weight_norm_backward(op: OpSignature) -> OpCost:
     """dw, v, g, |v| to dv and dg: twice the forward."""
     return moves(op, vector_flops=6 * op.inputs[0].numel)
 
 
-@formula("aten::renorm")
+@normalization_ops("renorm")
 def renorm(op: OpSignature) -> OpCost:
     """Squares, sums, scales."""
     return moves(op, vector_flops=3 * op.inputs[0].numel)
 
 
-softmax_formula = partial(registry.formula, error_group="softmax", fusable=True, needs=Needs.ROWS)
-weights = partial(softmax_formula, softmax=True)
+softmax_ops = Family("softmax", fusable=True, needs=Needs.ROWS)
+weights = softmax_ops.having(softmax=True)
 
 FORWARD_FLOPS = 5
 BACKWARD_FLOPS = 4
 
 
-@weights(*names("_softmax softmax special_softmax _safe_softmax _masked_softmax"))
-@softmax_formula(*names("_log_softmax log_softmax special_log_softmax"))
+@weights("_softmax softmax special_softmax _safe_softmax _masked_softmax")
+@softmax_ops("_log_softmax log_softmax special_log_softmax")
 def softmax(op: OpSignature) -> OpCost:
     """x [..., n] to y [..., n], and the mask where there is one."""
     return moves(op, vector_flops=FORWARD_FLOPS * op.inputs[0].numel)
 
 
-@weights(*names("_softmax_backward_data _masked_softmax_backward"))
-@softmax_formula("aten::_log_softmax_backward_data")
+@weights("_softmax_backward_data _masked_softmax_backward")
+@softmax_ops("_log_softmax_backward_data")
 def softmax_backward(op: OpSignature) -> OpCost:
     """dy and y to dx."""
     return moves(op, vector_flops=BACKWARD_FLOPS * op.inputs[0].numel)
@@ -147,7 +143,7 @@ TRIANGULAR = "rooflight::scaled_upper_triang_masked_softmax"
 """Megatron's fused causal softmax, which no torch op is: sampling gives it a name of its own."""
 
 
-@softmax_formula(TRIANGULAR, f"{TRIANGULAR}_backward", needs=Needs.JOINED)
+@softmax_ops(TRIANGULAR, f"{TRIANGULAR}_backward", needs=Needs.JOINED)
 def triangular_softmax(op: OpSignature) -> OpCost:
     """[..., n, n], backward dy and y: keys up to each query are read, all are written, the hidden ones as zeros."""
     out = op.outputs[0]

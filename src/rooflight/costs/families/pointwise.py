@@ -27,13 +27,11 @@ its mask written in training and read in backward.
 
 from __future__ import annotations
 
-from functools import partial
-
-from rooflight.costs import registry
 from rooflight.costs.cost import Needs, OpCost
 from rooflight.costs.families.reduction import reducing
 from rooflight.costs.registry import Formula
 from rooflight.costs.rules import (
+    Family,
     copies,
     in_place,
     largest,
@@ -42,12 +40,11 @@ from rooflight.costs.rules import (
     nothing,
     overwrites,
     per_input,
-    register,
     writes,
 )
 from rooflight.records.signature import OpSignature
 
-formula = partial(registry.formula, error_group="pointwise", fusable=True, needs=Needs.ELEMENTS)
+pointwise_ops = Family("pointwise", fusable=True, needs=Needs.ELEMENTS)
 
 
 def elementwise(flops: int, complex_factor: int = 2) -> Formula:
@@ -110,13 +107,13 @@ SPECIAL = (
 """Special functions: one call, one FLOP, as no instruction count is agreed upon."""
 
 for _flops, _ops in MULTIPLICATIVE.items():
-    formula(*names(_ops))(elementwise(_flops, complex_factor=6))
+    pointwise_ops(_ops)(elementwise(_flops, complex_factor=6))
 for _flops, _ops in ELEMENTWISE.items():
-    formula(*names(_ops))(elementwise(_flops))
-formula(*names(SPECIAL))(elementwise(1))
+    pointwise_ops(_ops)(elementwise(_flops))
+pointwise_ops(SPECIAL)(elementwise(1))
 
 
-@formula("aten::masked_fill")
+@pointwise_ops("masked_fill")
 def masked_fill(op: OpSignature) -> OpCost:
     """x with ``value`` where mask: one selection per element. In place only masked elements need writing."""
     if in_place(op):
@@ -124,7 +121,7 @@ def masked_fill(op: OpSignature) -> OpCost:
     return moves(op, vector_flops=op.outputs[0].numel)
 
 
-activation_formula = partial(registry.formula, error_group="activation", fusable=True, needs=Needs.ELEMENTS)
+activation_ops = Family("activation", fusable=True, needs=Needs.ELEMENTS)
 
 ACTIVATIONS: dict[int, str] = {
     1: "relu tanh threshold hardshrink softshrink threshold_backward hardtanh_backward hardshrink_backward "
@@ -144,31 +141,30 @@ _PIECEWISE = frozenset(names("threshold_backward hardtanh_backward leaky_relu_ba
 
 for _flops, _ops in ACTIVATIONS.items():
     for _name in names(_ops):
-        activation_formula(_name, mask_input="self" if _name in _PIECEWISE else None)(elementwise(_flops))
+        activation_ops(_name, mask_input="self" if _name in _PIECEWISE else None)(elementwise(_flops))
 
 
-@activation_formula("aten::glu", needs=Needs.SHARE)
+@activation_ops("glu", needs=Needs.SHARE)
 def glu(op: OpSignature) -> OpCost:
     """x [..., 2 n] to a sigmoid(b) [..., n]: sigmoid 3, multiply 1."""
     return moves(op, vector_flops=4 * op.outputs[0].numel)
 
 
-@activation_formula("aten::glu_backward", needs=Needs.SHARE)
+@activation_ops("glu_backward", needs=Needs.SHARE)
 def glu_backward(op: OpSignature) -> OpCost:
     """dy [..., n], x [..., 2 n] to dx: sigmoid 3, its gradient 3, products 2, per element of dy."""
     return moves(op, vector_flops=8 * op.inputs[0].numel)
 
 
-@activation_formula("aten::glu_jvp", "aten::glu_backward_jvp", needs=Needs.SHARE)
+@activation_ops("glu_jvp glu_backward_jvp", needs=Needs.SHARE)
 def glu_tangent(op: OpSignature) -> OpCost:
     """The forward-mode derivative of either: about twice its work."""
     return moves(op, vector_flops=8 * op.outputs[0].numel)
 
 
-prims_formula = partial(registry.formula, error_group="prims", fusable=True)
+prims_ops = Family("prims", fusable=True)
 
-register(
-    prims_formula,
+prims_ops.rows(
     {
         elementwise(1): "abs acos acosh add asin asinh atan atan2 atanh bessel_i0 bessel_i0e bessel_i1 bessel_i1e "
         "bessel_j0 bessel_j1 bitwise_and bitwise_not bitwise_or bitwise_xor cbrt ceil cos cosh digamma eq erf erf_inv "
@@ -189,7 +185,7 @@ register(
 )
 
 
-random_formula = partial(registry.formula, error_group="random", fusable=True)
+random_ops = Family("random", fusable=True)
 
 
 def draws(op: OpSignature) -> OpCost:
@@ -197,8 +193,7 @@ def draws(op: OpSignature) -> OpCost:
     return moves(op, unread=("self",) if in_place(op) or op.attribute("p") is True else ())
 
 
-register(
-    random_formula,
+random_ops.rows(
     {
         writes: "rand randn randint randperm rand_like randn_like randint_like",
         overwrites: "uniform exponential cauchy geometric log_normal random normal_functional",
@@ -208,12 +203,11 @@ register(
         "_sobol_engine_initialize_state_ _sobol_engine_scramble_",
     },
 )
-register(
-    partial(random_formula, needs=Needs.ELEMENTS),
+random_ops.having(needs=Needs.ELEMENTS).rows(
     {
         per_input(2): "native_dropout dropout alpha_dropout feature_dropout feature_alpha_dropout _fused_dropout "
         "native_dropout_backward _masked_scale",
     },
 )
-register(random_formula, {writes: "philox_rand"}, "rngprims")
-register(random_formula, {overwrites: "_philox_uniform _philox_normal"})
+random_ops.rows({writes: "philox_rand"}, "rngprims")
+random_ops.rows({overwrites: "_philox_uniform _philox_normal"})

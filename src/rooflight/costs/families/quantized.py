@@ -18,18 +18,16 @@ Rows beyond the last offset are padding that no kernel touches, so counts are ``
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from math import trunc
 
-from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.matmul import multiply_adds
-from rooflight.costs.rules import further_bytes, integer, names, per_input, read_bytes, register, uncosted
+from rooflight.costs.rules import Family, further_bytes, integer, per_input, read_bytes, uncosted
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 
-quantizing = partial(registry.formula, error_group="quantized", fusable=True)
-formula = partial(quantizing, epilogue=True)
+quantizing = Family("quantized", fusable=True)
+formula = quantizing.having(epilogue=True)
 
 UNPACK_FLOPS = 2
 
@@ -39,7 +37,7 @@ def values_per_byte(operand: TensorSpec) -> int:
     return 2 if operand.dtype == "float4_e2m1fn_x2" else 1
 
 
-@formula("aten::_int_mm")
+@formula("_int_mm")
 def int_mm(op: OpSignature) -> OpCost:
     """int8 [m, k] @ int8 [k, n] to int32 [m, n]."""
     a, b = op.inputs[:2]
@@ -49,7 +47,7 @@ def int_mm(op: OpSignature) -> OpCost:
     )
 
 
-@formula("aten::_scaled_mm", "aten::_scaled_mm_v2")
+@formula("_scaled_mm _scaled_mm_v2")
 def scaled_mm(op: OpSignature) -> OpCost:
     """float8 (or float4) [m, k] @ [k, n], scales per tensor, row or block, to [m, n]; then the scale and the bias."""
     a, b = op.inputs[:2]
@@ -79,9 +77,8 @@ def _narrow_weights(op: OpSignature, x: TensorSpec, features: int, dtype: str) -
 
 
 @formula(
-    *names("_weight_int4pack_mm _weight_int4pack_mm_for_cpu _weight_int4pack_mm_with_scales_and_zeros"),
-    *names("_weight_int8pack_mm _mixed_dtypes_linear"),
-    "quantized::int4mm_packed_weight_cpu",
+    "_weight_int4pack_mm _weight_int4pack_mm_for_cpu _weight_int4pack_mm_with_scales_and_zeros _weight_int8pack_mm "
+    "_mixed_dtypes_linear quantized::int4mm_packed_weight_cpu",
 )
 def weight_only_mm(op: OpSignature) -> OpCost:
     """x [..., k] at 16 or 32 bits, n x k weights at 4 or 8 bits with scales, to [..., n]."""
@@ -89,14 +86,17 @@ def weight_only_mm(op: OpSignature) -> OpCost:
     return _narrow_weights(op, x, op.outputs[0].shape[-1], x.dtype)
 
 
-@formula("aten::_dyn_quant_matmul_4bit")
+@formula("_dyn_quant_matmul_4bit")
 def dynamic_int4_mm(op: OpSignature) -> OpCost:
     """x [..., k], quantized to int8 as it is read, times n x k weights at 4 bits."""
     x = op.inputs[0]
     return _narrow_weights(op, x, integer(op, "out_features", op.outputs[0].shape[-1]), "int8")
 
 
-@formula(*names("linear linear_relu linear_leaky_relu linear_tanh linear_dynamic linear_relu_dynamic", "quantized"))
+@formula(
+    "quantized::linear quantized::linear_relu quantized::linear_leaky_relu quantized::linear_tanh "
+    "quantized::linear_dynamic quantized::linear_relu_dynamic",
+)
 def quantized_linear(op: OpSignature) -> OpCost:
     """x [..., k] times an int8 weight [n, k] hidden in a packed object, its size taken from the shapes."""
     x, out = op.inputs[0], op.outputs[0]
@@ -111,8 +111,7 @@ def quantized_linear(op: OpSignature) -> OpCost:
     )
 
 
-register(
-    quantizing,
+quantizing.rows(
     {
         per_input(4): "quantize_per_tensor quantize_per_tensor_dynamic quantize_per_channel",
         per_input(2): "dequantize _choose_qparams_per_tensor choose_qparams_optimized",
@@ -130,8 +129,7 @@ register(
         "mkldnn_reorder_conv2d_weight mkldnn_reorder_conv3d_weight",
     },
 )
-register(
-    quantizing,
+quantizing.rows(
     {
         per_input(3): "add mul add_relu mul_relu add_scalar mul_scalar add_scalar_relu mul_scalar_relu relu6 threshold "
         "clamp leaky_relu elu celu hardswish sigmoid prelu",
@@ -159,8 +157,7 @@ def quantized_matmul(op: OpSignature) -> OpCost:
     )
 
 
-register(
-    quantizing,
+quantizing.rows(
     {
         per_input(4): "quantize_per_tensor quantize_per_channel quantize_per_channel_group quantize_per_token",
         per_input(2): "dequantize_per_tensor dequantize_per_channel dequantize_per_channel_group dequantize_per_token "
@@ -172,7 +169,7 @@ register(
 )
 
 
-moe_formula = partial(registry.formula, error_group="moe", fusable=True, epilogue=True)
+moe_ops = Family("moe", fusable=True, epilogue=True)
 
 ROUTING_NOTE = "balanced routing assumed: G (1 - (1 - 1/G)^T) of G experts active"
 ROWS_NOTE = "rows beyond the last offset counted"
@@ -191,7 +188,7 @@ def _active_bytes(experts: TensorSpec, num_rows: int) -> int:
     return trunc(experts.nbytes * active_experts(num_experts, num_rows) / max(1, num_experts))
 
 
-@moe_formula("aten::_grouped_mm", "aten::_scaled_grouped_mm", "aten::_scaled_grouped_mm_v2")
+@moe_ops("_grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2")
 def grouped_mm(op: OpSignature) -> OpCost:
     """a [T, K] @ b [G, K, N], a [G, M, K] @ b [K, T], a [M, T] @ b [T, N] per group, or batched 3-D @ 3-D."""
     a, b = op.inputs[:2]

@@ -23,17 +23,15 @@ not told: int8, the least. Packing reads the weight and writes it as it was, as 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
-from rooflight.costs import registry
 from rooflight.costs.cost import Float32Kind, Needs, OpCost
 from rooflight.costs.families.matmul import multiply_adds
-from rooflight.costs.rules import flags, integer, moves, names, nothing, read_bytes, register
+from rooflight.costs.rules import Family, flags, integer, moves, nothing, read_bytes
 from rooflight.records.dtypes import item_bytes
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec, distinct_bytes
 
-formula = partial(registry.formula, error_group="recurrent", float32=Float32Kind.RNN)
+recurrent_ops = Family("recurrent", float32=Float32Kind.RNN)
 
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 CELL_FLOPS = {"lstm": 19, "gru": 14, "rnn": 2}
@@ -110,13 +108,13 @@ def _mode(op: OpSignature) -> str:
     return {2: "lstm", 3: "gru"}.get(op.attribute("mode") or 0, "rnn")  # type: ignore[arg-type]
 
 
-@formula("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu", epilogue=True, needs=Needs.RECURRENT)
+@recurrent_ops("lstm gru rnn_tanh rnn_relu", epilogue=True, needs=Needs.RECURRENT)
 def recurrent(op: OpSignature) -> OpCost:
     """x [T, B, I], of a packed batch [tokens, I], to all outputs and the last states."""
     return _forward(op, _net(_cell_of(op), op.inputs[0], op.named("params")), "batch_sizes")
 
 
-@formula("rooflight::lstm_backward", "rooflight::gru_backward", "rooflight::rnn_backward")
+@recurrent_ops("rooflight::lstm_backward rooflight::gru_backward rooflight::rnn_backward")
 def recurrent_backward(op: OpSignature) -> OpCost:
     """Gradients of x, states and params as ``grad_input_mask`` asks (in this order), from x, states, params, output
     and the gradients of the results that have one.
@@ -159,14 +157,14 @@ def _read_in_backward(op: OpSignature, *, wants_params: bool) -> int:
     )
 
 
-@formula("aten::mkldnn_rnn_layer")
+@recurrent_ops("mkldnn_rnn_layer")
 def mkldnn_rnn_layer(op: OpSignature) -> OpCost:
     """One layer and direction: x [T, B, I], weight0 [gates x H, I], weight1 [gates x H, H], two biases."""
     unread = () if op.attribute("has_biases") else ("weight2", "weight3")  # it is given zeros
     return _forward(op, _net(_mode(op), op.inputs[0], _mkldnn_params(op)), *unread)
 
 
-@formula("aten::mkldnn_rnn_layer_backward")
+@recurrent_ops("mkldnn_rnn_layer_backward")
 def mkldnn_rnn_layer_backward(op: OpSignature) -> OpCost:
     """Gradients of x and the weights, whether asked for or not: twice the products of the forward."""
     return _backward(op, _net(_mode(op), op.inputs[0], _mkldnn_params(op)), times=2)
@@ -176,13 +174,13 @@ def _mkldnn_params(op: OpSignature) -> tuple[TensorSpec, ...]:
     return op.inputs[1 : 5 if op.attribute("has_biases") else 3]
 
 
-@formula("aten::_cudnn_rnn", "aten::miopen_rnn")
+@recurrent_ops("_cudnn_rnn miopen_rnn")
 def cudnn_rnn(op: OpSignature) -> OpCost:
     """x [T, B, I] and the weights of all layers and directions, which share one buffer."""
     return _forward(op, _net(_mode(op), op.inputs[0], op.named("weight")), "weight_buf", "dropout_state")
 
 
-@formula("aten::_cudnn_rnn_backward", "aten::miopen_rnn_backward")
+@recurrent_ops("_cudnn_rnn_backward miopen_rnn_backward")
 def cudnn_rnn_backward(op: OpSignature) -> OpCost:
     """dx, dh0, dc0 as asked (one forward's worth together), dweights (another)."""
     wanted = flags(op, "output_mask", (True, True, True, True))
@@ -200,13 +198,13 @@ def _backward(op: OpSignature, net: _Net, *unread: str, times: int) -> OpCost:
     )
 
 
-@formula("aten::_thnn_fused_lstm_cell")
+@recurrent_ops("_thnn_fused_lstm_cell")
 def lstm_gates(op: OpSignature) -> OpCost:
     """Both gate products [B, 4 H], perhaps their biases, and the cell [B, H] to the next state and cell."""
     return moves(op, vector_flops=_cell_flops(op, "lstm"))
 
 
-@formula("aten::_thnn_fused_gru_cell")
+@recurrent_ops("_thnn_fused_gru_cell")
 def gru_gates(op: OpSignature) -> OpCost:
     """Both gate products [B, 3 H], perhaps their biases, and the state [B, H] to the next state."""
     return moves(op, vector_flops=_cell_flops(op, "gru"))
@@ -218,33 +216,34 @@ def _cell_flops(op: OpSignature, cell: str) -> int:
     return batch * (CELL_FLOPS[cell] * hidden + biases)
 
 
-@formula(*names("_thnn_fused_lstm_cell_backward _thnn_fused_lstm_cell_backward_impl"))
-@formula("aten::_thnn_differentiable_lstm_cell_backward")
+@recurrent_ops(
+    "_thnn_fused_lstm_cell_backward _thnn_fused_lstm_cell_backward_impl _thnn_differentiable_lstm_cell_backward",
+)
 def lstm_gates_backward(op: OpSignature) -> OpCost:
     """Gradients of state and cell [B, H] to those of the gates: about as much again."""
     return moves(op, vector_flops=CELL_FLOPS["lstm"] * op.inputs[0].numel)
 
 
-@formula("aten::_thnn_fused_gru_cell_backward", "aten::_thnn_differentiable_gru_cell_backward")
+@recurrent_ops("_thnn_fused_gru_cell_backward _thnn_differentiable_gru_cell_backward")
 def gru_gates_backward(op: OpSignature) -> OpCost:
     """The state's gradient [B, H] to those of the gates."""
     return moves(op, vector_flops=CELL_FLOPS["gru"] * op.inputs[0].numel)
 
 
-@formula("aten::lstm_cell", "aten::gru_cell", "aten::rnn_tanh_cell", "aten::rnn_relu_cell")
+@recurrent_ops("lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell")
 def cell(op: OpSignature) -> OpCost:
     """x [B, I], the state and two weight matrices."""
     params = tuple(tensor for name in ("w_ih", "w_hh", "b_ih", "b_hh") for tensor in op.named(name))
     return _forward(op, _net(_cell_of(op), op.inputs[0], params))
 
 
-@formula("aten::_cudnn_rnn_flatten_weight")
+@recurrent_ops("_cudnn_rnn_flatten_weight")
 def flatten_weights(op: OpSignature) -> OpCost:
     """All weights into one buffer."""
     return moves(op)
 
 
-quantized_formula = partial(registry.formula, error_group="quantized")
+quantized_ops = Family("quantized")
 
 PACKED_NOTE = "packed weights taken as int8, without biases"
 
@@ -262,7 +261,7 @@ def _cost(op: OpSignature, kind: str, weights: int, tokens: int, units: int) -> 
     )
 
 
-@quantized_formula("aten::quantized_lstm", "aten::quantized_gru")
+@quantized_ops("quantized_lstm quantized_gru")
 def quantized_recurrent(op: OpSignature) -> OpCost:
     """x [T, B, I] and states [layers x directions, B, H]; a later layer reads all directions of the one before."""
     kind = op.name.removeprefix("aten::quantized_")
@@ -275,9 +274,9 @@ def quantized_recurrent(op: OpSignature) -> OpCost:
     return _cost(op, kind, weights, tokens, layers * directions * hidden)
 
 
-@quantized_formula(
-    *names("quantized_lstm_cell_dynamic quantized_gru_cell_dynamic", "quantized"),
-    *names("quantized_rnn_relu_cell_dynamic quantized_rnn_tanh_cell_dynamic", "quantized"),
+@quantized_ops(
+    "quantized::quantized_lstm_cell_dynamic quantized::quantized_gru_cell_dynamic "
+    "quantized::quantized_rnn_relu_cell_dynamic quantized::quantized_rnn_tanh_cell_dynamic",
 )
 def quantized_cell(op: OpSignature) -> OpCost:
     """x [B, I] and the state [B, H]."""
@@ -288,10 +287,11 @@ def quantized_cell(op: OpSignature) -> OpCost:
     return _cost(op, kind, weights, x.numel // max(1, width), hidden)
 
 
-@quantized_formula(
-    *names("linear_prepack linear_prepack_fp16 conv1d_prepack conv2d_prepack conv3d_prepack", "quantized")
+@quantized_ops(
+    "quantized::linear_prepack quantized::linear_prepack_fp16 quantized::conv1d_prepack quantized::conv2d_prepack "
+    "quantized::conv3d_prepack quantized::conv_transpose1d_prepack quantized::conv_transpose2d_prepack "
+    "quantized::conv_transpose3d_prepack",
 )
-@quantized_formula(*names("conv_transpose1d_prepack conv_transpose2d_prepack conv_transpose3d_prepack", "quantized"))
 def prepack(op: OpSignature) -> OpCost:
     """A weight and its bias into an object of the library's, which no signature shows."""
     weight = op.inputs[0]
@@ -299,8 +299,7 @@ def prepack(op: OpSignature) -> OpCost:
     return OpCost(bytes_read=read_bytes(op), bytes_written=weight.numel * size)
 
 
-register(
-    quantized_formula,
+quantized_ops.rows(
     {nothing: "make_quantized_cell_params make_quantized_cell_params_dynamic make_quantized_cell_params_fp16"},
     "quantized",
 )

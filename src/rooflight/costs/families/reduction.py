@@ -22,26 +22,22 @@ element: squared error 3, absolute error 3, smooth and Huber 5, binary cross-ent
 
 from __future__ import annotations
 
-from functools import partial
-
-from rooflight.costs import registry
 from rooflight.costs.cost import Needs, OpCost
 from rooflight.costs.registry import Formula
 from rooflight.costs.rules import (
+    Family,
     copies,
     further_bytes,
     largest,
     moves,
-    names,
     per_input,
     picked_bytes,
     read_bytes,
-    register,
 )
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec
 
-formula = partial(registry.formula, error_group="reduction", fusable=True)
+reduction_ops = Family("reduction", fusable=True)
 
 STOPS_NOTE = "counted as if the first elements differ"
 EARLY_NOTE = "counted as if the first elements decide"
@@ -69,14 +65,14 @@ SCANS: dict[int, str] = {
 }
 
 for _flops, _ops in REDUCTIONS.items():
-    formula(*names(_ops), needs=Needs.REDUCED)(reducing(_flops))
+    reduction_ops(_ops, needs=Needs.REDUCED)(reducing(_flops))
 for _flops, _ops in SCANS.items():
-    formula(*names(_ops), needs=Needs.SCAN)(reducing(_flops))
-formula("aten::prod", needs=Needs.REDUCED)(reducing(1, complex_factor=6))
-formula("aten::cumprod", needs=Needs.SCAN)(reducing(1, complex_factor=6))
+    reduction_ops(_ops, needs=Needs.SCAN)(reducing(_flops))
+reduction_ops("prod", needs=Needs.REDUCED)(reducing(1, complex_factor=6))
+reduction_ops("cumprod", needs=Needs.SCAN)(reducing(1, complex_factor=6))
 
 
-@formula("aten::trace")
+@reduction_ops("trace")
 def trace(op: OpSignature) -> OpCost:
     """x [m, n] to the sum of its diagonal; nothing else is read."""
     x = op.inputs[0]
@@ -86,7 +82,7 @@ def trace(op: OpSignature) -> OpCost:
     return OpCost(vector_flops=factor * diagonal, bytes_read=read, bytes_written=op.output_bytes)
 
 
-@formula(*names("any all _is_all_true _is_any_true"))
+@reduction_ops("any all _is_all_true _is_any_true")
 def decided_early(op: OpSignature) -> OpCost:
     """x to whether any or all of it is true, at the latest known after all elements, perhaps after the first."""
     x, answers = op.inputs[0], sum(tensor.numel for tensor in op.outputs)
@@ -94,7 +90,7 @@ def decided_early(op: OpSignature) -> OpCost:
     return OpCost(vector_flops=looks, bytes_read=picked_bytes(x, looks), bytes_written=op.output_bytes, note=EARLY_NOTE)
 
 
-@formula("aten::equal", fusable=False)
+@reduction_ops("equal", fusable=False)
 def equal(op: OpSignature) -> OpCost:
     """Two tensors to one answer: no for other sizes, and else at the latest where two elements differ, perhaps the
     first two; two names of the same elements need no look. CPUs stop there, GPUs compare all (``eq``, then ``all``).
@@ -106,16 +102,15 @@ def equal(op: OpSignature) -> OpCost:
     return OpCost(vector_flops=1, bytes_read=a.item_bytes + b.item_bytes, note=STOPS_NOTE)
 
 
-@formula("aten::value_selecting_reduction_backward", "aten::cummaxmin_backward")
+@reduction_ops("value_selecting_reduction_backward cummaxmin_backward")
 def selecting_backward(op: OpSignature) -> OpCost:
     """Puts each gradient where its value was picked, zeros elsewhere."""
     return moves(op)
 
 
-sorting_formula = partial(registry.formula, error_group="sorting", fusable=True)
+sorting_ops = Family("sorting", fusable=True)
 
-register(
-    sorting_formula,
+sorting_ops.rows(
     {
         copies: "sort argsort msort topk kthvalue median nanmedian mode quantile nanquantile isin",
         per_input(1): "bincount histc histogram _histogramdd_from_bin_cts _histogramdd_bin_edges "
@@ -123,7 +118,7 @@ register(
     },
 )
 # how many distinct elements there are is data
-sorting_formula(*names("_unique _unique2 unique_dim unique_consecutive unique_dim_consecutive"), fusable=False)(copies)
+sorting_ops("_unique _unique2 unique_dim unique_consecutive unique_dim_consecutive", fusable=False)(copies)
 
 
 def _search(op: OpSignature, sequence: TensorSpec, wanted: TensorSpec | None) -> OpCost:
@@ -137,31 +132,30 @@ def _search(op: OpSignature, sequence: TensorSpec, wanted: TensorSpec | None) ->
     )
 
 
-@sorting_formula("aten::searchsorted")
+@sorting_ops("searchsorted")
 def searchsorted(op: OpSignature) -> OpCost:
     """sorted sequences [..., n] and values [..., v]: log2(n) comparisons per value."""
     return _search(op, op.inputs[0], op.input("self") or (op.inputs[1] if len(op.inputs) > 1 else None))
 
 
-@sorting_formula("aten::bucketize")
+@sorting_ops("bucketize")
 def bucketize(op: OpSignature) -> OpCost:
     """values [...] and boundaries [n]."""
     return _search(op, op.input("boundaries") or op.inputs[-1], op.input("self"))
 
 
-@sorting_formula(*names("allclose"))
+@sorting_ops("allclose")
 def allclose(op: OpSignature) -> OpCost:
     """|a - b| <= atol + rtol |b|, about 4 per element: no at the latest where it fails, perhaps for the first two."""
     first = [picked_bytes(tensor, 1) for tensor in op.inputs[:2]]
     return OpCost(vector_flops=4 if all(first) else 0, bytes_read=sum(first) if all(first) else 0, note=STOPS_NOTE)
 
 
-loss_formula = partial(registry.formula, error_group="loss", fusable=True)
+loss_ops = Family("loss", fusable=True)
 
 LENGTHS_NOTE = "sequences taken to be as long as their tensors"
 
-register(
-    loss_formula,
+loss_ops.rows(
     {
         per_input(3): "mse_loss mse_loss_backward l1_loss soft_margin_loss multi_margin_loss hinge_embedding_loss",
         per_input(4): "multi_margin_loss_backward multilabel_margin_loss_forward multilabel_margin_loss "
@@ -174,7 +168,7 @@ register(
 )
 
 
-@loss_formula(*names("nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d nll_loss_nd"))
+@loss_ops("nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d nll_loss_nd")
 def nll_loss(op: OpSignature) -> OpCost:
     """log-probabilities [n, V], target [n] to the loss: one element a row, weighed and added."""
     logits, target = op.inputs[:2]
@@ -187,7 +181,7 @@ def nll_loss(op: OpSignature) -> OpCost:
     )
 
 
-@loss_formula("aten::nll_loss_backward", "aten::nll_loss2d_backward")
+@loss_ops("nll_loss_backward nll_loss2d_backward")
 def nll_loss_backward(op: OpSignature) -> OpCost:
     """The loss's gradient and target [n] to a gradient [n, V], zero but for one element a row."""
     return OpCost(
@@ -197,13 +191,13 @@ def nll_loss_backward(op: OpSignature) -> OpCost:
     )
 
 
-@loss_formula("aten::cross_entropy_loss")
+@loss_ops("cross_entropy_loss")
 def cross_entropy(op: OpSignature) -> OpCost:
     """logits [n, V], target [n] to the loss in one go: 5 per logit."""
     return moves(op, vector_flops=5 * op.inputs[0].numel)
 
 
-@loss_formula("aten::_ctc_loss", "aten::_cudnn_ctc_loss", "aten::ctc_loss", "aten::miopen_ctc_loss")
+@loss_ops("_ctc_loss _cudnn_ctc_loss ctc_loss miopen_ctc_loss")
 def ctc_loss(op: OpSignature) -> OpCost:
     """log-probabilities [T, B, V], targets: about 7 per step and state of the alignment (alpha, 2 L + 1 states).
 
@@ -221,7 +215,7 @@ def ctc_loss(op: OpSignature) -> OpCost:
     )
 
 
-@loss_formula("aten::_ctc_loss_backward")
+@loss_ops("_ctc_loss_backward")
 def ctc_loss_backward(op: OpSignature) -> OpCost:
     """The beta recursion over the states and the gradient of every log-probability."""
     return moves(op, vector_flops=7 * largest(op.named("log_alpha")) + 3 * largest(op.outputs))

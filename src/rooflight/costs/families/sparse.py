@@ -23,19 +23,16 @@ element, as the operands' shapes say.
 
 from __future__ import annotations
 
-from functools import partial
-
 from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.matmul import adds, multiply_adds, product, product_added
 from rooflight.costs.rules import (
+    Family,
     copies,
     flags,
     in_place,
-    names,
     nothing,
     picked_bytes,
-    register,
     sources,
     tensor_bytes,
     uncosted,
@@ -43,7 +40,7 @@ from rooflight.costs.rules import (
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec
 
-layout_formula = partial(registry.formula, error_group="sparse", layout=registry.SPARSE)
+layout_ops = Family("sparse", layout=registry.SPARSE)
 
 PLACES_NOTE = "stored elements taken to be at different places"
 
@@ -58,8 +55,7 @@ UNRECORDED = (
 )
 """Ops that have a sparse operand or result always. A record that shows none does not hold what it stores."""
 
-register(
-    partial(registry.formula, error_group="sparse"),
+Family("sparse").rows(
     {
         uncosted("how many elements a sparse tensor stores is not recorded"): UNRECORDED,
         copies: "_to_dense to_dense to_dense_backward",  # of MKL-DNN's layout
@@ -87,20 +83,20 @@ def _new(op: OpSignature) -> int:
     return 0 if is_alias else out.nbytes
 
 
-layout_formula(
-    *names(
-        "_sparse_coo_tensor_with_dims _sparse_coo_tensor_with_dims_and_tensors _sparse_coo_tensor_unsafe "
-        "sparse_coo_tensor sparse_compressed_tensor _sparse_compressed_tensor_unsafe sparse_csr_tensor "
-        "sparse_csc_tensor sparse_bsr_tensor sparse_bsc_tensor _sparse_csr_tensor_unsafe "
-        "_sparse_compressed_tensor_with_dims embedding_sparse_backward "
-        "sparse_resize sparse_resize_and_clear resize_as_sparse _coalesced empty_like empty new_empty"
-    ),
+layout_ops(
+    "_sparse_coo_tensor_with_dims _sparse_coo_tensor_with_dims_and_tensors _sparse_coo_tensor_unsafe "
+    "sparse_coo_tensor sparse_compressed_tensor _sparse_compressed_tensor_unsafe sparse_csr_tensor "
+    "sparse_csc_tensor sparse_bsr_tensor sparse_bsc_tensor _sparse_csr_tensor_unsafe "
+    "_sparse_compressed_tensor_with_dims embedding_sparse_backward sparse_resize sparse_resize_and_clear "
+    "resize_as_sparse _coalesced empty_like empty new_empty",
     view=True,
 )(nothing)
 
 
-@layout_formula(*names("_to_sparse _to_sparse_csr _to_sparse_csc _to_sparse_bsr _to_sparse_bsc"))
-@layout_formula(*names("to_sparse to_sparse_csr to_sparse_csc to_sparse_bsr to_sparse_bsc"))
+@layout_ops(
+    "_to_sparse _to_sparse_csr _to_sparse_csc _to_sparse_bsr _to_sparse_bsc to_sparse to_sparse_csr to_sparse_csc "
+    "to_sparse_bsr to_sparse_bsc",
+)
 def to_sparse(op: OpSignature) -> OpCost:
     """Dense or of another sparse layout to elements and indices; elements may be taken over, as from COO to CSR."""
     x, out = op.inputs[0], op.outputs[0]
@@ -109,7 +105,7 @@ def to_sparse(op: OpSignature) -> OpCost:
     return OpCost(bytes_read=read + index_bytes(x), bytes_written=new + index_bytes(out))
 
 
-@layout_formula(*names("_to_dense to_dense _spdiags cat stack"))
+@layout_ops("_to_dense to_dense _spdiags cat stack")
 def place(op: OpSignature) -> OpCost:
     """Elements to where their indices say: into a dense tensor, or beside others in a sparse one."""
     given, out = sources(op), op.outputs[0]
@@ -119,14 +115,14 @@ def place(op: OpSignature) -> OpCost:
     )
 
 
-@layout_formula(*names("_embedding_bag_backward _embedding_bag_sparse_backward"))
+@layout_ops("_embedding_bag_backward _embedding_bag_sparse_backward")
 def bag_backward(op: OpSignature) -> OpCost:
     """The gradient of each bag [bags, d] to each of its indices, as elements and indices of a table's gradient."""
     grad, out = op.inputs[0], op.outputs[0]
     return OpCost(bytes_read=picked_bytes(grad, out.numel) + index_bytes(out), bytes_written=out.nbytes)
 
 
-@layout_formula(*names("copy copy_sparse_to_sparse"))
+@layout_ops("copy copy_sparse_to_sparse")
 def copy(op: OpSignature) -> OpCost:
     """Elements and indices of one sparse tensor over those of another."""
     source = op.input("src") or op.inputs[-1]
@@ -134,13 +130,13 @@ def copy(op: OpSignature) -> OpCost:
     return OpCost(bytes_read=size, bytes_written=size)
 
 
-@layout_formula("aten::zeros_like")
+@layout_ops("zeros_like")
 def no_elements(op: OpSignature) -> OpCost:
     """A sparse tensor that stores nothing: the offsets of its rows alone."""
     return OpCost(bytes_written=index_bytes(op.outputs[0]))
 
 
-@layout_formula(*names("index_select select narrow_copy"))
+@layout_ops("index_select select narrow_copy")
 def pick(op: OpSignature) -> OpCost:
     """Part of a sparse tensor: the indices tell which elements."""
     x, *further = op.inputs
@@ -151,7 +147,7 @@ def pick(op: OpSignature) -> OpCost:
     )
 
 
-@layout_formula(*names("sparse_mask _sparse_mask_projection"))
+@layout_ops("sparse_mask _sparse_mask_projection")
 def sparse_mask(op: OpSignature) -> OpCost:
     """x where the mask stores an element; the result has the mask's pattern."""
     x, mask = op.inputs[:2]
@@ -162,7 +158,7 @@ def sparse_mask(op: OpSignature) -> OpCost:
     )
 
 
-@layout_formula(*names("_coalesce coalesce"))
+@layout_ops("_coalesce coalesce")
 def coalesce(op: OpSignature) -> OpCost:
     """Elements of equal coordinates merged: an addition for each that disappears. Sorting is not counted."""
     x, out = op.inputs[0], op.outputs[0]
@@ -173,21 +169,21 @@ def coalesce(op: OpSignature) -> OpCost:
     )
 
 
-@layout_formula(*names("sum _sparse_sum _sparse_csr_sum _sparse_csr_prod"))
+@layout_ops("sum _sparse_sum _sparse_csr_sum _sparse_csr_prod")
 def reduce(op: OpSignature) -> OpCost:
     """Stored elements added up along some dimensions."""
     x, out = op.inputs[0], op.outputs[0]
     return OpCost(vector_flops=x.numel, bytes_read=x.nbytes, bytes_written=out.nbytes + index_bytes(out))
 
 
-@layout_formula("aten::_sparse_sum_backward")
+@layout_ops("_sparse_sum_backward")
 def sum_backward(op: OpSignature) -> OpCost:
     """The sum's gradient to each element that was added; the op is given the forward's input for its pattern."""
     grad, out = op.inputs[0], op.outputs[0]
     return OpCost(bytes_read=picked_bytes(grad, out.numel), bytes_written=out.nbytes)
 
 
-@layout_formula(*names("add sub"))
+@layout_ops("add sub")
 def add(op: OpSignature) -> OpCost:
     """dense + sparse: what is stored is added to elements of the dense one, in place to these alone. sparse + sparse:
     an addition where both store an element.
@@ -212,7 +208,7 @@ def add(op: OpSignature) -> OpCost:
     )
 
 
-@layout_formula(*names("mul div"))
+@layout_ops("mul div")
 def multiply(op: OpSignature) -> OpCost:
     """sparse * dense where the sparse one stores an element; sparse * sparse where both do. A scalar meets them all."""
     given, out = sources(op), op.outputs[0]
@@ -225,7 +221,7 @@ def multiply(op: OpSignature) -> OpCost:
     )
 
 
-formula = partial(registry.formula, error_group="sparse", layout=registry.SPARSE)
+sparse_ops = Family("sparse", layout=registry.SPARSE)
 
 SPREAD_NOTE = "stored elements taken to meet as many rows of the dense operand as they can"
 BOTH_SPARSE_NOTE = "at least one multiply-add per stored element of the result"
@@ -259,26 +255,26 @@ def _product(op: OpSignature, a: TensorSpec, b: TensorSpec, addend: TensorSpec |
     )
 
 
-@formula(*names("mm bmm mv matmul dot hspmm _sparse_mm _sparse_sparse_matmul"))
+@sparse_ops("mm bmm mv matmul dot hspmm _sparse_mm _sparse_sparse_matmul")
 def mm(op: OpSignature) -> OpCost:
     """a @ b."""
     return _product(op, *op.inputs[:2])
 
 
-@formula(*names("addmm addmv baddbmm sspaddmm smm"))
+@sparse_ops("addmm addmv baddbmm sspaddmm smm")
 def addmm(op: OpSignature) -> OpCost:
     """addend + a @ b."""
     addend, a, b = op.inputs[:3]
     return _product(op, a, b, addend if adds(op) else None)
 
 
-@formula("aten::_sparse_addmm")
+@sparse_ops("_sparse_addmm")
 def sparse_addmm(op: OpSignature) -> OpCost:
     """a @ b: ``torch.sparse.mm`` reaches it with zeros for an addend and a factor of 0, so that none is read."""
     return _product(op, *op.inputs[1:3])
 
 
-@formula("aten::linear")
+@sparse_ops("linear")
 def linear(op: OpSignature) -> OpCost:
     """x [..., k] @ sparse [n, k]^T + bias: each row of x meets every stored element."""
     x, weight = op.inputs[:2]
@@ -295,7 +291,7 @@ def linear(op: OpSignature) -> OpCost:
     )
 
 
-@formula("aten::sparse_sampled_addmm")
+@sparse_ops("sparse_sampled_addmm")
 def sampled_addmm(op: OpSignature) -> OpCost:
     """sparse + (dense [m, k] @ dense [k, n] where that stores elements): k multiply-adds for each."""
     pattern, a, b = op.inputs[:3]
@@ -314,7 +310,7 @@ def sampled_addmm(op: OpSignature) -> OpCost:
     )
 
 
-@formula("aten::_sparse_mm_reduce_impl")
+@sparse_ops("_sparse_mm_reduce_impl")
 def mm_reduce(op: OpSignature) -> OpCost:
     """sparse [m, k] with dense [k, n]: products summed, averaged or compared, and perhaps where the extremum was."""
     a, b = op.inputs[:2]
@@ -329,7 +325,7 @@ def mm_reduce(op: OpSignature) -> OpCost:
     )
 
 
-@formula("aten::_sparse_mm_reduce_impl_backward")
+@sparse_ops("_sparse_mm_reduce_impl_backward")
 def mm_reduce_backward(op: OpSignature) -> OpCost:
     """The result's gradient [m, n] at each stored element: with the dense operand, or with the element."""
     a, grad, b = op.inputs[:3]
@@ -347,7 +343,7 @@ def mm_reduce_backward(op: OpSignature) -> OpCost:
     )
 
 
-@formula("aten::triangular_solve")
+@sparse_ops("triangular_solve")
 def triangular_solve(op: OpSignature) -> OpCost:
     """B [n, k], A triangular [n, n]: a multiply-add per stored element and right-hand side."""
     b, a = op.inputs[:2]
@@ -362,17 +358,17 @@ def triangular_solve(op: OpSignature) -> OpCost:
     )
 
 
-formula("aten::_spsolve")(uncosted("sparse factors: how many elements they store is data"))
+sparse_ops("_spsolve")(uncosted("sparse factors: how many elements they store is data"))
 
 
-@formula("aten::_sparse_softmax", "aten::_sparse_log_softmax")
+@sparse_ops("_sparse_softmax _sparse_log_softmax")
 def softmax(op: OpSignature) -> OpCost:
     """Over the stored elements of a row: 5 FLOPs each, as of dense rows."""
     x, out = op.inputs[0], op.outputs[0]
     return OpCost(vector_flops=5 * x.numel, bytes_read=x.nbytes + index_bytes(x), bytes_written=out.nbytes)
 
 
-@formula("aten::_sparse_softmax_backward_data", "aten::_sparse_log_softmax_backward_data")
+@sparse_ops("_sparse_softmax_backward_data _sparse_log_softmax_backward_data")
 def softmax_backward(op: OpSignature) -> OpCost:
     """4 FLOPs per stored element. The op is given its forward's input for the pattern alone."""
     return OpCost(
@@ -382,10 +378,9 @@ def softmax_backward(op: OpSignature) -> OpCost:
     )
 
 
-semi_structured_formula = partial(registry.formula, error_group="sparse")
+semi_structured_ops = Family("sparse")
 
-register(
-    semi_structured_formula,
+semi_structured_ops.rows(
     {
         copies: "_cslt_compress _sparse_semi_structured_tile _sparse_semi_structured_apply "
         "_sparse_semi_structured_apply_dense _to_sparse_semi_structured"
@@ -393,7 +388,7 @@ register(
 )
 
 
-@semi_structured_formula("aten::_cslt_sparse_mm")
+@semi_structured_ops("_cslt_sparse_mm")
 def cslt_sparse_mm(op: OpSignature) -> OpCost:
     """2:4 [m, k] @ dense [k, n]: k / 2 multiply-adds per element of the result."""
     dense = op.inputs[1]
@@ -401,7 +396,7 @@ def cslt_sparse_mm(op: OpSignature) -> OpCost:
     return product(op, op.outputs[0].numel * dense.shape[0] // 2, dense, vector_flops=bias)
 
 
-@semi_structured_formula("aten::_sparse_semi_structured_linear")
+@semi_structured_ops("_sparse_semi_structured_linear")
 def semi_structured_linear(op: OpSignature) -> OpCost:
     """x [..., k] @ (2:4 [n, k], kept [n, k / 2])^T: k / 2 multiply-adds per element of the result."""
     x, weight = op.inputs[:2]
@@ -409,14 +404,14 @@ def semi_structured_linear(op: OpSignature) -> OpCost:
     return product(op, op.outputs[0].numel * weight.shape[-1], x, vector_flops=bias)
 
 
-@semi_structured_formula("aten::_sparse_semi_structured_mm")
+@semi_structured_ops("_sparse_semi_structured_mm")
 def semi_structured_mm(op: OpSignature) -> OpCost:
     """2:4 [m, k] kept as [m, k / 2], @ dense [k, n]."""
     kept = op.inputs[0]
     return product(op, op.outputs[0].numel * kept.shape[-1], kept)
 
 
-@semi_structured_formula("aten::_sparse_semi_structured_addmm")
+@semi_structured_ops("_sparse_semi_structured_addmm")
 def semi_structured_addmm(op: OpSignature) -> OpCost:
     """bias + 2:4 [m, k] kept as [m, k / 2], @ dense [k, n]."""
     kept = op.inputs[1]

@@ -14,21 +14,19 @@ AITER's ``aiter/ops/attention.py``. Results are written into tensors that the op
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from math import prod
 
-from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.attention import FORWARD_VECTOR_FLOPS
 from rooflight.costs.families.matmul import multiply_adds
 from rooflight.costs.registry import Formula
-from rooflight.costs.rules import integer, names
+from rooflight.costs.rules import Family, integer
 from rooflight.records import signature as engine_facts
 from rooflight.records.dtypes import item_bytes
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 
-formula = partial(registry.formula, error_group="serving")
+attention_ops = Family("serving")
 
 LEAST_NOTE = "lengths of sequences unknown: keys before those of the call's own tokens are not counted"
 CAUSAL_NOTE = "attention taken as causal"
@@ -82,7 +80,7 @@ def _width(tensor: TensorSpec | None) -> int:
     return tensor.numel // max(tensor.shape[0], 1) if tensor is not None and tensor.shape else 0
 
 
-@formula(*names("unified_attention unified_attention_with_output", "vllm"), "sglang::unified_attention_with_output")
+@attention_ops("vllm::unified_attention vllm::unified_attention_with_output sglang::unified_attention_with_output")
 def unified_attention(op: OpSignature) -> OpCost:
     """q [T, Hq, D], the call's own k and v [T, Hkv, D], perhaps the result."""
     query, key, value = op.inputs[0], op.input("arg1"), op.input("arg2")
@@ -96,7 +94,7 @@ def unified_attention(op: OpSignature) -> OpCost:
     ).attended(op)
 
 
-@formula(*names("unified_mla_attention unified_mla_attention_with_output", "vllm"))
+@attention_ops("vllm::unified_mla_attention vllm::unified_mla_attention_with_output")
 def unified_mla(op: OpSignature) -> OpCost:
     """q [T, Hq, D], compressed keys and values [T, R], the keys' rotary part [T, 1, Dr], the result [T, Hq Dv].
 
@@ -131,17 +129,18 @@ def _paged(place: int, heads: int | None = None, window: int = 0) -> Formula:
     return cost
 
 
-formula("_C::paged_attention_v1")(_paged(1, heads=4))
-formula("_C::paged_attention_v2", "_rocm_C::paged_attention", "aiter::paged_attention_rocm")(_paged(4, heads=7))
-formula("aiter::paged_attention_v1")(_paged(2, window=19))
-formula(
-    "aiter::paged_attention_ragged",
-    "sglang_profiler::attention_paged_attention_ragged",
+attention_ops("_C::paged_attention_v1")(_paged(1, heads=4))
+attention_ops("_C::paged_attention_v2 _rocm_C::paged_attention aiter::paged_attention_rocm")(_paged(4, heads=7))
+attention_ops("aiter::paged_attention_v1")(_paged(2, window=19))
+attention_ops(
+    "aiter::paged_attention_ragged sglang_profiler::attention_paged_attention_ragged "
     "sglang_profiler::attention_paged_attention_v1",
 )(_paged(2))
 
 
-@formula(*names("pa_fwd pa_fwd_asm _pa_fwd_asm pa_fwd_naive pa_ps_fwd_asm _pa_ps_fwd_asm", "aiter"))
+@attention_ops(
+    "aiter::pa_fwd aiter::pa_fwd_asm aiter::_pa_fwd_asm aiter::pa_fwd_naive aiter::pa_ps_fwd_asm aiter::_pa_ps_fwd_asm",
+)
 def pa_fwd(op: OpSignature) -> OpCost:
     """q [T, Hq, D], K [pages, Hkv, D / x, page size, x], V."""
     query, cache = op.inputs[:2]
@@ -172,19 +171,19 @@ def _flash(op: OpSignature, *, pages: int, starts: int, window: int) -> OpCost:
     return call.cost(prod(key.shape[:-2]), pairs, note=CAUSAL_NOTE)
 
 
-@formula("sgl_kernel::fwd", "_vllm_fa3_C::fwd", "flash_attn_3::fwd")
+@attention_ops("sgl_kernel::fwd _vllm_fa3_C::fwd flash_attn_3::fwd")
 def flash_3(op: OpSignature) -> OpCost:
     """FlashAttention-3: q, k, v, new k, new v, q's part for v, the result, where sequences begin, ...."""
     return _flash(op, pages=14, starts=7, window=25)
 
 
-@formula("_vllm_fa2_C::varlen_fwd")
+@attention_ops("_vllm_fa2_C::varlen_fwd")
 def flash_2(op: OpSignature) -> OpCost:
     """FlashAttention-2 as vLLM builds it: q, k, v, the result, where sequences begin, the table of pages, ...."""
     return _flash(op, pages=8, starts=4, window=16)
 
 
-@formula("_vllm_fa2_C::fwd_kvcache")
+@attention_ops("_vllm_fa2_C::fwd_kvcache")
 def flash_2_cache(op: OpSignature) -> OpCost:
     """q [B, N, Hq, D] and caches [pages, page size, Hkv, D], or [B, longest, Hkv, D], of which a part is in use."""
     query, key, value = op.inputs[:3]
@@ -197,7 +196,7 @@ def flash_2_cache(op: OpSignature) -> OpCost:
     ).attended(op, hides=integer(op, "arg15", -1) >= 0)
 
 
-@formula("_C::sm100_cutlass_mla_decode", "sgl_kernel::cutlass_mla_decode")
+@attention_ops("_C::sm100_cutlass_mla_decode sgl_kernel::cutlass_mla_decode")
 def latent_decode(op: OpSignature) -> OpCost:
     """The result [T, Hq, R], perhaps its log-sum-exp, q [T, Hq, R] and its rotary part [T, Hq, Dr], a cache of latents
     [pages, page size, R + Dr], lengths, ....
@@ -209,7 +208,7 @@ def latent_decode(op: OpSignature) -> OpCost:
     )
 
 
-@formula("aiter::mla_decode_stage1_asm_fwd")
+@attention_ops("aiter::mla_decode_stage1_asm_fwd")
 def latent_decode_parts(op: OpSignature) -> OpCost:
     """q [T, Hq, R + Dr], a cache of latents [pages, page size, heads, R + Dr], ..., results of parts of the keys
     [..., Hq, R] in float32.

@@ -11,25 +11,23 @@ Schemas: vLLM's ``fused_moe/fused_moe.py``, ``fused_moe/layer.py`` and ``csrc/mo
 
 from __future__ import annotations
 
-from functools import partial
 from math import prod
 
-from rooflight.costs import registry
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.families.normalization import FORWARD_FLOPS
-from rooflight.costs.rules import integer, names, tensor_bytes
+from rooflight.costs.rules import Family, integer, tensor_bytes
 from rooflight.records import signature as engine_facts
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 
-formula = partial(registry.formula, error_group="moe")
+expert_ops = Family("moe")
 
 NO_WIDTH = Uncosted("an expert's width, and how many experts a token goes to, are in no shape: give the model's config")
 LEAST_NOTE = "the weights of the fewest experts that a token goes to are counted"
 ELSEWHERE_NOTE = "some experts are on other ranks: their work is not counted, nor is that of the others"
 
 
-@formula(*names("moe_forward moe_forward_shared", "vllm"))
+@expert_ops("vllm::moe_forward vllm::moe_forward_shared")
 def moe_forward(op: OpSignature) -> OpCost | Uncosted:
     """x [T, H or padded], router's logits [T, E], to [T, H]; experts of a known size."""
     x, logits = op.inputs[:2]
@@ -87,10 +85,9 @@ def _has_map(op: OpSignature, experts: int) -> bool:
     )
 
 
-@formula(
-    *names("inplace_fused_experts outplace_fused_experts rocm_aiter_fused_moe", "vllm"),
-    *names("inplace_fused_experts outplace_fused_experts", "sglang"),
-    *names("fused_moe_ fused_moe", "aiter"),
+@expert_ops(
+    "vllm::inplace_fused_experts vllm::outplace_fused_experts vllm::rocm_aiter_fused_moe "
+    "sglang::inplace_fused_experts sglang::outplace_fused_experts aiter::fused_moe_ aiter::fused_moe",
 )
 def fused_experts(op: OpSignature) -> OpCost:
     """x [T, H], weights [E, 2 I, H] and [E, H, I], shares and numbers of the experts of each token [T, k]."""
@@ -99,11 +96,9 @@ def fused_experts(op: OpSignature) -> OpCost:
     return _experts(x, (first, second), shares.shape[-1], x.nbytes, here=here)
 
 
-@formula(
-    *names(
-        "fmoe fmoe_int8_g1u0 fmoe_g1u1 fmoe_g1u1_tkw1 fmoe_int8_g1u0_a16 fmoe_g1u1_a16 fmoe_fp8_blockscale_g1u1",
-        "aiter",
-    )
+@expert_ops(
+    "aiter::fmoe aiter::fmoe_int8_g1u0 aiter::fmoe_g1u1 aiter::fmoe_g1u1_tkw1 aiter::fmoe_int8_g1u0_a16 "
+    "aiter::fmoe_g1u1_a16 aiter::fmoe_fp8_blockscale_g1u1",
 )
 def fmoe(op: OpSignature) -> OpCost:
     """The result [T, H], x, weights [E, I or 2 I, H] and [E, H, I], tokens sorted by experts, ..., k at place 8."""
@@ -122,7 +117,7 @@ def _one(rows: int, x: TensorSpec, weight: TensorSpec, contracted: int, experts:
     )
 
 
-@formula(*names("ck_moe_stage1 ck_moe_stage1_fwd", "aiter"))
+@expert_ops("aiter::ck_moe_stage1 aiter::ck_moe_stage1_fwd")
 def ck_stage_1(op: OpSignature) -> OpCost:
     """x [T, H], weights [E, 2 I, H] and [E, H, I], sorted tokens and experts, their number, the result [T, k, I], k."""
     x, first = op.inputs[:2]
@@ -130,7 +125,7 @@ def ck_stage_1(op: OpSignature) -> OpCost:
     return _one(prod(x.shape[:-1]) * per_token, x, first, x.shape[-1], per_token, op.inputs[6].nbytes)
 
 
-@formula("aiter::moe_stage1_g1u1")
+@expert_ops("aiter::moe_stage1_g1u1")
 def stage_1(op: OpSignature) -> OpCost:
     """As ck_moe_stage1; k is in the shape of the result [T, k, I]."""
     x, first, result = op.inputs[0], op.inputs[1], op.inputs[6]
@@ -138,21 +133,21 @@ def stage_1(op: OpSignature) -> OpCost:
     return _one(prod(x.shape[:-1]) * per_token, x, first, x.shape[-1], per_token, result.nbytes)
 
 
-@formula(*names("ck_moe_stage2 ck_moe_stage2_fwd", "aiter"))
+@expert_ops("aiter::ck_moe_stage2 aiter::ck_moe_stage2_fwd")
 def ck_stage_2(op: OpSignature) -> OpCost:
     """The middle [T, k, I], weights [E, 2 I, H] and [E, H, I], ..., the result [T, H]: the way back."""
     middle, second = op.inputs[0], op.inputs[2]
     return _one(prod(middle.shape[:-1]), middle, second, middle.shape[-1], 1, op.inputs[6].nbytes)
 
 
-@formula("_moe_C::moe_wna16_gemm")
+@expert_ops("_moe_C::moe_wna16_gemm")
 def wna16(op: OpSignature) -> OpCost:
     """x [T, K], the result [T, k, N], weights [E, N, K bits / 8], ...: each row of the result times one expert."""
     x, result, weight = op.inputs[:3]
     return _one(prod(result.shape[:-1]), x, weight, x.shape[-1], 1, result.nbytes)
 
 
-@formula(*names("moe_wna16_marlin_gemm", "_moe_C"), *names("moe_wna16_marlin_gemm", "sgl_kernel"))
+@expert_ops("_moe_C::moe_wna16_marlin_gemm sgl_kernel::moe_wna16_marlin_gemm")
 def wna16_marlin(op: OpSignature) -> OpCost | Uncosted:
     """x [rows, K], the result [rows k, N], weights [E, ...] in Marlin's order, ...."""
     x, result, weight = op.input("arg0"), op.input("arg1"), op.input("arg2")
@@ -167,9 +162,9 @@ def wna16_marlin(op: OpSignature) -> OpCost | Uncosted:
     )
 
 
-@formula(
-    *names("cutlass_moe_mm cutlass_fp4_group_mm cutlass_mxfp4_group_mm cutlass_w4a8_moe_mm", "_C"),
-    *names("cutlass_fp4_group_mm cutlass_w4a8_moe_mm", "sgl_kernel"),
+@expert_ops(
+    "_C::cutlass_moe_mm _C::cutlass_fp4_group_mm _C::cutlass_mxfp4_group_mm _C::cutlass_w4a8_moe_mm "
+    "sgl_kernel::cutlass_fp4_group_mm sgl_kernel::cutlass_w4a8_moe_mm",
 )
 def group_mm(op: OpSignature) -> OpCost:
     """The result [rows, N], a [rows, K], b [E, K, N] or [E, N, K], ...: each row times one expert."""
@@ -186,10 +181,8 @@ def group_mm(op: OpSignature) -> OpCost:
     )
 
 
-@formula(
-    *names("topk_softmax topk_sigmoid", "_moe_C"),
-    *names("topk_softmax topk_sigmoid", "sgl_kernel"),
-    "aiter::topk_softmax",
+@expert_ops(
+    "_moe_C::topk_softmax _moe_C::topk_sigmoid sgl_kernel::topk_softmax sgl_kernel::topk_sigmoid aiter::topk_softmax",
 )
 def topk_softmax(op: OpSignature) -> OpCost:
     """Shares [T, k], numbers [T, k], perhaps places [T, k], the router's logits [T, E]; choosing k is not counted."""
@@ -203,10 +196,9 @@ def topk_softmax(op: OpSignature) -> OpCost:
     )
 
 
-@formula(
-    *names("moe_align_block_size sgl_moe_align_block_size", "_moe_C"),
-    *names("moe_align_block_size", "sgl_kernel"),
-    *names("moe_align_block_size", "aiter"),
+@expert_ops(
+    "_moe_C::moe_align_block_size _moe_C::sgl_moe_align_block_size sgl_kernel::moe_align_block_size "
+    "aiter::moe_align_block_size",
 )
 def align_blocks(op: OpSignature) -> OpCost:
     """Numbers of experts [T, k] to the order of tokens by experts; padding is not counted."""
@@ -214,7 +206,7 @@ def align_blocks(op: OpSignature) -> OpCost:
     return OpCost(bytes_read=chosen.nbytes, bytes_written=chosen.numel * 4)
 
 
-@formula("_moe_C::moe_sum", "aiter::moe_sum", "sgl_kernel::moe_sum")
+@expert_ops("_moe_C::moe_sum aiter::moe_sum sgl_kernel::moe_sum")
 def moe_sum(op: OpSignature) -> OpCost:
     """x [T, k, H] summed over k into [T, H]."""
     x, result = op.inputs[:2]

@@ -12,17 +12,15 @@ Schemas: vLLM's ``csrc/torch_bindings.cpp``, ``csrc/libtorch_stable/torch_bindin
 
 from __future__ import annotations
 
-from functools import partial
 from math import isqrt, prod
 
-from rooflight.costs import registry
 from rooflight.costs.cost import OpCost, Uncosted
-from rooflight.costs.rules import integer, names, tensor_bytes
+from rooflight.costs.rules import Family, integer, tensor_bytes
 from rooflight.records import signature as engine_facts
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 
-product = partial(registry.formula, error_group="matmul", epilogue=True, product=True)
+product = Family("matmul", epilogue=True, product=True)
 
 FLOAT4 = "float4_e2m1fn_x2"
 _FLOAT32 = 6  # of c10::ScalarType
@@ -51,26 +49,21 @@ def _into(result: TensorSpec, x: TensorSpec, read: int, *, contracted: int = 0, 
     )
 
 
-@product("_C::cutlass_scaled_mm", "_C::cutlass_scaled_mm_azp")
+@product("_C::cutlass_scaled_mm _C::cutlass_scaled_mm_azp")
 def cutlass_scaled_mm(op: OpSignature) -> OpCost:
     """The result [m, n], a [m, k], b [k, n], their scales, perhaps more to add."""
     result, a = op.inputs[:2]
     return _into(result, a, tensor_bytes(*op.inputs[1:]))
 
 
-@product("_C::cutlass_scaled_fp4_mm", "sgl_kernel::cutlass_scaled_fp4_mm")
+@product("_C::cutlass_scaled_fp4_mm sgl_kernel::cutlass_scaled_fp4_mm")
 def cutlass_scaled_fp4_mm(op: OpSignature) -> OpCost:
     """The result [m, n], a [m, k / 2] and b [n, k / 2] of two numbers a byte, their scales."""
     result, a = op.inputs[:2]
     return _into(result, a, tensor_bytes(*op.inputs[1:]), contracted=2 * a.shape[-1], dtype=FLOAT4)
 
 
-@product(
-    "_C::dsv3_fused_a_gemm",
-    "_C::fp32_router_gemm",
-    "sgl_kernel::dsv3_fused_a_gemm",
-    "sgl_kernel::dsv3_router_gemm",
-)
+@product("_C::dsv3_fused_a_gemm _C::fp32_router_gemm sgl_kernel::dsv3_fused_a_gemm sgl_kernel::dsv3_router_gemm")
 def small_batch(op: OpSignature) -> OpCost:
     """The result [m, n], a [m, k], b of k n numbers."""
     result, a, b = op.inputs[:3]
@@ -84,26 +77,23 @@ def bmm_fp8(op: OpSignature) -> OpCost:
     return _into(result, a, tensor_bytes(a, b))
 
 
-@product(*names("fp8_scaled_mm int8_scaled_mm fp8_blockwise_scaled_mm", "sgl_kernel"), "trtllm::cublas_scaled_mm")
+@product(
+    "sgl_kernel::fp8_scaled_mm sgl_kernel::int8_scaled_mm sgl_kernel::fp8_blockwise_scaled_mm trtllm::cublas_scaled_mm",
+)
 def scaled_mm(op: OpSignature) -> OpCost:
     """a [m, k], b [k, n], their scales, the dtype of the result, perhaps a bias."""
     a, b = op.inputs[:2]
     return _times(a, b.shape[-1], tensor_bytes(*op.inputs), wide=integer(op, "arg4", 0) == _FLOAT32)
 
 
-@product(
-    "aiter::gemm_a16w16",
-    "vllm::rocm_unquantized_gemm",
-    "vllm::rocm_aiter_tuned_gemm",
-    "bitsandbytes::int8_linear_matmul",
-)
+@product("aiter::gemm_a16w16 vllm::rocm_unquantized_gemm vllm::rocm_aiter_tuned_gemm bitsandbytes::int8_linear_matmul")
 def linear(op: OpSignature) -> OpCost:
     """x [..., k], w [n, k], perhaps a bias, to [..., n]."""
     x, weight = op.inputs[:2]
     return _times(x, weight.shape[0], tensor_bytes(*op.inputs))
 
 
-@product(*names("wvSplitK wv_splitk_small_fp16_bf16 LLMM1", "_rocm_C"))
+@product("_rocm_C::wvSplitK _rocm_C::wv_splitk_small_fp16_bf16 _rocm_C::LLMM1")
 def skinny(op: OpSignature) -> OpCost:
     """w [n, k], x [m, k] of few rows, to [m, n]."""
     weight, x = op.inputs[:2]
@@ -111,13 +101,11 @@ def skinny(op: OpSignature) -> OpCost:
 
 
 @product(
-    *names(
-        "gemm_a8w8 gemm_a8w8_ck gemm_a8w8_asm gemm_a8w8_cktile gemm_a8w8_bpreshuffle gemm_a8w8_bpreshuffle_ck "
-        "gemm_a8w8_bpreshuffle_cktile gemm_a8w8_blockscale gemm_a8w8_blockscale_ck gemm_a8w8_blockscale_cktile "
-        "gemm_a8w8_blockscale_bpreshuffle gemm_a8w8_blockscale_bpreshuffle_ck flatmm_a8w8_blockscale_asm",
-        "aiter",
-    ),
-    *names("rocm_aiter_gemm_w8a8 rocm_aiter_gemm_w8a8_blockscale", "vllm"),
+    "aiter::gemm_a8w8 aiter::gemm_a8w8_ck aiter::gemm_a8w8_asm aiter::gemm_a8w8_cktile aiter::gemm_a8w8_bpreshuffle "
+    "aiter::gemm_a8w8_bpreshuffle_ck aiter::gemm_a8w8_bpreshuffle_cktile aiter::gemm_a8w8_blockscale "
+    "aiter::gemm_a8w8_blockscale_ck aiter::gemm_a8w8_blockscale_cktile aiter::gemm_a8w8_blockscale_bpreshuffle "
+    "aiter::gemm_a8w8_blockscale_bpreshuffle_ck aiter::flatmm_a8w8_blockscale_asm vllm::rocm_aiter_gemm_w8a8 "
+    "vllm::rocm_aiter_gemm_w8a8_blockscale",
 )
 def eight_bits(op: OpSignature) -> OpCost:
     """x [m, k], w [n, k], their scales, perhaps the result [m, n] or a bias."""
@@ -125,7 +113,7 @@ def eight_bits(op: OpSignature) -> OpCost:
     return _times(x, weight.shape[0], tensor_bytes(*op.inputs[:4]))
 
 
-@product(*names("gemm_a4w4 _gemm_a4w4_asm gemm_a4w4_asm gemm_a4w4_blockscale", "aiter"))
+@product("aiter::gemm_a4w4 aiter::_gemm_a4w4_asm aiter::gemm_a4w4_asm aiter::gemm_a4w4_blockscale")
 def four_bits(op: OpSignature) -> OpCost:
     """x [m, k / 2], w [n, k / 2] of two numbers a byte, their scales, perhaps the result [m, n]."""
     x, weight = op.inputs[:2]
@@ -139,14 +127,14 @@ def awq_gemm(op: OpSignature) -> OpCost:
     return _times(x, scales.shape[-1], tensor_bytes(*op.inputs))
 
 
-@product("_C::gptq_gemm", "sgl_kernel::gptq_gemm")
+@product("_C::gptq_gemm sgl_kernel::gptq_gemm")
 def gptq_gemm(op: OpSignature) -> OpCost:
     """x [m, k], w [k bits / 32, n], zeros, scales [groups, n], the order of groups."""
     x, weight = op.inputs[:2]
     return _times(x, weight.shape[-1], tensor_bytes(*op.inputs))
 
 
-@product(*names("marlin_gemm gptq_marlin_gemm", "_C"), "sgl_kernel::gptq_marlin_gemm")
+@product("_C::marlin_gemm _C::gptq_marlin_gemm sgl_kernel::gptq_marlin_gemm")
 def marlin(op: OpSignature) -> OpCost | Uncosted:
     """x [m, k], perhaps the result, w in Marlin's order, scales, ...; m, n and k stand somewhere, in order."""
     x, weight = op.input("arg0"), op.input("arg2")
@@ -169,7 +157,7 @@ def allspark(op: OpSignature) -> OpCost | Uncosted:
     return _times(op.inputs[0], columns, tensor_bytes(*op.inputs))
 
 
-@product(*names("ggml_mul_mat_vec_a8 ggml_mul_mat_a8", "_C"))
+@product("_C::ggml_mul_mat_vec_a8 _C::ggml_mul_mat_a8")
 def ggml(op: OpSignature) -> OpCost | Uncosted:
     """w in one of ggml's formats, x [m, k], the format, n."""
     weight, x = op.inputs[:2]
@@ -197,7 +185,7 @@ def te_gemm(op: OpSignature) -> OpCost | Uncosted:
     return _into(result, a, tensor_bytes(a, b), contracted=contracted)
 
 
-@product("trace::_Linear", "trace::_LayerNormLinear")
+@product("trace::_Linear trace::_LayerNormLinear")
 def te_linear(op: OpSignature) -> OpCost | Uncosted:
     """TransformerEngine's functions: x [..., k] and w [n, k], the first two of their tensors with more than one
     dimension, in either order; what a norm before the product takes is not counted.
@@ -216,8 +204,8 @@ def te_linear(op: OpSignature) -> OpCost | Uncosted:
 
 
 @product(
-    *names("grouped_gemm grouped_gemm_impl", "primus_turbo"),
-    *names("grouped_gemm ck_grouped_gemm hipblaslt_grouped_gemm", "primus_turbo_cpp_extension"),
+    "primus_turbo::grouped_gemm primus_turbo::grouped_gemm_impl primus_turbo_cpp_extension::grouped_gemm "
+    "primus_turbo_cpp_extension::ck_grouped_gemm primus_turbo_cpp_extension::hipblaslt_grouped_gemm",
 )
 def grouped(op: OpSignature) -> OpCost:
     """a [rows, k], b [groups, k, n] or [groups, n, k], rows of each group, ...; weights of one group are counted."""
@@ -228,8 +216,8 @@ def grouped(op: OpSignature) -> OpCost:
 
 
 @product(
-    *names("grouped_gemm_variable_k grouped_gemm_variable_k_impl", "primus_turbo"),
-    *names("grouped_gemm_variable_k ck_grouped_gemm_variable_k", "primus_turbo_cpp_extension"),
+    "primus_turbo::grouped_gemm_variable_k primus_turbo::grouped_gemm_variable_k_impl "
+    "primus_turbo_cpp_extension::grouped_gemm_variable_k primus_turbo_cpp_extension::ck_grouped_gemm_variable_k",
 )
 def grouped_weights(op: OpSignature) -> OpCost:
     """a [rows, m], b [rows, n], rows of each group: [groups, m, n], the gradients of the groups' weights."""

@@ -11,17 +11,14 @@ rotary embedding 3 per element turned; quantizing 2. Attention is in ``engine_at
 
 from __future__ import annotations
 
-from functools import partial
-
-from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.normalization import RMS_NORM_FLOPS
 from rooflight.costs.registry import Formula
-from rooflight.costs.rules import integer, names, picked_bytes, register, tensor_bytes
+from rooflight.costs.rules import Family, integer, picked_bytes, tensor_bytes
 from rooflight.records.signature import OpSignature
 
-formula = partial(registry.formula, error_group="serving", fusable=True)
-alone = partial(registry.formula, error_group="serving")
+serving_ops = Family("serving", fusable=True)
+alone = Family("serving")
 
 ACTIVATION_FLOPS = 5
 ROTARY_FLOPS = 3
@@ -63,8 +60,7 @@ _RETURNING_NORM = _returning("0 1", "0", RMS_NORM_FLOPS)  # x, weight, to anothe
 _RETURNING_ADD_NORM = _returning("0 1 2", "0 1", RMS_NORM_FLOPS + 1)  # x, residual, weight, to others of both
 
 _GATED_NAMES = "silu_and_mul gelu_and_mul gelu_tanh_and_mul"
-register(
-    formula,
+serving_ops.rows(
     {
         _NORM: "rms_norm",
         _ADD_NORM: "fused_add_rms_norm",
@@ -83,8 +79,7 @@ register(
     },
     "_C",
 )
-register(
-    formula,
+serving_ops.rows(
     {
         _NORM: "rmsnorm gemma_rmsnorm",
         _ADD_NORM: "fused_add_rmsnorm gemma_fused_add_rmsnorm",
@@ -99,15 +94,13 @@ register(
     },
     "sgl_kernel",
 )
-register(
-    formula,
+serving_ops.rows(
     {_NORM: "rmsnorm gemma_rmsnorm", _ADD_NORM: "fused_add_rmsnorm gemma_fused_add_rmsnorm", _GATED: _GATED_NAMES},
     "flashinfer",
 )
 _ADD_NORM_QUANTIZE_APART = _moving("1 2 5", "0 3 4", RMS_NORM_FLOPS + 1 + QUANTIZE_FLOPS)
 """out, x, residual, new residual, the scales found, weight"""
-register(
-    formula,
+serving_ops.rows(
     {
         _NORM: "rmsnorm rms_norm_cu",
         _ADD_NORM: "fused_add_rms_norm_cu",
@@ -124,15 +117,13 @@ register(
     },
     "aiter",
 )
-register(
-    formula,
+serving_ops.rows(
     {
         _moving("0 1", "0", ACTIVATION_FLOPS): "LigerSiLUMulFunction",  # a and b to silu(a) b
     },
     "trace",
 )
-register(
-    formula,
+serving_ops.rows(
     {
         _RETURNING_NORM: "rocm_aiter_rms_norm",
         _RETURNING_ADD_NORM: "rocm_aiter_rmsnorm2d_fwd_with_add",
@@ -141,7 +132,7 @@ register(
 )
 
 
-@formula("_C::rms_norm_dynamic_per_token_quant", "_C::rms_norm_per_block_quant")
+@serving_ops("_C::rms_norm_dynamic_per_token_quant _C::rms_norm_per_block_quant")
 def norm_quantize(op: OpSignature) -> OpCost:
     """out, x [..., n], weight [n], the scales found, perhaps a residual in place."""
     out, x, weight, scales = op.inputs[:4]
@@ -153,7 +144,7 @@ def norm_quantize(op: OpSignature) -> OpCost:
     )
 
 
-@formula("_C::merge_attn_states")
+@serving_ops("_C::merge_attn_states")
 def merge_states(op: OpSignature) -> OpCost:
     """The result and perhaps its sum, those of two parts of the keys: 3 FLOPs per element."""
     given = [op.input(f"arg{place}") for place in range(6)]
@@ -164,7 +155,7 @@ def merge_states(op: OpSignature) -> OpCost:
     )
 
 
-@formula("_C::fused_qk_norm_rope")
+@serving_ops("_C::fused_qk_norm_rope")
 def qk_norm_rope(op: OpSignature) -> OpCost:
     """q, k and v [T, (Hq + Hk + Hv) D] in place, the numbers of heads, D, weights [D], cosines and sines, positions."""
     turned = op.inputs[0]
@@ -177,7 +168,7 @@ def qk_norm_rope(op: OpSignature) -> OpCost:
     )
 
 
-@formula("sgl_kernel::apply_rope_pos_ids_cos_sin_cache", "flashinfer::apply_rope_pos_ids_cos_sin_cache")
+@serving_ops("sgl_kernel::apply_rope_pos_ids_cos_sin_cache flashinfer::apply_rope_pos_ids_cos_sin_cache")
 def rope_positions(op: OpSignature) -> OpCost:
     """q [T, Hq, D] and k, their results (perhaps themselves), cosines and sines [longest, turned], positions."""
     query, key, _, _, table, positions = op.inputs[:6]
@@ -195,14 +186,16 @@ def rope_positions(op: OpSignature) -> OpCost:
     )
 
 
-@formula(*names("rope_fwd_impl rope_bwd_impl rope_cached_fwd_impl rope_cached_bwd_impl", "aiter"))
+@serving_ops("aiter::rope_fwd_impl aiter::rope_bwd_impl aiter::rope_cached_fwd_impl aiter::rope_cached_bwd_impl")
 def rope(op: OpSignature) -> OpCost:
     """The result, x, frequencies or their cosines and sines."""
     result, *read = op.inputs
     return OpCost(vector_flops=ROTARY_FLOPS * result.numel, bytes_read=tensor_bytes(*read), bytes_written=result.nbytes)
 
 
-@formula(*names("rope_2c_fwd_impl rope_2c_bwd_impl rope_cached_2c_fwd_impl rope_cached_2c_bwd_impl", "aiter"))
+@serving_ops(
+    "aiter::rope_2c_fwd_impl aiter::rope_2c_bwd_impl aiter::rope_cached_2c_fwd_impl aiter::rope_cached_2c_bwd_impl",
+)
 def rope_both(op: OpSignature) -> OpCost:
     """Two results, of q and of k, q and k, frequencies or their cosines and sines."""
     first, second, *read = op.inputs
@@ -237,7 +230,7 @@ def store_apart(op: OpSignature) -> OpCost:
     )
 
 
-@formula("_C::awq_dequantize", "sgl_kernel::awq_dequantize")
+@serving_ops("_C::awq_dequantize sgl_kernel::awq_dequantize")
 def dequantize(op: OpSignature) -> OpCost:
     """w [k, n / 8] of eight numbers an int, scales [groups, n], zeros, to [k, n] of the scales' dtype."""
     packed, scales = op.inputs[:2]
@@ -249,7 +242,7 @@ def dequantize(op: OpSignature) -> OpCost:
     )
 
 
-@formula("_C::rotary_embedding", "sgl_kernel::rotary_embedding")
+@serving_ops("_C::rotary_embedding sgl_kernel::rotary_embedding")
 def rotary_embedding(op: OpSignature) -> OpCost:
     """positions [T], q [T, ...] and perhaps k in place, a head's size, cosines and sines [longest, turned]."""
     positions, *turned, table = op.inputs
@@ -269,9 +262,8 @@ def rotary_embedding(op: OpSignature) -> OpCost:
 
 
 @alone(
-    *names("reshape_and_cache_flash reshape_and_cache", "_C_cache_ops"),
-    *names("reshape_and_cache_flash reshape_and_cache", "aiter"),
-    "sglang::store_cache",
+    "_C_cache_ops::reshape_and_cache_flash _C_cache_ops::reshape_and_cache aiter::reshape_and_cache_flash "
+    "aiter::reshape_and_cache sglang::store_cache",
 )
 def store_cache(op: OpSignature) -> OpCost:
     """k, v [T, ...], their caches, slots [T], perhaps scales: each token to its slot, in the cache's dtype."""
