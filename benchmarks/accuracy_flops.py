@@ -1,7 +1,7 @@
 """How right are FLOP counts, Rooflight's and its peers'? Each tool's count over the truth by hand arithmetic.
 
     make peers
-    python benchmarks/accuracy_flops.py --peers-python .venv-peers/bin/python --markdown table.md
+    python benchmarks/accuracy_flops.py --peers-python .venv-peers/bin/python
 
 Cases and truths are in ``peers/cases.py``; every tool runs in its own process, every case in a child of that. Without
 ``--peers-python`` only Rooflight and torch's own counter are asked. Matrix FLOPs only: tools that add elementwise work
@@ -14,11 +14,11 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from csv_results import write_csv
 from rich.console import Console
 from rich.table import Table
 
@@ -93,15 +93,9 @@ def print_table(title: str, header: list[str], body: list[list[str]]) -> None:
     Console(width=max(190, Console().width)).print(table)
 
 
-def markdown(header: list[str], body: Iterable[list[str]]) -> str:
-    lines = [header, ["---", *["---:"] * (len(header) - 1)], *body]
-    return "\n".join("| " + " | ".join(cell or " " for cell in line) + " |" for line in lines)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers-python", help="interpreter of the environment that benchmarks/peers/install.sh made")
-    parser.add_argument("--markdown", type=Path, help="write the tables to this file too")
     parser.add_argument("--why", action="store_true", help="say why a tool does not support a case")
     options = parser.parse_args()
 
@@ -112,13 +106,12 @@ def main() -> None:
         told = list(pool.map(lambda asked: ask(*asked), wanted))
     versions = ", ".join(f"{tool['tool']} {tool['version']}" for tool in told)
 
-    pages = [versions]
-    for kind, title in (("forward", "forward"), ("training", "forward and backward")):
+    for kind, title, name in (("forward", "forward", "forward"), ("training", "forward and backward", "backward")):
         shown = [tool for tool in told if any(kind in line for line in tool["cases"].values())]
-        header = [title, "true FLOPs", *(tool["tool"] for tool in shown)]
+        header = ["case", "true FLOPs", *(tool["tool"] for tool in shown)]
         body = [*rows(shown, kind), summary(shown, kind)]
         print_table(f"{title}: count / truth", header, body)
-        pages.append(markdown(header, body))
+        write_csv(f"flops_{name}", header, body)
     print(versions)
     if options.why:
         for tool in told:
@@ -126,8 +119,6 @@ def main() -> None:
                 for kind in ("forward", "training"):
                     if why := line.get(kind, {}).get("unsupported"):
                         print(f"{tool['tool']}, {name}, {kind}: {' '.join(why.split())}")
-    if options.markdown:
-        options.markdown.write_text("\n\n".join(pages) + "\n")
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from csv_results import write_csv
+
 import rooflight as rl
 from rooflight.devices import get
 from rooflight.roofline.analysis import Analysis
@@ -82,6 +84,9 @@ def main() -> int:
             refused[str(path)] = str(error)
     print(file=sys.stderr)
     print("\n".join(markdown(rows, refused)))
+    if not options.only:
+        header = ("set", "machine", "level", "programs", "op bound", "fused bound", "program bound")
+        write_csv("kernelbench_bounds", header, tightness(rows))
     if options.json is not None:
         options.json.write_text(json.dumps({"rows": [asdict(row) for row in rows], "refused": refused}, indent=1))
     return 1 if any(row.cause == "unknown" for row in rows) else 0
@@ -140,8 +145,6 @@ def cause_of(time: dict[str, str], slowest_s: float, beaten: list[tuple[str, flo
 
 def markdown(rows: list[Row], refused: dict[str, str]) -> Iterator[str]:
     yield from beaten_table(rows)
-    yield ""
-    yield from tightness_table(rows)
     unknown = [row for row in rows if row.cause not in ("", "cache")]
     if unknown:
         yield ""
@@ -175,10 +178,8 @@ def beaten_table(rows: list[Row]) -> Iterator[str]:
         yield f"| {name} | {machine} | " + " | ".join(map(str, counts)) + " |"
 
 
-def tightness_table(rows: list[Row]) -> Iterator[str]:
+def tightness(rows: list[Row]) -> Iterator[tuple[object, ...]]:
     """Bound ÷ the best time of all modes, medians over programs."""
-    yield "| set | machine | level | programs | op bound ÷ best | fused | program |"
-    yield "|---|---|---|---:|---:|---:|---:|"
     best: dict[tuple[str, str, str], dict[str, Row]] = defaultdict(dict)
     for row in rows:
         for level in (row.level, "all"):
@@ -191,7 +192,7 @@ def tightness_table(rows: list[Row]) -> Iterator[str]:
             statistics.median(getattr(row, bound) / row.best_s for row in programs.values())
             for bound in ("op_bound_s", "fused_bound_s", "program_bound_s")
         ]
-        yield f"| {name} | {machine} | {level} | {len(programs)} | " + " | ".join(f"{x:.2f}" for x in shares) + " |"
+        yield name, machine, level, len(programs), *(f"{share:.2f}" for share in shares)
 
 
 if __name__ == "__main__":

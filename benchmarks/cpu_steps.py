@@ -29,6 +29,7 @@ from typing import Any
 
 import torch
 import transformers
+from csv_results import write_csv
 
 import rooflight as rl
 from rooflight.machine.cpu_load import Bystander
@@ -113,7 +114,10 @@ def main() -> int:
         for row in measured_round(number, *models(number, options.on)):
             print(f"{row.step}: {row.error:+.0%}", file=sys.stderr, flush=True)
             rows.append(row)
-    print("\n".join(markdown(rows)))
+    for row in map(cells, rows):
+        print(*row, sep="  ")
+    print(summary(rows))
+    write_csv("cpu_steps", HEADER, map(cells, rows))
     print(f"\n{time.perf_counter() - began:.0f} s in all")
     if options.json is not None:
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
@@ -196,22 +200,30 @@ def measured_round(number: int, samples: rl.Predictor, everything: rl.Predictor)
         )
 
 
-def markdown(rows: list[Row]) -> Iterator[str]:
-    names = "round", "step", "measured ms", "of five", "predicted ms", "error", "interval", "samples alone", "others"
-    yield f"| {' | '.join(names)} |"
-    yield "|" + "---|" * len(names)
-    for row in rows:
-        others = "" if row.others_share is None else f"{row.others_share:.0%}"
-        yield (
-            f"| {row.round + 1} | {row.step} | {1e3 * row.measured_s:.0f} | {1e3 * row.least_s:.0f} to "
-            f"{1e3 * row.most_s:.0f} | {1e3 * row.predicted_s:.0f} | {row.error:+.0%} | {1e3 * row.low_s:.0f} to "
-            f"{1e3 * row.high_s:.0f} | {row.from_samples_s / row.measured_s - 1:+.0%} | {others} |"
-        )
+HEADER = ("round", "step", "measured ms", "least of five", "most of five", "predicted ms", "error %", "low ms",
+          "high ms", "samples alone, error %", "others, % of the CPU")  # fmt: skip
+
+
+def cells(row: Row) -> tuple[object, ...]:
+    times = (row.measured_s, row.least_s, row.most_s, row.predicted_s)
+    others = "" if row.others_share is None else f"{100 * row.others_share:.0f}"
+    return (
+        row.round + 1,
+        row.step,
+        *(f"{1e3 * time_s:.0f}" for time_s in times),
+        f"{100 * row.error:.0f}",
+        f"{1e3 * row.low_s:.0f}",
+        f"{1e3 * row.high_s:.0f}",
+        f"{100 * (row.from_samples_s / row.measured_s - 1):.0f}",
+        others,
+    )
+
+
+def summary(rows: list[Row]) -> str:
     errors = [abs(row.error) for row in rows]
     alone = [abs(row.from_samples_s / row.measured_s - 1) for row in rows]
     held = sum(row.low_s <= row.measured_s <= row.high_s for row in rows)
-    yield ""
-    yield (
+    return (
         f"Median error {statistics.median(errors):.1%} of {len(rows)} (mean {statistics.mean(errors):.1%}; from "
         f"samples alone {statistics.median(alone):.1%}); {held} of {len(rows)} in their intervals."
     )

@@ -1,6 +1,6 @@
 """Does any published decode step or throughput beat its bound? gpt-fast's and TensorRT-LLM's tables.
 
-    python benchmarks/decode_bounds.py [--page docs/lab/decode_bounds.md]
+    python benchmarks/decode_bounds.py [--only ROW]
 
 Reads ``published_inference/`` in the folder that ROOFLIGHT_DATA names. A row's model is built from its sizes on the
 meta device, with weights and KV cache stored at the row's precision; its prefill and decode steps are recorded, and
@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from csv_results import write_csv
 from torch import nn
 from torch.nn import functional
 from transformers import LlamaConfig, PreTrainedConfig, Starcoder2Config
@@ -349,7 +350,6 @@ class Figure:
 def main() -> int:
     """Bound the rows, print them, and fail if one is faster than its bound, or has none."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--page", type=Path, help="write the rows into this page, after the line that says so")
     parser.add_argument("--only", default="", help="rows whose row_id contains this")
     options = parser.parse_args()
     folder = Path(os.environ.get("ROOFLIGHT_DATA", "")) / "published_inference"
@@ -368,15 +368,16 @@ def main() -> int:
                 except ValueError as error:
                     refused.append(f"{row['row_id']}: {error}")
     print(file=sys.stderr)
-    text = "\n".join(markdown(rows, refused)) + "\n"
-    print(text)
-    if options.page is not None:
-        before = options.page.read_text().partition(MARK)[0]
-        options.page.write_text(f"{before}{MARK}\n{text}")
+    print("\n".join(markdown(rows, refused)))
+    if not options.only:
+        header = ("table", "row", "what", "published_s", "bound_s", "limiter", "bound / published")
+        write_csv("decode_bounds", header, map(cells, rows))
     return 1 if refused or any(row.bound_s > row.published_s for row in rows) else 0
 
 
-MARK = "<!-- benchmarks/decode_bounds.py writes what follows -->\n"
+def cells(row: Row) -> tuple[object, ...]:
+    share = f"{row.bound_s / row.published_s:.2f}"
+    return row.table, row.number, row.what, f"{row.published_s:.3g}", f"{row.bound_s:.3g}", row.limiter, share
 
 
 def markdown(rows: list[Row], refused: list[str]) -> Iterator[str]:
@@ -397,21 +398,6 @@ def markdown(rows: list[Row], refused: list[str]) -> Iterator[str]:
         )
     for each in refused:
         yield f"- not bounded: {each}"
-    for table in TABLES:
-        mine = [row for row in rows if row.table == table]
-        if mine:
-            yield ""
-            yield f"## {table}"
-            yield ""
-            yield "| row | what | published | bound | limiter | bound ÷ published |"
-            yield "|---|---|---:|---:|---|---:|"
-            for row in mine:
-                times = f"{_time(row.published_s)} | {_time(row.bound_s)}"
-                yield f"| {row.number} | {row.what} | {times} | {row.limiter} | {row.bound_s / row.published_s:.2f} |"
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
 
 
 if __name__ == "__main__":

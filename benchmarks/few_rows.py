@@ -139,7 +139,7 @@ def _figures(answer: Answer, shown: Shown, which: Places, name: str) -> dict[str
 
 
 def markdown(table: Mapping[str, Mapping[str, Mapping[str, float]]], kinds: Sequence[str]) -> list[str]:
-    """Means over devices of each choice, and of each device with 20 rows chosen by the rule."""
+    """Means over devices of each choice."""
     names = ["none", *(f"{how} {count}" for count in COUNTS for how in CHOICES)]
     lines = ["| kind | " + " | ".join(names) + " |", "|---|" + "---:|" * len(names)]
     kinds = [kind for kind in kinds if kind in table]
@@ -151,9 +151,4 @@ def markdown(table: Mapping[str, Mapping[str, Mapping[str, float]]], kinds: Sequ
             )
             cells.append(f"{error:.1f} % ({holds:.0f} %)")
         lines.append(f"| {kind} | " + " | ".join(cells) + " |")
-    lines += ["", "| 20 rows, smart | " + " | ".join(kinds) + " |", "|---|" + "---:|" * len(kinds)]
-    for device in sorted({device for kind in kinds for device in table[kind]}):
-        found = (table[kind].get(device) for kind in kinds)
-        cells = [f"{each['smart 20 error']:.1f} % ({each['smart 20 holds']:.0f} %)" if each else "–" for each in found]
-        lines.append(f"| {device} | " + " | ".join(cells) + " |")
     return lines

@@ -3,12 +3,13 @@
 # From the tables of benchmarks/shipped_rows.py: estimate-train-time's operators (A100, GH200), NeuSight's (FP32, nine
 # GPUs), Vidur's layers (A100, H100), and both collectives; from the profiler's traces; and from KernelBench's programs,
 # whose wall times are divided among their ops by a first, coarser fit.
-# FOLDER, by default src/rooflight/prediction/shipped, is replaced.
+# FOLDER, by default src/rooflight/prediction/shipped, is replaced. The models' errors go to
+# benchmarks/results/shipped_models.csv (FOLDER.csv); what the command prints belongs on docs/reference/shipped_models.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 shipped=${1:-src/rooflight/prediction/shipped}
-page=docs/reference/shipped_models.md
-[ -z "${1:-}" ] || page=$1.md
+results=benchmarks/results/shipped_models.csv
+[ -z "${1:-}" ] || results=$1.csv
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python=${PYTHON:-.venv/bin/python}
@@ -21,6 +22,7 @@ mapfile -t traces < <("$python" benchmarks/shipped_rows.py traces)
 [ "${#traces[@]}" -gt 0 ]
 time "$python" benchmarks/attributed_programs.py "$work/programs" --fit
 rm -rf "$shipped"
-time "$python" -m rooflight fit "${tables[@]}" "${traces[@]}" "$work/programs" --out "$shipped" --markdown "$page"
+time "$python" -m rooflight fit "${tables[@]}" "${traces[@]}" "$work/programs" --out "$shipped" --csv "$work/tables"
+cp "$work/tables/models.csv" "$results"
 # what measured programs correct of predicted gains goes with the models of single ops
 [ -n "${1:-}" ] || "$python" benchmarks/predicted_gains.py fit

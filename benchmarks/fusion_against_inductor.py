@@ -1,7 +1,7 @@
 """The fused bound's bytes beside those that inductor's compiled kernels move, by its own count.
 
 Exit code 1 if any compiled function moves fewer bytes than the bound says any must. Usage:
-python benchmarks/fusion_against_inductor.py [--device cuda] [--markdown] [NAME ...]
+python benchmarks/fusion_against_inductor.py [--device cuda] [NAME ...]
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch._inductor.compile_fx as inductor
 import torch.nn.functional as F  # noqa: N812
+from csv_results import write_csv
 from torch import Tensor, nn
 from torch._inductor import config, metrics
 
@@ -359,24 +360,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="the cases to run, all if none is named")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--markdown", action="store_true")
     arguments = parser.parse_args()
     inductor.inductor_metrics_log.setLevel(logging.INFO)  # without it nothing is counted
     inductor.inductor_metrics_log.propagate = False
     config.force_disable_caches = True
     warnings.simplefilter("ignore")
     torch.set_default_device(arguments.device)
-    row = "| {:34} | {:>12} | {:>12} | {:>12} | {:>8} |" if arguments.markdown else "{:34} {:>12} {:>12} {:>12} {:>8}"
-    print(row.format("case", "ops, MB", "fused, MB", "inductor, MB", "ratio"))
-    if arguments.markdown:
-        print("|---|--:|--:|--:|--:|")
+    row, header = "{:34} {:>12} {:>12} {:>12} {:>8}", ("case", "ops, MB", "fused, MB", "inductor, MB", "ratio")
+    print(row.format(*header))
+    rows: list[tuple[str, ...]] = []
     beaten = 0
     for name in arguments.names or CASES:
         torch.manual_seed(0)
         found = compare(CASES[name]())
         beaten += found.ratio < 1
         sizes = (f"{size / 1e6:.3f}" for size in (found.ops, found.fused, found.inductor))
-        print(row.format(name, *sizes, f"{found.ratio:.3f}"), flush=True)
+        rows.append((name, *sizes, f"{found.ratio:.3f}"))
+        print(row.format(*rows[-1]), flush=True)
+    if not arguments.names:
+        write_csv("fusion_inductor", header, rows)
     return int(beaten > 0)
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter, process_time
 
+from csv_results import write_csv
 from gain_workloads import KEPT_BACK, PRESETS, SEEN
 
 HERE = Path(__file__).parent
@@ -73,7 +74,9 @@ def main() -> int:
         one(*options.one, options.folder)
     elif options.what == "score":
         names = SEEN if options.half == "seen" else KEPT_BACK
-        print("\n".join(markdown([score for name in names if (score := scored(name, options.folder)) is not None])))
+        print("\n".join(summary([score for name in names if (score := scored(name, options.folder)) is not None])))
+        every = [score for name in (*SEEN, *KEPT_BACK) if (score := scored(name, options.folder)) is not None]
+        write_csv("gains_cpu", HEADER, map(cells, every))
     else:
         for number in range(options.rounds):
             for pair in zip(SEEN, KEPT_BACK, strict=True):
@@ -184,18 +187,20 @@ def plain(name: str) -> str:
     return name.replace(" ", "-")
 
 
-def markdown(scores: list[Score]) -> Iterator[str]:
-    yield "| step | predicted | 90 % | by CPU time | by wall time | error | compiling: predicted | measured |"
-    yield "|---|---:|---|---:|---:|---:|---:|---:|"
-    for score in scores:
-        wall = "" if score.wall is None else f"{score.wall:.2f}"
-        compiling = "" if score.compile_s is None else f"{score.compile_s:.1f} s"
-        interval = f"{score.low:.2f} to {score.high:.2f}"
-        yield (
-            f"| {score.name} | {score.predicted:.2f} | {interval} | {score.measured:.2f} | {wall} "
-            f"| {score.error:.0%} | {score.predicted_compile_s:.1f} s | {compiling} |"
-        )
-    yield f"\nmedian error {statistics.median(score.error for score in scores):.1%} of {len(scores)}"
+HEADER = ("step", "predicted", "low", "high", "by CPU time", "by wall time", "error %", "compiling predicted, s",
+          "compiling measured, s")  # fmt: skip
+
+
+def cells(score: Score) -> tuple[str, ...]:
+    speedups = (score.predicted, score.low, score.high, score.measured)
+    wall = "" if score.wall is None else f"{score.wall:.2f}"
+    compiling = "" if score.compile_s is None else f"{score.compile_s:.1f}"
+    error, predicted = f"{100 * score.error:.0f}", f"{score.predicted_compile_s:.1f}"
+    return score.name, *(f"{speedup:.2f}" for speedup in speedups), wall, error, predicted, compiling
+
+
+def summary(scores: list[Score]) -> Iterator[str]:
+    yield f"median error {statistics.median(score.error for score in scores):.1%} of {len(scores)}"
     for iterations in TIMES:
         known = [right for score in scores if (right := score.right(iterations)) is not None]
         if known:

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from csv_results import write_csv
 from predictions_on_measured_programs import HOST
 
 import rooflight as rl
@@ -74,7 +75,10 @@ def main() -> int:
     rows = list(asked(data))
     part = by_device if options.what == "machines" else by_problem(rows)
     predicted = np.exp(held_out(rows, part))
-    print("\n".join(markdown(rows, predicted)))
+    found = list(table(rows, predicted))
+    for row in (HEADER, *found):
+        print(*row, sep="  ")
+    write_csv(f"gains_gpu_{'machines' if options.what == 'machines' else 'problems'}", HEADER, found)
     if options.what == "fit":
         fit(rows, predicted, data)
     return 0
@@ -174,21 +178,23 @@ def fit(rows: Sequence[Row], predicted: np.ndarray, data: Path) -> None:
     write_manifest(FOLDER, {FILE: "torch.compile"}, [data / "times.csv"])
 
 
-def markdown(rows: Sequence[Row], predicted: np.ndarray) -> Iterator[str]:
+HEADER = ("host", "set", "machine", "mode", "programs", "clear", "all", "median error", "bounds", "physics", "majority")
+
+
+def table(rows: Sequence[Row], predicted: np.ndarray) -> Iterator[tuple[str, ...]]:
+    """Scores of each machine and mode with either host, and their means; shares of 1."""
     for typical in (True, False):
-        yield f"\nThe {'typical' if typical else 'fitted'} host:\n"
-        yield "| set | machine | mode | programs | clear | all | median error | bounds | physics | majority |"
-        yield "|---|---|---|---:|---:|---:|---:|---:|---:|---:|"
+        host = "typical" if typical else "fitted"
         groups: dict[tuple[str, str, str], list[int]] = defaultdict(list)
         for number, row in enumerate(rows):
             if row.typical == typical:
                 groups[row.set, row.machine, row.mode].append(number)
         scores = []
         for name, numbers in sorted(groups.items()):
-            group = [rows[number] for number in numbers]
-            scores.append(scored(group, predicted[numbers]))
-            yield line(name, len(group), scores[-1])
-        yield line(("mean", "", ""), sum(map(len, groups.values())), np.mean(scores, axis=0))
+            scores.append(scored([rows[number] for number in numbers], predicted[numbers]))
+            yield host, *name, str(len(numbers)), *(f"{score:.3f}" for score in scores[-1])
+        means = np.mean(scores, axis=0)
+        yield host, "mean", "", "", str(sum(map(len, groups.values()))), *(f"{score:.3f}" for score in means)
 
 
 def scored(rows: Sequence[Row], predicted: np.ndarray) -> np.ndarray:
@@ -202,14 +208,6 @@ def scored(rows: Sequence[Row], predicted: np.ndarray) -> np.ndarray:
     majority = Counter(verdicts).most_common(1)[0][1] / len(verdicts)
     error = np.median(np.abs(predicted / np.array(measured) - 1))
     return np.array([right[clear].mean(), right.mean(), error, by_bounds, by_physics, majority])
-
-
-def line(name: tuple[str, str, str], count: int, score: np.ndarray) -> str:
-    clear, right, error, bounds, physics, majority = score
-    return (
-        f"| {' | '.join(name)} | {count} | {clear:.0%} | {right:.0%} | {error:.1%} "
-        f"| {bounds:.0%} | {physics:.0%} | {majority:.0%} |"
-    )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ with at most 6,000 rows a kind. *few*: the same with the shipped experts of the 
 device itself (``few_rows.py``). Errors are mean absolute percentages of raw measurements. *holds* is the share of raw
 measurements in the 90 % interval, *faster* the share that is faster than the bound.
 Rows that rooflight lint flags, and columns that a fit leaves out, are neither learned from nor scored. A run replaces
-in SCORES.json what it scores and keeps the rest; ``--markdown`` prints the tables of docs/lab/prediction_errors.md.
+in SCORES.json what it scores and keeps the rest; ``--markdown`` prints the tables of docs/lab/prediction_errors.md
+and writes the files of benchmarks/results that it links.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any
 
 import few_rows
 import numpy as np
+from csv_results import write_csv
 from numpy.typing import NDArray
 from shipped_rows import NEUSIGHT, VIDUR, Rows, pool, root_of_data, rows_of, tables
 
@@ -143,30 +145,45 @@ def asked_unseen(rows: Rows) -> Iterator[tuple[str, Mask]]:
 
 def markdown(scores: dict[str, dict[str, dict[str, Figures]]]) -> Iterator[str]:
     table = scores.get("unseen", {})
-    devices = sorted({device for each in table.values() for device in each})
     kinds = [kind for kind in UNSEEN_KINDS if kind in table]
     if kinds:
-        yield "| left out | " + " | ".join(kinds) + " |\n|---|" + "---:|" * len(kinds)
-        for device in devices:
-            cells = (table[kind].get(device) for kind in kinds)
-            yield (
-                f"| {device} | "
-                + " | ".join(f"{c['error']:.1f} % ({c['holds']:.0f} %)" if c else "–" for c in cells)
-                + " |"
-            )
+        write_csv("prediction_unseen", PLACED, placed(table, "error", "holds"))
+        yield "| | " + " | ".join(kinds) + " |\n|---|" + "---:|" * len(kinds)
         means = [np.mean([each["error"] for each in table[kind].values()]) for kind in kinds]
         yield "| **mean over devices** | " + " | ".join(f"**{mean:.1f} %**" for mean in means) + " |"
     if scores.get("few"):
+        write_csv("prediction_few", PLACED, placed(scores["few"], "smart 20 error", "smart 20 holds"))
         yield ""
         yield from few_rows.markdown(scores["few"], list(UNSEEN_KINDS))
     if scores.get("seen"):
-        yield "\n| table | rows held out | error (least to most of the seeds) | 90 % holds | faster than the bound |"
-        yield "|---|---:|---:|---:|---:|"
-        for name, each in sorted(scores["seen"].items()):
-            yield (
-                f"| {name.replace('/', ' ')} | {each['rows']:.0f} | {each['error']:.2f} % ({each['least']:.2f} to "
-                f"{each['most']:.2f}) | {each['holds']:.0f} % | {each['faster']:.1f} % |"
+        header = (
+            "table",
+            "rows held out",
+            "error %",
+            "least of the seeds",
+            "most of the seeds",
+            "90 % interval holds %",
+        )
+        rows = (
+            (
+                name.replace("/", " "),
+                f"{each['rows']:.0f}",
+                *(f"{each[key]:.2f}" for key in ("error", "least", "most")),
+                f"{each['holds']:.0f}",
+                f"{each['faster']:.1f}",
             )
+            for name, each in sorted(scores["seen"].items())
+        )
+        write_csv("prediction_seen", (*header, "faster than the bound %"), rows)
+
+
+PLACED = ("kind", "left out", "error %", "90 % interval holds %")
+
+
+def placed(table: Mapping[str, Mapping[str, Mapping[str, float]]], error: str, holds: str) -> Iterator[tuple[str, ...]]:
+    for kind in (kind for kind in UNSEEN_KINDS if kind in table):
+        for device, each in sorted(table[kind].items()):
+            yield kind, device, f"{each[error]:.1f}", f"{each[holds]:.0f}"
 
 
 def main() -> int:
