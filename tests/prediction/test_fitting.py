@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from measured_tables import A100_FILE, GRID, H100_FILE, VECTORS, write_table
 
-from rooflight.prediction.fit import fitting
+from rooflight.prediction.fit import workers
 from rooflight.prediction.fit.experts import LEAST_ROWS
 from rooflight.prediction.fit.fitting import Fit, fit, learn_all, read_for_fit
 from rooflight.prediction.fit.rows import shown_by
@@ -191,23 +191,23 @@ def test_several_processes_learn_what_one_learns(tmp_path: Path, monkeypatch: py
     paths = sorted(tmp_path.iterdir())
     alone = bytes_of(learned_from(*paths))
     assert len(alone) >= 2
-    monkeypatch.setattr(fitting, "_MANY_ROWS", 1)
+    monkeypatch.setattr(workers, "_MANY_ROWS", 1)
     if hasattr(os, "sched_getaffinity"):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     started: list[object] = []
 
-    class Pool(fitting.ProcessPoolExecutor):
+    class Pool(workers.ProcessPoolExecutor):
         def __init__(self, *args, **options) -> None:
             super().__init__(*args, **options)
             started.append(self)
 
-    monkeypatch.setattr(fitting, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(workers, "ProcessPoolExecutor", Pool)
     assert bytes_of(learned_from(*paths)) == alone
     assert not started  # a library must not run its user's script once more
-    threads = {name: os.environ.get(name) for name in fitting._THREADS}
+    threads = {name: os.environ.get(name) for name in workers._THREADS}
     assert bytes_of(learned_from(*paths, processes=True)) == alone
     assert len(started) == 2  # one reads, one learns
-    assert {name: os.environ.get(name) for name in fitting._THREADS} == threads
+    assert {name: os.environ.get(name) for name in workers._THREADS} == threads
 
 
 def test_a_bad_file_is_one_line_from_another_process_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -215,7 +215,7 @@ def test_a_bad_file_is_one_line_from_another_process_too(tmp_path: Path, monkeyp
     bad.write_text(bad.read_text().replace("512", "half", 1))
     with pytest.raises(ValueError, match=r"line \d+: \w is \"half\"") as alone:
         read_for_fit([good, bad])
-    monkeypatch.setattr(fitting, "_MANY_ROWS", 1)
+    monkeypatch.setattr(workers, "_MANY_ROWS", 1)
     if hasattr(os, "sched_getaffinity"):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     with pytest.raises(ValueError, match="half") as apart:
