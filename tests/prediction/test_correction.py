@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from rooflight.devices import get
 from rooflight.prediction.fit.experts import learn
+from rooflight.prediction.fit.few_rows import correction
 from rooflight.prediction.fit.fitting import learn_beside
 from rooflight.prediction.fit.rows import Shown
-from rooflight.prediction.model.corrections import correction
 from rooflight.prediction.model.files import decode, encode
 from rooflight.prediction.work.facts import (
     FACTS,

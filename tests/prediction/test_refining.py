@@ -275,7 +275,6 @@ DAMAGED = {
     "a floor above the ceiling": with_first(floor=1.0, ceiling=-1.0),
     "a ceiling that leads to no time": with_first(ceiling=1e6),
     "two of one device": packed({**ABOUT, "refinements": [FIRST, FIRST]}, ARRAYS),
-    "an unknown field": with_first(code="import os"),
 }
 
 

@@ -49,8 +49,6 @@ def fit(
       rooflight fit sampling_data --on shipped --out models
       rooflight predict gemm --m 512 --n 512 --k 512 --device cpu --models models
     """
-    from collections import Counter
-
     from rooflight.front.measured import find_measured, read_measured
     from rooflight.prediction.fit.base import base_of, learn_on, save_on
     from rooflight.prediction.fit.fitting import learn_all, read_for_fit
@@ -101,5 +99,5 @@ def fit(
         predictor.save(out, paths)
     tables: list[MeasuredTable | MeasuredOps] = [*(table for file in files for table in file.tables), *sessions]
     findings = [*(finding for file in files for finding in file.findings), *faster]
-    beaten = sum((Counter(file.beaten) for file in files), Counter())
-    outputs.write(report_of(predictor, tables, findings, few, out, taught, on_base, alike, beaten))
+    beats = sum(file.beats for file in files)
+    outputs.write(report_of(predictor, tables, findings, few, out, taught, on_base, alike, beats))

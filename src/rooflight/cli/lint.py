@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -41,7 +40,7 @@ def lint(
     from rooflight.front.measured import find_measured, read_measured
     from rooflight.prediction.lint import findings as linting
     from rooflight.prediction.lint.bounds import row_bounds
-    from rooflight.prediction.lint.findings import Cause, causes_of, lint_ops
+    from rooflight.prediction.lint.findings import beats_bound, lint_ops
     from rooflight.prediction.lint.tables import report_of
     from rooflight.prediction.read import read_file
     from rooflight.prediction.read.table import MeasuredTable
@@ -56,17 +55,17 @@ def lint(
             progress(f"reading {path.name}")
             tables += read_file(path)
         findings: list[linting.Finding] = []
-        beaten: list[Mapping[Cause, int]] = []
+        beats: list[int] = []
         for table in tables:
             progress(f"checking {table.label} of {table.device.name}")
             bounds = row_bounds(table)
             found = linting.lint_table(table, bounds)
             findings += found
-            beaten.append(causes_of(table, bounds, linting.left_out(found)))
+            beats.append(beats_bound(table, bounds, linting.left_out(found)))
         sessions = read_measured(files.sessions, device, progress)
         for session in sessions:
             findings += lint_ops(session)
-        report = report_of(data, [*tables, *sessions], findings, beaten=beaten, skipped=files.skipped, top=top)
+        report = report_of(data, [*tables, *sessions], findings, beats=beats, skipped=files.skipped, top=top)
     outputs.write(report)
     if findings:
         raise typer.Exit(FOUND)

@@ -11,7 +11,7 @@ from rooflight.devices.what_if import without_effect
 from rooflight.prediction.work.precisions import in_effect
 from rooflight.records.document import Document, Fields
 from rooflight.records.estimate import Estimate, Source
-from rooflight.records.report import Column, Report, Table
+from rooflight.records.report import Report, table
 
 
 class EstimateData(Fields, frozen=True, kw_only=True):
@@ -69,57 +69,30 @@ def report_of(
         )
     return Report(
         title=f"Predicted: {operator} {sizes} {dtype} on {device.name}",
-        data=PredictionDocument(
+        data=PredictionDocument.view(
+            device,
             operator=operator,
-            shape=dict(shape),
+            shape=shape,
             dtype=dtype,
             device=device.name,
-            what_if_precision=device.what_if_precision,
-            what_if_clock_hz=device.what_if_clock_hz,
-            roofs_used=device.roofs_used,
-            notes=tuple(notes),
-            threads=device.threads,
-            **{direction: _data(estimate) for direction, estimate in estimates.items()},
+            notes=notes,
+            **{way: EstimateData.view(each, source=each.source.value) for way, each in estimates.items()},
         ),
         facts=(("roofs from", device.roofs_used),),
         tables=(
-            Table(
-                id="times",
-                title="Time",
-                columns=(
-                    Column("direction"),
-                    Column("time", "s"),
-                    Column("from", "s"),
-                    Column("to", "s"),
-                    Column("bound", "s"),
-                    Column("efficiency", "%"),
-                    Column("source"),
-                ),
-                rows=tuple(
-                    (
-                        direction,
-                        estimate.time_s,
-                        estimate.low_s,
-                        estimate.high_s,
-                        estimate.bound_s,
-                        estimate.bound_s / estimate.time_s,
-                        estimate.source.value + (", extrapolated" if estimate.extrapolated else ""),
-                    )
-                    for direction, estimate in estimates.items()
-                ),
+            table(
+                "times",
+                "Time",
+                estimates.items(),
+                ("direction", "", lambda each: each[0]),
+                ("time", "s", lambda each: each[1].time_s),
+                ("from", "s", lambda each: each[1].low_s),
+                ("to", "s", lambda each: each[1].high_s),
+                ("bound", "s", lambda each: each[1].bound_s),
+                ("efficiency", "%", lambda each: each[1].bound_s / each[1].time_s),
+                ("source", "", lambda each: each[1].source.value + ", extrapolated" * each[1].extrapolated),
                 note="90 % of such times lie between from and to.",
             ),
         ),
         notes=tuple(notes),
-    )
-
-
-def _data(estimate: Estimate) -> EstimateData:
-    return EstimateData(
-        time_s=estimate.time_s,
-        low_s=estimate.low_s,
-        high_s=estimate.high_s,
-        bound_s=estimate.bound_s,
-        source=estimate.source.value,
-        extrapolated=estimate.extrapolated,
     )

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.prediction.fit.rows import Shown
+from rooflight.prediction.model.corrections import Interval
 from rooflight.prediction.model.devices import (
     REACHED,
     averaged,
@@ -22,7 +23,7 @@ from rooflight.prediction.model.devices import (
     reached_bandwidth,
     reached_products,
 )
-from rooflight.prediction.model.model import Expert, Interval, Model, Spread
+from rooflight.prediction.model.model import Expert, Model, Spread
 from rooflight.prediction.model.packing import Learner
 from rooflight.prediction.model.smooth import MOST_ROWS, smooth
 from rooflight.prediction.model.trees import WAYS, Leaves, Way, answers_of_grown, grow, grow_small, lone

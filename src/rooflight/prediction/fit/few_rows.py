@@ -1,7 +1,13 @@
-"""Joining: what the ops of sessions and traces teach beside tables, few rows of each kind of work on a device.
+"""Few rows: what they teach beside tables, and on top of a model.
 
-Rows of a kind and device that tables taught correct that expert. Others make an expert of their own, or correct what
-the experts of other devices answer, whichever is less off on rows held out.
+Ops of sessions and traces are few of each kind of work. Where tables taught a kind and device, they correct that
+expert. Others make an expert of their own, or correct what the experts of other devices answer, whichever is less off
+on rows held out.
+
+On top of a model (``refine``): one offset for fewer than FEWEST rows; for more, Gaussian processes over the features
+and over the distances of the experts' answers from the model's, one for each length scale, noise and share of the
+experts, averaged by their likelihood (Rasmussen and Williams, Gaussian Processes for Machine Learning, 5.4). Rows are
+left out in closed form (5.4.2 there), all of one group at once.
 """
 
 from __future__ import annotations
@@ -13,26 +19,33 @@ from typing import Any, Final
 
 import numpy as np
 
+from rooflight.devices.spec import DeviceSpec
 from rooflight.prediction.fit.experts import LEAST_ROWS, UNSEEN, mean_error, quantiles, teach
 from rooflight.prediction.fit.rows import Shown
 from rooflight.prediction.model.corrections import (
+    ENOUGH_FOR_PLACES,
     LENGTHS,
     MOST_POINTS,
     Correction,
     Interval,
     Process,
     Refinement,
-    correction,
     shortest,
 )
 from rooflight.prediction.model.model import Expert, Model
-from rooflight.prediction.model.smooth import distances, matern
+from rooflight.prediction.model.smooth import Smooth, distances, lone_point, matern, smooth
 from rooflight.prediction.work.facts import Floats, Integers, is_plain
 from rooflight.prediction.work.features import features_of, names_of
 from rooflight.prediction.work.floors import least_kernel_s
 
 ENOUGH_ALONE: Final = 40
 """Rows from which a device may have an expert of its own where tables of others taught the kind of work."""
+FEWEST_CORRECTED: Final = 5
+"""Least number of measurements for a factor."""
+FARTHEST: Final = 2.0
+"""As a logarithm, how far off a row is taken to be at most: one broken row must not settle the others."""
+_CORRECTION_DOUBT: Final = 3.0  # rows without any effect that what was seen has to outweigh
+_FOLDS: Final = 5
 
 
 def experts_beside(
@@ -86,6 +99,43 @@ def correction_beside(model: Model, shown: Shown, *, trees_only: bool) -> Correc
         strange = ~own.knows(shown.key, values)
         values, missed = values[strange], missed[strange]
     return correction(shown.device, values, missed, factor_only=trees_only, fades=own is not None)
+
+
+def correction(
+    device: DeviceSpec, values: Floats, missed: Floats, *, factor_only: bool = False, fades: bool = False
+) -> Correction | None:
+    """What rows of features [rows, features] teach of which log(true / answered) is ``missed`` [rows]; None of fewer
+    than 5, and where the answers held out are no better for it. ``factor_only`` keeps no row; where the correction
+    ``fades``, it is nothing far from all rows.
+    """
+    if len(missed) < FEWEST_CORRECTED or (factor_only and fades):
+        return None
+    part = np.random.default_rng(0).permutation(len(missed)) % _FOLDS
+    ways = [False] * (not fades) + [True] * (not factor_only and (fades or len(missed) >= ENOUGH_FOR_PLACES))
+    held_out = {way: np.empty(len(missed)) for way in ways}
+    for way, left in held_out.items():
+        for fold in range(_FOLDS):
+            out = part == fold
+            left[out] = missed[out] - _nearby(values[~out], missed[~out], way, fades).predict(values[out], fades=True)
+    best = min(held_out, key=lambda way: float(np.abs(held_out[way]).mean()))
+    left = held_out[best]
+    if np.abs(left).mean() >= np.abs(missed).mean():
+        return None
+    return Correction(
+        device=device.name,
+        rows=len(missed),
+        low=values.min(axis=0),
+        high=values.max(axis=0),
+        inside=quantiles(left),
+        error=mean_error(left),
+        near=_nearby(values, missed, best, fades),
+    )
+
+
+def _nearby(values: Floats, missed: Floats, places: bool, fades: bool) -> Smooth:
+    target = np.clip(missed, -FARTHEST, FARTHEST)
+    factor = 0.0 if fades else float(np.median(target)) * len(target) / (len(target) + _CORRECTION_DOUBT)
+    return smooth(values, target, mean=factor) if places else lone_point(values.shape[1], factor)
 
 
 FEWEST: Final = 5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,7 +16,7 @@ from rooflight.prediction.fit.refusals import refuse_constant, refuse_wrong_unit
 from rooflight.prediction.fit.rows import Shown, _together, as_tables_time, grouped, shown_by, together, with_launches
 from rooflight.prediction.fit.workers import workers
 from rooflight.prediction.lint.bounds import row_bounds
-from rooflight.prediction.lint.findings import Cause, Finding, causes_of, left_out, lint_table
+from rooflight.prediction.lint.findings import Finding, beats_bound, left_out, lint_table
 from rooflight.prediction.model.model import Expert, Model
 from rooflight.prediction.read import read_file
 from rooflight.prediction.read.table import MeasuredTable
@@ -43,13 +42,13 @@ class Fit:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Read:
     """A file: its tables, what lint found in them, and the work of the rows that remain, by kind and device.
-    ``beaten``: how many of these beat their bound, by cause.
+    ``beats``: how many of these beat their bound.
     """
 
     tables: tuple[MeasuredTable, ...]
     findings: tuple[Finding, ...]
     shown: tuple[Shown, ...]
-    beaten: Mapping[Cause, int]
+    beats: int
 
 
 def read_for_fit(
@@ -241,7 +240,7 @@ def _read(job: tuple[Path, bool]) -> Read:
     tables = read_file(path)
     findings: list[Finding] = []
     shown: list[Shown] = []
-    beaten = Counter[Cause]()
+    beats = 0
     for table in tables:
         bounds = row_bounds(table)
         if not keep_flagged:
@@ -251,5 +250,5 @@ def _read(job: tuple[Path, bool]) -> Read:
         findings += found
         flagged = left_out(found)
         shown += shown_by(table, flagged, bounds)
-        beaten.update(causes_of(table, bounds, flagged))
-    return Read(tables=tables, findings=tuple(findings), shown=tuple(shown), beaten=beaten)
+        beats += beats_bound(table, bounds, flagged)
+    return Read(tables=tables, findings=tuple(findings), shown=tuple(shown), beats=beats)

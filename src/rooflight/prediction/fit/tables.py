@@ -12,7 +12,7 @@ from typing import Final
 from rooflight.devices.spec import roofs_used_by
 from rooflight.prediction.fit.base import Added, OnBase
 from rooflight.prediction.fit.rows import Taught
-from rooflight.prediction.lint.findings import Cause, Finding, Rule, said_of
+from rooflight.prediction.lint.findings import Finding, Rule, beats_note
 from rooflight.prediction.model.corrections import Correction
 from rooflight.prediction.model.model import Expert, Model
 from rooflight.prediction.predictor import Predictor
@@ -20,7 +20,7 @@ from rooflight.prediction.read.ops import MeasuredOps
 from rooflight.prediction.read.table import MeasuredTable
 from rooflight.records.document import Document, Fields
 from rooflight.records.quantity import count_of
-from rooflight.records.report import Column, Report, Table
+from rooflight.records.report import Report, Table, table
 
 _NAMED: Final = 6
 """Kinds of work with too few times that are named."""
@@ -62,8 +62,8 @@ class AddedData(Fields, frozen=True, kw_only=True):
 class FitDocument(Document, frozen=True, kw_only=True, tag="rooflight.fit/1"):
     """What was learned. ``unseen_device`` are 90 % of log(true / predicted) for devices without a model, by kind of
     work; ``too_few`` counts times of what had too few to learn from; ``flagged`` those that lint took out;
-    ``beat_bound`` those of the rest that are faster than their bound, by cause. ``added``: what was learned on top of
-    other models (``--on``); ``models`` are those learned from these times alone then.
+    ``beat_bound`` those of the rest that are faster than their bound. ``added``: what was learned on top of other
+    models (``--on``); ``models`` are those learned from these times alone then.
     """
 
     models: tuple[ModelData, ...]
@@ -71,7 +71,7 @@ class FitDocument(Document, frozen=True, kw_only=True, tag="rooflight.fit/1"):
     too_few: Mapping[str, int]
     times: int
     flagged: int
-    beat_bound: Mapping[str, int]
+    beat_bound: int
     added: tuple[AddedData, ...] = ()
 
 
@@ -84,31 +84,32 @@ def report_of(
     taught_by_ops: Taught | None = None,
     on_base: OnBase | None = None,
     alike: Mapping[str, int] = MappingProxyType({}),
-    beaten: Mapping[Cause, int] = MappingProxyType({}),
+    beats: int = 0,
 ) -> Report:
     """The models made, with the errors of rows held out; what lint took out, and what was too little to learn from. Of
     models on top of others, what was added.
     """
     added = on_base.added if on_base else ()
     others = {each.key for each in added}
-    taught: list[tuple[Model, Expert | Correction]] = []
-    for model in predictor.models.values():
-        if model.key not in others:
-            taught += [(model, expert) for expert in model.experts]
-            taught += [(model, each) for each in model.corrections]
-    taught.sort(key=lambda pair: (-pair[0].rows, pair[0].key, -pair[1].rows))
+    models = [model for model in predictor.models.values() if model.key not in others]
+    learned: list[tuple[Model, Expert | Correction]] = [(model, each) for model in models for each in model.experts]
+    learned += [(model, each) for model in models for each in model.corrections]
+    learned.sort(key=lambda pair: (-pair[0].rows, pair[0].key, -pair[1].rows))
     times = sum(table.seconds.size for table in tables)
     flagged = len({(*finding.place, finding.row) for finding in findings if finding.row is not None})
     return Report(
         title=f"Models in {folder}",
         data=FitDocument(
-            models=tuple(_data(model, expert) for model, expert in taught),
-            unseen_device={model.key: model.unseen for model in predictor.models.values() if model.key not in others},
+            models=tuple(
+                ModelData.view(each, key=model.key, outside=_outside(each), corrects=isinstance(each, Correction))
+                for model, each in learned
+            ),
+            unseen_device={model.key: model.unseen for model in models},
             too_few=dict(few),
             times=times,
             flagged=flagged,
-            beat_bound={str(cause): count for cause, count in beaten.items()},
-            added=tuple(map(_added_data, added)),
+            beat_bound=beats,
+            added=tuple(AddedData.view(each, each.learned) for each in added),
         ),
         facts=(
             ("tables", len(tables)),
@@ -116,7 +117,7 @@ def report_of(
             ("left out, flagged by lint", flagged),
             ("roofs from", roofs_used_by(table.device for table in tables)),
         ),
-        tables=(*((_added(added),) if added else ()), *((_models(taught),) if taught or not added else ())),
+        tables=(*([_added(added)] if added else []), *([_learned(learned)] if learned or not added else [])),
         notes=(
             *_too_few(few),
             *(
@@ -126,96 +127,45 @@ def report_of(
             *_skipped(tables),
             *_unusable(tables, findings),
             *_of_sessions(taught_by_ops),
-            *([said] if (said := said_of(beaten)) else []),
-            *_beaten_calibrations(tables, findings),
+            *([note] if (note := beats_note(beats)) else []),
+            *_stale_calibrations(tables, findings),
             *(() if on_base else _earlier_fits(predictor, folder)),
         ),
     )
 
 
-def _outside(expert: Expert | Correction) -> tuple[float, float]:
-    return expert.outside if isinstance(expert, Expert) else expert.inside
-
-
-def _data(model: Model, expert: Expert | Correction) -> ModelData:
-    return ModelData(
-        key=model.key,
-        device=expert.device,
-        rows=expert.rows,
-        error=expert.error,
-        inside=expert.inside,
-        outside=_outside(expert),
-        corrects=isinstance(expert, Correction),
-    )
-
-
-def _added_data(added: Added) -> AddedData:
-    return AddedData(
-        key=added.key,
-        device=added.device,
-        rows=added.rows,
-        how=added.how,
-        error_before=added.error_before,
-        error=added.error,
-        inside=added.learned.inside,
-        outside=added.learned.outside,
-    )
+def _outside(learned: Expert | Correction) -> tuple[float, float]:
+    return learned.outside if isinstance(learned, Expert) else learned.inside
 
 
 def _added(added: Sequence[Added]) -> Table:
-    ordered = sorted(added, key=lambda each: (-each.rows, each.key))
-    return Table(
-        id="added",
-        title="On top of the other models",
-        columns=(
-            Column("kind"),
-            Column("device"),
-            Column("times"),
-            Column("error before", "%"),
-            Column("error", "%"),
-            Column("true / predicted, 90 %"),
-            Column("learned"),
-        ),
-        rows=tuple(
-            (
-                each.key,
-                each.device,
-                each.rows,
-                each.error_before,
-                each.error,
-                _factors(each.learned.inside),
-                each.how,
-            )
-            for each in ordered
-        ),
+    return table(
+        "added",
+        "On top of the other models",
+        sorted(added, key=lambda each: (-each.rows, each.key)),
+        ("kind", "", lambda each: each.key),
+        ("device", "", lambda each: each.device),
+        ("times", "", lambda each: each.rows),
+        ("error before", "%", lambda each: each.error_before),
+        ("error", "%", lambda each: each.error),
+        ("true / predicted, 90 %", "", lambda each: _factors(each.learned.inside)),
+        ("learned", "", lambda each: each.how),
         optional=("learned",),
         note="Errors: mean absolute percentage errors, before of the other models, then of times left out in turn.",
     )
 
 
-def _models(taught: Sequence[tuple[Model, Expert | Correction]]) -> Table:
-    return Table(
-        id="models",
-        title="By kind of work and device",
-        columns=(
-            Column("kind"),
-            Column("device"),
-            Column("times"),
-            Column("error", "%"),
-            Column("true / predicted, 90 %"),
-            Column("larger than sampled"),
-        ),
-        rows=tuple(
-            (
-                model.key,
-                expert.device if isinstance(expert, Expert) else f"{expert.device}, on top",
-                expert.rows,
-                expert.error,
-                _factors(expert.inside),
-                _factors(_outside(expert)),
-            )
-            for model, expert in taught
-        ),
+def _learned(learned: Sequence[tuple[Model, Expert | Correction]]) -> Table:
+    return table(
+        "models",
+        "By kind of work and device",
+        learned,
+        ("kind", "", lambda pair: pair[0].key),
+        ("device", "", lambda pair: pair[1].device + ("" if isinstance(pair[1], Expert) else ", on top")),
+        ("times", "", lambda pair: pair[1].rows),
+        ("error", "%", lambda pair: pair[1].error),
+        ("true / predicted, 90 %", "", lambda pair: _factors(pair[1].inside)),
+        ("larger than sampled", "", lambda pair: _factors(_outside(pair[1]))),
         optional=("larger than sampled",),
         note="Error: mean absolute percentage error of held-out times. Nine in ten lie in true / predicted. On top: "
         "few times correct what other times taught.",
@@ -266,12 +216,12 @@ def _earlier_fits(predictor: Predictor, folder: Path) -> Iterator[str]:
         yield f"{folder} also holds {count_of(left, 'model')} of earlier fits, used too: delete what should not be."
 
 
-def _beaten_calibrations(tables: Sequence[MeasuredTable | MeasuredOps], findings: Sequence[Finding]) -> Iterator[str]:
+def _stale_calibrations(tables: Sequence[MeasuredTable | MeasuredOps], findings: Sequence[Finding]) -> Iterator[str]:
     """What to do about devices known by a calibration alone, whose times are faster than that allows."""
     times = Counter[str]()
-    for table in tables:
-        if table.device.calibrated is not None and table.device.datasheet is None:
-            times[table.device.name] += table.seconds.size
+    for each in tables:
+        if each.device.calibrated is not None and each.device.datasheet is None:
+            times[each.device.name] += each.seconds.size
     faster = Counter(finding.device for finding in findings if finding.rule is Rule.FASTER_THAN_LIGHT)
     for device, count in sorted(faster.items()):
         if count > _STALE * times[device] > 0:

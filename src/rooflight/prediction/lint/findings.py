@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -15,10 +14,9 @@ from rooflight.operators import registry
 from rooflight.prediction.lint import rules
 from rooflight.prediction.lint.bounds import RowBounds, row_bounds, summed
 from rooflight.prediction.lint.rules import SLACK, Lines, Suspicion, lines_of
-from rooflight.prediction.read.ops import MeasuredOp, MeasuredOps
-from rooflight.prediction.read.table import Floats, Mask, MeasuredTable
-from rooflight.prediction.work.facts import FACTS, Costed, FactRows, WorkKind, kind_of
-from rooflight.prediction.work.floors import least_slowdown
+from rooflight.prediction.read.ops import MeasuredOps
+from rooflight.prediction.read.table import Mask, MeasuredTable
+from rooflight.prediction.work.facts import Costed, WorkKind, kind_of
 from rooflight.records.quantity import Quantity, count_of, percent, three_digits
 from rooflight.roofline.bound import as_it_ran
 
@@ -100,10 +98,13 @@ def lint_table(table: MeasuredTable, bounds: RowBounds | None = None) -> tuple[F
     launch = registry.find(table.operator).launch_parameters if table.known else ()
     lines = tuple(each for each in lines_of(table) if each.parameter not in launch)
     found = [
-        _finding(table, direction, rule, row, suspect, lines)
-        for direction in range(len(table.directions))
-        for rule, suspect in _suspects(table, direction, bounds, lines)
+        _finding(
+            table, table.directions[number], rule, evidence, float(suspect.factor[row]), row, int(table.lines[row])
+        )
+        for number in range(len(table.directions))
+        for rule, suspect in _suspects(table, number, bounds, lines)
         for row in map(int, np.flatnonzero(suspect.rows))
+        for evidence in (_evidence(table, number, rule, row, suspect, lines),)
     ]
     found.sort(key=lambda finding: (finding.row or 0, finding.direction))
     return (*found, *_columns(table, bounds), *_unusable(table, found))
@@ -138,28 +139,17 @@ def _suspects(
     yield Rule.NON_MONOTONE, rules.non_monotone(time, bound, impossible, lines)
 
 
-def _finding(
+def _evidence(
     table: MeasuredTable, direction: int, rule: Rule, row: int, suspect: Suspicion, lines: Sequence[Lines]
-) -> Finding:
-    factor, seconds = float(suspect.factor[row]), float(table.seconds[row, direction])
-    evidence = _WORDS[rule].format(
+) -> str:
+    seconds, other = float(table.seconds[row, direction]), float(suspect.other[row])
+    return _WORDS[rule].format(
         time=Quantity(seconds, "s"),
         shape=" ".join(f"{name}={value}" for name, value in table.shape(row).items()),
-        factor=three_digits(factor),
-        other=Quantity(float(suspect.other[row]), "s"),
-        way="slower" if seconds > suspect.other[row] else "faster",
-        parameter=lines[int(suspect.other[row])].parameter if rule is Rule.CONSTANT else "",
-    )
-    return Finding(
-        source=table.source,
-        kernel=table.kernel,
-        device=table.device.name,
-        row=row,
-        line=int(table.lines[row]),
-        direction=table.directions[direction],
-        rule=rule,
-        evidence=evidence,
-        factor=factor,
+        factor=three_digits(float(suspect.factor[row])),
+        other=Quantity(other, "s"),
+        way="slower" if seconds > other else "faster",
+        parameter=lines[int(other)].parameter if rule is Rule.CONSTANT else "",
     )
 
 
@@ -169,12 +159,12 @@ def _columns(table: MeasuredTable, bounds: RowBounds) -> Iterator[Finding]:
         if capacity and largest > capacity:
             count = int((bounds.operand_bytes[:, number] > capacity).sum())
             evidence = _LARGE.format(count=count, bytes=Quantity(largest, "B"), capacity=Quantity(capacity, "B"))
-            yield _column(table, direction, Rule.LARGER_THAN_MEMORY, evidence, largest / capacity)
+            yield _finding(table, direction, Rule.LARGER_THAN_MEMORY, evidence, largest / capacity)
     share = rules.copied(table.seconds)
     if share:
         same = np.array_equal(*table.seconds.T)
         evidence = _SAME if same else _COPY.format(share=percent(share))
-        yield _column(table, table.directions[1], Rule.DUPLICATE_COLUMN, evidence, 1.0)
+        yield _finding(table, table.directions[1], Rule.DUPLICATE_COLUMN, evidence, 1.0)
 
 
 def _unusable(table: MeasuredTable, found: Sequence[Finding]) -> Iterator[Finding]:
@@ -183,7 +173,7 @@ def _unusable(table: MeasuredTable, found: Sequence[Finding]) -> Iterator[Findin
         share = len(rows) / len(table)
         if share > _MOST_IMPOSSIBLE:
             evidence = _UNUSABLE.format(share=percent(share))
-            yield _column(table, direction, Rule.UNUSABLE_COLUMN, evidence, share)
+            yield _finding(table, direction, Rule.UNUSABLE_COLUMN, evidence, share)
 
 
 def left_out(findings: Iterable[Finding]) -> frozenset[Place]:
@@ -208,13 +198,21 @@ def is_flagged(table: MeasuredTable, flagged: Set[Place]) -> Mask:
     )
 
 
-def _column(table: MeasuredTable, direction: str, rule: Rule, evidence: str, factor: float) -> Finding:
+def _finding(
+    table: MeasuredTable | MeasuredOps,
+    direction: str,
+    rule: Rule,
+    evidence: str,
+    factor: float,
+    row: int | None = None,
+    line: int | None = None,
+) -> Finding:
     return Finding(
         source=table.source,
         kernel=table.kernel,
         device=table.device.name,
-        row=None,
-        line=None,
+        row=row,
+        line=line,
         direction=direction,
         rule=rule,
         evidence=evidence,
@@ -222,74 +220,26 @@ def _column(table: MeasuredTable, direction: str, rule: Rule, evidence: str, fac
     )
 
 
-_STEPS: Final = tuple(10.0**-digits for digits in range(3, 10))
-"""Seconds to which a source may have rounded its times."""
-_WHOLE: Final = 1e-4  # of a step: how far a rounded time is from a whole number of steps
+def beats_bound(table: MeasuredTable, bounds: RowBounds, flagged: Set[Place]) -> int:
+    """How many times of a table are faster than the bound; without flagged times, and collectives."""
+    taken = np.isfinite(table.seconds) & ~is_flagged(table, flagged)
+    return sum(
+        int((taken[each.rows, number] & (table.seconds[each.rows, number] < each.values[:, 0])).sum())
+        for number, facts in enumerate(bounds.facts)
+        for each in facts
+        if kind_of(each.key) is not WorkKind.NETWORK
+    )
 
 
-class Cause(StrEnum):
-    """Why a time is less than the bound. The first that applies counts."""
-
-    ROUNDING = "rounding"
-    """The time is rounded, and the bound is no more than half a step above it."""
-    ALGORITHM = "FFT or Winograd"
-    """A convolution took less than its FLOPs do."""
-    CACHE = "cache-resident"
-    """Bytes that the last cache can have held, or can still hold, are all that the bound has beyond the time."""
-    CLOCK = "clock or 5 %"
-    """Within what the device may clock above its peaks' clock and lint's allowance of 5 %."""
-
-
-def causes_of(table: MeasuredTable, bounds: RowBounds, flagged: Set[Place]) -> Mapping[Cause, int]:
-    """How many times of a table are faster than the bound, by cause; without flagged times, and collectives."""
-    found = Counter[Cause]()
-    step_s = step_of(table.seconds)
-    kept = np.isfinite(table.seconds) & ~is_flagged(table, flagged)
-    for number, facts in enumerate(bounds.facts):
-        for each in facts:
-            if kind_of(each.key) is not WorkKind.NETWORK:
-                rows = kept[each.rows, number]
-                found += _causes(each, rows, table.seconds[each.rows, number], step_s, table)
-    return found
-
-
-def said_of(causes: Mapping[Cause, int]) -> str:
-    """How many times beat the bound, by cause, the most frequent first; nothing where none does."""
-    total = sum(causes.values())
-    if not total:
-        return ""
-    each = ", ".join(f"{count:,} {cause}" for cause, count in Counter(causes).most_common())
-    return f"{count_of(total, 'time is', 'times are')} faster than the bound without being flagged: {each}."
-
-
-def _causes(facts: FactRows, kept: Mask, time_s: Floats, step_s: float, table: MeasuredTable) -> Counter[Cause]:
-    fact = dict(zip(FACTS[kind_of(facts.key)], facts.values.T, strict=True))
-    bound_s = fact["bound_s"]
-    beats = kept & (time_s < bound_s)
-    rounded = time_s + step_s / 2 >= bound_s
-    counts_less = (kind_of(facts.key) is WorkKind.CONVOLUTION) & (time_s < fact["compute_s"])
-    from_cache = (least_slowdown(facts.key, facts.values, table.device) < 0) & (time_s >= fact["compute_s"])
-    left = beats
-    found = Counter[Cause]()
-    for cause, holds in ((Cause.ROUNDING, rounded), (Cause.ALGORITHM, counts_less), (Cause.CACHE, from_cache)):
-        found[cause] = int((left & holds).sum())
-        left = left & ~holds
-    found[Cause.CLOCK] = int(left.sum())
-    return +found
-
-
-def step_of(seconds: Floats) -> float:
-    """The largest power of ten of seconds, from a millisecond to a nanosecond, of which all times are multiples; 0 of
-    times that are not rounded, or too few to see it.
-    """
-    known = seconds[np.isfinite(seconds)]
-    if len(known) < 2:
-        return 0.0
-    for step_s in _STEPS:
-        steps = known / step_s
-        if (np.abs(steps - np.round(steps)) < _WHOLE).all():
-            return step_s
-    return 0.0
+def beats_note(count: int) -> str:
+    """That so many times beat the bound, and what makes them; nothing where none does."""
+    times = count_of(count, "time is", "times are")
+    return (
+        f"{times} faster than the bound without being flagged: a cache, another algorithm, a higher clock or rounding "
+        "allows that."
+        if count
+        else ""
+    )
 
 
 DIRECTION: Final = "op"
@@ -303,29 +253,16 @@ def lint_ops(ops: MeasuredOps) -> tuple[Finding, ...]:
         floor_s = summed((row.on(ops.device),), as_it_ran(ops.device, row.precision))[1]
         fastest_s = float(row.samples_s.min())
         if floor_s > SLACK * fastest_s:
-            found.append(
-                Finding(
-                    source=ops.source,
-                    kernel=ops.kernel,
-                    device=ops.device.name,
-                    row=number,
-                    line=None,
-                    direction=DIRECTION,
-                    rule=Rule.FASTER_THAN_LIGHT,
-                    evidence=_evidence(row, fastest_s, floor_s),
-                    factor=floor_s / fastest_s,
-                )
+            factor = floor_s / fastest_s
+            shapes = " ".join(
+                f"{'x'.join(map(str, each.shape)) or 'scalar'} {each.dtype}" for each in row.op.inputs[:3]
             )
+            evidence = (
+                f"{Quantity(fastest_s, 's')} (fastest of {count_of(len(row.samples_s), 'call')}), the device needs "
+                f"{Quantity(floor_s, 's')} ({three_digits(factor)} times): {row.op.name} {shapes}"
+            )
+            found.append(_finding(ops, DIRECTION, Rule.FASTER_THAN_LIGHT, evidence, factor, number))
     return tuple(found)
-
-
-def _evidence(row: MeasuredOp, fastest_s: float, floor_s: float) -> str:
-    shapes = " ".join(f"{'x'.join(map(str, each.shape)) or 'scalar'} {each.dtype}" for each in row.op.inputs[:3])
-    calls = count_of(len(row.samples_s), "call")
-    return (
-        f"{Quantity(fastest_s, 's')} (fastest of {calls}), the device needs {Quantity(floor_s, 's')} "
-        f"({three_digits(floor_s / fastest_s)} times): {row.op.name} {shapes}"
-    )
 
 
 def from_cache(ops: MeasuredOps) -> int:

@@ -1,9 +1,10 @@
-"""Files of models: a numpy archive of JSON and of the arrays of trees, checked when it is read."""
+"""Files of models: a numpy archive of JSON and of the arrays of learners, checked when it is read."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import msgspec
@@ -11,40 +12,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.prediction.model.corrections import (
-    AboutCorrection,
-    AboutRefinement,
-    about_correction,
-    about_refinement,
-    arrays_of_refinement,
-    correction_from,
-    refinement_from,
+    LENGTHS,
+    MOST_POINTS,
+    Correction,
+    Interval,
+    Learned,
+    Process,
+    Refinement,
+    RefinementFigures,
 )
 from rooflight.prediction.model.devices import DEVICE_TRAITS
-from rooflight.prediction.model.model import Expert, Interval, Model, Spread
-from rooflight.prediction.model.packing import MOST_LOG, arrays_in, arrays_of, learner_from, trees_from
+from rooflight.prediction.model.model import Expert, ExpertFigures, Model, Spread
+from rooflight.prediction.model.packing import (
+    MOST_LOG,
+    Arrays,
+    arrays_in,
+    arrays_of,
+    learner_from,
+    process_from,
+    trees_from,
+)
 from rooflight.prediction.work.features import names_of, steady_features
-from rooflight.records.quantity import count_of
 
 SCHEMA: Final = "rooflight.model/5"
 _MOST_FIGURE: Final = 1e9  # in what is said of an expert
+_FLOAT: Final = np.dtype("<f4")
+_PROCESS: Final = ("points", "weight", "views")
 
 
-class _About(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What is kept of an expert beside its trees."""
-
-    device: str
-    traits: dict[str, float]
-    rows: int
-    low: list[float]
-    high: list[float]
-    inside: Interval
-    outside: Interval
-    error: float
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _AboutExpert(ExpertFigures):
     steady: bool  # whether there is a learner for larger work
-    launch_s: float
-    floor_s: float
     spread: Interval | None  # the ends of its spread
-    usual: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _AboutRefinement(RefinementFigures):
+    unit: list[float]
+    seen: list[Interval] | None
 
 
 class _Version(msgspec.Struct):
@@ -57,56 +62,49 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defau
     features: list[str]  # names, in the order of the experts' ranges
     unseen: Interval
     power: float
-    experts: list[_About]
-    corrections: list[AboutCorrection]
-    refinements: list[AboutRefinement] = []
+    experts: list[_AboutExpert]
+    corrections: list[Learned]
+    refinements: list[_AboutRefinement] = []
 
 
 def encode(model: Model) -> bytes:
     """A model as a numpy archive (.npz): JSON, and the arrays of its trees."""
     arrays: dict[str, NDArray[Any]] = {}
-    abouts = []
-    for number, expert in enumerate(model.experts):
-        abouts.append(
-            _About(
-                device=expert.device,
-                traits=dict(expert.traits),
-                rows=expert.rows,
-                low=expert.low.tolist(),
-                high=expert.high.tolist(),
-                inside=expert.inside,
-                outside=expert.outside,
-                error=expert.error,
-                steady=expert.beyond is not None,
-                launch_s=expert.launch_s,
-                floor_s=expert.floor_s,
-                spread=expert.spread.ends if expert.spread else None,
-                usual=expert.usual,
-            )
-        )
-        spread = expert.spread.size if expert.spread else None
-        for name, learner in (("main", expert.main), ("beyond", expert.beyond), ("spread", spread)):
-            fields = arrays_of(learner) if learner else {}
-            arrays |= {f"{number}.{name}.{field}": array for field, array in fields.items()}
+    experts, refinements = [], []
+    for number, each in enumerate(model.experts):
+        spread = each.spread.ends if each.spread else None
+        experts.append(_AboutExpert(**_figures(each, ExpertFigures), steady=each.beyond is not None, spread=spread))
+        size = each.spread.size if each.spread else None
+        for name, learner in (("main", each.main), ("beyond", each.beyond), ("spread", size)):
+            if learner:
+                arrays |= {f"{number}.{name}.{field}": array for field, array in arrays_of(learner).items()}
     for number, correction in enumerate(model.corrections):
         arrays |= {f"{number}.correction.{name}": array for name, array in arrays_of(correction.near).items()}
-    for number, refinement in enumerate(model.refinements):
-        fields = arrays_of_refinement(refinement)
-        arrays |= {f"refinement {number}.{field}": array for field, array in fields.items()}
+    for number, added in enumerate(model.refinements):
+        process = added.process
+        unit = process.unit.tolist() if process else []
+        seen = [(low, high) for low, high in process.seen.tolist()] if process else None
+        refinements.append(_AboutRefinement(**_figures(added, RefinementFigures), unit=unit, seen=seen))
+        for name in _PROCESS if process else ():
+            arrays[f"refinement {number}.{name}"] = getattr(process, name).reshape(-1).astype(_FLOAT)
     file = _File(
         schema=SCHEMA,
         key=model.key,
         features=list(names_of(model.key)),
         unseen=model.unseen,
         power=model.power,
-        experts=abouts,
-        corrections=[about_correction(each) for each in model.corrections],
-        refinements=[about_refinement(each) for each in model.refinements],
+        experts=experts,
+        corrections=[Learned(**_figures(each, Learned)) for each in model.corrections],
+        refinements=refinements,
     )
-    text = np.frombuffer(msgspec.json.encode(file), dtype=np.uint8)
+    text = np.frombuffer(msgspec.json.encode(file, enc_hook=np.ndarray.tolist), dtype=np.uint8)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, about=text, **arrays)  # type: ignore[arg-type]
     return buffer.getvalue()
+
+
+def _figures(learned: Learned, kind: type[Learned]) -> dict[str, Any]:
+    return {each.name: getattr(learned, each.name) for each in fields(kind)}
 
 
 def decode(content: bytes) -> Model:
@@ -115,7 +113,7 @@ def decode(content: bytes) -> Model:
         arrays = arrays_in(content)
         text = arrays["about"].tobytes()
         schema = msgspec.json.decode(text, type=_Version).schema
-        file = msgspec.json.decode(text, type=_File) if schema == SCHEMA else None
+        file = msgspec.json.decode(text, type=_File, dec_hook=_array) if schema == SCHEMA else None
     except Exception as error:  # whatever bytes that make no sense get out of zipfile, numpy and msgspec
         why = " ".join(str(error).split())[:200] or type(error).__name__
         raise ValueError(f"not a model of rooflight fit ({why}): fit it again") from None
@@ -124,60 +122,66 @@ def decode(content: bytes) -> Model:
     if not file.key.isprintable():
         raise ValueError(f"a model of {file.key[:40]!r}, which is no kind of work: fit it again")
     _refuse_other_features(file)
-    _refuse_backward(file.key, file.unseen)
-    if not 0 <= file.power <= 1:
+    count = len(file.features)
+    likely = 0 <= file.power <= 1 and _are_likely(file.unseen)
+    likely &= all(_is_likely(each, count, each.outside) and _is_likely_expert(each) for each in file.experts)
+    likely &= all(_is_likely(each, count) for each in file.corrections)
+    likely &= all(_is_likely(each, count, each.outside) and _is_likely_refinement(each) for each in file.refinements)
+    if not likely:
         raise ValueError(f"the model of {file.key} holds impossible numbers: fit it again")
     experts = tuple(_expert(file.key, number, each, arrays) for number, each in enumerate(file.experts))
-    refinements = tuple(
-        refinement_from(each, f"refinement {number}", len(names_of(file.key)), len(experts), arrays)
-        for number, each in enumerate(file.refinements)
-    )
     return Model(
         key=file.key,
         experts=experts,
         unseen=file.unseen,
         power=file.power,
-        refinements=refinements,
         corrections=tuple(
-            correction_from(each, f"{number}.correction", len(names_of(file.key)), arrays)
+            Correction(**_figures(each, Learned), near=process_from(f"{number}.correction", count, arrays))
             for number, each in enumerate(file.corrections)
+        ),
+        refinements=tuple(
+            Refinement(
+                **_figures(each, RefinementFigures),
+                process=_process(each, f"refinement {number}", len(experts), arrays) if each.seen is not None else None,
+            )
+            for number, each in enumerate(file.refinements)
         ),
     )
 
 
-def _expert(key: str, number: int, about: _About, arrays: Mapping[str, NDArray[Any]]) -> Expert:
+def _array(_: type, numbers: Any) -> NDArray[np.float64]:
+    return np.array(msgspec.convert(numbers, list[float]), dtype=np.float64)
+
+
+def _expert(key: str, number: int, about: _AboutExpert, arrays: Arrays) -> Expert:
     count, steady = len(names_of(key)), len(steady_features(key))
-    if len(about.low) != count or len(about.high) != count:
-        raise ValueError(
-            f"a model of {key} with {count_of(len(about.low), 'feature')} instead of {count}: fit it again"
-        )
-    figures = [*about.low, *about.high, about.rows, about.error, about.launch_s, about.floor_s, *about.traits.values()]
-    backward = any(low > high for low, high in zip(about.low, about.high, strict=True))
-    _refuse_backward(key, about.inside, about.outside, *([about.spread] if about.spread else []))
-    if (
-        backward
-        or about.rows < 1
-        or min(about.launch_s, about.floor_s) < 0
-        or not set(about.traits) <= set(DEVICE_TRAITS)
-        or not all(map(_plausible, figures))
-    ):
-        raise ValueError(f"the model of {key} holds impossible numbers: fit it again")
     return Expert(
-        device=about.device,
-        traits=about.traits,
-        rows=about.rows,
-        low=np.array(about.low),
-        high=np.array(about.high),
-        inside=about.inside,
-        outside=about.outside,
-        error=about.error,
+        **_figures(about, ExpertFigures),
         main=learner_from(f"{number}.main", count, arrays),
         beyond=learner_from(f"{number}.beyond", steady, arrays) if about.steady else None,
-        launch_s=about.launch_s,
-        floor_s=about.floor_s,
         spread=Spread(size=trees_from(f"{number}.spread", count, arrays), ends=about.spread) if about.spread else None,
-        usual=about.usual,
     )
+
+
+def _process(about: _AboutRefinement, name: str, experts: int, arrays: Arrays) -> Process:
+    whole = [arrays.get(f"{name}.{field}") for field in _PROCESS]
+    points, weight, views = (
+        np.full(1, np.nan) if each is None or each.dtype != _FLOAT else each.astype(np.float64) for each in whole
+    )
+    rows, unit, seen = len(weight) // len(LENGTHS), np.array(about.unit), np.array(about.seen).reshape(-1, 2)
+    if (
+        not 1 <= rows <= MOST_POINTS
+        or (len(weight), len(points)) != (rows * len(LENGTHS), rows * len(about.low))
+        or len(unit) != len(about.low)
+        or len(views) not in (0, experts)
+        or len(seen) != len(views)
+        or not all(np.isfinite(each).all() for each in (points, weight, views, unit, seen))
+        or (unit < 0).any()
+        or (seen[:, 0] > seen[:, 1]).any()
+    ):
+        raise ValueError(f"no model of rooflight fit ({name}: rows whose arrays do not fit): fit it again")
+    points, weight = points.reshape(rows, -1), weight.reshape(len(LENGTHS), rows)
+    return Process(unit=unit, points=points, weight=weight, views=views, seen=seen)
 
 
 def _refuse_other_features(file: _File) -> None:
@@ -188,10 +192,38 @@ def _refuse_other_features(file: _File) -> None:
         raise ValueError(f"a model of {file.key} by other features{named[:200]}: fit it again")
 
 
-def _plausible(figure: float) -> bool:
-    return abs(figure) < _MOST_FIGURE  # nor NaN
+def _is_likely(learned: Learned, features: int, *intervals: Interval) -> bool:
+    """Whether figures can be those of a fit: as many as there are features, finite, and in order."""
+    return (
+        len(learned.low) == len(learned.high) == features
+        and bool((learned.low <= learned.high).all())
+        and _are_plausible([*learned.low, *learned.high, learned.rows, learned.error])
+        and learned.rows >= 1
+        and _are_likely(learned.inside, *intervals)
+    )
 
 
-def _refuse_backward(key: str, *intervals: Interval) -> None:
-    if not all(-MOST_LOG < low <= 0 <= high < MOST_LOG for low, high in intervals):
-        raise ValueError(f"the model of {key} holds impossible numbers: fit it again")
+def _is_likely_expert(expert: _AboutExpert) -> bool:
+    return (
+        min(expert.launch_s, expert.floor_s) >= 0
+        and set(expert.traits) <= set(DEVICE_TRAITS)
+        and _are_plausible([expert.launch_s, expert.floor_s, *expert.traits.values()])
+        and (expert.spread is None or _are_likely(expert.spread))
+    )
+
+
+def _is_likely_refinement(added: _AboutRefinement) -> bool:
+    return (
+        min(added.launch_s, added.least_s) >= 0
+        and max(added.launch_s, added.least_s) < 1
+        and _are_plausible([added.error_before, added.offset])
+        and -MOST_LOG < added.floor <= added.ceiling < MOST_LOG
+    )
+
+
+def _are_plausible(figures: Sequence[float]) -> bool:
+    return all(abs(figure) < _MOST_FIGURE for figure in figures)  # nor NaN
+
+
+def _are_likely(*intervals: Interval) -> bool:
+    return all(-MOST_LOG < low <= 0 <= high < MOST_LOG for low, high in intervals)

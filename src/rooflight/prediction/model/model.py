@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rooflight.devices.spec import DeviceSpec
-from rooflight.prediction.model.corrections import Correction, Refinement
+from rooflight.prediction.model.corrections import Correction, Interval, Learned, Mask, Refinement
 from rooflight.prediction.model.devices import (
     averaged,
     blended,
@@ -22,15 +21,12 @@ from rooflight.prediction.model.devices import (
 from rooflight.prediction.model.packing import Learner
 from rooflight.prediction.model.trees import Trees
 from rooflight.prediction.work.facts import Floats
-from rooflight.prediction.work.features import features_of, over_bound, size_features, steady_features
+from rooflight.prediction.work.features import features_of, over_bound, steady_features
 from rooflight.prediction.work.floors import least_slowdown, small_kernel_s, usual_slowdown, with_launch, without_launch
 
-_SLACK: Final = 0.02  # of a feature's range: what lies no further outside counts as inside
 _FAMILIAR: Final = 0.8
 """Of less familiar work an expert's own answer is not trusted alone: a size 11 % below the least that it was shown."""
 _MOST_SPREAD: Final = 3.0  # as a logarithm, of the size of a spread
-Interval = tuple[float, float]
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,34 +44,31 @@ class Spread:
         return self.ends[0] * size, self.ends[1] * size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expert:
-    """What the measurements of one device taught.
-
-    ``low`` and ``high`` [features] are the ranges of the rows that it learned from. ``inside`` and ``outside`` are the
-    5 % and 95 % quantiles of log(true / predicted) of held-out work like those rows, and of larger work. ``error`` is
-    the mean absolute percentage error, held out, as a fraction. ``beyond`` is for larger work and sees
-    ``steady_features`` only; None where ``main`` does better at that too. ``launch_s`` seconds of every time that it
-    learned from are a launch (``launch_inside``). ``floor_s``: each op takes so much beyond its bound however small it
-    is; the learners answer log(time / (bound + ops x floor)), which varies little among small ops. ``spread`` narrows
-    and widens ``inside`` by features; None where the rows were too few to see by which. ``usual``: its answers are to
-    be added to ``usual_slowdown``.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ExpertFigures(Learned):
+    """What an expert has beside its learners. ``outside`` as ``inside``, for work larger than its rows. ``launch_s``
+    seconds of every time that it learned from are a launch (``fit.rows``). ``floor_s``: each op takes so much beyond
+    its bound however small it is; the learners answer log(time / (bound + ops x floor)), which varies little among
+    small ops. ``usual``: its answers are to be added to ``usual_slowdown``.
     """
 
-    device: str
     traits: Mapping[str, float]
-    rows: int
-    low: Floats
-    high: Floats
-    inside: Interval
     outside: Interval
-    error: float
-    main: Learner
-    beyond: Learner | None
     launch_s: float = 0.0
     floor_s: float = 0.0
-    spread: Spread | None = None
     usual: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Expert(ExpertFigures):
+    """What the measurements of one device taught. ``beyond`` is for larger work and sees ``steady_features`` only; None
+    where ``main`` does better at that too. ``spread`` narrows and widens ``inside`` by features; None where the rows
+    were too few to see by which.
+    """
+
+    main: Learner
+    beyond: Learner | None
+    spread: Spread | None = None
 
     def around(self, known: Mask, values: Floats) -> tuple[Floats, Floats]:
         """The ends of the 90 % interval around its answers to rows of features [rows, features], of which some are like
@@ -92,7 +85,7 @@ class Expert:
         what to add to the usual.
         """
         floors = over_bound(key, values, self.floor_s)
-        larger = values[:, 0] > self.high[0] + self._slack[0]
+        larger = values[:, 0] > self.high[0] + self.slack[0]
         if self.beyond is None or not larger.any():
             return floors + self.main.predict(values)
         answer = np.zeros(len(values))
@@ -100,25 +93,6 @@ class Expert:
             answer[~larger] = self.main.predict(values[~larger])
         answer[larger] = self.beyond.predict(values[larger][:, list(steady_features(key))])
         return floors + answer
-
-    def knows(self, key: str, values: Floats) -> Mask:
-        """Which rows of features are like those that it learned from, by their sizes."""
-        return within(key, self.low, self.high, values)
-
-    @property
-    def _slack(self) -> Floats:
-        return _slack(self.low, self.high)
-
-
-def _slack(low: Floats, high: Floats) -> Floats:
-    return np.asarray(1e-9 + _SLACK * (high - low))
-
-
-def within(key: str, low: Floats, high: Floats, values: Floats) -> Mask:
-    """Which rows of features [rows, features] are within ranges [features], by their sizes."""
-    sizes, slack = list(size_features(key)), _slack(low, high)
-    some = values[:, sizes]
-    return np.asarray(((some >= (low - slack)[sizes]) & (some <= (high + slack)[sizes])).all(axis=1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +190,7 @@ class Model:
         ``compares``.
         """
         slowdown = base.slowdown + refinement.added(self.key, values, apart, base.slowdown)
-        known = within(self.key, refinement.low, refinement.high, values)
+        known = refinement.knows(self.key, values)
         low, high = (
             np.where(known, near, far) for near, far in zip(refinement.inside, refinement.outside, strict=True)
         )
@@ -233,7 +207,7 @@ class Model:
         slowdown = answer.slowdown - self._launch_shares(facts, values, answer.slowdown, device)
         slowdown = slowdown + np.where(answer.known, 0.0, correction.predict(values))
         low, high = slowdown + answer.low - answer.slowdown, slowdown + answer.high - answer.slowdown
-        near = correction.knows(values, size_features(self.key)) & ~answer.known
+        near = correction.knows(self.key, values) & ~answer.known & correction.has_places
         low[near], high[near] = slowdown[near] + correction.inside[0], slowdown[near] + correction.inside[1]
         return Answer(slowdown=slowdown, low=low, high=high, known=answer.known | near)
 
@@ -247,13 +221,9 @@ class Model:
         """
         values = features_of(self.key, facts, device)
         near = np.zeros(len(facts), dtype=bool)
-        ranges = [
-            *((each.device, each.low, each.high) for each in self.experts),
-            *((each.device, each.low, each.high) for each in self.corrections),
-        ]
-        for name, low, high in ranges:
-            if name == device.name:
-                near |= within(self.key, low, high, values)
+        for each in (*self.experts, *self.corrections):
+            if each.device == device.name:
+                near |= each.knows(self.key, values)
         return near
 
     def expert(self, device: DeviceSpec) -> Expert | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from rooflight.prediction.model.trees import Trees
 
 MOST_LOG: Final = 250.0  # of an answer, and of an interval around it: e^500 times a bound is still a number
 Learner = Trees | Smooth
+Made = TypeVar("Made", Trees, Smooth)
 Arrays = Mapping[str, NDArray[Any]]
 Integers = NDArray[np.int64]
 
@@ -56,39 +58,36 @@ def learner_from(name: str, features: int, arrays: Arrays) -> Learner:
 
 def trees_from(name: str, features: int, arrays: Arrays) -> Trees:
     """The trees whose arrays begin with ``name``. Raises ValueError, one line, for arrays that make none."""
-    found = _found(name, _TREES, arrays)
-    try:
-        trees = _unpacked(features, found)
-    except ValueError as error:
-        raise ValueError(f"no model of rooflight fit ({name}: {error}): fit it again") from None
-    if trees.reach > MOST_LOG:
-        raise ValueError(f"no model of rooflight fit ({name}: trees that lead to no time): fit it again")
-    return trees
+    return _made(name, _TREES, arrays, partial(_unpacked, features))
 
 
 def process_from(name: str, features: int, arrays: Arrays) -> Smooth:
     """The process whose arrays begin with ``name``. Raises ValueError, one line, for arrays that make none."""
-    found = _found(name, _SMOOTH, arrays)
-    try:
-        points = found["points"].reshape(-1, features)
+
+    def process(found: Arrays) -> Smooth:
         mean, floor, ceiling = map(float, found["limits"])
-        process = Smooth(
-            scale=found["scale"], points=points, weight=found["weight"], mean=mean, floor=floor, ceiling=ceiling
-        )
-    except ValueError as error:
-        raise ValueError(f"no model of rooflight fit ({name}: {error}): fit it again") from None
-    if process.reach > MOST_LOG:
-        raise ValueError(f"no model of rooflight fit ({name}: points that lead to no time): fit it again")
-    return process
+        points = found["points"].reshape(-1, features)
+        scale, weight = found["scale"], found["weight"]
+        return Smooth(scale=scale, points=points, weight=weight, mean=mean, floor=floor, ceiling=ceiling)
+
+    return _made(name, _SMOOTH, arrays, process)
 
 
-def _found(name: str, dtypes: Mapping[str, tuple[np.dtype[Any], ...]], arrays: Arrays) -> dict[str, NDArray[Any]]:
+def _made(
+    name: str, dtypes: Mapping[str, tuple[np.dtype[Any], ...]], arrays: Arrays, make: Callable[[Arrays], Made]
+) -> Made:
     fields = {field: arrays.get(f"{name}.{field}") for field in dtypes}
     found = {field: array for field, array in fields.items() if array is not None and array.dtype in dtypes[field]}
     if len(found) < len(fields):
         missing = ", ".join(field for field in fields if field not in found)
         raise ValueError(f"no whole model of rooflight fit ({name} without {missing}): fit it again")
-    return found
+    try:
+        learner = make(found)
+        if learner.reach > MOST_LOG:
+            raise ValueError("it leads to no time")
+    except ValueError as error:
+        raise ValueError(f"no model of rooflight fit ({name}: {error}): fit it again") from None
+    return learner
 
 
 def _packed(trees: Trees) -> dict[str, NDArray[Any]]:
