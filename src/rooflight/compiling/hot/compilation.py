@@ -40,34 +40,33 @@ class Call:
 
 
 class Compilation:
-    """What is compiled of a loop, whose calls are named by ``begin`` and ``end``. ``watch_again`` is called where torch
-    compiles code that does not pay.
+    """What is compiled of a loop. ``now`` is the call that is observed; ``watch_again`` is called where torch compiles
+    code that does not pay.
     """
 
     def __init__(self, entry: Entry, options: HotOptions, seen: Seen, watch_again: Callable[[], None]) -> None:
         self.plan: Plan | None = None
+        self.now: Call | None = None
         self.modules: dict[int, tuple[nn.Module, int]] = {}
         """The modules that a function calls, and how often in a call."""
         self._entry = entry
         self._options = options
         self._seen = seen
         self._watch_again = watch_again
-        self._now: Call | None = None
         self._meant = False  # whether the call that runs is to compile
         self._why_again = ""
         self._reasons: list[str] = []  # of frames that Dynamo could not trace
 
-    def begin(self, call: Call) -> None:
-        """Note the call that torch may compile for from now on."""
-        self._now = call
+    def forget_refused(self) -> None:
+        """Have Dynamo forget the graphs that it was not allowed to compile."""
         if self.plan is not None and self.plan.backend.forget_refused():
             for kind in self._seen.kinds.values():  # code for any size was not for that of a call that was refused
                 kind.only_sizes_seen()
 
-    def end(self) -> None:
+    def end(self, call: Call) -> None:
         """Note that the call has ended."""
-        call, self._now = self._now, None
-        if call is not None and call.compiled_again:
+        self.now = None
+        if call.compiled_again:
             call.kind.compile_s = (call.kind.compile_s or 0.0) + self._options.clock() - call.since
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, compiled: bool) -> Any:
@@ -127,7 +126,7 @@ class Compilation:
         """
         if self._meant:
             return True
-        call, seen = self._now, self._seen
+        call, seen = self.now, self._seen
         if call is None or not call.compiled_again:  # all graphs of a call count once
             seen.recompiles += 1
             self._why_again = recompile_reason()
@@ -148,9 +147,9 @@ class Compilation:
     def _gained_s(self, kinds: Collection[CallKind]) -> float:
         """What compiling these kinds has gained so far, or one of them will have gained in the end if that is known."""
         share = min(1 - 1 / (kind.speedup or 1.0) for kind in kinds)
-        left = None if self._now is None else self._seen.left(self._now.kind, self._options.expected_runs)
-        if self._now is not None and left is not None:
-            return share * left * statistics.median(self._now.kind.eager_s)
+        left = None if self.now is None else self._seen.left(self.now.kind, self._options.expected_runs)
+        if self.now is not None and left is not None:
+            return share * left * statistics.median(self.now.kind.eager_s)
         return share * (self._options.clock() - max(kind.compiled_at for kind in kinds))
 
     def compiled_again(self, kind: CallKind) -> None:

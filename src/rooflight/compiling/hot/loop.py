@@ -7,7 +7,6 @@ import sys
 import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
 from threading import Lock
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Final
@@ -54,23 +53,21 @@ class Timing:
         self.open_ended = False  # whether runs are timed until the next call
         self._open: tuple[Call, list[float], float] | None = None  # a run whose time ends with the next call
 
-    def run(self, call: Call, samples: list[float], function: Callable[[], Any]) -> tuple[Any, float | None]:
-        """What the function returns, and the time that it took, which is added to ``samples``; None where the time does
-        not end with the run.
+    def returned(self, call: Call, samples: list[float], begin: float, out: Any) -> float | None:
+        """The time of a run that began at ``begin`` and returned ``out``, which is added to ``samples``; None where the
+        time does not end with the run.
         """
-        begin = self._options.clock()
-        out = function()
         if type(out) in _LATER:
             call.kind.give_up("it returns a generator or coroutine, whose work comes later")
-            return out, None
+            return None
         if passes_back(out):
             self._open = call, samples, begin
             self.open_ended = True
-            return out, None
+            return None
         synchronize(out)
         taken = self._options.clock() - begin
         self._note(call, samples, taken)
-        return out, taken
+        return taken
 
     def next_call(self) -> None:
         """End the time of the run before."""
@@ -139,7 +136,8 @@ class HotLoop:
         try:
             return self._observed(args, kwargs)
         finally:
-            self.compilation.end()
+            if self.compilation.now is not None:
+                self.compilation.end(self.compilation.now)
             self._busy.release()
 
     def stop(self) -> None:
@@ -166,7 +164,9 @@ class HotLoop:
                 return self.compilation.run(args, kwargs, compiled=False)
             kind = seen.kinds[key] = CallKind(next_sample=max(2, options.hot_threshold))
         call = Call(key, kind, sizes, args, kwargs, options.clock())
-        self.compilation.begin(call)
+        self.compilation.now = call
+        if self.compilation.plan is not None:
+            self.compilation.forget_refused()
         kind.calls += 1
         self._timing.next_call()
         if kind.decided and (kind.state == "eager" or kind.covers(sizes)):
@@ -184,7 +184,7 @@ class HotLoop:
 
     def _undecided(self, call: Call) -> Any:
         kind = call.kind
-        match kind.step(call.sizes, self.options, self._left(kind)):
+        match kind.step(call.sizes, self.options, self.seen.left(kind, self.options.expected_runs)):
             case "watch":
                 return self._watched(call)
             case "record":
@@ -195,12 +195,10 @@ class HotLoop:
                 return self._tried(call)
         return self._timed(call, kind.eager_s if kind.calls > 1 else [], compiled=False)
 
-    def _left(self, kind: CallKind) -> float | None:
-        return self.seen.left(kind, self.options.expected_runs)
-
     def _timed(self, call: Call, samples: list[float], *, compiled: bool) -> Any:
-        run = partial(self.compilation.run, call.args, call.kwargs, compiled=compiled)
-        out, taken = self._timing.run(call, samples, run)
+        begin = self.options.clock()
+        out = self.compilation.run(call.args, call.kwargs, compiled=compiled)
+        taken = self._timing.returned(call, samples, begin, out)
         if taken is not None and call.kind.state in {"watching", "hot"} and self.compilation.plan is None:
             self._skip_after(call.kind, taken)
         return out
@@ -240,7 +238,7 @@ class HotLoop:
             out = self.compilation.run(call.args, call.kwargs, compiled=False)
         kind.expected = outlook(
             call.key, kind, self.entry, recording.session, self.options,
-            open_ended=self._timing.open_ended, left=self._left(kind),
+            open_ended=self._timing.open_ended, left=self.seen.left(kind, self.options.expected_runs),
         )  # fmt: skip
         return out
 
