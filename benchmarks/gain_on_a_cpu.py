@@ -113,9 +113,9 @@ def one(name: str, program: str, folder: Path) -> None:
     """CPU seconds of iterations after ten, for 15 seconds at most."""
     import gain_workloads
     import torch
+    from msgspec.structs import replace
 
-    from rooflight.compiling.bench.child import compiled, opened
-    from rooflight.compiling.bench.trial import Request
+    from rooflight.compiling.bench.child import Request, compiled, opened
     from rooflight.compiling.options import Options
 
     torch.set_num_threads(1)
@@ -123,10 +123,11 @@ def one(name: str, program: str, folder: Path) -> None:
     options = Options(mode=preset[1], small=True, device="cpu") if preset else Options()
     own = name if "-" in name else f"{gain_workloads.__file__}:{name}"
     target = preset[0] if preset else own
-    request = Request(target=target, options=options, program="eager", iterations=1, threads=1, place="cpu")
-    step, model = opened(request)
+    request = Request(target=target, options=options, iterations=1, place="cpu")
+    opened_step = opened(request)
+    step = opened_step.run
     if program == "compiled":
-        step = compiled(step, model, request)
+        step = compiled(step, opened_step.model, replace(request, compile_mode="default"))
     for _ in range(10):
         step()
     samples: list[float] = []
@@ -166,13 +167,13 @@ def scored(name: str, folder: Path) -> Score | None:
 def predicted(name: str):
     import gain_workloads
 
+    from rooflight.compiling.bench.benchmark import Matrix
     from rooflight.compiling.bench.predicted import predict
     from rooflight.compiling.options import Options
 
-    if name in PRESETS:
-        preset, mode = PRESETS[name]
-        return predict(preset, Options(mode=mode, small=True), device="cpu", threads=1)[0].gain
-    return predict(name if "-" in name else f"{gain_workloads.__file__}:{name}", device="cpu", threads=1)[0].gain
+    preset, mode = PRESETS.get(name, (name if "-" in name else f"{gain_workloads.__file__}:{name}", None))
+    options = Options(mode=mode, small=name in PRESETS)
+    return predict(Matrix(targets=(preset,), options=options, threads=1), device="cpu")[0].gain
 
 
 def target_of(name: str) -> list[str]:

@@ -13,7 +13,7 @@ from sessions import Call, session_of
 
 from rooflight.cli.schemas import documents, schemas_text
 from rooflight.compiling.bench.predicted import PredictedGainDocument
-from rooflight.compiling.bench.tables import CompileDocument
+from rooflight.compiling.bench.result import CompileDocument
 from rooflight.compiling.explain.result import ExplainDocument
 from rooflight.compiling.hot.result import HotDocument
 from rooflight.devices import all_devices, get

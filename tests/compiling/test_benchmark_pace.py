@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
 from rooflight.compiling.bench import matrix as cells
-from rooflight.compiling.bench.benchmark import BenchmarkInterrupted, Pace, benchmark, programs_of
-from rooflight.compiling.bench.matrix import Matrix, benchmark_matrix
-from rooflight.compiling.bench.trial import Answer, Check, Difference, Trial
+from rooflight.compiling.bench.benchmark import BenchmarkInterrupted, Matrix, Pace, benchmark, programs_of
+from rooflight.compiling.bench.matrix import benchmark_matrix
+from rooflight.compiling.bench.result import Check, Trial
 from rooflight.sampling.executor.programs import Reply
 from rooflight.workloads.errors import RunFailed
+from rooflight.workloads.outputs import Difference
 
 
 class Clock:
@@ -67,21 +67,21 @@ def programs(monkeypatch):
     """Programs without processes; the list says what each does in turn: an answer, or an error."""
     script: list[object] = []
 
-    def answered(request, cache, *, limit_s):
+    def answered(function, request, cache, *, threads, limit_s):
         step = script.pop(0)
         if isinstance(step, BaseException):
             raise step
         return step
 
-    monkeypatch.setattr(sys.modules["rooflight.compiling.bench.benchmark"], "answered", answered)
+    monkeypatch.setattr("rooflight.compiling.bench.benchmark.answered", answered)
     return script
 
 
-def trial(seconds: float = 1.0) -> Answer:
-    return Answer(trial=Trial(samples_s=(seconds,) * 3))
+def trial(seconds: float = 1.0) -> Trial:
+    return Trial(samples_s=(seconds,) * 3)
 
 
-RIGHT = Answer(check=Check(result=Difference()))
+RIGHT = Check(result=Difference())
 ASKED = Matrix(
     targets=("attention-block", "mixed-operations"), modes=("default", "max-autotune"), iterations=3, warmup=1,
     bounds=False,

@@ -11,10 +11,10 @@ import torch
 from explained import X, explanation
 
 import rooflight as rl
-from rooflight.compiling.explain.child import ExplainRequest, answer
-from rooflight.compiling.explain.program import open_program
 from rooflight.compiling.explain.result import ExplainDocument
 from rooflight.compiling.explain.tables import report_of
+from rooflight.compiling.explain.target import ExplainRequest, open_program
+from rooflight.compiling.explain.target import explanation as in_this_process
 from rooflight.compiling.options import Options
 from rooflight.reporting.html import render_html
 from rooflight.reporting.markdown import render_markdown
@@ -95,12 +95,9 @@ def program(tmp_path):
     return path
 
 
-def asked(target, **changed) -> ExplainRequest:
-    plain = ExplainRequest(
-        target=str(target), options=Options(), calls=2, inputs=None, compile_mode="default", backend="eager",
-        dynamic=None, code=False, dispatcher=False, threads=1, place="cpu",
-    )  # fmt: skip
-    return msgspec.structs.replace(plain, **changed)
+def found_of(target: str, **how) -> ExplainDocument:
+    asked = {"calls": 2, "backend": "eager", "dispatcher": False, **how}
+    return in_this_process(ExplainRequest(target=target, **asked))
 
 
 def test_a_function_with_inputs_in_a_process_of_its_own(run, program) -> None:
@@ -121,8 +118,7 @@ def test_a_function_with_inputs_in_a_process_of_its_own(run, program) -> None:
     [("scaled", 3), ("net", 3), ("make_step", 2), ("make_training", 2), ("plain", 2), ("compiled", 3)],
 )
 def test_what_a_name_of_a_file_may_be(program, name, calls) -> None:
-    found = answer(asked(f"{program}:{name}")).document
-    assert found is not None
+    found = found_of(f"{program}:{name}")
     assert found.not_compiled == ""
     assert found.calls == calls
     assert sum(graph.state == "captured" for graph in found.graphs) >= 1
@@ -130,8 +126,7 @@ def test_what_a_name_of_a_file_may_be(program, name, calls) -> None:
 
 
 def test_a_training_step_compiles_its_model(program) -> None:
-    found = answer(asked(f"{program}:make_training", backend="aot_eager")).document
-    assert found is not None
+    found = found_of(f"{program}:make_training", backend="aot_eager")
     (graph,) = found.autograd
     assert graph.backward > 0
     assert found.graph_breaks == ()
@@ -154,16 +149,16 @@ def test_a_training_step_compiles_its_model(program) -> None:
 )
 def test_what_cannot_be_explained_is_told(program, name, inputs, told) -> None:
     with pytest.raises(TargetError, match=told):
-        open_program(f"{program}:{name}", Options(), calls=1, place="cpu", inputs=inputs)
+        open_program(f"{program}:{name}", Options(), calls=1, inputs=inputs)
 
 
 def test_a_function_without_inputs_says_how_to_give_them(tmp_path) -> None:
     path = tmp_path / "alone.py"
     path.write_text("def f(x):\n    return x\n")
     with pytest.raises(TargetError, match=r"takes arguments: define get_inputs\(\) beside it"):
-        open_program(f"{path}:f", Options(), calls=1, place="cpu")
+        open_program(f"{path}:f", Options(), calls=1)
     with pytest.raises(TargetError, match="no effect"):
-        open_program(f"{path}:f", Options(batch=3), calls=1, place="cpu")
+        open_program(f"{path}:f", Options(batch=3), calls=1)
 
 
 @pytest.mark.parametrize(
@@ -186,9 +181,10 @@ def test_wrong_words_are_told_at_once(run, words, told) -> None:
 
 
 def test_errors_of_the_program(program) -> None:
-    found = answer(asked(f"{program}:broken"))
-    assert found.failed.startswith("ValueError: the data is gone (program.py:")
-    assert answer(asked("gpt2", inputs="x")).wrong.startswith("--inputs x: only a function")
+    with pytest.raises(ValueError, match="the data is gone"):
+        found_of(f"{program}:broken")
+    with pytest.raises(TargetError, match="--inputs x: only a function"):
+        found_of("gpt2", inputs="x")
 
 
 def test_a_process_that_dies_or_hangs(run, program, tmp_path) -> None:

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from rooflight.compiling.bench.check import check
-from rooflight.compiling.bench.float64 import InFloat64
+from rooflight.compiling.bench.check import InFloat64, check
 
 
 class Net(nn.Module):

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from rooflight.compiling.bench import matrix as cells
-from rooflight.compiling.bench.matrix import CellAnswer, Matrix, answer_of, benchmark_matrix
-from rooflight.compiling.bench.result import Compiled
+from rooflight.compiling.bench.benchmark import Matrix
+from rooflight.compiling.bench.matrix import CellAnswer, answer_of, benchmark_matrix
+from rooflight.compiling.bench.result import Compiled, Trial
 from rooflight.compiling.bench.tables import report_of
-from rooflight.compiling.bench.trial import Trial
 from rooflight.reporting.json import render_json
 from rooflight.sampling.executor.programs import Reply
 from rooflight.workloads.errors import RunFailed, TargetError
@@ -99,9 +99,7 @@ def test_here_too_a_target_that_breaks_costs_only_its_cells(monkeypatch) -> None
 def test_bounds_that_fail_cost_nothing_that_was_measured(tmp_path, monkeypatch) -> None:
     """The file is gone when the programs have run, so that its step cannot be recorded."""
     target = f"{tmp_path}/gone.py:step"
-    monkeypatch.setattr(
-        cells, "benchmark", lambda *_, **__: (result(target, "default"), result(target, "max-autotune"))
-    )
+    monkeypatch.setattr(cells, "measured", lambda *_, **__: (result(target, "default"), result(target, "max-autotune")))
     measured = cells.measure_cell(replace(ASKED, targets=(target,)), silent)
     assert [each.steady_speedup for each in measured] == [2, 2]
     assert [each.bounds_failed for each in measured] == [f"no file {tmp_path}/gone.py"] * 2

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 import torch
 
+from rooflight.compiling.bench.benchmark import Matrix
 from rooflight.compiling.bench.predicted import PredictedGainDocument, document, predict, report_of
 
 FIXED = {
@@ -80,20 +81,23 @@ def test_the_backend_that_only_replays(run, problem, nothing_compiles):
 def test_a_slow_host_waits_longer(problem):
     from rooflight.roofline.host import Host
 
-    fast, slow = (predict(str(problem), device="H100-SXM5-80GB", host=Host.of(each))[0] for each in (1e-6, 1e-4))
+    fast, slow = (
+        predict(Matrix(targets=(str(problem),)), device="H100-SXM5-80GB", host=Host.of(each))[0]
+        for each in (1e-6, 1e-4)
+    )
     assert slow.gain.eager_s > fast.gain.eager_s
     assert slow.gain.compiled_s > fast.gain.compiled_s
 
 
 def test_what_the_model_never_saw_is_unsure(problem):
-    (found,) = predict(str(problem), device="MI300X")
+    (found,) = predict(Matrix(targets=(str(problem),)), device="MI300X")
     assert not document(found).sure
     assert any("on NVIDIA's GPUs alone, not on AMD's" in doubt for doubt in found.gain.doubts)
     assert any(note.startswith("Unsure: ") for note in report_of([found]).notes)
 
 
 def test_the_table_of_sources_adds_up(problem):
-    (found,) = predict(str(problem), device="H100-SXM5-80GB")
+    (found,) = predict(Matrix(targets=(str(problem),)), device="H100-SXM5-80GB")
     gain = found.gain
     assert gain.eager.wall_s <= gain.eager.host_s + gain.eager.device_s
     assert gain.eager.wall_s >= max(gain.eager.host_s, gain.eager.device_s)

@@ -12,9 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from rooflight.compiling.bench.benchmark import check_request
-from rooflight.compiling.bench.package import packaged
-from rooflight.compiling.options import Options
+from rooflight.compiling.bench.child import packaged
 from rooflight.compiling.process import _ended
 from rooflight.compiling.refusals import check_step, reason_of
 from rooflight.workloads.errors import RunFailed, TargetError
@@ -117,20 +115,6 @@ def test_what_cannot_be_exported() -> None:
     run = packaged(lambda: model(torch.ones(2)), model, dynamic=None)
     with pytest.raises(RunFailed, match=r"torch\.export: .*data-dependent"):
         run()
-
-
-def test_another_backend_than_inductor_makes_no_package() -> None:
-    with pytest.raises(ValueError, match="--backend eager: no effect on the mode aot-inductor"):
-        check_request(
-            "attention-block",
-            Options(),
-            ["aot-inductor"],
-            iterations=5,
-            warmup=1,
-            threads=1,
-            limit_s=1,
-            backend="eager",
-        )
 
 
 @pytest.mark.slow

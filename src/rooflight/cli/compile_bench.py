@@ -16,7 +16,7 @@ from rooflight.records.options import Option
 from rooflight.sampling.executor.options import PartitionOptions
 
 if TYPE_CHECKING:
-    from rooflight.compiling.bench.matrix import Matrix
+    from rooflight.compiling.bench.benchmark import Matrix
     from rooflight.reporting.output import Outputs
 
 QUICK = (20, 3)
@@ -76,7 +76,7 @@ def compile_bench(
       rooflight compile-bench gpt2 llama-3.1-8b --mode default --executor slurm
       rooflight compile-bench --predict-only --device H100-SXM5-80GB problem.py
     """
-    from rooflight.compiling.bench.matrix import Matrix
+    from rooflight.compiling.bench.benchmark import Matrix
     from rooflight.compiling.workloads import WORKLOADS
 
     refuse_elsewhere(context, where.executor)
@@ -133,24 +133,10 @@ def _plan(matrix: Matrix, executor: str) -> str:
 
 
 def _predict(matrix: Matrix, gain: GainOptions, outputs: Outputs) -> None:
-    from rooflight.compiling.bench.predicted import PredictedCompiled, predict, report_of
+    from rooflight.compiling.bench.predicted import predict, report_of
     from rooflight.roofline.host import Host
 
     given = None if gain.host is None else Host.of(gain.host, source="--host")
-    found: list[PredictedCompiled] = []
     with running(outputs) as progress:
-        for each in matrix.targets:
-            found += predict(
-                each,
-                matrix.options,
-                inputs=matrix.inputs,
-                modes=matrix.modes,
-                iterations=matrix.iterations,
-                warmup=matrix.warmup,
-                backend=matrix.backend,
-                threads=matrix.threads,
-                device=gain.device,
-                host=given,
-                progress=progress,
-            )
+        found = predict(matrix, device=gain.device, host=given, progress=progress)
     outputs.write(report_of(found))

@@ -46,9 +46,10 @@ def explain(
       rooflight explain attention-block --json -
     """
     from rooflight.compiling.explain.tables import report_of
-    from rooflight.compiling.explain.target import explained_target
+    from rooflight.compiling.explain.target import ExplainRequest, explained_target
 
     outputs = output.open()
     with running(outputs) as progress, tempfile.TemporaryDirectory(prefix="rooflight-inductor-") as folder:
-        found = explained_target(target, step, Path(folder), **asdict(program), progress=progress)
+        request = ExplainRequest(target=target, options=step, **asdict(program))
+        found = explained_target(request, Path(folder), progress=progress)
     outputs.write(report_of(found))

@@ -13,7 +13,7 @@ from rooflight.records.document import Document
 def documents() -> tuple[type[Document], ...]:
     """Every kind of document that a verb or a study writes."""
     from rooflight.compiling.bench.predicted import PredictedGainDocument
-    from rooflight.compiling.bench.tables import CompileDocument
+    from rooflight.compiling.bench.result import CompileDocument
     from rooflight.compiling.explain.result import ExplainDocument
     from rooflight.compiling.hot.result import HotDocument
     from rooflight.devices.devices_report import DeviceDocument, DevicesDocument

@@ -1,4 +1,7 @@
-"""A module of this package run in a process of its own: a request goes in as JSON, a reply comes back as JSON."""
+"""A function of this package run in a process of its own: a request goes in as JSON, its result comes back as JSON.
+
+The process is ``python -m rooflight.compiling.process FUNCTION REPLY``, with the request on standard input.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,38 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, TypeVar, get_type_hints
 
 import msgspec
 
-from rooflight.workloads.errors import RunFailed
+from rooflight.compiling.refusals import reason_of
+from rooflight.records.files import write_whole
+from rooflight.workloads.errors import RunFailed, TargetError
+
+_Given = TypeVar("_Given")
+_Result = TypeVar("_Result")
 
 
-def replied(module: str, request: msgspec.Struct, cache: Path, *, threads: int, limit_s: float | None = None) -> bytes:
-    """What ``module`` writes to the file that its command line names, with ``cache`` as Inductor's folder.
+class _Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """One of its fields. ``wrong`` is the user's mistake, ``failed`` a program that broke."""
 
-    What the program prints is dropped. Raises RunFailed for a process that dies or takes longer than ``limit_s``.
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    wrong: str = ""
+    failed: str = ""
+
+
+def answered(
+    function: Callable[[_Given], _Result], request: _Given, cache: Path, *, threads: int, limit_s: float | None = None
+) -> _Result:
+    """What a function at the top level of a module returns for a request, run in a process of so many threads with
+    ``cache`` as Inductor's folder. Types of request and result are those of the function's annotations.
+
+    What the program prints is dropped. Raises TargetError for the user's mistake, RunFailed for a program that breaks,
+    dies or takes longer than ``limit_s``.
     """
     with tempfile.TemporaryDirectory(prefix="rooflight-compile-") as folder:
         reply = Path(folder) / "reply.json"
@@ -29,14 +51,20 @@ def replied(module: str, request: msgspec.Struct, cache: Path, *, threads: int, 
             "OMP_NUM_THREADS": str(threads),
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         }
-        command = [sys.executable, "-m", module, str(reply)]
+        command = [sys.executable, "-m", __name__, f"{function.__module__}:{function.__name__}", str(reply)]
         with Path(folder, "stderr").open("w+b") as errors:
             code = _ended(command, msgspec.json.encode(request), errors, environment, limit_s)
             if not reply.exists():
                 errors.seek(0)
                 lines = errors.read().decode(errors="replace").strip().splitlines() or ["no message"]
                 raise RunFailed(f"its process ended with code {code}: {lines[-1]}")
-        return reply.read_bytes()
+        answer = msgspec.json.decode(reply.read_bytes(), type=_Answer)
+    if answer.wrong:
+        raise TargetError(answer.wrong)
+    if answer.failed:
+        raise RunFailed(answer.failed)
+    result: _Result = msgspec.json.decode(answer.result, type=get_type_hints(function)["return"])
+    return result
 
 
 def _ended(
@@ -57,3 +85,27 @@ def _ended(
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
         return process.returncode
+
+
+def _answer(function: Callable[[Any], Any], request: Any) -> _Answer:
+    try:
+        return _Answer(result=msgspec.Raw(msgspec.json.encode(function(request))))
+    except TargetError as error:
+        return _Answer(wrong=str(error))
+    except Exception as error:
+        return _Answer(failed=reason_of(error))
+
+
+def _main(name: str, reply: str) -> None:
+    os.environ.setdefault("TORCH_LOGS_OUT", os.devnull)  # read when torch is imported
+    import torch
+
+    module, _, attribute = name.partition(":")
+    function = getattr(import_module(module), attribute)
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=get_type_hints(function)["request"])
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    write_whole(Path(reply), msgspec.json.encode(_answer(function, request)))
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

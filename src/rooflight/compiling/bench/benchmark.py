@@ -8,27 +8,66 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from rooflight.compiling.bench.package import AOT_INDUCTOR
-from rooflight.compiling.bench.result import Compiled
-from rooflight.compiling.bench.trial import EAGER, Answer, Request, Trial, answered
-from rooflight.compiling.options import LIMIT_S, Options
+from rooflight.compiling.bench.child import Request, checked, timed
+from rooflight.compiling.bench.result import Compiled, Trial
+from rooflight.compiling.options import LIMIT_S, BenchOptions, Options
+from rooflight.compiling.process import answered
+from rooflight.compiling.refusals import AOT_INDUCTOR, MODES, check_how, checked_target
 from rooflight.compiling.workloads import WORKLOADS
 from rooflight.front.device import Progress, log_progress
 from rooflight.front.options import RunOptions
 from rooflight.front.targets import analyze_target
 from rooflight.machine.hardware import kind_here, usable_cores
+from rooflight.roofline.analysis import Analysis
 from rooflight.workloads.errors import RunFailed, TargetError, told_in_one_line
-from rooflight.workloads.targets import Target, UserFunction, find_target, no_inputs, require_libraries
+from rooflight.workloads.targets import UserFunction, find_target
 
 Kind = Literal["eager", "cold", "warm", "check"]
 OF_A_MODE: Final[tuple[Kind, ...]] = ("cold", "warm", "check")
 """Programs of a mode, in the order in which they run. Eager runs once for all modes of a target."""
+_EAGER: Final = "eager"
+_Found = TypeVar("_Found")
+_PROGRESS: Final[dict[Kind, str]] = {
+    "cold": "compiling {}, from an empty cache",
+    "warm": "compiling {}, from the cache",
+    "check": "comparing results of {}",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix(BenchOptions):
+    """Targets and modes, and how each of their programs runs."""
+
+    targets: tuple[str, ...]
+    options: Options = field(default_factory=Options)
+
+    def check(self) -> None:
+        """Raise ValueError (TargetError) for what cannot run, before anything has run."""
+        iterations, warmup, modes = self.iterations, self.warmup, self.modes
+        if not 1 <= warmup < iterations:
+            raise ValueError(
+                f"{iterations} iterations, {warmup} of them warm-up: at least 1 of warm-up, which compiles, and 1 more"
+            )
+        check_how(modes, MODES, threads=self.threads, limit_s=self.limit_s)
+        for mode in modes:
+            if modes.count(mode) > 1:
+                raise ValueError(f"--mode {mode} is given twice: the second would find the cache that the first filled")
+        if AOT_INDUCTOR in modes and self.backend != "inductor":
+            raise ValueError(f"--backend {self.backend}: no effect on the mode {AOT_INDUCTOR}, which is Inductor's")
+        for target in self.targets:
+            checked_target(target, self.options, inputs=self.inputs, workloads="Workloads of compile-bench")
+
+    @property
+    def cells(self) -> list[Matrix]:
+        """One target in one mode each, in order: by target, then by mode."""
+        return [replace(self, targets=(target,), modes=(mode,)) for target in self.targets for mode in self.modes]
 
 
 def programs_of(targets: int, modes: int) -> int:
@@ -82,17 +121,6 @@ def _rough(seconds: float) -> str:
     return f"{max(5, 5 * round(seconds / 5))} s" if seconds < 90 else f"{round(seconds / 60)} min"
 
 
-MODES: Final = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", AOT_INDUCTOR)
-"""Modes of torch.compile, and packages of AOTInductor."""
-_OPTIONS: Final = {"mode": "--step"}
-"""Fields of ``Options`` whose option of the command line has another name."""
-_SAYS: Final[dict[Kind, str]] = {
-    "cold": "compiling {}, from an empty cache",
-    "warm": "compiling {}, from the cache",
-    "check": "comparing results of {}",
-}
-
-
 class BenchmarkInterrupted(KeyboardInterrupt):
     """Ctrl-C while programs ran. ``results``: what was measured until then; those of them that lack a program are
     marked ``interrupted``.
@@ -116,7 +144,6 @@ def benchmark(
     threads: int | None = None,
     limit_s: float = LIMIT_S,
     progress: Progress = log_progress,
-    pace: Pace | None = None,
 ) -> tuple[Compiled, ...]:
     """A target eager and compiled, a result for each mode.
 
@@ -124,36 +151,39 @@ def benchmark(
     names the function of the file that returns the arguments of one that takes some, if not ``get_inputs``. Eager runs
     once for all modes. Each program runs ``iterations`` times in a process of its own, on the GPU where there is one;
     ``threads`` is the number of CPU threads, None as many as there are cores. A step with a model has its model's
-    forward compiled, one without is compiled whole. ``pace``: that of a matrix, which this target is a part of.
+    forward compiled, one without is compiled whole.
 
     A target that does not compile gives a result that says why. Raises ValueError (TargetError) for what cannot run
     at all, RunFailed where the eager program breaks, BenchmarkInterrupted with what was measured after Ctrl-C.
     """
-    asked = options or Options()
-    check_request(
-        target, asked, modes, inputs=inputs, iterations=iterations, warmup=warmup, threads=threads, limit_s=limit_s,
-        backend=backend,
+    asked = Matrix(
+        targets=(target,), options=options or Options(), inputs=inputs, modes=tuple(modes), iterations=iterations,
+        warmup=warmup, backend=backend, dynamic=dynamic, threads=threads, limit_s=limit_s,
     )  # fmt: skip
-    place = kind_here()
+    return measured(asked, Pace(1, len(modes), progress))
+
+
+def measured(cell: Matrix, pace: Pace) -> tuple[Compiled, ...]:
+    """The one target of ``cell``, as ``benchmark`` has it, at the pace of the matrix that it is a part of."""
+    cell.check()
+    (target,), place = cell.targets, kind_here()
+    takes_device = target not in WORKLOADS and not isinstance(find_target(target), UserFunction)
     request = Request(
         target=target,
-        options=replace(asked, device=place) if _takes_device(target) else asked,
-        inputs=inputs,
-        program="eager",
-        backend=backend,
-        dynamic=dynamic,
-        iterations=iterations,
-        threads=threads or len(usable_cores()),
+        options=replace(cell.options, device=place) if takes_device else cell.options,
+        inputs=cell.inputs,
+        backend=cell.backend,
+        dynamic=cell.dynamic,
+        iterations=cell.iterations,
         place=place,
     )
-    pace = pace or Pace(1, len(modes), progress)
     with tempfile.TemporaryDirectory(prefix="rooflight-inductor-") as folder:
-        eager = _eager(request, Path(folder) / EAGER, limit_s, pace, len(modes))
-        begun = Compiled(target=target, mode="", warmup=warmup, eager=eager)
-        results = [replace(begun, mode=mode, interrupted=True) for mode in modes]
+        run = partial(_run, Path(folder), cell.threads or len(usable_cores()), cell.limit_s)
+        begun = Compiled(target=target, mode="", warmup=cell.warmup, eager=_eager(request, run, pace, len(cell.modes)))
+        results = [replace(begun, mode=mode, interrupted=True) for mode in cell.modes]
         try:
             for number, each in enumerate(results):
-                for result in _compiled(each, request, Path(folder) / each.mode, limit_s, pace):
+                for result in _compiled(each, request, run, pace):
                     results[number] = result
         except KeyboardInterrupt:
             raise BenchmarkInterrupted(results) from None
@@ -187,69 +217,16 @@ def benchmark_workload(
     return replace(found, target=name)
 
 
-def check_request(
-    target: str,
-    options: Options,
-    modes: Sequence[str],
-    *,
-    inputs: str | None = None,
-    iterations: int,
-    warmup: int,
-    threads: int | None,
-    limit_s: float,
-    backend: str = "inductor",
-) -> None:
-    """Raise ValueError (TargetError) for what cannot run, before a process is started for it."""
-    if not 1 <= warmup < iterations:
-        raise ValueError(
-            f"{iterations} iterations, {warmup} of them warm-up: at least 1 of warm-up, which compiles, and 1 more"
-        )
-    if threads is not None and threads < 1:
-        raise ValueError(f"--threads {threads}: at least 1")
-    if not limit_s > 0:
-        raise ValueError(f"--limit {limit_s:g}: seconds, more than 0")
-    for mode in modes:
-        if mode not in MODES:
-            raise ValueError(f'torch.compile has no mode "{mode}": take {", ".join(MODES)}')
-        if list(modes).count(mode) > 1:
-            raise ValueError(f"--mode {mode} is given twice: the second would find the cache that the first filled")
-    if AOT_INDUCTOR in modes and backend != "inductor":
-        raise ValueError(f"--backend {backend}: no effect on the mode {AOT_INDUCTOR}, which is Inductor's")
-    found = None if target in WORKLOADS else _found(target)
-    if inputs is not None and not isinstance(found, UserFunction):
-        raise TargetError(no_inputs(inputs))
-    check_options(target, found, options)
-    if found is not None:
-        require_libraries(found)
+def _run(folder: Path, threads: int, limit_s: float, program: Callable[[Request], _Found], request: Request) -> _Found:
+    """Run a program in a process of its own; each mode has an Inductor folder of its own in ``folder``."""
+    cache = folder / (request.compile_mode or _EAGER)
+    return answered(program, request, cache, threads=threads, limit_s=limit_s)
 
 
-def check_options(target: str, found: Target | None, options: Options) -> None:
-    """Raise ValueError (TargetError) for options without effect on a workload (``found`` is None) or a function."""
-    given = [_OPTIONS.get(name, f"--{name}") for name, value in asdict(options).items() if value]
-    if given and found is None:
-        raise ValueError(f"{', '.join(given)}: no effect on the workload {target}: leave it out, or name a preset")
-    if given and isinstance(found, UserFunction):
-        raise TargetError(f"{', '.join(given)}: no effect on {target}: set it inside the function")
-
-
-def _found(text: str) -> Target:
-    """The target, or an error that names the workloads too."""
-    try:
-        return find_target(text)
-    except TargetError as error:
-        if text.isidentifier() or "-" in text:
-            raise TargetError(f"{error}. Workloads of compile-bench: {', '.join(WORKLOADS)}") from error
-        raise
-
-
-def _takes_device(target: str) -> bool:
-    return target not in WORKLOADS and not isinstance(find_target(target), UserFunction)
-
-
-def _eager(request: Request, cache: Path, limit_s: float, pace: Pace, modes: int) -> Trial:
+def _eager(request: Request, run: Callable[..., Any], pace: Pace, modes: int) -> Trial:
     pace.begins(f"running {request.target} eager, {request.iterations} times")
     try:
-        eager = _trial(answered(request, cache, limit_s=limit_s))
+        eager: Trial = run(timed, request)
     except (RunFailed, TargetError):
         pace.skips(1 + modes * len(OF_A_MODE))
         raise
@@ -257,19 +234,17 @@ def _eager(request: Request, cache: Path, limit_s: float, pace: Pace, modes: int
     return eager
 
 
-def _compiled(begun: Compiled, eager: Request, cache: Path, limit_s: float, pace: Pace) -> Iterator[Compiled]:
+def _compiled(begun: Compiled, eager: Request, run: Callable[..., Any], pace: Pace) -> Iterator[Compiled]:
     """The result of a mode, with one more program each time: cold, warm, then compared with the eager program."""
-    request = msgspec.structs.replace(eager, program="compiled", compile_mode=begun.mode)
+    request = msgspec.structs.replace(eager, compile_mode=begun.mode)
     found = begun
     for number, kind in enumerate(OF_A_MODE):
-        pace.begins(_SAYS[kind].format(f"{begun.target}, {begun.mode}"))
+        pace.begins(_PROGRESS[kind].format(f"{begun.target}, {begun.mode}"))
         try:
             if kind == "check":
-                check = answered(msgspec.structs.replace(request, program="check"), cache, limit_s=limit_s).check
-                found = replace(found, check=check, interrupted=False)
+                found = replace(found, check=run(checked, request), interrupted=False)
             else:
-                trial = _trial(answered(request, cache, limit_s=limit_s))
-                found = replace(found, cold=trial) if kind == "cold" else replace(found, warm=trial)
+                found = replace(found, **{kind: run(timed, request)})
         except RunFailed as error:
             pace.skips(len(OF_A_MODE) - number)
             yield replace(begun, failed=str(error), interrupted=False)
@@ -278,34 +253,34 @@ def _compiled(begun: Compiled, eager: Request, cache: Path, limit_s: float, pace
         yield found
 
 
-def _trial(answer: Answer) -> Trial:
-    assert answer.trial is not None
-    return answer.trial
-
-
-def bounded(
-    results: Sequence[Compiled], options: Options, *, inputs: str | None = None, progress: Progress = log_progress
-) -> list[Compiled]:
-    """The results of a target with the op and fused bound of its step on this machine, the bytes of both, and the
-    kernels of its ops; where its step cannot be recorded, or the machine not be calibrated, with the reason.
-    """
-    target = results[0].target
+def recorded(
+    target: str, options: Options, *, inputs: str | None, device: str | None = None, progress: Progress
+) -> tuple[Analysis, list[str]]:
+    """The bounds of a target's step on a device, this machine's by default, with notes; nothing of it is timed."""
     if target in WORKLOADS:
         target = f"{inspect.getsourcefile(WORKLOADS[target])}:{WORKLOADS[target].__name__}"
     run = RunOptions(**{key: value for key, value in asdict(options).items() if key != "device"})
+    return analyze_target(target, run, inputs=inputs, device=device, measured=False, progress=progress)
+
+
+def bounded(results: Sequence[Compiled], cell: Matrix, progress: Progress = log_progress) -> list[Compiled]:
+    """The results of a target with the op and fused bound of its step on this machine, the bytes of both, and the
+    kernels of its ops; where its step cannot be recorded, or the machine not be calibrated, with the reason.
+    """
     try:
-        analysis, _ = analyze_target(target, run, inputs=inputs, measured=False, progress=progress)
+        analysis, _ = recorded(results[0].target, cell.options, inputs=cell.inputs, progress=progress)
     except Exception as error:  # the program ran: whatever the analysis meets, what was measured is kept
         why = str(error) if isinstance(error, RunFailed | ValueError) else told_in_one_line(error)
         return [replace(result, bounds_failed=why) for result in results]
+    totals, program = analysis.totals, analysis.program
     return [
         replace(
             result,
-            op_bound_s=analysis.totals.op_bound_s,
-            fused_bound_s=analysis.program.fused_bound_s,
+            op_bound_s=totals.op_bound_s,
+            fused_bound_s=program.fused_bound_s,
             op_kernels=int(analysis.queue.launches.sum()),
-            op_bytes=analysis.totals.bytes_read + analysis.totals.bytes_written,
-            fused_bytes=analysis.program.fused_bytes,
+            op_bytes=totals.bytes_read + totals.bytes_written,
+            fused_bytes=program.fused_bytes,
         )
         for result in results
     ]

@@ -1,12 +1,13 @@
-"""The process of one program: ``python -m rooflight.compiling.bench.child REPLY``, with a Request as JSON on standard
-input.
+"""One program in a process of its own: eager or compiled, timed or compared; and packages of AOTInductor, which are
+exported once, compiled ahead of time into one file, loaded and run without Dynamo.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 import resource
-import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,18 +16,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from rooflight.compiling.bench.check import check
-from rooflight.compiling.bench.package import AOT_INDUCTOR, export_s, packaged
-from rooflight.compiling.bench.trial import Answer, Check, Request, Trial
+from rooflight.compiling.bench.result import Check, Trial
 from rooflight.compiling.explain.graph_breaks import logged_breaks
 from rooflight.compiling.explain.guards import logged_recompile
 from rooflight.compiling.explain.kernels import generated_calls
-from rooflight.compiling.refusals import check_step, reason_of
+from rooflight.compiling.options import Options
+from rooflight.compiling.refusals import AOT_INDUCTOR, check_step
 from rooflight.compiling.torch_logs import AOT, DYNAMO, Artifact, hearing, stages_s
 from rooflight.compiling.workloads import WORKLOADS
 from rooflight.machine.cpu_load import Bystander
-from rooflight.records.files import write_whole
-from rooflight.workloads.errors import TargetError
+from rooflight.workloads.errors import RunFailed, first_words
 from rooflight.workloads.steps import Step, unguarded
 from rooflight.workloads.targets import open_target
 from rooflight.workloads.user_code import refuse_pending
@@ -37,6 +36,29 @@ if TYPE_CHECKING:
 
 Run = Callable[[], Any]
 _LOGS: Final[tuple[Artifact, ...]] = ("graph_breaks", "recompiles", "output_code", "inductor_metrics")
+_EXPORT: Final = "export"
+"""The stage of ``torch.export``."""
+
+_export_s: dict[str, float] = {}
+_FILE: Final = "model.pt2"
+_TRAINS: Final = (
+    "an AOTInductor package has no backward: run the model under torch.no_grad(), or take another mode to train"
+)
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A program to run: a target, eager or compiled in a mode, so many times. ``inputs``: the function of its file that
+    returns the arguments, if not ``get_inputs``; ``compile_mode`` None is eager.
+    """
+
+    target: str
+    options: Options
+    inputs: str | None = None
+    compile_mode: str | None = None
+    backend: str = "inductor"
+    dynamic: bool | None = None
+    iterations: int
+    place: str
 
 
 def opened(request: Request) -> Step:
@@ -80,7 +102,7 @@ def timed(request: Request) -> Trial:
 
     step = opened(request)
     run, model = step.run, step.model
-    cuda, compiles = request.place == "cuda", request.program == "compiled"
+    cuda, compiles = request.place == "cuda", request.compile_mode is not None
     samples: list[float] = []
     result = None
     with hearing(*(_LOGS if compiles else ())) as logged:
@@ -120,6 +142,8 @@ def checked(request: Request) -> Check:
     """The compiled program beside the eager one and a float64 run, from the same weights, inputs and random numbers."""
     import torch._inductor.config
 
+    from rooflight.compiling.bench.check import check
+
     torch._inductor.config.fallback_random = True  # dropout draws what eager's does
     eager, double, other = (opened(request) for _ in range(3))
     run = compiled(other.run, other.model, request)
@@ -129,7 +153,7 @@ def checked(request: Request) -> Check:
 def _stages(request: Request) -> dict[str, float]:
     if request.compile_mode != AOT_INDUCTOR:
         return stages_s()
-    return {**export_s, **{stage: taken for stage, taken in stages_s().items() if stage not in (DYNAMO, AOT)}}
+    return {**_export_s, **{stage: taken for stage, taken in stages_s().items() if stage not in (DYNAMO, AOT)}}
 
 
 def _kernel_bytes() -> int | None:
@@ -155,22 +179,108 @@ def _kernels(codes: Sequence[str]) -> int:
     return generated + int(counters["inductor"]["extern_calls"])
 
 
-def answer(request: Request) -> Answer:
-    """What the request asks for; the program's errors are an answer too."""
-    try:
-        if request.program == "check":
-            return Answer(check=checked(request))
-        return Answer(trial=timed(request))
-    except TargetError as error:
-        return Answer(wrong=str(error))
-    except Exception as error:
-        return Answer(failed=reason_of(error))
+def packaged(run: Run, model: nn.Module | None, *, dynamic: bool | None) -> Run:
+    """The step with its model as a package, or the step itself. The first call exports, compiles and loads it; where
+    Inductor's folder has the package already, it only loads.
 
-
-if __name__ == "__main__":
-    os.environ.setdefault("TORCH_LOGS_OUT", os.devnull)  # read when torch is imported
+    Raises RunFailed for a step that trains, or cannot be exported.
+    """
     import torch
 
-    asked = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
-    torch.set_num_threads(asked.threads)
-    write_whole(Path(sys.argv[1]), msgspec.json.encode(answer(asked)))
+    if model is None and isinstance(run, Calls):
+        return _package_of_calls(run, dynamic)
+    if model is None:
+        whole = _whole(run)
+        made: list[Callable[..., Any]] = []
+
+        def packed() -> Any:
+            if not made:
+                made.append(_loaded(whole, (), {}, dynamic))
+            return made[0]()
+
+        return packed
+    forward = model.forward
+    of_model: list[Callable[..., Any]] = []
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        if torch.is_grad_enabled() and any(each.requires_grad for each in model.parameters()):
+            raise RunFailed(_TRAINS)
+        if not of_model:
+            model.forward = forward
+            try:
+                of_model.append(_loaded(model, args, kwargs, dynamic))
+            finally:
+                model.forward = called
+        return of_model[0](*args, **kwargs)
+
+    model.forward = called
+    return run
+
+
+def _package_of_calls(calls: Calls, dynamic: bool | None) -> Calls:
+    from torch import nn
+
+    whole = nn.Module()
+    whole.forward = calls.function
+    made: list[Callable[..., Any]] = []
+
+    def called(*args: Any) -> Any:
+        if not made:
+            made.append(_loaded(whole, args, {}, dynamic))
+        return made[0](*args)
+
+    return calls.of(called)
+
+
+def _whole(run: Run) -> nn.Module:
+    from torch import nn
+
+    class Whole(nn.Module):
+        def forward(self) -> Any:
+            return run()
+
+    return Whole()
+
+
+def _loaded(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: bool | None) -> Any:
+    import torch._inductor
+
+    path = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]) / _FILE
+    if not path.is_file():
+        begin = perf_counter()
+        exported = _exported(model, args, kwargs, dynamic)
+        _export_s[_EXPORT] = perf_counter() - begin
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch's own pytree
+            torch._inductor.aoti_compile_and_package(exported, package_path=str(path))
+    return torch._inductor.aoti_load_package(str(path))
+
+
+def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: bool | None) -> Any:
+    import torch
+
+    shapes = None
+    if dynamic:
+        shapes = torch.utils._pytree.tree_map(_any_size, (args, kwargs))
+        shapes = {**_by_name(model, shapes[0]), **shapes[1]}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            # strict: only Dynamo lifts the tensors that a function without a model closes over
+            return torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=not args and not kwargs)
+    except Exception as error:
+        told = str(error).partition("\n")[0]
+        if "backward" in told:
+            raise RunFailed(_TRAINS) from None
+        raise RunFailed(f"torch.export: {first_words(told) or type(error).__name__}") from None
+
+
+def _any_size(leaf: Any) -> Any:
+    import torch
+
+    return dict.fromkeys(range(leaf.dim()), torch.export.Dim.AUTO) if isinstance(leaf, torch.Tensor) else None
+
+
+def _by_name(model: nn.Module, values: tuple[Any, ...]) -> dict[str, Any]:
+    return dict(zip(inspect.signature(model.forward).parameters, values, strict=False))

@@ -8,22 +8,14 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 
-from rooflight.compiling.bench.benchmark import (
-    OF_A_MODE,
-    BenchmarkInterrupted,
-    Pace,
-    benchmark,
-    bounded,
-    check_request,
-)
+from rooflight.compiling.bench.benchmark import OF_A_MODE, BenchmarkInterrupted, Matrix, Pace, bounded, measured
 from rooflight.compiling.bench.result import Compiled
-from rooflight.compiling.options import BenchOptions, Options
 from rooflight.compiling.workloads import WORKLOADS
 from rooflight.front.device import Progress, log_progress
 from rooflight.records.files import write_whole
@@ -34,34 +26,6 @@ Executor = Literal["local", "slurm", "ray"]
 EXECUTORS: Final = ("local", "slurm", "ray")
 _MODULE: Final = "rooflight.compiling.bench.matrix"
 _PROGRAMS: Final = 1 + len(OF_A_MODE)  # of a cell, each of which may take as long as the limit
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Matrix(BenchOptions):
-    """Targets and modes, and how each of their programs runs."""
-
-    targets: tuple[str, ...]
-    options: Options = field(default_factory=Options)
-
-    def check(self) -> None:
-        """Raise ValueError (TargetError) for what cannot run, before anything has run."""
-        for target in self.targets:
-            check_request(
-                target,
-                self.options,
-                self.modes,
-                inputs=self.inputs,
-                iterations=self.iterations,
-                warmup=self.warmup,
-                threads=self.threads,
-                limit_s=self.limit_s,
-                backend=self.backend,
-            )
-
-    @property
-    def cells(self) -> list[Matrix]:
-        """One target in one mode each, in order: by target, then by mode."""
-        return [replace(self, targets=(target,), modes=(mode,)) for target in self.targets for mode in self.modes]
 
 
 def benchmark_matrix(
@@ -110,23 +74,9 @@ def measure_cell(cell: Matrix, progress: Progress = log_progress, pace: Pace | N
     Raises RunFailed where the eager program breaks, ValueError (TargetError) for what cannot run, BenchmarkInterrupted
     with what was measured after Ctrl-C.
     """
-    (target,) = cell.targets
-    found = benchmark(
-        target,
-        cell.options,
-        inputs=cell.inputs,
-        modes=cell.modes,
-        iterations=cell.iterations,
-        warmup=cell.warmup,
-        backend=cell.backend,
-        dynamic=cell.dynamic,
-        threads=cell.threads,
-        limit_s=cell.limit_s,
-        progress=progress,
-        pace=pace,
-    )
+    found = measured(cell, pace or Pace(1, len(cell.modes), progress))
     try:
-        return bounded(found, cell.options, inputs=cell.inputs, progress=progress) if cell.bounds else list(found)
+        return bounded(found, cell, progress) if cell.bounds else list(found)
     except KeyboardInterrupt:
         raise BenchmarkInterrupted(found) from None
 
@@ -143,8 +93,8 @@ def _local(matrix: Matrix, progress: Progress) -> list[Compiled]:
             kind = type(error) if not number else kind
             found += [_failed(each, str(error)) for each in cell.cells]
         except KeyboardInterrupt as stop:
-            measured = stop.results if isinstance(stop, BenchmarkInterrupted) else ()
-            raise BenchmarkInterrupted([*found, *measured]) from None
+            some = stop.results if isinstance(stop, BenchmarkInterrupted) else ()
+            raise BenchmarkInterrupted([*found, *some]) from None
     return _some_ran(found, kind)
 
 

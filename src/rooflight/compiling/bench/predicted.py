@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from rooflight.compiling.bench.benchmark import check_request
+from rooflight.compiling.bench.benchmark import Matrix, recorded
 from rooflight.compiling.bench.result import short_names
-from rooflight.compiling.options import Options
 from rooflight.compiling.workloads import WORKLOADS
 from rooflight.front.device import Progress, current_device, log_progress
-from rooflight.front.options import RunOptions
 from rooflight.front.sessions import predicted
-from rooflight.front.targets import analyze_target
 from rooflight.machine.memory import fresh_page_s
 from rooflight.prediction.gain.gain import Gain, predicted_gain
 from rooflight.prediction.gain.walls import FRESH_PAGE_S
@@ -28,6 +24,11 @@ from rooflight.roofline.host import Host
 from rooflight.roofline.memory import memory_shortage
 
 BACKENDS: Final = ("inductor", "cudagraphs")
+_WORDS: Final = {
+    "pays": "compiling would pay",
+    "hurts": "compiling would hurt",
+    "neutral": "compiling would change little",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,83 +64,61 @@ class PredictedCompiled:
 
 
 def predict(
-    target: str,
-    options: Options | None = None,
-    *,
-    inputs: str | None = None,
-    modes: Sequence[str] = ("default",),
-    device: str | None = None,
-    host: Host | None = None,
-    iterations: int = 100,
-    warmup: int = 5,
-    backend: str = "inductor",
-    threads: int | None = None,
-    progress: Progress = log_progress,
+    asked: Matrix, *, device: str | None = None, host: Host | None = None, progress: Progress = log_progress
 ) -> tuple[PredictedCompiled, ...]:
-    """What ``benchmark`` would find of a target on ``device``, a result for each mode, without compiling it.
+    """What ``benchmark`` would find of targets on ``device``, a result for each target and mode, without compiling any.
 
     Presets, configs and problems are recorded without hardware; a function runs once, where it makes its tensors, to
-    be recorded. ``device`` is this machine's by default; "cpu" has the roofs of ``threads`` threads. ``host`` is the
+    be recorded. ``device`` is this machine's by default; "cpu" has the roofs of so many ``threads``. ``host`` is the
     typical one by default. Raises ValueError (TargetError) for what cannot be recorded, for an unknown device and for a
     backend of which no gain is known.
     """
-    asked = options or Options()
-    check_request(
-        target, asked, modes, inputs=inputs, iterations=iterations, warmup=warmup, threads=threads, limit_s=1.0
-    )
-    if backend not in BACKENDS:
-        raise ValueError(f'no gain is predicted for the backend "{backend}": take {" or ".join(BACKENDS)}')
-    if unknown := [mode for mode in modes if mode not in PREDICTED_MODES]:
+    asked.check()
+    if asked.backend not in BACKENDS:
+        raise ValueError(f'no gain is predicted for the backend "{asked.backend}": take {" or ".join(BACKENDS)}')
+    if unknown := [mode for mode in asked.modes if mode not in PREDICTED_MODES]:
         raise ValueError(f'no gain is predicted for the mode "{unknown[0]}": take {", ".join(PREDICTED_MODES[:-1])}')
-    analysis, notes = _analysis(target, asked, inputs, device, host, threads, progress)
+    return tuple(each for target in asked.targets for each in _predicted(target, asked, device, host, progress))
+
+
+def _predicted(
+    target: str, asked: Matrix, device: str | None, host: Host | None, progress: Progress
+) -> Iterator[PredictedCompiled]:
+    analysis, notes = _analysis(target, asked, device, host, progress)
+    on_cpu = analysis.device.kind == "cpu"
     if missing := memory_shortage(analysis.memory, analysis.device.name):
         notes = [*notes, f"{missing} The times are those of one device with enough memory."]
-    if backend == "cudagraphs" and analysis.device.kind == "cpu":
+    if asked.backend == "cudagraphs" and on_cpu:
         raise ValueError("--backend cudagraphs: a CPU has no CUDA graphs: name a GPU with --device")
-    page_s = fresh_page_s() if analysis.device.kind == "cpu" else FRESH_PAGE_S
-    named = ("cudagraphs",) if backend == "cudagraphs" else tuple(modes)
-    return tuple(
-        PredictedCompiled(
+    page_s = fresh_page_s() if on_cpu else FRESH_PAGE_S
+    for mode in ("cudagraphs",) if asked.backend == "cudagraphs" else asked.modes:
+        yield PredictedCompiled(
             target=target,
             step=target if target.endswith(analysis.target) or target in WORKLOADS else analysis.target,
             device=analysis.device.name,
             roofs=analysis.device.roofs_used,
-            host="" if analysis.device.kind == "cpu" else analysis.host.source,
-            iterations=iterations,
-            warmup=warmup,
+            host="" if on_cpu else analysis.host.source,
+            iterations=asked.iterations,
+            warmup=asked.warmup,
             gain=predicted_gain(analysis, mode, page_s=page_s),
             notes=tuple(notes),
         )
-        for mode in named
-    )
 
 
 def _analysis(
-    target: str,
-    options: Options,
-    inputs: str | None,
-    device: str | None,
-    host: Host | None,
-    threads: int | None,
-    progress: Progress,
+    target: str, asked: Matrix, device: str | None, host: Host | None, progress: Progress
 ) -> tuple[Analysis, list[str]]:
-    if target in WORKLOADS:
-        target = f"{inspect.getsourcefile(WORKLOADS[target])}:{WORKLOADS[target].__name__}"
-    run = RunOptions(**{key: value for key, value in asdict(options).items() if key != "device"})
-    analysis, notes = analyze_target(target, run, inputs=inputs, device=device, measured=False, progress=progress)
+    analysis, notes = recorded(target, asked.options, inputs=asked.inputs, device=device, progress=progress)
     if analysis.device.kind == "cpu":
         if host is not None:
             raise ValueError("--host: no effect on a CPU, whose ops are predicted together with what launches them")
-        if threads is not None:
-            analysis = analysis.on(current_device("cpu", threads=threads, progress=progress))
+        if asked.threads is not None:
+            analysis = analysis.on(current_device("cpu", threads=asked.threads, progress=progress))
         return analysis, notes
-    if threads is not None:
+    if asked.threads is not None:
         raise ValueError("--threads: no effect on a GPU's predicted times")
     progress("predicting")
     return predicted(analysis, Predictor(), host), notes
-
-
-_SAID = {"pays": "compiling would pay", "hurts": "compiling would hurt", "neutral": "compiling would change little"}
 
 
 class PredictedGainDocument(Document, frozen=True, kw_only=True, tag="rooflight.compile-bench.predicted/1"):
@@ -234,7 +213,6 @@ def document(result: PredictedCompiled) -> PredictedGainDocument:
         compiled_physical_s=gain.compiled.wall_s,
         enter_s=gain.compiled.enter_s,
         copy_s=gain.compiled.copy_s,
-        total_speedup=result.total_speedup,
     )
 
 
@@ -243,12 +221,12 @@ def _conclusion(result: PredictedCompiled) -> str:
     name = f"{result.target}, {gain.mode}"
     between = f"{gain.speedup_low:.3g} to {gain.speedup_high:.3g}"
     unsure = "" if gain.sure else " (unsure)"
-    said = f"{name}: {_SAID[gain.verdict]}{unsure}: {gain.steady_speedup:.3g} times as fast ({between})."
+    verdict = f"{name}: {_WORDS[gain.verdict]}{unsure}: {gain.steady_speedup:.3g} times as fast ({between})."
     even = gain.break_even_iterations
     if even is None:
-        return f"{said} It would never pay back what it costs."
+        return f"{verdict} It would never pay back what it costs."
     cost = Quantity(gain.compile_s, "s")
-    return f"{said} It would pay back the {cost} of compiling after {count_of(even, 'iteration')}."
+    return f"{verdict} It would pay back the {cost} of compiling after {count_of(even, 'iteration')}."
 
 
 def _results(results: Sequence[PredictedCompiled]) -> Table:

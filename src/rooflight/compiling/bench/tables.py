@@ -5,84 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import Literal
 
-from rooflight.compiling.bench.result import NEUTRAL, BreakEven, Compiled, short_names
-from rooflight.compiling.bench.trial import Check, Rounding, Trial
-from rooflight.records.document import Document
+from rooflight.compiling.bench.result import NEUTRAL, BreakEven, Check, Compiled, Rounding, Trial, document, short_names
 from rooflight.records.measurement import BUSY_SHARE
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.report import Axis, Cell, Line, Mark, Report, Series, Table, table
 
 _REASONS = 5
-_NO_TRIAL = Trial(samples_s=())
-
-
-class CompileDocument(Document, frozen=True, kw_only=True, tag="rooflight.compile-bench/1"):
-    """A target in a mode. What compiling gains, and when; all that compiling changed is None where it ``failed``,
-    and all that eager did where that failed. ``step``: what ran, with its sizes where they are known.
-
-    ``eager_s``, ``compiled_s``: median of a steady iteration. ``steady_speedup`` is their quotient, ``total_speedup``
-    that of all iterations, compiling included. ``warmup_eager_s``, ``warmup_compiled_s``: all warm-up iterations.
-    ``compile_s``: what compiling from an empty cache added to them, ``compile_warm_s`` from a full one; ``stages_s``:
-    by stage, empty cache. ``break_even_iterations``: after so many the compiled program is ahead, None for never;
-    ``break_even_measured`` says whether it ran so many; ``break_even_low`` and ``_high`` come of quartiles. ``verdict``
-    is of the steady state: beyond 5 % it pays or hurts. ``correct``: results, gradients and state equal the eager ones
-    within tolerance, or are no further than those from a float64 run; ``wrong`` says why not. ``fp64_error_eager``,
-    ``fp64_error_compiled``: errors against float64 (root mean square, of the tensor with the largest), None where
-    ``fp64_failed`` says why there is no such run; ``fp64_further``: the first tensor that compiling moved away from
-    float64 by more than rounding; ``fp64_missing``: ops without a float64 form. ``others_share``: of the CPU, taken by
-    other programs, None where unknown.
-    ``op_kernels``: ops of a step that compute, each a kernel or more; ``kernels``: of the compiled graphs.
-    ``op_bytes`` and ``fused_bytes``: moved by the ops one by one, and fused at best; ``kernel_bytes``: by the compiled
-    graphs, by Inductor's account. ``bounds_failed``: why there are no bounds, ``op_kernels``, ``op_bytes`` and
-    ``fused_bytes``, which a recording of the step gives.
-    """
-
-    target: str
-    step: str
-    mode: str
-    iterations: int
-    warmup: int
-    eager_s: float | None
-    compiled_s: float | None
-    steady_speedup: float | None
-    total_speedup: float | None
-    warmup_eager_s: float | None
-    warmup_compiled_s: float | None
-    compile_s: float | None
-    compile_warm_s: float | None
-    stages_s: dict[str, float]
-    break_even_iterations: int | None
-    break_even_measured: bool
-    break_even_low: int | None
-    break_even_high: int | None
-    correct: bool | None
-    wrong: str
-    error: float | None
-    fp64_error_eager: float | None
-    fp64_error_compiled: float | None
-    fp64_further: str
-    fp64_missing: tuple[str, ...]
-    fp64_failed: str
-    verdict: Literal["pays", "neutral", "hurts"] | None
-    others_share: float | None
-    peak_bytes_eager: int | None
-    peak_bytes_compiled: int | None
-    graphs: int | None
-    kernels: int | None
-    graph_breaks: tuple[str, ...]
-    recompiles: tuple[str, ...]
-    op_bound_s: float | None
-    fused_bound_s: float | None
-    op_kernels: int | None
-    op_bytes: int | None
-    kernel_bytes: int | None
-    fused_bytes: int | None
-    bounds_failed: str
-    failed: str
-    samples_eager_s: tuple[float, ...]
-    samples_compiled_s: tuple[float, ...]
 
 
 def report_of(
@@ -107,45 +36,8 @@ def report_of(
 
 def _steps(results: Sequence[Compiled]) -> Iterable[tuple[str, Cell]]:
     """What ran, of each target whose name does not say it."""
-    told = {result.target: result.eager.step for result in results if result.eager is not None and result.eager.step}
-    return (("step", step) for step in told.values())
-
-
-def document(result: Compiled) -> CompileDocument:
-    """A result in machine-readable form."""
-    eager, cold, warm = result.eager, result.cold, result.warm
-    of_eager, of_cold = eager or _NO_TRIAL, cold or _NO_TRIAL
-    even, check = result.break_even, result.check
-    rounding = (check.rounding if check else None) or Rounding()
-    return CompileDocument.view(
-        result,
-        of_cold,  # its stages, kernel bytes, graph breaks and recompiles
-        graphs=None if cold is None else cold.graphs,
-        kernels=None if cold is None else cold.kernels,
-        step=of_eager.step or result.target,
-        eager_s=None if eager is None else result.steady_s(eager),
-        compiled_s=None if cold is None else result.steady_s(cold),
-        warmup_eager_s=None if eager is None else result.warmup_s(eager),
-        warmup_compiled_s=None if cold is None else result.warmup_s(cold),
-        compile_s=None if cold is None else result.compile_s(cold),
-        compile_warm_s=None if warm is None else result.compile_s(warm),
-        break_even_iterations=even.iterations,
-        break_even_measured=even.measured,
-        break_even_low=even.low,
-        break_even_high=even.high,
-        correct=None if check is None else check.correct,
-        wrong="" if check is None else check.why,
-        error=None if check is None else check.error,
-        fp64_error_eager=rounding.eager,
-        fp64_error_compiled=rounding.compiled,
-        fp64_further=rounding.further,
-        fp64_missing=rounding.missing,
-        fp64_failed=rounding.failed,
-        peak_bytes_eager=of_eager.peak_bytes,
-        peak_bytes_compiled=of_cold.peak_bytes,
-        samples_eager_s=of_eager.samples_s,
-        samples_compiled_s=of_cold.samples_s,
-    )
+    steps = {result.target: result.eager.step for result in results if result.eager is not None and result.eager.step}
+    return (("step", step) for step in steps.values())
 
 
 def conclusion(result: Compiled) -> str:
@@ -162,8 +54,8 @@ def conclusion(result: Compiled) -> str:
         return f"{name}: the compiled program is wrong ({result.check.why}), so its times say nothing."
     steady = f"{gain:.3g} times eager's speed in the steady state"
     over = f"over {result.iterations} iterations, compiling included, {total:.3g} times"
-    said = {"pays": "compiling pays", "hurts": "compiling hurts", "neutral": "compiling changes little"}
-    return f"{name}: {said[result.verdict or 'neutral']}: {steady}; {over}. {_pays_back(result)}"
+    words = {"pays": "compiling pays", "hurts": "compiling hurts", "neutral": "compiling changes little"}
+    return f"{name}: {words[result.verdict or 'neutral']}: {steady}; {over}. {_pays_back(result)}"
 
 
 def _pays_back(result: Compiled) -> str:
@@ -186,18 +78,18 @@ def _tables(results: Sequence[Compiled]) -> Iterable[Table]:
     yield table(
         "results",
         "Eager and compiled",
-        zip(results, map(document, results), strict=True),
-        ("target", "", lambda row: row[0].target),
-        ("mode", "", lambda row: row[0].mode),
-        ("verdict", "", lambda row: row[0].verdict or ("interrupted" if row[0].interrupted else "failed")),
-        ("eager", "s", lambda row: row[1].eager_s),
-        ("compiled", "s", lambda row: row[1].compiled_s),
-        ("steady", "", lambda row: _times_faster(row[0].steady_speedup)),
-        ("in all", "", lambda row: _times_faster(row[0].total_speedup)),
-        ("compile", "s", lambda row: row[1].compile_s),
-        ("from cache", "s", lambda row: row[1].compile_warm_s),
-        ("break-even", "", lambda row: _break_even(row[0])),
-        ("result", "", lambda row: None if row[0].check is None else "right" if row[0].check.correct else "wrong"),
+        results,
+        ("target", "", lambda row: row.target),
+        ("mode", "", lambda row: row.mode),
+        ("verdict", "", lambda row: row.verdict or ("interrupted" if row.interrupted else "failed")),
+        ("eager", "s", lambda row: row.eager_s),
+        ("compiled", "s", lambda row: row.compiled_s),
+        ("steady", "", lambda row: _times_faster(row.steady_speedup)),
+        ("in all", "", lambda row: _times_faster(row.total_speedup)),
+        ("compile", "s", lambda row: row.compile_s),
+        ("from cache", "s", lambda row: row.compile_warm_s),
+        ("break-even", "", _break_even),
+        ("result", "", lambda row: None if row.check is None else "right" if row.check.correct else "wrong"),
         note="eager, compiled: median of a steady iteration. steady, in all: speed-up over eager, without and with "
         "compiling. break-even: the iteration from which on compiling has paid back its cost (≈: extrapolated).",
         optional=("from cache", "in all", "break-even", "compile"),
