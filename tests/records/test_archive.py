@@ -452,7 +452,7 @@ def test_a_save_that_fails_leaves_nothing_and_keeps_the_old(tmp_path: Path, monk
         if written == 4:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("rooflight.records.archive._write_array", fail_later)
+    monkeypatch.setattr("rooflight.records.session._write_array", fail_later)
     with pytest.raises(KeyboardInterrupt):
         small().save(path)
     assert list(tmp_path.iterdir()) == [path]

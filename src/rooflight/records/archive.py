@@ -1,9 +1,9 @@
-"""A session on disk: a zip of one JSON header and one .npy file per column. Nothing in it is ever executed."""
+"""Reads saved sessions, and refuses those that are damaged, foreign or too new. Nothing in them is ever executed."""
 
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from itertools import chain
 from math import inf, prod
@@ -15,98 +15,33 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflight.records.document import encoded
-from rooflight.records.files import whole_file
 from rooflight.records.measurement import Measurement
 from rooflight.records.quantity import Quantity
 from rooflight.records.record import Direction, ModuleEntry, StorageKind
-from rooflight.records.session import KEPT, NO_PARENT, NOWHERE, STOOD, Columns, Lifetimes, Returned, Session
-from rooflight.records.signature import AttributeValue, OpSignature
+from rooflight.records.session import (
+    COLUMN_TYPES,
+    KEPT,
+    LIFETIME_TYPES,
+    MEASURED_TYPES,
+    NO_PARENT,
+    NOWHERE,
+    SCHEMA_PREFIX,
+    STOOD,
+    VERSION,
+    Columns,
+    Header,
+    Lifetimes,
+    Returned,
+    Session,
+    TensorRow,
+)
+from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import Packing, TensorSpec
-from rooflight.records.timeline import Timeline
-
-VERSION: Final = 6
 
 _MOST_PACKED: Final = 100  # a file may unpack to this many times its size; recorded steps unpack to 9 to 15 times
 _ALWAYS_ALLOWED_BYTES: Final = 1 << 28  # whatever the size of the file
 _MOST_HEADER_BYTES: Final = 1 << 27  # 100,000 signatures take 20 MB, as Python's objects ten times as much
 _MOST_ELEMENTS: Final = 1 << 256  # of one tensor; figures computed from so many are still finite
-SCHEMA_PREFIX: Final = "rooflight.session/"
-
-_COLUMN_TYPES: Final = {
-    "signature": np.int32,
-    "module": np.int32,
-    "phase": np.int32,
-    "function": np.int32,
-    "direction": np.int8,
-    "parent": np.int32,
-    "read_offsets": np.int64,
-    "read_ids": np.int32,
-    "read_starts": np.int64,
-    "written_offsets": np.int64,
-    "written_ids": np.int32,
-    "written_starts": np.int64,
-}
-
-
-class _Packing(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    layout: str
-    shape: list[int]
-    index_bytes: int
-    parts: list[list[int]]
-
-
-class _Tensor(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    shape: list[int]
-    dtype: str
-    strides: list[int] | None
-    storage: int
-    offset: int
-    packing: _Packing | None
-
-
-class _Signature(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    name: str
-    inputs: list[int]
-    outputs: list[int]
-    input_names: list[str]
-    attributes: list[tuple[str, int | bool | str | list[int | bool] | None]]
-
-
-class _Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    schema: str
-    tensors: list[_Tensor]
-    signatures: list[_Signature]
-    modules: list[tuple[str, str]]
-    phases: list[str]
-    functions: list[str]
-    environment: dict[str, str]
-    notes: list[str]
-    clock: str | None
-    others_share: float | None
-    same_calls: float | None
-    has_lifetimes: bool
-    returned: list[tuple[int, int, _Tensor]]
-    timeline: Timeline | None = None
-
-
-def save(session: Session, path: Path) -> Path:
-    """Write a session to a file, which appears whole or not at all. Raises OSError if it cannot be written."""
-    with whole_file(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        archive.writestr("header.json", encoded(_header(session)))
-        for name, array in session.columns.named_arrays():
-            _write_array(archive, name, array)
-        _write_array(archive, "storage_bytes", session.storage_bytes)
-        if session.measurement is not None:
-            _write_array(archive, "wall_samples_s", session.measurement.wall_samples_s)
-            _write_array(archive, "op_samples_s", session.measurement.op_samples_s)
-            _write_array(archive, "op_starts_s", session.measurement.op_starts_s)
-        if session.lifetimes is not None:
-            _write_array(archive, "storage_kind", session.lifetimes.kind)
-            _write_array(archive, "storage_made", session.lifetimes.made)
-            _write_array(archive, "storage_freed", session.lifetimes.freed)
-            _write_array(archive, "storage_local", session.lifetimes.local)
-    return path
 
 
 def load(path: str | Path) -> Session:
@@ -124,20 +59,20 @@ def load(path: str | Path) -> Session:
         with path.open("rb") as file, zipfile.ZipFile(_a_zip(file)) as archive:
             _check_members(archive, path.stat().st_size)
             header = _read_header(archive)
-            arrays: dict[str, Any] = {name: _read_array(archive, name, dtype) for name, dtype in _COLUMN_TYPES.items()}
+            columns = Columns(**_read_arrays(archive, COLUMN_TYPES))
             storage_bytes: Any = _read_array(archive, "storage_bytes", np.int64)
             measurement = _read_measurement(archive, header)
             lifetimes = _read_lifetimes(archive, header)
         session = Session(
             signatures=_signatures(header),
-            modules=tuple(ModuleEntry(module_path, class_name) for module_path, class_name in header.modules),
-            phases=tuple(header.phases),
-            functions=tuple(header.functions),
-            columns=Columns(**arrays),
+            modules=tuple(ModuleEntry(*row) for row in header.modules),
+            phases=header.phases,
+            functions=header.functions,
+            columns=columns,
             storage_bytes=storage_bytes,
             lifetimes=lifetimes,
             environment=header.environment,
-            notes=tuple(header.notes),
+            notes=header.notes,
         )
         _check(session)
         if header.timeline is not None and len(header.timeline.signature_s) not in (0, len(session.signatures)):
@@ -184,95 +119,28 @@ def _check_members(archive: zipfile.ZipFile, size_bytes: int) -> None:
         raise _UnreadableError("its header is larger than any recording's: record it again")
 
 
-def _header(session: Session) -> _Header:
-    tensors: dict[TensorSpec, int] = {}
-    signatures = [
-        _Signature(
-            name=op.name,
-            inputs=[tensors.setdefault(tensor, len(tensors)) for tensor in op.inputs],
-            outputs=[tensors.setdefault(tensor, len(tensors)) for tensor in op.outputs],
-            input_names=list(op.input_names),
-            attributes=[(key, list(value) if isinstance(value, tuple) else value) for key, value in op.attributes],
-        )
-        for op in session.signatures
-    ]
-    return _Header(
-        schema=f"{SCHEMA_PREFIX}{VERSION}",
-        tensors=[_written_tensor(tensor) for tensor in tensors],
-        signatures=signatures,
-        modules=[(module.path, module.class_name) for module in session.modules],
-        phases=list(session.phases),
-        functions=list(session.functions),
-        environment=dict(session.environment),
-        notes=list(session.notes),
-        clock=session.measurement.clock if session.measurement else None,
-        others_share=session.measurement.others_share if session.measurement else None,
-        same_calls=session.measurement.same_calls if session.measurement else None,
-        timeline=session.measurement.timeline if session.measurement else None,
-        has_lifetimes=session.lifetimes is not None,
-        returned=[
-            (each.storage, each.start, _written_tensor(each.tensor))
-            for each in (session.lifetimes.returned if session.lifetimes else ())
-        ],
-    )
+def _tensor(row: TensorRow) -> TensorSpec:
+    *_, packed = row
+    return TensorSpec(*row[:5], None if packed is None else Packing(*packed))
 
 
-def _written_tensor(tensor: TensorSpec) -> _Tensor:
-    return _Tensor(
-        list(tensor.shape),
-        tensor.dtype,
-        None if tensor.strides is None else list(tensor.strides),
-        tensor.storage,
-        tensor.offset,
-        None if tensor.packing is None else _packed(tensor.packing),
-    )
-
-
-def _read_tensor(tensor: _Tensor) -> TensorSpec:
-    return TensorSpec(
-        tuple(tensor.shape),
-        tensor.dtype,
-        None if tensor.strides is None else tuple(tensor.strides),
-        tensor.storage,
-        tensor.offset,
-        None if tensor.packing is None else _unpacked(tensor.packing),
-    )
-
-
-def _packed(packing: Packing) -> _Packing:
-    return _Packing(packing.layout, list(packing.shape), packing.index_bytes, [list(part) for part in packing.parts])
-
-
-def _unpacked(packing: _Packing) -> Packing:
-    return Packing(
-        layout=packing.layout,
-        shape=tuple(packing.shape),
-        index_bytes=packing.index_bytes,
-        parts=tuple(tuple(part) for part in packing.parts),
-    )
-
-
-def _signatures(header: _Header) -> tuple[OpSignature, ...]:
-    tensors = [_read_tensor(tensor) for tensor in header.tensors]
-    if any(index < 0 for op in header.signatures for index in (*op.inputs, *op.outputs)):
+def _signatures(header: Header) -> tuple[OpSignature, ...]:
+    tensors = [_tensor(row) for row in header.tensors]
+    if any(index < 0 for _, inputs, outputs, *_ in header.signatures for index in (*inputs, *outputs)):
         raise _UnreadableError("a signature names a tensor that is not there: record it again")
     return tuple(
         OpSignature(
-            name=op.name,
-            inputs=tuple(tensors[index] for index in op.inputs),
-            outputs=tuple(tensors[index] for index in op.outputs),
-            input_names=tuple(op.input_names),
-            attributes=tuple((key, _attribute(value)) for key, value in op.attributes),
+            name=name,
+            inputs=tuple(tensors[index] for index in inputs),
+            outputs=tuple(tensors[index] for index in outputs),
+            input_names=input_names,
+            attributes=attributes,
         )
-        for op in header.signatures
+        for name, inputs, outputs, input_names, attributes in header.signatures
     )
 
 
-def _attribute(value: int | bool | str | list[int | bool] | None) -> AttributeValue:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _read_header(archive: zipfile.ZipFile) -> _Header:
+def _read_header(archive: zipfile.ZipFile) -> Header:
     text = archive.read("header.json")
     schema = msgspec.json.decode(text, type=dict[str, msgspec.Raw]).get("schema")
     name = msgspec.json.decode(schema, type=str) if schema is not None else ""
@@ -285,12 +153,11 @@ def _read_header(archive: zipfile.ZipFile) -> _Header:
         )
     if int(number) < VERSION:
         raise _UnreadableError(f"written by an older rooflight (session version {number}): record it again")
-    return msgspec.json.decode(text, type=_Header)
+    return msgspec.json.decode(text, type=Header)
 
 
-def _write_array(archive: zipfile.ZipFile, name: str, array: NDArray[np.generic]) -> None:
-    with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-        np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
+def _read_arrays(archive: zipfile.ZipFile, types: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    return {name: _read_array(archive, f"{prefix}{name}", dtype) for name, dtype in types.items()}
 
 
 def _read_array(archive: zipfile.ZipFile, name: str, dtype: Any) -> NDArray[np.generic]:
@@ -307,13 +174,11 @@ def _read_array(archive: zipfile.ZipFile, name: str, dtype: Any) -> NDArray[np.g
         return np.frombuffer(data, found).reshape(shape)
 
 
-def _read_measurement(archive: zipfile.ZipFile, header: _Header) -> Measurement | None:
+def _read_measurement(archive: zipfile.ZipFile, header: Header) -> Measurement | None:
     if header.clock is None:
         return None
-    ops: Any = _read_array(archive, "op_samples_s", np.float64)
-    walls: Any = _read_array(archive, "wall_samples_s", np.float64)
-    starts: Any = _read_array(archive, "op_starts_s", np.float64)
-    if ops.ndim != 2 or walls.ndim != 1 or starts.ndim != 2:
+    arrays = _read_arrays(archive, MEASURED_TYPES)
+    if [array.ndim for array in arrays.values()] != [1, 2, 2]:
         raise _UnreadableError("op times do not have one row per step: record it again")
     for share in (header.others_share, header.same_calls):
         if share is not None and not 0 <= share <= 1:
@@ -321,9 +186,7 @@ def _read_measurement(archive: zipfile.ZipFile, header: _Header) -> Measurement 
     if header.timeline is not None and not all(0 <= seconds < inf for seconds in _seconds_of(header.timeline)):
         raise _UnreadableError("a time of its timeline is not a number from 0 on: record it again")
     return Measurement(
-        wall_samples_s=walls,
-        op_samples_s=ops,
-        op_starts_s=starts,
+        **arrays,
         clock=header.clock,
         others_share=header.others_share,
         same_calls=header.same_calls,
@@ -342,15 +205,11 @@ def _seconds_of(part: Any) -> Iterator[float]:
                 yield inner
 
 
-def _read_lifetimes(archive: zipfile.ZipFile, header: _Header) -> Lifetimes | None:
+def _read_lifetimes(archive: zipfile.ZipFile, header: Header) -> Lifetimes | None:
     if not header.has_lifetimes:
         return None
-    kind: Any = _read_array(archive, "storage_kind", np.int8)
-    made: Any = _read_array(archive, "storage_made", np.int32)
-    freed: Any = _read_array(archive, "storage_freed", np.int32)
-    local: Any = _read_array(archive, "storage_local", np.bool_)
-    returned = tuple(Returned(storage, start, _read_tensor(tensor)) for storage, start, tensor in header.returned)
-    return Lifetimes(kind=kind, made=made, freed=freed, local=local, returned=returned)
+    returned = tuple(Returned(storage, start, _tensor(row)) for storage, start, row in header.returned)
+    return Lifetimes(**_read_arrays(archive, LIFETIME_TYPES, "storage_"), returned=returned)
 
 
 def _check(session: Session) -> None:
@@ -378,10 +237,7 @@ def _check(session: Session) -> None:
         raise _UnreadableError("column parent or storage_bytes is out of range: record it again")
     lifetimes = session.lifetimes
     if lifetimes is not None and (
-        lifetimes.kind.shape != session.storage_bytes.shape
-        or lifetimes.made.shape != session.storage_bytes.shape
-        or lifetimes.freed.shape != session.storage_bytes.shape
-        or lifetimes.local.shape != session.storage_bytes.shape
+        any(getattr(lifetimes, name).shape != session.storage_bytes.shape for name in LIFETIME_TYPES)
         or not _within(lifetimes.kind, 0, len(StorageKind))
         or not _within(lifetimes.made, STOOD, count + 1)
         or not _within(lifetimes.freed, KEPT, count + 1)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rooflight.records.document import encoded
+from rooflight.records.files import whole_file
 from rooflight.records.measurement import Measurement
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.record import Direction, ModuleEntry, OpRecord, phase_name
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
+from rooflight.records.timeline import Timeline
 from rooflight.records.visible import visible
 
 Int32 = NDArray[np.int32]
@@ -29,6 +34,10 @@ KEPT = -1
 """Entry of ``Lifetimes.freed`` for a storage that was never freed."""
 STOOD = -1
 """Entry of ``Lifetimes.made`` for a storage that was allocated before the first record."""
+
+SCHEMA_PREFIX: Final = "rooflight.session/"
+VERSION: Final = 6
+"""Of the format of saved sessions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,9 +190,23 @@ class Session:
 
     def save(self, path: str | Path) -> Path:
         """Write the session to one compressed file, all of it or nothing. Returns the path."""
-        from rooflight.records.archive import save
+        with (
+            whole_file(Path(path)) as file,
+            zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+        ):
+            archive.writestr("header.json", encoded(_header(self)))
+            for name, array in self.named_arrays():
+                _write_array(archive, name, array)
+        return Path(path)
 
-        return save(self, Path(path))
+    def named_arrays(self) -> Iterator[tuple[str, NDArray[np.generic]]]:
+        """Everything that a saved session has a file of its own for."""
+        yield from self.columns.named_arrays()
+        yield "storage_bytes", self.storage_bytes
+        if self.measurement is not None:
+            yield from ((name, getattr(self.measurement, name)) for name in MEASURED_TYPES)
+        if self.lifetimes is not None:
+            yield from ((f"storage_{name}", getattr(self.lifetimes, name)) for name in LIFETIME_TYPES)
 
 
 def _starts(starts: Int64, offsets: Int64, index: int) -> tuple[int, ...]:
@@ -228,3 +251,96 @@ def _first(ids: Int32, records: Int64, storages: int, never: int) -> Int64:
     first = np.full(storages, never, dtype=np.int64)
     np.minimum.at(first, ids, records)
     return first
+
+
+# -- the form of a saved session: a zip of one JSON header and one .npy file per column--------------------------------
+
+COLUMN_TYPES: Final[Mapping[str, Any]] = {
+    "signature": np.int32,
+    "module": np.int32,
+    "phase": np.int32,
+    "function": np.int32,
+    "direction": np.int8,
+    "parent": np.int32,
+    "read_offsets": np.int64,
+    "read_ids": np.int32,
+    "read_starts": np.int64,
+    "written_offsets": np.int64,
+    "written_ids": np.int32,
+    "written_starts": np.int64,
+}
+MEASURED_TYPES: Final[Mapping[str, Any]] = dict.fromkeys(("wall_samples_s", "op_samples_s", "op_starts_s"), np.float64)
+LIFETIME_TYPES: Final[Mapping[str, Any]] = {"kind": np.int8, "made": np.int32, "freed": np.int32, "local": np.bool_}
+
+_Sizes = tuple[int, ...]
+TensorRow = tuple[_Sizes, str, _Sizes | None, int, int, tuple[str, _Sizes, int, tuple[_Sizes, ...]] | None]
+"""Shape, dtype, strides, storage, offset, and of a packing: layout, shape, bytes of its indices, parts."""
+
+SignatureRow = tuple[
+    str,
+    Sequence[int],
+    Sequence[int],
+    tuple[str, ...],
+    tuple[tuple[str, int | bool | str | tuple[int | bool, ...] | None], ...],
+]
+"""Name, the numbers of inputs and outputs among the header's tensors, names of the inputs, attributes."""
+
+
+class Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """All of a saved session that is in no column."""
+
+    schema: str
+    tensors: Sequence[TensorRow]
+    signatures: Sequence[SignatureRow]
+    modules: Sequence[tuple[str, str]]
+    phases: tuple[str, ...]
+    functions: tuple[str, ...]
+    environment: Mapping[str, str]
+    notes: tuple[str, ...]
+    clock: str | None
+    others_share: float | None
+    same_calls: float | None
+    has_lifetimes: bool
+    returned: Sequence[tuple[int, int, TensorRow]]
+    timeline: Timeline | None = None
+
+
+def _header(session: Session) -> Header:
+    tensors: dict[TensorSpec, int] = {}
+
+    def numbers(specs: Sequence[TensorSpec]) -> list[int]:
+        return [tensors.setdefault(spec, len(tensors)) for spec in specs]
+
+    measured = {
+        name: getattr(session.measurement, name, None) for name in ("clock", "others_share", "same_calls", "timeline")
+    }
+    lifetimes = session.lifetimes
+    return Header(
+        schema=f"{SCHEMA_PREFIX}{VERSION}",
+        signatures=[
+            (op.name, numbers(op.inputs), numbers(op.outputs), op.input_names, op.attributes)
+            for op in session.signatures
+        ],
+        tensors=[_tensor_row(tensor) for tensor in tensors],
+        modules=[(module.path, module.class_name) for module in session.modules],
+        phases=session.phases,
+        functions=session.functions,
+        environment=session.environment,
+        notes=session.notes,
+        has_lifetimes=lifetimes is not None,
+        returned=[
+            (one.storage, one.start, _tensor_row(one.tensor)) for one in (lifetimes.returned if lifetimes else ())
+        ],
+        **measured,
+    )
+
+
+def _tensor_row(tensor: TensorSpec) -> TensorRow:
+    packing = tensor.packing
+    packed = None if packing is None else (packing.layout, packing.shape, packing.index_bytes, packing.parts)
+    return tensor.shape, tensor.dtype, tensor.strides, tensor.storage, tensor.offset, packed
+
+
+def _write_array(archive: zipfile.ZipFile, name: str, array: NDArray[np.generic]) -> None:
+    with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+        np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)

@@ -12,7 +12,7 @@ UNSHARED = -1
 """Value of ``TensorSpec.storage`` for a tensor that shares its memory with no other tensor of the same operation."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Packing:
     """How a sparse or nested tensor holds the elements that it stores.
 
