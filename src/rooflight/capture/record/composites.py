@@ -12,20 +12,18 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from threading import Lock, get_ident
-from typing import TYPE_CHECKING, Any, Final
+from threading import get_ident
+from typing import Any, Final
 
 import torch
 from torch._C import _current_graph_task_id, _get_dispatch_stack_at, _len_torch_dispatch_stack
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import _StopRecomputationError
 
 from rooflight.capture.record.kernels import COMPOSITES, Composite, with_gradients
 from rooflight.capture.record.signatures import start_of, storage_of, tensors_in
+from rooflight.capture.record.tape import Tape
 from rooflight.records.signature import OpSignature
-
-if TYPE_CHECKING:
-    from rooflight.capture.record.dispatch import DispatchSource
-
 
 _AUTOGRAD_KEYS: Final = ("AutogradCPU", "AutogradCUDA", "AutogradXPU", "AutogradMeta")
 
@@ -38,6 +36,30 @@ _HOLE: Final = object()  # in place of a tensor
 
 # Gradients that the autograd engine adds up when a tensor was used twice appear under the node that made the last one.
 _ENGINE_ACCUMULATION: Final = torch.ops.aten.add.Tensor
+
+
+class Source(TorchDispatchMode):
+    """The mode that records, for those to which it passes ops on, or which note ops beside it."""
+
+    tape: Tape
+    thread: int
+    composites: Composites
+    blind: int
+    """While above 0, for instance after an error, ops run without being recorded."""
+    context: int
+    """Module, phase, direction and function of a forward op that runs now, by their number on the tape."""
+
+    def context_now(self) -> int:
+        """The context of the op that runs now, in a backward pass too."""
+        raise NotImplementedError
+
+    def is_foreign(self, kind: type) -> bool:
+        """Whether a tensor class does its own dispatch, to ops on plain tensors that come back to this mode."""
+        raise NotImplementedError
+
+    def fail(self, error: Exception) -> None:
+        """Handle an error of the recorder itself."""
+        raise NotImplementedError
 
 
 @dataclass(slots=True)
@@ -55,23 +77,7 @@ class _Region:
 class Composites:
     """Bookkeeping of one recording's composite calls."""
 
-    __slots__ = (
-        "_born",
-        "_children",
-        "_context",
-        "_creates_graph",
-        "_in_region",
-        "_last",
-        "_open",
-        "_regions",
-        "_source",
-        "_starts",
-        "_task",
-        "active",
-        "calling",
-    )
-
-    def __init__(self, source: DispatchSource) -> None:
+    def __init__(self, source: Source) -> None:
         self._source = source
         self.active = False  # whether there is anything to do for each op
         self.calling = 0  # how many composite calls are open
@@ -113,7 +119,7 @@ class Composites:
         if reserve is not None:
             storage = reserve.untyped_storage()
             self._source.tape.new_storage(storage._cdata, storage.nbytes(), reserve)
-        self._append(op, inputs, outputs, self._source._context)
+        self._append(op, inputs, outputs, self._source.context)
 
     def note_meta_backward(self, op: OpSignature, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Write the record of the backward of such a call."""
@@ -208,7 +214,7 @@ class Composites:
         self, op: OpSignature, inputs: Sequence[Any], outputs: Sequence[Any], context: int | None = None
     ) -> int:
         source, tape = self._source, self._source.tape
-        place = source._context if context is None else context
+        place = source.context if context is None else context
         ids: list[list[int]] = [[], []]
         starts: list[int] = []
         for tensors, found in zip((inputs, outputs), ids, strict=True):
@@ -331,23 +337,21 @@ def _with_graph(
     return [next(found) if flag else None for flag in needed]
 
 
-def open_sources() -> list[DispatchSource]:
+def open_sources() -> list[Source]:
     """The recordings open on this thread, outermost first; torch passes the stack on to its backward threads."""
-    from rooflight.capture.record.dispatch import DispatchSource
-
     modes = (_get_dispatch_stack_at(index) for index in range(_len_torch_dispatch_stack()))
-    return [mode for mode in modes if isinstance(mode, DispatchSource)]
+    return [mode for mode in modes if isinstance(mode, Source)]
 
 
 def _route(composite: Composite, *args: Any, **kwargs: Any) -> Any:
     """Runs instead of a composite's own kernel while a recording is open anywhere in the process."""
     sources = open_sources()
-    if not sources or any(source._is_foreign(type(value)) for source in sources for value in tensors_in(args)):
+    if not sources or any(source.is_foreign(type(value)) for source in sources for value in tensors_in(args)):
         return decomposed(composite.op, args, kwargs)
     return _call(composite, sources, args, kwargs)
 
 
-def _call(composite: Composite, sources: list[DispatchSource], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call(composite: Composite, sources: list[Source], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     given = composite.arguments(args, kwargs)
     tensors = tensors_in(given)
     if any(tensor.is_nested for tensor in tensors):  # nested tensors have kernels of their own
@@ -399,30 +403,24 @@ def _call_on_meta(composite: Composite, args: tuple[Any, ...], tensors: Sequence
 _ROUTES: Final = tuple(
     (composite.op.name(), key, partial(_route, composite)) for composite in COMPOSITES for key in _AUTOGRAD_KEYS
 )
-_lock = Lock()
-_routed: set[DispatchSource] = set()
 _library: Any = None  # the object that torch.library.Library wraps; its bookkeeping would take as long again
 
 
-def install_route(source: DispatchSource) -> None:
-    """Route composites through this file until ``remove_route`` was called for each source."""
+def route_composites() -> None:
+    """Route composites through this file, if they are not."""
     global _library
-    with _lock:
-        _routed.add(source)
-        if _library is None:
-            _library = torch._C._dispatch_library("IMPL", "aten", "", __file__, 0)
-            for name, key, route in _ROUTES:
-                _library.impl(name, key, route, False)
+    if _library is None:
+        _library = torch._C._dispatch_library("IMPL", "aten", "", __file__, 0)
+        for name, key, route in _ROUTES:
+            _library.impl(name, key, route, False)
 
 
-def remove_route(source: DispatchSource) -> None:
-    """Undo ``install_route``; the last call leaves the dispatcher as it was."""
+def unroute_composites() -> None:
+    """Leave the dispatcher as it was before ``route_composites``."""
     global _library
-    with _lock:
-        _routed.discard(source)
-        if not _routed and _library is not None:
-            _library.reset()
-            _library = None
+    if _library is not None:
+        _library.reset()
+        _library = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,10 +15,10 @@ from torch._C import _current_autograd_node, _current_graph_task_id
 from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
 from torch._C._autograd import _get_sequence_nr
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode, _push_mode
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 
 from rooflight.capture.phases import with_closure_inside
-from rooflight.capture.record.composites import NO_SEQUENCE, Composites, ModeStack, decomposed
+from rooflight.capture.record.composites import NO_SEQUENCE, Composites, ModeStack, Source, decomposed
 from rooflight.capture.record.kernels import COMPOSITES
 from rooflight.capture.record.meta_results import remembering
 from rooflight.capture.record.readers import Reader, reader_of
@@ -55,7 +55,7 @@ def _note_nothing(_args: Any, _kwargs: Any, _out: Any, _context: int) -> None:
     """The reader of an op for which no other could be made."""
 
 
-class DispatchSource(TorchDispatchMode):
+class DispatchSource(Source):
     """Records each op below autograd: forward, backward, optimizer and collectives alike.
 
     It belongs to the thread that enters it; torch passes it on to the backward threads that it starts. Ops on tensor
@@ -91,7 +91,7 @@ class DispatchSource(TorchDispatchMode):
         # By id of an op, which lives as long as torch: the function that runs it and its reader, or its handler and
         # None. The op itself as a key would be hashed in Python.
         self._ops: dict[int, tuple[Handler, Reader | None]] = {}
-        self._context = 0
+        self.context = 0
         self._place_contexts: dict[tuple[int, int], int] = {}  # in this phase and direction, by module and function
         self._backward_contexts: dict[tuple[int, int], int] = {}
         self._backward_sequence = -1  # autograd node of the last op, for which the context is known
@@ -120,7 +120,7 @@ class DispatchSource(TorchDispatchMode):
         if self.blind:
             return func(*args, **(kwargs or {}))
         for kind in types:
-            if kind not in _PLAIN_TENSORS and self._is_foreign(kind):
+            if kind not in _PLAIN_TENSORS and self.is_foreign(kind):
                 return NotImplemented
         run, read = self._ops.get(id(func)) or self._meet(func, args)
         if read is None:
@@ -134,7 +134,7 @@ class DispatchSource(TorchDispatchMode):
             if _current_graph_task_id() == -1:
                 if composites.active:
                     composites.before_forward_op()
-                read(args, kwargs, out, self._context)
+                read(args, kwargs, out, self.context)
             else:
                 node: Any = _current_autograd_node()
                 if node is None or composites.active or node._sequence_nr() != self._backward_sequence:
@@ -179,7 +179,7 @@ class DispatchSource(TorchDispatchMode):
         """Take note that phase or optimizer state changed."""
         self._place_contexts.clear()
         self._backward_contexts.clear()
-        self._context = self.tape.context(self.module, self.phase, self._direction(), self.function)
+        self.context = self.tape.context(self.module, self.phase, self._direction(), self.function)
         self._backward_sequence = -1
 
     def _direction(self) -> int:
@@ -219,7 +219,7 @@ class DispatchSource(TorchDispatchMode):
         if context is None:
             context = self.tape.context(module, self.phase, self._direction(), function)
             self._place_contexts[place] = context
-        self._context = context
+        self.context = context
 
     def _context_of_backward(self, node: Any) -> int:
         if node is None:
@@ -230,7 +230,7 @@ class DispatchSource(TorchDispatchMode):
         if sequence == self._backward_sequence:
             return self._backward_context
         if self._steps and self._steps[-1][1] == _current_graph_task_id():  # a hook updates weights during backward
-            return self._context
+            return self.context
         module, function = self.module, self.function  # not 0 inside backward: checkpointing recomputes a module
         if not module:
             if sequence == NO_SEQUENCE:  # a gradient is added to that of a parameter
@@ -253,7 +253,7 @@ class DispatchSource(TorchDispatchMode):
     def context_now(self) -> int:
         """The context of the op that runs now."""
         in_backward = _current_graph_task_id() != -1
-        return self._context_of_backward(_current_autograd_node()) if in_backward else self._context
+        return self._context_of_backward(_current_autograd_node()) if in_backward else self.context
 
     def _run_unseen(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an op without recording it."""
@@ -312,7 +312,7 @@ class DispatchSource(TorchDispatchMode):
         self._scalar_reader(args, kwargs, out, self.context_now())
         return out
 
-    def _is_foreign(self, kind: type) -> bool:
+    def is_foreign(self, kind: type) -> bool:
         """Whether a tensor class does its own dispatch, to ops on plain tensors that come back to this mode."""
         known = self._foreign.get(kind)
         if known is None:

@@ -10,7 +10,6 @@ import weakref
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -55,24 +54,6 @@ class LifetimeTape(Tape):
     last.
     """
 
-    __slots__ = (
-        "_certain",
-        "_dead",
-        "_first_of_call",
-        "_freed",
-        "_gradients",
-        "_in_backward",
-        "_local",
-        "_made",
-        "_parameters",
-        "_references",
-        "_resized",
-        "_returned",
-        "_roots",
-        "_switches",
-        "_with_grad",
-    )
-
     def __init__(self) -> None:
         super().__init__()
         self._made = array("i")  # by storage: how many records there were when it was first met
@@ -95,7 +76,6 @@ class LifetimeTape(Tape):
         """Begin to follow storages. ``roots`` returns the outermost modules met so far: their tensors exist already."""
         self._roots = roots
         torch_optimizer.register_optimizer_step_pre_hook(self._before_step)
-        _follow_resizes(self)
         for root in roots():
             for buffer in root.buffers():
                 self._note(buffer, set(), STOOD)
@@ -106,7 +86,6 @@ class LifetimeTape(Tape):
         hooks = torch_optimizer._global_optimizer_pre_hooks
         for number in [number for number, hook in hooks.items() if hook == self._before_step]:
             hooks.pop(number, None)
-        _stop_following_resizes(self)
 
     def forget(self) -> None:
         """Drop the references to the model and to the storages that are not freed."""
@@ -387,29 +366,3 @@ def plain_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     for name in names:  # a DTensor lists its mesh too
         if isinstance(part := getattr(tensor, name), torch.Tensor):
             yield from plain_parts(part)
-
-
-_lock = Lock()
-_following: list[LifetimeTape] = []
-
-
-def _follow_resizes(tape: LifetimeTape) -> None:
-    """Have the tape called at every ``storage.resize_``. FSDP frees memory by it, and torch calls no mode for it."""
-    with _lock:
-        _following.append(tape)
-        torch.UntypedStorage.resize_ = _resize  # type: ignore[method-assign, assignment]
-
-
-def _stop_following_resizes(tape: LifetimeTape) -> None:
-    """Undo ``_follow_resizes``; the last call removes the attribute, so that torch's own, of a base class, counts."""
-    with _lock:
-        _following[:] = [other for other in _following if other is not tape]
-        if not _following and "resize_" in torch.UntypedStorage.__dict__:
-            del torch.UntypedStorage.resize_
-
-
-def _resize(storage: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
-    out = torch._C.StorageBase.resize_(storage, *args, **kwargs)  # type: ignore[attr-defined]
-    for tape in tuple(_following):
-        tape.resized(storage, len(tape))
-    return out

@@ -18,8 +18,6 @@ from torch import nn
 from torch._C import _current_graph_task_id
 from torch._C._autograd import _get_sequence_nr
 from torch.autograd.function import BackwardCFunction
-from torch.nn.modules import module as torch_module
-from torch.nn.modules.module import register_module_forward_hook
 
 from rooflight.capture.record.composites import NO_SEQUENCE, open_sources
 from rooflight.capture.record.dispatch import DispatchSource
@@ -63,8 +61,6 @@ class ModuleWorks:
         self._open: list[_Open] = []
         self._complete: set[tuple[Any, ...]] = set()  # kinds of calls all ops of which were recorded
         self._ops: dict[OpSignature, OpSignature] = {}
-        self._installed = False
-        self._hooked = False
 
     def learn(self, module: nn.Module, number: int) -> None:
         """Note the number of a module."""
@@ -74,44 +70,20 @@ class ModuleWorks:
         formula = self._by_class[kind]
         if formula is not None:
             self.formulas[number] = formula
-            if self._installed:
-                self._hook()
-
-    def install(self) -> None:
-        """Install the hook if there is a module of a known class; otherwise once one is met."""
-        self._installed = True
-        if self.formulas:
-            self._hook()
-
-    def _hook(self) -> None:
-        if not self._hooked:
-            self._hooked = True
-            register_module_forward_hook(self._leave, with_kwargs=True)
-
-    def remove(self) -> None:
-        """Take the hook out. It is searched for, since an interrupt may have lost its handle."""
-        self._installed = self._hooked = False
-        hooks = torch_module._global_forward_hooks
-        for number in [number for number, hook in hooks.items() if hook == self._leave]:
-            torch_module._global_forward_hooks_with_kwargs.pop(number, None)
-            hooks.pop(number, None)
 
     def enter(self, module: nn.Module, number: int) -> None:
         """Begin a call of a module that has a formula."""
         self._open.append(_Open(module, number, len(self._source.tape), _get_sequence_nr()))
 
-    def _leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        if self._source not in open_sources():
-            return
+    def leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """End a call of such a module, and add the ops that nobody saw. ``output`` is None if it raised."""
         place = next((place for place in range(len(self._open) - 1, -1, -1) if self._open[place].module is module), -1)
         if place < 0:
             return
         opened = self._open[place]
         del self._open[place:]
-        try:
+        if output is not None:
             self._account(opened, args, kwargs, output)
-        except Exception as error:
-            self._source.fail(error)
 
     def _account(self, opened: _Open, args: Any, kwargs: Any, output: Any) -> None:
         tape = self._source.tape

@@ -19,8 +19,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack,
 from rooflight.capture.record.composites import ModeStack, open_sources
 from rooflight.capture.record.dispatch import DispatchSource
 from rooflight.capture.record.module_work import ModuleWorks
-from rooflight.capture.record.outside_births import foreign_parts, may_be_foreign, plain_tensors
-from rooflight.capture.record.outside_gradients import OutsideGradients
+from rooflight.capture.record.outside_births import foreign_memory, may_be_foreign, plain_tensors
 from rooflight.capture.record.signatures import storage_of
 
 # The ops that they run belong to the functions of the forward pass.
@@ -121,7 +120,6 @@ class ModuleTracker:
         self._source = source
         self._functions = functions
         self._works = ModuleWorks(source)
-        self._gradients = OutsideGradients(source)
         self._formulas = self._works.formulas
         self._numbers: dict[int, int] = {}  # id of a module -> its number on the tape
         self._kept: list[nn.Module] = []  # named modules stay alive, or their ids could be reused
@@ -144,16 +142,15 @@ class ModuleTracker:
     def install(self) -> None:
         """Register the hooks."""
         register_module_forward_pre_hook(self._enter)
-        register_module_forward_hook(self._leave, always_call=True)
-        self._works.install()
+        register_module_forward_hook(self._leave, with_kwargs=True, always_call=True)
 
     def remove(self) -> None:
         """Take the hooks out again. They are searched for, since an interrupt may have lost their handles."""
-        self._works.remove()
         for hooks, mine in ((torch_module._global_forward_pre_hooks, self._enter),
                             (torch_module._global_forward_hooks, self._leave)):  # fmt: skip
             for number in [number for number, hook in hooks.items() if hook == mine]:
                 torch_module._global_forward_hooks_always_called.pop(number, None)
+                torch_module._global_forward_hooks_with_kwargs.pop(number, None)
                 hooks.pop(number, None)
 
     def _name_tree(self, root: nn.Module, prefix: str) -> None:
@@ -212,17 +209,16 @@ class ModuleTracker:
         except Exception as error:
             source.fail(error)
 
-    def _leave(self, module: nn.Module, _args: Any, output: Any) -> None:
+    def _leave(self, module: nn.Module, args: Any, *more: Any) -> None:
         if is_dynamo_compiling():
             return
         source, stack = self._source, self._stack
+        kwargs, output = more if len(more) > 1 else ({}, None)  # torch leaves kwargs out where the call raised
         try:
             if get_ident() != source.thread and not self._here():
                 return
             if may_be_foreign(output):
                 self._look_at(output, returned=True)
-            if (makers := source.tape.births.makers) and (number := self._numbers.get(id(module))) in makers:
-                self._gradients.hook(output, number)
             if stack and stack[-1][0] is module:
                 stack.pop()
             else:
@@ -231,20 +227,23 @@ class ModuleTracker:
             if not stack:
                 self._note_results(output)
                 if sys.exc_info()[0] is None:  # otherwise its traceback holds whatever there is
-                    source.tape.births.settle(output)
+                    source.tape.births.settle((args, kwargs), output)
                 source.tape.call_ends(output)
             if self._functions is not None and not stack and _current_graph_task_id() != -1:
                 self._functions.set_recomputing(recomputing=False)
+            if self._numbers.get(id(module)) in self._formulas:
+                self._works.leave(module, args, kwargs, output)
         except Exception as error:
             source.fail(error)
 
     def _look_at(self, values: Any, *, returned: bool = False) -> None:
         """Take note of the tensors that a module is given or returns, if torch did not allocate their memory."""
         source = self._source
-        for tensor, memory in foreign_parts(values):
-            number = source.tape.foreign_storage(memory, tensor, source.context_now())
-            if returned:
-                source.tape.births.consumed.add(number)
+        for tensor in plain_tensors(values):
+            if (memory := foreign_memory(tensor)) is not None:
+                number = source.tape.foreign_storage(memory, tensor, source.context_now())
+                if returned:
+                    source.tape.births.consumed.add(number)
 
     def _note_results(self, output: Any) -> None:
         """Take note of the storages that an outermost module returns: its caller has them, even if no op reads them."""

@@ -3,86 +3,24 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from threading import Lock, RLock, get_ident, local
+from threading import get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
 
 from torch._C import _current_graph_task_id
 from torch.optim import optimizer as torch_optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from rooflight.capture.phases import current_phase, subscribe, unsubscribe
-from rooflight.capture.record.composites import install_route, remove_route
 from rooflight.capture.record.dispatch import DispatchSource
 from rooflight.capture.record.lifetimes import LifetimeTape
 from rooflight.capture.record.modules import FunctionSource, Models, ModuleTracker, models_of
-from rooflight.capture.record.outside_gradients import stop_watching_exports, watch_exports
 from rooflight.capture.record.outside_writes import storages_of_state, with_outside_writes
+from rooflight.capture.record.patches import patch, unpatch
 from rooflight.capture.record.schemas import place_in_world
 from rooflight.capture.record.tape import Tape
 from rooflight.machine.environment import describe
 from rooflight.records.session import Session
-
-_MODULE: Final = "torch.distributed.tensor._sharding_prop"
-
-
-class _LookingAway(local):
-    """The context. It also enters the one that it replaces."""
-
-    def __init__(self, replaced: AbstractContextManager[Any]) -> None:
-        self.replaced = replaced
-        self._sources: list[list[DispatchSource]] = []
-
-    def __enter__(self) -> None:
-        self.replaced.__enter__()
-        sources = [mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, DispatchSource)]
-        for source in sources:
-            source.blind += 1
-        self._sources.append(sources)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for source in self._sources.pop():
-            source.blind -= 1
-        self.replaced.__exit__(kind, error, trace)
-
-
-_propagation_lock = Lock()
-_propagating: set[DispatchSource] = set()
-
-
-def look_away(source: DispatchSource) -> None:
-    """Install the context where DTensor is loaded; a program that loads it later inside the recording is recorded with
-    these ops.
-    """
-    with _propagation_lock:
-        _propagating.add(source)
-        propagator = _propagator()
-        if propagator is not None and not isinstance(propagator._fake_mode_lock, _LookingAway):
-            propagator._fake_mode_lock = _LookingAway(propagator._fake_mode_lock)
-
-
-def stop_looking_away(source: DispatchSource) -> None:
-    """Undo ``look_away``; the last recording to do so puts the replaced context back."""
-    with _propagation_lock:
-        _propagating.discard(source)
-        propagator = _propagator()
-        if propagator is not None and not _propagating and isinstance(propagator._fake_mode_lock, _LookingAway):
-            propagator._fake_mode_lock = propagator._fake_mode_lock.replaced
-
-
-def _propagator() -> Any:
-    found = getattr(sys.modules.get(_MODULE), "ShardingPropagator", None)
-    return found if hasattr(found, "_fake_mode_lock") else None
-
-
-if TYPE_CHECKING:
-    pass
 
 
 class record:  # noqa: N801 - used like a function: with record(model) as recording
@@ -180,11 +118,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         self._tracker = ModuleTracker(source, self._models, self._functions)
         source.set_phase(current_phase() if self._wants_phases else "")
         try:
-            install_route(source)
-            if self._compiled_eagerly:
-                _run_eagerly(source)
-            look_away(source)
-            watch_exports(source)
+            patch(source, compiled_eagerly=self._compiled_eagerly)
             if self._wants_phases:
                 subscribe(source.set_phase)
             self._tracker.install()
@@ -230,7 +164,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         def state() -> frozenset[int]:
             return storages_of_state(tracker.roots() if tracker is not None else (), tape)
 
-        tape.births.settle()
+        tape.births.finish()
         return with_outside_writes(tape.session(_environment(tape.devices)), tape.births, state)
 
     def _take_out(self, source: DispatchSource) -> None:
@@ -246,10 +180,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         if self._lifetimes is not None:
             self._lifetimes.remove()
         unsubscribe(source.set_phase)
-        stop_looking_away(source)
-        stop_watching_exports(source)
-        _stop_running_eagerly(source)
-        remove_route(source)
+        unpatch(source)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if is_finalizing():  # an argument, because the names of this module may be gone by then
@@ -262,57 +193,3 @@ def _environment(devices: set[str]) -> dict[str, str]:
     """The machine's facts, and which of its devices the recorded tensors were on: "meta" for none."""
     kind = next((kind for kind in ("meta", "cuda", "cpu") if kind in devices), "cpu")
     return {**describe("cuda" if kind == "cuda" else "cpu"), **place_in_world(), "device_kind": kind}
-
-
-_lock = RLock()  # a recording that is thrown away may end inside
-_threads: dict[int, int] = {}  # by the id of each source of a recording that is open, its thread
-_HOOKS_WARNING = "Using `torch.compile\\(module\\)` when there are global hooks"  # Rooflight's hooks do no harm
-
-
-class _EagerWhereRecorded:
-    """A stance of Dynamo's: threads that record run the original code of compiled functions, which leaves the caches of
-    these as they are (pytorch issue 140909). All others run as under the ``prior`` stance.
-    """
-
-    def __init__(self, prior: Any) -> None:
-        self.prior = prior
-
-    @property
-    def stance(self) -> str:
-        """Dynamo's name of what to do in this thread, asked at each call of a compiled function."""
-        name: str = "force_eager" if get_ident() in tuple(_threads.values()) else self.prior.stance
-        return name
-
-    @property
-    def skip_guard_eval_unsafe(self) -> bool:
-        """That of the prior stance."""
-        return bool(self.prior.skip_guard_eval_unsafe)
-
-    @property
-    def backend(self) -> Any:
-        """That of the prior stance."""
-        return self.prior.backend
-
-
-def _run_eagerly(source: DispatchSource) -> None:
-    """Have compiled functions run their original code in the thread that records."""
-    from torch._dynamo import eval_frame
-
-    with _lock:
-        _threads[id(source)] = source.thread
-        if not isinstance(eval_frame._stance, _EagerWhereRecorded):
-            warnings.filterwarnings("ignore", _HOOKS_WARNING)
-            eval_frame._set_stance(_EagerWhereRecorded(eval_frame._stance))  # type: ignore[arg-type]
-
-
-def _stop_running_eagerly(source: DispatchSource) -> None:
-    """Undo ``_run_eagerly``, also half of it; the last recording restores the stance that the first found."""
-    eval_frame = sys.modules.get("torch._dynamo.eval_frame")
-    with _lock:
-        _threads.pop(id(source), None)
-        if _threads or eval_frame is None:
-            return
-        for entry in [entry for entry in warnings.filters if getattr(entry[1], "pattern", "") == _HOOKS_WARNING]:
-            warnings.filters.remove(entry)  # type: ignore[attr-defined]
-        if isinstance(eval_frame._stance, _EagerWhereRecorded):
-            eval_frame._set_stance(eval_frame._stance.prior)

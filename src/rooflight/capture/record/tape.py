@@ -40,30 +40,6 @@ class Tape:
     ``touched``, those read before those written.
     """
 
-    __slots__ = (
-        "_context_rows",
-        "_contexts",
-        "_foreign",
-        "_functions",
-        "_modules",
-        "_parents",
-        "_phases",
-        "_signatures",
-        "births",
-        "contexts",
-        "devices",
-        "ends_ns",
-        "keys",
-        "places",
-        "signatures",
-        "starts",
-        "starts_ns",
-        "storage_bytes",
-        "storage_ids",
-        "timed",
-        "touched",
-    )
-
     def __init__(self) -> None:
         self.keys: dict[tuple[object, ...], int] = {}  # key made by a reader -> number of the signature
         self._signatures: dict[tuple[int, int, int], tuple[int, OpSignature]] = {}
@@ -80,6 +56,7 @@ class Tape:
         self.storage_ids: dict[int, int] = {}  # address of a live storage -> its id
         self.storage_bytes = array("q")
         self._foreign: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}  # address -> storage, its id
+        self._exported: dict[int, weakref.ref[torch.UntypedStorage]] = {}  # by number: memory that is shared
         self.births = OutsideBirths()
         self.devices: set[str] = set()  # types of devices of the tensors met: cpu, cuda, meta
         self._parents: dict[int, int] = {}  # by child
@@ -139,19 +116,16 @@ class Tape:
         address = memory._cdata
         known = self._foreign.get(address)
         if known is not None and not made and known[0]() is memory:
-            if known[1] in self.births.unread:
-                self.births.first_read(known[1], memory)
+            self.births.read(known[1], memory)
             return known[1]
         count, births = len(self.storage_bytes), self.births
         module, phase, direction, function = self._context_rows[4 * context : 4 * context + 4]
-        candidate = births.may_be_one(memory, module, made=made)
-        other = births.shared_with(memory) if candidate else None
-        shared = None if other is None else self.storage_ids.get(other.untyped_storage()._cdata)
+        shared = self._exported_at(memory.data_ptr()) if self._exported else None
         number = self.new_storage(address, memory.nbytes(), tensor) if shared is None else shared
         self.remember_foreign(memory, number)
-        if candidate and other is None and number >= count:
+        if number >= count and births.may_be_one(memory, module, made=made):
             place = Place(module=module, phase=phase, direction=direction, function=function)
-            births.add(memory, tensor, storage=number, before=len(self), place=place, made=made)
+            births.add(memory, tensor, storage=number, before=len(self), place=place)
         return number
 
     def remember_foreign(self, memory: torch.UntypedStorage, number: int) -> None:
@@ -167,6 +141,14 @@ class Tape:
             if number is None:
                 number = self.new_storage(storage._cdata, storage.nbytes(), tensor)
             self.remember_foreign(storage, number)
+            self._exported[number] = weakref.ref(storage)
+
+    def _exported_at(self, address: int) -> int | None:
+        """The number of the exported storage with this memory, as ``from_numpy(x.numpy())`` has that of ``x``."""
+        alive = {number: storage for number, ref in self._exported.items() if (storage := ref()) is not None}
+        self._exported = {number: self._exported[number] for number in alive}
+        inside = (n for n, each in alive.items() if each.data_ptr() <= address < each.data_ptr() + each.nbytes())
+        return next(inside, None)
 
     def new_result(self, address: int, nbytes: int, holder: torch.Tensor) -> int:
         """``new_storage`` for the result of an op that may not be torch's own: its memory may not be, either."""
@@ -175,6 +157,9 @@ class Tape:
         if memory is not None:
             self.remember_foreign(memory, number)
         return number
+
+    def resized(self, storage: torch.UntypedStorage, record: int) -> None:
+        """A storage may have another size from ``record`` on."""
 
     def call_begins(self) -> None:
         """An outermost module is called."""
