@@ -3,9 +3,10 @@
 ``torch.from_numpy``, DLPack and ``from_blob`` of an extension make a tensor without an allocation that the dispatcher
 sees. Such a storage cannot be resized: that tells it from all others. It is an input if
 
-- it was first seen outside modules and their backward pass, or the outermost module was given it, or no tensor at all;
-- or it is a parameter or buffer of a module that runs, or the program still holds it, other than in what the module
-  returned, when that has returned: it was there before, or is a constant that was made once.
+- it was first seen outside modules, their backward pass and optimizers, or the outermost module was given it, or no
+  tensor at all;
+- or it is an attribute of a module that runs, or the program still holds it, other than in what the module returned,
+  when that has returned: it was there before, or is a constant that was made once.
 
 Everything else over such memory is a kernel's result.
 """
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from types import FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import nn
 from torch._C import _current_graph_task_id
@@ -59,16 +61,15 @@ class OutsideBirths:
         self.consumed: set[int] = set()  # storages that a module returned or autograd keeps, be they read or not
         self._pending: dict[int, Birth] = {}
 
-    def may_be_one(self, memory: torch.UntypedStorage, module: int, *, made: bool) -> bool:
-        """Whether a storage that is seen for the first time may be a kernel's result. ``module`` is the number of where
-        it is seen; ``made``: it is certain that it has been made just now.
-        """
+    def may_be_one(self, memory: torch.UntypedStorage, place: Place, *, made: bool) -> bool:
+        """Whether a storage that is first seen at a place may be a kernel's result; ``made``: it was made just now."""
         if _current_graph_task_id() == -1:
-            return bool(self.open_modules) and not self._is_state(memory)
+            inside = bool(self.open_modules) or place.direction == Direction.OPTIMIZER
+            return inside and not self._is_state(memory)
         leaf = getattr(torch._C._current_autograd_node(), "variable", None)
         if leaf is not None and leaf.grad is not None and _address(leaf.grad) == memory._cdata:
             return False  # a gradient is added to it
-        return bool(module or made) and not self._is_state(memory)
+        return bool(place.module or made) and not self._is_state(memory)
 
     def add(
         self, memory: torch.UntypedStorage, tensor: torch.Tensor, *, storage: int, before: int, place: Place
@@ -97,7 +98,7 @@ class OutsideBirths:
         for birth in list(self._pending.values()):
             memory = birth.memory()
             address = None if memory is None else memory._cdata
-            is_gradient = birth.place.direction == Direction.BACKWARD
+            is_gradient = birth.place.direction != Direction.FORWARD
             if address not in inputs and (inputs or is_gradient):
                 if address is None or address in results:
                     self.found.append(birth)
@@ -113,10 +114,13 @@ class OutsideBirths:
         self._pending.clear()
 
     def _is_state(self, memory: torch.UntypedStorage) -> bool:
-        """Whether a storage is that of a parameter or buffer of a module that runs."""
+        """Whether a storage is that of an attribute of a module that runs, or in the memory of its arrays."""
+        start = memory.data_ptr()
         for module, _ in self.open_modules:
-            for tensor in (*module._parameters.values(), *module._buffers.values()):
-                if tensor is not None and _address(tensor) == memory._cdata:
+            for value in (*module._parameters.values(), *module._buffers.values(), *vars(module).values()):
+                if isinstance(value, torch.Tensor) and _address(value) == memory._cdata:
+                    return True
+                if isinstance(value, np.ndarray) and 0 <= start - value.ctypes.data < value.nbytes:
                     return True
         return False
 

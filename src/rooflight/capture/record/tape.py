@@ -123,8 +123,8 @@ class Tape:
         shared = self._exported_at(memory.data_ptr()) if self._exported else None
         number = self.new_storage(address, memory.nbytes(), tensor) if shared is None else shared
         self.remember_foreign(memory, number)
-        if number >= count and births.may_be_one(memory, module, made=made):
-            place = Place(module=module, phase=phase, direction=direction, function=function)
+        place = Place(module=module, phase=phase, direction=direction, function=function)
+        if number >= count and births.may_be_one(memory, place, made=made):
             births.add(memory, tensor, storage=number, before=len(self), place=place)
         return number
 
