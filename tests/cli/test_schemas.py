@@ -41,8 +41,8 @@ from rooflight.roofline.ranks import merge, ranks_report
 from rooflight.roofline.tables.report import report_of
 from rooflight.sampling.merge import Merged
 from rooflight.sampling.merge import report_of as merge_report
+from rooflight.sampling.nodes.calibrate import ClusterCalibration
 from rooflight.sampling.nodes.roofs import NodeCalibration
-from rooflight.sampling.nodes.saved import ClusterCalibration
 from rooflight.sampling.nodes.tables import report_of as cluster_report
 from rooflight.scoring.score_report import report_of as score_report
 from rooflight.tracking.report import report_of_analysis

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from rooflight.sampling.executor.ray import alive, connect
-from rooflight.sampling.nodes import on_ray as calibrate_ray
+from rooflight.sampling.nodes.calibrate import on_ray_nodes
 from rooflight.sampling.nodes.roofs import compare
 
 
@@ -31,7 +31,7 @@ def cluster(monkeypatch):
 @pytest.mark.filterwarnings("ignore")
 def test_every_node_is_calibrated_and_one_that_cannot_be_says_why(cluster):
     told: list[str] = []
-    found = list(calibrate_ray.run("cpu", address=cluster.address, quick=True, progress=told.append))
+    found = list(on_ray_nodes("cpu", address=cluster.address, quick=True, progress=told.append))
     assert len({each.node for each in found}) == 2  # not the head, which gives no CPU to tasks
     assert all(each.calibration is not None for each in found), [each.reason for each in found]
     one, other = compare(found)
@@ -39,7 +39,7 @@ def test_every_node_is_calibrated_and_one_that_cannot_be_says_why(cluster):
     assert one.calibration.fingerprint == other.calibration.fingerprint  # one machine, with torch's own threads
     assert told[0] == "0 of 2 nodes"
 
-    (found,) = calibrate_ray.run(None, address=cluster.address, quick=True, progress=told.append)  # one claims a GPU
+    (found,) = on_ray_nodes(None, address=cluster.address, quick=True, progress=told.append)  # one claims a GPU
     assert found.calibration is None
     assert found.reason == "torch sees no CUDA device: use cpu"
 
@@ -55,8 +55,8 @@ def test_ctrl_c_ends_the_tasks(cluster):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        list(calibrate_ray.run("cpu", address=cluster.address, quick=False, progress=press))
-    assert len(list(calibrate_ray.run("cpu", address=cluster.address, quick=True, progress=lambda _: None))) == 2
+        list(on_ray_nodes("cpu", address=cluster.address, quick=False, progress=press))
+    assert len(list(on_ray_nodes("cpu", address=cluster.address, quick=True, progress=lambda _: None))) == 2
 
 
 def test_nodes_on_one_machine_have_names_of_their_own():
@@ -77,7 +77,7 @@ def test_no_cluster_is_one_line(monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(ValueError, match="no Ray cluster at auto: ray start --head"):
-        list(calibrate_ray.run("cpu", address="auto", quick=True, progress=lambda _: None))
+        list(on_ray_nodes("cpu", address="auto", quick=True, progress=lambda _: None))
 
 
 def test_an_address_where_nothing_listens_is_said_at_once():

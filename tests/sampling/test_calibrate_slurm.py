@@ -11,10 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
+from rooflight.sampling.nodes.calibrate import allocation
 
 from rooflight.sampling.executor import slurm as commands
-from rooflight.sampling.nodes import on_slurm as calibrate_slurm
-from rooflight.sampling.nodes.on_slurm import allocation
 
 NODE_TWO = """
 import os
@@ -72,9 +71,9 @@ def test_ctrl_c_reports_what_is_finished_and_ends_the_job(tmp_path, slurm):
     assert process.returncode == 130, errors
     assert "| one | " in said
     assert "Interrupted" in said
-    assert "nothing was left half-written" in errors
+    assert "interrupted: the nodes that had finished are in" in errors
     assert [path.name for path in (tmp_path / "the roofs").iterdir()] == ["one.json"]
-    states = slurm.run("squeue", "-h", "-t", "all", "--name", "rooflight_calibrate", "-o", "%i %T").splitlines()
+    states = slurm.run("squeue", "-h", "-t", "all", "--name", "rooflight_nodes", "-o", "%i %T").splitlines()
     assert max(states, key=lambda line: int(line.split()[0])).split()[1] in ("CANCELLED", "COMPLETING")
 
 
@@ -107,7 +106,7 @@ def test_nodes_and_gpus_are_asked_for_as_they_are(monkeypatch, slurm):
         slurm.run("scontrol", "update", "NodeName=one,two", "State=RESUME")
     with pytest.raises(ValueError, match="no partition gpu: sinfo lists them"):
         allocation(None, nodes=None, partition="gpu")
-    assert commands.state(999_999) == ("", "")
+    assert commands.state(999_999) == (False, "")
 
 
 def test_without_slurm_it_is_one_line(tmp_path):
@@ -119,22 +118,22 @@ def test_without_slurm_it_is_one_line(tmp_path):
 
 
 def test_a_controller_that_is_silent_for_a_while_ends_nothing(monkeypatch):
-    answers = iter([("PENDING", "Resources"), None, ("RUNNING", "None"), ("COMPLETED", "None"), None])
+    answers = iter([(True, "Resources"), None, (True, ""), (False, ""), None])
 
-    def state(job: int) -> tuple[str, str]:
+    def state(job: int) -> tuple[bool, str]:
         if (answer := next(answers)) is None:
             raise RuntimeError("squeue: Unable to contact slurm controller")
         return answer
 
     monkeypatch.setattr(commands, "state", state)
-    watch = calibrate_slurm._JobWatch(7)
+    watch = commands.JobWatch(7)
     seen = []
     for _ in range(5):
         watch.look()
         seen.append((watch.waits_for, watch.ended_s is not None))
     waiting = ("Resources", False)
     assert seen == [waiting, waiting, ("", False), ("", True), ("", True)]
-    monkeypatch.setattr(calibrate_slurm, "_SILENT_S", 0.0)
+    monkeypatch.setattr(commands, "_SILENT_S", 0.0)
     answers = iter([None])
     with pytest.raises(RuntimeError, match="Unable to contact slurm controller"):
-        calibrate_slurm._JobWatch(7).look()
+        commands.JobWatch(7).look()

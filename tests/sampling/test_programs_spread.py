@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.sampling.executor.programs import Reply, on_ray, on_slurm, run_program, script
+from rooflight.sampling.executor.programs import Reply, array_script, on_ray, on_slurm, run_program
 
 MODULE = "json.tool"
 REQUESTS = [b'{"a": 1}', b"no JSON", b"[2]"]
@@ -26,9 +26,9 @@ def silent(text: str) -> None:
 
 
 def test_a_program_replies_or_says_why_not() -> None:
-    assert run_program(MODULE, b"[1]") == (b"[\n    1\n]\n", "")
-    reply, reason = run_program(MODULE, b"no JSON")
-    assert reply is None
+    assert run_program(MODULE, b"[1]") == ([b"[\n    1\n]\n"], "")
+    replies, reason = run_program(MODULE, b"no JSON")
+    assert replies == []
     assert reason == "its program ended with code 1: Expecting value: line 1 column 1 (char 0)"
     assert "No module named nowhere" in run_program("nowhere", b"")[1]
 
@@ -109,10 +109,10 @@ def test_without_slurm_it_is_said(monkeypatch, tmp_path) -> None:
 
 
 def test_what_a_task_asks_for(tmp_path) -> None:
-    cpu = script(MODULE, tmp_path, 3, partition="main", minutes=50, gpus=False)
+    cpu = array_script(MODULE, tmp_path, 3, partition="main", minutes=50, gpus=False)
     assert "#SBATCH --array=1-3\n" in cpu
     assert "#SBATCH --exclusive\n#SBATCH --mem=0\n#SBATCH --partition=main\n#SBATCH --time=50\n" in cpu
-    gpu = script(MODULE, tmp_path, 1, partition=None, minutes=50, gpus=True)
+    gpu = array_script(MODULE, tmp_path, 1, partition=None, minutes=50, gpus=True)
     assert "#SBATCH --gpus-per-task=1\n" in gpu
     assert "--partition" not in gpu
     assert "--exclusive" not in gpu

@@ -15,8 +15,8 @@ from rooflight.devices.spec import MemoryLevel, Roofs
 from rooflight.machine import calibration as machine
 from rooflight.reporting.json import render_json
 from rooflight.reporting.markdown import render_markdown
+from rooflight.sampling.nodes.calibrate import ClusterCalibration, collect, save_best
 from rooflight.sampling.nodes.roofs import NodeCalibration, compare, differences, roofs_of
-from rooflight.sampling.nodes.saved import ClusterCalibration, collect, keep_best
 from rooflight.sampling.nodes.tables import report_of
 
 
@@ -146,12 +146,12 @@ def test_each_node_has_a_file_at_once_and_ctrl_c_keeps_those_that_finished(tmp_p
 def test_the_best_of_equal_nodes_is_what_later_analyses_use(tmp_path, monkeypatch):
     monkeypatch.setenv("ROOFLIGHT_CACHE", str(tmp_path))
     nodes = (node("a", matrix=9e14), node("b", dram=2e12), node("c", fingerprint="other", dram=1e12))
-    keep_best([*nodes, NodeCalibration(node="d", reason="no driver")])
+    save_best([*nodes, NodeCalibration(node="d", reason="no driver")])
     kept = calibrations.load("abc").roofs
     assert kept.matrix_flops_per_s["bfloat16"] == 1e15  # b's
     assert kept.memory[-1].bytes_per_s == 3e12  # a's
     assert calibrations.load("other").roofs.memory[-1].bytes_per_s == 1e12
-    keep_best([node("c", fingerprint="other", dram=5e11)])
+    save_best([node("c", fingerprint="other", dram=5e11)])
     assert calibrations.load("other").roofs.memory[-1].bytes_per_s == 1e12
-    keep_best([node("c", fingerprint="other", dram=5e11)], force=True)
+    save_best([node("c", fingerprint="other", dram=5e11)], force=True)
     assert calibrations.load("other").roofs.memory[-1].bytes_per_s == 5e11

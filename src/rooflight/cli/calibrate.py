@@ -95,7 +95,8 @@ def _calibrate_nodes(
 
     out.mkdir(parents=True, exist_ok=True)
     with spinner() as progress:
-        found, notes = calibrate_nodes(where, device, out, quick=quick, progress=progress)
+        found = calibrate_nodes(where, device, out, quick=quick, progress=progress)
+    notes = list(found.notes)
     calibrated = [each for each in found.measured if each.calibration is not None]
     if quick:
         notes.append(

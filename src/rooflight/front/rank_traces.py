@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -196,36 +196,36 @@ def _ask(process: subprocess.Popen[bytes], asked: Asked, tell: Callable[[float],
 
 def _on_cluster(files: Sequence[RankFile], model: str | None, address: str, progress: Progress) -> list[Session]:
     """A task per trace. Nodes must see the files under the same names."""
-    from rooflight.sampling.executor.ray import connect
+    from rooflight.sampling.executor.ray import Task, answers, connect
 
-    ray = connect(address)
-    task = ray.remote(num_cpus=1, max_retries=_RETRIES)(read_as_bytes)
-    under_way = {task.remote(str(file.path.resolve()), model): number for number, file in enumerate(files)}
+    tasks = iter(
+        Task(
+            function=read_as_bytes,
+            arguments=(str(file.path.resolve()), model),
+            retries=_RETRIES,
+            about=number,
+        )
+        for number, file in enumerate(files)
+    )
     found: dict[int, Session] = {}
     progress(f"reading {len(files)} traces as tasks")
     with TemporaryDirectory() as folder:
-        while under_way:
-            (done, *_), _ = ray.wait(list(under_way), num_returns=1)
-            number = under_way.pop(done)
+        for answer in answers(connect(address), lambda: next(tasks, None)):
+            number = answer.task.about
+            path = files[number].path
+            if answer.error:
+                raise RuntimeError(f"{path}: its task failed: {answer.error}")
+            if answer.lost:
+                raise RuntimeError(f"{path}: its node was lost ({answer.lost})")
+            content, problem = answer.value
+            if problem:
+                raise ValueError(problem)
             file = Path(folder) / str(number)
-            file.write_bytes(_bytes_of(ray, done, files[number]))
+            file.write_bytes(content)
             found[number] = load(file)
             file.unlink()
             progress(f"{_label(files[number])} is read, {len(found)} of {len(files)}")
     return [found[number] for number in range(len(files))]
-
-
-def _bytes_of(ray: Any, done: Any, file: RankFile) -> bytes:
-    try:
-        answer: tuple[bytes, str] = ray.get(done)
-    except ray.exceptions.RayTaskError as error:
-        raise RuntimeError(f"{file.path}: its task failed: {str(error.cause).splitlines()[0]}") from None
-    except ray.exceptions.RayError as error:
-        raise RuntimeError(f"{file.path}: its node was lost ({type(error).__name__})") from None
-    content, problem = answer
-    if problem:
-        raise ValueError(problem)
-    return content
 
 
 def read_as_bytes(path: str, model: str | None) -> tuple[bytes, str]:

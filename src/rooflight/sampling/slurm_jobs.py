@@ -1,4 +1,4 @@
-"""The SLURM executor: estimate-train-time's job script (a process per GPU of a node), or an array (a task per part)."""
+"""Jobs of SLURM that sample: estimate-train-time's (a process per GPU of a node), or an array (a task per part)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from rooflight.sampling.executor import slurm
 from rooflight.sampling.job import DATA, LOG
 
 PARTS: Final = 4
-_ALONE: Final = "#SBATCH --exclusive"  # whoever else computes on the node disturbs the times
-_MEMORY: Final = "#SBATCH --mem=0"  # all of the node's: a share of it by cores may be too little for the largest shapes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,29 +41,28 @@ class Script:
     def node(self) -> str:
         """All parts on one node: side by side on its GPUs, one after the other on its cores."""
         return self._text(
-            "#SBATCH --nodes=1",
-            *(("#SBATCH --ntasks-per-node=1",) if self.cpu else self._gpus_of_a_node()),
-            _ALONE,
-            _MEMORY,
+            "--nodes=1",
+            *(("--ntasks-per-node=1",) if self.cpu else self._gpus_of_a_node()),
+            *slurm.ALONE,
             log="slurm-%j.out",
             body=self._one_by_one() if self.cpu else self._side_by_side(),
         )
 
     def array(self) -> str:
         """One task a part, wherever there is a GPU, or a node's cores."""
-        share = (f"#SBATCH --cpus-per-task={self.threads}",) if self.threads else (_ALONE, _MEMORY)
+        share = (f"--cpus-per-task={self.threads}",) if self.threads else slurm.ALONE
         return self._text(
-            f"#SBATCH --array=1-{self.parts}",
-            "#SBATCH --ntasks=1",
-            *(share if self.cpu else ("#SBATCH --gpus-per-task=1",)),
-            "#SBATCH --requeue",
+            f"--array=1-{self.parts}",
+            "--ntasks=1",
+            *(share if self.cpu else ("--gpus-per-task=1",)),
+            "--requeue",
             log="slurm-%A_%a.out",
             # in the shell's place: Ctrl-C, scancel and the time limit reach it, and its exit code is the job's
             body=(f"exec {self._command('$SLURM_ARRAY_TASK_ID')}",),
         )
 
     def _gpus_of_a_node(self) -> tuple[str, ...]:
-        return f"#SBATCH --ntasks-per-node={self.parts}", f"#SBATCH --gpus-per-node={self.parts}"
+        return f"--ntasks-per-node={self.parts}", f"--gpus-per-node={self.parts}"
 
     def _side_by_side(self) -> tuple[str, ...]:
         return (
@@ -93,13 +90,14 @@ class Script:
         )
 
     def _text(self, *directives: str, log: str, body: Sequence[str]) -> str:
-        common = (
-            f"#SBATCH --time={self.time}",
-            f"#SBATCH --job-name={self.name}",
-            f"#SBATCH --chdir={slurm.quoted(str(self.folder))}",
+        return slurm.script(
+            *directives,
+            f"--time={self.time}",
+            f"--job-name={self.name}",
+            f"--chdir={slurm.quoted(str(self.folder))}",
             slurm.output(self.log, log),
+            body=body,
         )
-        return "\n".join(("#!/bin/bash", *directives, *common, "", *slurm.exports(), *body, ""))
 
     def _command(self, part: str) -> str:
         words = [sys.executable, "-m", "rooflight", "sample", *self.arguments, "--parts", str(self.parts)]
@@ -118,9 +116,7 @@ def submit(script: Script, path: Path) -> str:
     refuses.
     """
     slurm.program("sbatch", "leave out --submit and copy the job script to the cluster")
-    most = slurm.largest_array()
-    if most is not None and script.parts > most:
-        raise ValueError(f"--parts {script.parts}: an array has at most {most} tasks here (MaxArraySize)")
+    slurm.check_array(script.parts, f"--parts {script.parts}")
     job = slurm.submit(_write(script, path, script.array()))
     return (
         f"Submitted batch job {job}\n"

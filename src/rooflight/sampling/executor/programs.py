@@ -1,7 +1,9 @@
-"""Programs spread over a cluster: each request runs as ``python -m MODULE REQUEST REPLY`` in a process of its own.
+"""Programs: each request runs as ``python -m MODULE REQUEST REPLY`` in a process of its own, here or on a cluster.
 
-A program has a GPU for itself where the cluster has any, else all the cores of a node, so that none disturbs another's
-times. One that fails costs only its own reply.
+A program writes its answer to the file REPLY. One that has several adds files beside it (``next_reply``), each seen as
+soon as it is written. On a cluster a program has a GPU for itself where there is any, else all the cores of a node, or
+a whole node each, so that none disturbs another's times. One that fails costs only its own reply. Interrupted, what
+runs is cancelled, and what was finished was yielded.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rooflight.records.files import write_whole
 from rooflight.records.quantity import count_of
@@ -26,93 +28,127 @@ from rooflight.sampling.executor import slurm
 Progress = Callable[[str], object]
 
 RETRIES: Final = 1  # of a program whose node died
-_PERIOD_S: Final = 1.0
 _PERIODS_S: Final = (0.3, 5.0)  # between questions to SLURM's controller: the first, and the longest
 _GRACE_S: Final = 5.0  # until a shared folder shows what a node wrote last
+_SUFFIX: Final = ".reply"
+_ON_A_NODE: Final = 'n=$((SLURM_NODEID + 1)); exec "${@:2}" "$1/$n.request" "$1/$n.reply" 2> "$1/$n.out"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What the program of request ``number`` wrote, or the reason why it wrote nothing."""
+    """What the program of request ``number`` wrote, or the reason why it wrote nothing (more). ``node`` is the name of
+    the node that it ran on, where each had a node.
+    """
 
     number: int
     reply: bytes | None = None
     reason: str = ""
+    node: str = ""
 
 
-def on_ray(module: str, requests: Sequence[bytes], *, address: str, progress: Progress) -> Iterator[Reply]:
-    """Yield the replies as they arrive. Interrupted, what runs is cancelled.
+def next_reply(path: Path, number: int) -> Path:
+    """The file of a program's answer ``number``, from 0, whose REPLY is ``path``."""
+    return path if number == 0 else path.with_name(f"{path.stem}.{number}{_SUFFIX}")
+
+
+def run_program(module: str, request: bytes) -> tuple[list[bytes], str]:
+    """Run a program here: its answers, and why there is none, or no more."""
+    with tempfile.TemporaryDirectory(prefix="rooflight-program-") as folder:
+        given = Path(folder, "1.request")
+        given.write_bytes(request)
+        done = subprocess.run(
+            [sys.executable, "-m", module, str(given), str(given.with_suffix(_SUFFIX))],
+            env={name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"},  # Ray's choice
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        found = [path.read_bytes() for path in _replies(Path(folder))]
+    if found and not done.returncode:
+        return found, ""
+    words = done.stderr.strip().splitlines() or ["no message"]
+    return found, f"its program ended with code {done.returncode}: {words[-1]}"
+
+
+def on_ray(
+    module: str,
+    requests: Sequence[bytes],
+    *,
+    address: str,
+    nodes: Sequence[cluster.RayNode] = (),
+    gpus: bool = False,
+    noun: str = "program",
+    progress: Progress,
+) -> Iterator[Reply]:
+    """Yield the replies as they arrive: of tasks wherever there is room, or with ``nodes``, of one on each of them, all
+    of it, its GPUs too where ``gpus`` is set.
 
     Raises ValueError where no cluster answers, or none of its nodes gives a task anything to run on.
     """
     ray = cluster.connect(address)
-    nodes = cluster.alive(ray.nodes())
-    with_gpus = [node for node in nodes if node.gpus]
-    cores = [node.cpus for node in nodes if node.cpus]
-    if not (with_gpus or cores):
-        raise ValueError(f"no node of the cluster's {len(nodes)} offers a CPU or a GPU")
-    share = {"num_gpus": 1, "num_cpus": 1} if with_gpus else {"num_cpus": min(cores)}
-    task = ray.remote(**share, max_retries=RETRIES)(run_program)
-    under_way = {task.remote(module, request): number for number, request in enumerate(requests)}
-    try:
-        while under_way:
-            progress(f"{len(requests) - len(under_way)} of {count_of(len(requests), 'program')}")
-            done, _ = ray.wait(list(under_way), num_returns=1, timeout=_PERIOD_S)
-            for each in done:
-                yield _reply(ray, each, under_way.pop(each))
-    finally:
-        for each in under_way:
-            ray.cancel(each)
+    cpus, gpu, _ = (0.0, 0.0, 0) if nodes else cluster.a_share(cluster.alive(ray.nodes()))
+    tasks = [
+        cluster.Task(
+            function=run_program,
+            arguments=(module, request),
+            cpus=nodes[number].cpus if nodes else cpus,
+            gpus=nodes[number].gpus * gpus if nodes else gpu,
+            node=nodes[number].id if nodes else None,
+            retries=0 if nodes else RETRIES,
+            about=number,
+        )
+        for number, request in enumerate(requests)
+    ]
+    left, ended = iter(tasks), 0
 
+    def waiting() -> None:
+        progress(f"{ended} of {count_of(len(requests), noun)}")
 
-def run_program(module: str, request: bytes) -> tuple[bytes | None, str]:
-    """The task of Ray: the program's reply, or why there is none."""
-    with tempfile.TemporaryDirectory(prefix="rooflight-program-") as folder:
-        given, answer = Path(folder, "request"), Path(folder, "reply")
-        given.write_bytes(request)
-        done = subprocess.run(
-            [sys.executable, "-m", module, str(given), str(answer)],
-            env={name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"},  # Ray's choice
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if answer.exists():
-            return answer.read_bytes(), ""
-    said = done.stderr.strip().splitlines() or ["no message"]
-    return None, f"its program ended with code {done.returncode}: {said[-1]}"
-
-
-def _reply(ray: Any, task: Any, number: int) -> Reply:
-    try:
-        reply, reason = ray.get(task)
-    except ray.exceptions.RayTaskError as error:
-        return Reply(number=number, reason=" ".join(str(error.cause).split()))
-    except ray.exceptions.RayError as error:
-        return Reply(number=number, reason=f"its task was lost: {type(error).__name__}")
-    return Reply(number=number, reply=reply, reason=reason)
+    for answer in cluster.answers(ray, lambda: next(left, None), waiting=waiting):
+        ended += 1
+        number = answer.task.about
+        name = nodes[number].name if nodes else ""
+        found, reason = answer.value or ([], answer.error or f"its task was lost: {answer.lost}")
+        for each in found:
+            yield Reply(number=number, reply=each, node=name)
+        if reason:
+            yield Reply(number=number, reason=reason, node=name)
 
 
 def on_slurm(
-    module: str, requests: Sequence[bytes], *, shared: Path, partition: str | None, minutes: int, progress: Progress
+    module: str,
+    requests: Sequence[bytes],
+    *,
+    shared: Path,
+    partition: str | None,
+    minutes: int,
+    node_gpus: int | None = None,
+    noun: str = "program",
+    progress: Progress,
 ) -> Iterator[Reply]:
-    """Submit an array with a task per request, and yield the replies as they arrive. Interrupted, it is cancelled.
+    """Submit a job, and yield the replies as they arrive: of the tasks of an array, or with ``node_gpus``, of one on
+    each of as many nodes, with all its cores and so many GPUs.
 
     ``shared`` is a folder that the nodes see too; ``minutes`` limits each task. Raises ValueError where there is no
-    sbatch, and for more requests than an array may have, RuntimeError where sbatch refuses.
+    sbatch, and for more requests than an array may have, RuntimeError where sbatch refuses, where the controller is
+    silent for minutes, and where a job ends before its nodes start.
     """
     slurm.program("sbatch")
-    most = slurm.largest_array()
-    if most is not None and len(requests) > most:
-        raise ValueError(f"{len(requests)} programs: an array has at most {most} tasks here (MaxArraySize)")
-    gpus = any(node.gpus for node in slurm.nodes(partition))
+    if node_gpus is None:
+        slurm.check_array(len(requests), count_of(len(requests), noun))
     folder = Path(tempfile.mkdtemp(prefix=".rooflight-programs-", dir=shared)).resolve()
     try:
         for number, request in enumerate(requests, start=1):
             write_whole(folder / f"{number}.request", request)
-        text = script(module, folder, len(requests), partition=partition, minutes=minutes, gpus=gpus)
+        if node_gpus is None:
+            gpus = any(node.gpus for node in slurm.nodes(partition))
+            text = array_script(module, folder, len(requests), partition=partition, minutes=minutes, gpus=gpus)
+        else:
+            text = nodes_script(module, folder, len(requests), partition=partition, minutes=minutes, gpus=node_gpus)
         write_whole(folder / "job.sbatch", text)
         job = slurm.submit(folder / "job.sbatch")
         try:
-            yield from _follow(job, folder, len(requests), progress)
+            yield from _follow(job, folder, len(requests), noun, progress, each_a_node=node_gpus is not None)
         except BaseException:
             slurm.cancel(job)
             raise
@@ -120,55 +156,89 @@ def on_slurm(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def script(module: str, folder: Path, count: int, *, partition: str | None, minutes: int, gpus: bool) -> str:
-    """The job script: an array with a task per request."""
+def array_script(module: str, folder: Path, count: int, *, partition: str | None, minutes: int, gpus: bool) -> str:
+    """The job script of an array with a task per request."""
     place = shlex.quote(str(folder))
     command = shlex.join([sys.executable, "-m", module])
-    return "\n".join(
-        (
-            "#!/bin/bash",
-            f"#SBATCH --array=1-{count}",
-            "#SBATCH --ntasks=1",
-            *(("#SBATCH --gpus-per-task=1",) if gpus else ("#SBATCH --exclusive", "#SBATCH --mem=0")),
-            *((f"#SBATCH --partition={partition}",) if partition else ()),
-            f"#SBATCH --time={minutes}",
-            f"#SBATCH --chdir={slurm.quoted(str(Path.cwd()))}",
-            "#SBATCH --job-name=rooflight_programs",
-            slurm.output(folder, "%a.out"),
-            "",
-            *slurm.exports(),
-            f'exec {command} {place}/"$SLURM_ARRAY_TASK_ID".request {place}/"$SLURM_ARRAY_TASK_ID".reply',
-            "",
-        )
+    return slurm.script(
+        f"--array=1-{count}",
+        "--ntasks=1",
+        *(("--gpus-per-task=1",) if gpus else slurm.ALONE),
+        *((f"--partition={partition}",) if partition else ()),
+        f"--time={minutes}",
+        "--job-name=rooflight_programs",
+        slurm.output(folder, "%a.out"),
+        body=(f'exec {command} {place}/"$SLURM_ARRAY_TASK_ID".request {place}/"$SLURM_ARRAY_TASK_ID".reply',),
     )
 
 
-def _follow(job: int, folder: Path, count: int, progress: Progress) -> Iterator[Reply]:
-    waiting = set(range(count))
+def nodes_script(module: str, folder: Path, count: int, *, partition: str | None, minutes: int, gpus: int) -> str:
+    """The job script of nodes for itself alone, with one task on each, which sees all its cores and GPUs."""
+    each = shlex.join(["bash", "-c", _ON_A_NODE, "task", str(folder), sys.executable, "-m", module])
+    return slurm.script(
+        f"--nodes={count}",
+        "--ntasks-per-node=1",
+        *slurm.ALONE,
+        *((f"--gres=gpu:{gpus}",) if gpus else ()),
+        *((f"--partition={partition}",) if partition else ()),
+        f"--time={minutes}",
+        "--no-kill",  # a node that dies takes no other with it
+        "--job-name=rooflight_nodes",
+        slurm.output(folder, "job.out"),
+        body=(
+            f"scontrol show hostnames > {shlex.quote(str(folder / 'nodes'))}",
+            f"srun --ntasks-per-node=1 --cpu-bind=none --kill-on-bad-exit=0 --wait=0 --output=none {each}",
+        ),
+    )
+
+
+def _follow(job: int, folder: Path, count: int, noun: str, progress: Progress, *, each_a_node: bool) -> Iterator[Reply]:
+    """The replies of a job until it has ended, then the requests without one."""
+    known: set[Path] = set()
+    answered: set[int] = set()
+    watch = slurm.JobWatch(job)
     period_s, longest_s = _PERIODS_S
-    ended_s: float | None = None
-    while waiting:
-        if ended_s is None and not slurm.runs(job):  # before the files: what it left is there then
-            ended_s = time.monotonic()
-        for number in sorted(waiting):
-            answer = folder / f"{number + 1}.reply"
-            if answer.exists():
-                waiting.discard(number)
-                yield Reply(number=number, reply=answer.read_bytes())
-        if ended_s is not None and time.monotonic() - ended_s > _GRACE_S:
-            break
-        if waiting:
-            progress(f"job {job}: {count - len(waiting)} of {count_of(count, 'program')}")
-            time.sleep(period_s)
-            period_s = _PERIODS_S[0] if ended_s is not None else min(1.2 * period_s, longest_s)
-    for number in sorted(waiting):
-        yield Reply(number=number, reason=_last_words(folder / f"{number + 1}.out"))
+    while True:
+        watch.look()  # before the files: what a job left when it ended is there then
+        nodes = _lines(folder / "nodes")
+        for path in _replies(folder, known):
+            number = int(path.name.partition(".")[0]) - 1
+            answered.add(number)
+            yield Reply(number=number, reply=path.read_bytes(), node=nodes[number] if number < len(nodes) else "")
+        all_there = len(answered) == count
+        if all_there and not each_a_node:  # a program on a node may have more to say
+            return
+        if watch.waits_for:
+            progress(f"job {job} waits for {count_of(count, noun)} ({watch.waits_for})")
+        else:
+            progress(f"job {job}: {len(answered)} of {count_of(count, noun)}")
+        if watch.ended_s is not None:
+            if all_there or time.monotonic() - watch.ended_s > _GRACE_S:
+                break
+            period_s = _PERIODS_S[0]
+        time.sleep(period_s)
+        period_s = min(1.2 * period_s, longest_s)
+    about = _lines(folder / "job.out")
+    if each_a_node and not nodes:
+        raise RuntimeError(f"job {job} ended before its nodes started: {about[-1] if about else 'was it cancelled?'}")
+    for number in sorted(set(range(count)) - answered):
+        name = nodes[number] if number < len(nodes) else ""
+        last = _lines(folder / f"{number + 1}.out") or slurm.lines_about(name, about)
+        reason = last[-1] if last else f"its task left no reply: does its node see {folder.parent}?"
+        yield Reply(number=number, reason=reason, node=name)
 
 
-def _last_words(path: Path) -> str:
+def _replies(folder: Path, known: set[Path] | None = None) -> list[Path]:
+    """The files of answers that are not ``known`` yet; they become known."""
+    found = sorted(set(folder.glob(f"*{_SUFFIX}")) - (known or set()))
+    if known is not None:
+        known.update(found)
+    return found
+
+
+def _lines(path: Path) -> list[str]:
     try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8", errors="replace").splitlines()]
+        text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        lines = []
-    said = [line for line in lines if line]
-    return said[-1] if said else f"its task left no reply: does its node see {path.parent.parent}?"
+        return []
+    return [line.strip() for line in text.splitlines() if line.strip()]

@@ -7,14 +7,18 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 _PASSED_ON: Final = ("PYTHONPATH", "ROOFLIGHT_CACHE")
+ALONE: Final = ("--exclusive", "--mem=0")
+"""Whoever else computes on the node disturbs the times; a share of its memory may be too little for large shapes."""
 _TIMEOUT_S: Final = 60.0
+_SILENT_S: Final = 120.0  # a controller that is restarted answers again, and the nodes compute meanwhile
 _ACTIVE: Final = frozenset(
     ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "RESIZING", "SIGNALING", "STAGE_OUT")
 )
@@ -53,32 +57,44 @@ def submit(path: Path) -> int:
     return int(answer.split(";")[0])  # a federation adds its cluster's name
 
 
-def state(job: int) -> tuple[str, str]:
-    """A job's state (``"PENDING"``, ``"RUNNING"``, ...), and why it waits; two empty texts once SLURM forgot it."""
+def state(job: int) -> tuple[bool, str]:
+    """Whether a job, or any task of an array, has not ended yet, and why it waits: empty where some of it runs. SLURM
+    forgets what has ended.
+    """
     try:
         found = ask("squeue", "--noheader", "--states=all", f"--job={job}", "--format=%T|%r")
     except RuntimeError as error:
         if "Invalid job id" in str(error):
-            return "", ""
+            return False, ""
         raise
-    now, _, reason = found.partition("|")
-    return now, reason
+    tasks = [line.strip().partition("|") for line in found.splitlines()]
+    active = [(now, reason) for now, _, reason in tasks if now in _ACTIVE]
+    waits = all(now == "PENDING" for now, _ in active)
+    return bool(active), active[0][1] if active and waits else ""
 
 
-def runs(job: int) -> bool:
-    """Whether a job, or any task of an array, has not ended yet."""
-    try:
-        found = ask("squeue", "--noheader", "--states=all", f"--job={job}", "--format=%T")
-    except RuntimeError as error:
-        if "Invalid job id" in str(error):
-            return False
-        raise
-    return any(active(line.strip()) for line in found.splitlines())
+@dataclass(slots=True)
+class JobWatch:
+    """A job as the controller reports it; ``ended_s`` is when it was first known to have ended, on a steady clock."""
 
+    job: int
+    waits_for: str = ""
+    ended_s: float | None = None
+    _answered_s: float = field(default_factory=time.monotonic)
 
-def active(state: str) -> bool:
-    """Whether a job in this state has not ended yet."""
-    return state in _ACTIVE
+    def look(self) -> None:
+        """Ask once more. Raises RuntimeError where the controller has been silent for too long."""
+        if self.ended_s is not None:
+            return
+        try:
+            active, self.waits_for = state(self.job)
+        except RuntimeError:
+            if time.monotonic() - self._answered_s > _SILENT_S:
+                raise
+            return
+        self._answered_s = time.monotonic()
+        if not active:
+            self.ended_s = self._answered_s
 
 
 def cancel(job: int) -> None:
@@ -119,21 +135,33 @@ def nodes(partition: str | None = None) -> tuple[SlurmNode, ...]:
     return tuple(found)
 
 
-def largest_array() -> int | None:
-    """How many tasks an array that counts from 1 may have; None where SLURM does not list it."""
+def check_array(count: int, what: str) -> None:
+    """Raise ValueError for more tasks than an array that counts from 1 may have; ``what`` they are, for the message."""
     try:
         found = re.search(r"^MaxArraySize\s*=\s*(\d+)", ask("scontrol", "show", "config"), re.MULTILINE)
     except RuntimeError:
-        return None
-    return int(found[1]) - 1 if found else None
+        return
+    if found is not None and count >= int(found[1]):
+        raise ValueError(f"{what}: an array has at most {int(found[1]) - 1} tasks here (MaxArraySize)")
+
+
+def script(*directives: str, body: Sequence[str]) -> str:
+    """A job script: the options of sbatch, what Python needs of this process, and what the job runs."""
+    return "\n".join(("#!/bin/bash", *(f"#SBATCH {each}" for each in directives), "", *exports(), *body, ""))
 
 
 def output(folder: Path, pattern: str) -> str:
-    """The directive that sends a job's output to a file of ``folder``; ``pattern`` is a name with SLURM's placeholders.
+    """The option that sends a job's output to a file of ``folder``; ``pattern`` is a name with SLURM's placeholders.
 
     Blanks in the folder's path stay, and a percent sign in it is no placeholder.
     """
-    return f"#SBATCH --output={quoted(str(folder).replace('%', '%%') + '/' + pattern)}"
+    return f"--output={quoted(str(folder).replace('%', '%%') + '/' + pattern)}"
+
+
+def lines_about(node: str, lines: Sequence[str]) -> list[str]:
+    """What srun said about a node, of a job's output."""
+    found = [line for line in lines if node and re.search(rf"\b{re.escape(node)}\b", line)]
+    return [line.removeprefix("srun: error: ") for line in found]
 
 
 def quoted(text: str) -> str:
@@ -142,7 +170,7 @@ def quoted(text: str) -> str:
 
 
 def exports(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Lines of a job script with what Python needs of this process: a site may pass no environment on to its jobs."""
+    """Lines of a job script with what Python needs: a site may pass no environment on to its jobs."""
     return tuple(f"export {name}={shlex.quote(environment[name])}" for name in _PASSED_ON if environment.get(name))
 
 

@@ -11,8 +11,8 @@ from rooflight.records.document import Document, Fields
 from rooflight.records.measurement import BUSY_SHARE
 from rooflight.records.quantity import Quantity
 from rooflight.records.report import Cell, Column, Report, Table
+from rooflight.sampling.nodes.calibrate import ClusterCalibration
 from rooflight.sampling.nodes.roofs import LATENCY, SLOW, SLOW_LATENCY, Comparison, Roof, compare, differences
-from rooflight.sampling.nodes.saved import ClusterCalibration
 
 _MOST_ROWS: Final = 40
 _MOST_NAMED: Final = 5
