@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from rooflight.sampling.nodes.calibrate import allocation
 
 from rooflight.sampling.executor import slurm as commands
+from rooflight.sampling.nodes.calibrate import allocation
 
 NODE_TWO = """
 import os
