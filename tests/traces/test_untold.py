@@ -8,7 +8,7 @@ from kineto_traces import kernel, launch, op, write
 import rooflight as rl
 from rooflight.costs.registry import cost_of
 from rooflight.traces.ops.context import dtypes_of_kernel
-from rooflight.traces.ops.settings import _windows
+from rooflight.traces.ops.settings import windows
 
 CONV = ["float", "float", "", "GenericList", "GenericList", "GenericList", "Bool", "GenericList", "Int"]
 
@@ -81,7 +81,7 @@ def test_settings_found_give_the_shape_that_was_seen(size, taps, dilation, strid
     if size + 2 * padding <= reach:
         return
     out = (size + 2 * padding - reach - 1) // stride + 1
-    found = next(_windows(size, taps, out), None)
+    found = next(windows(size, taps, out), None)
     assert found is not None
     stride, padding, dilation = found
     assert (size + 2 * padding - dilation * (taps - 1) - 1) // stride + 1 == out

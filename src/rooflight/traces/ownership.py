@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from rooflight.records.record import Direction, ModuleEntry
 from rooflight.records.session import Flags, Int32
-from rooflight.traces.file.nesting import Nesting, enclosing, parents_of
-from rooflight.traces.file.trace import LOADER_FRAME, MODULE, UNKNOWN, Spans, Trace
+from rooflight.traces.file.trace import (
+    LOADER_FRAME,
+    MODULE,
+    UNKNOWN,
+    Nesting,
+    Spans,
+    Trace,
+    enclosing,
+    parents_of,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ownership:
     """``call[k]`` is the call that launched work k, ``launched_by[k]`` the innermost op that did, ``accounted[k]`` the
     op at which it is accounted; ``UNKNOWN`` where there is none. ``before_trace[k]``: it was launched before the trace
-    began.
+    began. ``level[i]`` is the outermost op around op i, itself included, that a recorder would see.
     """
 
+    trace: Trace
+    nesting: Nesting
+    level: Int32
     call: Int32
     launched_by: Int32
     accounted: Int32
@@ -29,40 +40,54 @@ class Ownership:
 
     def without(self, chosen: Flags) -> Ownership:
         """The same with the chosen work belonging to no op."""
-        return Ownership(
-            call=self.call,
-            launched_by=np.where(chosen, np.int32(UNKNOWN), self.launched_by),
-            accounted=np.where(chosen, np.int32(UNKNOWN), self.accounted),
-            before_trace=self.before_trace,
-        )
+        none = np.int32(UNKNOWN)
+        launched_by, accounted = np.where(chosen, none, self.launched_by), np.where(chosen, none, self.accounted)
+        return replace(self, launched_by=launched_by, accounted=accounted)
+
+    @property
+    def host_ops(self) -> Int32:
+        """Every op at which the host's ops are accounted, in the order in which they began."""
+        own = np.flatnonzero(self.level == np.arange(len(self.level)))
+        return own[np.argsort(self.trace.ops.start[own], kind="stable")].astype(np.int32)
+
+    @property
+    def device_ops(self) -> Int32:
+        """Every op at which work of a device is accounted."""
+        return np.unique(self.accounted[self.accounted != UNKNOWN])
 
 
-def owners(trace: Trace, nesting: Nesting, levels: Flags) -> Ownership:
-    """Join work to ops by the calls that launched it.
+def owners(trace: Trace, nesting: Nesting, seen: Flags) -> Ownership:
+    """Join work to ops by the calls that launched it; ``seen``: the ops that a recorder would see.
 
-    Work is accounted at the outermost op around its launch that ``levels`` marks, or, if none is, at the
-    innermost op, so that a custom op's own kernels are listed under its name.
+    Work is accounted at the outermost such op around its launch, or, if none is, at the innermost op, so that a custom
+    op's own kernels are listed under its name.
     """
-    call, launched_by, before = _launchers(trace, nesting)
-    at = _levels(trace, nesting, levels)
-    known = launched_by != UNKNOWN
-    accounted = np.full(len(launched_by), UNKNOWN, dtype=np.int32)
-    accounted[known] = np.where(at[launched_by[known]] != UNKNOWN, at[launched_by[known]], launched_by[known])
-    return Ownership(call=call, launched_by=launched_by, accounted=accounted, before_trace=before)
+    call, level = calls_of(trace), _levels(nesting, seen)
+    known = call != UNKNOWN
+    launched_by = np.full(len(trace.work), UNKNOWN, dtype=np.int32)
+    launched_by[known] = nesting.call_op[call[known]]
+    accounted = launched_by.copy()
+    has_op = launched_by != UNKNOWN
+    seen_around = level[launched_by[has_op]]
+    accounted[has_op] = np.where(seen_around != UNKNOWN, seen_around, launched_by[has_op])
+    return Ownership(
+        trace=trace,
+        nesting=nesting,
+        level=level,
+        call=call,
+        launched_by=launched_by,
+        accounted=accounted,
+        before_trace=~known & _launched_before(trace),
+    )
 
 
-def _launchers(trace: Trace, nesting: Nesting) -> tuple[Int32, Int32, Flags]:
+def _launched_before(trace: Trace) -> Flags:
+    """Which work without a call in the trace can be of a launch before it: it ran, or is numbered, before all calls."""
     work, calls = trace.work, trace.calls
-    call_of = calls_of(trace)
-    known = call_of != UNKNOWN
-    found = np.full(len(work), UNKNOWN, dtype=np.int32)
-    found[known] = nesting.call_op[call_of[known]]
     begun = min(calls.start.min() if len(calls) else np.inf, trace.ops.start.min() if len(trace.ops) else np.inf)
+    before = work.start < begun
     correlated = calls.correlation[calls.correlation != UNKNOWN]
-    before = ~known & (work.start < begun)
-    if len(correlated):
-        before |= ~known & (work.correlation < correlated.min())
-    return call_of, found, before
+    return before | (work.correlation < correlated.min()) if len(correlated) else before
 
 
 def calls_of(trace: Trace) -> Int32:
@@ -87,24 +112,16 @@ def calls_of(trace: Trace) -> Int32:
     return found
 
 
-def _levels(trace: Trace, nesting: Nesting, levels: Flags) -> Int32:
-    """The outermost marked op around each op, itself included."""
-    parent, is_level = nesting.parent.tolist(), levels.tolist()
-    found = [UNKNOWN] * len(trace.ops)
+def _levels(nesting: Nesting, seen: Flags) -> Int32:
+    parent, is_seen = nesting.parent.tolist(), seen.tolist()
+    found = [UNKNOWN] * len(parent)
     for op in nesting.order.tolist():
         around = parent[op]
         if around != UNKNOWN and found[around] != UNKNOWN:
             found[op] = found[around]
-        elif is_level[op]:
+        elif is_seen[op]:
             found[op] = op
     return np.array(found, dtype=np.int32)
-
-
-def accounted_ops(trace: Trace, nesting: Nesting, levels: Flags) -> Int32:
-    """Every op at which the host's ops are accounted, in the order in which they began."""
-    at = _levels(trace, nesting, levels)
-    own = np.flatnonzero(at == np.arange(len(at)))
-    return own[np.argsort(trace.ops.start[own], kind="stable")].astype(np.int32)
 
 
 OUTSIDE: Final = ModuleEntry("", "")
@@ -137,15 +154,14 @@ class Places:
     """
 
     def __init__(self, trace: Trace, nesting: Nesting) -> None:
-        self._trace, self._nesting = trace, nesting
-        names = np.array([name.startswith(MODULE) for name in trace.names], dtype=np.bool_)
-        is_module = names[trace.ranges.name] if len(trace.ranges) else np.empty(0, dtype=np.bool_)
-        self._modules = _Around(trace, trace.ranges.where(is_module))
+        self._ops, self._parent = trace.ops, nesting.parent
+        is_module = trace.named(trace.ranges, is_module_call)
         annotations = trace.ranges.where(~is_module)
-        self._annotations = _Around(trace, annotations)
-        caller = _callers_of_backward(trace, annotations)
-        self._around_backward = _Around(trace, annotations, caller(trace.ops))
-        self._of_calls = _Around(trace, annotations, caller(trace.calls))
+        called_by = _callers_of_backward(trace, annotations)
+        self._modules = Around(trace, trace.ranges.where(is_module), trace.ops)
+        self._annotations = Around(trace, annotations, trace.ops)
+        self._around_backward = Around(trace, annotations, called_by(trace.ops))
+        self._of_calls = Around(trace, annotations, called_by(trace.calls))
         self._forward_of: dict[int, int] | None = None
         self._entries: dict[int, ModuleEntry] = {UNKNOWN: OUTSIDE}
         self._phases, self._optimizes = self._annotations.phases()
@@ -163,12 +179,9 @@ class Places:
 
     def _phase(self, op: int, forward: int) -> tuple[str, Direction]:
         around = self._annotations.innermost(op)
+        direction = Direction.OPTIMIZER if self._optimizes[around] else Direction.FORWARD
         if forward != UNKNOWN:
             direction = Direction.BACKWARD
-        elif self._optimizes[around]:
-            direction = Direction.OPTIMIZER
-        else:
-            direction = Direction.FORWARD
         return self._phases[around] or self._phases[self._around_backward.innermost(op)], direction
 
     def annotations(self, op: int) -> list[str]:
@@ -181,11 +194,10 @@ class Places:
 
     def _forward(self, op: int) -> int:
         """The op of the forward pass whose backward this op is part of."""
-        ops, parent = self._trace.ops, self._nesting.parent
-        passed, around = [], op
+        ops, passed, around = self._ops, [], op
         while around not in self._backward and not (ops.forward_thread[around] > 0 and ops.sequence[around] >= 0):
             passed.append(around)
-            around = int(parent[around])
+            around = int(self._parent[around])
         around = self._backward.setdefault(around, around)
         self._backward.update(dict.fromkeys(passed, around))
         if around == UNKNOWN:
@@ -203,6 +215,11 @@ class Places:
         return self._entries[innermost]
 
 
+def is_module_call(name: str) -> bool:
+    """Whether a range is a call of a module, not an annotation."""
+    return name.startswith(MODULE)
+
+
 def is_phase(name: str) -> bool:
     """Whether an annotation is the user's."""
     return not name.startswith(_NOT_PHASES) and LOADER_FRAME not in name
@@ -213,16 +230,17 @@ def phase_of(names: Iterable[str]) -> str:
     return next((name for name in names if is_phase(name)), "")
 
 
-class _Around:
-    """The ranges around each of other spans on its thread, by default around each op."""
+class Around:
+    """The ranges around each of other spans on its thread."""
 
-    def __init__(self, trace: Trace, ranges: Spans, inner: Spans | None = None) -> None:
+    def __init__(self, trace: Trace, ranges: Spans, inner: Spans) -> None:
         self._names, self._ranges = trace.names, ranges
         self._parent, self._order = parents_of(ranges)
-        self._innermost = enclosing(ranges, self._parent, self._order, trace.ops if inner is None else inner)
+        self._innermost = enclosing(ranges, self._parent, self._order, inner)
 
-    def innermost(self, op: int) -> int:
-        return int(self._innermost[op])
+    def innermost(self, span: int) -> int:
+        """The place of the innermost range around a span, ``UNKNOWN`` where there is none."""
+        return int(self._innermost[span])
 
     def phases(self) -> tuple[list[str], list[bool]]:
         """The phase of what runs in each range, and whether it is an optimizer's step; the last entries are those
@@ -236,9 +254,9 @@ class _Around:
             optimizes[index] = optimizes[around] or name.startswith(_OPTIMIZER)
         return phases, optimizes
 
-    def names_around(self, op: int) -> list[str]:
-        """From the innermost to the outermost."""
-        names, at = [], self.innermost(op)
+    def names_around(self, span: int) -> list[str]:
+        """The names of the ranges around a span, the innermost first."""
+        names, at = [], self.innermost(span)
         while at != UNKNOWN:
             names.append(self._names[self._ranges.name[at]])
             at = int(self._parent[at])
@@ -257,9 +275,4 @@ def _callers_of_backward(trace: Trace, annotations: Spans) -> Callable[[Spans], 
     if not len(threads):
         return lambda spans: spans
     main = threads[np.argmax(counts)]
-    return lambda spans: Spans(
-        start=spans.start,
-        stop=spans.stop,
-        thread=np.where(np.isin(spans.thread, of_backward), main, spans.thread),
-        name=spans.name,
-    )
+    return lambda spans: replace(spans, thread=np.where(np.isin(spans.thread, of_backward), main, spans.thread))

@@ -32,7 +32,7 @@ Number = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None
 
 
 class RawArgs(msgspec.Struct, frozen=True, gc=False):
-    """What the profiler noted of an event. Fields that no event has stay empty; unknown ones are skipped."""
+    """Arguments of an event. Fields that no event has stay empty; unknown ones are skipped."""
 
     external_id: Number = msgspec.field(default=None, name="External id")
     old_external_id: Number = msgspec.field(default=None, name="external id")
@@ -78,7 +78,6 @@ class RawEvent(msgspec.Struct, gc=False):
 _NO_NUMBER: Final = re.compile(r"([:\[,]\s*)-?(?:nan|inf)(?:inity)?\b", re.IGNORECASE)
 _NO_ESCAPE: Final = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _LIMITS: Final = (-(2**63), 2**63)
-_KINDS: Final = get_type_hints(RawArgs)
 _NAMES: Final = {each.encode_name: each.name for each in msgspec.structs.fields(RawArgs)}
 
 
@@ -89,6 +88,8 @@ def odd_event(text: bytes) -> RawEvent | None:
     found = _object(text.decode(errors="replace"))
     if not isinstance(found, dict):
         return None
+    args = found["args"] if isinstance(found.get("args"), dict) else {}
+    known = {_NAMES[key]: value for key, value in args.items() if key in _NAMES and value is not None}
     return RawEvent(
         ph=_text(found.get("ph")),
         cat=found["cat"] if isinstance(found.get("cat"), str) else None,
@@ -97,7 +98,7 @@ def odd_event(text: bytes) -> RawEvent | None:
         tid=_thread(found.get("tid")),
         ts=_time(found.get("ts")),
         dur=_time(found.get("dur")),
-        args=_args(found.get("args")),
+        args=RawArgs(**{name: _ARGS[name](value) for name, value in known.items()}),
     )
 
 
@@ -110,23 +111,6 @@ def _object(text: str) -> Any:
         return json.loads(_NO_NUMBER.sub(r"\1null", _NO_ESCAPE.sub(r"\\\\", text)), strict=False)
     except (ValueError, RecursionError):
         return None
-
-
-def _args(found: Any) -> RawArgs:
-    if not isinstance(found, Mapping):
-        return NO_ARGS
-    known: dict[str, Any] = {}
-    for key, value in found.items():
-        name = _NAMES.get(key)
-        if name is None or value is None:
-            continue
-        if _KINDS[name] is msgspec.Raw:
-            known[name] = _json(value)
-        elif _KINDS[name] is str or _KINDS[name] is Any:
-            known[name] = _text(value)
-        else:
-            known[name] = _number(value)
-    return RawArgs(**known)
 
 
 def _json(value: Any) -> msgspec.Raw:
@@ -171,6 +155,12 @@ def _number(value: Any) -> int | None:
     if _LIMITS[1] <= value < 2**64:
         value -= 2**64
     return value if _LIMITS[0] <= value < _LIMITS[1] else None
+
+
+_BY_TYPE: Final[Mapping[Any, Callable[[Any], Any]]] = {msgspec.Raw: _json, str: _text, Any: _text}
+_ARGS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    name: _BY_TYPE.get(type_, _number) for name, type_ in get_type_hints(RawArgs).items()
+}
 
 
 _CHUNK: Final = 16 << 20
@@ -242,7 +232,6 @@ class TraceChunks:
 
     @contextmanager
     def _opened(self) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-        """The file, and its text, unpacked. What is damaged inside raises ValueError."""
         with self.path.open("rb") as file:
             begin = file.read(16)
             file.seek(0)
@@ -301,7 +290,6 @@ class TraceChunks:
         raise ValueError(f'{self.path} is JSON without "traceEvents": {_ASK}')
 
     def _last(self, rest: bytes) -> list[RawEvent]:
-        """The last events, and the keys after them."""
         try:
             events, tail = self._ended(rest)
         except _NoJsonError:
@@ -364,7 +352,6 @@ class TraceChunks:
         return [event for each in texts if (event := self._event(bytes(each))) is not None]
 
     def _event(self, text: bytes) -> RawEvent | None:
-        """The event of a text, None and counted as damaged if it is none."""
         try:
             return _as_event.decode(text)
         except (ValueError, RecursionError):

@@ -3,7 +3,7 @@
 Kernels, copies, fills and calls of CUDA are in tables of CUPTI's activities, ranges of NVTX in NVTX_EVENTS, names in
 StringIds (https://docs.nvidia.com/nsight-systems, "SQLite Schema Reference"). Under
 ``torch.autograd.profiler.emit_nvtx(record_shapes=True)`` every op is a range whose name has its shapes. No dtype is
-noted: the narrowest float type in the names of an op's kernels takes its place, so that a bound stays one.
+there: the narrowest float type in the names of an op's kernels takes its place, so that a bound stays one.
 """
 
 from __future__ import annotations
@@ -11,34 +11,30 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-import numpy as np
-
-from rooflight.traces.file.nesting import nested
 from rooflight.traces.file.trace import (
     UNKNOWN,
     HostArgs,
-    HostCalls,
-    HostOps,
-    Ranges,
-    Spans,
+    Numbers,
     Trace,
-    TraceColumns,
-    Work,
+    TraceBuilder,
     WorkKind,
+    nested,
 )
 
 _KERNELS: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
 _GRAPHS: Final = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 _COPIES: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"
 _FILLS: Final = "CUPTI_ACTIVITY_KIND_MEMSET"
+_WORK: Final = (_KERNELS, _GRAPHS, _COPIES, _FILLS)
+_COMMON: Final = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
 _CALLS: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _NVTX: Final = "NVTX_EVENTS"
 _RANGES: Final = (59, 60)  # NvtxPushPopRange, NvtxStartEndRange
@@ -89,110 +85,77 @@ class _Reader:
 
     def __init__(self, database: sqlite3.Connection) -> None:
         database.text_factory = lambda text: text.decode("utf-8", "replace")
-        self._database = database
-        self._columns = {name: self._columns_of(name) for name in (_KERNELS, _GRAPHS, _COPIES, _FILLS, _CALLS, _NVTX)}
-        self._left_out: Counter[str] = Counter()
-        self._rows = 0
+        self._database, self._builder = database, TraceBuilder()
+        self._columns = {name: self._columns_of(name) for name in (*_WORK, _CALLS, _NVTX)}
         self._strings = dict(self._read("StringIds", ("id", "value")))
-        self._names: dict[str, int] = {}
-        self._threads: dict[tuple[int | str, int | str], int] = {}
-        self._streams: dict[tuple[int, int], int] = {}
-        self._correlations: dict[tuple[int, int], int] = {}
-        self._arguments: dict[HostArgs, int] = {HostArgs(): 0}
-        work = [self._columns[each] for each in (_KERNELS, _GRAPHS, _COPIES, _FILLS)]
-        self._by_process = all("globalPid" in each for each in work if each)
+        self._correlations = Numbers()  # one for each launch: processes number theirs alike
+        self._by_process = all("globalPid" in self._columns[each] for each in _WORK if self._columns[each])
 
     def trace(self, path: Path) -> Trace:
-        """All that was read."""
-        if not any(self._columns[each] for each in (_KERNELS, _GRAPHS, _COPIES, _FILLS)):
+        if not any(self._columns[each] for each in _WORK):
             raise ValueError(
                 f"{path} is a SQLite database without work of a GPU ({_KERNELS}): profile with nsys profile "
                 "--trace cuda,nvtx, and export with nsys export --type sqlite"
             )
-        work, calls = self._work(), self._calls()
-        ops, ranges = self._nvtx()
-        trace = Trace(
-            path=path,
-            head={"deviceProperties": self._gpus()},
-            names=tuple(self._names),
-            threads=tuple(self._threads),
-            streams=tuple(self._streams),
-            arguments=tuple(self._arguments),
-            collectives=(),
-            ops=ops,
-            calls=calls,
-            ranges=ranges,
-            work=work,
-            overhead=Spans(**TraceColumns().arrays()),
-            events=self._rows,
-            left_out=dict(self._left_out),
-        )
-        return _with_dtypes(trace)
+        self._add_work()
+        self._add_calls()
+        self._add_nvtx()
+        return _with_dtypes(self._builder.trace(path, {"deviceProperties": self._gpus()}))
 
-    def _work(self) -> Work:
-        found = TraceColumns(["correlation", "external_id", "kind", "device", "size"])
-        common = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
-        for row in self._spans(_KERNELS, (*common, "demangledName", "shortName", "name")):
+    def _add_work(self) -> None:
+        for row in self._spans(_KERNELS, (*_COMMON, "demangledName", "shortName", "name")):
             name = next((self._text(each) for each in row[6:] if each is not None), "kernel")
-            self._add_work(found, row, WorkKind.KERNEL, name, UNKNOWN)
-        for row in self._spans(_GRAPHS, (*common, "graphId")):
-            self._add_work(found, row, WorkKind.KERNEL, f"CUDA graph {row[6]}", UNKNOWN)
-        for row in self._spans(_COPIES, (*common, "bytes", "copyKind", "srcKind", "dstKind")):
+            self._add_piece(row, WorkKind.KERNEL, name)
+        for row in self._spans(_GRAPHS, (*_COMMON, "graphId")):
+            self._add_piece(row, WorkKind.KERNEL, f"CUDA graph {row[6]}")
+        for row in self._spans(_COPIES, (*_COMMON, "bytes", "copyKind", "srcKind", "dstKind")):
             kind, source, target = _COPY_NAMES.get(row[7], "copy"), _MEMORIES.get(row[8]), _MEMORIES.get(row[9])
             between = f" ({source} -> {target})" if source and target else ""
-            self._add_work(found, row, WorkKind.COPY, f"Memcpy {kind}{between}", _number(row[6]))
-        for row in self._spans(_FILLS, (*common, "bytes")):
-            self._add_work(found, row, WorkKind.FILL, "Memset (Device)", _number(row[6]))
-        return Work(**found.arrays(kind=np.int8, device=np.int32))
+            self._add_piece(row, WorkKind.COPY, f"Memcpy {kind}{between}", _number(row[6]))
+        for row in self._spans(_FILLS, (*_COMMON, "bytes")):
+            self._add_piece(row, WorkKind.FILL, "Memset (Device)", _number(row[6]))
 
-    def _add_work(self, found: TraceColumns, row: Sequence[Any], kind: WorkKind, name: str, size: int) -> None:
+    def _add_piece(self, row: Sequence[Any], kind: WorkKind, name: str, size: int = UNKNOWN) -> None:
         start, stop, device, stream, correlation, process = row[:6]
-        device, stream = max(_number(device), 0), max(_number(stream), 0)
-        number = self._streams.setdefault((device, stream), len(self._streams))
-        launched = self._correlation(_number(process), _number(correlation))
-        found.add(start, stop, number, self._name(name), launched, UNKNOWN, kind, device, size)
+        device = device if _number(device) in range(1 << 31) else 0
+        stream = self._builder.streams[device, max(_number(stream), 0)]
+        launch = self._launch(_number(process), _number(correlation))
+        self._builder.work.add(start, stop, stream, self._builder.names[name], launch, UNKNOWN, kind, device, size)
 
-    def _calls(self) -> HostCalls:
-        found = TraceColumns(["correlation", "kernel"])
+    def _add_calls(self) -> None:
         for start, stop, thread, correlation, name in self._spans(
             _CALLS, ("start", "end", "globalTid", "correlationId", "nameId")
         ):
-            text = _VERSION.sub("", self._text(name))
-            process = _number(thread) >> _THREAD_BITS << _THREAD_BITS
-            launched = self._correlation(process, _number(correlation))
-            found.add(start, stop, self._thread(thread), self._name(text), launched, UNKNOWN)
-        return HostCalls(**found.arrays(kernel=np.int32))
+            number = self._builder.names[_VERSION.sub("", self._text(name))]
+            launch = self._launch(_number(thread) >> _THREAD_BITS << _THREAD_BITS, _number(correlation))
+            self._builder.calls.add(start, stop, self._thread(thread), number, launch, UNKNOWN)
 
-    def _nvtx(self) -> tuple[HostOps, Ranges]:
-        ops = TraceColumns(["external_id", "args", "sequence", "forward_thread", "record_function", "collective"])
-        ranges = TraceColumns(["args"])
-        kinds = "eventType" in self._columns[_NVTX]
+    def _add_nvtx(self) -> None:
+        names, arguments = self._builder.names, self._builder.arguments
+        has_kinds = "eventType" in self._columns[_NVTX]
         for start, stop, thread, text, text_id, kind in self._spans(
             _NVTX, ("start", "end", "globalTid", "text", "textId", "eventType")
         ):
-            if kinds and kind not in _RANGES:
+            if has_kinds and kind not in _RANGES:
                 continue
-            name = text if isinstance(text, str) else self._text(text_id)
-            told = _OP.match(name)
-            if told is None or not (name.startswith("aten::") or told["seq"] or told["id"] or told["sizes"]):
-                ranges.add(start, stop, self._thread(thread), self._name(name), 0)
+            name, on = text if isinstance(text, str) else self._text(text_id), self._thread(thread)
+            op = _OP.match(name)
+            if op is None or not (name.startswith("aten::") or op["seq"] or op["id"] or op["sizes"]):
+                self._builder.ranges.add(start, stop, on, names[name], 0)
                 continue
-            args = self._arguments.setdefault(_noted(told["sizes"]), len(self._arguments))
-            sequence = int(told["seq"]) if told["seq"] else UNKNOWN
-            backward = int("Backward" in told["name"])
-            own = self._name(told["name"])
-            number = int(told["id"] or UNKNOWN)
-            ops.add(start, stop, self._thread(thread), own, number, args, sequence, backward, UNKNOWN, UNKNOWN)
-        return HostOps(**ops.arrays(args=np.int32, collective=np.int32)), Ranges(**ranges.arrays(args=np.int32))
+            args, sequence, number = arguments[_args(op["sizes"])], int(op["seq"] or UNKNOWN), int(op["id"] or UNKNOWN)
+            backward = int("Backward" in op["name"])
+            own = names[op["name"]]
+            self._builder.ops.add(start, stop, on, own, number, args, sequence, backward, UNKNOWN, UNKNOWN)
 
     def _spans(self, table: str, wanted: Sequence[str]) -> Iterator[tuple[Any, ...]]:
         """Rows that begin and end, the first two of the columns; None for columns that the table lacks."""
         for row in self._read(table, wanted):
-            self._rows += 1
+            self._builder.events += 1
             if not (isinstance(row[0], int) and isinstance(row[1], int)):
-                self._left_out["no end"] += 1
+                self._builder.left_out["no end"] += 1
             elif row[1] < row[0]:
-                self._left_out["a duration below 0"] += 1
+                self._builder.left_out["a duration below 0"] += 1
             else:
                 yield row
 
@@ -215,27 +178,21 @@ class _Reader:
     def _text(self, number: Any) -> str:
         return str(self._strings.get(number, "")) if isinstance(number, int) else str(number or "")
 
-    def _name(self, name: str) -> int:
-        return self._names.setdefault(name, len(self._names))
-
     def _thread(self, number: Any) -> int:
-        process, thread = divmod(_number(number), 1 << _THREAD_BITS)
-        return self._threads.setdefault((process, thread), len(self._threads))
+        return self._builder.threads[divmod(_number(number), 1 << _THREAD_BITS)]
 
-    def _correlation(self, process: int, correlation: int) -> int:
-        """A number of its own for each launch: processes number theirs alike."""
+    def _launch(self, process: int, correlation: int) -> int:
         if correlation == UNKNOWN:
             return UNKNOWN
-        key = (process if self._by_process else 0, correlation)
-        return self._correlations.setdefault(key, len(self._correlations))
+        return self._correlations[process if self._by_process else 0, correlation]
 
 
 def _number(value: Any) -> int:
     return value if isinstance(value, int) else UNKNOWN
 
 
-def _noted(sizes: str | None) -> HostArgs:
-    """What the name of a range notes of an op's arguments; where its lists are cut, nothing."""
+def _args(sizes: str | None) -> HostArgs:
+    """The arguments of an op in the name of its range: none where its lists are cut."""
     if not sizes:
         return HostArgs()
     try:
@@ -246,34 +203,27 @@ def _noted(sizes: str | None) -> HostArgs:
 
 
 def _with_dtypes(trace: Trace) -> Trace:
-    """The trace with a dtype for the tensors of each op whose shapes are known: that of its kernels."""
-    if not len(trace.ops):
-        return trace
-    by_op: dict[int, set[int]] = defaultdict(set)
-    launched = nested(trace)
-    ops_of_calls = dict(zip(trace.calls.correlation.tolist(), launched.call_op.tolist(), strict=True))
+    kernels: dict[int, set[int]] = defaultdict(set)
+    nesting = nested(trace)
+    op_of = dict(zip(trace.calls.correlation.tolist(), nesting.call_op.tolist(), strict=True))
     for correlation, kernel in zip(trace.work.correlation.tolist(), trace.work.name.tolist(), strict=True):
-        op = ops_of_calls.get(correlation, UNKNOWN)
-        while op != UNKNOWN:
-            by_op[op].add(kernel)
-            op = int(launched.parent[op])
-    arguments: dict[HostArgs, int] = {each: number for number, each in enumerate(trace.arguments)}
-    numbers = trace.ops.args.copy()
-    for op, kernels in by_op.items():
-        args = trace.arguments[numbers[op]]
-        kind = float_type(trace.names[kernel] for kernel in kernels)
+        for op in nesting.around(op_of.get(correlation, UNKNOWN)):
+            kernels[op].add(kernel)
+    changed = {}
+    for op, found in kernels.items():
+        args = trace.arguments[trace.ops.args[op]]
+        kind = float_type(trace.names[kernel] for kernel in found)
         if args.dims and kind:
             types = [kind if _is_tensor(dims) else "" for dims in json.loads(args.dims)]
-            typed = replace(args, types=json.dumps(types, separators=(",", ":")).encode())
-            numbers[op] = arguments.setdefault(typed, len(arguments))
-    return replace(trace, arguments=tuple(arguments), ops=replace(trace.ops, args=numbers))
+            changed[op] = replace(args, types=json.dumps(types, separators=(",", ":")).encode())
+    return trace.with_arguments(changed)
 
 
 def _is_tensor(dims: Any) -> bool:
     return isinstance(dims, list) and bool(dims) and all(isinstance(size, int) for size in dims)
 
 
-def float_type(kernels: Iterator[str]) -> str:
+def float_type(kernels: Iterable[str]) -> str:
     """The narrowest of C++'s float types that the names of kernels have, empty where they have none."""
     names = list(kernels)
     return next((kind for kind, pattern in _FLOATS if any(map(pattern.search, names))), "")

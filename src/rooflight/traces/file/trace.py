@@ -1,19 +1,18 @@
-"""Trace: the events of a profile in columns, by what they are."""
+"""Trace: the events of a profile in columns, by what they are, and which span lies in which."""
 
 from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, Self, TypeVar
 
 import numpy as np
 
 from rooflight.records.session import Flags, Int8, Int32, Int64
-from rooflight.traces.file.chunks import NO_ARGS, RawArgs, RawEvent, TraceChunks
 
 UNKNOWN: Final = -1
 """A number that the trace does not give."""
@@ -23,7 +22,6 @@ MODULE: Final = "nn.Module: "
 
 COLLECTIVE: Final = "record_param_comms"
 """The host event that describes a collective: its tensors, dtype and group."""
-
 
 LOADER_FRAME: Final = "torch/utils/data/dataloader.py("
 """What names of Python frames of the data loader have."""
@@ -37,37 +35,9 @@ class WorkKind(IntEnum):
     FILL = 2
 
 
-_HOST_OPS: Final = ("cpu_op", "Operator")
-_CALLS: Final = (
-    *("cuda_runtime", "cuda_driver", "Runtime", "Driver", "privateuse1_runtime", "privateuse1_driver"),
-    *("xpu_runtime", "xpu_driver", "mtia_runtime", "glow_runtime"),
-)
-_ANNOTATIONS: Final = ("user_annotation", "python_function")
-_OLD_ANNOTATIONS: Final = ("ProfilerStep", "enumerate(DataLoader)", "Optimizer.step#", "Optimizer.zero_grad#")
-"""What torch's own annotations begin with, which torch before 1.13 notes among the ops."""
-_WORK: Final[Mapping[str, WorkKind]] = {
-    "kernel": WorkKind.KERNEL,
-    "Kernel": WorkKind.KERNEL,
-    "gpu_memcpy": WorkKind.COPY,
-    "Memcpy": WorkKind.COPY,
-    "gpu_memset": WorkKind.FILL,
-    "Memset": WorkKind.FILL,
-}
-_OVERHEAD: Final = "overhead"
-_OTHER_EVENTS: Final = frozenset(
-    {
-        *("gpu_user_annotation", "Trace", "cuda_sync", "cuda_event", "cuda_profiler_range"),
-        *("collective_comm", "external_correlation", "gpu_pm_counter"),
-    }
-)
-_NO_RANGES: Final = frozenset("MCiIstfPNODRcvV(),")  # Chrome's kinds of events that have no begin and end
-_LONGEST_NAME: Final = 8192  # those of templates have some thousand characters
-_LAST_US: Final = 4e15  # such a time and such a duration are, in nanoseconds, together below 2^63
-
-
 @dataclass(frozen=True, slots=True)
 class HostArgs:
-    """What the profiler noted of a host op's arguments, as JSON text, empty where it noted nothing: shapes, dtypes,
+    """The profiler's description of a host op's arguments, as JSON text, empty where it has none: shapes, dtypes,
     strides and the values of settings, in the order of the op's schema. In the place of the type of a list of tensors
     can be the list of their dtypes.
     """
@@ -80,7 +50,7 @@ class HostArgs:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveArgs:
-    """What the profiler noted of a collective. ``elements`` are those of the input and the output of this rank."""
+    """The profiler's description of a collective. ``elements`` are those of the input and the output of this rank."""
 
     name: str
     dtype: str
@@ -104,16 +74,23 @@ class Spans:
     def __len__(self) -> int:
         return len(self.start)
 
-    def where(self, chosen: Flags) -> Spans:
-        """The chosen ones."""
-        return Spans(
-            start=self.start[chosen], stop=self.stop[chosen], thread=self.thread[chosen], name=self.name[chosen]
-        )
+    @property
+    def length(self) -> Int64:
+        """Nanoseconds that each took."""
+        return self.stop - self.start
+
+    def where(self, chosen: Flags | Int32 | Int64) -> Self:
+        """The chosen ones, by flags or places."""
+        return replace(self, **{column.name: getattr(self, column.name)[chosen] for column in fields(self)})
+
+    def between(self, first: int, last: int) -> Self:
+        """Those that begin between two moments, both included."""
+        return self.where((self.start >= first) & (self.start <= last))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostOps(Spans):
-    """Ops and other ranges that torch's profiler noted on the host. ``args`` is a number in ``Trace.arguments``,
+    """Ops and other ranges that torch's profiler recorded on the host. ``args`` is a number in ``Trace.arguments``,
     ``collective`` one in ``Trace.collectives`` or ``UNKNOWN``; ``sequence`` is autograd's number, which an op and its
     backward have in common, and ``forward_thread`` above 0 makes it that of the backward;
     ``record_function`` is that of the op's node in an execution trace.
@@ -139,7 +116,7 @@ class Ranges(Spans):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCalls(Spans):
     """Calls of the device's runtime or driver; work on the device has the correlation of the call that launched it.
-    ``kernel`` is a number in ``Trace.names``: that of the kernel launched, which ROCm notes, else ``UNKNOWN``.
+    ``kernel`` is a number in ``Trace.names``: that of the kernel launched, which ROCm's traces have, else ``UNKNOWN``.
     """
 
     correlation: Int64
@@ -160,7 +137,7 @@ class Work(Spans):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
     """One trace file. ``ranges`` are annotations of the user and the profiler, calls of modules, and Python's waits for
-    a batch. ``overhead`` is what the profiler noted of itself and of loading kernels. ``left_out`` counts events by the
+    a batch. ``overhead`` is the profiler's own time, and that of loading kernels. ``left_out`` counts events by the
     reason for which they are not here; ``odd`` events are here without some of their fields, which were not of the
     types that the profiler writes.
     """
@@ -186,177 +163,26 @@ class Trace:
         """Whether any device did anything."""
         return len(self.work) > 0
 
+    @property
+    def window(self) -> tuple[int, int]:
+        """When the first event began and the last one ended, in nanoseconds."""
+        some = [spans for spans in (self.ops, self.calls, self.ranges, self.work) if len(spans)]
+        return min(int(spans.start.min()) for spans in some), max(int(spans.stop.max()) for spans in some)
 
-@dataclass(slots=True)
-class _Table:
-    """Numbers of things, in the order of their first appearance."""
+    def op_name(self, op: int) -> str:
+        """The name of an op, by its place among the ops."""
+        return self.names[int(self.ops.name[op])]
 
-    numbers: dict[Any, int] = field(default_factory=dict)
+    def named(self, spans: Spans, fits: Callable[[str], object]) -> Flags:
+        """Which spans have a name that fits."""
+        return np.array([bool(fits(name)) for name in self.names], dtype=np.bool_)[spans.name]
 
-    def number(self, thing: Any) -> int:
-        return self.numbers.setdefault(thing, len(self.numbers))
-
-
-class TraceColumns:
-    """Growing columns of one kind of event, ``more`` besides begin, end, thread and name."""
-
-    def __init__(self, more: Sequence[str] = ()) -> None:
-        self.start, self.stop = array("q"), array("q")
-        self.thread, self.name = array("i"), array("i")
-        self.more = {column: array("q") for column in more}
-
-    def add(self, start: int, stop: int, thread: int, name: int, *more: int) -> None:
-        """Add an event; ``more`` are its values in the further columns, in their order."""
-        self.start.append(start)
-        self.stop.append(stop)
-        self.thread.append(thread)
-        self.name.append(name)
-        for column, value in zip(self.more.values(), more, strict=True):
-            column.append(value)
-
-    def arrays(self, **types: Any) -> dict[str, Any]:
-        """The columns as arrays, int64 where ``types`` does not say another."""
-        types = {"thread": np.int32, "name": np.int32} | types
-        named = {"start": self.start, "stop": self.stop, "thread": self.thread, "name": self.name, **self.more}
-        return {
-            key: np.frombuffer(column, dtype=column.typecode).astype(types.get(key, np.int64))
-            if len(column)
-            else np.empty(0, dtype=types.get(key, np.int64))
-            for key, column in named.items()
-        }
-
-
-class TraceReader:
-    """Sorts events into columns."""
-
-    def __init__(self) -> None:
-        self._names, self._threads, self._streams = _Table(), _Table(), _Table()
-        self._arguments, self._collectives = _Table(), _Table()
-        self._arguments.number(HostArgs())
-        self._ops = TraceColumns(["external_id", "args", "sequence", "forward_thread", "record_function", "collective"])
-        self._calls = TraceColumns(["correlation", "kernel"])
-        self._ranges = TraceColumns(["args"])
-        self._work = TraceColumns(["correlation", "external_id", "kind", "device", "size"])
-        self._overhead = TraceColumns()
-        self._left_out: Counter[str] = Counter()
-        self._events = 0
-
-    def add(self, events: Sequence[RawEvent]) -> None:
-        """Sort a list of events."""
-        self._events += len(events)
-        for event in events:
-            if event.ph != "X":
-                if event.ph not in _NO_RANGES:
-                    self._left_out["not a whole range (ph X), and not of a kind without a duration"] += 1
-                continue
-            category, name, args = event.cat, event.name, event.args
-            if category == "python_function" and not (name.startswith(MODULE) or is_loader(name)):
-                continue
-            if len(name) > _LONGEST_NAME:
-                name = event.name = f"{name[:_LONGEST_NAME]}… ({len(name):,} characters)"
-            began, duration = event.ts, event.dur
-            if not (0 <= duration <= _LAST_US and -_LAST_US <= began <= _LAST_US):
-                self._left_out[_why_untimed(began, duration)] += 1
-                continue
-            whole = int(began)  # times since 1970 have too many digits to be multiplied as floats
-            start = whole * 1000 + round((began - whole) * 1e3)
-            stop = start + round(duration * 1e3)
-            if category in _HOST_OPS and not name.startswith(_OLD_ANNOTATIONS):
-                self._add_op(event, start, stop)
-            elif (kind := _WORK.get(category or "")) is not None:
-                self._add_work(event, kind, start, stop)
-            elif category in _CALLS:
-                thread = self._threads.number((event.pid, _thread(event.tid)))
-                kernel = self._names.number(args.kernel) if isinstance(args.kernel, str) else UNKNOWN
-                self._calls.add(start, stop, thread, self._names.number(name), _known(args.correlation), kernel)
-            elif category in _ANNOTATIONS or category in _HOST_OPS:
-                thread = self._threads.number((event.pid, _thread(event.tid)))
-                self._ranges.add(start, stop, thread, self._names.number(name), self._noted(args))
-            elif category == _OVERHEAD:
-                self._overhead.add(start, stop, UNKNOWN, self._names.number(name))
-            elif category not in _OTHER_EVENTS:
-                self._left_out[f"category {category[:40]}" if category else "no category"] += 1
-
-    def _add_op(self, event: RawEvent, start: int, stop: int) -> None:
-        args = event.args
-        collective = UNKNOWN
-        if event.name == COLLECTIVE and args.collective:
-            collective = self._collectives.number(_collective(args))
-        self._ops.add(
-            start,
-            stop,
-            self._threads.number((event.pid, _thread(event.tid))),
-            self._names.number(event.name),
-            _known(args.external_id),
-            self._noted(args),
-            _known(args.sequence_number),
-            _known(args.forward_thread),
-            _known(args.record_function),
-            collective,
-        )
-
-    def _noted(self, args: RawArgs) -> int:
-        if args is NO_ARGS:
-            return 0
-        return self._arguments.number(
-            HostArgs(bytes(args.dims), bytes(args.types), bytes(args.strides), bytes(args.values))
-        )
-
-    def _add_work(self, event: RawEvent, kind: WorkKind, start: int, stop: int) -> None:
-        args = event.args
-        device = _small(event.pid if args.device is None else args.device)
-        stream = _small(event.tid if args.stream is None else args.stream)
-        external = args.external_id if args.external_id is not None else args.old_external_id
-        self._work.add(
-            start,
-            stop,
-            self._streams.number((device, stream)),
-            self._names.number(event.name),
-            _known(args.correlation),
-            _known(external),
-            kind,
-            device,
-            _known(args.size),
-        )
-
-    def trace(self, path: Path, head: Mapping[str, Any], damaged: int = 0, odd: int = 0) -> Trace:
-        """What was read. ``damaged`` events could not be, of ``odd`` ones some fields."""
-        if damaged:
-            self._left_out["damaged, or not an event at all"] = damaged
-        return Trace(
-            path=path,
-            head=head,
-            names=tuple(self._names.numbers),
-            threads=tuple(self._threads.numbers),
-            streams=tuple(self._streams.numbers),
-            arguments=tuple(self._arguments.numbers),
-            collectives=tuple(self._collectives.numbers),
-            ops=HostOps(**self._ops.arrays(args=np.int32, collective=np.int32)),
-            calls=HostCalls(**self._calls.arrays(kernel=np.int32)),
-            ranges=Ranges(**self._ranges.arrays(args=np.int32)),
-            work=Work(**self._work.arrays(kind=np.int8, device=np.int32)),
-            overhead=Spans(**self._overhead.arrays()),
-            events=self._events + damaged,
-            left_out=dict(self._left_out),
-            odd=odd,
-        )
-
-
-def load_trace(path: Path, progress: Callable[[int, int], None] | None = None) -> Trace:
-    """Read a Kineto trace, plain or gzip. ``progress`` is called with the bytes read of the file, and its size.
-
-    Raises ValueError for what is no trace, or a damaged one, and OSError.
-    """
-    chunks, reader = TraceChunks(path, progress), TraceReader()
-    for events in chunks:
-        reader.add(events)
-    return reader.trace(path, chunks.head, chunks.damaged, chunks.odd)
-
-
-def window(trace: Trace) -> tuple[int, int]:
-    """When the first event of the trace began and the last one ended, in nanoseconds of its clock."""
-    both = [spans for spans in (trace.ops, trace.calls, trace.ranges, trace.work) if len(spans)]
-    return min(int(spans.start.min()) for spans in both), max(int(spans.stop.max()) for spans in both)
+    def with_arguments(self, changed: Mapping[int, HostArgs]) -> Trace:
+        """The trace with other arguments of some ops."""
+        arguments, numbers = {each: number for number, each in enumerate(self.arguments)}, self.ops.args.copy()
+        for op, args in changed.items():
+            numbers[op] = arguments.setdefault(args, len(arguments))
+        return replace(self, arguments=tuple(arguments), ops=replace(self.ops, args=numbers))
 
 
 def is_loader(name: str) -> bool:
@@ -366,32 +192,126 @@ def is_loader(name: str) -> bool:
     )
 
 
-def _known(number: int | None) -> int:
-    return UNKNOWN if number is None else number
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nesting:
+    """``parent[i]`` is the innermost op around op i on its thread, ``order`` has parents before what is inside them.
+    ``call_op[i]`` is the innermost op open when call i began. ``UNKNOWN`` where there is none.
+    """
+
+    parent: Int32
+    order: Int32
+    call_op: Int32
+
+    def around(self, op: int) -> Iterator[int]:
+        """An op and those around it, the innermost first."""
+        while op != UNKNOWN:
+            yield op
+            op = int(self.parent[op])
 
 
-def _small(number: int | str) -> int:
-    """A number of a device or a stream, 0 for what is none."""
-    return number if isinstance(number, int) and abs(number) < 1 << 31 else 0
+def nested(trace: Trace) -> Nesting:
+    """How the host's ops and calls lie in each other."""
+    parent, order = parents_of(trace.ops)
+    return Nesting(parent=parent, order=order, call_op=enclosing(trace.ops, parent, order, trace.calls))
 
 
-def _why_untimed(began: float, duration: float) -> str:
-    if not -_LAST_US <= began <= _LAST_US:
-        return "no time at which it began"
-    return "a duration below 0" if duration < 0 else "no duration"
+def parents_of(spans: Spans) -> tuple[Int32, Int32]:
+    """The innermost span around each on its thread, and an order with parents before what is inside them. Of spans that
+    begin at the same time the longer is outside; of equal ones the earlier in the file.
+    """
+    order = np.lexsort((np.arange(len(spans)), -spans.stop, spans.start, spans.thread)).astype(np.int32)
+    parent = np.full(len(spans), UNKNOWN, dtype=np.int32)
+    stops, threads, starts = spans.stop.tolist(), spans.thread.tolist(), spans.start.tolist()
+    opened: list[int] = []
+    thread = None
+    for index in order.tolist():
+        if threads[index] != thread:
+            thread = threads[index]
+            opened.clear()
+        start = starts[index]
+        while opened and stops[opened[-1]] <= start:
+            opened.pop()
+        if opened:
+            parent[index] = opened[-1]
+        opened.append(index)
+    return parent, order
 
 
-def _thread(thread: int | str) -> int | str:
-    """A thread's number; traces of 2021 give it as text in some events and as a number in others."""
-    return int(thread) if isinstance(thread, str) and thread.isdecimal() else thread
+def enclosing(outer: Spans, parent: Int32, order: Int32, inner: Spans) -> Int32:
+    """The innermost span of ``outer`` that was open on the thread of each of ``inner`` when it began."""
+    found = np.full(len(inner), UNKNOWN, dtype=np.int32)
+    for thread in np.unique(inner.thread).tolist():
+        mine = np.flatnonzero(inner.thread == thread)
+        around = order[outer.thread[order] == thread]  # sorted by start
+        if not len(around):
+            continue
+        at = np.searchsorted(outer.start[around], inner.start[mine], side="right") - 1
+        begun = np.where(at >= 0, around[np.maximum(at, 0)], UNKNOWN)
+        waiting = mine
+        while len(waiting):  # the last begun may be over: then what is around it
+            over = (begun != UNKNOWN) & (outer.stop[begun] <= inner.start[waiting])
+            found[waiting[~over]] = begun[~over]
+            waiting, begun = waiting[over], parent[begun[over]]
+    return found
 
 
-def _collective(args: RawArgs) -> CollectiveArgs:
-    return CollectiveArgs(
-        name=args.collective,
-        dtype=args.dtype,
-        elements=(_known(args.in_elements), _known(args.out_elements)),
-        group=args.group,
-        group_size=_known(args.group_size),
-        ranks=args.group_ranks,
-    )
+class Numbers(dict[Any, int]):
+    """Numbers of things, in the order of their first appearance."""
+
+    def __missing__(self, thing: Any) -> int:
+        self[thing] = number = len(self)
+        return number
+
+
+_Kind = TypeVar("_Kind", bound=Spans)
+_CODES: Final = {"Int8": "b", "Int32": "i", "Int64": "q"}
+
+
+class Columns(Generic[_Kind]):
+    """The growing columns of one kind of spans."""
+
+    def __init__(self, kind: type[_Kind]) -> None:
+        self._kind = kind
+        self._columns = {column.name: array(_CODES[str(column.type)]) for column in fields(kind)}
+        self._appends = [column.append for column in self._columns.values()]
+
+    def add(self, *values: int) -> None:
+        """Add a span by the values of its columns, in the order of the kind's fields."""
+        for append, value in zip(self._appends, values, strict=True):
+            append(value)
+
+    def spans(self) -> _Kind:
+        """All that were added."""
+        return self._kind(**{name: np.array(column) for name, column in self._columns.items()})
+
+
+class TraceBuilder:
+    """Collects events in columns. What many of them have in common (names, threads, arguments) gets numbers."""
+
+    def __init__(self) -> None:
+        self.names, self.threads, self.streams, self.collectives = Numbers(), Numbers(), Numbers(), Numbers()
+        self.arguments = Numbers({HostArgs(): 0})
+        self.ops, self.calls, self.ranges = Columns(HostOps), Columns(HostCalls), Columns(Ranges)
+        self.work, self.overhead = Columns(Work), Columns(Spans)
+        self.left_out: Counter[str] = Counter()
+        self.events = 0
+
+    def trace(self, path: Path, head: Mapping[str, Any], odd: int = 0) -> Trace:
+        """All that was collected."""
+        return Trace(
+            path=path,
+            head=head,
+            names=tuple(self.names),
+            threads=tuple(self.threads),
+            streams=tuple(self.streams),
+            arguments=tuple(self.arguments),
+            collectives=tuple(self.collectives),
+            ops=self.ops.spans(),
+            calls=self.calls.spans(),
+            ranges=self.ranges.spans(),
+            work=self.work.spans(),
+            overhead=self.overhead.spans(),
+            events=self.events,
+            left_out=dict(self.left_out),
+            odd=odd,
+        )

@@ -1,14 +1,19 @@
-"""Signatures of collectives, from what a trace notes of them, in the form of a live recording.
+"""Signatures of the collectives in a trace, in the form of a live recording.
 
 The profiler describes a collective by an event ``record_param_comms`` around its kernel, since torch 2.2 with dtype,
 elements and group. Before, an annotation ``nccl:...`` has the shape and dtype of its first tensor; the group is that of
 the whole world then.
+
+An op of gloo only queues its collective, and a thread of gloo's own does the work. The thread writes an annotation such
+as ``gloo:all_reduce``, in the order of the queue. A trace does not show which group a call or a thread is of, so calls
+are joined to annotations where there is one group of several ranks only.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,10 +28,11 @@ from rooflight.network.collectives import kind_of
 from rooflight.network.groups import RankGroup
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
-from rooflight.traces.file.trace import UNKNOWN, CollectiveArgs, Trace
-from rooflight.traces.ops.arguments import COLLECTIVE_DTYPES
+from rooflight.traces.file.trace import COLLECTIVE, UNKNOWN, CollectiveArgs, Trace
+from rooflight.traces.ops.arguments import COLLECTIVE_DTYPES, tensors_of, tensors_of_op
+from rooflight.traces.ownership import Ownership
 
-NOTED: Final = ("nccl:", "gloo:")
+_ANNOTATED: Final = ("nccl:", "gloo:")
 """What names of annotations of a collective begin with."""
 
 RUNS_COLLECTIVE: Final = re.compile(
@@ -67,8 +73,8 @@ _GATHERS: Final = ("allgather_", "_allgather_base_", "allgather_into_tensor_coal
 _SCATTERS: Final = ("reduce_scatter_", "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_")
 _EXCHANGES: Final = ("alltoall_base_", "alltoall_")
 _PARTED: Final = ("gather_", "scatter_")
-_OP_OF_MULTIMEM: Final = "symm_mem::multimem_all_reduce_"
-REDUCING: Final = frozenset(
+_REDUCED_IN_SWITCHES: Final = "symm_mem::multimem_all_reduce_"
+_REDUCING: Final = frozenset(
     {
         "_C_custom_ar::all_reduce",
         "_C_custom_ar::qr_all_reduce",
@@ -88,9 +94,10 @@ REDUCING: Final = frozenset(
 """All-reduces of engines and of symmetric memory: the first tensor is that of this rank. Their group is in no argument
 that a trace has.
 """
-GATHERING: Final = frozenset({"vllm::all_gather", "sglang::reg_all_gather_into_tensor"})
-SCATTERING: Final = frozenset({"vllm::reduce_scatter"})
-ENGINE_COLLECTIVES: Final = REDUCING | GATHERING | SCATTERING
+_GATHERING: Final = frozenset({"vllm::all_gather", "sglang::reg_all_gather_into_tensor"})
+_SCATTERING: Final = frozenset({"vllm::reduce_scatter"})
+_OF_WHOLE_TENSORS: Final = frozenset({"c10d::_allgather_base_", "c10d::_reduce_scatter_base_"})
+"""Collectives with one tensor for all ranks, and one for this rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +109,7 @@ class Groups:
 
     @staticmethod
     def of(head: Mapping[str, Any]) -> Groups:
-        """What the trace says of itself. What it lacks is unknown."""
+        """Those in what a trace says of itself. What it lacks is unknown."""
         info = head.get("distributedInfo")
         info = info if isinstance(info, dict) else {}
         world, listed = info.get("world_size"), info.get("pg_config")
@@ -126,7 +133,7 @@ class Groups:
 
 
 def assumed_group(trace: Trace) -> str:
-    """Which group is supposed of a trace's collectives, in a sentence; empty where the trace tells it."""
+    """Which group is supposed of a trace's collectives, in a sentence; empty where the trace has it."""
     groups = Groups.of(trace.head)
     annotated = any(trace.names[name].startswith("nccl:") for name in np.unique(trace.ranges.name).tolist())
     if groups.by_name or groups.world_size < 2 or trace.collectives or not annotated:
@@ -138,7 +145,8 @@ def assumed_group(trace: Trace) -> str:
 
 
 def described_collective(args: CollectiveArgs, groups: Groups) -> OpSignature | None:
-    """The op of what a ``record_param_comms`` describes; None for what moves nothing, and for what it does not tell."""
+    """The op of what a ``record_param_comms`` describes; None for what moves nothing, and for a description that
+    lacks something."""
     op, dtype = _OPS.get(args.name), COLLECTIVE_DTYPES.get(args.dtype)
     if op is None or dtype is None or min(args.elements) < 0 or args.elements == (0, 0):
         return None
@@ -162,39 +170,24 @@ def annotated_collective(
         group = RankGroup(size=ranks)
     group = group or RankGroup(size=0)
     elements, ranks = prod(shape), max(group.size, 1)
-    if op in _GATHERS:
-        received = elements * ranks
-    elif op in _SCATTERS:
-        received = elements // ranks
-    else:
-        received = elements
+    received = elements * ranks if op in _GATHERS else elements // ranks if op in _SCATTERS else elements
     return _signature(op, TensorSpec((elements,), dtype), TensorSpec((received,), dtype), group)
 
 
-def reduced_in_switches(tensor: TensorSpec, groups: Groups) -> OpSignature | None:
-    """``symm_mem::multimem_all_reduce_`` of a tensor. The trace does not tell its group: it is the only one."""
-    group = groups.only
-    return None if group is None else _in_place(_OP_OF_MULTIMEM, "input", tensor, group)
-
-
-def engine_collective(name: str, tensors: Sequence[TensorSpec], groups: Groups) -> OpSignature | None:
-    """A collective of an engine, by the tensors that it is given; None for other ops. No argument tells its group: it
-    is the only one.
-    """
+def _engine_collective(name: str, tensors: Sequence[TensorSpec], groups: Groups) -> OpSignature | None:
+    """A collective of an engine, by the tensors that it is given. No argument has its group: it is the only one."""
     if not tensors:
         return None
-    group = groups.only or RankGroup(size=0)
-    first = tensors[0]
-    if name in REDUCING:
-        return _in_place("c10d::allreduce_", "tensors", TensorSpec((first.numel,), first.dtype), group)
-    if name in GATHERING:
-        sent = tensors[-1]  # of SGLang's, the first is the result
+    group, first = groups.only or RankGroup(size=0), tensors[0]
+    whole = TensorSpec((first.numel,), first.dtype)
+    if name in _REDUCING:
+        return _in_place("c10d::allreduce_", "tensors", whole, group)
+    if name in _GATHERING:
+        sent = TensorSpec((tensors[-1].numel,), tensors[-1].dtype)  # of SGLang's, the first is the result
         received = TensorSpec((sent.numel * max(group.size, 1),), sent.dtype)
-        return _signature("_allgather_base_", TensorSpec((sent.numel,), sent.dtype), received, group)
-    if name in SCATTERING:
-        received = TensorSpec((first.numel // max(group.size, 1),), first.dtype)
-        return _signature("_reduce_scatter_base_", TensorSpec((first.numel,), first.dtype), received, group)
-    return None
+        return _signature("_allgather_base_", sent, received, group)
+    received = TensorSpec((first.numel // max(group.size, 1),), first.dtype)
+    return _signature("_reduce_scatter_base_", whole, received, group)
 
 
 def _signature(op: str, sent: TensorSpec, received: TensorSpec, group: RankGroup) -> OpSignature:
@@ -205,13 +198,8 @@ def _signature(op: str, sent: TensorSpec, received: TensorSpec, group: RankGroup
         if op == "alltoall_base_":
             names = ("output", "input")
         received = TensorSpec(received.shape, received.dtype, storage=0)
-        return OpSignature(
-            name=name,
-            inputs=(received, sent),
-            input_names=names,
-            outputs=(received,),
-            attributes=group.attributes,
-        )
+        both = (received, sent)
+        return OpSignature(name=name, inputs=both, input_names=names, outputs=both[:1], attributes=group.attributes)
     if op == "send":
         return OpSignature(name=name, inputs=(sent,), input_names=("tensors",), attributes=group.attributes)
     return _in_place(name, "tensors", received if op == "recv_" else sent, group)
@@ -241,25 +229,20 @@ def _json(text: str) -> Any:
         return None
 
 
-_CALLED: Final = "c10d::"
-
-
 def gloo_spans(trace: Trace) -> dict[int, int]:
     """By op of ``c10d`` the range in which its collective ran. Left out are collectives of which the trace has another
     number of calls than of ranges, as where it begins or ends between the two.
     """
-    if Groups.of(trace.head).only is None:
+    if Groups.of(trace.head).only is None or not any(name.startswith(SPAN) for name in trace.names):
         return {}
     queued: dict[str, list[int]] = defaultdict(list)
-    for op in np.argsort(trace.ops.start, kind="stable").tolist() if _has_spans(trace) else ():
-        kind = kind_of(name) if (name := trace.names[trace.ops.name[op]]).startswith(_CALLED) else None
+    for op in np.argsort(trace.ops.start, kind="stable").tolist():
+        kind = kind_of(name) if (name := trace.op_name(op)).startswith("c10d::") else None
         if kind in SPAN_NAMES:
             queued[SPAN_NAMES[kind]].append(op)
     ran: dict[str, list[int]] = defaultdict(list)
-    for index in np.argsort(trace.ranges.start, kind="stable").tolist() if queued else ():
-        name = trace.names[trace.ranges.name[index]]
-        if name in queued:
-            ran[name].append(index)
+    for index in np.argsort(trace.ranges.start, kind="stable").tolist():
+        ran[trace.names[trace.ranges.name[index]]].append(index)
     return {
         op: index
         for name, ops in queued.items()
@@ -269,5 +252,65 @@ def gloo_spans(trace: Trace) -> dict[int, int]:
     }
 
 
-def _has_spans(trace: Trace) -> bool:
-    return any(name.startswith(SPAN) for name in trace.names)
+class Collectives:
+    """Finds the signature of the collective that an op is, or that ran inside it."""
+
+    def __init__(self, owned: Ownership) -> None:
+        trace = self._trace = owned.trace
+        self._groups, self._on_threads = Groups.of(trace.head), gloo_spans(trace)
+        running = owned.accounted[trace.named(trace.work, RUNS_COLLECTIVE.search)]
+        self._running = set(running.tolist())
+        self._described: dict[int, OpSignature] = {}
+        for op in np.flatnonzero(trace.ops.collective != UNKNOWN).tolist():
+            found = described_collective(trace.collectives[trace.ops.collective[op]], self._groups)
+            if found is None:
+                continue
+            for around in owned.nesting.around(op):
+                self._described.setdefault(around, found)
+        self._annotations: dict[int, list[tuple[int, int]]] = defaultdict(list)  # by thread: begin and number
+        annotated = trace.named(trace.ranges, lambda name: name.startswith(_ANNOTATED))
+        for index in np.flatnonzero(annotated).tolist():
+            self._annotations[int(trace.ranges.thread[index])].append((int(trace.ranges.start[index]), index))
+        for listed in self._annotations.values():
+            listed.sort()
+
+    def signature(self, op: int) -> OpSignature | None:
+        """The signature of an op's collective, None if it is none."""
+        name = self._trace.op_name(op)
+        if name == _REDUCED_IN_SWITCHES:
+            tensors, group = tensors_of_op(self._trace, op), self._groups.only
+            return _in_place(name, "input", tensors[0], group) if tensors and group is not None else None
+        if op in self._running and name in _REDUCING | _GATHERING | _SCATTERING:
+            return _engine_collective(name, tensors_of_op(self._trace, op), self._groups)
+        if not (name == COLLECTIVE or name.startswith("c10d::")):
+            return None
+        return self._described.get(op) or self._annotated(op)
+
+    def _annotated(self, op: int) -> OpSignature | None:
+        """From the annotation inside the op that has a tensor, or the one of gloo's thread that did the work."""
+        ops = self._trace.ops
+        if op in self._on_threads:
+            return self._of_range(self._on_threads[op])
+        listed = self._annotations.get(int(ops.thread[op]), [])
+        for start, index in listed[bisect_left(listed, (int(ops.start[op]), 0)) :]:
+            if start >= ops.stop[op]:
+                break
+            if (found := self._of_range(index, self._ranks(op))) is not None:
+                return found
+        return None
+
+    def _ranks(self, op: int) -> int:
+        """How many ranks gather or scatter in an op, by the sizes of its tensors; 0 where those do not show it."""
+        tensors = tensors_of_op(self._trace, op) if self._trace.op_name(op) in _OF_WHOLE_TENSORS else ()
+        if len(tensors) < 2:
+            return 0
+        small, large = sorted(tensor.numel for tensor in tensors[:2])
+        return large // small if small and large % small == 0 else 0
+
+    def _of_range(self, index: int, ranks: int = 0) -> OpSignature | None:
+        trace = self._trace
+        tensors = tensors_of(trace.arguments[trace.ranges.args[index]])
+        if not tensors:
+            return None
+        name = trace.names[trace.ranges.name[index]]
+        return annotated_collective(name, tensors[0].shape, tensors[0].dtype, self._groups, ranks)

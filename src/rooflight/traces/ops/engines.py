@@ -14,19 +14,17 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from rooflight.records import signature as attribute
-from rooflight.records.session import Flags
 from rooflight.records.signature import INCOMPLETE, AttributeValue
 from rooflight.records.tensor import TensorSpec
-from rooflight.traces.file.nesting import Nesting
 from rooflight.traces.file.trace import UNKNOWN, Trace
-from rooflight.traces.ops.context import noted_of
+from rooflight.traces.ops.arguments import tensors_of_op
 from rooflight.traces.ops.model_config import ModelFacts
 from rooflight.traces.ownership import Ownership
 
@@ -47,46 +45,44 @@ class StepLengths:
     exact: bool
 
     def __add__(self, other: StepLengths) -> StepLengths:
-        return StepLengths(
-            sequences=self.sequences + other.sequences,
-            tokens=self.tokens + other.tokens,
-            keys=self.keys + other.keys,
-            pairs=self.pairs + other.pairs,
-            exact=self.exact and other.exact,
-        )
+        sums = {name: getattr(self, name) + getattr(other, name) for name in ("sequences", "tokens", "keys", "pairs")}
+        return StepLengths(**sums, exact=self.exact and other.exact)
 
 
 NO_SEQUENCES: Final = StepLengths(sequences=0, tokens=0, keys=0, pairs=0, exact=True)
 
 
 def step_lengths(annotations: Iterable[str], tokens: int) -> StepLengths | None:
-    """The sequences of a call with so many tokens, by the first annotation that tells lengths: all of the step, or
+    """The sequences of a call with so many tokens, by the first annotation that has lengths: all of the step, or
     those that are new, or those that generate, if one kind alone has so many. A call may have more, which are padding.
-    None where nothing tells them.
+    None where no annotation has them.
     """
-    for name in annotations:
-        if match := _STEP.match(name):
-            new, generating = _part(int(match[1]), match[2]), _part(int(match[3]), match[4])
-            if new is None or generating is None:
-                return None
-            if tokens >= new.tokens + generating.tokens:
-                return new + generating
-            fitting = [part for part in (new, generating) if part.tokens == tokens]
-            return fitting[0] if len(fitting) == 1 else None
-    return None
+    parts = _parts(annotations)
+    if parts is None:
+        return None
+    new, generating = parts
+    if tokens >= new.tokens + generating.tokens:
+        return new + generating
+    fitting = [part for part in parts if part.tokens == tokens]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def step_tokens(annotations: Iterable[str]) -> int | None:
-    """All tokens of a step, by the first annotation that tells lengths; None where none does."""
-    for name in annotations:
-        if match := _STEP.match(name):
-            new, generating = _part(int(match[1]), match[2]), _part(int(match[3]), match[4])
-            return None if new is None or generating is None else new.tokens + generating.tokens
-    return None
+    """All tokens of a step, by the first annotation that has lengths; None where none has."""
+    parts = _parts(annotations)
+    return None if parts is None else sum(part.tokens for part in parts)
+
+
+def _parts(annotations: Iterable[str]) -> tuple[StepLengths, StepLengths] | None:
+    match = next(filter(None, map(_STEP.match, annotations)), None)
+    if match is None:
+        return None
+    new, generating = _part(int(match[1]), match[2]), _part(int(match[3]), match[4])
+    return None if new is None or generating is None else (new, generating)
 
 
 def _part(sequences: int, text: str) -> StepLengths | None:
-    """The sequences of one kind, None if the text does not tell how many tokens they have."""
+    """The sequences of one kind, None if the text lacks how many tokens they have."""
     sums = {name: int(value) for name, value in _NAMED.findall(text)}
     if not sums:
         found = re.fullmatch(r"(\d+)(?:_(\d+))?", text)
@@ -123,14 +119,9 @@ def in_window(lengths: StepLengths, window: int) -> StepLengths:
         before = lengths.keys - lengths.tokens  # keys that were in the cache
         each = sum_of_clamped(before + 1, lengths.tokens, window)
         keys = min(lengths.keys, lengths.tokens + window - 1)
-        return StepLengths(sequences=1, tokens=lengths.tokens, keys=keys, pairs=each, exact=True)
-    return StepLengths(
-        sequences=lengths.sequences,
-        tokens=lengths.tokens,
-        keys=lengths.tokens,
-        pairs=max(lengths.tokens, lengths.sequences * each),
-        exact=False,
-    )
+        return replace(lengths, keys=keys, pairs=each)
+    pairs = max(lengths.tokens, lengths.sequences * each)
+    return replace(lengths, keys=lengths.tokens, pairs=pairs, exact=False)
 
 
 def sum_of_clamped(first: int, count: int, top: int) -> int:
@@ -156,8 +147,8 @@ _MULTIPLIES: Final = re.compile(r"gemm|moe|bmm|expert|group|matmul|_mm|nvjet|Cij
 _LINEAR: Final = re.compile(r"_(?:LayerNorm)?Linear")
 """TransformerEngine's functions, which call their products past torch's dispatcher."""
 _STORES: Final = re.compile(r"::(?:reshape_and_cache\w*|store_cache|store_kv_cache)$")
-_TELLS_WINDOW: Final = re.compile(r"::paged_attention|paged_attention_ragged|pa_fwd|pa_ps_fwd|::(?:varlen_)?fwd")
-"""Ops that have no window, or whose arguments tell it."""
+_SHOWS_WINDOW: Final = re.compile(r"::paged_attention|paged_attention_ragged|pa_fwd|pa_ps_fwd|::(?:varlen_)?fwd")
+"""Ops that have no window, or whose arguments have it."""
 _INSIDE: Final = "ops inside it did its work, and have their own rows: this is what else it launched"
 _MERGES: Final = re.compile(r"merge_attn_states|merge_state")
 """Ops and kernels that put results together: of several calls of attention, each over a part of the keys."""
@@ -170,18 +161,19 @@ _FOUR_BITS: Final = re.compile(r"e2m1|fp4", re.IGNORECASE)
 
 
 class EngineFacts:
-    """Finds the facts of each op of an engine. ``model_told``: some of those found came of the model's config."""
+    """Finds the facts of each op of an engine. ``used_model``: some of those found came of the model's config."""
 
-    def __init__(self, trace: Trace, nesting: Nesting, owned: Ownership, model: ModelFacts | None) -> None:
-        self._trace, self._model = trace, model
-        self.model_told = False
-        self._kernels = _kernels(trace, owned)
-        self._holding = _holding(trace, nesting, self._kernels)
+    def __init__(self, owned: Ownership, model: ModelFacts | None) -> None:
+        trace = self._trace = owned.trace
+        self._model = model
+        self.used_model = False
+        self._kernels = _kernels(owned)
+        self._holding = _holding(owned, self._kernels)
         self._cache = _cache(trace)
         self._ranks = _ranks(trace, model)
         self._windows_named = any(_SLIDING.search(name) for name in trace.names)
         self._merges = any(_MERGES.search(name) for name in trace.names)
-        self._concerned = ops_named(trace, _concerns)
+        self._concerned = trace.named(trace.ops, _concerns)
         self._found: dict[tuple[tuple[int, int], frozenset[str], tuple[str, ...], bool], Facts] = {}
 
     def concerns(self, op: int) -> bool:
@@ -201,7 +193,7 @@ class EngineFacts:
         return self._found[key]
 
     def _facts(self, op: int, kernels: frozenset[str], around: Sequence[str]) -> Facts:
-        name = self._trace.names[self._trace.ops.name[op]]
+        name = self._trace.op_name(op)
         attends = _attends(name)
         shown = _ATTENDS if attends else _MULTIPLIES
         if self._trace.has_device and (op in self._holding or not any(shown.search(each) for each in kernels)):
@@ -220,12 +212,11 @@ class EngineFacts:
         found: dict[str, AttributeValue] = dict(self._cache)
         if attribute.CACHE_DTYPE not in found and any(_EIGHT_BITS.search(kernel) for kernel in kernels):
             found[attribute.CACHE_DTYPE] = "float8_e4m3fn"
-        noted = noted_of(self._trace, op)
-        tokens = _tokens(noted.tensors) if noted is not None else 0
+        tokens = _tokens(tensors_of_op(self._trace, op))
         lengths = step_lengths(around, tokens) if tokens and not self._merges else None
         window = self._window(name, kernels)
         if lengths is not None and window is not None:
-            self.model_told |= self._model is not None and not _TELLS_WINDOW.search(name)
+            self.used_model |= self._model is not None and not _SHOWS_WINDOW.search(name)
             lengths = in_window(lengths, window) if window else lengths
             found[attribute.KV_TOKENS], found[attribute.VISIBLE_PAIRS] = lengths.keys, lengths.pairs
         return found
@@ -233,7 +224,7 @@ class EngineFacts:
     def _window(self, name: str, kernels: frozenset[str]) -> int | None:
         """The most keys that a query of the call sees, 0 where no window hides any, None if that is not known."""
         window = self._model.window if self._model is not None else None
-        if _TELLS_WINDOW.search(name) or window == 0:
+        if _SHOWS_WINDOW.search(name) or window == 0:
             return 0
         if any(_SLIDING.search(kernel) for kernel in kernels):
             return window
@@ -244,7 +235,7 @@ class EngineFacts:
         model = self._model
         if model is None or not model.has_experts:
             return {}
-        self.model_told = True
+        self.used_model = True
         found: dict[str, AttributeValue] = {
             attribute.HIDDEN_SIZE: model.hidden_size,
             attribute.EXPERT_WEIGHTS: max(1, model.expert_weights // self._ranks),
@@ -257,7 +248,6 @@ class EngineFacts:
 
 
 def _attends(name: str) -> bool:
-    """Whether an op of this name may be attention."""
     return bool(_ATTENTION.search(name)) and not _NO_ATTENTION.search(name)
 
 
@@ -266,49 +256,38 @@ def _concerns(name: str) -> bool:
 
 
 def _works(name: str) -> bool:
-    """Whether an op of this name may do the work of an engine's op, or be one."""
     return _attends(name) or bool(_EXPERTS.search(name) or _MULTIPLY_EXPERTS.search(name) or _LINEAR.fullmatch(name))
 
 
-def ops_named(trace: Trace, fits: Callable[[str], bool]) -> Flags:
-    """Which ops have a name that fits."""
-    named = np.array([fits(name) for name in trace.names], dtype=np.bool_)
-    return named[trace.ops.name] if len(trace.ops) else np.empty(0, dtype=np.bool_)
-
-
-def _kernels(trace: Trace, owned: Ownership) -> Mapping[int, frozenset[str]]:
-    """The names of each engine op's own kernels, and of none other."""
-    chosen = owned.accounted != UNKNOWN
-    chosen[chosen] = ops_named(trace, _works)[owned.accounted[chosen]]
+def _kernels(owned: Ownership) -> Mapping[int, frozenset[str]]:
+    trace, chosen = owned.trace, owned.accounted != UNKNOWN
+    chosen[chosen] = trace.named(trace.ops, _works)[owned.accounted[chosen]]
     found: dict[int, set[str]] = defaultdict(set)
     for op, kernel in zip(owned.accounted[chosen].tolist(), trace.work.name[chosen].tolist(), strict=True):
         found[op].add(trace.names[kernel])
     return {op: frozenset(names) for op, names in found.items()}
 
 
-def _holding(trace: Trace, nesting: Nesting, kernels: Iterable[int]) -> frozenset[int]:
+def _holding(owned: Ownership, kernels: Iterable[int]) -> frozenset[int]:
     """Ops in which others did the attention, or multiplied by the experts."""
     found = set()
     for op in kernels:
-        name = trace.names[trace.ops.name[op]]
-        attends = _attends(name)
-        multiplies = bool(_MULTIPLY_EXPERTS.search(name))
-        around = int(nesting.parent[op])
-        while around != UNKNOWN:
-            outer = trace.names[trace.ops.name[around]]
+        name = owned.trace.op_name(op)
+        attends, multiplies = _attends(name), bool(_MULTIPLY_EXPERTS.search(name))
+        for around in owned.nesting.around(int(owned.nesting.parent[op])):
+            outer = owned.trace.op_name(around)
             if (attends and _ATTENTION.search(outer)) or (multiplies and _EXPERTS.search(outer)):
                 found.add(around)
-            around = int(nesting.parent[around])
     return frozenset(found)
 
 
 def _cache(trace: Trace) -> Mapping[str, AttributeValue]:
     """The dtype and the width of the cache, by the ops that store keys in it; the least of several."""
     widths, dtypes = set(), set()
-    for op in np.flatnonzero(ops_named(trace, lambda name: bool(_STORES.search(name)))).tolist():
-        noted = noted_of(trace, op)
-        if noted is not None and len(noted.tensors) >= 4 and noted.tensors[0].shape:
-            key, cache = noted.tensors[0], noted.tensors[2]
+    for op in np.flatnonzero(trace.named(trace.ops, _STORES.search)).tolist():
+        tensors = tensors_of_op(trace, op)
+        if len(tensors) >= 4 and tensors[0].shape:
+            key, cache = tensors[0], tensors[2]
             widths.add(key.numel // max(key.shape[0], 1))
             dtypes.add(cache.dtype)
     if not widths:
@@ -319,13 +298,13 @@ def _cache(trace: Trace) -> Mapping[str, AttributeValue]:
 
 def _ranks(trace: Trace, model: ModelFacts | None) -> int:
     """Among how many ranks the heads of attention, and with them the work of experts, are split: the heads of the
-    config by those of the queries in the trace; all ranks of the run where no op tells them.
+    config by those of the queries in the trace; all ranks of the run where no op shows them.
     """
     if model is None:
         return 1
-    for op in np.flatnonzero(ops_named(trace, lambda name: _attends(name) and not name.startswith("aten::"))).tolist():
-        noted = noted_of(trace, op)
-        tensors = noted.tensors if noted is not None else ()
+    attending = trace.named(trace.ops, lambda name: _attends(name) and not name.startswith("aten::"))
+    for op in np.flatnonzero(attending).tolist():
+        tensors = tensors_of_op(trace, op)
         if tensors and len(tensors[0].shape) >= 3 and (heads := tensors[0].shape[-2]) and model.heads % heads == 0:
             return max(1, model.heads // heads)
     info = trace.head.get("distributedInfo")
@@ -344,7 +323,7 @@ def _tokens(tensors: Sequence[TensorSpec]) -> int:
 
 def _product_dtype(kernels: Iterable[str], bits: int) -> str:
     """The dtype that experts are multiplied in, by the kernels' names; empty: that of the tokens. Weights of 8 bits are
-    multiplied by 8 bits, but by kernels that widen them; weights of 4 bits are widened, if no kernel tells otherwise.
+    multiplied by 8 bits, but by kernels that widen them; weights of 4 bits are widened, if no kernel shows otherwise.
     """
     listed = list(kernels)
     if any(_EIGHT_BITS.search(kernel) for kernel in listed):

@@ -103,16 +103,9 @@ class Operands:
         return tuple(found) if numbers else ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
-    """A trace with what its execution trace adds: the lists of tensors in its arguments, and ``operands`` by op."""
-
-    trace: Trace
-    operands: Mapping[int, Operands]
-
-
-def join_execution(trace: Trace, path: Path) -> Joined:
-    """Join the ops of a trace to the nodes of the execution trace at ``path``.
+def join_execution(trace: Trace, path: Path) -> tuple[Trace, dict[int, Operands]]:
+    """The trace with the lists of tensors in its ops' arguments, and the operands by op, from the nodes of the
+    execution trace at ``path``.
 
     Raises ValueError for what is no execution trace, and for one of another run; OSError.
     """
@@ -122,18 +115,20 @@ def join_execution(trace: Trace, path: Path) -> Joined:
     if not known:
         raise ValueError(f"{path.name} has no op of {trace.path.name}: {_RECORDED_BY}")
     found = {op: nodes[int(numbers[op])] for op in known}
-    same = {op: node for op, node in found.items() if node.name == trace.names[trace.ops.name[op]]}
+    same = {op: node for op, node in found.items() if node.name == trace.op_name(op)}
     if len(same) < _FITS * len(found):
         raise ValueError(
             f"{path.name} is not of the run of {trace.path.name}: {count_of(len(found) - len(same), 'op')} of "
             f"{len(found)} have other names there; {_RECORDED_BY}"
         )
-    operands = {op: _operands(node) for op, node in same.items()}
-    return Joined(trace=_with_lists(trace, same), operands=operands)
+    operands = {
+        op: Operands(inputs=tuple(_tensors(node.inputs)), outputs=tuple(_tensors(node.outputs)))
+        for op, node in same.items()
+    }
+    return _with_lists(trace, same), operands
 
 
 def _nodes(path: Path) -> Mapping[int, _Node]:
-    """The nodes by the number that the profiler's events have."""
     text = path.read_bytes()
     try:
         if text[:2] == b"\x1f\x8b":
@@ -151,13 +146,6 @@ def _nodes(path: Path) -> Mapping[int, _Node]:
     return found
 
 
-def _operands(node: _Node) -> Operands:
-    return Operands(
-        inputs=tuple(_tensors(node.inputs)),
-        outputs=tuple(_tensors(node.outputs)),
-    )
-
-
 def _tensors(side: _Side) -> Iterator[Held]:
     strides = side.strides or [None] * len(side.values)
     for value, kind, shape, stride in zip(side.values, side.types, side.shapes, strides, strict=False):
@@ -165,7 +153,6 @@ def _tensors(side: _Side) -> Iterator[Held]:
 
 
 def _within(value: Any, kind: str, shape: Any, strides: Any) -> Iterator[Held]:
-    """The tensors in a value: one, those of a list, or none."""
     if kind.startswith(_GENERIC) and isinstance(value, list):
         kinds = kind.removeprefix(_GENERIC).removesuffix("]").split(",")
         inner = strides if isinstance(strides, list) and len(strides) == len(value) else [None] * len(value)
@@ -186,18 +173,13 @@ def _is_place(value: Any) -> bool:
 
 
 def _with_lists(trace: Trace, nodes: Mapping[int, _Node]) -> Trace:
-    """The trace with the shapes and dtypes of tensors in the lists that ops were given."""
-    arguments: dict[HostArgs, int] = {each: number for number, each in enumerate(trace.arguments)}
-    numbers = trace.ops.args.copy()
-    for op, node in nodes.items():
-        if any(map(_is_list, node.inputs.types)):
-            told = _listed(trace.arguments[numbers[op]], node.inputs)
-            numbers[op] = arguments.setdefault(told, len(arguments))
-    return replace(trace, arguments=tuple(arguments), ops=replace(trace.ops, args=numbers))
+    listing = {op: node.inputs for op, node in nodes.items() if any(map(_is_list, node.inputs.types))}
+    return trace.with_arguments(
+        {op: _listed(trace.arguments[trace.ops.args[op]], side) for op, side in listing.items()}
+    )
 
 
 def _is_list(kind: str) -> bool:
-    """Whether a type is that of a list of tensors, or of an empty one."""
     return kind.startswith((f"{_GENERIC}{_TENSOR}", f"{_GENERIC}]"))
 
 

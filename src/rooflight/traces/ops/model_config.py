@@ -1,4 +1,4 @@
-"""What a model's config tells of the work of an engine's ops: its heads, its experts, the bits of its weights."""
+"""What a model's config shows of the work of an engine's ops: its heads, its experts, the bits of its weights."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Model = Mapping[str, Any] | str | PathLike[str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """A model as its transformers config describes it; 0 where it does not tell. ``window``: the keys that a query of
-    some layer sees at the most, ``expert_bits``: those of a weight, the least where the config does not tell.
+    """A model as its transformers config describes it; 0 where it has nothing. ``window``: the keys that a query of
+    some layer sees at the most, ``expert_bits``: those of a weight, the least where the config has none.
     """
 
     name: str
@@ -42,7 +42,7 @@ class ModelFacts:
 
     @property
     def has_experts(self) -> bool:
-        """Whether the config tells all that a layer of experts does."""
+        """Whether the config has all that a layer of experts does."""
         return min(self.hidden_size, self.experts_per_token, self.expert_weights) > 0
 
 
@@ -102,7 +102,6 @@ def _matrices(config: Mapping[str, Any]) -> int:
 
 
 def _window(config: Mapping[str, Any]) -> int:
-    """The window of the layers that have one, 0 if no layer has."""
     if config.get("use_sliding_window") is False:
         return 0
     kinds = config.get("layer_types")
@@ -112,13 +111,12 @@ def _window(config: Mapping[str, Any]) -> int:
 
 
 def _bits(config: Mapping[str, Any]) -> int:
-    """Bits of a weight of an expert, by the config's ``quantization_config``."""
     quantized = config.get("quantization_config")
     if not isinstance(quantized, Mapping):
         return 16
-    told = [value for value in _all_values(quantized, ("bits", "num_bits", "weight_bits")) if value > 0]
+    bits = [value for value in _all_values(quantized, ("bits", "num_bits", "weight_bits")) if value > 0]
     method = str(quantized.get("quant_method", "")).lower()
-    return min(told) if told else _BITS.get(method, _LEAST_BITS)
+    return min(bits) if bits else _BITS.get(method, _LEAST_BITS)
 
 
 def _all_values(config: Mapping[str, Any], keys: tuple[str, ...]) -> list[int]:

@@ -1,13 +1,18 @@
-"""Signatures of the calls in a trace, worked out once for each kind of call."""
+"""Signatures of the calls in a trace: each kind of call runs once on meta tensors, under the recorder of live programs.
+
+The profiler's events have an op's name without its overload, and of its arguments the shapes, dtypes, strides and,
+since torch 2.2, the settings. Its results follow from running it on tensors without contents, so that its costs are
+those of a live recording.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -20,45 +25,62 @@ from rooflight.records.tensor import UNSHARED, TensorSpec
 from rooflight.traces.file.trace import HostArgs
 from rooflight.traces.ops.arguments import (
     DTYPES,
-    KNOWN,
     LIST,
+    NUMBERED,
+    NUMBERS,
+    Arguments,
     CannotRebuild,
-    Described,
-    Known,
     are_strides,
-    arguments_of,
     contiguous_strides,
-    described,
     is_shape,
-    overload_of,
-    overloads_of,
+    parsed,
 )
-from rooflight.traces.ops.context import NOTHING, Clues
-from rooflight.traces.ops.settings import CONVOLUTION_BACKWARD, as_today, with_untold
-
-_WRAPPED: Final = re.compile(r"(sglang_profiler::\w+?)_\d+")
-"""SGLang's names of functions that it wraps for the profiler: module, name, and a number that counts them."""
-_NO_SHAPES: Final = "the trace has no shapes of it: record it with record_shapes=True"
+from rooflight.traces.ops.context import NO_CONTEXT, CallContext
+from rooflight.traces.ops.settings import CONVOLUTION_BACKWARD, in_todays_form, with_settings
 
 RUNS_NOTHING: Final = "torch runs it as no op"
 """Why the signature of a call is incomplete that does nothing: dropout outside of training."""
 
+_WRAPPED: Final = re.compile(r"(sglang_profiler::\w+?)_\d+")
+"""SGLang's names of functions that it wraps for the profiler: module, name, and a number that counts them."""
+_NO_SHAPES: Final = "the trace has no shapes of it: record it with record_shapes=True"
+_NO_DTYPES: Final = "its dtypes are not noted, and its kernels do not show them"
 _WITH_DUMMY: Final = re.compile(r"aiter::wrapper_(\w+)")
 """AITER's names in 2025 of ops whose first argument is a tensor that only torch's dispatcher needs."""
-_CAUSAL: Final = "causal"
-_PACKED: Final = frozenset({"cu_seqlens_q"})
-_BY_PLACE: Final = Known((), ())
-
 _ACCOUNTED_AS_ONE: Final = frozenset(composite.op._schema.name for composite in COMPOSITES)
+_SHARED_BYTES: Final = 1 << 50
+"""Of a storage without memory that several tensors share: larger than any."""
+
+_FORWARD: Final = "q k v dropout_p softmax_scale causal window_size_left window_size_right"
+_BACKWARD: Final = f"dout q k v out softmax_lse dq dk dv {_FORWARD.removeprefix('q k v ')}"
+_LENGTHS: Final = "cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k"
+_AITER_BACKWARD: Final = _BACKWARD.replace("dq dk dv ", "")
+_KNOWN: Final = {
+    "flash_attn::_flash_attn_forward": (_FORWARD, "q"),
+    "flash_attn::_flash_attn_backward": (_BACKWARD, "q k v"),
+    "flash_attn::_flash_attn_varlen_forward": (_FORWARD.replace("k v", f"k v {_LENGTHS}"), "q"),
+    "flash_attn::_flash_attn_varlen_backward": (_BACKWARD.replace("dk dv", f"dk dv {_LENGTHS}"), "q k v"),
+    "trace::FlashAttnFunc": ("q k v dropout_p softmax_scale causal", "q"),
+    "aiter::_flash_attn_forward": (_FORWARD, "q"),
+    "aiter::mha_fwd": (_FORWARD, "q"),
+    "aiter::fmha_v3_fwd": (_FORWARD, "q"),
+    "aiter::_flash_attn_backward": (_BACKWARD, "q k v"),
+    "aiter::mha_bwd": (_AITER_BACKWARD, "q k v"),
+    "aiter::fmha_v3_bwd": (_AITER_BACKWARD, "q k v"),
+}
+"""Of ops that torch does not have, the names of the first arguments, by which formulas know them, and of those that
+results are like. Schemas: flash-attn's ``flash_attn_interface.py`` and AITER's ``aiter/ops/mha.py``. AITER adds
+arguments from version to version behind those that are named here.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A kind of call: its name, what was noted of its arguments, and what else the trace tells of it."""
+    """A kind of call: its name, the description of its arguments, and what else the trace shows of it."""
 
     name: str
     args: HostArgs
-    clues: Clues = NOTHING
+    context: CallContext = NO_CONTEXT
 
 
 def is_level(call: Call) -> bool:
@@ -71,8 +93,8 @@ def is_level(call: Call) -> bool:
     if len(set(split.values())) < 2:
         return bool(split) and not any(split.values())
     try:
-        noted = described(call.args)
-        return noted is not None and not split[overload_of(call.name, noted).name()]
+        arguments = parsed(call.args)
+        return arguments is not None and not split[overload_of(call.name, arguments).name()]
     except CannotRebuild:
         return False
 
@@ -81,7 +103,7 @@ def is_level(call: Call) -> bool:
 def _split_overloads(name: str) -> Mapping[str, bool]:
     """For each overload whether torch splits it; empty if torch has no such op."""
     found = {}
-    for overload in overloads_of(name):
+    for overload in _overloads_of(name):
         try:
             found[overload.name()] = is_composite(overload)
         except RuntimeError:  # an overload of TorchScript alone
@@ -89,135 +111,133 @@ def _split_overloads(name: str) -> Mapping[str, bool]:
     return found
 
 
+@dataclass(slots=True)
+class _Rerun:
+    """A kind of call by today's name of its op, its arguments, and why it cannot be run, if so."""
+
+    name: str
+    arguments: Arguments | None = None
+    problem: str = ""
+
+    @classmethod
+    def of(cls, call: Call) -> _Rerun:
+        try:
+            arguments = parsed(call.args)
+            if arguments is not None:
+                return cls(*in_todays_form(call.name, arguments, call.context))
+        except CannotRebuild as error:
+            return cls(call.name, problem=str(error))
+        return cls(call.name, problem=_NO_DTYPES if call.args.dims and not call.args.types else _NO_SHAPES)
+
+
 def find_signatures(calls: Iterable[Call]) -> dict[Call, OpSignature]:
     """The signature of each kind of call. Calls run on meta tensors, under one recording.
 
-    An op that torch does not have is described by what was noted of its inputs alone. A call that cannot be run again
-    is described so too, and its signature is ``incomplete``.
+    An op that torch does not have is described by its inputs alone. A call that cannot be run again is described so
+    too, and its signature is ``incomplete``.
     """
-    distinct = list(dict.fromkeys(calls))
-    found = {call: call.clues.collective for call in distinct if call.clues.collective is not None}
-    told = {call: _told(call) for call in distinct if call not in found}
-    dtypes = _dtypes_by_shape(each.noted for each in told.values())
-    ran = _run(told, dtypes)
-    for number, (call, each) in enumerate(told.items()):
-        signatures = ran[number]
-        if not each.problem and len(signatures) == 1:
-            (op,) = signatures
-            how = ((ALGORITHM, call.clues.algorithm), (COMPUTED_IN, call.clues.computed_in))
-            if told_too := tuple((key, value) for key, value in how if value):
-                op = replace(op, attributes=(*op.attributes, *told_too))
-            found[call] = replace(op, outputs=_as_they_were(op.outputs, call.clues.results))
-            continue
-        op = OpSignature(name=_op_name(call.name))
-        if each.noted is not None:
-            op = _as_noted(op.name, each.noted.behind(1) if _WITH_DUMMY.fullmatch(call.name) else each.noted)
-        if each.noted is None or _split_overloads(call.name):
-            problem = each.problem or (f"torch runs it as {len(signatures)} ops" if signatures else RUNS_NOTHING)
-            op = replace(op, attributes=(*op.attributes, (INCOMPLETE, problem)))
-        found[call] = replace(op, attributes=(*op.attributes, *call.clues.facts)) if call.clues.facts else op
+    found: dict[Call, OpSignature] = {}
+    reruns: dict[Call, _Rerun] = {}
+    for call in dict.fromkeys(calls):
+        if call.context.collective is not None:
+            found[call] = call.context.collective
+        else:
+            reruns[call] = _Rerun.of(call)
+    recorded = _run(reruns)
+    for number, (call, rerun) in enumerate(reruns.items()):
+        signatures = recorded[number]
+        if not rerun.problem and len(signatures) == 1:
+            found[call] = _as_it_ran(signatures[0], call.context)
+        else:
+            found[call] = _described(call, rerun, len(signatures))
     return found
 
 
-def _as_they_were(outputs: tuple[TensorSpec, ...], results: Sequence[TensorSpec | None]) -> tuple[TensorSpec, ...]:
-    """Results as the device returned them, where that is known: it may leave out what only a backward pass reads."""
-    known = (
-        result if result and spec.storage == UNSHARED else spec for spec, result in zip(outputs, results, strict=False)
-    )
-    return (*known, *outputs[len(results) :])
-
-
-@dataclass(slots=True)
-class _Told:
-    """A call as today's torch names it, what was noted of it, and why it cannot be run, if so."""
-
-    name: str
-    noted: Described | None = None
-    problem: str = ""
-
-
-def _told(call: Call) -> _Told:
-    try:
-        noted = described(call.args)
-        if noted is None:
-            untyped = bool(call.args.dims) and not call.args.types
-            why = "its dtypes are not noted, and its kernels do not show them" if untyped else _NO_SHAPES
-            return _Told(call.name, problem=why)
-        return _Told(*as_today(call.name, noted, call.clues))
-    except CannotRebuild as error:
-        return _Told(call.name, problem=str(error))
-
-
-def _run(told: Mapping[Call, _Told], dtypes: Mapping[tuple[int, ...], set[str]]) -> Mapping[int, list[OpSignature]]:
-    """The signatures that each call leaves when it is run on meta tensors. Notes why a call cannot be run."""
+def _run(reruns: Mapping[Call, _Rerun]) -> Mapping[int, list[OpSignature]]:
+    """The signatures that each call leaves when it is run on meta tensors. Adds why a call cannot be run."""
+    dtypes = _dtypes_by_shape(rerun.arguments for rerun in reruns.values())
     with torch.no_grad(), record() as recording:
-        for number, (call, each) in enumerate(told.items()):
-            if each.noted is None:
+        for number, (call, rerun) in enumerate(reruns.items()):
+            if rerun.arguments is None:
                 continue
             try:
-                overload = overload_of(each.name, each.noted)
+                overload = overload_of(rerun.name, rerun.arguments)
                 names = [argument.name for argument in overload._schema.arguments]
-                noted = with_untold(each.name, names, each.noted, call.clues)
-                list_dtype = _list_dtype(noted, dtypes, call.clues)
-                args, keywords = arguments_of(overload, noted, list_dtype, call.clues.shared)
+                arguments = with_settings(rerun.name, names, rerun.arguments, call.context)
+                list_dtype = _list_dtype(arguments, dtypes, call.context)
+                args, keywords = _MetaCall(arguments, list_dtype, call.context.shared).of(overload)
                 with phase(str(number)):
                     overload(*args, **keywords)
             except CannotRebuild as error:
-                each.problem = str(error)
+                rerun.problem = str(error)
             except Exception as error:
-                each.problem = f"it cannot be run on meta tensors: {str(error).splitlines()[0][:120]}"
-    ran: dict[int, list[OpSignature]] = defaultdict(list)
+                rerun.problem = f"it cannot be run on meta tensors: {str(error).splitlines()[0][:120]}"
+    recorded: dict[int, list[OpSignature]] = defaultdict(list)
     for one in recording.session.records:
         if one.parent is None and one.phase:
-            ran[int(one.phase)].append(one.signature)
-    return ran
+            recorded[int(one.phase)].append(one.signature)
+    return recorded
 
 
-def _op_name(name: str) -> str:
-    """The name of an op, with the namespace "trace" for what is none: a Triton kernel, a range of the profiler."""
+def _as_it_ran(op: OpSignature, context: CallContext) -> OpSignature:
+    """A signature with what the device did: its algorithm, its precision, and the results that it returned where they
+    are known, which may leave out what only a backward pass reads.
+    """
+    shown = ((ALGORITHM, context.algorithm), (COMPUTED_IN, context.computed_in))
+    known = (
+        result if result and spec.storage == UNSHARED else spec
+        for spec, result in zip(op.outputs, context.results, strict=False)
+    )
+    attributes = (*op.attributes, *(each for each in shown if each[1]))
+    return replace(op, attributes=attributes, outputs=(*known, *op.outputs[len(context.results) :]))
+
+
+def _described(call: Call, rerun: _Rerun, ops: int) -> OpSignature:
+    name, arguments = call.name, rerun.arguments
     if wrapped := _WRAPPED.fullmatch(name):
-        return wrapped[1]
-    if wrapped := _WITH_DUMMY.fullmatch(name):
-        return f"aiter::{wrapped[1]}"
-    return name if re.fullmatch(r"\w+::\w+", name) else f"trace::{name}"
+        name = wrapped[1]
+    elif dummy := _WITH_DUMMY.fullmatch(name):
+        name, arguments = f"aiter::{dummy[1]}", arguments and arguments.behind(1)
+    elif not re.fullmatch(r"\w+::\w+", name):  # a Triton kernel, a range of the profiler
+        name = f"trace::{name}"
+    op = OpSignature(name=name) if arguments is None else _of_inputs(name, arguments)
+    facts = call.context.facts
+    if arguments is None or _split_overloads(call.name):
+        problem = rerun.problem or (f"torch runs it as {ops} ops" if ops else RUNS_NOTHING)
+        facts = ((INCOMPLETE, problem), *facts)
+    return replace(op, attributes=(*op.attributes, *facts)) if facts else op
 
 
-def _as_noted(name: str, noted: Described) -> OpSignature:
-    """A signature of what was noted alone: inputs named by the op's schema, or by their places."""
-    known = KNOWN.get(name, _BY_PLACE)
+def _of_inputs(name: str, arguments: Arguments) -> OpSignature:
+    known, like = (text.split() for text in _KNOWN.get(name, ("", "")))
     try:
-        names: Sequence[str] = [argument.name for argument in overload_of(name, noted)._schema.arguments]
+        names: Sequence[str] = [argument.name for argument in overload_of(name, arguments)._schema.arguments]
     except CannotRebuild:
-        names = known.named(len(noted))
-    inputs: list[TensorSpec] = []
-    input_names: list[str] = []
+        names = [*known, *(f"arg{place}" for place in range(len(known), len(arguments)))]
+    inputs: dict[str, TensorSpec] = {}
     attributes: list[tuple[str, AttributeValue]] = []
-    for place, key in enumerate(names[: len(noted)]):
-        dtype, dims = noted.dtype(place), noted.dims[place]
+    for place, key in enumerate(names[: len(arguments)]):
+        dtype, dims, strides = arguments.dtype(place), arguments.dims[place], arguments.strides[place]
         if dtype is not None and is_shape(dims):
-            strides = noted.strides[place]
-            plain = are_strides(strides) and len(strides) == len(dims) and strides != contiguous_strides(dims)
-            inputs.append(TensorSpec(tuple(dims), dtype, tuple(strides) if plain else None))
-            input_names.append(key)
-        elif noted.types[place] in ("Scalar", "ScalarList") and (value := _attribute(noted.value(place))) is not None:
-            attributes.append((key, value))
-    if _CAUSAL in known.names and _CAUSAL not in dict(attributes):
-        attributes.append((_CAUSAL, True))  # traces before torch 2.2 do not tell it: it is less work
-    if _PACKED & set(known.names):
+            strided = are_strides(strides) and len(strides) == len(dims) and strides != contiguous_strides(dims)
+            inputs[key] = TensorSpec(tuple(dims), dtype, tuple(strides) if strided else None)
+        elif arguments.types[place] in ("Scalar", "ScalarList"):
+            value = _attribute(arguments.value(place))
+            attributes += [] if value is None else [(key, value)]
+    if "causal" in known and "causal" not in dict(attributes):
+        attributes.append(("causal", True))  # traces before torch 2.2 leave it out: it is less work
+    if "cu_seqlens_q" in known:
         attributes.append((LEAST_PAIRS, True))
     return OpSignature(
         name=name,
-        inputs=tuple(inputs),
-        input_names=tuple(input_names),
-        outputs=tuple(
-            replace(inputs[input_names.index(like)], strides=None) for like in known.like if like in input_names
-        ),
+        inputs=tuple(inputs.values()),
+        input_names=tuple(inputs),
+        outputs=tuple(replace(inputs[each], strides=None) for each in like if each in inputs),
         attributes=tuple(attributes),
     )
 
 
 def _attribute(text: str) -> AttributeValue:
-    """An int, a bool or a list of ints; None for other texts."""
     if text in ("True", "False"):
         return text == "True"
     try:
@@ -228,27 +248,185 @@ def _attribute(text: str) -> AttributeValue:
         return None
 
 
-def _dtypes_by_shape(notes: Iterable[Described | None]) -> Mapping[tuple[int, ...], set[str]]:
-    """All dtypes that tensors of each shape have in the trace."""
+def _dtypes_by_shape(calls: Iterable[Arguments | None]) -> Mapping[tuple[int, ...], set[str]]:
     found: dict[tuple[int, ...], set[str]] = defaultdict(set)
-    for noted in notes:
-        if noted is not None:
-            for place, type_ in enumerate(noted.types):
-                dims = noted.dims[place]
-                if (dtype := DTYPES.get(type_)) and isinstance(dims, list) and all(isinstance(d, int) for d in dims):
-                    found[tuple(dims)].add(dtype)
+    for arguments in calls:
+        for dims, type_ in zip(arguments.dims, arguments.types, strict=True) if arguments is not None else ():
+            if (dtype := DTYPES.get(type_)) and isinstance(dims, list) and all(isinstance(d, int) for d in dims):
+                found[tuple(dims)].add(dtype)
     return found
 
 
-def _list_dtype(noted: Described, dtypes: Mapping[tuple[int, ...], set[str]], clues: Clues) -> str | None:
+def _list_dtype(arguments: Arguments, dtypes: Mapping[tuple[int, ...], set[str]], context: CallContext) -> str | None:
     """The dtype of the tensors in a call's lists: of those that its kernel allows, that of all tensors of the same
     shapes in the trace, if it is one. If none of them is, the first that the kernel allows: they have one size.
     """
     candidates: set[str] = set()
-    for place, type_ in enumerate(noted.types):
-        if type_ == LIST:
-            for dims in noted.dims[place]:
-                candidates |= dtypes.get(tuple(dims) if isinstance(dims, list) else (), set())
-    if not clues.dtypes:
+    for place, type_ in enumerate(arguments.types):
+        for dims in arguments.dims[place] if type_ == LIST else ():
+            candidates |= dtypes.get(tuple(dims) if isinstance(dims, list) else (), set())
+    if not context.dtypes:
         return next(iter(candidates)) if len(candidates) == 1 else None
-    return next((dtype for dtype in clues.dtypes if dtype in candidates), clues.dtypes[0])
+    return next((dtype for dtype in context.dtypes if dtype in candidates), context.dtypes[0])
+
+
+def overload_of(name: str, found: Arguments) -> Any:
+    """The overload of torch's op ``name`` ("aten::add") that takes such arguments.
+
+    Raises CannotRebuild if torch has no such op or none of its overloads takes them.
+    """
+    overloads = list(_overloads_of(name))
+    if not overloads:
+        raise CannotRebuild("this torch has no such op")
+    fitting = [each for each in overloads if _fits(each._schema.arguments, found)]
+    if not fitting:
+        raise CannotRebuild("no overload of it takes such arguments")
+    exact = [each for each in fitting if len(each._schema.arguments) == len(found)]
+    return (exact or fitting)[0]
+
+
+def _overloads_of(name: str) -> Iterator[Any]:
+    namespace, _, op = name.partition("::")
+    try:
+        packet = getattr(getattr(torch.ops, namespace), op)
+    except (AttributeError, RuntimeError):
+        return
+    for overload in packet.overloads():
+        yield getattr(packet, overload)
+
+
+def _fits(arguments: Sequence[Any], found: Arguments) -> bool:
+    """Whether arguments as described can be those of a schema. Older traces end before the arguments with defaults."""
+    if len(found) > len(arguments):
+        return False
+    if any(not argument.has_default_value() for argument in arguments[len(found) :]):
+        return False
+    return all(_fits_one(argument, found, index) for index, argument in enumerate(arguments[: len(found)]))
+
+
+_TAKEN_BY: Final[Mapping[str, Callable[[str], bool]]] = {
+    "ScalarList": lambda kind: kind.startswith("List["),
+    "Scalar": lambda kind: not kind.startswith("List["),
+    "Int": lambda kind: kind in ("int", "number"),
+    "Double": lambda kind: kind in ("float", "number"),
+    "Bool": lambda kind: kind in ("bool", "number"),
+}
+"""Which types of a schema take what the profiler calls by these names; the last three are those of 2021."""
+
+
+def _fits_one(argument: Any, found: Arguments, index: int) -> bool:
+    kind = str(argument.type)
+    type_, is_tensor = found.types[index], found.dtype(index) is not None
+    optional = kind.startswith("Optional[")
+    kind = kind.removeprefix("Optional[").removesuffix("]") if optional else kind
+    if kind == "Tensor":
+        return is_tensor or (type_ == "" and optional)
+    if kind.startswith("List[") and "Tensor" in kind:
+        return type_ in (LIST, "GenericList", "")
+    if is_tensor or type_ == LIST:
+        return False
+    taken = _TAKEN_BY.get(type_)
+    return taken is None or taken(kind)
+
+
+class _MetaCall:
+    """A call on meta tensors. ``list_dtype``: that of tensors in lists, whose dtypes the profiler leaves out.
+    ``shared``: by tensor the storage that it shares with others and where it begins there, ``UNSHARED`` for one that
+    shares none; where they are fewer, the others share none. Tensors of one storage are views of it.
+    """
+
+    def __init__(self, found: Arguments, list_dtype: str | None, shared: Sequence[tuple[int, int]]) -> None:
+        self._found, self._list_dtype, self._places = found, list_dtype, iter(shared)
+        self._storages: dict[int, torch.UntypedStorage] = {}
+
+    def of(self, overload: Any) -> tuple[list[Any], dict[str, Any]]:
+        """Arguments and keywords. Raises CannotRebuild for a missing setting without a default."""
+        given: list[Any] = []
+        keywords: dict[str, Any] = {}
+        arguments = overload._schema.arguments
+        for index, argument in enumerate(arguments[: len(self._found)]):
+            value = self._argument(argument, index)
+            if argument.kwarg_only:
+                keywords[argument.name] = value
+            else:
+                given.append(value)
+        if "device" in (argument.name for argument in arguments):
+            keywords["device"] = torch.device("meta")
+        return given, keywords
+
+    def _argument(self, argument: Any, index: int) -> Any:
+        dims, strides = self._found.dims[index], self._found.strides[index]
+        if (dtype := self._found.dtype(index)) is not None:
+            if argument.name == "other" and dims == [] and dtype in NUMBERS:
+                next(self._places, None)
+                return NUMBERS[dtype]
+            return self._tensor(dims, dtype, strides)
+        return self._tensors(index) if self._found.types[index] == LIST else _setting(argument, self._found, index)
+
+    def _tensor(self, dims: Any, dtype: str, strides: Any) -> torch.Tensor:
+        if not is_shape(dims):
+            raise CannotRebuild(f"its shape {str(dims)[:40]} is none")
+        if not (are_strides(strides) and len(strides) == len(dims)):
+            strides = contiguous_strides(dims)
+        made = torch.empty_strided(dims, strides, dtype=getattr(torch, dtype), device="meta")
+        storage, start = next(self._places, (UNSHARED, 0))
+        if storage == UNSHARED:
+            return made
+        if storage not in self._storages:
+            self._storages[storage] = torch.empty(_SHARED_BYTES, dtype=torch.uint8, device="meta").untyped_storage()
+        held = torch.empty(0, dtype=made.dtype, device="meta")
+        return held.set_(self._storages[storage], start, made.shape, made.stride())
+
+    def _tensors(self, index: int) -> list[torch.Tensor]:
+        found, listed = self._found, self._found.dims[index]
+        if not listed and index not in found.list_dtypes:
+            raise CannotRebuild("the trace leaves out the shapes of its list of tensors")
+        dtypes: Sequence[str | None] = found.list_dtypes.get(index) or [self._list_dtype] * len(listed)
+        if None in dtypes:
+            raise CannotRebuild("the dtype of a list of tensors is in no trace, and nothing near it shows it")
+        strides = found.strides[index]
+        if not isinstance(strides, list) or len(strides) != len(listed):
+            strides = [None] * len(listed)
+        return [self._tensor(*each) for each in zip(listed, map(str, dtypes), strides, strict=True)]
+
+
+def _setting(argument: Any, found: Arguments, index: int) -> Any:
+    text, kind, real = found.value(index), str(argument.type), str(argument.real_type)
+    if text in ("", "None"):
+        return _missing_setting(argument, kind, values=found.values is not None)
+    if "ScalarType" in real:
+        return _numbered_dtype(text)
+    if any(each in real for each in ("Layout", "MemoryFormat", "Device", "Generator")):
+        return None
+    return text if "str" in kind else _number(text, argument.name)
+
+
+def _missing_setting(argument: Any, kind: str, *, values: bool) -> Any:
+    """The setting where there is no text; ``values``: the trace has texts of the others."""
+    if kind.startswith("Optional["):
+        return None
+    if argument.has_default_value():
+        return argument.default_value
+    if values and kind.startswith("List["):
+        return []
+    raise CannotRebuild(f"the trace does not contain its {argument.name}")
+
+
+def _numbered_dtype(text: str) -> torch.dtype:
+    if text.isdecimal() and int(text) < len(NUMBERED):
+        dtype = getattr(torch, NUMBERED[int(text)], None)
+        if isinstance(dtype, torch.dtype):
+            return dtype
+    raise CannotRebuild(f"the trace has {text[:20]} for a dtype")
+
+
+def _number(text: str, name: str) -> Any:
+    if text.startswith("["):
+        items = text.removeprefix("[").removesuffix("]").split(",")
+        return [_number(item.strip(), name) for item in items if item.strip()]
+    if text in ("True", "False"):
+        return text == "True"
+    try:
+        return float(text) if any(mark in text for mark in ".einf") else int(text)
+    except ValueError as error:
+        raise CannotRebuild(f"the trace has {text[:20]!r} for its {name}") from error

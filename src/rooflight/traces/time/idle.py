@@ -9,7 +9,6 @@ been done while the device worked.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,8 +16,7 @@ import numpy as np
 
 from rooflight.records.session import Flags, Int8, Int64
 from rooflight.records.timeline import Idle, IdleCause, IdleDetail
-from rooflight.traces.file.nesting import Nesting
-from rooflight.traces.file.trace import UNKNOWN, Spans, Trace, WorkKind, is_loader, window
+from rooflight.traces.file.trace import UNKNOWN, Spans, WorkKind, is_loader
 from rooflight.traces.ownership import Ownership
 
 
@@ -145,11 +143,11 @@ class IdleTime:
         return tuple(sorted(found, key=lambda detail: -detail.seconds))
 
 
-def idle_time(trace: Trace, nesting: Nesting, owned: Ownership, busy: Covered) -> IdleTime:
+def idle_time(owned: Ownership, busy: Covered) -> IdleTime:
     """Every moment of the trace's window in which no work ran, with its cause."""
-    gaps = busy.gaps(*window(trace))
-    ended_by, queued, unknown = _ends(trace, owned, gaps)
-    host = _Host(trace, nesting, owned)
+    gaps = busy.gaps(*owned.trace.window)
+    ended_by, queued, unknown = _ends(owned, gaps)
+    host = _Host(owned)
     waited = np.where(ended_by != UNKNOWN, host.waiting_at(gaps.start), UNKNOWN)
     moments = [gaps.start, gaps.stop, queued, *(edge for each in host.layers for edge in (each.start, each.stop))]
     edges = np.unique(np.concatenate(moments))
@@ -159,50 +157,31 @@ def idle_time(trace: Trace, nesting: Nesting, owned: Ownership, busy: Covered) -
     start, stop, gap = start[inside], stop[inside], gap[inside]
     waits = waited[gap]
     of_copy = (waits != UNKNOWN) & host.copies_from_pageable[waits]
-    cause = np.select(
-        [
-            unknown[gap],
-            start >= queued[gap],
-            host.profiler.at(start),
-            host.loader.at(start),
-            host.ranks.at(start),
-            host.driver.at(start),
-            host.pageable.at(start) | of_copy,
-            host.syncs.at(start) | (waits != UNKNOWN),
-        ],
-        [
-            CAUSES.index(each)
-            for each in (
-                IdleCause.UNKNOWN,
-                IdleCause.LAUNCH,
-                IdleCause.PROFILER,
-                IdleCause.DATA_LOADER,
-                IdleCause.RANK,
-                IdleCause.DRIVER,
-                IdleCause.PAGEABLE_COPY,
-                IdleCause.SYNC,
-            )
-        ],
-        CAUSES.index(IdleCause.HOST),
-    ).astype(np.int8)
+    reasons = {  # the first that holds
+        IdleCause.UNKNOWN: unknown[gap],
+        IdleCause.LAUNCH: start >= queued[gap],
+        IdleCause.PROFILER: host.profiler.at(start),
+        IdleCause.DATA_LOADER: host.loader.at(start),
+        IdleCause.RANK: host.ranks.at(start),
+        IdleCause.DRIVER: host.driver.at(start),
+        IdleCause.PAGEABLE_COPY: host.pageable.at(start) | of_copy,
+        IdleCause.SYNC: host.syncs.at(start) | (waits != UNKNOWN),
+    }
+    numbers = [CAUSES.index(each) for each in reasons]
+    cause = np.select([*reasons.values()], numbers, CAUSES.index(IdleCause.HOST)).astype(np.int8)
     first = np.ones(len(start), dtype=np.bool_)  # stretches of one gap and one cause that follow each other are one
     first[1:] = (gap[1:] != gap[:-1]) | (cause[1:] != cause[:-1])
     last = np.roll(first, -1)
     start, stop, gap, cause = start[first], stop[last], gap[first], cause[first]
-    return IdleTime(
-        start=start,
-        stop=stop,
-        cause=cause,
-        ended_by=ended_by[gap],
-        names=tuple(host.names(start, cause, waited[gap])),
-    )
+    names = tuple(host.names(start, cause, waited[gap]))
+    return IdleTime(start=start, stop=stop, cause=cause, ended_by=ended_by[gap], names=names)
 
 
-def _ends(trace: Trace, owned: Ownership, gaps: Covered) -> tuple[Int64, Int64, Flags]:
+def _ends(owned: Ownership, gaps: Covered) -> tuple[Int64, Int64, Flags]:
     """For each gap the work that ended it, ``UNKNOWN`` for none; when that was queued, never after the gap's end; and
     whether its launch is unknown.
     """
-    work = trace.work
+    work, calls = owned.trace.work, owned.trace.calls
     order = np.argsort(work.start, kind="stable")
     at = np.searchsorted(work.start[order], gaps.stop, side="left")
     some = at < len(order)
@@ -210,7 +189,7 @@ def _ends(trace: Trace, owned: Ownership, gaps: Covered) -> tuple[Int64, Int64, 
     some &= work.start[ended_by] == gaps.stop
     ended_by = np.where(some, ended_by, UNKNOWN)
     call = np.where(some, owned.call[ended_by], UNKNOWN)
-    launched = trace.calls.stop[call] if len(trace.calls) else np.zeros(len(call), dtype=np.int64)
+    launched = calls.stop[call] if len(calls) else np.zeros(len(call), dtype=np.int64)
     queued = np.where(call != UNKNOWN, np.clip(launched, gaps.start, gaps.stop), gaps.stop)
     return ended_by, queued, some & (call == UNKNOWN)
 
@@ -218,30 +197,30 @@ def _ends(trace: Trace, owned: Ownership, gaps: Covered) -> tuple[Int64, Int64, 
 class _Host:
     """What the host did, as far as it may hold a device up."""
 
-    def __init__(self, trace: Trace, nesting: Nesting, owned: Ownership) -> None:
-        self._trace, self._nesting = trace, nesting
-        calls = trace.calls
+    def __init__(self, owned: Ownership) -> None:
+        self._owned, self._trace = owned, owned.trace
+        trace, calls = owned.trace, owned.trace.calls
         pageable = np.zeros(len(calls), dtype=np.bool_)
-        pageable[_calls_of_copies(trace, owned, _PAGEABLE)] = True
-        lengths = calls.stop - calls.start
-        is_sync, launches = waits_for_device(trace, owned), _matching(trace, calls, _LAUNCH.search)
+        pageable[_calls_of_copies(owned, _PAGEABLE)] = True
+        is_sync, launches = waits_for_device(owned), trace.named(calls, _LAUNCH.search)
         # torch waits for a copy from pageable memory by a call of its own, inside the same op
-        around = nesting.call_op
+        around = owned.nesting.call_op
         copying = np.isin(around, around[pageable & (around != UNKNOWN)])
         self._waits = np.flatnonzero(is_sync | pageable)[np.argsort(calls.start[is_sync | pageable], kind="stable")]
         self.copies_from_pageable = np.append(pageable | (is_sync & copying), False)  # the last is that of UNKNOWN
-        in_driver = ~is_sync & ~pageable & (lengths >= np.where(launches, _LONG_LAUNCH_NS, _LONG_CALL_NS))
-        of_driver = _matching(trace, trace.overhead, lambda name: name.startswith(_OF_DRIVER))
-        of_profiler = _matching(trace, trace.overhead, lambda name: name.startswith(_OF_PROFILER))
+        copies = self.copies_from_pageable[:-1]
+        in_driver = ~is_sync & ~pageable & (calls.length >= np.where(launches, _LONG_LAUNCH_NS, _LONG_CALL_NS))
+        of_driver = trace.named(trace.overhead, lambda name: name.startswith(_OF_DRIVER))
+        of_profiler = trace.named(trace.overhead, lambda name: name.startswith(_OF_PROFILER))
         self._driver_calls = calls.where(in_driver)
-        self.driver = _both(self._driver_calls, trace.overhead.where(of_driver))
-        self.profiler = _both(trace.overhead.where(of_profiler))
-        self.syncs = _both(calls.where(is_sync & ~self.copies_from_pageable[:-1]))
-        self.pageable = _both(calls.where(self.copies_from_pageable[:-1]))
-        self._loading = trace.ranges.where(_matching(trace, trace.ranges, is_loader))
-        self.loader = _both(self._loading)
-        of_ranks = (each.where(_matching(trace, each, _OF_RANKS.search)) for each in (trace.ranges, trace.ops))
-        self.ranks = _both(*of_ranks)
+        self._loading = trace.ranges.where(trace.named(trace.ranges, is_loader))
+        self.driver = _covered(self._driver_calls, trace.overhead.where(of_driver))
+        self.profiler = _covered(trace.overhead.where(of_profiler))
+        self.syncs = _covered(calls.where(is_sync & ~copies))
+        self.pageable = _covered(calls.where(copies))
+        self.loader = _covered(self._loading)
+        waiting = (each.where(trace.named(each, _OF_RANKS.search)) for each in (trace.ranges, trace.ops))
+        self.ranks = _covered(*waiting)
         self.layers = (self.driver, self.profiler, self.syncs, self.pageable, self.loader, self.ranks)
 
     def waiting_at(self, moment: Int64) -> Int64:
@@ -257,11 +236,13 @@ class _Host:
     def names(self, start: Int64, cause: Int8, waited: Int64) -> list[str]:
         """What held the device up from each moment on, by name: an op, a call or an annotation; empty of others."""
         found = [""] * len(start)
-        for spans, causes in ((self._driver_calls, (IdleCause.DRIVER,)), (self._loading, (IdleCause.DATA_LOADER,))):
-            mine = _of_causes(cause, causes)
-            for place, name in zip(mine.tolist(), _names_at(self._trace, spans, start[mine]), strict=True):
-                found[place] = name
-        mine = _of_causes(cause, (IdleCause.SYNC, IdleCause.PAGEABLE_COPY))
+        for spans, name in ((self._driver_calls, IdleCause.DRIVER), (self._loading, IdleCause.DATA_LOADER)):
+            mine = _of_causes(cause, name)
+            order = np.argsort(spans.start, kind="stable")
+            places = np.searchsorted(spans.start[order], start[mine], side="right") - 1  # the last that had begun
+            for place, at in zip(mine.tolist(), places.tolist(), strict=True):
+                found[place] = self._trace.names[spans.name[order[at]]] if at >= 0 else ""
+        mine = _of_causes(cause, IdleCause.SYNC, IdleCause.PAGEABLE_COPY)
         calls = np.where(waited[mine] != UNKNOWN, waited[mine], self.waiting_at(start[mine]))
         for place, call in zip(mine.tolist(), calls.tolist(), strict=True):
             found[place] = self._waiting(call)
@@ -271,44 +252,28 @@ class _Host:
         """The outermost op around a call, or the name of the call."""
         if call == UNKNOWN:
             return ""
-        op = int(self._nesting.call_op[call])
-        if op == UNKNOWN:
+        *_, outermost = UNKNOWN, *self._owned.nesting.around(int(self._owned.nesting.call_op[call]))
+        if outermost == UNKNOWN:
             return self._trace.names[int(self._trace.calls.name[call])]
-        while (parent := int(self._nesting.parent[op])) != UNKNOWN:
-            op = parent
-        return self._trace.names[int(self._trace.ops.name[op])]
+        return self._trace.op_name(outermost)
 
 
-def waits_for_device(trace: Trace, owned: Ownership) -> Flags:
+def waits_for_device(owned: Ownership) -> Flags:
     """Which calls wait for the device: syncs, and copies from it to pageable memory, which return when all is done."""
-    found = _matching(trace, trace.calls, _SYNC.search)
-    found[_calls_of_copies(trace, owned, _TO_PAGEABLE)] = True
+    found = owned.trace.named(owned.trace.calls, _SYNC.search)
+    found[_calls_of_copies(owned, _TO_PAGEABLE)] = True
     return found
 
 
-def _calls_of_copies(trace: Trace, owned: Ownership, ends: str) -> Int64:
-    """The calls that launched copies whose names have this in them."""
-    copies = (trace.work.kind == WorkKind.COPY) & _matching(trace, trace.work, lambda name: ends in name)
-    calls = owned.call[copies]
+def _calls_of_copies(owned: Ownership, ends: str) -> Int64:
+    work = owned.trace.work
+    calls = owned.call[(work.kind == WorkKind.COPY) & owned.trace.named(work, lambda name: ends in name)]
     return np.asarray(calls[calls != UNKNOWN], dtype=np.int64)
 
 
-def _matching(trace: Trace, spans: Spans, matches: Callable[[str], object]) -> Flags:
-    """Which spans have a name that matches."""
-    known = np.array([bool(matches(name)) for name in trace.names], dtype=np.bool_)
-    return known[spans.name] if len(spans) else np.zeros(0, dtype=np.bool_)
-
-
-def _both(*spans: Spans) -> Covered:
+def _covered(*spans: Spans) -> Covered:
     return Covered.by(np.concatenate([each.start for each in spans]), np.concatenate([each.stop for each in spans]))
 
 
-def _of_causes(cause: Int8, causes: tuple[IdleCause, ...]) -> Int64:
+def _of_causes(cause: Int8, *causes: IdleCause) -> Int64:
     return np.flatnonzero(np.isin(cause, [CAUSES.index(each) for each in causes]))
-
-
-def _names_at(trace: Trace, spans: Spans, moment: Int64) -> list[str]:
-    """The name of the last span that began before each moment, empty where none did."""
-    order = np.argsort(spans.start, kind="stable")
-    places = np.searchsorted(spans.start[order], moment, side="right") - 1
-    return [trace.names[spans.name[order[place]]] if place >= 0 else "" for place in places.tolist()]

@@ -20,19 +20,19 @@ import numpy as np
 
 from rooflight.records.quantity import count_of
 from rooflight.records.session import Flags, Int32, Int64
-from rooflight.traces.file.nesting import Nesting, nested
-from rooflight.traces.file.trace import MODULE, UNKNOWN, Trace, WorkKind, load_trace
+from rooflight.traces.file.kineto import load_trace
+from rooflight.traces.file.trace import UNKNOWN, Nesting, Numbers, Trace, WorkKind, nested
 from rooflight.traces.ops.engines import step_tokens
+from rooflight.traces.ownership import Around, is_module_call
 
-_BEGIN: Final = "StreamBeginCapture"
-_END: Final = "StreamEndCapture"
 _GRAPH_LAUNCH: Final = re.compile(r"^(?:cuda|hip|cu)GraphLaunch")
-_KERNEL_LAUNCH: Final = re.compile(r"Launch(?:Cooperative)?Kernel|LaunchCooperative")
+_LAUNCH: Final = re.compile(r"Launch(?:Cooperative)?Kernel|LaunchCooperative|^(?:cuda|hip|cu)Mem(?:cpy|set)")
 _COPY: Final = re.compile(r"^(?:cuda|hip|cu)Memcpy")
 _FILL: Final = re.compile(r"^(?:cuda|hip|cu)Memset")
+_FOREVER: Final = 1 << 62
 
 NO_NAME: Final = ""
-"""The name of a kernel that its launch does not tell: CUDA's calls tell none."""
+"""The name of a kernel where its launch has none, as CUDA's calls."""
 
 Node = tuple[int, str]
 """A node of a graph: the kind of its work and its kernel's name, which copies and fills do not have."""
@@ -58,63 +58,44 @@ def captures(trace: Trace) -> list[Captured]:
     """The graphs captured in a trace, in order. Without calls that begin a capture, all launches without work of a
     device are one.
     """
-    idle = np.flatnonzero(_launches(trace) & ~np.isin(trace.calls.correlation, trace.work.correlation))
-    idle = idle[np.argsort(trace.calls.start[idle], kind="stable")]
-    starts = trace.calls.start[idle]
+    calls = trace.calls
+    launches = trace.named(calls, _LAUNCH.search) | (calls.kernel != UNKNOWN)
+    idle = _in_time(trace, launches & ~np.isin(calls.correlation, trace.work.correlation))
+    starts = calls.start[idle]
     found = []
     for begin, end, names in _windows(trace):
-        chosen = idle[np.searchsorted(starts, begin) : np.searchsorted(starts, end)].astype(np.int32)
+        chosen = idle[np.searchsorted(starts, begin) : np.searchsorted(starts, end)]
         if len(chosen):
-            found.append(
-                Captured(calls=chosen, nodes=tuple(_node(trace, call) for call in chosen.tolist()), names=names)
-            )
+            nodes = tuple(_node(trace, call) for call in chosen.tolist())
+            found.append(Captured(calls=chosen, nodes=nodes, names=names))
     return found
 
 
 def graph_launches(trace: Trace) -> Int32:
     """The calls that replay a graph, in order."""
-    chosen = np.flatnonzero(_named(trace, _GRAPH_LAUNCH))
+    return _in_time(trace, trace.named(trace.calls, _GRAPH_LAUNCH.search))
+
+
+def annotations_around(trace: Trace, calls: Int32) -> list[tuple[str, ...]]:
+    """The annotations around each call, the innermost first. Modules are left out."""
+    annotations = trace.ranges.where(~trace.named(trace.ranges, is_module_call))
+    around = Around(trace, annotations, trace.calls.where(calls))
+    return [tuple(around.names_around(place)) for place in range(len(calls))]
+
+
+def _in_time(trace: Trace, calls: Flags) -> Int32:
+    chosen = np.flatnonzero(calls)
     return chosen[np.argsort(trace.calls.start[chosen], kind="stable")].astype(np.int32)
 
 
-def names_around(trace: Trace, moments: Int64, threads: Int32) -> list[tuple[str, ...]]:
-    """The annotations open on a thread at each moment, the innermost (the last begun) first. Modules are left out."""
-    ranges = trace.ranges
-    is_note = np.array([not name.startswith(MODULE) for name in trace.names], dtype=np.bool_)
-    chosen = is_note[ranges.name] if len(ranges) else np.empty(0, dtype=np.bool_)
-    found = []
-    for moment, thread in zip(moments.tolist(), threads.tolist(), strict=True):
-        is_open = chosen & (ranges.start <= moment) & (moment < ranges.stop) & (ranges.thread == thread)
-        around = np.flatnonzero(is_open)
-        around = around[np.lexsort((ranges.stop[around], -ranges.start[around]))]
-        found.append(tuple(trace.names[name] for name in ranges.name[around].tolist()))
-    return found
-
-
-def _launches(trace: Trace) -> Flags:
-    found = _named(trace, _KERNEL_LAUNCH) | _named(trace, _COPY) | _named(trace, _FILL)
-    return np.asarray(found | (trace.calls.kernel != UNKNOWN))
-
-
-def _named(trace: Trace, pattern: re.Pattern[str]) -> Flags:
-    fits = np.array([bool(pattern.search(name)) for name in trace.names], dtype=np.bool_)
-    return fits[trace.calls.name] if len(trace.calls) else np.empty(0, dtype=np.bool_)
-
-
 def _windows(trace: Trace) -> list[tuple[int, int, tuple[str, ...]]]:
-    """Begin and end of each capture, and the annotations around it."""
     calls = trace.calls
-    begins = np.flatnonzero(_named(trace, re.compile(_BEGIN)))
+    begins = _in_time(trace, trace.named(calls, lambda name: "StreamBeginCapture" in name))
     if not len(begins):
-        return [(-(1 << 62), 1 << 62, ())]
-    begins = begins[np.argsort(calls.start[begins], kind="stable")]
-    ends = np.sort(calls.start[_named(trace, re.compile(_END))])
-    names = names_around(trace, calls.start[begins], calls.thread[begins])
-    found = []
-    for begin, around in zip(calls.stop[begins].tolist(), names, strict=True):
-        at = int(np.searchsorted(ends, begin))
-        found.append((begin, int(ends[at]) if at < len(ends) else 1 << 62, around))
-    return found
+        return [(-_FOREVER, _FOREVER, ())]
+    ends = np.sort(calls.start[trace.named(calls, lambda name: "StreamEndCapture" in name)])
+    closed = np.append(ends, _FOREVER)[np.searchsorted(ends, calls.stop[begins])]
+    return list(zip(calls.stop[begins].tolist(), closed.tolist(), annotations_around(trace, begins), strict=True))
 
 
 def _node(trace: Trace, call: int) -> Node:
@@ -206,42 +187,35 @@ class _Join:
         self._trace, self._captured, self._graphs = trace, captured, graphs
         self._launches = launches
         self._nesting = nested(captured)
-        self._names = names_around(trace, trace.calls.start[launches], trace.calls.thread[launches])
+        self._names = annotations_around(trace, launches)
         self._turn: Counter[tuple[int, ...]] = Counter()
         self._fits: dict[tuple[Node, ...], dict[int, Int32]] = {}
         self._problems: list[str] = []
 
     def replays(self) -> Replays:
-        """All that can be joined."""
         work, calls = self._trace.work, self._trace.calls
         by_correlation: dict[int, list[int]] = defaultdict(list)
-        of_graphs = np.isin(work.correlation, calls.correlation[self._launches])
-        chosen = np.flatnonzero(of_graphs)
+        chosen = np.flatnonzero(np.isin(work.correlation, calls.correlation[self._launches]))
         for index in chosen[np.argsort(work.start[chosen], kind="stable")].tolist():
             by_correlation[int(work.correlation[index])].append(index)
-        works: list[int] = []
-        made_by: list[int] = []
-        numbers: list[int] = []
-        for number, launch in enumerate(self._launches.tolist()):
-            mine = by_correlation.get(int(calls.correlation[launch]), [])
-            for index, call in self._joined(number, mine):
-                works.append(index)
-                made_by.append(call)
-                numbers.append(number)
-        if not works:
+        pairs = [
+            (*pair, number)
+            for number, launch in enumerate(self._launches.tolist())
+            for pair in self._joined(number, by_correlation.get(int(calls.correlation[launch]), []))
+        ]
+        if not pairs:
             problem = self._problems[0] if self._problems else "its replays did no work on a device"
             raise ValueError(f"{self._captured.path.name} does not fit {self._trace.path.name}: {problem}")
-        at = np.array(works, dtype=np.int64)
+        works, made_by, numbers = np.array(pairs, dtype=np.int64).T
         joined = np.zeros(len(work), dtype=np.bool_)
-        joined[at] = True
+        joined[works] = True
+        launched = zip(calls.start[self._launches].tolist(), calls.thread[self._launches].tolist(), strict=True)
         return Replays(
-            trace=_with_work(self._captured, self._trace, at, np.array(made_by, dtype=np.int64)),
+            trace=_with_work(self._captured, self._trace, works, made_by),
             nesting=self._nesting,
-            replay=np.array(numbers, dtype=np.int32),
+            replay=numbers.astype(np.int32),
             names=tuple(self._names),
-            launched=tuple(
-                zip(calls.start[self._launches].tolist(), calls.thread[self._launches].tolist(), strict=True)
-            ),
+            launched=tuple(launched),
             joined=joined,
             note=self._note(len(works), len(chosen)),
         )
@@ -254,14 +228,12 @@ class _Join:
         return f"{note}; {count_of(len(self._problems), 'replay')} not: {self._problems[0]}" if self._problems else note
 
     def _graphs_of(self, nodes: tuple[Node, ...]) -> Mapping[int, Int32]:
-        """For each graph that such a replay can be of, the places of its nodes."""
         if nodes not in self._fits:
             fits = ((index, self._fit(graph, nodes)) for index, graph in enumerate(self._graphs))
             self._fits[nodes] = {index: places for index, places in fits if places is not None}
         return self._fits[nodes]
 
     def _joined(self, number: int, works: Sequence[int]) -> list[tuple[int, int]]:
-        """Each piece of work of a replay with the call that captured it, in the order of its begin."""
         if not works:
             return []
         trace = self._trace
@@ -276,7 +248,6 @@ class _Join:
         return [(work, int(calls[at])) for work, at in zip(works, fits[chosen].tolist(), strict=True) if at != UNKNOWN]
 
     def _problem(self, nodes: int, fitting: int) -> str:
-        """Why a replay of so many nodes, which so many graphs fit, is not joined to one of them."""
         replay = f"a replay of {count_of(nodes, 'kernel, copy or fill', 'kernels, copies and fills')}"
         if fitting:
             own = "their batch size is not its own"
@@ -288,7 +259,7 @@ class _Join:
 
     def _fit(self, graph: Captured, nodes: tuple[Node, ...]) -> Int32 | None:
         """The place in the graph of each node of a replay, ``UNKNOWN`` of some; None if it is not this graph."""
-        found = _by_name(graph.nodes, nodes) if graph.is_named else _by_place(graph.nodes, nodes)
+        found = _in_order(*(_keys(each, by_name=graph.is_named) for each in (graph.nodes, nodes)))
         joined = int((found != UNKNOWN).sum())
         if joined < _FITS * max(len(nodes), len(graph.nodes)):
             return None
@@ -303,12 +274,7 @@ class _Join:
         return found
 
     def _op_names(self, call: int) -> list[str]:
-        """The names of the ops around a call, the innermost first."""
-        op, names = int(self._nesting.call_op[call]), []
-        while op != UNKNOWN:
-            names.append(self._captured.names[self._captured.ops.name[op]])
-            op = int(self._nesting.parent[op])
-        return names
+        return [self._captured.op_name(op) for op in self._nesting.around(int(self._nesting.call_op[call]))]
 
     def _chosen(self, fitting: Sequence[int], around: Sequence[str]) -> int | None:
         """The graph that a replay is of. Of several, that of the batch size in the annotations; graphs of equal ops, as
@@ -326,67 +292,48 @@ class _Join:
         return fitting[(self._turn[key] - 1) % len(fitting)]
 
     def _described(self, index: int) -> tuple[tuple[int, int], ...]:
-        """Names and arguments of the ops of a graph."""
         ops = self._captured.ops
         launched = self._nesting.call_op[self._graphs[index].calls]
         return tuple((int(ops.name[op]), int(ops.args[op])) if op != UNKNOWN else (-1, -1) for op in launched.tolist())
 
 
-def _by_place(captured: Sequence[Node], nodes: Sequence[Node]) -> Int32:
-    """Kernels to kernels, copies to copies and fills to fills, in order, where there are as many."""
-    return _in_order([kind for kind, _ in captured], [kind for kind, _ in nodes])
+def _keys(nodes: Sequence[Node], *, by_name: bool) -> list[int | str]:
+    """What is joined in order: kernels to those of their name, or to kernels; copies to copies, fills to fills."""
+    return [name if by_name and kind == WorkKind.KERNEL else kind for kind, name in nodes]
 
 
-def _by_name(captured: Sequence[Node], nodes: Sequence[Node]) -> Int32:
-    """Kernels to those of their name, in order, where there are as many; copies and fills likewise."""
-    return _in_order(_keys(captured), _keys(nodes))
-
-
-def _keys(nodes: Sequence[Node]) -> list[object]:
-    return [name if kind == WorkKind.KERNEL else kind for kind, name in nodes]
-
-
-def _in_order(captured: Sequence[object], nodes: Sequence[object]) -> Int32:
+def _in_order(captured: Sequence[int | str], nodes: Sequence[int | str]) -> Int32:
     """For each node the place of the captured one with the same key and as many of this key before it; ``UNKNOWN`` for
     keys that both do not have equally often.
     """
-    if list(captured) == list(nodes):
+    if captured == nodes:
         return np.arange(len(nodes), dtype=np.int32)
-    places: dict[object, list[int]] = defaultdict(list)
+    places: dict[int | str, list[int]] = defaultdict(list)
     for place, key in enumerate(captured):
         places[key].append(place)
-    counts = Counter(nodes)
-    seen: Counter[object] = Counter()
+    counts, passed = Counter(nodes), Counter[int | str]()
     found = []
     for key in nodes:
-        found.append(places[key][seen[key]] if counts[key] == len(places.get(key, ())) else UNKNOWN)
-        seen[key] += 1
+        found.append(places[key][passed[key]] if counts[key] == len(places.get(key, ())) else UNKNOWN)
+        passed[key] += 1
     return np.array(found, dtype=np.int32)
 
 
 def batch_size(names: Iterable[str]) -> int | None:
     """The batch size in the annotations around a capture or a replay, None where none has one: in tokens."""
     listed = list(names)
-    told = (int(match[1] or match[2]) for name in listed if (match := _BATCH.search(name)))
-    return next(told, step_tokens(listed))
+    sizes = (int(match[1] or match[2]) for name in listed if (match := _BATCH.search(name)))
+    return next(sizes, step_tokens(listed))
 
 
 def _with_work(captured: Trace, trace: Trace, works: Int64, calls: Int64) -> Trace:
-    """The trace of a capture with work of another trace, launched by these of its calls."""
-    numbers: dict[str, int] = {name: number for number, name in enumerate(captured.names)}
-    names = [numbers.setdefault(trace.names[name], len(numbers)) for name in trace.work.name[works].tolist()]
-    work = trace.work
+    numbers = Numbers({name: number for number, name in enumerate(captured.names)})
+    moved = trace.work.where(works)
     moved = replace(
-        work,
-        start=work.start[works],
-        stop=work.stop[works],
-        thread=work.thread[works],
-        name=np.array(names, dtype=np.int32),
+        moved,
+        name=np.array([numbers[trace.names[name]] for name in moved.name.tolist()], dtype=np.int32),
         correlation=captured.calls.correlation[calls],
         external_id=np.full(len(works), UNKNOWN, dtype=np.int64),
-        kind=work.kind[works],
-        device=work.device[works],
-        size=work.size[works],
     )
     return replace(captured, names=tuple(numbers), work=moved, streams=trace.streams)
 
@@ -395,10 +342,9 @@ def work_by_replay(replays: Replays, accounted: Int32) -> Mapping[tuple[int, int
     """For each replay and op the seconds of its work, in sum, and when the first of it began."""
     work = replays.trace.work
     found: dict[tuple[int, int], tuple[float, int]] = {}
-    ends = (work.stop - work.start) * 1e-9
-    for key, seconds, start in zip(
-        zip(replays.replay.tolist(), accounted.tolist(), strict=True), ends.tolist(), work.start.tolist(), strict=True
-    ):
-        before, first = found.get(key, (0.0, start))
-        found[key] = before + seconds, min(first, start)
-    return {key: value for key, value in found.items() if key[1] != UNKNOWN}
+    columns = (replays.replay, accounted, work.length * 1e-9, work.start)
+    for replay, op, seconds, start in zip(*(column.tolist() for column in columns), strict=True):
+        if op != UNKNOWN:
+            before, first = found.get((replay, op), (0.0, start))
+            found[replay, op] = before + seconds, min(first, start)
+    return found

@@ -16,12 +16,15 @@ from rooflight.records.quantity import count_of
 from rooflight.records.record import OpRecord
 from rooflight.records.session import Int32, Int64
 from rooflight.records.signature import OpSignature
-from rooflight.traces.file.nesting import parents_of
-from rooflight.traces.file.trace import MODULE, UNKNOWN, Trace, window
+from rooflight.traces.file.trace import UNKNOWN, Trace, parents_of
 from rooflight.traces.ops.collectives import gloo_spans
 from rooflight.traces.ops.execution_trace import Operands
 from rooflight.traces.ops.signatures import Call
-from rooflight.traces.ownership import Ownership, Place
+from rooflight.traces.ownership import Ownership, Place, is_module_call
+
+_STEP: Final = re.compile(r"^ProfilerStep\*?#?\d+$")
+_BEFORE: Final = np.iinfo(np.int64).min
+_LISTED: Final = 4  # so many names of steps are listed in a note
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,37 +98,31 @@ class Runs:
         return tuple(found[signature] for signature in signatures)
 
 
-def _times_on_host(trace: Trace) -> tuple[Int64, Float64]:
-    """Collectives of gloo run on threads of its own; the op that waits for one does no work, and takes 0 s."""
-    ops, ranges, spans = trace.ops, trace.ranges, gloo_spans(trace)
-    start, seconds = ops.start.copy(), np.asarray((ops.stop - ops.start) * 1e-9, dtype=np.float64)
-    if spans:
-        queued, ran = np.array(list(spans)), np.array(list(spans.values()))
-        start[queued] = ranges.start[ran]
-        seconds[queued] = (ranges.stop - ranges.start)[ran] * 1e-9
-        idle = [number for number, name in enumerate(trace.names) if waits(name)]
-        seconds[np.isin(ops.name, idle)] = 0.0
-    return start, seconds
-
-
-def times_of_ops(trace: Trace, owned: Ownership) -> tuple[Int64, Float64]:
+def times_of_ops(owned: Ownership) -> tuple[Int64, Float64]:
     """When each op began, in nanoseconds, and how many seconds it took: the device's, the sum of its kernels, copies
     and fills, or the host's in a trace without a device.
     """
-    ops, work = trace.ops, trace.work
-    if not trace.has_device:
-        return _times_on_host(trace)
+    ops, work = owned.trace.ops, owned.trace.work
+    if not owned.trace.has_device:
+        return _times_on_host(owned.trace)
     known = owned.accounted != UNKNOWN
     mine = owned.accounted[known]
-    seconds = np.asarray(np.bincount(mine, (work.stop - work.start)[known], len(ops)) * 1e-9, dtype=np.float64)
+    seconds = np.asarray(np.bincount(mine, work.length[known], len(ops)) * 1e-9, dtype=np.float64)
     start = np.full(len(ops), np.iinfo(np.int64).max)
     np.minimum.at(start, mine, work.start[known])
     return start, seconds
 
 
-_STEP: Final = re.compile(r"^ProfilerStep\*?#?\d+$")
-_BEFORE: Final = np.iinfo(np.int64).min
-_LISTED: Final = 4  # so many names of steps are listed in a note
+def _times_on_host(trace: Trace) -> tuple[Int64, Float64]:
+    # collectives of gloo run on threads of its own; the op that waits for one does no work, and takes 0 s
+    ops, ranges, spans = trace.ops, trace.ranges, gloo_spans(trace)
+    start, seconds = ops.start.copy(), np.asarray(ops.length * 1e-9, dtype=np.float64)
+    if spans:
+        queued, ran = np.array(list(spans)), np.array(list(spans.values()))
+        start[queued] = ranges.start[ran]
+        seconds[queued] = ranges.length[ran] * 1e-9
+        seconds[trace.named(ops, waits)] = 0.0
+    return start, seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,27 +153,23 @@ NO_STEPS: Final = Steps(names=(), **dict.fromkeys(("began", "ended", "begin", "e
 """Those of a trace in which none is marked."""
 
 
-def marked_steps(trace: Trace, owned: Ownership) -> Steps:
+def marked_steps(owned: Ownership) -> Steps:
     """The profiler's steps, none where the trace has none."""
-    marks: list[tuple[int, int, str]] = []
-    named = {number: name for number, name in enumerate(trace.names) if _STEP.match(name)}
-    for index in np.flatnonzero(np.isin(trace.ranges.name, list(named))).tolist():
-        name = named[int(trace.ranges.name[index])]
-        marks.append((int(trace.ranges.start[index]), int(trace.ranges.stop[index]), name))
-    apart: list[tuple[int, int, str]] = []
-    for mark in sorted(marks):
+    trace, apart = owned.trace, list[tuple[int, int, int]]()
+    marks = trace.ranges.where(trace.named(trace.ranges, _STEP.match))
+    for mark in sorted(zip(marks.start.tolist(), marks.stop.tolist(), marks.name.tolist(), strict=True)):
         if not apart or mark[0] >= apart[-1][1]:  # of steps of several programs, those that do not overlap
             apart.append(mark)
-    began = np.array([start for start, _, _ in apart], dtype=np.int64)
-    ended = np.array([stop for _, stop, _ in apart], dtype=np.int64)
-    begin, end = _on_the_wall(trace, owned, began, ended)
-    return Steps(names=tuple(name for _, _, name in apart), began=began, ended=ended, begin=begin, end=end)
+    began, ended = (np.array([mark[edge] for mark in apart], dtype=np.int64) for edge in (0, 1))
+    begin, end = _on_the_wall(owned, began, ended)
+    names = tuple(trace.names[name] for _, _, name in apart)
+    return Steps(names=names, began=began, ended=ended, begin=begin, end=end)
 
 
-def _on_the_wall(trace: Trace, owned: Ownership, began: Int64, ended: Int64) -> tuple[Int64, Int64]:
+def _on_the_wall(owned: Ownership, began: Int64, ended: Int64) -> tuple[Int64, Int64]:
     if not len(began):
         return began, ended
-    launched, stop = launched_at(trace, owned), trace.work.stop
+    launched, stop = launched_at(owned), owned.trace.work.stop
     done = np.full(len(began) + 1, _BEFORE, dtype=np.int64)  # [i]: the device had finished all before step i
     np.maximum.at(done, np.searchsorted(began, launched, side="right"), stop)
     before = np.maximum.accumulate(done)[:-1]
@@ -186,11 +179,11 @@ def _on_the_wall(trace: Trace, owned: Ownership, began: Int64, ended: Int64) -> 
     return begin, np.append(begin[1:], last)
 
 
-def launched_at(trace: Trace, owned: Ownership) -> Int64:
+def launched_at(owned: Ownership) -> Int64:
     """When the host launched each piece of work: its own begin where the call is unknown, long ago before the trace."""
     known = owned.call != UNKNOWN
-    found = np.where(owned.before_trace, _BEFORE, trace.work.start)
-    found[known] = trace.calls.start[owned.call[known]]
+    found = np.where(owned.before_trace, _BEFORE, owned.trace.work.start)
+    found[known] = owned.trace.calls.start[owned.call[known]]
     return np.asarray(found, dtype=np.int64)
 
 
@@ -221,14 +214,12 @@ def repeated(trace: Trace, steps: Steps, runs: Runs) -> Repeated:
         if len(mine):
             of_step[number] = mine
             alike[runs.signature[mine].tobytes(), runs.thread[mine].tobytes()].append(number)
+    walls = list(zip(steps.begin.tolist(), steps.end.tolist(), strict=True))
     if not alike and not len(runs) and len(steps):  # replays of graphs alone
-        walls = tuple(zip(steps.begin.tolist(), steps.end.tolist(), strict=True))
-        nothing = np.empty(0, dtype=np.int64)
-        return Repeated(
-            steps=steps, numbers=tuple(range(len(steps))), walls=walls, runs=(nothing,) * len(steps), shown=0
-        )
+        nothing = (np.empty(0, dtype=np.int64),) * len(steps)
+        return Repeated(steps=steps, numbers=tuple(range(len(steps))), walls=tuple(walls), runs=nothing, shown=0)
     if not alike:
-        return Repeated(steps=steps, numbers=(), walls=(window(trace),), runs=(np.arange(len(runs)),), shown=0)
+        return Repeated(steps=steps, numbers=(), walls=(trace.window,), runs=(np.arange(len(runs)),), shown=0)
     lengths = steps.end - steps.begin
     most = max(map(len, alike.values()))
     candidates = [each for each in alike.values() if len(each) == most]
@@ -238,7 +229,7 @@ def repeated(trace: Trace, steps: Steps, runs: Runs) -> Repeated:
     return Repeated(
         steps=steps,
         numbers=tuple(numbers),
-        walls=tuple(zip(steps.begin[numbers].tolist(), steps.end[numbers].tolist(), strict=True)),
+        walls=tuple(walls[number] for number in numbers),
         runs=tuple(of_step[number][in_order] for number in numbers),
         shown=shown,
     )
@@ -272,19 +263,14 @@ def step_notes(trace: Trace, runs: Runs, chosen: Repeated) -> list[str]:
 
 
 def _unmarked(trace: Trace) -> list[str]:
-    """What is said of a trace without steps, where an outer annotation repeats."""
-    is_module = np.array([name.startswith(MODULE) for name in trace.names], dtype=np.bool_)
-    annotations = np.flatnonzero(~is_module[trace.ranges.name]) if len(trace.ranges) else np.empty(0, dtype=np.int64)
-    if not len(annotations):
-        return []
     parent, _ = parents_of(trace.ranges)
-    outer = [trace.names[trace.ranges.name[index]] for index in annotations.tolist() if parent[index] == UNKNOWN]
-    ((name, times),) = Counter(outer).most_common(1) or [("", 0)]
+    outer = trace.ranges.where((parent == UNKNOWN) & ~trace.named(trace.ranges, is_module_call))
+    ((name, times),) = Counter(outer.name.tolist()).most_common(1) or [(UNKNOWN, 0)]
     if times < 2:
         return []
     return [
-        f'No steps are marked in the trace: all its calls count as one. "{name}" occurs {times} times; if that is once '
-        "per step, its figures are those of so many steps. profiler.step() after each step marks them."
+        f'No steps are marked in the trace: all its calls count as one. "{trace.names[name]}" occurs {times} times; '
+        "if that is once per step, its figures are those of so many steps. profiler.step() after each step marks them."
     ]
 
 
