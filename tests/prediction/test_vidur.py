@@ -9,8 +9,7 @@ import pytest
 from rooflight import devices
 from rooflight.operators import registry
 from rooflight.prediction.lint.findings import Rule, lint, lint_table
-from rooflight.prediction.read import read, read_file, vidur
-from rooflight.prediction.read import vidur as vidur_network
+from rooflight.prediction.read import published, read, read_file
 
 OPS = (
     *("emb", "input_layernorm", "attn_pre_proj", "attn_rope", "attn_post_proj", "post_attention_layernorm"),
@@ -99,7 +98,7 @@ def test_findings_of_one_op_are_not_those_of_another_in_the_same_line(tmp_path):
 def test_gpus_of_vidur_are_those_with_the_most_memory_and_the_highest_peaks_of_their_name():
     # Vidur tells a GPU by the name of a folder, and says 80 GB of the A100 and the H100 and nothing of their form. A
     # bound must hold for any part of that name and memory: that of the fastest does.
-    for folder, name in vidur.DEVICES.items():
+    for folder, name in published.GPUS.items():
         chosen = devices.get(name)
         candidates = [
             each
@@ -109,7 +108,7 @@ def test_gpus_of_vidur_are_those_with_the_most_memory_and_the_highest_peaks_of_t
         assert chosen in candidates
         assert all((each.dram_bytes_per_s or 0) <= (chosen.dram_bytes_per_s or 0) for each in candidates)
         assert all((each.matrix_peak("fp16") or 0) <= (chosen.matrix_peak("fp16") or 0) for each in candidates)
-    assert vidur.DEVICES == {"a100": "A100-SXM4-80GB", "h100": "H100-SXM5-80GB", "a40": "A40"}
+    assert published.GPUS == {"a100": "A100-SXM4-80GB", "h100": "H100-SXM5-80GB", "a40": "A40"}
 
 
 @pytest.mark.parametrize(
@@ -165,7 +164,7 @@ def test_collectives(tmp_path):
     (table,) = read_file(network(tmp_path, text, place="network/a100_pairwise_nvlink", name="send_recv"))
     assert (table.operator, table.kernel, table.device.name) == ("p2p", "send_recv", "A100-PCIe-80GB")
     assert table.shapes.tolist() == [[1024, 2, 1]]
-    for name in vidur_network.DEVICES.values():
+    for name in published.NODES.values():
         assert devices.get(name).link_bytes_per_s
 
 

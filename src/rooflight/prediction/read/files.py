@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from rooflight.prediction.read import neusight, samples, vidur
+from rooflight.prediction.read import published, samples
 from rooflight.prediction.read.samples import bare_name
 from rooflight.prediction.read.sheet import SUFFIXES, columns_of
 from rooflight.prediction.read.table import MeasuredTable
@@ -20,12 +20,12 @@ class _Format(NamedTuple):
 
 
 _FORMATS: Final = (
-    _Format(samples.recognised, samples.read),
-    _Format(neusight.recognised, neusight.read),
-    _Format(vidur.recognised, vidur.read),
-    _Format(vidur.has_collectives, vidur.read_collectives),
+    _Format(samples.is_samples, samples.read_samples),
+    _Format(published.is_neusight, published.read_neusight),
+    _Format(published.is_layers, published.read_layers),
+    _Format(published.is_collectives, published.read_collectives),
     # the last: it is recognised by its name, whatever the columns
-    _Format(samples.named_like_samples, samples.read_csv),
+    _Format(samples.is_named_table, samples.read_named_table),
 )
 
 _PART: Final = re.compile(r"_[0-9]+_[0-9]+$")

@@ -1,4 +1,4 @@
-"""The sampler's own files: rows that are ok, each with estimate-train-time's statistic of its samples."""
+"""The sampler's own files, rows that are ok, and CSV files named and laid out as estimate-train-time's."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _SETTINGS: Final = ("GPU", "Function")  # a file that holds models' settings, no
 _MICRO: Final = 1e-6
 
 
-def named_like_samples(path: Path, columns: Sequence[str]) -> bool:  # noqa: ARG001 - recognised by its name
+def is_named_table(path: Path, _: Sequence[str]) -> bool:
     """Whether a file is named as estimate-train-time names tables."""
     return _NAME.fullmatch(bare_name(path)) is not None
 
 
-def read_csv(path: Path) -> tuple[MeasuredTable]:
+def read_named_table(path: Path) -> tuple[MeasuredTable]:
     """The table of a file: parameters, then times in µs; operator, device and precision are in the name."""
     name = bare_name(path)
     named = _NAME.fullmatch(name)
@@ -85,7 +85,7 @@ def operator_of(kernel: str) -> Operator | None:
 _OK = re.compile(rb'"status"\s*:\s*"ok"')
 
 
-def recognised(path: Path, columns: Sequence[str]) -> bool:  # noqa: ARG001 - it has no columns
+def is_samples(path: Path, _: Sequence[str]) -> bool:
     """Whether a file has the sampler's ending."""
     return path.suffix == SUFFIX
 
@@ -101,7 +101,7 @@ def nothing_measured(path: Path) -> bool:
     return all(row.status is not Status.OK for row in rows.values())
 
 
-def read(path: Path) -> tuple[MeasuredTable]:
+def read_samples(path: Path) -> tuple[MeasuredTable]:
     """The table of a file, with the roofs of the device it was measured on. A time is what the run took undisturbed."""
     header, rows = read_store(path)
     kept = [(line, key, row) for line, (key, row) in enumerate(rows.items(), start=2) if row.status is Status.OK]
