@@ -20,7 +20,7 @@ from predictions_on_measured_programs import HOST, Row, Time, eager_times, markd
 from taught import Tables, coarse, measured_traces
 
 from rooflight.devices import get
-from rooflight.prediction.read.ops import measured_ops
+from rooflight.prediction.read.measured import measured_ops
 
 FOLDS = 4
 

@@ -21,7 +21,7 @@ from taught import Tables, coarse, measured_traces
 import rooflight as rl
 from rooflight.devices import get
 from rooflight.network.collectives import kind_of
-from rooflight.prediction.read.ops import MeasuredOps, measured_ops
+from rooflight.prediction.read.measured import MeasuredOps, measured_ops
 from rooflight.roofline.bound import as_it_ran
 
 

@@ -34,7 +34,7 @@ from rooflight.prediction.gain.correction import FILE, FOLDER, Correction, gain_
 from rooflight.prediction.gain.gain import most_speedup, verdict_of
 from rooflight.prediction.gain.kernels import compiled_work
 from rooflight.prediction.gain.walls import MODES, compiled_walls, eager_walls
-from rooflight.prediction.model.manifest import write_manifest
+from rooflight.prediction.model.files import write_manifest
 from rooflight.records.files import write_whole
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.host import TYPICAL, Host

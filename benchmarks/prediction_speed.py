@@ -27,8 +27,7 @@ from rooflight.devices import get
 from rooflight.operators import registry
 from rooflight.operators.many import accepted
 from rooflight.operators.operator import Operator
-from rooflight.prediction.lint.bounds import row_bounds
-from rooflight.prediction.lint.findings import lint_table
+from rooflight.prediction.lint.findings import lint_table, row_bounds
 from rooflight.prediction.predictor import Predictor
 from rooflight.prediction.read import find, read_file
 from rooflight.prediction.work.facts import facts_of, facts_of_shapes

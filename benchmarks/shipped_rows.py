@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 
 from rooflight.devices import get
 from rooflight.prediction.fit.rows import Shown, unflagged
-from rooflight.prediction.lint.bounds import row_bounds
-from rooflight.prediction.lint.findings import left_out, lint_table
+from rooflight.prediction.lint.findings import left_out, lint_table, row_bounds
 from rooflight.prediction.read import find, read_file
 
 ETT, NEUSIGHT, VIDUR = "estimate-train-time", "neusight", "vidur"

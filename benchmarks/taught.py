@@ -11,12 +11,11 @@ from shipped_rows import tables, traces
 
 import rooflight as rl
 from rooflight.front.measured import find_measured, read_measured
-from rooflight.prediction.fit.fitting import learn_all, learn_beside, read_for_fit, teach_tables
+from rooflight.prediction.fit.fitting import learn_all, learn_beside, read_for_fit, teach_tables, workers
 from rooflight.prediction.fit.rows import Shown, shown_by_ops, together
-from rooflight.prediction.fit.workers import workers
 from rooflight.prediction.lint.findings import lint_ops
 from rooflight.prediction.model.model import Expert
-from rooflight.prediction.read.ops import MeasuredOps
+from rooflight.prediction.read.measured import MeasuredOps
 
 COARSE_ROWS = 600
 """Rows of each table that a coarse fit learns from."""

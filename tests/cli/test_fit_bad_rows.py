@@ -10,7 +10,7 @@ import pytest
 from measured_tables import A100_FILE, GRID, VECTORS, write_table
 
 from rooflight.prediction.fit.refusals import refuse_wrong_unit
-from rooflight.prediction.lint.bounds import row_bounds
+from rooflight.prediction.lint.findings import row_bounds
 from rooflight.prediction.read import read_file
 
 

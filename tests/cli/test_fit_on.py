@@ -11,7 +11,7 @@ import pytest
 from measured_tables import H100_FILE, write_table
 
 import rooflight as rl
-from rooflight.prediction.model.manifest import NAME
+from rooflight.prediction.model.files import NAME
 from rooflight.prediction.predictor import SHIPPED
 
 SHAPE = ("--m", "1024", "--n=1024", "--k", "1024", "--dtype", "fp16")

@@ -9,9 +9,8 @@ import pytest
 from handmade_models import A100
 
 from rooflight.operators import registry
-from rooflight.prediction.lint.bounds import row_bounds
-from rooflight.prediction.lint.findings import beats_bound, beats_note
-from rooflight.prediction.read.table import MeasuredTable
+from rooflight.prediction.lint.findings import beats_bound, beats_note, row_bounds
+from rooflight.prediction.read.measured import MeasuredTable
 
 
 def table(operator: str, shapes: list[list[int]], share: float, **changes: object) -> MeasuredTable:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from measured_tables import A100_FILE, GRID, H100_FILE, VECTORS, write_table
 
-from rooflight.prediction.fit import workers
+from rooflight.prediction.fit import fitting as workers
 from rooflight.prediction.fit.experts import LEAST_ROWS
 from rooflight.prediction.fit.fitting import Fit, fit, learn_all, read_for_fit
 from rooflight.prediction.fit.rows import shown_by

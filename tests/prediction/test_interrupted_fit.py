@@ -12,7 +12,7 @@ import pytest
 
 PROGRAM = """
 import time
-from rooflight.prediction.fit.workers import workers
+from rooflight.prediction.fit.fitting import workers
 with workers(1e9, True) as run:
     jobs = run(time.sleep, [400.0, 400.0])
     print("started", flush=True)

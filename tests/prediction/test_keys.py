@@ -11,7 +11,7 @@ from rooflight.devices import get
 from rooflight.operators import registry
 from rooflight.operators import registry as user_file
 from rooflight.operators.registry import operators_of
-from rooflight.prediction.model.manifest import read_manifest
+from rooflight.prediction.model.files import read_manifest
 from rooflight.prediction.predictor import SHIPPED, SUFFIX, Predictor, file_name
 from rooflight.prediction.work.facts import OTHER_REDUCTIONS_KEY, OTHERS_KEY, WorkKind, facts_of, kind_of
 from rooflight.sampling.sweeps import full_grid

@@ -17,10 +17,9 @@ from typer.testing import CliRunner
 from rooflight import devices
 from rooflight.cli.main import app
 from rooflight.operators import registry
-from rooflight.prediction.lint.bounds import row_bounds
-from rooflight.prediction.lint.findings import Rule, lint, lint_table
+from rooflight.prediction.lint.findings import Rule, lint, lint_table, row_bounds
 from rooflight.prediction.read import read
-from rooflight.prediction.read.table import MeasuredTable
+from rooflight.prediction.read.measured import MeasuredTable
 
 A100 = devices.get("A100-SXM4-80GB")
 GRID = tuple(product((1, 2, 4), (2, 4, 8), (1024, 2048, 3072, 4096), (2048, 4096, 6144)))

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from handmade_models import A100, H100, expert, model, products
 
-from rooflight.prediction.model.files import encode
-from rooflight.prediction.model.manifest import NAME, read_manifest
+from rooflight.prediction.model.files import NAME, encode, read_manifest
 from rooflight.prediction.predictor import Predictor
 from rooflight.prediction.work.facts import PRODUCT_KEY
 

@@ -24,9 +24,9 @@ from rooflight.operators import registry
 from rooflight.operators.many import accepted, over_shapes
 from rooflight.operators.operator import Operator, Work
 from rooflight.operators.signatures import call, tensor
-from rooflight.prediction.lint.bounds import row_bounds
+from rooflight.prediction.lint.findings import row_bounds
 from rooflight.prediction.predictor import Predictor
-from rooflight.prediction.read.table import MeasuredTable
+from rooflight.prediction.read.measured import MeasuredTable
 from rooflight.prediction.work.facts import Facts, facts_of, facts_of_shapes
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.bound import bound_of

@@ -13,7 +13,7 @@ from rooflight import devices
 from rooflight.front.measured import find_measured, read_measured
 from rooflight.prediction.fit.rows import shown_by_ops
 from rooflight.prediction.lint.findings import from_cache, lint_ops
-from rooflight.prediction.read.ops import measured_ops
+from rooflight.prediction.read.measured import measured_ops
 
 H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"
 

@@ -13,7 +13,7 @@ from handmade_models import A100, H100, expert, model, products, shown
 from rooflight.devices import get
 from rooflight.prediction.fit.base import ENOUGH, base_of, learn_on, save_on
 from rooflight.prediction.fit.rows import Shown
-from rooflight.prediction.model.manifest import NAME, read_manifest
+from rooflight.prediction.model.files import NAME, read_manifest
 from rooflight.prediction.model.model import Model
 from rooflight.prediction.predictor import SHIPPED, SUFFIX, Predictor
 from rooflight.prediction.work.facts import FACTS, OTHERS_KEY, PRODUCT_KEY, WorkKind

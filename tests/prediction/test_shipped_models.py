@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.prediction.model.manifest import NAME, read_manifest
+from rooflight.prediction.model.files import NAME, read_manifest
 from rooflight.prediction.predictor import SHIPPED, SUFFIX, Predictor
 from rooflight.prediction.work.features import names_of
 

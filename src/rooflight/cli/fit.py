@@ -61,8 +61,7 @@ def fit(
     from rooflight.prediction.fit.tables import report_of
     from rooflight.prediction.lint.findings import lint_ops
     from rooflight.prediction.predictor import Predictor
-    from rooflight.prediction.read.ops import MeasuredOps
-    from rooflight.prediction.read.table import MeasuredTable
+    from rooflight.prediction.read.measured import MeasuredOps, MeasuredTable
 
     outputs = output.open()
     check_folder("--out", out)

@@ -39,11 +39,10 @@ def lint(
     """
     from rooflight.front.measured import find_measured, read_measured
     from rooflight.prediction.lint import findings as linting
-    from rooflight.prediction.lint.bounds import row_bounds
-    from rooflight.prediction.lint.findings import beats_bound, lint_ops
+    from rooflight.prediction.lint.findings import beats_bound, lint_ops, row_bounds
     from rooflight.prediction.lint.tables import report_of
     from rooflight.prediction.read import read_file
-    from rooflight.prediction.read.table import MeasuredTable
+    from rooflight.prediction.read.measured import MeasuredTable
 
     outputs = output.open()
     if top < 1:

@@ -17,8 +17,7 @@ from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
 from rooflight.operators.many import accepted
 from rooflight.operators.operator import MOST_ELEMENTS, Operator
-from rooflight.prediction.model.files import decode, encode
-from rooflight.prediction.model.manifest import check, read_manifest, write_manifest
+from rooflight.prediction.model.files import check, decode, encode, read_manifest, write_manifest
 from rooflight.prediction.model.model import Answer, Model
 from rooflight.prediction.model.monotone import Batch, Mask, levelled, scattered
 from rooflight.prediction.work.facts import (

@@ -12,18 +12,18 @@ import numpy as np
 
 from rooflight.prediction.fit.experts import LEAST_ROWS, teach, with_reached
 from rooflight.prediction.fit.few_rows import FEWEST, refine, unrefined
-from rooflight.prediction.fit.fitting import learn_all
+from rooflight.prediction.fit.fitting import learn_all, workers
 from rooflight.prediction.fit.rows import Shown, launch_inside_s, together
-from rooflight.prediction.fit.workers import workers
 from rooflight.prediction.model.corrections import Refinement
-from rooflight.prediction.model.files import decode, encode
-from rooflight.prediction.model.manifest import (
-    SCHEMA,
+from rooflight.prediction.model.files import (
+    MANIFEST_SCHEMA,
     Base,
     Entry,
     Manifest,
     Source,
     check,
+    decode,
+    encode,
     read_manifest,
     write_manifest,
 )
@@ -197,7 +197,7 @@ def _unlisted(base: Path) -> Manifest:
         name: Entry(key=decode(content).key, sha256=sha256(content).hexdigest(), fit=0)
         for name, content in contents.items()
     }
-    return Manifest(schema=SCHEMA, models=models, fits=[Source(files={}, commit="", libraries={})])
+    return Manifest(schema=MANIFEST_SCHEMA, models=models, fits=[Source(files={}, commit="", libraries={})])
 
 
 def _added(shown: Shown, refinement: Refinement, learned: Refinement | Expert) -> Added:

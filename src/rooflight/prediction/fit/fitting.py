@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import gc
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from multiprocessing import active_children, get_context
 from pathlib import Path
+from threading import Thread, current_thread, main_thread
+from time import sleep
 from typing import Any, Final
 
 import numpy as np
@@ -14,14 +22,75 @@ from rooflight.prediction.fit.experts import LEAST_ROWS, join, teach, teach_othe
 from rooflight.prediction.fit.few_rows import corrected, experts_beside
 from rooflight.prediction.fit.refusals import refuse_constant, refuse_wrong_unit
 from rooflight.prediction.fit.rows import Shown, _together, as_tables_time, grouped, shown_by, together, with_launches
-from rooflight.prediction.fit.workers import workers
-from rooflight.prediction.lint.bounds import row_bounds
-from rooflight.prediction.lint.findings import Finding, beats_bound, left_out, lint_table
+from rooflight.prediction.lint.findings import Finding, beats_bound, left_out, lint_table, row_bounds
 from rooflight.prediction.model.model import Expert, Model
 from rooflight.prediction.read import read_file
-from rooflight.prediction.read.table import MeasuredTable
+from rooflight.prediction.read.measured import MeasuredTable
 from rooflight.prediction.work.facts import is_plain, key_of_others
 from rooflight.records.quantity import count_of
+
+_MANY_ROWS: Final = 20_000
+"""Times from which several processes are worth their start."""
+
+
+_THREADS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+"""Variables that set the threads of libraries of linear algebra: one per worker, or they compete for the cores."""
+
+
+def _start_worker(parent: int) -> None:
+    """Let this worker end when its parent was killed, which leaves it waiting for work for ever otherwise; and do
+    without looking for cycles in millions of tuples that have none.
+    """
+    gc.disable()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            sleep(1.0)
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
+
+
+@contextmanager
+def workers(rows: float, processes: bool) -> Iterator[Callable[..., Iterable[Any]]]:
+    """A map over jobs: in this process, or for many rows, where allowed, in as many as there are cores."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not processes or rows < _MANY_ROWS or cores < 2:
+        yield map
+        return
+    pool = ProcessPoolExecutor(
+        cores, mp_context=get_context("spawn"), initializer=_start_worker, initargs=(os.getpid(),)
+    )
+    others = set(active_children())
+    before = {name: os.environ.get(name) for name in _THREADS}
+    os.environ.update(dict.fromkeys(_THREADS, "1"))  # workers read them when numpy is imported
+    try:
+        yield lambda *jobs: _map_deaf(pool, *jobs)
+    except BaseException:
+        for worker in set(active_children()) - others:
+            worker.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _map_deaf(pool: ProcessPoolExecutor, *jobs: Any) -> Iterable[Any]:
+    """``pool.map``, which starts the workers: deaf to Ctrl-C, which a terminal sends to every process, and for which
+    each would print a traceback. This process ends them.
+    """
+    if current_thread() is not main_thread():
+        return pool.map(*jobs)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited by what is started
+    try:
+        return pool.map(*jobs)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
 
 _LEAST_SHAPES: Final = 3
 _FEW: Final = 300

@@ -8,9 +8,8 @@ from typing import Final
 import numpy as np
 
 from rooflight.prediction.fit.rows import Shown
-from rooflight.prediction.lint.bounds import RowBounds
-from rooflight.prediction.lint.findings import Finding, Rule
-from rooflight.prediction.read.table import MeasuredTable
+from rooflight.prediction.lint.findings import Finding, RowBounds, Rule
+from rooflight.prediction.read.measured import MeasuredTable
 from rooflight.prediction.work.facts import Floats, WorkKind, kind_of
 from rooflight.prediction.work.features import features_of, size_features
 from rooflight.prediction.work.floors import least_kernel_s

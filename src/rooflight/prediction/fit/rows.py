@@ -16,11 +16,9 @@ import numpy as np
 
 from rooflight.devices.spec import DeviceSpec
 from rooflight.network import collectives
-from rooflight.prediction.lint.bounds import RowBounds, row_bounds
-from rooflight.prediction.lint.findings import Finding, Place, is_flagged
+from rooflight.prediction.lint.findings import Finding, Place, RowBounds, is_flagged, row_bounds
 from rooflight.prediction.model.model import Expert
-from rooflight.prediction.read.ops import MeasuredOps
-from rooflight.prediction.read.table import Integers, MeasuredTable
+from rooflight.prediction.read.measured import Integers, MeasuredOps, MeasuredTable
 from rooflight.prediction.work.facts import FactRows, Facts, Floats, WorkKind, bounded, facts_from, is_plain, kind_of
 from rooflight.prediction.work.floors import FASTEST, INSIDE, LEAST_S, with_launch
 from rooflight.records.signature import OpSignature

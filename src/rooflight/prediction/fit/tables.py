@@ -16,8 +16,7 @@ from rooflight.prediction.lint.findings import Finding, Rule, beats_note
 from rooflight.prediction.model.corrections import Correction
 from rooflight.prediction.model.model import Expert, Model
 from rooflight.prediction.predictor import Predictor
-from rooflight.prediction.read.ops import MeasuredOps
-from rooflight.prediction.read.table import MeasuredTable
+from rooflight.prediction.read.measured import MeasuredOps, MeasuredTable
 from rooflight.records.document import Document, Fields
 from rooflight.records.quantity import count_of
 from rooflight.records.report import Report, Table, table

@@ -15,7 +15,7 @@ import numpy as np
 
 from rooflight.prediction.gain.kernels import CompiledWork, Kind
 from rooflight.prediction.gain.walls import MODES, REPLAYED, Walls, copying_s
-from rooflight.prediction.model.manifest import check, read_manifest
+from rooflight.prediction.model.files import check, read_manifest
 from rooflight.prediction.model.packing import arrays_in, arrays_of, trees_from
 from rooflight.prediction.model.trees import Trees, grow_with
 from rooflight.prediction.work.facts import Floats

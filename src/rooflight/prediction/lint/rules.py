@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflight.prediction.read.table import Floats, Integers, Mask, MeasuredTable
+from rooflight.prediction.read.measured import Floats, Integers, Mask, MeasuredTable
 
 REACH = 2
 """How many rows to each side of a row, along each parameter, are its neighbours."""

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from rooflight.devices.spec import roofs_used_by
 from rooflight.prediction.lint.findings import Finding, Rule, beats_note, from_cache
-from rooflight.prediction.read.ops import MeasuredOps
-from rooflight.prediction.read.table import MeasuredTable
+from rooflight.prediction.read.measured import MeasuredOps, MeasuredTable
 from rooflight.records.document import Document, Fields
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.report import Report, Table, table

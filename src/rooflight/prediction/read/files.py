@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from rooflight.prediction.read import published, samples
+from rooflight.prediction.read.measured import MeasuredTable
 from rooflight.prediction.read.samples import bare_name
 from rooflight.prediction.read.sheet import SUFFIXES, columns_of
-from rooflight.prediction.read.table import MeasuredTable
 from rooflight.records.samples import SUFFIX
 
 

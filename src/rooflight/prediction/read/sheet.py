@@ -15,7 +15,7 @@ from typing import Final, TextIO
 
 import numpy as np
 
-from rooflight.prediction.read.table import Floats, Integers, Mask
+from rooflight.prediction.read.measured import Floats, Integers, Mask
 from rooflight.records.quantity import count_of
 
 SUFFIXES: Final = (".csv", ".csv.gz")

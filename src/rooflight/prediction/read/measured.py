@@ -1,4 +1,4 @@
-"""Measured tables: rows of shapes and of the seconds they took, in arrays; and how a table is made of columns."""
+"""Measured tables: rows of shapes and of the seconds they took, in arrays; and the timed ops of sessions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rooflight.costs.cost import Uncosted
 from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
 from rooflight.operators import registry
 from rooflight.operators.operator import Operator
+from rooflight.prediction.work.facts import Costed, bounded
 from rooflight.records.dtypes import dtype_name
+from rooflight.records.session import Session
+from rooflight.records.signature import OpSignature
+from rooflight.roofline.bound import as_it_ran, float32_rules
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -123,3 +128,72 @@ def device_called(label: str, where: Path | str) -> DeviceSpec:
         return get(label)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MeasuredOp:
+    """A row: an op, the precision at which its float32 products ran, and the seconds of each of its calls."""
+
+    op: OpSignature
+    precision: str
+    samples_s: Floats
+
+    def on(self, device: DeviceSpec) -> Costed | Uncosted:
+        """What it must do, and its bound on a device."""
+        return bounded((self.op,), as_it_ran(device, self.precision))[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MeasuredOps:
+    """The timed ops of a session, a row for each distinct signature. ``kernel``, ``operator``, ``known`` and ``label``
+    are what reports call it beside tables.
+    """
+
+    source: Path
+    device: DeviceSpec
+    rows: tuple[MeasuredOp, ...]
+    kernel: str = "ops"
+    operator: str = "ops"
+    known: bool = True
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def label(self) -> str:
+        """The name of the file."""
+        return self.source.name
+
+    @property
+    def seconds(self) -> Floats:
+        """The median time of each row."""
+        return np.array([float(np.median(row.samples_s)) for row in self.rows], dtype=np.float64)
+
+
+def measured_ops(session: Session, device: DeviceSpec, source: Path) -> MeasuredOps:
+    """The rows of a session that was timed on a device. Calls that took no time launched nothing, and are left out.
+
+    Raises ValueError for a session without times of ops, and for one whose timed step is not the recorded one.
+    """
+    measurement = session.measurement
+    if measurement is None or not len(measurement.op_samples_s) or not measurement.of_the_session:
+        raise ValueError(f"{source} has no times of ops: nothing can be learned from it, or checked")
+    rules = float32_rules(session.environment, device)
+    with np.errstate(invalid="ignore"):
+        chosen = session.counted & (measurement.op_samples_s > 0)  # [steps, records]
+    numbers = np.broadcast_to(session.columns.signature, chosen.shape)[chosen]
+    seconds = measurement.op_samples_s[chosen]
+    if not len(numbers):
+        raise ValueError(f"{source} has no op with a time: nothing can be learned from it, or checked")
+    order = np.argsort(numbers, kind="stable")
+    distinct, first = np.unique(numbers[order], return_index=True)
+    samples = np.split(seconds[order], first[1:])
+    signatures = [session.signatures[number] for number in distinct.tolist()]
+    return MeasuredOps(
+        source=source,
+        device=device,
+        rows=tuple(
+            MeasuredOp(op=op, precision=rules.precision_of(op), samples_s=each)
+            for op, each in zip(signatures, samples, strict=True)
+        ),
+    )
