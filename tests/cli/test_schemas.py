@@ -44,7 +44,7 @@ from rooflight.sampling.merge import report_of as merge_report
 from rooflight.sampling.nodes.calibrate import ClusterCalibration
 from rooflight.sampling.nodes.roofs import NodeCalibration
 from rooflight.sampling.nodes.tables import report_of as cluster_report
-from rooflight.scoring.score_report import report_of as score_report
+from rooflight.scoring.tables import report_of as score_report
 from rooflight.tracking.report import report_of_analysis
 from rooflight.workloads.presets import PRESETS
 from rooflight.workloads.presets import report_of as presets_report

@@ -13,7 +13,7 @@ import rooflight as rl
 from rooflight.devices.what_if import WhatIf
 from rooflight.scoring import score
 from rooflight.scoring.run import computes_in_tf32
-from rooflight.scoring.score_report import report_of
+from rooflight.scoring.tables import report_of
 from rooflight.workloads.errors import RunFailed, TargetError
 from rooflight.workloads.outputs import Difference
 
@@ -26,7 +26,7 @@ def scored(files, forward=FORWARD, **options):
 def test_a_right_solution_is_timed_beside_eager(files):
     found = scored(files, trials=3)
     assert found.checked.agrees
-    assert (found.checked.draws, found.checked.copied, found.checked.unmatched) == (5, 2, ())
+    assert (found.checked.draws, found.checked.tensors_matched, found.checked.tensors_unmatched) == (5, 2, ())
     assert list(found.timings) == ["eager", "solution"]
     assert found.trials.number == 3
     assert found.speedup == pytest.approx(1.0)  # the clock gives every call a millisecond
@@ -126,7 +126,7 @@ def test_weights_are_the_references_whatever_the_solution_draws_first(files):
         clock=FakeClock(call_s=1.0),
     )
     assert found.checked.agrees
-    assert (found.checked.copied, found.checked.unmatched) == (2, ("more",))
+    assert (found.checked.tensors_matched, found.checked.tensors_unmatched) == (2, ("more",))
     assert "1 tensor of the solution has no counterpart" in report_of(found).notes[0]
 
 

@@ -28,7 +28,7 @@ def documents() -> tuple[type[Document], ...]:
     from rooflight.roofline.tables.document import AnalysisDocument
     from rooflight.sampling.merge import MergeDocument
     from rooflight.sampling.nodes.tables import ClusterDocument
-    from rooflight.scoring.score_report import ScoreDocument
+    from rooflight.scoring.result import ScoreDocument
     from rooflight.tracking.report import StepDocument
     from rooflight.workloads.presets import PresetsDocument
 

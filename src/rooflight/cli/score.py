@@ -53,7 +53,7 @@ def score(
       rooflight score problem.py solution.py --device B200-SXM
     """
     from rooflight.scoring.run import score as scored
-    from rooflight.scoring.score_report import report_of
+    from rooflight.scoring.tables import report_of
 
     outputs = output.open()
     roofs = device.roofs()

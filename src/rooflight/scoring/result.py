@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from rooflight.machine.timing import Timing
+from rooflight.records.document import Document, Fields
 from rooflight.roofline.analysis import Analysis
+from rooflight.roofline.tables.document import DeviceFigures, device_figures
 from rooflight.scoring.trials import Trials
 from rooflight.workloads.outputs import Difference
 
@@ -21,8 +23,8 @@ class Checked:
     """Whether a solution is right: ``why`` not, else empty, and its largest difference over ``draws`` of inputs.
 
     ``compiled`` is the same of torch.compile's own result, None where it was not compiled. ``same_inputs``: every draw
-    had the same; ``same_results``: the reference gave the same result for every draw. ``unmatched`` names tensors of
-    the solution's state without one of the same name and shape in the reference.
+    had the same; ``same_results``: the reference gave the same result for every draw. ``tensors_unmatched`` names
+    tensors of the solution's state without one of the same name and shape in the reference.
     """
 
     draws: int
@@ -32,13 +34,38 @@ class Checked:
     same_inputs: bool = False
     same_results: bool = False
     reuses_memory: bool = False
-    copied: int = 0
-    unmatched: tuple[str, ...] = ()
+    tensors_matched: int = 0
+    tensors_unmatched: tuple[str, ...] = ()
 
     @property
     def agrees(self) -> bool:
         """Whether the solution is right."""
         return not self.why
+
+    @property
+    def error(self) -> float | None:
+        """The largest of |difference| / (scale + |reference|); scale is the mean of |reference|, at most 1."""
+        return self.difference.error
+
+    @property
+    def rms_error(self) -> float | None:
+        """The root mean square of the difference over that of the reference."""
+        return self.difference.rms
+
+    @property
+    def tolerance(self) -> float | None:
+        """The largest error of a right result."""
+        return self.difference.tolerance
+
+    @property
+    def precision(self) -> str | None:
+        """The precision that such an error is typical of."""
+        return self.difference.precision
+
+    @property
+    def compiled_error(self) -> float | None:
+        """The error of torch.compile's result."""
+        return None if self.compiled is None else self.compiled.error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +90,9 @@ class Score:
 
     @property
     def timings(self) -> Mapping[str, Timing]:
-        """Times by program: those that were timed."""
-        return self.trials.timings if self.trials is not None else {}
+        """Times by program, in the order of PROGRAMS: those that were timed."""
+        found = self.trials.timings if self.trials is not None else {}
+        return {name: found[name] for name in PROGRAMS if name in found}
 
     @property
     def program_bound_s(self) -> float:
@@ -108,3 +136,112 @@ class Score:
         """Programs below the program bound that a cache explains."""
         fast = (name for name, timing in self.timings.items() if timing.median_s < self.program_bound_s)
         return tuple(name for name in fast if name not in self.faster_than_light)
+
+
+class Bounds(Fields, frozen=True, kw_only=True):
+    """The bounds of the reference. ``warm``: with all that a cache can hold in it."""
+
+    op_bound_s: float
+    fused_bound_s: float
+    program_bound_s: float
+    warm_program_bound_s: float
+
+
+class CheckedFigures(Fields, frozen=True, kw_only=True):
+    """Whether the solution is right, and ``why`` not. ``error`` is the largest of |difference| / (scale + |reference|),
+    scale the mean of |reference| over a tensor, at most 1; ``rms_error`` the root mean square of the difference over
+    that of the reference, ``precision`` what such an error is typical of; ``compiled_error`` is the ``error`` of
+    torch.compile's result.
+    """
+
+    agrees: bool
+    why: str
+    draws: int
+    error: float | None
+    rms_error: float | None
+    tolerance: float | None
+    precision: str | None
+    compiled_error: float | None
+    same_inputs: bool
+    same_results: bool
+    reuses_memory: bool
+    tensors_matched: int
+    tensors_unmatched: tuple[str, ...]
+
+
+class ProgramTimes(Fields, frozen=True, kw_only=True):
+    """Times of ``eager``, ``compiled`` or ``solution``. ``of_light``: program bound / median. ``share``: of the way
+    from eager to light, None where there is none.
+    """
+
+    name: str
+    median_s: float
+    minimum_s: float
+    spread: float
+    samples_s: tuple[float, ...]
+    of_light: float
+    share: float | None
+
+
+class ScoreDocument(Document, frozen=True, kw_only=True, tag="rooflight.score/1"):
+    """A solution beside the bounds of its reference and beside the reference, eager and compiled.
+
+    ``share``: (eager − solution) / (eager − program bound), of medians: 0 is eager, 1 light, less than 0 slower; None
+    for a wrong solution, without times, and where eager is at its bound. ``speedup``: eager / solution.
+    ``faster_than_light``: programs below the warm program bound, a contradiction. ``ran_on``: cpu or cuda.
+    """
+
+    reference: str
+    solution: str
+    solution_class: str
+    target: str
+    device: DeviceFigures
+    ran_on: str
+    environment: Mapping[str, str]
+    bounds: Bounds
+    coverage: float | None
+    checked: CheckedFigures | None
+    programs: tuple[ProgramTimes, ...]
+    share: float | None
+    speedup: float | None
+    eager_at_bound: bool
+    faster_than_light: tuple[str, ...]
+    trials: int
+    caches: str
+    others_share: float | None
+    disturbed: bool
+    not_run: str
+    not_timed: str
+    not_compiled: str
+    conclusion: str
+
+
+def document(score: Score, verdict: str) -> ScoreDocument:
+    """What programs read of a score."""
+    analysis, trials = score.analysis, score.trials
+    program, bound_s = analysis.program, score.program_bound_s
+    programs = (
+        ProgramTimes.view(
+            timing,
+            name=name,
+            of_light=bound_s / timing.median_s if timing.median_s else 0.0,
+            share=None if name == EAGER else score.share(name),
+        )
+        for name, timing in score.timings.items()
+    )
+    return ScoreDocument.view(
+        score,
+        target=analysis.target,
+        device=device_figures(analysis.device),
+        ran_on=score.place,
+        environment=analysis.session.environment,
+        bounds=Bounds.view(program, analysis.totals, warm_program_bound_s=program.warm.program_bound_s),
+        coverage=analysis.coverage.calls,
+        programs=tuple(programs),
+        share=score.share(SOLUTION),
+        trials=0 if trials is None else trials.number,
+        caches="cold",
+        others_share=None if trials is None else trials.others_share,
+        disturbed=trials is not None and trials.disturbed,
+        conclusion=verdict,
+    )

@@ -26,10 +26,9 @@ from rooflight.records.session import Session
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.bound import float32_rules
 from rooflight.roofline.memory import memory_use
-from rooflight.scoring.check import check
+from rooflight.scoring.check import check, copy_weights
 from rooflight.scoring.result import COMPILED, EAGER, SOLUTION, Checked, Score
 from rooflight.scoring.trials import Run, Trials, WrongResultError, timed
-from rooflight.scoring.weights import copy_weights
 from rooflight.workloads.errors import RunFailed, TargetError, told_in_one_line
 from rooflight.workloads.outputs import Difference, compare
 from rooflight.workloads.problem import (
@@ -193,7 +192,7 @@ class _Pair:
             tf32=tf32,
             progress=self._progress,
         )
-        return replace(found, copied=self._weights[0], unmatched=self._weights[1])
+        return replace(found, tensors_matched=self._weights[0], tensors_unmatched=self._weights[1])
 
     def timed(self, found: Score, *, compiled: bool, trials: int | None, clock: Clock) -> Score:
         """The score with times, or without where a timed result is wrong."""

@@ -1,12 +1,15 @@
-"""What a score means in words: its conclusion, and how far it can be trusted."""
+"""A Score as a Report: bounds, eager, compiled and the solution side by side, and what they mean in words."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rooflight.machine.timing import Timing
 from rooflight.records.quantity import Quantity, count_of, percent
+from rooflight.records.report import Axis, Cell, Line, Mark, Report, Series, Table, share, table
 from rooflight.roofline.tables.notes import what_if_notes
-from rooflight.scoring.result import COMPILED, EAGER, SOLUTION, Checked, Score
+from rooflight.roofline.tables.report import what_if_facts
+from rooflight.scoring.result import COMPILED, EAGER, SOLUTION, Checked, Score, document
 
 _NAMED = 5
 
@@ -64,9 +67,11 @@ def score_notes(score: Score) -> Iterable[str]:
 
 
 def _of_check(checked: Checked) -> Iterable[str]:
-    if checked.unmatched:
-        names = ", ".join(checked.unmatched[:_NAMED]) + (", …" if len(checked.unmatched) > _NAMED else "")
-        have = count_of(len(checked.unmatched), "tensor of the solution has", "tensors of the solution have")
+    if checked.tensors_unmatched:
+        names = ", ".join(checked.tensors_unmatched[:_NAMED]) + (
+            ", …" if len(checked.tensors_unmatched) > _NAMED else ""
+        )
+        have = count_of(len(checked.tensors_unmatched), "tensor of the solution has", "tensors of the solution have")
         yield (
             f"{have} no counterpart of the same name and shape in the reference: what the constructor drew from the "
             f"same random numbers stays ({names})."
@@ -82,9 +87,9 @@ def _of_check(checked: Checked) -> Iterable[str]:
     compiled = checked.compiled
     if compiled is not None and not compiled.agrees:
         yield f"torch.compile's own result is outside of the tolerance: {compiled.told}."
-    found = checked.difference
-    if found.precision not in (None, "float32"):
-        yield f"The result is as rough as one computed in {found.precision} (root-mean-square error {found.rms:.2g})."
+    if checked.precision not in (None, "float32"):
+        error = f"root-mean-square error {checked.rms_error:.2g}"
+        yield f"The result is as rough as one computed in {checked.precision} ({error})."
 
 
 def _of_times(score: Score) -> Iterable[str]:
@@ -123,18 +128,110 @@ def _causes(score: Score) -> str:
     roofs = "roofs that are too low (rooflight calibrate measures them again), a cost that is wrong"
     if score.faster_than_light != (SOLUTION,):  # what eager does is known, so the bound is to be doubted
         return f"Likely causes: {roofs}."
-    found = checked.difference
     causes = []
     if checked.same_inputs:
         causes.append("results kept from an earlier call, as all inputs are the same")
     elif checked.same_results:
         causes.append("nothing was computed, as the reference's result does not depend on its inputs")
-    if found.precision not in (None, "float32"):
+    if checked.precision not in (None, "float32"):
         causes.append(
-            f"arithmetic of fewer bits: its result is as rough as {found.precision}'s (--precision bounds it so)"
+            f"arithmetic of fewer bits: its result is as rough as {checked.precision}'s (--precision bounds it so)"
         )
     if score.place == "cuda":
         causes.append("work on another CUDA stream, which the clock does not see")
     causes.append("an algorithm with fewer operations (Winograd, FFT, Strassen, zeros left out)")
     kept = "" if checked.same_inputs else " Every timed result was compared with eager's, on inputs of its own."
     return f"Likely causes: {', '.join(causes)}; {roofs}.{kept}"
+
+
+def report_of(score: Score) -> Report:
+    """What ``rooflight score`` shows."""
+    verdict = conclusion(score)
+    return Report(
+        title=f"Score: {score.solution} for {score.reference} on {score.analysis.device.name}",
+        data=document(score, verdict),
+        facts=tuple(_facts(score)),
+        tables=(_table(score),),
+        series=tuple(_series(score)),
+        notes=(*score.notes, *score_notes(score)),
+        conclusion=verdict,
+    )
+
+
+def _facts(score: Score) -> Iterable[tuple[str, Cell]]:
+    analysis, checked, trials = score.analysis, score.checked, score.trials
+    yield "reference", f"{score.reference}, {analysis.session.environment.get('model_class', 'Model')}"
+    yield "solution", f"{score.solution}, {score.solution_class}"
+    yield "device", analysis.device.name
+    yield "roofs from", analysis.device.roofs_used
+    yield from what_if_facts(analysis)
+    yield "result", _result(checked) if checked is not None else f"not checked: {score.not_run}"
+    if trials is None:
+        yield "times", f"none: {score.not_timed or score.not_run or 'the solution is wrong'}"
+        return
+    yield "times", f"medians of {trials.number} trials in turns, each on new inputs, from cold caches"
+    share = score.share(SOLUTION)
+    way = "(eager − solution) / (eager − program bound)"
+    yield "of the way to light", "none: eager is at its bound" if share is None else f"{percent(share)} {way}"
+    yield "speed-up", None if score.speedup is None else f"{score.speedup:.3g} times eager's speed"
+
+
+def _result(checked: Checked) -> str:
+    if not checked.agrees:
+        return f"wrong: {checked.why}"
+    if checked.error is None:
+        return f"right: equal for {checked.draws} draws of inputs"
+    beside = "" if checked.compiled_error is None else f"; compiled {checked.compiled_error:.2g}"
+    return (
+        f"right for {checked.draws} draws of inputs: error {checked.error:.2g} "
+        f"(tolerance {checked.tolerance:g}{beside}), as precise as {checked.precision}"
+    )
+
+
+def _table(score: Score) -> Table:
+    program = score.analysis.program
+    bounds = (
+        ("program bound", program.program_bound_s),
+        ("fused bound", program.fused_bound_s),
+        ("op bound", score.analysis.totals.op_bound_s),
+    )
+    rows: list[tuple[str, float, float | None, float | None]] = [
+        (name, bound_s, None, None) for name, bound_s in bounds
+    ]
+    rows += [(name, timing.median_s, timing.spread, score.share(name)) for name, timing in score.timings.items()]
+    return table(
+        "programs",
+        "Side by side",
+        rows,
+        ("what", "", lambda row: row[0]),
+        ("time", "s", lambda row: row[1]),
+        ("spread", "%", lambda row: row[2]),
+        ("of light", "%", lambda row: share(score.program_bound_s, row[1])),
+        ("of the way", "%", lambda row: row[3]),
+        note="of light: program bound / time. of the way: from eager (0%) to light (100%). "
+        "spread: quartiles over median.",
+        optional=("spread",),
+    )
+
+
+def _series(score: Score) -> Iterable[Series]:
+    timings = list(score.timings.items())
+    if not timings:
+        return
+    number = len(timings[0][1].samples_s)
+    trials = tuple(float(trial + 1) for trial in range(number))
+    bound = (score.program_bound_s,) * number
+    yield Series(
+        id="trials",
+        title="Times by trial",
+        x=Axis(name="trial"),
+        y=Axis(name="time", unit="s", logarithmic=True),
+        lines=(
+            *(Line(name=name, x=trials, y=timing.samples_s, mark=Mark.POINTS) for name, timing in timings),
+            Line(name="program bound", x=trials, y=bound),
+        ),
+    )
+
+
+def _of_light(score: Score, timing: Timing) -> float:
+    return score.program_bound_s / timing.median_s if timing.median_s else 0.0
