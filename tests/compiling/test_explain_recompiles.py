@@ -9,7 +9,7 @@ from explained import X, explanation, in_states
 from rooflight.compiling.explain.explain import explained
 from rooflight.compiling.explain.guards import Symbols, failed_guards, fix
 from rooflight.compiling.explain.tables import report_of
-from rooflight.compiling.explain.trace import Told
+from rooflight.compiling.explain.trace import Entry
 
 COUNT = 0
 
@@ -163,8 +163,8 @@ def test_torch_gives_up_at_its_limit() -> None:
     assert len(last.guards) == limit
 
 
-def told(text: str) -> Told:
-    return Told(name="recompile_reasons", id="0/1", attempt=0, fields=None, text=text)
+def entry(text: str) -> Entry:
+    return Entry(name="recompile_reasons", id="0/1", attempt=0, fields=None, text=text)
 
 
 NOT_OF_TORCH = ["", "[", "[]", "0/0", "0/0: ", "[1, 2]", "0/0: tensor 'x' size mismatch", "\n\n", '["0/0: a == "]']
@@ -172,7 +172,7 @@ NOT_OF_TORCH = ["", "[", "[]", "0/0", "0/0: ", "[1, 2]", "0/0: tensor 'x' size m
 
 @pytest.mark.parametrize("text", NOT_OF_TORCH)
 def test_a_text_that_torch_never_wrote(text) -> None:
-    guards = failed_guards(told(text), Symbols((), ()))
+    guards = failed_guards(entry(text), Symbols((), ()))
     assert isinstance(fix(guards), str)
 
 

@@ -37,17 +37,17 @@ def hearing(*artifacts: Artifact) -> Iterator[dict[Artifact, list[str]]]:
     lines: dict[Artifact, list[str]] = {artifact: [] for artifact in artifacts}
     with ExitStack() as stack:
         if "recompiles" in artifacts:
-            stack.enter_context(_recompiles_told())
-        for artifact, told in lines.items():
+            stack.enter_context(_recompiles_worded())
+        for artifact, heard in lines.items():
             for module in _MODULES[artifact]:
                 logger = logging.getLogger(f"{module}.__{artifact}")
-                stack.enter_context(attached(logger, _Lines(told), quiet=False))
+                stack.enter_context(attached(logger, _Lines(heard), quiet=False))
         yield lines
 
 
 @contextmanager
 def attached(logger: logging.Logger, handler: logging.Handler, *, quiet: bool) -> Iterator[None]:
-    """Have a handler get all that a logger is told; ``quiet``: and nobody else."""
+    """Have a handler get all that a logger gets; ``quiet``: and nobody else."""
     level, propagate = logger.level, logger.propagate
     enabled = logger.isEnabledFor(logging.DEBUG)
     logger.addHandler(handler)
@@ -73,7 +73,7 @@ class _Lines(logging.Handler):
 
 
 @contextmanager
-def _recompiles_told() -> Iterator[None]:
+def _recompiles_worded() -> Iterator[None]:
     """torch words why it compiles again only where this artifact is asked for by its settings, not by a logger."""
     import torch._dynamo.guards  # noqa: F401 - imported afterwards, it would show them
     from torch._logging._internal import log_state

@@ -270,10 +270,10 @@ def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], d
             # strict: only Dynamo lifts the tensors that a function without a model closes over
             return torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=not args and not kwargs)
     except Exception as error:
-        told = str(error).partition("\n")[0]
-        if "backward" in told:
+        reason = str(error).partition("\n")[0]
+        if "backward" in reason:
             raise RunFailed(_TRAINS) from None
-        raise RunFailed(f"torch.export: {first_words(told) or type(error).__name__}") from None
+        raise RunFailed(f"torch.export: {first_words(reason) or type(error).__name__}") from None
 
 
 def _any_size(leaf: Any) -> Any:

@@ -10,6 +10,8 @@ from functools import lru_cache
 from threading import Thread
 from typing import Any, Final
 
+import msgspec
+
 from rooflight.compiling.explain.layer_costs import LayerCosts, costs_of, described
 from rooflight.compiling.explain.result import Dispatched, Layer, LayerKind
 
@@ -129,6 +131,7 @@ def _explained(call: _Call, *, timed: bool) -> Dispatched:
     present, gone = call.inputs | call.state.included, _keys(call.inputs | call.state.included)
     gone = tuple(key for key in gone if key not in _keys(united))
     never = tuple(key for key in gone if key not in _keys(_united(present, _State(0, usual.excluded))))
+    costs: list[tuple[float | None, float | None]] = [*cost.layers_s, *[(None, None)] * len(found)]
     return Dispatched(
         op=_name(call.function),
         calls=call.count,
@@ -139,8 +142,8 @@ def _explained(call: _Call, *, timed: bool) -> Dispatched:
         never=never,
         passed_over=_passed_over(call.function, united),
         layers=tuple(
-            _with_cost(layer, cost.layers_s[number] if number < len(cost.layers_s) else None)
-            for number, layer in enumerate(found)
+            msgspec.structs.replace(layer, cost_s=spent_s, spread_s=spread_s)
+            for layer, (spent_s, spread_s) in zip(found, costs, strict=False)
         ),
         calls_on=tuple(call.calls_on),
         within=call.within,
@@ -164,15 +167,6 @@ def _as_called(call: _Call, found: Sequence[Layer]) -> Iterator[None]:
                 device = "cuda" if layer.key == "AutocastCUDA" else "cpu"
                 stack.enter_context(torch.autocast(device, cache_enabled=False))
         yield
-
-
-def _with_cost(layer: Layer, cost: tuple[float, float] | None) -> Layer:
-    if cost is None:
-        return layer
-    return Layer(
-        key=layer.key, kind=layer.kind, registered=layer.registered, masks=layer.masks, cost_s=cost[0],
-        spread_s=cost[1],
-    )  # fmt: skip
 
 
 def _name(function: Any) -> str:

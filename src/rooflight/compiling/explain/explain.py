@@ -1,4 +1,4 @@
-"""A function called eagerly, then compiled; and what torch told meanwhile, stage by stage."""
+"""A function called eagerly, then compiled; and what torch logged meanwhile, stage by stage."""
 
 from __future__ import annotations
 

@@ -7,6 +7,8 @@ import sysconfig
 from collections.abc import Iterable
 from typing import Final
 
+import msgspec
+
 from rooflight.compiling.explain.graph_text import frames
 from rooflight.compiling.explain.result import GraphBreak, Place, place_of
 
@@ -128,11 +130,8 @@ def graph_breaks(texts: Iterable[str]) -> tuple[GraphBreak, ...]:
         each = graph_break(text)
         key = (each.reason, each.place.file if each.place else "", each.place.line if each.place else 0)
         if (known := found.get(key)) is not None:
-            each = GraphBreak(
-                reason=known.reason, explanation=known.explanation, hints=known.hints, place=known.place,
-                rewrite=known.rewrite, times=known.times + 1, more=known.more,
-                whole_function=known.whole_function or each.whole_function,
-            )  # fmt: skip
+            whole = known.whole_function or each.whole_function
+            each = msgspec.structs.replace(known, times=known.times + 1, whole_function=whole)
         found[key] = each
     return tuple(found.values())
 
@@ -192,5 +191,5 @@ def _place(rows: list[str], traceback: str) -> Place | None:
     known = list(frames(traceback))
     if known:
         return next((frame for frame in reversed(known) if not _of_library(frame.file)), known[-1])
-    said = re.match(r"Graph break in user code at (.+):(\d+)$", rows[0]) if rows else None
-    return None if said is None else Place(file=said[1], line=int(said[2]))
+    head = re.match(r"Graph break in user code at (.+):(\d+)$", rows[0]) if rows else None
+    return None if head is None else Place(file=head[1], line=int(head[2]))

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from rooflight.compiling.explain.graph_text import function_name
 from rooflight.compiling.explain.result import FailedGuard, Guard, Place, Recompile, place_of
-from rooflight.compiling.explain.trace import Told
+from rooflight.compiling.explain.trace import Entry
 
 _SOURCE: Final = re.compile(r"\+- \w*GuardManager: source=(.+?), accessed_by=")
 _GUARD: Final = re.compile(r"\+- ([A-Z][A-Z_]+): (.+?)(?:  # ?(.*))?$")
@@ -94,14 +94,14 @@ _RECOMPILING: Final = re.compile(r"^Recompiling function (\S+) in (.+):(\d+)$")
 _SIZE: Final = re.compile(r"\w+\.size\(\)\[\d+\]")
 
 
-def failed_guards(told: Told, values: Symbols) -> tuple[FailedGuard, ...]:
+def failed_guards(entry: Entry, values: Symbols) -> tuple[FailedGuard, ...]:
     """The guards that failed before a compilation, of the most recent compilation first."""
-    return tuple(_failed(text, values) for text in _texts(told))
+    return tuple(_failed(text, values) for text in _texts(entry))
 
 
-def _texts(told: Told) -> Sequence[str]:
+def _texts(entry: Entry) -> Sequence[str]:
     """A reason for each earlier compilation; torch writes one as text, several as a list."""
-    text = told.text
+    text = entry.text
     if text.startswith("["):
         try:
             decoded: Any = json.loads(text)
@@ -116,9 +116,9 @@ def _failed(text: str, values: Symbols) -> FailedGuard:
     of, _, check = first.partition(": ")
     check = check.partition("  #")[0].strip()
     if (tensor := _TENSOR.search(check)) is not None:
-        said = _EXPECTED.search(check.partition(". ")[2])
+        found = _EXPECTED.search(check.partition(". ")[2])
         index = "" if tensor["index"] is None else f", dimension {tensor['index']}"
-        expected, actual = ("", "") if said is None else (said[1], said[2] or "")
+        expected, actual = ("", "") if found is None else (found[1], found[2] or "")
         if tensor["what"] == "requires_grad":  # of two values torch names the one
             actual = {"0": "1", "1": "0"}.get(expected, "")
         source = f"{tensor['what']} of {_plain(tensor['source'])}{index}"
@@ -165,7 +165,7 @@ def _plain(source: str) -> str:
 
 
 def recompile(
-    told: Told,
+    entry: Entry,
     function: str,
     place: Place | None,
     values: Symbols,
@@ -177,11 +177,11 @@ def recompile(
     """A recompile: what failed, and the fix by the most recent compilation's guard. ``rest``: of the rest of a
     function after a graph break, whose inputs are what the part before it leaves.
     """
-    guards = failed_guards(told, values)
+    guards = failed_guards(entry, values)
     advice = fix(guards, dynamic=dynamic, constants=values.constants)
     if rest and guards and (tensor := _TENSOR.search(guards[0].check)) is not None:
         advice = f"{tensor['source']} is made before the graph break: mend what changes there, or remove the break"
-    return Recompile(id=told.id, function=function, place=place, guards=guards, fix=advice, limit=limit)
+    return Recompile(id=entry.id, function=function, place=place, guards=guards, fix=advice, limit=limit)
 
 
 def fix(guards: Sequence[FailedGuard], *, dynamic: bool | None = None, constants: Container[str] = ()) -> str:

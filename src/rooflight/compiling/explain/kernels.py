@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from rooflight.compiling.explain.graph_text import frames
-from rooflight.compiling.explain.result import Kernel, Place
+from rooflight.compiling.explain.result import Kernel, Place, total
 from rooflight.compiling.explain.trace import Group, Heard, Lowered, Node
 
 _DEFINED: Final = re.compile(r"^(\w+) = async_compile\.\w+\(", re.MULTILINE)
@@ -55,13 +55,13 @@ def kernels(heard: Heard, *, code: bool = False) -> tuple[Kernel, ...]:
 def _compiled(heard: Heard) -> list[_Compiled]:
     training = {each.id for each in heard.of("aot_joint_graph")}
     found: list[_Compiled] = []
-    for told in heard.told:
-        if isinstance(told, Lowered):
-            backward = any(not node.op and node.name.startswith("tangents") for node in told.nodes)
-            direction: Direction = "backward" if backward else "forward" if told.id in training else "inference"
-            found.append(_Compiled(lowered=told, direction=direction))
-        elif found and told.name == "inductor_output_code":
-            found[-1].code = told.text
+    for entry in heard.entries:
+        if isinstance(entry, Lowered):
+            backward = any(not node.op and node.name.startswith("tangents") for node in entry.nodes)
+            direction: Direction = "backward" if backward else "forward" if entry.id in training else "inference"
+            found.append(_Compiled(lowered=entry, direction=direction))
+        elif found and entry.name == "inductor_output_code":
+            found[-1].code = entry.text
     return found
 
 
@@ -184,16 +184,12 @@ def _moved(nodes: Sequence[Node], results: Sequence[Node], joint: Sequence[Node]
     by_name = {node.name: node for node in joint}
     inside = {node.name for node in nodes}
     reads = {read for node in nodes for read in node.reads if read not in inside}
-    sizes = [by_name[name].bytes for name in reads if name in by_name]
-    sizes += [node.bytes for node in results]
-    return None if None in sizes else sum(size for size in sizes if size is not None)
+    return total([*(by_name[name].bytes for name in reads if name in by_name), *(node.bytes for node in results)])
 
 
 def _kernel(id_: str, made: _Made, *, code: bool) -> Kernel:
     nodes = [node for node in made.compiled.lowered.nodes if node.name in made.own]
     ops = tuple(node.op for node in nodes if not node.view and node.op != "getitem")
-    sizes = [size for _, size in made.eager]
-    moved = [group.bytes for group in made.groups]
     return Kernel(
         id=id_,
         name=made.name,
@@ -202,8 +198,8 @@ def _kernel(id_: str, made: _Made, *, code: bool) -> Kernel:
         ops=ops,
         eager_ops=tuple(op for op, _ in made.eager),
         places=_places(nodes),
-        bytes_eager=None if None in sizes else sum(size for size in sizes if size is not None),
-        bytes_kernel=None if None in moved or not moved else sum(size for size in moved if size is not None),
+        bytes_eager=total(size for _, size in made.eager),
+        bytes_kernel=total(group.bytes for group in made.groups) if made.groups else None,
         code=_code(made) if code else "",
     )
 

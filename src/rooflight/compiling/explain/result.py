@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Literal
 
@@ -20,6 +21,12 @@ class Place(Fields, frozen=True, kw_only=True):
 def place_of(place: Place | None) -> str:
     """``train.py:12``; empty where it is unknown."""
     return "" if place is None else f"{PurePath(place.file).name}:{place.line}"
+
+
+def total(sizes: Iterable[int | None]) -> int | None:
+    """The sum of some bytes; None where some are unknown."""
+    known = list(sizes)
+    return None if None in known else sum(size for size in known if size is not None)
 
 
 LayerKind = Literal["autocast", "autograd", "composite", "in-place and views", "functionalization", "python", "backend",

@@ -12,7 +12,7 @@ from rooflight.compiling.explain.graph_text import Line, Printed, function_name,
 from rooflight.compiling.explain.guards import Symbols, guard_s, guards, recompile
 from rooflight.compiling.explain.kernels import kernels
 from rooflight.compiling.explain.result import Autograd, CudaGraphEvent, Decomposition, Graph, Place, Recompile, Saved
-from rooflight.compiling.explain.trace import Heard, Node, Told
+from rooflight.compiling.explain.trace import Entry, Heard, Node
 from rooflight.compiling.torch_logs import AOT, BUILD, DYNAMO, INDUCTOR
 from rooflight.workloads.errors import first_words
 
@@ -171,15 +171,15 @@ _FALLBACK = "Using FallbackKernel: "
 
 def stages_of(heard: Heard, *, dynamic: bool | None = None, code: bool = False) -> dict[str, Any]:
     """The fields of an ``ExplainDocument`` that follow from torch's records."""
-    by_id: dict[str, list[Told]] = defaultdict(list)
-    for told in heard.told:
-        if isinstance(told, Told) and told.id:
-            by_id[told.id].append(told)
-    frames = {id_: _Frame(id_, told) for id_, told in by_id.items()}
+    by_id: dict[str, list[Entry]] = defaultdict(list)
+    for entry in heard.entries:
+        if isinstance(entry, Entry) and entry.id:
+            by_id[entry.id].append(entry)
+    frames = {id_: _Frame(id_, entries) for id_, entries in by_id.items()}
     fallbacks = (line.removeprefix(_FALLBACK) for line in heard.logged["perf_hints"] if line.startswith(_FALLBACK))
     return {
         "graphs": tuple(frame.graph() for frame in frames.values() if frame.started),
-        "graph_breaks": graph_breaks(told.text for told in heard.of("dynamo_graph_break_reason")),
+        "graph_breaks": graph_breaks(entry.text for entry in heard.of("dynamo_graph_break_reason")),
         "recompiles": tuple(_recompiles(frames, dynamic)),
         "autograd": tuple(_autograd(frames, heard)),
         "kernels": kernels(heard, code=code),
@@ -189,29 +189,29 @@ def stages_of(heard: Heard, *, dynamic: bool | None = None, code: bool = False) 
 
 
 class _Frame:
-    """One compilation: what torch told of its last attempt."""
+    """One compilation: what torch logged of its last attempt."""
 
-    def __init__(self, id_: str, told: list[Told]) -> None:
+    def __init__(self, id_: str, entries: list[Entry]) -> None:
         self.id = id_
-        last = max(each.attempt for each in told)
-        self.told = {each.name: each for each in told if each.attempt == last or each.name == "dynamo_start"}
-        self.recompiled = next((each for each in told if each.name == "recompile_reasons"), None)
-        start = self.told.get("dynamo_start")
+        last = max(each.attempt for each in entries)
+        self.entries = {each.name: each for each in entries if each.attempt == last or each.name == "dynamo_start"}
+        self.recompiled = next((each for each in entries if each.name == "recompile_reasons"), None)
+        start = self.entries.get("dynamo_start")
         self.started = start is not None
         stack = start.fields["stack"] if start is not None else []
         self.frame: Mapping[str, Any] = stack[-1] if stack else {}
         self.metrics: Mapping[str, Any] = self._fields("compilation_metrics")
-        created = (each.fields for each in told if each.name == "create_symbol" and each.attempt == last)
+        created = (each.fields for each in entries if each.name == "create_symbol" and each.attempt == last)
         self.guards = guards(self._text("dynamo_cpp_guards_str"), [self.file] if self.file else [])
         self.symbols = Symbols(created, self.guards)
 
     def _fields(self, name: str) -> Mapping[str, Any]:
-        told = self.told.get(name)
-        return told.fields if told is not None and told.fields else {}
+        entry = self.entries.get(name)
+        return entry.fields if entry is not None and entry.fields else {}
 
     def _text(self, name: str) -> str:
-        told = self.told.get(name)
-        return "" if told is None else told.text
+        entry = self.entries.get(name)
+        return "" if entry is None else entry.text
 
     @property
     def file(self) -> str:
@@ -292,6 +292,6 @@ def _recompiles(frames: Mapping[str, _Frame], dynamic: bool | None) -> Iterator[
 
 def _autograd(frames: Mapping[str, _Frame], heard: Heard) -> Iterator[Autograd]:
     for frame in frames.values():
-        texts = {name: told.text for name, told in frame.told.items()}
+        texts = {name: entry.text for name, entry in frame.entries.items()}
         if any(name.startswith("aot_") for name in texts):
             yield autograd_of(frame.id, texts, heard.joint.get(frame.id, ()), frame.symbols.by_name)

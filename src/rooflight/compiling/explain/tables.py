@@ -7,55 +7,41 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from rooflight.compiling.explain.result import Dispatched, ExplainDocument, Graph, Kernel, Layer, place_of
+from rooflight.compiling.explain.result import (
+    Autograd,
+    Dispatched,
+    ExplainDocument,
+    Graph,
+    Kernel,
+    LayerKind,
+    Saved,
+    place_of,
+    total,
+)
 from rooflight.compiling.torch_logs import AOT, BUILD, DYNAMO, INDUCTOR
 from rooflight.records.quantity import Quantity, count_of, percent
-from rooflight.records.report import Cell, Column, Report, Table, table
+from rooflight.records.report import Cell, Report, Table, table
 
 _DISPATCHED: Final = 16
 
 
-def dispatch_tables(dispatched: Sequence[Dispatched]) -> Iterator[Table]:
-    """The layers of each op, and how the key sets come about; nothing for no ops."""
-    if dispatched:
-        yield _layers(dispatched)
-        yield _key_sets(dispatched)
-
-
 def _layers(dispatched: Sequence[Dispatched]) -> Table:
-    rows: list[tuple[Cell, ...]] = []
-    for each in dispatched:
-        by_kind = {layer.kind: _above_noise(layer) for layer in each.layers}
-        rows.append(
-            (
-                f"  {each.op}" if each.within else each.op,
-                "backward" if each.backward else "forward",
-                each.calls,
-                " > ".join(layer.key for layer in each.layers),
-                _masked(each),
-                by_kind.get("autocast"),
-                by_kind.get("autograd"),
-                by_kind.get("in-place and views"),
-                each.call_s,
-            )
-        )
-    return Table(
-        id="dispatcher",
-        title="Dispatcher: the layers of each op in eager",
-        columns=(
-            Column("op"),
-            Column("direction"),
-            Column("calls"),
-            Column("layers"),
-            Column("masked", wraps=True),
-            Column("autocast", "s"),
-            Column("autograd", "s"),
-            Column("views", "s"),
-            Column("call", "s"),
-        ),
-        rows=tuple(rows),
+    return table(
+        "dispatcher",
+        "Dispatcher: the layers of each op in eager",
+        dispatched,
+        ("op", "", lambda each: f"  {each.op}" if each.within else each.op),
+        ("direction", "", lambda each: "backward" if each.backward else "forward"),
+        ("calls", "", lambda each: each.calls),
+        ("layers", "", lambda each: " > ".join(layer.key for layer in each.layers)),
+        ("masked", "", _masked),
+        ("autocast", "s", lambda each: _added_s(each, "autocast")),
+        ("autograd", "s", lambda each: _added_s(each, "autograd")),
+        ("views", "s", lambda each: _added_s(each, "in-place and views")),
+        ("call", "s", lambda each: each.call_s),
+        wraps=("masked",),
         top=_DISPATCHED,
-        see="--json for all",
+        see=_SEE,
         optional=("direction", "views", "autocast", "masked"),
         note="An op that is indented was called by a kernel of the one above. layers: kernels that run, each of which "
         "masks keys and calls on; masked: the keys that each adds. A composite op's only layer is an autograd key; it "
@@ -76,9 +62,10 @@ def _masked(each: Dispatched) -> str:
     return " > ".join(parts)
 
 
-def _above_noise(layer: Layer) -> float | None:
-    """A layer's cost; None where it is no larger than its spread."""
-    if layer.cost_s is None or layer.spread_s is None or layer.cost_s <= layer.spread_s:
+def _added_s(each: Dispatched, kind: LayerKind) -> float | None:
+    """What the last layer of a kind costs; None where that is no larger than its spread."""
+    layer = next((layer for layer in reversed(each.layers) if layer.kind == kind), None)
+    if layer is None or layer.cost_s is None or layer.spread_s is None or layer.cost_s <= layer.spread_s:
         return None
     return layer.cost_s
 
@@ -88,24 +75,19 @@ def _key_sets(dispatched: Sequence[Dispatched]) -> Table:
     for each in dispatched:
         key = (each.inputs, each.always, each.included, each.never, each.excluded, each.passed_over)
         sets.setdefault(key, []).append(each.op)
-    rows = tuple(
-        (_names(inputs), _names(always), _names(included), _names((*never, *excluded)), _names(passed), _ops(ops))
-        for (inputs, always, included, never, excluded, passed), ops in sets.items()
-    )
-    return Table(
-        id="key_sets",
-        title="Dispatcher: how the key sets come about",
-        columns=(
-            Column("inputs", wraps=True),
-            Column("always", wraps=True),
-            Column("thread adds", wraps=True),
-            Column("excluded", wraps=True),
-            Column("fall through", wraps=True),
-            Column("ops", wraps=True),
-        ),
-        rows=rows,
+    return table(
+        "key_sets",
+        "Dispatcher: how the key sets come about",
+        sets.items(),
+        ("inputs", "", lambda row: _names(row[0][0])),
+        ("always", "", lambda row: _names(row[0][1])),
+        ("thread adds", "", lambda row: _names(row[0][2])),
+        ("excluded", "", lambda row: _names((*row[0][3], *row[0][4]))),
+        ("fall through", "", lambda row: _names(row[0][5])),
+        ("ops", "", lambda row: _ops(row[1])),
+        wraps=("inputs", "always", "thread adds", "excluded", "fall through", "ops"),
         top=_DISPATCHED,
-        see="--json for all",
+        see=_SEE,
         optional=("always", "ops", "fall through", "excluded"),
         unknown="",
         note="An op's key set: (inputs + always + thread adds) - excluded. inputs: keys of its tensors. always: keys "
@@ -139,7 +121,7 @@ def report_of(found: ExplainDocument) -> Report:
         title=f"What torch.compile makes of {found.target}",
         data=found,
         facts=tuple(_facts(found)),
-        tables=tuple(_tables(found)),
+        tables=tuple(each for each in _tables(found) if each.rows),
         notes=(*found.notes, *_notes(found)),
         conclusion=conclusion(found),
     )
@@ -147,12 +129,9 @@ def report_of(found: ExplainDocument) -> Report:
 
 def saved_bytes(kernels: Iterable[Kernel]) -> tuple[int, int] | None:
     """Bytes that eager moves for the work of these kernels, and that they move; None where a size is unknown."""
-    eager = moved = 0
-    for kernel in kernels:
-        if kernel.bytes_eager is None or kernel.bytes_kernel is None:
-            return None
-        eager, moved = eager + kernel.bytes_eager, moved + kernel.bytes_kernel
-    return eager, moved
+    some = list(kernels)
+    eager, moved = total(kernel.bytes_eager for kernel in some), total(kernel.bytes_kernel for kernel in some)
+    return None if eager is None or moved is None else (eager, moved)
 
 
 def conclusion(found: ExplainDocument) -> str:
@@ -201,23 +180,17 @@ def _facts(found: ExplainDocument) -> Iterator[tuple[str, Cell]]:
 
 
 def _tables(found: ExplainDocument) -> Iterator[Table]:
-    yield from dispatch_tables(found.dispatched)
-    if found.graphs:
-        yield _graphs(found.graphs)
-    if any(graph.guards for graph in found.graphs):
-        yield _guards(found.graphs)
-    if found.graph_breaks:
-        yield _breaks(found)
-    if found.recompiles:
-        yield _recompiles(found)
-    if found.autograd:
-        yield _autograd(found)
-        yield from _decompositions(found)
-        yield from _saved(found)
-    if found.kernels:
-        yield _kernels(found.kernels)
-    if found.cuda_graphs:
-        yield _cuda_graphs(found)
+    yield _layers(found.dispatched)
+    yield _key_sets(found.dispatched)
+    yield _graphs(found.graphs)
+    yield _guards(found.graphs)
+    yield _breaks(found)
+    yield _recompiles(found)
+    yield _autograd(found)
+    yield _decompositions(found)
+    yield _saved(found)
+    yield _kernels(found.kernels)
+    yield _cuda_graphs(found)
     yield from _code(found.kernels)
 
 
@@ -314,37 +287,19 @@ def _recompiles(found: ExplainDocument) -> Table:
 
 
 def _autograd(found: ExplainDocument) -> Table:
-    rows: list[tuple[Cell, ...]] = []
-    for each in found.autograd:
-        kept = [saved for saved in each.saved if not saved.of_input]
-        sizes = [saved.bytes for saved in kept]
-        recomputed = Counter(each.recomputed)
-        rows.append(
-            (
-                each.id,
-                each.joint or None,
-                each.forward,
-                each.backward or None,
-                f"{len(kept)} and {count_of(len(each.saved) - len(kept), 'input')}" if each.backward else None,
-                None if None in sizes or not each.backward else sum(size or 0 for size in sizes),
-                ", ".join(f"{op} x{count}" if count > 1 else op for op, count in recomputed.items()),
-                each.mutated_inputs or None,
-            )
-        )
-    return Table(
-        id="autograd",
-        title="AOT autograd: forward and backward",
-        columns=(
-            Column("graph"),
-            Column("joint"),
-            Column("forward"),
-            Column("backward"),
-            Column("saved"),
-            Column("kept", "B"),
-            Column("recomputed", wraps=True),
-            Column("written inputs"),
-        ),
-        rows=tuple(rows),
+    return table(
+        "autograd",
+        "AOT autograd: forward and backward",
+        ((each, [saved for saved in each.saved if not saved.of_input]) for each in found.autograd),
+        ("graph", "", lambda row: row[0].id),
+        ("joint", "", lambda row: row[0].joint or None),
+        ("forward", "", lambda row: row[0].forward),
+        ("backward", "", lambda row: row[0].backward or None),
+        ("saved", "", lambda row: _saved_counts(*row) if row[0].backward else None),
+        ("kept", "B", lambda row: total(saved.bytes for saved in row[1]) if row[0].backward else None),
+        ("recomputed", "", lambda row: _counted(row[0].recomputed)),
+        ("written inputs", "", lambda row: row[0].mutated_inputs or None),
+        wraps=("recomputed",),
         top=ROWS,
         see=_SEE,
         optional=("written inputs", "joint"),
@@ -354,46 +309,47 @@ def _autograd(found: ExplainDocument) -> Table:
     )
 
 
-def _decompositions(found: ExplainDocument) -> Iterator[Table]:
+def _saved_counts(each: Autograd, own: Sequence[Saved]) -> str:
+    return f"{len(own)} and {count_of(len(each.saved) - len(own), 'input')}"
+
+
+def _counted(ops: Iterable[str]) -> str:
+    return ", ".join(f"{op} x{count}" if count > 1 else op for op, count in Counter(ops).items())
+
+
+def _decompositions(found: ExplainDocument) -> Table:
     counts: Counter[tuple[str, tuple[str, ...]]] = Counter()
     for each in found.autograd:
         for one in each.decompositions:
             counts[one.op, one.into] += one.count
-    if counts:
-        yield table(
-            "decompositions",
-            "AOT autograd: decompositions",
-            counts.most_common(),
-            ("op", "", lambda row: row[0][0]),
-            ("times", "", lambda row: row[1]),
-            ("into", "", lambda row: ", ".join(row[0][1])),
-            wraps=("into",),
-            top=ROWS,
-            see=_SEE,
-        )
+    return table(
+        "decompositions",
+        "AOT autograd: decompositions",
+        counts.most_common(),
+        ("op", "", lambda row: row[0][0]),
+        ("times", "", lambda row: row[1]),
+        ("into", "", lambda row: ", ".join(row[0][1])),
+        wraps=("into",),
+        top=ROWS,
+        see=_SEE,
+    )
 
 
-def _saved(found: ExplainDocument) -> Iterator[Table]:
-    rows = [
-        (each.id, saved)
-        for each in found.autograd
-        for saved in sorted(each.saved, key=lambda saved: -(saved.bytes or 0))
-        if not saved.of_input
-    ]
-    if rows:
-        yield table(
-            "saved",
-            "AOT autograd: saved for backward, largest first",
-            rows,
-            ("graph", "", lambda row: row[0]),
-            ("tensor", "", lambda row: row[1].name),
-            ("of", "", lambda row: row[1].op),
-            ("shape", "", lambda row: _shape(row[1].shape, row[1].dtype)),
-            ("size", "B", lambda row: row[1].bytes),
-            ("line", "", lambda row: place_of(row[1].place)),
-            top=ROWS,
-            see=_SEE,
-        )
+def _saved(found: ExplainDocument) -> Table:
+    largest_first = ((each.id, sorted(each.saved, key=lambda saved: -(saved.bytes or 0))) for each in found.autograd)
+    return table(
+        "saved",
+        "AOT autograd: saved for backward, largest first",
+        ((graph, tensor) for graph, saved in largest_first for tensor in saved if not tensor.of_input),
+        ("graph", "", lambda row: row[0]),
+        ("tensor", "", lambda row: row[1].name),
+        ("of", "", lambda row: row[1].op),
+        ("shape", "", lambda row: _shape(row[1].shape, row[1].dtype)),
+        ("size", "B", lambda row: row[1].bytes),
+        ("line", "", lambda row: place_of(row[1].place)),
+        top=ROWS,
+        see=_SEE,
+    )
 
 
 def _shape(shape: Sequence[int | None], dtype: str) -> str:
@@ -414,7 +370,11 @@ def _kernels(kernels: Sequence[Kernel]) -> Table:
         ("graph", "", lambda kernel: kernel.id),
         ("direction", "", lambda kernel: kernel.direction),
         ("kernel", "", lambda kernel: _cut(kernel.name, 36)),
-        ("ops of eager", "", lambda kernel: _listed(kernel.eager_ops or kernel.ops)),
+        (
+            "ops of eager",
+            "",
+            lambda kernel: _counted(op.removeprefix("aten::") for op in kernel.eager_ops or kernel.ops),
+        ),
         ("lines", "", lambda kernel: ", ".join(dict.fromkeys(place_of(place) for place in kernel.places[-3:]))),
         ("eager", "B", lambda kernel: kernel.bytes_eager if kernel.eager_ops else None),
         ("moves", "B", lambda kernel: kernel.bytes_kernel),
@@ -429,9 +389,8 @@ def _kernels(kernels: Sequence[Kernel]) -> Table:
     )
 
 
-def _listed(ops: Sequence[str]) -> str:
-    counts = Counter(op.removeprefix("aten::") for op in ops)
-    return ", ".join(f"{op} x{count}" if count > 1 else op for op, count in counts.items())
+def _ops_of(kernel: Kernel) -> str:
+    return _counted(op.removeprefix("aten::") for op in kernel.eager_ops or kernel.ops)
 
 
 def _cuda_graphs(found: ExplainDocument) -> Table:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from rooflight.compiling.explain.result import total
 from rooflight.compiling.torch_logs import Artifact, attached, hearing
 
 
@@ -82,8 +83,7 @@ def bytes_of(value: Any) -> int | None:
     and has no hint.
     """
     if isinstance(value, tuple | list):
-        sizes = [bytes_of(each) for each in value]
-        return None if None in sizes else sum(size for size in sizes if size is not None)
+        return total(map(bytes_of, value))
     shape = getattr(value, "shape", None)
     if shape is None:
         return 0
@@ -166,8 +166,8 @@ _LOGS: Final[tuple[Artifact, ...]] = ("cudagraphs", "perf_hints")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """A record of torch's: ``name`` of its kind, the compilation (``0/1``) and attempt, the fields, the text."""
+class Entry:
+    """An entry of torch's trace: ``name`` of its kind, the compilation (``0/1``) and attempt, the fields, the text."""
 
     name: str
     id: str
@@ -187,15 +187,15 @@ class Lowered:
 
 @dataclass(slots=True)
 class Heard:
-    """All that torch told, in order. ``joint``: by compilation, the nodes before Inductor's passes."""
+    """All that torch logged, in order. ``joint``: by compilation, the nodes before Inductor's passes."""
 
-    told: list[Told | Lowered] = field(default_factory=list)
+    entries: list[Entry | Lowered] = field(default_factory=list)
     logged: dict[Artifact, list[str]] = field(default_factory=dict)
     joint: dict[str, tuple[Node, ...]] = field(default_factory=dict)
 
-    def of(self, name: str) -> list[Told]:
+    def of(self, name: str) -> list[Entry]:
         """The records of a kind."""
-        return [each for each in self.told if isinstance(each, Told) and each.name == name]
+        return [each for each in self.entries if isinstance(each, Entry) and each.name == name]
 
 
 class _Trace(logging.Handler):
@@ -214,8 +214,8 @@ class _Trace(logging.Handler):
             return
         frame = metadata.get("frame_id")
         payload = getattr(record, "payload", None)
-        self._heard.told.append(
-            Told(
+        self._heard.entries.append(
+            Entry(
                 name=name,
                 id="" if frame is None else f"{frame}/{metadata.get('frame_compile_id')}",
                 attempt=metadata.get("attempt") or 0,
@@ -249,12 +249,12 @@ def _inductor(heard: Heard) -> Iterator[None]:
         heard.joint.setdefault(now(), nodes_of(graph))
 
     def lowered(graph: Any) -> None:
-        heard.told.append(Lowered(id=now(), nodes=nodes_of(graph)))
+        heard.entries.append(Lowered(id=now(), nodes=nodes_of(graph)))
 
     def fused(nodes: list[Any]) -> list[Any]:
-        last = heard.told[-1] if heard.told else None
+        last = heard.entries[-1] if heard.entries else None
         if isinstance(last, Lowered):
-            heard.told[-1] = Lowered(id=last.id, nodes=last.nodes, groups=groups_of(nodes))
+            heard.entries[-1] = Lowered(id=last.id, nodes=last.nodes, groups=groups_of(nodes))
         return nodes
 
     changes = {

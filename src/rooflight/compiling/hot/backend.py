@@ -155,13 +155,13 @@ def _outcome(function: Run, given: Sequence[Any]) -> tuple[list[Any], list[Any],
         found = torch.autograd.grad(ends, leaves, [_cotangent(value) for value in ends], allow_unused=True)
         # autograd may leave out a gradient of zeros
         gradients = [torch.zeros_like(leaf) if each is None else each for leaf, each in zip(leaves, found, strict=True)]
-    # not told by versions: eager batch norm writes its statistics without a new one
-    kept = [
+    # versions do not say it: eager batch norm writes its statistics without a new one
+    written = [
         value.detach()
         for value, original in zip(args, given, strict=True)
         if isinstance(value, torch.Tensor) and not isinstance(original, torch.nn.Parameter)
     ]
-    return [value.detach() if isinstance(value, torch.Tensor) else value for value in results], kept, gradients
+    return [value.detach() if isinstance(value, torch.Tensor) else value for value in results], written, gradients
 
 
 def _comparable(value: Any) -> bool:

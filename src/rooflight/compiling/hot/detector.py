@@ -1,4 +1,4 @@
-"""Which patterns of operations repeat: hot paths, found from what is told of each operation."""
+"""Which patterns of operations repeat: hot paths, found from the name and shape of each operation."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ class _Context:
         return at - before
 
     def jump(self, at: int, kinds: list[int]) -> None:
-        """Have the hash of the operations before ``at``, without those before being noted."""
+        """Have the hash of the operations before ``at``, without an entry for those before."""
         self._hash = 0
         for number in range(at - self._length, at):
             self._hash = (self._hash * _BASE + (kinds[number % LONGEST_PERIOD] & _MASK)) & _MASK

@@ -1,4 +1,4 @@
-"""HotLoop: one function or module that is called again and again: watched, compiled where that pays, tried and kept."""
+"""HotLoop: one function or module that is called again and again: watched, compiled where that pays, and tried."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if hasattr(os, "register_at_fork"):
 
 class Timing:
     """Times of a loop's runs: until the result is there, or until the next call where a backward pass may follow.
-    ``compare`` is called after each time that is noted of a kind in its trial.
+    ``compare`` is called after each time of a kind in its trial.
     """
 
     def __init__(self, options: HotOptions, compare: Callable[[CallKind], None]) -> None:
