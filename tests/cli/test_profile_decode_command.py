@@ -14,9 +14,9 @@ import pytest
 
 from rooflight.cli.progress import spinner
 from rooflight.front.device import log_progress
-from rooflight.inference.comparison import ComparisonDocument, comparison_report, read_summary
 from rooflight.inference.generation import job as decode_job
 from rooflight.inference.result import SummaryDocument
+from rooflight.inference.saving import read_summary
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TINY = ("llama-tiny", "--small", "--batch", 2, "--prompt", 8, "--new", 5, "--runs", 2)
@@ -135,44 +135,6 @@ def test_the_trace_has_steps_and_buckets_in_order(profile, tmp_path):
                 ends.pop()
             assert each["ts"] + each["dur"] <= ends[-1] + 1e-6
             ends.append(each["ts"] + each["dur"])
-
-
-def test_two_runs_side_by_side(profile, tmp_path):
-    profile(*TINY, name="first")
-    first = tmp_path / "out" / "first" / "summary.json"
-    code, out, err = profile(*TINY, "--compare", first, "--json", "-", name="second")
-    assert code == 0, err
-    found = msgspec.json.decode(out, type=ComparisonDocument)
-    assert found.settings == ()
-    assert found.other == summary(tmp_path, "first")
-    by_name = {each.name: each for each in found.values}
-    mean = by_name["step latency, mean"]
-    assert mean.this is not None
-    assert mean.other is not None
-    assert mean.ratio == pytest.approx(mean.this / mean.other)
-    model = [each for each in found.buckets if each.domain == "model"]
-    assert sum(each.difference_ms for each in model) == pytest.approx(mean.this - mean.other, abs=1e-9)
-
-    code, out, _ = profile(*TINY, "--draft", "self:1", "--batch", 3, "--compare", first.parent, name="third")
-    assert code == 0
-    settings = out.partition("Settings that differ")[2]
-    for name in ("batch", "draft", "gamma", "cache"):
-        assert f"  {name} " in settings
-    assert "The runs did not do the same: draft" in " ".join(out.split())
-    assert "acceptance rate" in settings
-
-
-def test_other_machines_are_named(profile, tmp_path):
-    """The same run, as another machine would have written it."""
-    profile(*TINY)
-    here = summary(tmp_path)
-    assert here.workload is not None
-    there = msgspec.structs.replace(here, workload=msgspec.structs.replace(here.workload, machine="Another CPU"))
-    report = comparison_report(here, there, "there.json")
-    table = next(each for each in report.tables if each.id == "compared_settings")
-    assert [row[0] for row in table.rows] == ["machine"]
-    assert str(table.rows[0][2]).startswith("Another CPU")
-    assert any("on another machine" in note for note in report.notes)
 
 
 # -- stopped, broken --------------------------------------------------------------------------------------------------

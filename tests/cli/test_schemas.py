@@ -21,9 +21,8 @@ from rooflight.devices.calibrations import Calibration
 from rooflight.devices.devices_report import device_report, list_report
 from rooflight.devices.spec import MemoryLevel, Roofs
 from rooflight.inference import Profiler
-from rooflight.inference.comparison import comparison_report
 from rooflight.inference.report import report_of as inference_report
-from rooflight.inference.saving import config_of, summary_of
+from rooflight.inference.result import ConfigDocument
 from rooflight.machine.calibration import report_of as calibration_report
 from rooflight.operators import registry
 from rooflight.operators.tables import report_of as operators_report
@@ -85,6 +84,8 @@ def reports(folder: Path) -> dict[str, Report]:
     (table,) = read(write_table(folder))
     finding = Finding(source=table.source, kernel="gemm", device=table.device.name, row=3, line=5, direction="step",
                       rule=Rule.OUTLIER, evidence="", factor=2.0)  # fmt: skip
+    measured = profiler(folder)
+    settings = msgspec.json.decode(measured.save_config({"note": [1, None]}).read_bytes(), type=ConfigDocument)
     nodes = (NodeCalibration(node="a", calibration=CPU), NodeCalibration(node="b", reason="it is off"))
     return {
         "analysis": report_of(analysis()),
@@ -92,9 +93,8 @@ def reports(folder: Path) -> dict[str, Report]:
         "nothing": report_of(analyze(session_of([]), H100)),
         "ranks": ranks_report(merge([analysis(rank=0), analysis(rank=1)])),
         "step": report_of_analysis(analysis(), title="a step"),
-        "inference": inference_report(summary_of(measured := profiler(folder))),
-        "comparison": comparison_report(summary_of(measured), summary_of(measured), "other/summary.json"),
-        "inference_config": Report(title="settings", data=config_of(measured, {"note": [1, None]})),
+        "inference": inference_report(measured.summary()),
+        "inference_config": Report(title="settings", data=settings),
         "calibration": calibration_report(CPU, None),
         "cluster": cluster_report(ClusterCalibration(measured=nodes), title="Nodes"),
         "devices": list_report(all_devices()),

@@ -13,8 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflight.inference import Profiler, cpu_bucket_timer
-from rooflight.inference.runs import MOST_BATCHES, UNKNOWN
-from rooflight.inference.saving import summary_of
 
 
 def steps(bench, each, *, bsz=None):
@@ -95,24 +93,6 @@ def test_steps_of_unknown_kv_length_are_counted_and_named(bench):
     assert "unbinned: steps without a KV length, or below the first bin." in bench.report()
 
 
-def test_batch_sizes_take_bounded_memory(bench):
-    for run in range(2):
-        first = 1 + run * 200
-        steps(bench, [(batch, 1, 1000) for batch in range(first, first + MOST_BATCHES + 10)])
-    summary = bench.summary()
-    sizes = [each["batch"] for each in summary["batch_sizes"]]
-    assert len(sizes) == MOST_BATCHES + 1
-    assert sizes[-1] is None
-    assert summary["batch_sizes"][-1]["stats"]["steps"] == 2 * (MOST_BATCHES + 10) - sum(
-        each["stats"]["steps"] for each in summary["batch_sizes"][:-1]
-    )
-    assert sum(each["stats"]["steps"] for each in summary["batch_sizes"]) == summary["stats"]["steps"]
-    text = f"a step had another batch size than the first {MOST_BATCHES} of its run: its batch counts as unknown"
-    assert summary["problems"] == {text: 2 * 10}
-    assert bench.profiler.results.cells[1, 0].steps == 1
-    assert {batch for (batch, _), _ in bench.profiler.results.cells.items()} >= {UNKNOWN}
-
-
 STEP = st.tuples(
     st.none() | st.integers(1, 5), st.none() | st.integers(0, 2000), st.sampled_from(["decode", "prefill", "mixed"]),
     st.integers(1, 10**6), st.booleans(),
@@ -141,7 +121,7 @@ def test_however_steps_are_divided_they_sum_to_all_of_them(tmp_path_factory, run
                 clock.time_ns += 1
             expected[batch or bsz, phase] += ns + 1
         prof.end_run()
-    summary = summary_of(prof)
+    summary = prof.summary()
     for batch in {batch for batch, _ in expected}:
         of_batch = [each.stats for each in summary.batch_sizes if each.batch == batch]
         assert sum(round(each.time_total_ms * 1e6) for each in of_batch) == expected[batch, "decode"]

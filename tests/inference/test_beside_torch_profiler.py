@@ -6,8 +6,13 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from rooflight.inference import Profiler, cpu_bucket_timer, cuda_bucket_timer, register_active_profiler
-from rooflight.inference.timers import release_active_profiler
+from rooflight.inference import (
+    Profiler,
+    cpu_bucket_timer,
+    cuda_bucket_timer,
+    register_active_profiler,
+    release_active_profiler,
+)
 
 
 @pytest.fixture

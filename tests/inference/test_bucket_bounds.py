@@ -12,7 +12,6 @@ from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
 from rooflight.inference import NullProfiler, Profiler, cpu_bucket_timer, cuda_bucket_timer, register_active_profiler
 from rooflight.inference.config import Domain
 from rooflight.inference.report import report_of
-from rooflight.inference.saving import summary_of
 from rooflight.machine.environment import cpu_model
 from rooflight.roofline.time_by_place import UNATTRIBUTED
 
@@ -129,7 +128,7 @@ def test_the_whole_step_must_read_its_weights_and_its_cache_once(bench):
     assert mean["program_bound_ms"] == pytest.approx((2 * short["program_bound_ms"] + long["program_bound_ms"]) / 3)
     assert mean["efficiency"] == pytest.approx((2 * short["bound_ms"] + long["bound_ms"]) / 5)
     assert "Steps beside their bounds" in bench.report()
-    (picture,) = report_of(summary_of(bench.profiler)).series
+    (picture,) = report_of(bench.profiler.summary()).series
     assert picture.title == "Steps of batch 3 beside their bounds"
     measured, op, compulsory = picture.lines
     assert (measured.x, measured.y) == ((4, 20), (1e-3, 3e-3))

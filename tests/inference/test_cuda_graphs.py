@@ -178,10 +178,10 @@ def test_buckets_that_are_opened_by_hand_are_seen_too_and_all_is_undone(make, de
             device.work(1)
 
     captured(step)
-    assert prof.graphs.data()[0].buckets == {"embed": 2}
-    assert other.graphs.data()[0].buckets == {}  # it is not the active one
+    assert prof.summary().graphs[0].buckets == {"embed": 2}
+    assert other.summary().graphs[0].buckets == {}  # it is not the active one
     prof.detach()
     other.detach()
     assert dict(vars(torch.cuda.CUDAGraph)) == before
     captured(step)
-    assert len(prof.graphs.data()) == 1
+    assert len(prof.summary().graphs) == 1

@@ -261,26 +261,6 @@ def test_percentiles_of_a_choice_say_so(bench):
     assert MOST_SAMPLES >= 10_000  # below, percentiles are of all steps
 
 
-def test_the_profiler_measures_itself(make):
-    bench = make()
-    prof = bench.profiler
-    prof.begin_run()
-    for _ in range(4):
-        with prof.step_timing_ctx():
-            for _ in range(3):
-                with prof.cuda_bucket_timer("embed"), prof.cpu_bucket_timer("decode"):
-                    bench.work(MS)
-    prof.end_run()
-    summary = bench.summary()
-    cost = summary["profiler_cost"]
-    assert cost["buckets_per_step"] == 6
-    assert 50 < cost["bucket_ns"] < 50_000
-    assert cost["in_step_ms"] == pytest.approx(6 * cost["bucket_ns"] / MS)
-    assert cost["in_step_share"] == pytest.approx(cost["in_step_ms"] / 3)
-    assert cost["between_steps_ms"] == 0  # on a clock that only the test moves
-    assert "6.0 buckets of" in bench.report()
-
-
 def test_raw_samples_are_on_disk(bench):
     run(bench, [1, 2], tokens=3, lengths=[7, None], batch=4)
     bench.profiler.begin_run(bsz=2)

@@ -6,7 +6,9 @@ import pytest
 from fake_device import FakeDevice
 
 from rooflight.inference import Profiler, cpu_bucket_timer, cuda_bucket_timer
+from rooflight.inference.clocks import device_now
 from rooflight.inference.step import MOST_PENDING
+from rooflight.machine.timing import CudaDevice
 
 
 def step(bench, nanoseconds, tokens=1):
@@ -209,13 +211,12 @@ def test_a_device_that_fails_does_not_stop_the_engine(make, broken, strict, monk
     assert prof.results.totals.steps >= (1 if strict else 0)
 
 
-def test_cuda_is_chosen_where_torch_uses_it(make, monkeypatch, tmp_path):
+def test_cuda_is_chosen_where_torch_uses_it(monkeypatch):
     import torch
 
-    prof = Profiler({"output_dir": str(tmp_path), "warmup_runs": 0})
-    assert prof._device_now() is None
+    assert device_now(None) is None
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    assert prof._device_now() is not None
-    assert Profiler({"output_dir": str(tmp_path)}, device="cpu")._device_now() is None
+    assert isinstance(device_now(None), CudaDevice)
+    assert device_now("cpu") is None
     with pytest.raises(ValueError, match='device is "tpu"'):
         Profiler(device="tpu")

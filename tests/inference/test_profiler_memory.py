@@ -48,7 +48,9 @@ def test_steps_leave_nothing_behind(make, kind, monkeypatch):
 def test_drafts_and_requests_leave_nothing_behind(make, monkeypatch):
     monkeypatch.setattr("rooflight.inference.sums.Reservoir.__init__.__defaults__", (100,))
     prof = make().profiler
-    prof.requests.ended, prof.requests.gaps = Reservoir(REQUEST_COLUMNS, 50), Reservoir(GAP_COLUMNS, 50)
+    prof.requests.ended, prof.requests.gaps = (
+        Reservoir((*columns, "group"), 50) for columns in (REQUEST_COLUMNS, GAP_COLUMNS)
+    )
     prof.begin_run(bsz=2)
 
     def steps(count):
@@ -89,7 +91,7 @@ def test_a_step_of_endless_buckets_is_bounded_and_said(make, kind, monkeypatch):
                 with cuda_bucket_timer("embed"):
                     bench.work(1000)
         bench.catch_up()
-        assert prof._meter.notes <= 2100
+        assert prof.step.meter.notes <= 2100
     prof.end_run()
     summary = bench.summary()
     (count,) = [count for text, count in summary["problems"].items() if "bucket was not timed" in text]
@@ -137,8 +139,7 @@ def runs_with_requests(bench, count, *, first=0):
 
 
 def test_runs_after_the_first_ones_share_their_sums(make, monkeypatch):
-    for name in ("results", "serving"):
-        monkeypatch.setattr(f"rooflight.inference.{name}.MOST_RUNS", 3)
+    monkeypatch.setattr("rooflight.inference.runs.MOST_RUNS", 3)
     bench = make()
     runs_with_requests(bench, 8)
     summary = bench.summary()
@@ -157,12 +158,13 @@ def test_runs_after_the_first_ones_share_their_sums(make, monkeypatch):
 
 
 def test_runs_leave_nothing_behind(make, monkeypatch):
-    for name in ("results", "serving"):
-        monkeypatch.setattr(f"rooflight.inference.{name}.MOST_RUNS", 10)
+    monkeypatch.setattr("rooflight.inference.runs.MOST_RUNS", 10)
     monkeypatch.setattr("rooflight.inference.sums.Reservoir.__init__.__defaults__", (100,))
     bench = make()
     prof = bench.profiler
-    prof.requests.ended, prof.requests.gaps = Reservoir(REQUEST_COLUMNS, 50), Reservoir(GAP_COLUMNS, 50)
+    prof.requests.ended, prof.requests.gaps = (
+        Reservoir((*columns, "group"), 50) for columns in (REQUEST_COLUMNS, GAP_COLUMNS)
+    )
     runs_with_requests(bench, 150)
     tracemalloc.start()
     try:

@@ -225,12 +225,12 @@ def test_an_error_inside_the_profiler_does_not_reach_the_engine(make, monkeypatc
         raise RuntimeError("a bug")
 
     for name in (
-        "told.reduced",
-        "told.token_count",
+        "facts.reduced",
+        "facts.token_count",
         "profiler.print_line",
         "profiler.run_line",
         "profiler.save_results",
-        "profiler.save_config_of",
+        "profiler.save_config",
     ):
         monkeypatch.setattr(f"rooflight.inference.{name}", fail)
     monkeypatch.setattr(prof.results, "finish", fail)

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import msgspec
@@ -88,8 +87,6 @@ def test_ranks_by_hand_in_whatever_order_they_save(rank, tmp_path, order):
     assert found["buckets_model"]["comm.all_reduce"] == waits
     assert found["buckets_model"]["(unattributed)"]["most_rank"] == 1  # 9 of 2 to 9
     assert found["buckets_engine"] == {}
-    # both steps are on all ranks: spreads 0 and 2; of three equal ranks the first counts
-    assert found["same_steps"] == {"steps": 2, "spread_mean_ms": 1, "spread_max_ms": 2, "slowest": {"0": 1, "1": 1}}
     report = (tmp_path / "x" / "report.md").read_text()
     assert "1: 11.0 ms per step on average, 1.00 ms more than rank 0, 9.7%" in report
     assert "2.00 ms per step on rank 1 (waits least), 7.00 ms on rank 0 (waits most)" in report
@@ -102,21 +99,6 @@ def test_a_rank_that_never_saves_is_named(rank, tmp_path):
     assert found["missing"] == [{"rank": 1, "reason": "it saved nothing so far"}]
     assert [row["rank"] for row in found["ranks"]] == [0, 2]
     assert "Rank 1 is not in these results: it saved nothing so far." in (tmp_path / "x" / "report.md").read_text()
-
-
-def test_results_of_an_earlier_run_are_not_mixed_in(rank, tmp_path):
-    for prof in [rank(number, (9, 9)) for number in range(3)]:
-        prof.save_all()
-    time.sleep(0.01)  # times have milliseconds
-    first, again = rank(0, (1, 1)), rank(1, (1, 1))
-    again.save_all()  # before rank 0: what there is of rank 0 is of the run before
-    found = summary(tmp_path)["ranks"]
-    assert [(row["rank"], row["mean_ms"]) for row in found["ranks"]] == [(0, 18), (2, 18)]
-    assert found["missing"] == [{"rank": 1, "reason": "its summary is of a later run, begun after rank 0 saved"}]
-    first.save_all()
-    found = summary(tmp_path)["ranks"]
-    assert [(row["rank"], row["mean_ms"]) for row in found["ranks"]] == [(0, 2), (1, 2)]
-    assert found["missing"] == [{"rank": 2, "reason": "its summary is of an earlier run, saved before rank 0 began"}]
 
 
 def test_another_number_of_ranks_and_folders_that_are_none(rank, tmp_path):
@@ -156,31 +138,12 @@ def test_ranks_brought_together_by_hand(rank, tmp_path):
     found = summary(tmp_path)["ranks"]
     assert [each["rank"] for each in found["missing"]] == [0]
     assert found["latency"]["most_rank"] == 2
-    (tmp_path / "x" / "rank2" / "steps.csv").write_text("run,step\n0,0\n")
-    merge_ranks(tmp_path / "x")
-    assert summary(tmp_path)["ranks"]["same_steps"] is None
 
 
 def test_one_rank_has_no_ranks_section(rank, tmp_path):
     rank(0, (1, 1), world=1).save_all()
     assert summary(tmp_path)["ranks"] is None
     assert not (tmp_path / "x" / "rank0").exists()
-
-
-def test_a_rank_that_saves_while_another_merges_is_not_lost(rank, tmp_path, monkeypatch):
-    first, prof, other = (rank(number, (1, 1)) for number in range(3))
-    first.save_all()
-    real, done = merge_ranks.__globals__["write_whole"], []
-
-    def slow(path, text):
-        if not done:
-            done.append(1)
-            other.save_all()  # and merges, before this rank writes what it knew
-        real(path, text)
-
-    monkeypatch.setitem(merge_ranks.__globals__, "write_whole", slow)
-    prof.save_all()
-    assert [row["rank"] for row in summary(tmp_path)["ranks"]["ranks"]] == [0, 1, 2]
 
 
 def test_drafts_and_requests_of_each_rank(tmp_path, monkeypatch):

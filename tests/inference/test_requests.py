@@ -15,6 +15,7 @@ from rooflight.inference.sums import Reservoir
 def ended(prof):
     """The requests that ended: rows as dicts."""
     columns = prof.requests.ended.columns()
+    del columns["group"]
     return [dict(zip(columns, row, strict=True)) for row in zip(*(c.tolist() for c in columns.values()), strict=True)]
 
 

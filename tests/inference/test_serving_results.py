@@ -6,14 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.inference.facts import LengthBins
 from rooflight.inference.problems import Problems
-from rooflight.inference.runs import Run
-from rooflight.inference.serving import REQUEST_COLUMNS, Objectives, Requests, serving_data
+from rooflight.inference.serving import REQUEST_COLUMNS, Objectives, Requests
 from rooflight.inference.sums import Reservoir
 
 MS = 1_000_000
-BINS = LengthBins([0])
 EMPTY = {"p50": None, "p90": None, "p99": None, "mean": None, "n": 0}
 
 
@@ -171,14 +168,13 @@ deliveries = st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 9)), max_s
 def test_what_every_request_obeys(served):
     now = [0]
     requests = Requests(lambda: now[0], Objectives(e2e_ms=10.0), Problems())
-    run = Run(number=0, label="x", batch=1, started_at="", clock="host", bins=BINS)
     for number, request in enumerate(served):
-        requests.begin(number, None, run, warming_up=False)
+        requests.begin(number, None, (0, "x"), skipped=False)
         for gap_ns, tokens in request:
             now[0] += gap_ns
             requests.deliver(number, tokens)
         requests.end(number)
-    found = serving_data(requests)
+    found = requests.data()
     assert found.requests == len(served)
     assert found.tokens == sum(tokens for request in served for _, tokens in request)
     assert found.itl_ms.n == sum(max(sum(tokens > 0 for _, tokens in request) - 1, 0) for request in served)

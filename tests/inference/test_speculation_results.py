@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflight.inference.report import report_of
-from rooflight.inference.saving import summary_of
 from rooflight.inference.speculation import RoundSums, drafts_of, rounds_data
 from rooflight.reporting.renderers import find
 
@@ -79,9 +78,9 @@ def test_pictures(make):
     bench = make()
     plain(bench, 10)
     bench.summary()
-    assert report_of(summary_of(bench.profiler)).series == ()
+    assert report_of(bench.profiler.summary()).series == ()
     speculative(bench, [(3, 3), (3, 1), (3, 0), (3, 1)])
-    report = report_of(summary_of(bench.profiler))
+    report = report_of(bench.profiler.summary())
     lengths, positions = report.series
     assert lengths.lines[0].y == (1, 2, 0, 1)
     assert positions.lines[0].y == (0.75, 0.25, 0.25)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,9 +24,6 @@ def profile_decode(
             help="Preset (see: rooflight presets), config.json, or engine.py:make_engine.",
         ),
     ],
-    compare: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Print another run's summary.json beside this one.")
-    ] = None,
     *,
     loop: LoopOptions,
     runs: JobOptions,
@@ -46,23 +42,20 @@ def profile_decode(
       rooflight profile-decode llama-tiny --batch 8 --prompt 512 --new 128
       rooflight profile-decode llama-tiny --draft llama-tiny-draft --gamma 4
       rooflight profile-decode llama-tiny --draft self:2 --acceptance 0.7
-      rooflight profile-decode config.json --compare other/summary.json
       rooflight profile-decode path/to/engine.py:make_engine --json -
     """
-    from rooflight.inference.comparison import read_summary
     from rooflight.inference.generation.job import DecodeJob
 
     outputs = output.open()
     check_folder("--output-dir", runs.output_dir)
-    other = None if compare is None else (compare, read_summary(compare))
     with running(outputs, redraws=False) as progress:
         job = DecodeJob(target, loop, runs, progress=progress, command=shlex.join(sys.argv))
         try:
             job.run()
         except KeyboardInterrupt as stop:
-            raise Interrupted(job.kept(job.save())) from stop
+            raise Interrupted(job.state(job.save())) from stop
         if not job.collects:
             return
         progress("writing the report")
-        report = job.report(other)
+        report = job.report()
     outputs.write(report)

@@ -17,7 +17,6 @@ def documents() -> tuple[type[Document], ...]:
     from rooflight.compiling.explain.result import ExplainDocument
     from rooflight.compiling.hot.result import HotDocument
     from rooflight.devices.devices_report import DeviceDocument, DevicesDocument
-    from rooflight.inference.comparison import ComparisonDocument
     from rooflight.inference.result import ConfigDocument, SummaryDocument
     from rooflight.machine.calibration import CalibrationDocument
     from rooflight.operators.tables import OperatorsDocument
@@ -38,7 +37,6 @@ def documents() -> tuple[type[Document], ...]:
         StepDocument,
         SummaryDocument,
         ConfigDocument,
-        ComparisonDocument,
         CalibrationDocument,
         ClusterDocument,
         DevicesDocument,

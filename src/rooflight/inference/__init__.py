@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from rooflight.inference.generation.decoding import decode as decode
     from rooflight.inference.generation.speculative import SpeculativeGeneration as SpeculativeGeneration
     from rooflight.inference.generation.speculative import speculative_decode as speculative_decode
+    from rooflight.inference.profiler import NullProfiler as NullProfiler
     from rooflight.inference.profiler import Profiler as Profiler
+    from rooflight.inference.profiler import get_active_profiler as get_active_profiler
+    from rooflight.inference.profiler import register_active_profiler as register_active_profiler
+    from rooflight.inference.profiler import release_active_profiler as release_active_profiler
     from rooflight.inference.saving import merge_ranks as merge_ranks
     from rooflight.inference.speculation import expected_tokens as expected_tokens
     from rooflight.inference.speculation import predicted_speedup as predicted_speedup
-    from rooflight.inference.timers import NullProfiler as NullProfiler
     from rooflight.inference.timers import attention_compute_timer as attention_compute_timer
     from rooflight.inference.timers import cpu_bucket_timer as cpu_bucket_timer
     from rooflight.inference.timers import cuda_bucket_timer as cuda_bucket_timer
-    from rooflight.inference.timers import get_active_profiler as get_active_profiler
-    from rooflight.inference.timers import register_active_profiler as register_active_profiler
-    from rooflight.inference.timers import release_active_profiler as release_active_profiler
     from rooflight.inference.timers import rope_compute_timer as rope_compute_timer
 
 _HOMES = {
@@ -34,7 +34,7 @@ _HOMES = {
     "MODEL_BUCKET_ORDER": "rooflight.inference.config",
     "Generation": "rooflight.inference.generation.decoding",
     "EngineMapping": "rooflight.inference.engines.mapping",
-    "NullProfiler": "rooflight.inference.timers",
+    "NullProfiler": "rooflight.inference.profiler",
     "Profiler": "rooflight.inference.profiler",
     "ProfilerConfig": "rooflight.inference.config",
     "SpeculativeGeneration": "rooflight.inference.generation.speculative",
@@ -44,13 +44,13 @@ _HOMES = {
     "decode": "rooflight.inference.generation.decoding",
     "expected_tokens": "rooflight.inference.speculation",
     "generate_run_name": "rooflight.inference.config",
-    "get_active_profiler": "rooflight.inference.timers",
+    "get_active_profiler": "rooflight.inference.profiler",
     "predicted_speedup": "rooflight.inference.speculation",
     "merge_ranks": "rooflight.inference.saving",
-    "register_active_profiler": "rooflight.inference.timers",
+    "register_active_profiler": "rooflight.inference.profiler",
     "register_engine_mapping": "rooflight.inference.engines.hooks",
     "register_module_bucket": "rooflight.inference.engines.module_buckets",
-    "release_active_profiler": "rooflight.inference.timers",
+    "release_active_profiler": "rooflight.inference.profiler",
     "rope_compute_timer": "rooflight.inference.timers",
     "speculative_decode": "rooflight.inference.generation.speculative",
 }

@@ -13,10 +13,17 @@ from rooflight.front.device import place_of
 from rooflight.inference.clocks import HOST_CLOCK
 from rooflight.inference.config import Domain
 from rooflight.inference.facts import OTHER_PHASES
-from rooflight.inference.result import Buckets, BucketSplit, BucketTime
-from rooflight.inference.runs import known_or_none
-from rooflight.inference.sections import BoundsData, BucketBound, RecordedStepData, StepBound, WholeStep
-from rooflight.inference.sums import BucketSums
+from rooflight.inference.result import (
+    BoundsData,
+    BucketBound,
+    Buckets,
+    BucketSplit,
+    RecordedStepData,
+    StepBound,
+    WholeStep,
+)
+from rooflight.inference.runs import Results, known_or_none
+from rooflight.inference.sums import BucketSums, BucketTime
 from rooflight.records.session import Session
 from rooflight.roofline.analysis import Analysis, analyze
 from rooflight.roofline.bound import Limiter
@@ -31,7 +38,6 @@ from rooflight.roofline.time_by_place import (
 
 if TYPE_CHECKING:
     from rooflight.devices.spec import DeviceSpec
-    from rooflight.inference.profiler import Profiler
 
 NOTHING_RECORDED: Final = (
     "no step was recorded: call add_bounds(model) after the runs, or put some steps into record_steps()"
@@ -135,13 +141,12 @@ class Bounded:
     notes: tuple[str, ...]
 
 
-def with_bounds(profiler: Profiler, buckets: Buckets) -> Bounded:
-    """The buckets of a profiler's steps, each beside the bound of what it must do, where steps were recorded."""
-    book = profiler.bounds
-    not_compared = {domain: _why_not_compared(profiler, domain) for domain in Domain}
+def with_bounds(results: Results, book: RecordedBounds, buckets: Buckets, *, strict: bool) -> Bounded:
+    """The buckets of measured steps, each beside the bound of what it must do, where steps were recorded."""
+    not_compared = {domain: _why_not_compared(results, book, domain, strict=strict) for domain in Domain}
     notes: list[str] = []
     reasons: dict[str, str] = {}
-    splits = tuple(_splits(profiler, not_compared, reasons, notes))
+    splits = tuple(_splits(results, book, not_compared, reasons, notes))
     rows = {}
     for domain in Domain:
         rows[domain.value] = getattr(buckets, domain.value)
@@ -150,7 +155,7 @@ def with_bounds(profiler: Profiler, buckets: Buckets) -> Bounded:
             means = _means(mine)
             compared = not_compared[domain] is None
             rows[domain.value] = tuple(_with_bound(row, means, compared=compared) for row in rows[domain.value])
-    steps = tuple(_whole_steps(profiler, notes, compared=not_compared[Domain.MODEL] is None))
+    steps = tuple(_whole_steps(results, book, notes, compared=not_compared[Domain.MODEL] is None))
     if book.steps:
         reasons = {domain.value: why for domain, why in not_compared.items() if why} | reasons
     data = BoundsData(
@@ -158,24 +163,27 @@ def with_bounds(profiler: Profiler, buckets: Buckets) -> Bounded:
         roofs=book.device.roofs_used if book.device else None,
         recorded=tuple(step.data() for step in book.steps),
         steps=steps,
-        step=_mean(steps, profiler.results.totals.steps),
+        step=_mean(steps, results.totals.steps),
         none_because=reasons,
     )
     return Bounded(buckets=Buckets(**rows), splits=splits, data=data, notes=tuple(dict.fromkeys(notes)))
 
 
 def _splits(
-    profiler: Profiler, not_compared: Mapping[Domain, str | None], reasons: dict[str, str], notes: list[str]
+    results: Results,
+    book: RecordedBounds,
+    not_compared: Mapping[Domain, str | None],
+    reasons: dict[str, str],
+    notes: list[str],
 ) -> Iterable[BucketSplit]:
     """The buckets by batch size and KV bin, with bounds, or with the reason why there are none."""
-    results = profiler.results
     keys = (*results.bins.keys, *OTHER_PHASES)
     for domain in results.profiled:
         for (batch, number), cell in sorted(results.cells.items()):
             sums, size, length = cell.buckets[domain], known_or_none(batch), cell.length
             bounds: dict[str, Any] = {"no_bound": _NO_DECODE_STEP}
             if number in results.decode:
-                step = profiler.bounds.of(domain, size, length)
+                step = book.of(domain, size, length)
                 if isinstance(step, str):
                     reasons.setdefault(domain.value, step)
                     bounds = {"no_bound": step}
@@ -200,11 +208,10 @@ def _splits(
             )
 
 
-def _whole_steps(profiler: Profiler, notes: list[str], *, compared: bool) -> Iterable[WholeStep]:
+def _whole_steps(results: Results, book: RecordedBounds, notes: list[str], *, compared: bool) -> Iterable[WholeStep]:
     """Decode steps by batch size and KV bin beside the bounds of a whole step, where one was recorded."""
-    results = profiler.results
     for (batch, number), cell in sorted(results.cells.items()):
-        step = profiler.bounds.of(Domain.MODEL, known_or_none(batch), cell.length)
+        step = book.of(Domain.MODEL, known_or_none(batch), cell.length)
         if number not in results.decode or isinstance(step, str):
             continue
         mean_s = cell.time_ns / cell.steps / 1e9
@@ -246,16 +253,16 @@ def _mean(wholes: Sequence[WholeStep], decode_steps: int) -> WholeStep | None:
     )
 
 
-def _why_not_compared(profiler: Profiler, domain: Domain) -> str | None:
+def _why_not_compared(results: Results, book: RecordedBounds, domain: Domain, *, strict: bool) -> str | None:
     """Why measured times are not those of the device that the bounds are for; None where they are."""
-    device = profiler.bounds.device
+    device = book.device
     if device is None:
         return NOTHING_RECORDED
-    clocks = profiler.results.clocks_of_steps
+    clocks = results.clocks_of_steps
     place = "cpu" if clocks <= {HOST_CLOCK} else "cuda"
     if len(clocks) > 1 or place_of(device) != place:
         return f"the steps did not run on {device.name} alone: their times are not compared with its bounds"
-    if domain is Domain.ENGINE and place == "cuda" and not profiler.cfg.strict_sync:
+    if domain is Domain.ENGINE and place == "cuda" and not strict:
         return _ON_THE_HOST
     return None
 

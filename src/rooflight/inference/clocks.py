@@ -8,6 +8,7 @@ waits, and a step is read some steps later.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +17,7 @@ from rooflight.capture.time.buckets import Bucket, DomainTimes
 from rooflight.capture.time.marks import CudaStamps, Found, HostStamps
 from rooflight.inference.config import Domain
 from rooflight.machine.memory import Memory, host_memory
-from rooflight.machine.timing import Device
+from rooflight.machine.timing import CudaDevice, Device
 
 Place = int | tuple[int, int]
 """Where a step begins or ends in the log; on CUDA in that of the device's clock, and in that of the host's."""
@@ -160,3 +161,13 @@ class Meter:
 
 def _places(place: Place) -> tuple[int, ...]:
     return (place,) if isinstance(place, int) else place
+
+
+def device_now(given: Device | str | None) -> Device | None:
+    """The device whose events time steps, None where the host's clock does: as it is given, or the one that torch uses
+    in this process.
+    """
+    if given is not None and not isinstance(given, str):
+        return given
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    return CudaDevice() if given == "cuda" or (given is None and cuda is not None and cuda.is_initialized()) else None

@@ -6,18 +6,15 @@ They are read when the step's times are, since what is on a device has no value 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from rooflight.inference.problems import Problems
-from rooflight.inference.sections import KvCacheData, MemoryData
 from rooflight.inference.speculation import UNKNOWN_DRAFTS, Drafts, drafts_of
-from rooflight.inference.sums import Sums
-from rooflight.machine.memory import Memory
 
 _REDUCTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "mean": np.mean,
@@ -138,58 +135,6 @@ def _kind_of(kind: type) -> str:
     return found
 
 
-@dataclass(slots=True)
-class KvCacheUse(Sums):
-    """The bytes of a KV cache over steps that told them; ``last_bytes`` is None before the first."""
-
-    steps: int = 0
-    sum_bytes: int = 0
-    most_bytes: int = field(default=0, metadata={"add": max})
-    last_bytes: int | None = field(default=None, metadata={"add": lambda mine, later: mine if later is None else later})
-
-    def add(self, found: int) -> None:
-        """One more step."""
-        self.merge(KvCacheUse(1, found, found, found))
-
-    def data(self) -> KvCacheData | None:
-        """As a summary has it; None where no step told it."""
-        if self.last_bytes is None:
-            return None
-        return KvCacheData(
-            steps=self.steps,
-            mean_bytes=self.sum_bytes / self.steps,
-            max_bytes=self.most_bytes,
-            last_bytes=self.last_bytes,
-        )
-
-
-def memory_data(place: str, before: Memory | None, after: Memory | None) -> MemoryData | None:
-    """Memory at both ends of a run; None where it is not known."""
-    if before is None or after is None:
-        return None
-    return MemoryData(
-        place=place,
-        before_bytes=before.held_bytes,
-        after_bytes=after.held_bytes,
-        peak_bytes=after.peak_bytes,
-        peak_in_run=after.peak_bytes > before.peak_bytes,
-    )
-
-
-def over_runs(runs: Iterable[MemoryData | None]) -> MemoryData | None:
-    """From the begin of the first run to the end of the last; None where one is not known, or was elsewhere."""
-    known = [run for run in runs if run is not None]
-    if not known or len({run.place for run in known}) > 1:
-        return None
-    return MemoryData(
-        place=known[0].place,
-        before_bytes=known[0].before_bytes,
-        after_bytes=known[-1].after_bytes,
-        peak_bytes=max(run.peak_bytes for run in known),
-        peak_in_run=any(run.peak_in_run for run in known),
-    )
-
-
 DECODE: Final = "decode"
 """The phase of steps that is in the statistics."""
 
@@ -203,7 +148,7 @@ _MANY: Final = 1 << 31
 
 
 class Facts(NamedTuple):
-    """What is known of a step; None where nothing was said, or what cannot be."""
+    """What is known of a step; None where nothing was given, or what cannot be."""
 
     tokens: int | None = None
     length: float | None = None
@@ -214,8 +159,8 @@ class Facts(NamedTuple):
 
 
 @dataclass(slots=True)
-class Said:
-    """What was said of a step, as it was said; None where nothing was."""
+class Given:
+    """The facts of a step as an engine gave them; None where it gave none."""
 
     tokens: Any = None
     length: Any = None
@@ -225,52 +170,70 @@ class Said:
     phase: str = DECODE
 
 
-class Told:
-    """``said`` is of the open step. ``reduction`` makes one KV length of a batch's. Never raises."""
+class StepFacts:
+    """``given`` are the facts of the open step. ``reduction`` makes one KV length of a batch's. Never raises.
+
+    What is set is read later, when the engine may have changed it: of a tensor a copy is made, which ``on_device`` is
+    only queued.
+    """
 
     def __init__(self, reduction: str, problems: Problems) -> None:
         self._reduction, self._problems = reduction, problems
-        self.said = Said()
+        self.given = Given()
+        self.on_device = False
 
-    def take(self) -> Said:
-        """What was said of the step that ends; nothing was said of the next."""
-        said, self.said = self.said, Said()
-        return said
+    def take(self) -> Given:
+        """The facts of the step that ends; the next has none yet."""
+        given, self.given = self.given, Given()
+        return given
+
+    def set_tokens(self, n: Any) -> None:
+        """The number of accepted tokens."""
+        self.given.tokens = n if type(n) is int else self._copied(n)  # most often, and the fastest
+
+    def set_length(self, kv_len: Any) -> None:
+        """The KV length of the step, or of each sequence."""
+        self.given.length = kv_len if type(kv_len) is int else self._copied(kv_len)
+
+    def set_batch(self, n: Any) -> None:
+        """The number of sequences."""
+        self.given.batch = n if type(n) is int else self._copied(n)
+
+    def set_drafts(self, proposed: Any, accepted: Any, depth: Any = None) -> None:
+        """Draft tokens, as ``drafts_of`` has them."""
+        self.given.drafts = self._copied(proposed), self._copied(accepted), self._copied(depth)
 
     def set_phase(self, phase: str) -> None:
         """The step is of a phase."""
         if phase in (DECODE, IDLE, *OTHER_PHASES):
-            self.said.phase = phase
+            self.given.phase = phase
         else:
             self._problems.note(f"set_step_phase: {str(phase)[:40]!r} is no phase: give decode, prefill, mixed or idle")
 
     def set_cache(self, cache: Any) -> None:
         """The KV cache as it is now."""
-        self.said.cache_bytes = self._read("set_step_kv_cache", cache_bytes, cache)
+        self.given.cache_bytes = self._read("set_step_kv_cache", cache_bytes, cache)
 
-    def copied(self, value: Any, *, on_device: bool) -> Any:
-        """A value to be read later, when the engine may have changed it: of a tensor a copy, which on a device is only
-        queued.
-        """
+    def _copied(self, value: Any) -> Any:
         try:
-            if on_device and getattr(value, "is_cuda", False):
+            if self.on_device and getattr(value, "is_cuda", False):
                 return value.detach().to("cpu", non_blocking=True)
             return value.tolist() if hasattr(value, "tolist") else list(value) if isinstance(value, list) else value
         except Exception as error:
             self._problems.error("set_step", error)
             return None
 
-    def read(self, said: Said, batch: int | None) -> Facts:
-        """What is known of a step, from what was said of it. ``batch`` is that of a step of which none was said; if it
-        is None too, there are as many sequences as KV lengths, where these are several.
+    def read(self, given: Given, batch: int | None) -> Facts:
+        """What is known of a step. ``batch`` is that of a step which gives none; if it is None too, there are as many
+        sequences as KV lengths, where these are several.
         """
-        tokens, length, drafts = said.tokens, said.length, said.drafts
-        if said.batch is not None:
-            batch = self._read("set_step_batch", _batch_size, said.batch) or batch
+        tokens, length, drafts = given.tokens, given.length, given.drafts
+        if given.batch is not None:
+            batch = self._read("set_step_batch", _batch_size, given.batch) or batch
         elif batch is None:
             batch = _sequences(length)
         if drafts is None and type(tokens) is type(length) is int and 0 <= tokens < _MANY and 0 <= length < _MANY:
-            return Facts(tokens, length, None, said.phase, said.cache_bytes, batch)  # most often, and the fastest
+            return Facts(tokens, length, None, given.phase, given.cache_bytes, batch)  # most often, and the fastest
         found = self._read("set_step_speculation", lambda each: drafts_of(*each, batch=batch), drafts)
         count = self._read("set_step_tokens", token_count, tokens)
         if found and count is not None and count > sum(found.accepted) + len(found.accepted):
@@ -283,14 +246,9 @@ class Told:
                 f"set_step_seq_len: {len(length)} KV lengths for a batch of {batch}: "
                 "give set_step_batch() the sequences of the step, or begin_run() those of every step of the run"
             )
-        return Facts(
-            tokens=count,
-            length=self._read("set_step_seq_len", lambda each: reduced(each, self._reduction), length),
-            drafts=UNKNOWN_DRAFTS if drafts is not None and found is None else found,
-            phase=said.phase,
-            cache_bytes=said.cache_bytes,
-            batch=batch,
-        )
+        length = self._read("set_step_seq_len", lambda each: reduced(each, self._reduction), length)
+        drafts = UNKNOWN_DRAFTS if drafts is not None and found is None else found
+        return Facts(count, length, drafts, given.phase, given.cache_bytes, batch)
 
     def _read(self, call: str, reader: Any, value: Any) -> Any:
         try:

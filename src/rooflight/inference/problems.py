@@ -44,17 +44,17 @@ class Problems:
 
 
 def guarded(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T | None]:
-    """A method of what has ``problems`` and may be ``disabled``: then it does nothing. Its errors are problems, and go
-    no further.
+    """A method of what has ``problems``, whose errors are problems, and go no further. Arguments that it does not take
+    are the caller's error, and raise TypeError.
     """
 
     @wraps(method)
     def call(self: Any, *args: P.args, **kwargs: P.kwargs) -> T | None:
-        if self.disabled:
-            return None
         try:
             return method(self, *args, **kwargs)
         except Exception as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is None:
+                raise  # the method was never entered
             self.problems.error(method.__name__, error)
             return None
 

@@ -1,4 +1,4 @@
-"""Profiler: the steps of an inference engine, run by run, without disturbing them.
+"""Profiler: the steps of an inference engine, run by run, without disturbing them; and the one that is active.
 
 Mistakes in its settings raise when it is made, and mistakes in what is attached when it is attached. No other method
 raises: what cannot be measured is noted in the results (``problems``), logged once, and the engine goes on.
@@ -9,38 +9,34 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import sys
 import time
 import weakref
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rooflight.capture.time.timed_calls import Arounds
+from rooflight.inference import timers
 from rooflight.inference.bounds import RecordedBounds
-from rooflight.inference.clocks import Meter
+from rooflight.inference.clocks import Meter, device_now
 from rooflight.inference.config import Domain, ProfilerConfig, folder_name, generate_run_name, given_in
-from rooflight.inference.engines.graphs import Capture, Graphs
-from rooflight.inference.facts import LengthBins, Told, token_count
+from rooflight.inference.facts import LengthBins, StepFacts, token_count
 from rooflight.inference.problems import Problems, guarded
+from rooflight.inference.report import report_of
+from rooflight.inference.result import STEPS, ConfigDocument, SummaryDocument, SummaryMeta, WorkloadData
 from rooflight.inference.runs import Results, Run, run_line
-from rooflight.inference.saving import print_line, save_config_of, save_results
+from rooflight.inference.saving import merge_saved, plain, print_line, save_config, save_results, summary_of
 from rooflight.inference.serving import Objectives, Requests
-from rooflight.inference.step import StepContext, rank_and_world
-from rooflight.inference.timers import OFF, Labels, Timer
-from rooflight.machine.timing import CudaDevice, Device
+from rooflight.inference.step import Spans, StepContext, rank_and_world
+from rooflight.inference.timers import OFF, BucketTimers, Timer
+from rooflight.machine.timing import Device
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from rooflight.devices.spec import DeviceSpec
     from rooflight.inference.engines.hooks import EngineHooks
     from rooflight.inference.engines.mapping import EngineMapping
     from rooflight.inference.engines.model import ModelHooks
-    from rooflight.inference.generation.trace import StepSpans
-    from rooflight.inference.recording import StepRecorder
-    from rooflight.inference.sections import WorkloadData
 
 _log = logging.getLogger("rooflight")
 
@@ -63,7 +59,7 @@ class Profiler:
         *,
         device: Device | str | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
-        spans: StepSpans | None = None,
+        spans: Spans | None = None,
     ) -> None:
         if isinstance(device, str) and device not in ("cpu", "cuda"):
             raise ValueError(f'device is "{device}": give "cpu", "cuda" or None')
@@ -71,39 +67,29 @@ class Profiler:
         self.runner_args: Mapping[str, Any] = dict(given_in(args))
         self.rank, self.world = rank_and_world()
         self.created_at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        self.disabled = cfg.collect_on_rank0_only and self.rank != 0
+        self.disabled = isinstance(self, NullProfiler) or (cfg.collect_on_rank0_only and self.rank != 0)
         self.run_name = folder_name(cfg.run_name) if cfg.run_name else generate_run_name(args)
         folder = Path(cfg.output_dir) / self.run_name
         self.out_dir = folder if self.rank == 0 else folder / f"rank{self.rank}"
         self.problems = Problems()
-        profiled = {Domain.MODEL: cfg.model_profiling, Domain.ENGINE: cfg.engine_profiling}
-        self.results = Results(
-            bins=LengthBins(cfg.kv_bins),
-            profiled=[domain for domain, on in profiled.items() if on],
-            problems=self.problems,
-            spans=spans,
-        )
+        switches = {Domain.MODEL: cfg.model_profiling, Domain.ENGINE: cfg.engine_profiling}
+        profiled = [domain for domain, on in switches.items() if on]
+        self.results = Results(bins=LengthBins(cfg.kv_bins), profiled=profiled, problems=self.problems)
         self.workload: WorkloadData | None = None
         self.bounds = RecordedBounds()
-        self.graphs = Graphs()
         self.requests = Requests(clock, Objectives(cfg.slo_ttft_ms, cfg.slo_tpot_ms, cfg.slo_e2e_ms), self.problems)
-        self.timers_of_model, self.timers_of_engine = (
-            Labels(self._bucket, domain, self.problems.note) for domain in (Domain.MODEL, Domain.ENGINE)
-        )
-        self.around_of_model = Arounds(self.timers_of_model)
-        self._told = Told(cfg.kv_len_reduce, self.problems)
+        self._facts = StepFacts(cfg.kv_len_reduce, self.problems)
         self.step = StepContext(
-            self._told,
+            self._facts,
             self.results,
             self.problems,
-            clock=clock,
             barrier=cfg.dist_barrier,
-            published=(self.timers_of_model, self.timers_of_engine) if self.results.profiled else None,
+            spans=spans,
             on_unmeasured=self._outside_of_runs,
         )
+        self.timers = BucketTimers(self.step, profiled, self.problems)
         self._context: Timer = OFF if self.disabled and not cfg.dist_barrier else self.step
-        self._device, self._clock = device, clock
-        self._meter: Meter | None = None
+        self._device, self._clock, self._in_order = device, clock, spans is not None
         self._models: ModelHooks | None = None
         self._engines: EngineHooks | None = None
         self._runs_begun = self._saved_steps = 0
@@ -126,7 +112,9 @@ class Profiler:
         first ``warmup_runs`` are not measured. A ``baseline`` is a run without a draft that others are compared with:
         apart from its own row it counts only in ``speculative``.
         """
-        self.end_capture()  # one that was never ended
+        if self.disabled:
+            return
+        self.timers.end_capture()  # one that was never ended
         if self.step.recorder is not None:
             self.step.recorder.batch = self._bsz = self._batch(bsz)
             return
@@ -154,6 +142,8 @@ class Profiler:
     @guarded
     def end_run(self) -> None:
         """End the run; waits for the device, so that its last steps are known."""
+        if self.disabled:
+            return
         if self.step.recorder is not None:
             return
         if self.step.is_open:
@@ -167,9 +157,9 @@ class Profiler:
             self.problems.note("end_run() without begin_run(): nothing was ended")
         else:
             self.step.end_run()
-            pack = self.results.finish(run, meter)
+            found = self.results.finish(run, meter)
             if self.cfg.print_per_run:
-                print_line(run_line(pack))
+                print_line(run_line(found))
 
     @property
     def in_run(self) -> bool:
@@ -186,22 +176,22 @@ class Profiler:
         """The number of tokens accepted in the open step: a number, or a tensor of one. A tensor on a device is read
         when its step is.
         """
-        if self.step.measuring or self._in_step("set_step_tokens"):
-            self._told.said.tokens = self._copied(n)
+        if self.step.measuring or self._ignored("set_step_tokens"):
+            self._facts.set_tokens(n)
 
     def set_step_seq_len(self, kv_len: Any) -> None:
         """The KV-cache length at the start of the open step: a number, or those of the batch in a list, array or
         tensor, which ``cfg.kv_len_reduce`` makes one. A tensor on a device is read when its step is.
         """
-        if self.step.measuring or self._in_step("set_step_seq_len"):
-            self._told.said.length = self._copied(kv_len)
+        if self.step.measuring or self._ignored("set_step_seq_len"):
+            self._facts.set_length(kv_len)
 
     def set_step_batch(self, n: Any) -> None:
         """The number of sequences in the open step, where it is not that of the run, as with continuous batching: a
         number, or a tensor of one. Without it, a run of unknown batch has as many as KV lengths are given in a list.
         """
-        if self.step.measuring or self._in_step("set_step_batch"):
-            self._told.said.batch = self._copied(n)
+        if self.step.measuring or self._ignored("set_step_batch"):
+            self._facts.set_batch(n)
 
     def set_step_speculation(self, proposed: Any, accepted: Any, depth: Any = None) -> None:
         """Draft tokens proposed in the open step, and those of them that the target accepted, without the token that it
@@ -209,52 +199,55 @@ class Profiler:
         ``depth`` may be one number for all). Of a tree ``proposed`` are all nodes, and ``depth`` is the length of its
         longest path. A step in which this is called is *speculative*; its tokens are set with ``set_step_tokens``.
         """
-        if self.step.measuring or self._in_step("set_step_speculation"):
-            self._told.said.drafts = (self._copied(proposed), self._copied(accepted), self._copied(depth))
+        if self.step.measuring or self._ignored("set_step_speculation"):
+            self._facts.set_drafts(proposed, accepted, depth)
 
     def set_step_kv_cache(self, cache: Any) -> None:
         """The KV cache as it is now, in the open step: the object that holds its tensors (transformers' caches,
         containers of tensors), of which only sizes are read, or its bytes. A number is faster.
         """
-        if self.step.measuring or self._in_step("set_step_kv_cache"):
-            self._told.set_cache(cache)
+        if self.step.measuring or self._ignored("set_step_kv_cache"):
+            self._facts.set_cache(cache)
 
     def set_step_phase(self, phase: str) -> None:
         """The open step is a ``"prefill"`` or ``"mixed"`` step, kept apart, instead of a ``"decode"`` step; or it is no
         step (``"idle"``): its time is in the gap.
         """
-        if self.step.measuring or self._in_step("set_step_phase"):
-            self._told.set_phase(phase)
+        if self.step.measuring or self._ignored("set_step_phase"):
+            self._facts.set_phase(phase)
 
     def cuda_bucket_timer(self, bucket: str) -> Timer:
         """``rooflight.inference.cuda_bucket_timer`` of this profiler, whether it is the active one or not."""
-        return self.timers_of_model.timer(bucket) if self.step.measuring else OFF
+        return self.timers.model.timer(bucket) if self.step.measuring else OFF
 
     def cpu_bucket_timer(self, bucket: str) -> Timer:
         """``rooflight.inference.cpu_bucket_timer`` of this profiler, whether it is the active one or not."""
-        return self.timers_of_engine.timer(bucket) if self.step.measuring else OFF
-
-    def activate(self, publish: Callable[[Any], None] | None) -> None:
-        """Call ``publish`` with the timers of both domains when a step begins, and with None when it ends."""
-        self.step.activate(publish)
+        return self.timers.engine.timer(bucket) if self.step.measuring else OFF
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
     @guarded
     def begin_request(self, request_id: Hashable, prompt_tokens: int | None = None) -> None:
         """A request arrives, in an open run. Those of warm-up runs, baselines and recorded steps are not measured."""
+        if self.disabled:
+            return
         run = self.step.run
         skipped = self._warming_up or self.step.recorder is not None or (run is not None and run.baseline)
-        self.requests.begin(request_id, prompt_tokens, None if skipped else run, warming_up=skipped)
+        of_run = None if run is None else (run.number, run.label)
+        self.requests.begin(request_id, prompt_tokens, of_run, skipped=skipped)
 
     @guarded
     def request_tokens(self, request_id: Hashable, n: Any = 1) -> None:
         """``n`` tokens are delivered to a request now, all at once: a number, on the host."""
+        if self.disabled:
+            return
         self.requests.deliver(request_id, n)
 
     @guarded
     def end_request(self, request_id: Hashable) -> None:
         """A request is done; it may be after the end of its run."""
+        if self.disabled:
+            return
         self.requests.end(request_id)
 
     # -- hooks --------------------------------------------------------------------------------------------------------
@@ -270,7 +263,7 @@ class Profiler:
             return
         from rooflight.inference.engines.model import ModelHooks  # loads torch
 
-        self._models = self._models or ModelHooks(self)
+        self._models = self._models or ModelHooks(self.timers)
         self._models.attach(model, lora=use_gated_lora)
 
     def attach_engine(self, engine: Any, mapping: EngineMapping | str | None = None) -> None:
@@ -292,10 +285,6 @@ class Profiler:
             if hooks is not None:
                 hooks.detach()
 
-    def has_attached(self, model: Any) -> bool:
-        """Whether a model's buckets are opened by this profiler."""
-        return self._models is not None and self._models.has(model)
-
     # -- bounds -------------------------------------------------------------------------------------------------------
 
     def record_steps(self, device: DeviceSpec | str | None = None) -> AbstractContextManager[None]:
@@ -305,9 +294,11 @@ class Profiler:
         ``device`` is what to bound for, a spec or a name; None is the one that the steps run on (a CPU is calibrated
         once). Raises ValueError for an unknown device.
         """
-        from rooflight.inference.recording import recorded_steps
+        if self.disabled:
+            return nullcontext()
+        from rooflight.inference.recording import recorded_steps  # loads what calibrates
 
-        return recorded_steps(self, device)
+        return recorded_steps(self.timers, self.bounds, device, batch=self._bsz)
 
     def add_bounds(self, model: Any, device: DeviceSpec | str | None = None, *, use_gated_lora: bool = False) -> None:
         """After the runs: record, without hardware, a decode step of a transformers model at each batch and mean KV
@@ -317,51 +308,53 @@ class Profiler:
         ``use_gated_lora`` as in ``attach_model``, for a model that is not attached. Raises ValueError for an unknown
         device, for what is no model, and for one that cannot be called without values.
         """
+        if self.disabled:
+            return
         from rooflight.inference.recording import add_bounds
 
-        add_bounds(self, model, device, lora=use_gated_lora)
-
-    def switch_recorder(self, recorder: StepRecorder | None) -> StepRecorder | None:
-        """Record steps from here on, or time them again. Returns what recorded them before."""
-        if recorder is not None:
-            recorder.batch = self._bsz
-        before = self.step.record(recorder)
-        self._renew_timers()
-        return before
-
-    def begin_capture(self) -> None:
-        """A CUDA graph is captured from here on: buckets that open are noted, not timed."""
-        self.graphs.capturing = Capture()
-        self._renew_timers()
-        self.step.capture(on=True)
-
-    def end_capture(self, graph: Any = None) -> None:
-        """The capture ends; ``graph`` is None if it failed."""
-        capture, self.graphs.capturing = self.graphs.capturing, None
-        if capture is not None:
-            self._renew_timers()
-            self.step.capture(on=False)
-            if graph is not None:
-                self.graphs.captured(graph, capture.calls)
+        attached = not self.cfg.model_profiling or (self._models is not None and self._models.has(model))
+        lora = None if attached else use_gated_lora
+        add_bounds(model, device, self.timers, self.bounds, self.results, self.cfg.kv_len_reduce, lora=lora)
 
     # -- results ------------------------------------------------------------------------------------------------------
 
     @guarded
     def save_config(self, extra: Mapping[str, Any] | None = None) -> Path | None:
         """Write ``config.json``: the settings, and what else was in ``args``. Returns its path, None without one."""
-        return save_config_of(self, extra)
+        if self.disabled:
+            return None
+        arguments = {"profiler_cfg": self.cfg, "runner_args": plain(self.runner_args), "extra": plain(extra or {})}
+        return save_config(ConfigDocument.view(self, **arguments), self.out_dir, self.problems)
 
     @guarded
     def save_all(self) -> Path | None:
         """Write ``summary.json``, ``report.md`` and ``steps.csv`` (the raw samples). Returns their folder: ``out_dir``,
         or a new temporary one where that cannot be written; None if nothing could be written.
         """
+        if self.disabled:
+            return None
         if self.step.run is not None:
             self.problems.note("save_all() while a run was open: it was ended there")
             self.end_run()
-        folder = save_results(self)
+        files = {STEPS: self.results.csv()} | self.requests.files()
+        folder = save_results(report_of(self.summary()), files, self.out_dir, self.problems)
+        if folder == self.out_dir and self.world > 1 and not self.cfg.collect_on_rank0_only:
+            merge_saved(folder, self.rank, self.problems)
         self._saved_steps = self.results.samples.seen
         return folder
+
+    def summary(self) -> SummaryDocument:
+        """All that finished runs measured, as ``summary.json`` has it."""
+        results = self.results
+        meta = SummaryMeta.view(
+            self,
+            config=self.cfg,
+            output_dir=str(self.out_dir),
+            saved_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            started_at=results.runs[0].meta.started_at if results.runs else None,
+            clock=next(iter(results.clocks)) if len(results.clocks) == 1 else None,
+        )
+        return summary_of(meta, self.workload, results, self.bounds, self.requests, self.timers.graphs)
 
     @property
     def unsaved_steps(self) -> int:
@@ -371,22 +364,13 @@ class Profiler:
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _outside_of_runs(self) -> None:
-        if not self._warming_up and not self.disabled:
+        if not (self.disabled or self._warming_up):
             self.problems.note("a step outside of a run was not measured: call begin_run() before it")
 
-    def _copied(self, value: Any) -> Any:
-        if type(value) is int:  # most often, and the fastest
-            return value
-        return self._told.copied(value, on_device=self._meter is not None and self._meter.device is not None)
-
-    def _in_step(self, call: str) -> bool:
+    def _ignored(self, call: str) -> bool:
         if not (self.disabled or self._warming_up):
             self.problems.note(f"{call}() outside of a measured step was ignored")
         return False
-
-    def _bucket(self, domain: Domain, name: str) -> Timer:
-        timing = self.graphs.capturing or self.step.recorder or self._meter
-        return timing.bucket(domain, name) if domain in self.results.profiled and timing is not None else OFF
 
     def _batch(self, bsz: Any) -> int | None:
         try:
@@ -400,37 +384,60 @@ class Profiler:
 
     def _meter_now(self) -> Meter:
         """The meter of the device that is used now; a new one where that has changed, or its clock failed."""
-        device = self._device_now()
-        meter = self._meter
-        if meter is None or meter.failed or (meter.device is None) != (device is None):
-            meter = self._meter = Meter(
-                clock=self._clock,
-                device=device,
-                strict=self.cfg.strict_sync,
-                on_problem=self.problems.note,
-                in_order=self.results.spans is not None,
-            )
-            self._renew_timers()
-        return meter
-
-    def _renew_timers(self) -> None:
-        """What times buckets is another from here on."""
-        self.around_of_model.clear()
-        self.timers_of_model.clear()
-        self.timers_of_engine.clear()
-        if self._models is not None:
-            self._models.renew()
-
-    def _device_now(self) -> Device | None:
-        if self._device is not None and not isinstance(self._device, str):
-            return self._device
-        cuda = getattr(sys.modules.get("torch"), "cuda", None)
-        on_cuda = self._device == "cuda" or (self._device is None and cuda is not None and cuda.is_initialized())
-        return CudaDevice() if on_cuda else None
+        device, meter = device_now(self._device), self.step.meter
+        self._facts.on_device = device is not None
+        if meter is not None and not meter.failed and (meter.device is None) == (device is None):
+            return meter
+        self.timers.renew()
+        return Meter(
+            clock=self._clock,
+            device=device,
+            strict=self.cfg.strict_sync,
+            on_problem=self.problems.note,
+            in_order=self._in_order,
+        )
 
 
 def _save_at_exit(reference: weakref.ref[Profiler], process: int) -> None:
-    """What was measured and not saved is saved when the process ends."""
     profiler = reference()
     if profiler is not None and os.getpid() == process and profiler.unsaved_steps:
         profiler.save_all()
+
+
+# -- the active profiler ----------------------------------------------------------------------------------------------
+
+
+class NullProfiler(Profiler):
+    """Stands for the profiler where none is active: it is ``disabled``, so that its calls do nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+_NULL = NullProfiler()
+_active: Profiler | None = None
+
+
+def register_active_profiler(prof: Profiler | None) -> None:
+    """Let the functions that time buckets be of ``prof``. One that is active already is replaced, which is logged."""
+    global _active
+    if _active is not None and _active is not prof:
+        _log.warning("rooflight: another profiler was active: bucket timers are those of the new one from now on")
+    release_active_profiler()
+    if prof is not None and not prof.disabled:
+        _active = prof
+        prof.step.activate(timers.publish)
+
+
+def get_active_profiler() -> Profiler:
+    """The active profiler; a ``NullProfiler`` if there is none or it is disabled."""
+    return _NULL if _active is None else _active
+
+
+def release_active_profiler() -> None:
+    """Let no profiler be active."""
+    global _active
+    if _active is not None:
+        _active.step.activate(None)
+    _active = None
+    timers.publish(None)

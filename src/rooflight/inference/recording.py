@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from math import floor
 from typing import TYPE_CHECKING, Any, Final
@@ -11,37 +11,41 @@ from typing import TYPE_CHECKING, Any, Final
 from rooflight.capture.time.buckets import IN_STEP, Bucket, BucketTimer
 from rooflight.capture.time.marks import RecordedMarks
 from rooflight.front.device import find_device
-from rooflight.inference.bounds import RecordedStep
+from rooflight.inference.bounds import RecordedBounds, RecordedStep
 from rooflight.inference.config import Domain
 from rooflight.inference.facts import DECODE, Facts
-from rooflight.inference.runs import UNKNOWN
+from rooflight.inference.runs import Results
+from rooflight.inference.sums import UNKNOWN
+from rooflight.inference.timers import BucketTimers
 from rooflight.records.session import Session
 from rooflight.roofline.time_by_place import UNATTRIBUTED
 
 if TYPE_CHECKING:
-    from rooflight.capture.record.recorder import record
+    from torch import nn
 
+    from rooflight.capture.record.recorder import record
+    from rooflight.devices.spec import DeviceSpec
 
 _MOST_STEPS: Final = 256
 
-Key = tuple[int | None, float | None]
-"""Batch and KV length of a step."""
+MOST_BOUNDED: Final = 64
+"""Pairs of batch size and KV length of which a step is recorded: each takes a prefill and a step without values."""
 
 
 class StepRecorder:
     """Records steps between ``begin`` and ``end``. ``on_problem`` gets sentences (``BucketTimer``).
 
-    ``batch`` is that of the next steps which say none. Of steps with the same batch and KV length the last is kept.
+    ``batch`` is that of the next steps which give none. Of steps with the same batch and KV length the last is kept.
     """
 
-    def __init__(self, on_problem: Callable[[str], None], *, whole: bool) -> None:
-        self.batch: int | None = None
+    def __init__(self, on_problem: Callable[[str], None], batch: int | None, *, whole: bool) -> None:
+        self.batch = batch
         self._on_problem = on_problem
         self._whole = whole
         self._marks = RecordedMarks()
         self._timer = BucketTimer(self._marks, tuple(Domain), on_problem)
         self._recording: record | None = None
-        self._steps: dict[Key, RecordedStep] = {}
+        self._steps: dict[tuple[int | None, float | None], RecordedStep] = {}
 
     @property
     def steps(self) -> tuple[RecordedStep, ...]:
@@ -100,84 +104,87 @@ class StepRecorder:
         self._on_problem(f"recording a step: {type(error).__name__}: {error}")
 
 
-MOST_BOUNDED: Final = 64
-"""Pairs of batch size and KV length of which a step is recorded: each takes a prefill and a step without values."""
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from torch import nn
-
-    from rooflight.devices.spec import DeviceSpec
-    from rooflight.inference.profiler import Profiler
-
-
-def recorded_steps(profiler: Profiler, device: DeviceSpec | str | None) -> AbstractContextManager[None]:
-    """Record a profiler's steps, and bound them for a device. Raises ValueError for an unknown one, at once."""
-    if profiler.disabled:
-        return nullcontext()
-    return _recorded_steps(profiler, None if device is None else find_device(device), whole=True)
+def recorded_steps(
+    timers: BucketTimers, book: RecordedBounds, device: DeviceSpec | str | None, *, batch: int | None
+) -> AbstractContextManager[None]:
+    """Record steps, of ``batch`` sequences if they give none, and put their bounds for a device into ``book``. Raises
+    ValueError for an unknown device, at once.
+    """
+    return _recorded(timers, book, None if device is None else find_device(device), batch, whole=True)
 
 
 @contextmanager
-def _recorded_steps(profiler: Profiler, device: DeviceSpec | None, *, whole: bool) -> Iterator[None]:
-    from rooflight.inference.recording import StepRecorder
-
-    recorder = StepRecorder(profiler.problems.note, whole=whole)
-    before = profiler.switch_recorder(recorder)
+def _recorded(
+    timers: BucketTimers, book: RecordedBounds, device: DeviceSpec | None, batch: int | None, *, whole: bool
+) -> Iterator[None]:
+    recorder = StepRecorder(timers.problems.note, batch, whole=whole)
+    before = timers.record(recorder)
     try:
         yield
     finally:
-        profiler.switch_recorder(before)
+        timers.record(before)
         try:
             if recorder.steps:
                 session = next(iter(recorder.steps[0].sessions.values()))
-                profiler.bounds.add(recorder.steps, device or find_device(session=session))
+                book.add(recorder.steps, device or find_device(session=session))
         except Exception as error:
-            profiler.problems.error("bounding recorded steps", error)
+            timers.problems.error("bounding recorded steps", error)
 
 
-def add_bounds(profiler: Profiler, model: Any, device: DeviceSpec | str | None, *, lora: bool) -> None:
-    """``Profiler.add_bounds``."""
+def add_bounds(
+    model: Any,
+    device: DeviceSpec | str | None,
+    timers: BucketTimers,
+    book: RecordedBounds,
+    results: Results,
+    reduction: str,
+    *,
+    lora: bool | None,
+) -> None:
+    """``Profiler.add_bounds`` of what ``results`` has, whose KV lengths were reduced so. ``lora``: hook the model for
+    this while, with LoRA adapters apart or not; None leaves it as it is.
+    """
     import torch
+
+    from rooflight.inference.engines.model import ModelHooks
 
     if not isinstance(model, torch.nn.Module):
         raise ValueError(f"add_bounds takes a torch.nn.Module, not {type(model).__name__}")
-    if profiler.disabled:
-        return
     kinds = {parameter.device.type for parameter in model.parameters()}
     spec = find_device(device or ("cuda" if "cuda" in kinds else "cpu"))
-    wanted = measured_steps(profiler)
+    wanted = measured_steps(results, reduction)
     if not wanted:
-        profiler.problems.note(
+        timers.problems.note(
             "add_bounds: no step of known batch and KV length was measured: call it after the runs, with bsz given to "
             "begin_run() and set_step_seq_len() called in each step"
         )
         return
-    with _hooked(profiler, model, lora=lora), _on_meta(model), _recorded_steps(profiler, spec, whole=False):
+    hooks = nullcontext() if lora is None else ModelHooks(timers).attached(model, lora=lora)
+    with hooks, _on_meta(model):
         for batch, length in wanted:
-            _record_decode_step(profiler, model, batch, length)
+            with _recorded(timers, book, spec, batch, whole=False):
+                _decode_step(timers, model, batch, length, length * batch if reduction == "sum" else length)
 
 
-def measured_steps(profiler: Profiler) -> list[tuple[int, int]]:
+def measured_steps(results: Results, reduction: str) -> list[tuple[int, int]]:
     """Batch and mean KV length of what was measured, rounded down: the bound of a shorter step is one of a longer. Of
     more than ``MOST_BOUNDED`` those that took most time; the others are noted.
     """
     time_ns: dict[tuple[int, int], int] = {}
-    for (batch, number), cell in profiler.results.cells.items():
-        if batch != UNKNOWN and cell.length is not None and number in profiler.results.decode:
-            key = batch, floor(cell.length / batch if profiler.cfg.kv_len_reduce == "sum" else cell.length)
+    for (batch, number), cell in results.cells.items():
+        if batch != UNKNOWN and cell.length is not None and number in results.decode:
+            key = batch, floor(cell.length / batch if reduction == "sum" else cell.length)
             time_ns[key] = time_ns.get(key, 0) + cell.time_ns
     if len(time_ns) > MOST_BOUNDED:
-        profiler.problems.note(
+        results.problems.note(
             f"bounds: of {len(time_ns)} pairs of batch size and KV length, the {MOST_BOUNDED} that took most time were "
             "recorded"
         )
     return sorted(sorted(time_ns, key=lambda key: -time_ns[key])[:MOST_BOUNDED])
 
 
-def _record_decode_step(profiler: Profiler, model: nn.Module, batch: int, length: int) -> None:
-    """One call of a model on the meta device with one new token per sequence, after ``length`` cached ones."""
+def _decode_step(timers: BucketTimers, model: nn.Module, batch: int, cached: int, length: int) -> None:
+    """A step that is one call of a model on the meta device, with a new token per sequence after ``cached`` ones."""
     import torch
 
     def ids(count: int) -> torch.Tensor:
@@ -185,34 +192,17 @@ def _record_decode_step(profiler: Profiler, model: nn.Module, batch: int, length
 
     try:
         with torch.inference_mode():
-            cache = model(input_ids=ids(length), use_cache=True).past_key_values if length else None
+            cache = model(input_ids=ids(cached), use_cache=True).past_key_values if cached else None
             new = ids(1)
-            profiler.begin_run(bsz=batch)
-            with profiler.step_timing_ctx():
-                profiler.set_step_seq_len(length * (batch if profiler.cfg.kv_len_reduce == "sum" else 1))
-                profiler.set_step_kv_cache(0 if cache is None else cache)
+            with timers.step:
+                timers.step.facts.set_length(length)
+                timers.step.facts.set_cache(0 if cache is None else cache)
                 model(input_ids=new, past_key_values=cache, use_cache=True)
     except Exception as error:  # whatever a model's own code raises
         raise ValueError(
             f"{type(model).__name__} cannot be called without values ({type(error).__name__}: {str(error)[:200]}): put "
             "some steps of the engine into record_steps() instead"
         ) from error
-
-
-@contextmanager
-def _hooked(profiler: Profiler, model: nn.Module, *, lora: bool) -> Iterator[None]:
-    """The model attached: as it is already, or for this while."""
-    from rooflight.inference.engines.model import ModelHooks
-
-    if profiler.has_attached(model) or not profiler.cfg.model_profiling:
-        yield
-        return
-    hooks = ModelHooks(profiler)
-    hooks.attach(model, lora=lora)
-    try:
-        yield
-    finally:
-        hooks.detach()
 
 
 @contextmanager
@@ -233,16 +223,16 @@ def _on_meta(model: nn.Module) -> Iterator[None]:
             swapped[id(value)] = torch.nn.Parameter(empty, requires_grad=False) if is_parameter else empty
         return swapped[id(value)]
 
-    kept = [(module, dict(vars(module))) for module in model.modules()]
+    own = [(module, dict(vars(module))) for module in model.modules()]
     try:
-        for module, attributes in kept:
-            own = {
+        for module, attributes in own:
+            tensors = {
                 name: {key: meta(each) for key, each in attributes[name].items()}
                 for name in ("_parameters", "_buffers")
             }
-            vars(module).update({name: meta(value) for name, value in attributes.items()} | own)
+            vars(module).update({name: meta(value) for name, value in attributes.items()} | tensors)
         yield
     finally:
-        for module, attributes in kept:
+        for module, attributes in own:
             vars(module).clear()
             vars(module).update(attributes)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rooflight.inference.result import ProfilerCost, SummaryDocument
-from rooflight.inference.sections import BoundsData, RanksData, ServingData, SpeculativeData, WorkloadData
-from rooflight.inference.tables import series_of, tables_of
+from rooflight.inference.result import BoundsData, RanksData, SummaryDocument, WholeStep, WorkloadData
+from rooflight.inference.serving import ServingData
+from rooflight.inference.speculation import SpeculativeData
+from rooflight.inference.tables import SHOWN, tables_of
 from rooflight.records.measurement import BUSY_SHARE
 from rooflight.records.quantity import Quantity, count_of, percent
-from rooflight.records.report import Cell, Report
+from rooflight.records.report import Axis, Cell, Line, Mark, Report, Series
 from rooflight.roofline.time_by_place import UNATTRIBUTED
 
 
@@ -20,7 +21,7 @@ def report_of(summary: SummaryDocument) -> Report:
         data=summary,
         facts=tuple(_facts(summary)),
         tables=tuple(tables_of(summary)),
-        series=tuple(series_of(summary)),
+        series=tuple(_series(summary)),
         notes=tuple(_notes(summary)),
         conclusion=_conclusion(summary),
     )
@@ -61,7 +62,6 @@ def _facts(summary: SummaryDocument) -> Facts:
             f"{_ms(wall.wall_total_ms)}{_speed(wall.throughput_tok_s)}; "
             f"between steps {_ms(wall.gaps_total_ms)}, {percent(share)}",
         )
-        yield "profiler's own cost", _cost(summary.profiler_cost)
     yield from _speculation_facts(summary.speculative)
     yield from _serving_facts(summary.serving)
     of_what = "all steps" if samples.exact else f"{samples.kept:,} steps chosen at random of {samples.steps:,}"
@@ -107,7 +107,7 @@ def machine_of(workload: WorkloadData) -> str:
 def _rank_facts(ranks: RanksData) -> Facts:
     """The slowest rank, and how far ranks differ."""
     yield "ranks", f"{len(ranks.ranks)} of {ranks.world} merged"
-    latency, waits, same = ranks.latency, ranks.communication, ranks.same_steps
+    latency, waits = ranks.latency, ranks.communication
     if latency is not None and latency.ranks > 1:
         share = "" if latency.spread_share is None else f", {percent(latency.spread_share)}"
         yield (
@@ -120,14 +120,6 @@ def _rank_facts(ranks: RanksData) -> Facts:
             "communication",
             f"{_ms(waits.least_ms)} per step on rank {waits.least_rank} (waits least), {_ms(waits.most_ms)} on rank "
             f"{waits.most_rank} (waits most)",
-        )
-    if same is not None:
-        slowest = max(same.slowest, key=lambda rank: same.slowest[rank])
-        yield (
-            f"{count_of(same.steps, 'step')} across ranks",
-            f"{_ms(same.spread_mean_ms)} between the slowest and the fastest rank on average, "
-            f"{_ms(same.spread_max_ms)} at most; rank {slowest} is the slowest in "
-            f"{count_of(same.slowest[slowest], 'step')}",
         )
 
 
@@ -152,13 +144,6 @@ def _memory_facts(summary: SummaryDocument) -> Facts:
     if cache is not None:
         mean, most = Quantity(cache.mean_bytes, "B"), Quantity(cache.max_bytes, "B")
         yield "KV cache", f"{mean} on average, at most {most}, of {count_of(cache.steps, 'step')}"
-
-
-def _cost(cost: ProfilerCost) -> str:
-    """Of a run with steps."""
-    share = "" if cost.in_step_share is None else f", {percent(cost.in_step_share)} of it"
-    buckets = f"{cost.buckets_per_step or 0:.1f} buckets of {Quantity(cost.bucket_ns / 1e9, 's')}"
-    return f"{_ms(cost.in_step_ms)} in a step ({buckets}{share}), {_ms(cost.between_steps_ms)} after it"
 
 
 def _speculation_facts(data: SpeculativeData) -> Facts:
@@ -266,3 +251,53 @@ def _nothing_measured(summary: SummaryDocument) -> str:
         phases = " and ".join(count_of(each.steps, f"{phase} step") for phase, each in summary.other_phases.items())
         return f"No decode step was measured, but {phases}."
     return "No step was measured: put each step in step_timing_ctx(), between begin_run() and end_run()."
+
+
+def _series(summary: SummaryDocument) -> Iterable[Series]:
+    yield from _bounds_over_length(summary.bounds)
+    data = summary.speculative
+    if data.rounds:
+        lengths = data.rounds_by_accepted[:SHOWN]
+        names = tuple(f"{number} accepted" for number in range(len(lengths)))
+        yield Series(
+            id="accepted_lengths",
+            title="Accepted lengths",
+            x=Axis(name="draft tokens accepted"),
+            y=Axis(name="rounds"),
+            lines=(Line(name="rounds", x=names, y=tuple(map(float, lengths)), mark=Mark.BARS),),
+        )
+        shares = (data.acceptance_by_position or ())[:SHOWN]
+        names = tuple(f"position {number}" for number in range(1, len(shares) + 1))
+        yield Series(
+            id="acceptance_by_position",
+            title="Acceptance by position of the draft",
+            x=Axis(name="position"),
+            y=Axis(name="accepted", unit="%"),
+            lines=(Line(name="of rounds that proposed the position", x=names, y=shares, mark=Mark.BARS),),
+        )
+
+
+def _bounds_over_length(bounds: BoundsData) -> Iterable[Series]:
+    """Steps and their bounds over the KV length, of the batch size that has most steps in several KV bins."""
+    by_batch: dict[int | None, list[tuple[float, WholeStep]]] = {}
+    for each in bounds.steps:
+        if each.kv_length is not None:
+            by_batch.setdefault(each.batch, []).append((each.kv_length, each))
+    several = {size: steps for size, steps in by_batch.items() if len({length for length, _ in steps}) > 1}
+    if not several:
+        return
+    size = max(several, key=lambda size: sum(each.steps for _, each in several[size]))
+    chosen = sorted(several[size], key=lambda pair: pair[0])
+    x = tuple(length for length, _ in chosen)
+    yield Series(
+        id="step_bounds",
+        title=f"Steps of {'unknown batch' if size is None else f'batch {size:,}'} beside their bounds",
+        x=Axis(name="KV length"),
+        y=Axis(name="time of a step", unit="s", logarithmic=True),
+        lines=(
+            Line(name="measured", x=x, y=tuple(each.mean_ms / 1e3 for _, each in chosen)),
+            Line(name="op bound", x=x, y=tuple(each.op_bound_ms / 1e3 for _, each in chosen)),
+            Line(name="compulsory bound", x=x, y=tuple(each.compulsory_bound_ms / 1e3 for _, each in chosen)),
+        ),
+        note="Times are means of KV bins; bounds are of a step recorded at the mean KV length of each.",
+    )

@@ -5,26 +5,211 @@ from __future__ import annotations
 from typing import Any, Final
 
 from rooflight.inference.config import ProfilerConfig
-from rooflight.inference.sections import (
-    BoundsData,
-    BucketBound,
-    GraphData,
-    KvCacheData,
-    MemoryData,
-    RanksData,
-    ServingData,
-    SpeculativeData,
-    StepBound,
-    WorkloadData,
-)
+from rooflight.inference.serving import ServingData
+from rooflight.inference.speculation import SpeculativeData
+from rooflight.inference.sums import BucketTime
 from rooflight.records.document import Document, Fields
 
 SUMMARY: Final = "summary.json"
 REPORT: Final = "report.md"
 STEPS: Final = "steps.csv"
-OTHERS: Final = "others"  # the sum of all buckets whose names are not canonical
 
 PERCENTILES: Final = "linear interpolation between order statistics (Hyndman and Fan's type 7)"
+
+
+class BucketBound(Fields, frozen=True, kw_only=True):
+    """A bucket, ms per step, by its own ops alone: ``bound_ms`` is their op bound, ``limiter`` what limits most of it,
+    ``efficiency`` bound / exclusive time: 1 is the speed of light. More than 1 is a contradiction, or a cache's doing.
+    """
+
+    name: str
+    bound_ms: float
+    limiter: str
+    efficiency: float | None
+
+
+class StepBound(Fields, frozen=True, kw_only=True):
+    """The bounds of a domain's buckets and of ``(unattributed)``, summed: the op bound of a step. ``kv_length`` is that
+    of the step that was recorded, at most the mean of those measured.
+    """
+
+    kv_length: float | None
+    bound_ms: float
+    limiter: str
+    efficiency: float | None
+
+
+class WholeStep(Fields, frozen=True, kw_only=True):
+    """The decode steps of a batch size and KV bin as wholes, beside the bounds of a step recorded at ``kv_length``. In
+    the mean over all, ``batch``, ``kv_bin`` and ``kv_length`` are null.
+
+    ``program_bound_ms`` ≤ ``fused_bound_ms`` ≤ ``op_bound_ms`` are those of ``rooflight analyze``.
+    ``compulsory_bound_ms`` is the time that ``compulsory_bytes`` (weights and KV cache read once, results written
+    once) and all arithmetic need at least; it is above the program bound where a calibration measured a cache that can
+    hold the data of each op, but not of all. ``bound_ms`` is the larger of the op bound and that, ``limiter`` what
+    limits most of it, ``efficiency`` bound / mean: 1 is the speed of light. It is null where the times are not those of
+    the bounds' device.
+    """
+
+    batch: int | None
+    kv_bin: str | None
+    kv_length: float | None
+    steps: int
+    mean_ms: float
+    program_bound_ms: float
+    fused_bound_ms: float
+    op_bound_ms: float
+    compulsory_bound_ms: float
+    compulsory_bytes: float
+    bound_ms: float
+    limiter: str
+    efficiency: float | None
+
+
+class RecordedStepData(Fields, frozen=True, kw_only=True):
+    """A step that was recorded: the engine's (``whole``), or the call of a model alone. ``ops_without_cost`` are not in
+    its bound, so that it is below what it could be. ``kv_cache_bytes`` is the cache before the step, as the model made
+    or the engine told it.
+    """
+
+    batch: int | None
+    kv_length: float | None
+    whole: bool
+    ops: int
+    ops_without_cost: int
+    bound_ms: float
+    kv_cache_bytes: int | None
+
+
+class BoundsData(Fields, frozen=True, kw_only=True):
+    """What steps were bounded by. ``steps`` has them by batch size and KV bin, ``step`` their mean, null where one has
+    no bound. ``none_because`` has by domain why (part of) it has no bounds.
+    """
+
+    device: str | None
+    roofs: str | None
+    recorded: tuple[RecordedStepData, ...]
+    steps: tuple[WholeStep, ...]
+    step: WholeStep | None
+    none_because: dict[str, str]
+
+
+class GraphData(Fields, frozen=True, kw_only=True):
+    """CUDA graphs that hold the same: their number, replays in measured steps, and how often each bucket of the model
+    was opened when one was captured; null for graphs that were captured before the model was attached.
+    """
+
+    graphs: int
+    replays: int
+    buckets: dict[str, int] | None
+
+
+class RankSpread(Fields, frozen=True, kw_only=True):
+    """One value by rank, ms per step: mean over ``ranks`` ranks, the least and the most with their ranks. ``spread_ms``
+    is the most less the least, ``spread_share`` its share of the mean; null if that is 0.
+    """
+
+    ranks: int
+    mean_ms: float
+    least_ms: float
+    least_rank: int
+    most_ms: float
+    most_rank: int
+    spread_ms: float
+    spread_share: float | None
+
+
+class RankRow(Fields, frozen=True, kw_only=True):
+    """What one rank measured; the rest is in its own ``file``. ``communication_ms`` is the exclusive time of its
+    ``comm.`` buckets of the model, null if the model was not profiled. Acceptance and speed-up are those of
+    ``speculative``, the latencies medians of ``serving``, both of that rank's own steps and requests.
+    """
+
+    rank: int
+    file: str
+    steps: int
+    mean_ms: float | None
+    p50_ms: float | None
+    p99_ms: float | None
+    throughput_tok_s: float | None
+    communication_ms: float | None
+    acceptance_rate: float | None
+    mean_accepted_length: float | None
+    speedup_measured: float | None
+    requests: int
+    ttft_p50_ms: float | None
+    tpot_p50_ms: float | None
+    steps_lost: int
+    problems: int
+
+
+class MissingRank(Fields, frozen=True, kw_only=True):
+    """A rank whose results are not here, and why."""
+
+    rank: int
+    reason: str
+
+
+class RanksData(Fields, frozen=True, kw_only=True):
+    """All ranks of a program. ``latency`` is of the mean step of each; null where no rank has steps."""
+
+    world: int
+    ranks: tuple[RankRow, ...]
+    missing: tuple[MissingRank, ...]
+    latency: RankSpread | None
+    communication: RankSpread | None
+    buckets_model: dict[str, RankSpread]
+    buckets_engine: dict[str, RankSpread]
+
+
+class WorkloadData(Fields, frozen=True, kw_only=True):
+    """A generation loop and the machine it ran on. ``gamma`` is null without a draft, ``assumed_acceptance`` where the
+    draft's tokens were tested by rejection sampling. ``others_share`` is the least share of the CPU that other programs
+    took during the measured runs; ``traced_steps`` are in ``trace.json``, the last ones.
+    """
+
+    target: str
+    model_class: str | None
+    parameters: int | None
+    draft: str | None
+    draft_parameters: int | None
+    dtype: str | None
+    batch: int
+    prompt_tokens: int
+    new_tokens: int
+    gamma: int | None
+    assumed_acceptance: float | None
+    temperature: float | None
+    cache: str | None
+    seed: int | None
+    machine: str
+    threads: int | None
+    torch: str | None
+    transformers: str | None
+    others_share: float | None
+    traced_steps: int
+    notes: tuple[str, ...]
+
+
+class MemoryData(Fields, frozen=True, kw_only=True):
+    """Memory of the process, on the ``host`` (resident) or the ``device`` (torch's tensors), when runs began and ended.
+    ``peak_bytes`` is the process's until then; ``peak_in_run``: it rose while they ran, else it is older.
+    """
+
+    place: str
+    before_bytes: int
+    after_bytes: int
+    peak_bytes: int
+    peak_in_run: bool
+
+
+class KvCacheData(Fields, frozen=True, kw_only=True):
+    """Bytes of the KV cache over the steps that told them (``set_step_kv_cache``): their number, mean, most, last."""
+
+    steps: int
+    mean_bytes: float
+    max_bytes: int
+    last_bytes: int
 
 
 class ConfigDocument(Document, frozen=True, kw_only=True, tag="rooflight.inference_config/1"):
@@ -84,22 +269,6 @@ class WallStats(Fields, frozen=True, kw_only=True):
     gap_mean_ms: float | None
     step_gaps_ms: float
     throughput_tok_s: float | None
-
-
-class BucketTime(Fields, frozen=True, kw_only=True):
-    """A bucket, ms per step: ``exclusive_ms`` without buckets inside it, ``inclusive_ms`` with them. Shares of a
-    domain's rows, that of the unattributed time among them, sum to 1. ``bound_ms``, ``limiter`` and ``efficiency`` are
-    those of ``BucketBound``, null in runs, and where steps of a batch and KV bin have none (``BoundsData``).
-    """
-
-    name: str
-    exclusive_ms: float
-    inclusive_ms: float
-    share: float | None
-    calls_per_step: float | None
-    bound_ms: float | None = None
-    limiter: str | None = None
-    efficiency: float | None = None
 
 
 class Buckets(Fields, frozen=True, kw_only=True):
@@ -215,19 +384,6 @@ class RunsAggregate(Fields, frozen=True, kw_only=True):
     buckets_engine_avg_ms: dict[str, Spread]
 
 
-class ProfilerCost(Fields, frozen=True, kw_only=True):
-    """What the profiler itself cost: ``bucket_ns`` to open and close a bucket, on the host, measured when the results
-    were written; ``in_step_ms`` for those of a step, which are in its time; ``between_steps_ms`` after it, in the gaps.
-    ``in_step_share`` is of the steps' time, null where a device's clock measured them.
-    """
-
-    bucket_ns: float
-    buckets_per_step: float | None
-    in_step_ms: float | None
-    in_step_share: float | None
-    between_steps_ms: float | None
-
-
 class SampleData(Fields, frozen=True, kw_only=True):
     """Raw samples: those kept, of how many steps. Percentiles are of all steps if ``exact``, else of the sample."""
 
@@ -262,7 +418,6 @@ class SummaryDocument(BucketFields, Document, frozen=True, kw_only=True, tag="ro
     memory: MemoryData | None
     kv_cache: KvCacheData | None
     samples: SampleData
-    profiler_cost: ProfilerCost
     problems: dict[str, int]
     graphs: tuple[GraphData, ...] = ()
     ranks: RanksData | None = None

@@ -8,10 +8,11 @@ from the sums, percentiles from the samples.
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec.structs import replace
@@ -20,24 +21,15 @@ from numpy.typing import NDArray
 from rooflight.capture.time.bucket_log import MOST_NOTES
 from rooflight.inference.clocks import Meter, Reading
 from rooflight.inference.config import Domain
-from rooflight.inference.facts import (
-    DECODE,
-    IDLE,
-    OTHER_PHASES,
-    UNBINNED,
-    Facts,
-    KvCacheUse,
-    LengthBins,
-    memory_data,
-    over_runs,
-)
+from rooflight.inference.facts import DECODE, IDLE, OTHER_PHASES, UNBINNED, Facts, LengthBins
 from rooflight.inference.problems import Problems
 from rooflight.inference.result import (
     BatchStats,
     Buckets,
+    KvCacheData,
     LengthBin,
     LengthStats,
-    ProfilerCost,
+    MemoryData,
     RunData,
     RunMeta,
     RunsAggregate,
@@ -45,61 +37,53 @@ from rooflight.inference.result import (
     StepStats,
     WallStats,
 )
-from rooflight.inference.sections import MemoryData
-from rooflight.inference.speculation import RoundSums, Speculation
-from rooflight.inference.sums import BucketSums, Reservoir, StepSums, times_of
+from rooflight.inference.speculation import DRAFT, VERIFY, BatchSums, Speculation
+from rooflight.inference.sums import UNKNOWN, BucketSums, Reservoir, StepSums, Sums, times_of
 from rooflight.machine.memory import Memory
 from rooflight.records.quantity import Quantity, count_of
 
-if TYPE_CHECKING:
-    from rooflight.inference.generation.trace import StepSpans
-
-
-UNKNOWN: Final = -1
-
 COLUMNS: Final = (
-    "run",
-    "step",
-    "batch",
-    "kv_bin",
-    "tokens",
-    "step_ns",
-    "host_ns",
-    "proposed",
-    "accepted",
-    "kv_cache_bytes",
+    *("run", "step", "batch", "kv_bin", "tokens", "step_ns", "host_ns", "proposed", "accepted", "kv_cache_bytes"),
     "kv_length",
 )
 """Of a raw sample; ``kv_bin`` numbers the KV bins, of decode steps, then ``OTHER_PHASES``."""
 
-MOST_BATCHES: Final = 256
-"""Batch sizes that are kept apart: memory stays bounded whatever an engine says."""
+MOST_RUNS: Final = 1024
+"""Runs that have a row of their own: an engine whose every call is a run has no end of them."""
 
 
-def _samples() -> Reservoir:
-    return Reservoir(COLUMNS, real="kv_length")
+@dataclass(slots=True)
+class KvCacheUse(Sums):
+    """The bytes of a KV cache over steps that gave them; ``last_bytes`` is None before the first."""
+
+    steps: int = 0
+    sum_bytes: int = 0
+    most_bytes: int = field(default=0, metadata={"add": max})
+    last_bytes: int | None = field(default=None, metadata={"add": lambda mine, later: mine if later is None else later})
+
+    def data(self) -> KvCacheData | None:
+        """As a summary has it; None where no step gave it."""
+        if self.last_bytes is None:
+            return None
+        return KvCacheData(
+            steps=self.steps,
+            mean_bytes=self.sum_bytes / self.steps,
+            max_bytes=self.most_bytes,
+            last_bytes=self.last_bytes,
+        )
 
 
 @dataclass(kw_only=True)
 class Steps:
-    """Steps of a run, or of all runs. ``cells`` has their sums by batch size (``UNKNOWN``: not known) and ``kv_bin``.
-    Sizes after the first ``MOST_BATCHES`` count as unknown ones; ``left_out`` are the steps of these.
-    """
+    """Steps of a run, or of all runs. ``cells`` has their sums by batch size (or ``UNKNOWN``) and ``kv_bin``."""
 
     bins: LengthBins
     cells: dict[tuple[int, int], StepSums] = field(default_factory=dict)
-    samples: Reservoir = field(default_factory=_samples)
+    samples: Reservoir = field(default_factory=lambda: Reservoir(COLUMNS, real="kv_length"))
     kv_cache: KvCacheUse = field(default_factory=KvCacheUse)
-    left_out: int = 0
-    _sizes: set[int] = field(default_factory=lambda: {UNKNOWN})
 
     def cell(self, batch: int, number: int) -> StepSums:
         """The sums of a batch size and bin."""
-        if batch not in self._sizes:
-            if len(self._sizes) > MOST_BATCHES:
-                self.left_out += 1
-                batch = UNKNOWN
-            self._sizes.add(batch)
         return self.cells.setdefault((batch, number), StepSums())
 
     @property
@@ -125,6 +109,11 @@ class Steps:
         """The buckets of decode steps."""
         return self.totals.buckets
 
+    def csv(self) -> str:
+        """The raw samples: -1 where a count is not known, ``nan`` for a length, and the phase in the last column."""
+        phases = (*[DECODE] * len(self.decode), *OTHER_PHASES)
+        return self.samples.csv(phase=[phases[number] for number in self.samples.columns()["kv_bin"].tolist()])
+
     # -- statistics ---------------------------------------------------------------------------------------------------
 
     def stats(self) -> StepStats:
@@ -146,25 +135,27 @@ class Steps:
         stats = {key: self._stats_of(number) for number, key in enumerate(self.bins.keys)}
         if not stats[UNBINNED].steps:
             del stats[UNBINNED]
+        totals = self.totals
         return LengthStats(
             bins=tuple(LengthBin(key=key, range=self.bins.ranges[number]) for number, key in enumerate(stats)),
             stats=stats,
-            steps_without_length=self.totals.steps - self.totals.lengths,
+            steps_without_length=totals.steps - totals.lengths,
         )
 
     def by_batch(self) -> tuple[BatchStats, ...]:
         """Decode steps by batch size, the unknown ones last."""
-        sizes = sorted(
-            {size for size, number in self.cells if number in self.decode}, key=lambda size: (size < 0, size)
-        )
+        decode = {size for size, number in self.cells if number in self.decode}
         columns = self.samples.columns()
-        is_decode, known = columns["kv_bin"] < len(self.decode), np.isin(columns["batch"], sizes)
-
-        def stats(size: int) -> StepStats:
-            chosen = ~known | (columns["batch"] < 0) if size == UNKNOWN else columns["batch"] == size
-            return step_stats(self.total(self.decode, size), columns["step_ns"][is_decode & chosen])
-
-        return tuple(BatchStats(batch=known_or_none(size), stats=stats(size)) for size in sizes)
+        is_decode = columns["kv_bin"] < len(self.decode)
+        return tuple(
+            BatchStats(
+                batch=known_or_none(size),
+                stats=step_stats(
+                    self.total(self.decode, size), columns["step_ns"][is_decode & (columns["batch"] == size)]
+                ),
+            )
+            for size in sorted(decode, key=lambda size: (size < 0, size))
+        )
 
     def wall(self, runs: int) -> WallStats:
         """Steps and gaps by the host's clock. Throughput is known if the tokens of all steps are."""
@@ -181,7 +172,8 @@ class Steps:
 
     def bucket_fields(self) -> dict[str, Any]:
         """The values of ``BucketFields``."""
-        model, engine = (self.sums.get(domain, BucketSums()) for domain in (Domain.MODEL, Domain.ENGINE))
+        buckets = self.sums
+        model, engine = (buckets.get(domain, BucketSums()) for domain in (Domain.MODEL, Domain.ENGINE))
         of_model, other_model = model.canonical(Domain.MODEL)
         of_engine, other_engine = engine.canonical(Domain.ENGINE)
         return {
@@ -196,11 +188,11 @@ class Steps:
 
 @dataclass(kw_only=True)
 class Run(Steps):
-    """A run while it is measured. ``batch`` is that of steps which say none.
+    """A run while it is measured. ``batch`` is that of steps which give none.
 
-    A ``baseline`` is not among the samples of all runs. ``speculative`` are the decode steps whose ``rounds`` are
-    known, ``plain`` those without a draft. Of ``steps_with_drafts`` some may be of another phase, whose rounds are
-    ``other_rounds``, or their drafts cannot be.
+    A ``baseline`` is not among the samples of all runs. In ``drafts``, ``speculative`` are the decode steps whose
+    ``rounds`` are known, ``plain`` those without a draft. Of ``steps_with_drafts`` some may be of another phase, whose
+    rounds are ``other_rounds``, or their drafts cannot be.
     """
 
     number: int
@@ -210,10 +202,7 @@ class Run(Steps):
     clock: str
     baseline: bool = False
     memory_before: Memory | None = None
-    rounds: RoundSums = field(default_factory=RoundSums)
-    other_rounds: RoundSums = field(default_factory=RoundSums)
-    plain: StepSums = field(default_factory=StepSums)
-    speculative: StepSums = field(default_factory=StepSums)
+    drafts: BatchSums = field(default_factory=BatchSums)
     steps_with_drafts: int = 0
     raised: int = 0
     lost: int = 0
@@ -237,13 +226,13 @@ class Run(Steps):
             cell.gap_ns += times.gap + idle_ns
             cell.host_gap_ns += times.host_gap + host_idle_ns
         if cached is not None:
-            self.kv_cache.add(cached)
+            self.kv_cache.merge(KvCacheUse(1, cached, cached, cached))
         if drafts is not None:
             self.steps_with_drafts += 1
         if drafts:
-            (self.rounds if is_decode else self.other_rounds).add(drafts)
+            (self.drafts.rounds if is_decode else self.drafts.other_rounds).add(drafts)
         if is_decode and (drafts or drafts is None):
-            (self.speculative if drafts else self.plain).add(reading, times, tokens, length)
+            (self.drafts.speculative if drafts else self.drafts.plain).add(reading, times, tokens, length)
         proposed, accepted = (sum(drafts.proposed), sum(drafts.accepted)) if drafts else (UNKNOWN, UNKNOWN)
         row = (
             self.number,
@@ -262,21 +251,121 @@ class Run(Steps):
         if not self.baseline:
             everything.add(row)
 
+    def speculation(self, meter: Meter) -> Speculation:
+        """The run alone: one with a speculative step is a speculative run, whose plain steps count nowhere."""
+        sums = self.drafts
+        if self.steps_with_drafts:
+            took = sums.speculative
+            sums.plain = StepSums()
+            sums.parts_ns = Counter(meter.divided(took.by_state, took.host_by_state, (DRAFT, VERIFY)))
+        return Speculation({self.batch: sums})
+
     def meta(self) -> RunMeta:
         """The run in a summary."""
         known = [(size * cell.steps, cell.steps) for (size, number), cell in self.cells.items()
                  if size != UNKNOWN and number in self.decode]  # fmt: skip
         sequences, steps = (sum(each) for each in zip(*known, strict=True)) if known else (0, 0)
-        return RunMeta(
-            number=self.number,
-            label=self.label,
+        return RunMeta.view(
+            self,
             bsz=self.batch,
             batch_mean=sequences / steps if steps else None,
-            baseline=self.baseline,
-            started_at=self.started_at,
-            clock=self.clock,
             steps_raised=self.raised,
             steps_lost=self.lost,
+        )
+
+
+@dataclass(kw_only=True)
+class Results(Steps):
+    """Adds up finished runs, all but baselines. ``runs`` has the first ``MOST_RUNS`` one by one; ``runs_left_out`` are
+    in all sums but those by run and across runs.
+    """
+
+    profiled: Sequence[Domain]
+    problems: Problems
+    runs: list[RunData] = field(default_factory=list)
+    warmup_runs: int = 0
+    runs_left_out: int = 0
+    runs_with_steps: int = 0
+    clocks: set[str] = field(default_factory=set)
+    clocks_of_steps: set[str] = field(default_factory=set)
+    speculation: Speculation = field(default_factory=Speculation)
+    _speculation_of_runs: dict[int, Speculation] = field(default_factory=dict)
+    _memory: dict[str, MemoryData] = field(default_factory=dict)  # by place
+
+    def finish(self, run: Run, meter: Meter) -> RunData:
+        """Add a run that has ended, and return what is known of it."""
+        for (batch, number), cell in run.cells.items():
+            cell.add_buckets(meter.times(cell.by_state, cell.host_by_state), self.profiled)
+            if not run.baseline:
+                self.cell(batch, number).merge(cell)
+        if not run.baseline:
+            self.kv_cache.merge(run.kv_cache)
+        alone = run.speculation(meter)
+        self.speculation.merge(alone)
+        found = RunData(
+            meta=run.meta(),
+            stats=run.stats(),
+            wall=run.wall(1),
+            other_phases=run.other_phases(),
+            decode_length_buckets=run.by_length(),
+            memory=_memory_data("host" if meter.device is None else "device", run.memory_before, meter.memory()),
+            kv_cache=run.kv_cache.data(),
+            **run.bucket_fields(),
+        )
+        self._keep(found, alone if run.steps_with_drafts else None)
+        self._note_problems(run, meter.take_dropped())
+        return found
+
+    def _note_problems(self, run: Run, dropped: int) -> None:
+        """What a run could not measure, in words that no run has to itself: there may be runs without end."""
+        totals = run.totals
+        if run.raised:
+            self.problems.note("a step ended by an exception: it is in the statistics", run.raised)
+        if totals.steps and not totals.token_steps:
+            self.problems.note("no step of a run has tokens: call set_step_tokens() in each")
+        if dropped:
+            self.problems.note(
+                f"a bucket was not timed, since more than {MOST_NOTES // 2:,} were opened before their steps were "
+                "read: the rest of such a step is unattributed",
+                dropped,
+            )
+
+    def _keep(self, run: RunData, speculation: Speculation | None) -> None:
+        self.clocks.add(run.meta.clock)
+        if run.stats.steps:
+            self.clocks_of_steps.add(run.meta.clock)
+        self.runs_with_steps += not run.meta.baseline and (run.stats.steps > 0 or bool(run.other_phases))
+        if run.memory is not None:
+            place = run.memory.place
+            self._memory[place] = _both(self._memory.get(place, run.memory), run.memory)
+        if len(self.runs) >= MOST_RUNS:
+            self.runs_left_out += 1
+            return
+        self.runs.append(run)
+        if speculation is not None:
+            self._speculation_of_runs[run.meta.number] = speculation
+
+    def memory(self) -> MemoryData | None:
+        """Memory from the begin of the first run to the end of the last; None where they ran at several places."""
+        return next(iter(self._memory.values())) if len(self._memory) == 1 else None
+
+    def runs_data(self) -> tuple[RunData, ...]:
+        """All finished runs; speed-ups of a draft are relative to plain runs, which may have come later."""
+        alone = self._speculation_of_runs
+        return tuple(
+            replace(run, speculative=alone[run.meta.number].data(self.speculation)) if run.meta.number in alone else run
+            for run in self.runs
+        )
+
+    def aggregate(self) -> RunsAggregate:
+        """Mean and standard deviation across runs that have steps and are no baselines."""
+        runs = [run for run in self.runs if run.stats.steps and not run.meta.baseline]
+        return RunsAggregate(
+            latency_ms=spread(run.stats.mean_ms for run in runs),
+            throughput_tok_s=spread(run.stats.throughput_tok_s for run in runs),
+            tokens_total=spread(run.stats.tokens_total for run in runs),
+            buckets_model_avg_ms=_spreads([run.buckets_model_avg_ms for run in runs]),
+            buckets_engine_avg_ms=_spreads([run.buckets_engine_avg_ms for run in runs]),
         )
 
 
@@ -305,129 +394,6 @@ def known_or_none(batch: int) -> int | None:
     return None if batch == UNKNOWN else batch
 
 
-MOST_RUNS = 1024
-"""Runs that have a row of their own: an engine whose every call is a run has no end of them."""
-
-
-@dataclass(kw_only=True)
-class Results(Steps):
-    """Adds up finished runs, all but baselines. ``runs`` has the first ``MOST_RUNS`` one by one; ``runs_left_out`` are
-    in all sums but those by run and across runs. ``own_ns`` were spent between steps on the profiler's bookkeeping.
-    """
-
-    profiled: Sequence[Domain]
-    problems: Problems
-    spans: StepSpans | None = None
-    runs: list[RunData] = field(default_factory=list)
-    warmup_runs: int = 0
-    runs_left_out: int = 0
-    runs_with_steps: int = 0
-    clocks: set[str] = field(default_factory=set)
-    clocks_of_steps: set[str] = field(default_factory=set)
-    speculation: Speculation = field(default_factory=Speculation)
-    own_ns: int = 0
-    _speculation_of_runs: dict[int, Speculation] = field(default_factory=dict)
-    _memory_later: MemoryData | None = None
-
-    def finish(self, run: Run, meter: Meter) -> RunData:
-        """Add a run that has ended, and return what is known of it."""
-        for (batch, number), cell in run.cells.items():
-            cell.add_buckets(meter.times(cell.by_state, cell.host_by_state), self.profiled)
-            if not run.baseline:
-                self.cell(batch, number).merge(cell)
-        if not run.baseline:
-            self.kv_cache.merge(run.kv_cache)
-        alone = Speculation.of_run(run, meter)
-        self.speculation.merge(alone)
-        place = "host" if meter.device is None else "device"
-        found = RunData(
-            meta=run.meta(),
-            stats=run.stats(),
-            wall=run.wall(1),
-            other_phases=run.other_phases(),
-            decode_length_buckets=run.by_length(),
-            memory=memory_data(place, run.memory_before, meter.memory()),
-            kv_cache=run.kv_cache.data(),
-            **run.bucket_fields(),
-        )
-        self._keep(found, alone if run.steps_with_drafts else None)
-        self._note_problems(run, meter.take_dropped())
-        return found
-
-    def _note_problems(self, run: Run, dropped: int) -> None:
-        """What a run could not measure, in words that no run has to itself: there may be runs without end."""
-        totals = run.totals
-        for times, problem in (
-            (run.raised, "a step ended by an exception: it is in the statistics"),
-            (
-                int(totals.steps > 0 and not totals.token_steps),
-                "no step of a run has tokens: call set_step_tokens() in each",
-            ),
-            (
-                dropped,
-                f"a bucket was not timed, since more than {MOST_NOTES // 2:,} were opened before their steps were "
-                "read: the rest of such a step is unattributed",
-            ),
-            (
-                run.left_out,
-                f"a step had another batch size than the first {MOST_BATCHES} of its run: its batch counts as unknown",
-            ),
-        ):
-            if times:
-                self.problems.note(problem, times)
-
-    def _keep(self, run: RunData, speculation: Speculation | None) -> None:
-        """Keep a run as one of its own, while there are few."""
-        self.clocks.add(run.meta.clock)
-        if run.stats.steps:
-            self.clocks_of_steps.add(run.meta.clock)
-        self.runs_with_steps += not run.meta.baseline and (run.stats.steps > 0 or bool(run.other_phases))
-        if len(self.runs) >= MOST_RUNS:
-            self.runs_left_out += 1
-            self._memory_later = over_runs((self._memory_later, run.memory))
-            return
-        self.runs.append(run)
-        if speculation is not None:
-            self._speculation_of_runs[run.meta.number] = speculation
-
-    def memory(self) -> MemoryData | None:
-        """Memory from the begin of the first run to the end of the last."""
-        return over_runs((*(run.memory for run in self.runs), self._memory_later))
-
-    def runs_data(self) -> tuple[RunData, ...]:
-        """All finished runs; speed-ups of a draft are relative to plain runs, which may have come later."""
-        alone = self._speculation_of_runs
-        return tuple(
-            replace(run, speculative=alone[run.meta.number].data(self.speculation)) if run.meta.number in alone else run
-            for run in self.runs
-        )
-
-    def aggregate(self) -> RunsAggregate:
-        """Mean and standard deviation across runs that have steps and are no baselines."""
-        runs = [run for run in self.runs if run.stats.steps and not run.meta.baseline]
-        return RunsAggregate(
-            latency_ms=spread(run.stats.mean_ms for run in runs),
-            throughput_tok_s=spread(run.stats.throughput_tok_s for run in runs),
-            tokens_total=spread(run.stats.tokens_total for run in runs),
-            buckets_model_avg_ms=_spreads([run.buckets_model_avg_ms for run in runs]),
-            buckets_engine_avg_ms=_spreads([run.buckets_engine_avg_ms for run in runs]),
-        )
-
-    def cost(self, bucket_ns: float, *, on_host: bool) -> ProfilerCost:
-        """What measuring cost the steps, if a bucket costs ``bucket_ns``."""
-        everything = self.total()
-        steps, time_ns = everything.steps, everything.time_ns
-        opened = sum(calls for (domain, _), calls in everything.calls.items() if domain in self.profiled)
-        in_steps_ns = opened * bucket_ns
-        return ProfilerCost(
-            bucket_ns=bucket_ns,
-            buckets_per_step=opened / steps if steps else None,
-            in_step_ms=in_steps_ns / steps / 1e6 if steps else None,
-            in_step_share=in_steps_ns / time_ns if on_host and time_ns else None,
-            between_steps_ms=self.own_ns / steps / 1e6 if steps else None,
-        )
-
-
 def spread(values: Iterable[float | None]) -> Spread:
     """Mean and sample standard deviation of the values that are known."""
     known = [value for value in values if value is not None]
@@ -439,9 +405,29 @@ def spread(values: Iterable[float | None]) -> Spread:
 
 
 def _spreads(runs: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
-    """Of each bucket over the runs that have it."""
     names = list(dict.fromkeys(name for run in runs for name in run))
     return {name: spread(run.get(name) for run in runs) for name in names}
+
+
+def _memory_data(place: str, before: Memory | None, after: Memory | None) -> MemoryData | None:
+    if before is None or after is None:
+        return None
+    return MemoryData(
+        place=place,
+        before_bytes=before.held_bytes,
+        after_bytes=after.held_bytes,
+        peak_bytes=after.peak_bytes,
+        peak_in_run=after.peak_bytes > before.peak_bytes,
+    )
+
+
+def _both(earlier: MemoryData, later: MemoryData) -> MemoryData:
+    return replace(
+        earlier,
+        after_bytes=later.after_bytes,
+        peak_bytes=max(earlier.peak_bytes, later.peak_bytes),
+        peak_in_run=earlier.peak_in_run or later.peak_in_run,
+    )
 
 
 def run_line(run: RunData) -> str:

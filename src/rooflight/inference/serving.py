@@ -9,7 +9,7 @@ delivery: ITL is how long a reader waits for more text, TPOT how long for a toke
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, Final
 
@@ -18,13 +18,9 @@ from numpy.typing import NDArray
 
 from rooflight.inference.facts import token_count
 from rooflight.inference.problems import Problems
-from rooflight.inference.runs import UNKNOWN, Run
-from rooflight.inference.sections import Goodput, Latency, RequestSamples, ServingData, ServingStats
-from rooflight.inference.sums import Reservoir, Sums
+from rooflight.inference.sums import UNKNOWN, Reservoir, Sums
+from rooflight.records.document import Fields
 from rooflight.records.quantity import count_of
-
-MOST_RUNS = 1024
-"""Runs whose requests are kept apart; later ones share the sums of their label."""
 
 MOST_OPEN: Final = 1 << 16
 """Requests that may be open at once; further ones are not measured."""
@@ -32,11 +28,75 @@ MOST_OPEN: Final = 1 << 16
 _MOST_LABELS: Final = 64
 _MORE_LABELS: Final = "(more labels)"
 
+REQUESTS_FILE: Final = "requests.csv"
+DELIVERIES_FILE: Final = "deliveries.csv"
+
 REQUEST_COLUMNS: Final = ("run", "prompt_tokens", "tokens", "deliveries", "begin_ns", "ttft_ns", "last_ns", "e2e_ns")
 """A request that ended: nanoseconds after the first request began, then after its own begin; -1: unknown."""
 
 GAP_COLUMNS: Final = ("run", "gap_ns", "tokens")
 """A delivery after the first: the time since the one before, and its tokens."""
+
+_GROUP: Final = "group"  # a last column of both, for their labels
+
+
+class Latency(Fields, frozen=True, kw_only=True):
+    """A latency in ms, of ``n`` requests (ITL: deliveries). The mean is of all, percentiles are of the samples kept."""
+
+    p50: float | None
+    p90: float | None
+    p99: float | None
+    mean: float | None
+    n: int
+
+
+class Goodput(Fields, frozen=True, kw_only=True):
+    """Requests that met every objective that is given; null if none is."""
+
+    slo_ttft_ms: float | None
+    slo_tpot_ms: float | None
+    slo_e2e_ms: float | None
+    requests_met: int | None
+    share: float | None
+    requests_per_s: float | None
+
+
+class ServingStats(Fields, frozen=True, kw_only=True):
+    """Requests that ended. ``duration_s``: from the begin of a run's first request to the end of its last, all runs
+    summed. ``ttft_ms``: begin to first delivery; ``tpot_ms``: first to last delivery, over tokens but one; ``itl_ms``:
+    between two deliveries, which may be of several tokens each (``tokens_per_delivery``); ``e2e_ms``: begin to end.
+    """
+
+    requests: int
+    tokens: int
+    tokens_per_delivery: float | None
+    duration_s: float
+    requests_per_s: float | None
+    output_tok_s: float | None
+    ttft_ms: Latency
+    tpot_ms: Latency
+    itl_ms: Latency
+    e2e_ms: Latency
+    goodput: Goodput
+
+
+class RequestSamples(Fields, frozen=True, kw_only=True):
+    """Raw samples: those kept, of how many. Percentiles are of all if ``exact``, else of a random choice."""
+
+    kept: int
+    seen: int
+    exact: bool
+    file: str
+
+
+class ServingData(ServingStats, frozen=True, kw_only=True):
+    """All measured runs, and each label where there are several. ``reason`` explains why nothing is known."""
+
+    unfinished: int
+    by_label: dict[str, ServingStats]
+    request_samples: RequestSamples
+    delivery_samples: RequestSamples
+    reason: str | None
 
 
 @dataclass(slots=True)
@@ -55,12 +115,15 @@ class Mean(Sums):
 
 @dataclass(slots=True)
 class RequestSums(Sums):
-    """Exact sums over requests that ended; ``itl`` has all deliveries, also of others. ``met`` met all objectives."""
+    """Exact sums over requests that ended; ``itl`` has all deliveries, also of others. ``met`` met all objectives.
+    ``spans_ns`` are of runs, from the begin of the first request to the end of the last.
+    """
 
     requests: int = 0
     tokens: int = 0
     deliveries: int = 0
     met: int = 0
+    spans_ns: int = 0
     ttft: Mean = field(default_factory=Mean)
     tpot: Mean = field(default_factory=Mean)
     itl: Mean = field(default_factory=Mean)
@@ -68,26 +131,23 @@ class RequestSums(Sums):
 
 
 @dataclass(slots=True)
-class RunRequests:
-    """The requests that began in a run. ``span_ns`` is from the begin of the first to the end of the last. After
-    ``MOST_RUNS`` runs, those of a label share one: ``earlier_ns`` are the spans of the runs before the last.
-    """
+class Group:
+    """The requests of runs with the same label. ``begin_ns`` and ``end_ns`` are those of its last ``run``."""
 
-    label: str
-    first_begin_ns: int
-    last_end_ns: int = 0
-    earlier_ns: int = 0
+    number: int
     sums: RequestSums = field(default_factory=RequestSums)
+    run: int = UNKNOWN
+    begin_ns: int = 0
+    end_ns: int = 0
 
-    @property
-    def span_ns(self) -> int:
-        """The time in which its requests were there."""
-        return self.earlier_ns + max(0, self.last_end_ns - self.first_begin_ns) if self.sums.requests else 0
+    def next_run(self, number: int, now: int) -> None:
+        """The first request of another run arrives."""
+        self.sums.spans_ns += max(0, self.end_ns - self.begin_ns)
+        self.run, self.begin_ns, self.end_ns = number, now, 0
 
-    def next_run(self, now: int) -> None:
-        """The next run that shares it begins."""
-        self.earlier_ns += max(0, self.last_end_ns - self.first_begin_ns)
-        self.first_begin_ns = now
+    def total(self) -> RequestSums:
+        """All sums, with the span of the last run."""
+        return replace(self.sums, spans_ns=self.sums.spans_ns + max(0, self.end_ns - self.begin_ns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +177,7 @@ class Objectives:
 @dataclass(slots=True)
 class _Request:
     run: int
-    of_run: RunRequests
+    group: Group
     prompt_tokens: int
     begin_ns: int
     first_ns: int = UNKNOWN
@@ -131,16 +191,14 @@ class Requests:
 
     def __init__(self, clock: Callable[[], int], objectives: Objectives, problems: Problems) -> None:
         self._clock, self._problems = clock, problems
-        self.objectives = objectives
-        self.runs: dict[int, RunRequests] = {}
-        self.lock = Lock()
+        self._objectives = objectives
+        self._groups: dict[str, Group] = {}
+        self._lock = Lock()
         self._open: dict[Hashable, _Request] = {}
         self._skipped: set[Hashable] = set()  # of warm-up runs
         self._origin_ns: int | None = None
-        self._shared: dict[str, int] = {}  # by label the number under which runs after MOST_RUNS are kept
-        self._shared_run = UNKNOWN
-        self.ended = Reservoir(REQUEST_COLUMNS)
-        self.gaps = Reservoir(GAP_COLUMNS)
+        self.ended = Reservoir((*REQUEST_COLUMNS, _GROUP))
+        self.gaps = Reservoir((*GAP_COLUMNS, _GROUP))
 
     @property
     def unfinished(self) -> int:
@@ -151,91 +209,71 @@ class Requests:
         """Whether a request is open and measured: hooks see others too, which arrived before they were attached."""
         return request in self._open
 
-    def begin(self, request: Hashable, prompt_tokens: Any, run: Run | None, *, warming_up: bool) -> None:
-        """A request arrives in a run."""
+    def begin(self, request: Hashable, prompt_tokens: Any, run: tuple[int, str] | None, *, skipped: bool) -> None:
+        """A request arrives in a run, which is its number and label. ``skipped``: it is not to be measured."""
         try:
             prompt = UNKNOWN if prompt_tokens is None else _count(prompt_tokens)
         except Exception as error:
             self._problems.note(f"begin_request: prompt of {error}")
             prompt = UNKNOWN
-        try:
-            with self.lock:
-                self._begin(request, prompt, run, warming_up)
-        except Exception as error:  # an id that cannot be a key
-            self._problems.error("begin_request", error)
-
-    def _begin(self, request: Hashable, prompt: int, run: Run | None, warming_up: bool) -> None:
-        if run is None:
-            if not warming_up:
-                self._problems.note("begin_request() outside of a run was ignored: call begin_run() before it")
-            if len(self._skipped) < MOST_OPEN:
-                self._skipped.add(request)
-            return
-        if request in self._open:
-            self._problems.note("begin_request() of a request that was open: it began anew")
-        elif len(self._open) >= MOST_OPEN:
-            self._problems.note(f"more than {MOST_OPEN} requests are open: end_request() each; others are not measured")
-            return
-        self._skipped.discard(request)
-        now = self._clock()
-        if self._origin_ns is None:
-            self._origin_ns = now
-        number = self._number_of(run, now)
-        self._open[request] = _Request(number, self.runs[number], prompt, now)
-
-    def _number_of(self, run: Run, now: int) -> int:
-        """The run that has the sums of a run: itself, or the first of its label that found no room."""
-        if run.number in self.runs:
-            return run.number
-        if len(self.runs) < MOST_RUNS:
-            self.runs[run.number] = RunRequests(run.label, now)
-            return run.number
-        label = run.label if run.label in self._shared or len(self._shared) < _MOST_LABELS else _MORE_LABELS
-        number = self._shared.setdefault(label, run.number)
-        shared = self.runs.setdefault(number, RunRequests(label, now))
-        if self._shared_run != run.number:
-            self._shared_run = run.number
-            shared.next_run(now)
-        return number
+        with self._lock:
+            if run is None or skipped:
+                if not skipped:
+                    self._problems.note("begin_request() outside of a run was ignored: call begin_run() before it")
+                if len(self._skipped) < MOST_OPEN:
+                    self._skipped.add(request)
+                return
+            if request in self._open:
+                self._problems.note("begin_request() of a request that was open: it began anew")
+            elif len(self._open) >= MOST_OPEN:
+                self._problems.note(
+                    f"more than {MOST_OPEN} requests are open: end_request() each; others are not measured"
+                )
+                return
+            self._skipped.discard(request)
+            now = self._clock()
+            if self._origin_ns is None:
+                self._origin_ns = now
+            number, label = run
+            if label not in self._groups and len(self._groups) >= _MOST_LABELS:
+                label = _MORE_LABELS
+            group = self._groups.setdefault(label, Group(len(self._groups)))
+            if group.run != number:
+                group.next_run(number, now)
+            self._open[request] = _Request(number, group, prompt, now)
 
     def deliver(self, request: Hashable, tokens: Any) -> None:
         """Tokens are delivered to a request, all at this moment; none at all is no delivery."""
+        now = self._clock()
         try:
-            now, count = self._clock(), _count(tokens)
-            with self.lock:
-                found = self._open.get(request)
-                if found is None:
-                    self._unknown("request_tokens", request)
-                elif count:
-                    self._deliver(found, count, now)
+            count = _count(tokens)
         except ValueError as error:
             self._problems.note(f"request_tokens: {error}")
-        except Exception as error:
-            self._problems.error("request_tokens", error)
-
-    def _deliver(self, found: _Request, count: int, now: int) -> None:
-        if found.deliveries:
-            self.gaps.add((found.run, now - found.last_ns, count))
-            found.of_run.sums.itl.add(now - found.last_ns)
-        else:
-            found.first_ns = now
-        found.last_ns = now
-        found.tokens += count
-        found.deliveries += 1
+            return
+        with self._lock:
+            found = self._open.get(request)
+            if found is None:
+                self._unknown("request_tokens", request)
+            elif count:
+                if found.deliveries:
+                    self.gaps.add((found.run, now - found.last_ns, count, found.group.number))
+                    found.group.sums.itl.add(now - found.last_ns)
+                else:
+                    found.first_ns = now
+                found.last_ns = now
+                found.tokens += count
+                found.deliveries += 1
 
     def end(self, request: Hashable) -> None:
         """A request is done."""
-        try:
-            now = self._clock()
-            with self.lock:
-                found = self._open.pop(request, None)
-                if found is None:
-                    self._unknown("end_request", request)
-                    self._skipped.discard(request)
-                else:
-                    self._end(found, now)
-        except Exception as error:
-            self._problems.error("end_request", error)
+        now = self._clock()
+        with self._lock:
+            found = self._open.pop(request, None)
+            if found is None:
+                self._unknown("end_request", request)
+                self._skipped.discard(request)
+            else:
+                self._end(found, now)
 
     def _end(self, found: _Request, now: int) -> None:
         begin, e2e = found.begin_ns, now - found.begin_ns
@@ -243,13 +281,14 @@ class Requests:
         tpot = (found.last_ns - found.first_ns) / (found.tokens - 1) if found.deliveries > 1 else None
         last = found.last_ns - begin if found.deliveries else UNKNOWN
         about = found.run, found.prompt_tokens, found.tokens, found.deliveries
-        self.ended.add((*about, begin - (self._origin_ns or 0), UNKNOWN if ttft is None else ttft, last, e2e))
-        found.of_run.last_end_ns = max(found.of_run.last_end_ns, now)
-        sums = found.of_run.sums
+        times = begin - (self._origin_ns or 0), UNKNOWN if ttft is None else ttft, last, e2e
+        self.ended.add((*about, *times, found.group.number))
+        found.group.end_ns = max(found.group.end_ns, now)
+        sums = found.group.sums
         sums.requests += 1
         sums.tokens += found.tokens
         sums.deliveries += found.deliveries
-        sums.met += self.objectives.met(ttft, tpot, e2e)
+        sums.met += self._objectives.met(ttft, tpot, e2e)
         sums.e2e.add(e2e)
         sums.ttft.add(ttft)
         sums.tpot.add(tpot)
@@ -258,93 +297,89 @@ class Requests:
         if request not in self._skipped:
             self._problems.note(f"{call}() of a request that is not open was ignored: begin_request() comes first")
 
+    # -- results ------------------------------------------------------------------------------------------------------
+
+    def files(self) -> dict[str, str]:
+        """The raw samples by name of file; none if no request began."""
+        with self._lock:
+            if not self._groups:
+                return {}
+            return {
+                REQUESTS_FILE: self.ended.csv(REQUEST_COLUMNS),
+                DELIVERIES_FILE: self.gaps.csv(GAP_COLUMNS),
+            }
+
+    def data(self) -> ServingData:
+        """The statistics of all requests."""
+        with self._lock:
+            figures, groups = self._figures(), self._groups
+            by_label = {
+                label: ServingStats(**self._stats(group.total(), figures, group.number))
+                for label, group in groups.items()
+                if len(groups) > 1
+            }
+            return ServingData(
+                **self._stats(RequestSums.total(group.total() for group in groups.values()), figures, None),
+                unfinished=self.unfinished,
+                by_label=by_label,
+                request_samples=RequestSamples.view(self.ended, file=REQUESTS_FILE),
+                delivery_samples=RequestSamples.view(self.gaps, file=DELIVERIES_FILE),
+                reason=self._reason(),
+            )
+
+    def _figures(self) -> _Figures:
+        ended, gaps = self.ended.columns(), self.gaps.columns()
+        group, ttft, last = ended[_GROUP], ended["ttft_ns"], ended["last_ns"]
+        some, several = ttft != UNKNOWN, ended["deliveries"] > 1
+        return {
+            "ttft": (group[some], ttft[some]),
+            "tpot": (group[several], (last - ttft)[several] / (ended["tokens"][several] - 1)),
+            "itl": (gaps[_GROUP], gaps["gap_ns"]),
+            "e2e": (group, ended["e2e_ns"]),
+        }
+
+    def _stats(self, sums: RequestSums, figures: _Figures, group: int | None) -> dict[str, Any]:
+        duration_s = sums.spans_ns / 1e9
+        wanted = self._objectives
+        known = wanted.given and bool(sums.requests)
+        return {
+            "requests": sums.requests,
+            "tokens": sums.tokens,
+            "tokens_per_delivery": sums.tokens / sums.deliveries if sums.deliveries else None,
+            "duration_s": duration_s,
+            "requests_per_s": sums.requests / duration_s if duration_s else None,
+            "output_tok_s": sums.tokens / duration_s if duration_s else None,
+            **{f"{name}_ms": _latency(samples, group, getattr(sums, name)) for name, samples in figures.items()},
+            "goodput": Goodput(
+                slo_ttft_ms=wanted.ttft_ms,
+                slo_tpot_ms=wanted.tpot_ms,
+                slo_e2e_ms=wanted.e2e_ms,
+                requests_met=sums.met if known else None,
+                share=sums.met / sums.requests if known else None,
+                requests_per_s=sums.met / duration_s if known and duration_s else None,
+            ),
+        }
+
+    def _reason(self) -> str | None:
+        if self.ended.seen:
+            return None
+        if self.unfinished:
+            return f"{count_of(self.unfinished, 'request')} began and none ended: call end_request() for each"
+        return "no request began in a measured run: call begin_request(), request_tokens() and end_request() for each"
+
+
+_Figures = Mapping[str, tuple[NDArray[Any], NDArray[Any]]]
+"""The samples kept, as the groups that they are of and ns, by figure."""
+
 
 def _count(tokens: Any) -> int:
-    """A number of tokens. Raises ValueError for what is none, and for one on a device: reading it would wait."""
     if getattr(tokens, "is_cuda", False):
         raise ValueError("tokens on a device: reading them would wait for it: give a number")
     return token_count(tokens)
 
 
-REQUESTS_FILE: Final = "requests.csv"
-DELIVERIES_FILE: Final = "deliveries.csv"
-
-
-def serving_data(requests: Requests) -> ServingData:
-    """The statistics of all requests."""
-    with requests.lock:
-        runs, figures = requests.runs, _figures(requests)
-        by_label: dict[str, dict[int, RunRequests]] = {}
-        for number, run in runs.items():
-            by_label.setdefault(run.label, {})[number] = run
-        return ServingData(
-            **_stats(requests, runs, figures),
-            unfinished=requests.unfinished,
-            by_label={
-                label: ServingStats(**_stats(requests, some, figures))
-                for label, some in by_label.items()
-                if len(by_label) > 1
-            },
-            request_samples=_samples(requests.ended, REQUESTS_FILE),
-            delivery_samples=_samples(requests.gaps, DELIVERIES_FILE),
-            reason=_reason(requests),
-        )
-
-
-def _samples(rows: Reservoir, file: str) -> RequestSamples:
-    return RequestSamples(kept=rows.kept, seen=rows.seen, exact=rows.exact, file=file)
-
-
-_Figures = Mapping[str, tuple[NDArray[Any], NDArray[Any]]]
-"""The samples kept, as the runs that they are of and ns, by figure."""
-
-
-def _figures(requests: Requests) -> _Figures:
-    ended, gaps = requests.ended.columns(), requests.gaps.columns()
-    run, ttft, last = ended["run"], ended["ttft_ns"], ended["last_ns"]
-    some, several = ttft != UNKNOWN, ended["deliveries"] > 1
-    return {
-        "ttft": (run[some], ttft[some]),
-        "tpot": (run[several], (last - ttft)[several] / (ended["tokens"][several] - 1)),
-        "itl": (gaps["run"], gaps["gap_ns"]),
-        "e2e": (run, ended["e2e_ns"]),
-    }
-
-
-def _latency(samples: tuple[NDArray[Any], NDArray[Any]], runs: Mapping[int, RunRequests], mean: Mean) -> Latency:
-    of_run, values = samples
-    ms = values[np.isin(of_run, list(runs))] / 1e6
+def _latency(samples: tuple[NDArray[Any], NDArray[Any]], group: int | None, mean: Mean) -> Latency:
+    of_group, values = samples
+    ms = (values if group is None else values[of_group == group]) / 1e6
     p50, p90, p99 = np.percentile(ms, (50, 90, 99)).tolist() if ms.size else (None,) * 3
     return Latency(p50=p50, p90=p90, p99=p99, mean=mean.total_ns / mean.n / 1e6 if mean.n else None, n=mean.n)
-
-
-def _stats(requests: Requests, runs: Mapping[int, RunRequests], figures: _Figures) -> dict[str, Any]:
-    sums = RequestSums.total(each.sums for each in runs.values())
-    duration_s = sum(each.span_ns for each in runs.values()) / 1e9
-    wanted = requests.objectives
-    known = wanted.given and bool(sums.requests)
-    return {
-        "requests": sums.requests,
-        "tokens": sums.tokens,
-        "tokens_per_delivery": sums.tokens / sums.deliveries if sums.deliveries else None,
-        "duration_s": duration_s,
-        "requests_per_s": sums.requests / duration_s if duration_s else None,
-        "output_tok_s": sums.tokens / duration_s if duration_s else None,
-        **{f"{name}_ms": _latency(samples, runs, getattr(sums, name)) for name, samples in figures.items()},
-        "goodput": Goodput(
-            slo_ttft_ms=wanted.ttft_ms,
-            slo_tpot_ms=wanted.tpot_ms,
-            slo_e2e_ms=wanted.e2e_ms,
-            requests_met=sums.met if known else None,
-            share=sums.met / sums.requests if known else None,
-            requests_per_s=sums.met / duration_s if known and duration_s else None,
-        ),
-    }
-
-
-def _reason(requests: Requests) -> str | None:
-    if requests.ended.seen:
-        return None
-    if requests.unfinished:
-        return f"{count_of(requests.unfinished, 'request')} began and none ended: call end_request() for each"
-    return "no request began in a measured run: call begin_request(), request_tokens() and end_request() for each"

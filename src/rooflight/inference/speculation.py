@@ -10,16 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from rooflight.inference.clocks import Meter
-from rooflight.inference.sections import BatchSpeculation, SpeculativeData
 from rooflight.inference.sums import StepSums, Sums
-
-if TYPE_CHECKING:
-    from rooflight.inference.runs import Run
+from rooflight.records.document import Fields
 
 
 def expected_tokens(acceptance: float, gamma: int) -> float:
@@ -220,6 +216,59 @@ Times = tuple[float, float]
 """Nanoseconds that plain steps would need for some tokens, and that speculative ones took. The ratio is a speed-up."""
 
 
+class BatchSpeculation(Fields, frozen=True, kw_only=True):
+    """Speculative and plain steps of one batch size; null where the batch was not given. Times are per step."""
+
+    batch: int | None
+    steps: int
+    step_ms: float | None
+    mean_kv_length: float | None
+    throughput_tok_s: float | None
+    plain_steps: int
+    plain_step_ms: float | None
+    plain_mean_kv_length: float | None
+    plain_throughput_tok_s: float | None
+    speedup_measured: float | None
+    speedup_predicted: float | None
+
+
+class SpeculativeData(Fields, frozen=True, kw_only=True):
+    """Speculative decoding in all measured runs. ``reasons`` has, by field, why it is null.
+
+    A round is a draft of one sequence and its verification; ``rounds`` are those that proposed something.
+    ``mean_accepted_length`` includes the token that the target adds, ``mean_accepted_draft_tokens`` does not.
+    ``acceptance_rate`` is accepted over proposed, ``alpha`` accepted over tested: tokens after the first rejection of a
+    round are not tested. Lists by position begin with the first draft token (of a tree: the first level):
+    ``acceptance_by_position`` is over all rounds that proposed that position, ``..._if_tested`` over those that
+    accepted all before it. ``rounds_by_accepted`` and ``rounds_by_depth`` count rounds by draft tokens accepted and by
+    depth of the draft, from 0 on. Times are averages of a speculative step.
+    """
+
+    proposed: int | None
+    accepted: int | None
+    acceptance_rate: float | None
+    alpha: float | None
+    acceptance_by_position: tuple[float, ...] | None
+    acceptance_by_position_if_tested: tuple[float | None, ...] | None
+    mean_accepted_length: float | None
+    mean_accepted_draft_tokens: float | None
+    tokens_per_target_forward: float | None
+    steps: int
+    rounds: int
+    rounds_without_draft: int
+    rounds_by_accepted: tuple[int, ...]
+    rounds_by_depth: tuple[int, ...]
+    step_ms: float | None
+    draft_ms: float | None
+    verify_ms: float | None
+    overhead_ms: float | None
+    speedup_measured: float | None
+    speedup_predicted: float | None
+    speedup_theorem_3_8: float | None
+    by_batch: tuple[BatchSpeculation, ...]
+    reasons: dict[str, str]
+
+
 @dataclass(slots=True)
 class BatchSums(Sums):
     """The runs of one batch size. ``other_rounds`` are those of mixed steps. ``parts_ns`` divides the speculative steps
@@ -285,15 +334,6 @@ class Speculation(Sums):
     """
 
     batches: dict[int | None, BatchSums] = field(default_factory=dict)
-
-    @staticmethod
-    def of_run(run: Run, meter: Meter) -> Speculation:
-        """One run alone."""
-        if not run.steps_with_drafts:
-            return Speculation({run.batch: BatchSums(plain=run.plain)})
-        steps = run.speculative
-        parts = Counter(meter.divided(steps.by_state, steps.host_by_state, (DRAFT, VERIFY)))
-        return Speculation({run.batch: BatchSums(run.rounds, run.other_rounds, steps, StepSums(), parts)})
 
     def data(self, beside: Speculation | None = None) -> SpeculativeData:
         """The statistics, relative to plain steps: the own ones, or those ``beside``."""

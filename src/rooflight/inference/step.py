@@ -11,42 +11,15 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol
 
 from rooflight.capture.time.bucket_log import MOST_NOTES
-from rooflight.inference.clocks import Meter, Place
-from rooflight.inference.facts import Said, Told
+from rooflight.inference.clocks import Meter, Place, Reading
+from rooflight.inference.config import Domain
+from rooflight.inference.facts import Facts, Given, StepFacts
 from rooflight.inference.problems import Problems
 from rooflight.inference.runs import Results, Run
-
-if TYPE_CHECKING:
-    from rooflight.inference.recording import StepRecorder
-
-
-def rank_and_world() -> tuple[int, int]:
-    """Rank and world size: of torch.distributed once it is initialized, else of torchrun's variables, else 0 of 1."""
-    dist = _initialized()
-    if dist is not None:
-        return int(dist.get_rank()), int(dist.get_world_size())
-    try:
-        rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    except ValueError:
-        return 0, 1
-    return (rank, max(world, rank + 1)) if rank >= 0 else (0, 1)
-
-
-def barrier() -> None:
-    """Wait for all ranks; nothing where torch.distributed is not initialized."""
-    dist = _initialized()
-    if dist is not None:
-        dist.barrier()
-
-
-def _initialized() -> Any:
-    """torch.distributed, if this process uses it."""
-    dist = getattr(sys.modules.get("torch"), "distributed", None)
-    return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
-
 
 _BATCH: Final = 32  # steps that are read together, at most
 _NOTES: Final = MOST_NOTES // 4  # of buckets, in the steps that are read together
@@ -54,36 +27,57 @@ MOST_PENDING: Final = 1024
 """Steps that the device may lag behind before one is given up."""
 
 
+class Recorder(Protocol):
+    """Records steps instead of timing them. ``batch`` is that of the next steps which give none."""
+
+    batch: int | None
+
+    def begin(self) -> None:
+        """A step begins."""
+
+    def end(self, facts: Facts, *, raised: bool) -> None:
+        """It ends."""
+
+    def bucket(self, domain: Domain, name: str) -> AbstractContextManager[object]:
+        """The bucket of a domain that has a name."""
+
+
+class Spans(Protocol):
+    """Keeps the stretches of steps, for a trace."""
+
+    def add(self, meter: Meter, run: Run, reading: Reading, facts: Facts) -> None:
+        """One more step."""
+
+
 class StepContext:
     """``with`` it runs a step; one object for all, so that none is made in a step. Never raises.
 
     ``run`` and ``meter`` are set while a run is measured (``measure``), ``recorder`` while steps are recorded instead;
     ``measuring`` is True in a measured or recorded step; ``caller`` is the label of the open module in it that calls
-    timed functions (``TimedCalls``). With ``barrier`` all ranks wait for each other before and
-    after each step that is not recorded, whether it is measured or not.
+    timed functions (``TimedCalls``). ``published`` is for timers that are not passed a profiler (``activate``). With
+    ``barrier`` all ranks wait for each other before and after each step that is not recorded, measured or not.
     """
 
     def __init__(
         self,
-        told: Told,
+        facts: StepFacts,
         results: Results,
         problems: Problems,
         *,
-        clock: Callable[[], int],
         barrier: bool,
-        published: Any,
+        spans: Spans | None,
         on_unmeasured: Callable[[], None],
     ) -> None:
-        self.told = told
+        self.facts = facts
         self.run: Run | None = None
         self.meter: Meter | None = None
         self.measuring = False
         self.caller: str | None = None
-        self.recorder: StepRecorder | None = None
-        self._results, self._problems, self._clock = results, problems, clock
-        self._barrier = barrier
+        self.recorder: Recorder | None = None
+        self.published: Any = None
+        self._results, self._problems = results, problems
+        self._barrier, self._spans = barrier, spans
         self._on_unmeasured = on_unmeasured
-        self._published = published
         self._publish: Callable[[Any], None] | None = None
         self._depth = 0
         self._batch = 1  # until it is known how many buckets a step has
@@ -91,7 +85,7 @@ class StepContext:
         self._begin: Callable[[], Any] | None = None  # while steps are measured or recorded
         self._before: Callable[[], None] | None = None
         self._begun: Any = 0
-        self._pending: deque[tuple[Run, Place, Place, Said]] = deque()
+        self._pending: deque[tuple[Run, Place, Place, Given]] = deque()
 
     def __enter__(self) -> None:
         begin = self._begin
@@ -104,7 +98,7 @@ class StepContext:
                 self._before()
             self.measuring = True
             if self._publish is not None:
-                self._publish(self._published)
+                self._publish(self.published)
             self._begun = begin()
         except Exception as error:
             self._show(measuring=False)
@@ -121,7 +115,7 @@ class StepContext:
             self.measuring = False
             if self._publish is not None:
                 self._publish(None)
-            self._pending.append((run, self._begun, ended, self.told.take()))
+            self._pending.append((run, self._begun, ended, self.facts.take()))
             if len(self._pending) >= self._batch or kind is not None or meter.failed or self._barrier:
                 self._after_step(run, meter, raised=kind is not None)
         except Exception as error:
@@ -144,14 +138,14 @@ class StepContext:
         """Call ``publish`` with what is to be published in each measured step, and with None when it ends."""
         self._publish = publish
         if publish is not None and self.measuring:
-            publish(self._published)
+            publish(self.published)
 
     def measure(self, run: Run | None, meter: Meter | None) -> None:
         """Steps from here on are measured, as part of a run; None: they are not."""
         self.run, self.meter = run, meter or self.meter
         self.record(None)
 
-    def record(self, recorder: StepRecorder | None) -> StepRecorder | None:
+    def record(self, recorder: Recorder | None) -> Recorder | None:
         """Record steps from here on instead of measuring them, or measure them again. Returns the recorder before."""
         before, self.recorder, self._begin, self._before = self.recorder, recorder, None, None
         if recorder is not None:
@@ -167,14 +161,14 @@ class StepContext:
             self._captured_in_step = self.measuring
         self._show(measuring=on or (self._captured_in_step and self.measuring))
         if not self.measuring:
-            self.told.take()
+            self.facts.take()
 
     def give_up(self) -> None:
         """Forget the open step."""
         if self.measuring and self.meter is not None:
             self.meter.stop()
         self._show(measuring=False)
-        self.told.take()
+        self.facts.take()
         self._depth = 0
 
     def end_run(self) -> None:
@@ -191,7 +185,6 @@ class StepContext:
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _enter_unmeasured(self) -> None:
-        """A step that cannot be measured, or is not to be."""
         self._depth += 1
         if self._depth > 1:
             self._problems.note("a step was begun inside a step: only the outer one is measured")
@@ -213,12 +206,11 @@ class StepContext:
         elif self.measuring:
             self._show(measuring=False)
             try:
-                self.recorder.end(self.told.read(self.told.take(), self.recorder.batch), raised=raised)
+                self.recorder.end(self.facts.read(self.facts.take(), self.recorder.batch), raised=raised)
             except Exception as error:
                 self._problems.error("record_steps", error)
 
     def _before_step(self) -> None:
-        """What comes before a step and is not in its time."""
         if self.meter is not None:
             self.meter.before()
         if self._barrier:
@@ -226,7 +218,6 @@ class StepContext:
 
     def _after_step(self, run: Run, meter: Meter, *, raised: bool) -> None:
         """What not every step needs."""
-        begun_ns = self._clock()
         run.raised += raised
         if meter.failed:
             self._begin = None
@@ -235,21 +226,18 @@ class StepContext:
         elif len(self._pending) >= self._batch:
             self._batch = min(_BATCH, max(1, _NOTES * len(self._pending) // max(1, meter.notes)))
             self._take(meter)
-        if not run.baseline:
-            self._results.own_ns += self._clock() - begun_ns
         if self._barrier and not raised:
             self._wait_for_ranks()
 
     def _show(self, *, measuring: bool) -> None:
-        """Steps are measured, or not, in what this thread runs next."""
         self.measuring = measuring
         if self._publish is not None:
-            self._publish(self._published if measuring else None)
+            self._publish(self.published if measuring else None)
 
     def _take(self, meter: Meter, *, all_of_them: bool = False) -> None:
         """Take the steps that the device has done, the oldest first."""
         while self._pending:
-            run, begun, ended, said = self._pending[0]
+            run, begun, ended, given = self._pending[0]
             reading = None
             try:
                 reading = meter.read(begun, ended)
@@ -265,10 +253,10 @@ class StepContext:
                 run.lost += 1
                 meter.lose(ended)
             else:
-                facts = self.told.read(said, run.batch)
+                facts = self.facts.read(given, run.batch)
                 run.add(reading, facts, self._results.samples)
-                if self._results.spans is not None:
-                    self._results.spans.add(meter, run, reading, facts)
+                if self._spans is not None:
+                    self._spans.add(meter, run, reading, facts)
 
     def _wait_for_ranks(self) -> None:
         try:
@@ -276,3 +264,27 @@ class StepContext:
         except Exception as error:
             self._barrier = False
             self._problems.error("dist_barrier, which is off from now on", error)
+
+
+def rank_and_world() -> tuple[int, int]:
+    """Rank and world size: of torch.distributed once it is initialized, else of torchrun's variables, else 0 of 1."""
+    dist = _initialized()
+    if dist is not None:
+        return int(dist.get_rank()), int(dist.get_world_size())
+    try:
+        rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    except ValueError:
+        return 0, 1
+    return (rank, max(world, rank + 1)) if rank >= 0 else (0, 1)
+
+
+def barrier() -> None:
+    """Wait for all ranks; nothing where torch.distributed is not initialized."""
+    dist = _initialized()
+    if dist is not None:
+        dist.barrier()
+
+
+def _initialized() -> Any:
+    dist = getattr(sys.modules.get("torch"), "distributed", None)
+    return dist if dist is not None and dist.is_available() and dist.is_initialized() else None

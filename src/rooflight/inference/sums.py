@@ -17,10 +17,33 @@ from rooflight.capture.time.buckets import OUTSIDE, DomainTimes
 from rooflight.capture.time.marks import Found
 from rooflight.inference.clocks import Reading
 from rooflight.inference.config import ORDERS, Domain
-from rooflight.inference.result import OTHERS, BucketTime
+from rooflight.records.document import Fields
 from rooflight.roofline.time_by_place import UNATTRIBUTED
 
 _NO_STEP: Final = 1 << 62
+
+UNKNOWN: Final = -1
+"""A count that is not known, where rows are whole numbers."""
+
+
+OTHERS: Final = "others"
+"""The sum of all buckets whose names are not canonical."""
+
+
+class BucketTime(Fields, frozen=True, kw_only=True):
+    """A bucket, ms per step: ``exclusive_ms`` without buckets inside it, ``inclusive_ms`` with them. Shares of a
+    domain's rows, that of the unattributed time among them, sum to 1. ``bound_ms``, ``limiter`` and ``efficiency`` are
+    those of ``BucketBound``, null in runs, and where steps of a batch and KV bin have none (``BoundsData``).
+    """
+
+    name: str
+    exclusive_ms: float
+    inclusive_ms: float
+    share: float | None
+    calls_per_step: float | None
+    bound_ms: float | None = None
+    limiter: str | None = None
+    efficiency: float | None = None
 
 
 class Sums:
@@ -264,8 +287,8 @@ class Reservoir:
             for name, column in zip(self.names, rows, strict=True)
         }
 
-    def csv(self, **more: Sequence[str]) -> str:
-        """The rows kept as text, with more columns after theirs."""
-        columns = {name: column.tolist() for name, column in self.columns().items()} | more
-        lines = (",".join(map(str, row)) for row in zip(*columns.values(), strict=True))
-        return "\n".join((",".join(columns), *lines, ""))
+    def csv(self, names: Sequence[str] = (), **more: Sequence[str]) -> str:
+        """The rows kept as text: the columns called ``names``, all if there are none, and more after theirs."""
+        columns = {name: column.tolist() for name, column in self.columns().items() if not names or name in names}
+        lines = (",".join(map(str, row)) for row in zip(*(columns | more).values(), strict=True))
+        return "\n".join((",".join(columns | more), *lines, ""))

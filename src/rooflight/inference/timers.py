@@ -1,44 +1,24 @@
-"""The active profiler, and the timers that find it without being passed it.
+"""Bucket timers: those of one profiler by label, and functions that find the active profiler's without being passed it.
 
 A timer costs a program next to nothing while no step is measured: it returns one context manager that is made of C.
 """
 
 from __future__ import annotations
 
-import logging
 import sys
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary, WeakSet
 
+from rooflight.capture.time.timed_calls import Arounds, TimedCalls
 from rooflight.inference.config import Domain
+from rooflight.inference.problems import Problems
 
 if TYPE_CHECKING:
-    from rooflight.inference.profiler import Profiler
-
-
-def left_out_of_graphs(of_label: Iterable[Callable[[str], Any]], without_label: Iterable[Callable[[], Any]]) -> None:
-    """Have dynamo trace calls of these functions as contexts that do nothing. Without torch, nothing happens."""
-    try:
-        from torch.compiler import substitute_in_graph
-    except ImportError:
-        return
-    for function in of_label:
-        substitute_in_graph(function)(_of_label)
-    for other in without_label:
-        substitute_in_graph(other)(_without_label)
-
-
-def _of_label(bucket: str) -> AbstractContextManager[None]:  # noqa: ARG001 - the signature of what it stands for
-    return nullcontext()
-
-
-def _without_label() -> AbstractContextManager[None]:
-    return nullcontext()
-
-
-_log = logging.getLogger("rooflight")
+    from rooflight.inference.step import Recorder, StepContext
 
 
 class _Off:
@@ -54,7 +34,6 @@ OFF: Final[Any] = _Off()
 """The timer that is off."""
 
 Timer = AbstractContextManager[object]
-
 
 _DOMAINS: Final = tuple(Domain)
 _MOST_LABELS: Final = 1024
@@ -86,67 +65,117 @@ class Labels(dict[str, Timer]):
             return self._refuse(label)
 
     def _refuse(self, label: object) -> Timer:
-        """What is no text, or an empty one, has no timer."""
         what = "by an empty one" if label == "" else f"by {type(label).__name__}"
         self._on_problem(f"a bucket is named by a text, not {what}: it was not timed")
         return OFF  # type: ignore[no-any-return]
 
 
-class NullProfiler:
-    """Stands for the profiler where none is active: every call of a ``Profiler`` is there, and does nothing."""
+class Graphs:
+    """The CUDA graphs of a process: which buckets were opened when each was captured, and how often they were replayed
+    in measured steps. ``kinds`` has graphs that hold the same together.
+    """
 
-    disabled: Final = True
+    def __init__(self) -> None:
+        self.kinds: dict[tuple[tuple[str, int], ...] | None, GraphKind] = {}
+        self._of_graph: WeakKeyDictionary[Any, GraphKind] = WeakKeyDictionary()
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        from rooflight.inference.profiler import Profiler
+    def captured(self, graph: Any, calls: dict[str, int] | None) -> GraphKind:
+        """A graph holds so many calls of buckets; None: it was captured before anybody looked."""
+        key = None if calls is None else tuple(sorted(calls.items()))
+        kind = self._of_graph[graph] = self.kinds.setdefault(key, GraphKind(calls))
+        kind.graphs += 1
+        return kind
 
-        if name.startswith("_") or not callable(getattr(Profiler, name, None)):
-            raise AttributeError(f"a profiler has no call {name}")
-        return _context if name in _CONTEXTS else _nothing
-
-
-_CONTEXTS: Final = ("step_timing_ctx", "cuda_bucket_timer", "cpu_bucket_timer", "record_steps")
-
-
-def _context(*_: Any, **__: Any) -> Timer:
-    return OFF  # type: ignore[no-any-return]
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    """Nothing."""
+    def replayed(self, graph: Any) -> None:
+        """A graph was replayed in a measured step."""
+        kind = self._of_graph.get(graph) or self.captured(graph, None)
+        kind.replays += 1
 
 
-_NULL: Final = NullProfiler()
-_active: Profiler | None = None
-_open: tuple[Labels, Labels] | None = None  # the active profiler's, of model and engine, while it measures a step
+class GraphKind:
+    """Graphs that hold the same calls of buckets."""
+
+    def __init__(self, buckets: dict[str, int] | None) -> None:
+        self.buckets = buckets
+        self.graphs = self.replays = 0
 
 
-def register_active_profiler(prof: Profiler | NullProfiler | None) -> None:
-    """Let the timers of this module be those of ``prof``. One that is active already is replaced, which is logged."""
-    global _active
-    if _active is not None and _active is not prof:
-        _log.warning("rooflight: another profiler was active: bucket timers are those of the new one from now on")
-    release_active_profiler()
-    if prof is not None and not isinstance(prof, NullProfiler) and not prof.disabled:
-        _active = prof
-        prof.activate(_publish)
+class _Counting:
+    """Counts how often buckets of the model are opened while a graph is captured. Those of the engine are around it."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+
+    def bucket(self, domain: Domain, name: str) -> Timer:
+        return _Counted(self.calls if domain is Domain.MODEL else Counter(), name)
 
 
-def get_active_profiler() -> Profiler | NullProfiler:
-    """The active profiler; a ``NullProfiler`` if there is none or it is disabled."""
-    return _NULL if _active is None else _active
+class _Counted:
+    def __init__(self, calls: Counter[str], name: str) -> None:
+        self._calls, self._name = calls, name
+
+    def __enter__(self) -> None:
+        self._calls[self._name] += 1
+
+    def __exit__(self, _kind: object, _error: object, _trace: object) -> None:
+        """Nothing is timed."""
 
 
-def release_active_profiler() -> None:
-    """Let no profiler be active."""
-    global _active
-    if _active is not None:
-        _active.activate(None)
-    _active = None
-    _publish(None)
+class BucketTimers:
+    """The timers of one profiler, for its hooks. A bucket is timed by the meter of ``step``; while steps are recorded,
+    or a CUDA graph is captured, the recorder has it, or it is counted.
+    """
+
+    def __init__(self, step: StepContext, profiled: Sequence[Domain], problems: Problems) -> None:
+        self.step, self.problems = step, problems
+        self.model, self.engine = (Labels(self._bucket, domain, problems.note) for domain in _DOMAINS)
+        self.around_model = Arounds(self.model)
+        self.calls: WeakSet[TimedCalls] = WeakSet()
+        self.graphs = Graphs()
+        self._counting: _Counting | None = None
+        self._profiled = profiled
+        step.published = (self.model, self.engine) if profiled else None
+
+    def _bucket(self, domain: Domain, name: str) -> Timer:
+        timing = self._counting or self.step.recorder or self.step.meter
+        return timing.bucket(domain, name) if domain in self._profiled and timing is not None else OFF
+
+    def renew(self) -> None:
+        """What times buckets is another from here on."""
+        self.around_model.clear()
+        self.model.clear()
+        self.engine.clear()
+        for calls in self.calls:
+            calls.renew()
+
+    def record(self, recorder: Recorder | None) -> Recorder | None:
+        """Record steps from here on, or time them again. Returns what recorded them before."""
+        before = self.step.record(recorder)
+        self.renew()
+        return before
+
+    def begin_capture(self) -> None:
+        """A CUDA graph is captured from here on: buckets that open are counted, not timed."""
+        self._counting = _Counting()
+        self.renew()
+        self.step.capture(on=True)
+
+    def end_capture(self, graph: Any = None) -> None:
+        """The capture ends; ``graph`` is None if it failed."""
+        counting, self._counting = self._counting, None
+        if counting is not None:
+            self.renew()
+            self.step.capture(on=False)
+            if graph is not None:
+                self.graphs.captured(graph, dict(counting.calls))
 
 
-_publish: Final = partial(setattr, sys.modules[__name__], "_open")  # called in each step: costs less than a function
+# -- the active profiler's --------------------------------------------------------------------------------------------
+
+_open: tuple[Labels, Labels] | None = None  # of model and engine, while the active profiler measures a step
+
+publish: Final = partial(setattr, sys.modules[__name__], "_open")
+"""Let the timers of this module be these, until the next call. In each step: costs less than a function."""
 
 
 def cuda_bucket_timer(bucket: str) -> Timer:
@@ -175,6 +204,26 @@ def rope_compute_timer() -> Timer:
     """Time the bucket ``attn.rope`` of the model."""
     opened = _open
     return OFF if opened is None else opened[0]["attn.rope"]
+
+
+def left_out_of_graphs(of_label: Iterable[Callable[[str], Any]], without_label: Iterable[Callable[[], Any]]) -> None:
+    """Have dynamo trace calls of these functions as contexts that do nothing. Without torch, nothing happens."""
+    try:
+        from torch.compiler import substitute_in_graph
+    except ImportError:
+        return
+    for function in of_label:
+        substitute_in_graph(function)(_of_label)
+    for other in without_label:
+        substitute_in_graph(other)(_without_label)
+
+
+def _of_label(bucket: str) -> AbstractContextManager[None]:  # noqa: ARG001 - the signature of what it stands for
+    return nullcontext()
+
+
+def _without_label() -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 left_out_of_graphs((cuda_bucket_timer, cpu_bucket_timer), (attention_compute_timer, rope_compute_timer))

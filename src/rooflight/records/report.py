@@ -7,7 +7,7 @@ its modules. Only ``Report.data``, which programs read, has names unchanged.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, TypeVar
@@ -228,45 +228,6 @@ def table(
 def share(part: float | None, whole: float | None) -> float | None:
     """A part of a whole, None where there is no whole or one is not known."""
     return part / whole if part is not None and whole else None
-
-
-_UNITS: Final = {"_tok_s": "", "_per_s": "", "_bytes": "B", "_ms": "ms", "_s": "s"}
-"""The units that names of fields end with; ms are shown as seconds."""
-
-
-def table_of_fields(
-    table_id: str, title: str, rows: Iterable[Any], columns: str, wraps: Sequence[str] = (), **options: Any
-) -> Table:
-    """A table of what ``columns`` select from ``rows``, which are structs or dicts: ``"rank, stats.mean_ms,
-    throughput_tok_s as tok/s, efficiency %"``.
-
-    Each column is a field, or a path of fields, which is None where a part of it is; its heading is the field's name
-    without its unit, unless it is given (``as``). A ``%`` says that it is a share. ``options`` are those of ``Table``.
-    """
-    selected = [_selected(text.strip()) for text in columns.split(",")]
-    return Table(
-        id=table_id,
-        title=title,
-        columns=tuple(Column(name, unit, wraps=name in wraps) for _, name, unit, _ in selected),
-        rows=tuple(tuple(_cell(row, path, scale) for path, _, _, scale in selected) for row in rows),
-        **options,
-    )
-
-
-def _selected(text: str) -> tuple[list[str], str, str, float | None]:
-    """Path, heading, unit and scale of a column."""
-    share = text.endswith(" %")
-    path, _, heading = text.removesuffix(" %").partition(" as ")
-    suffix = next((each for each in _UNITS if path.endswith(each)), "")
-    name = heading or path.rpartition(".")[2].removesuffix(suffix).replace("_", " ")
-    unit = "%" if share else _UNITS.get(suffix, "")
-    return path.split("."), name, "s" if unit == "ms" else unit, 1e3 if unit == "ms" else None
-
-
-def _cell(row: Any, path: list[str], scale: float | None) -> Cell:
-    for part in path:
-        row = row[part] if isinstance(row, dict) else None if row is None else getattr(row, part)
-    return row if scale is None or row is None else row / scale  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

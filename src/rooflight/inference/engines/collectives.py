@@ -15,17 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from threading import local
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import torch
 from torch.compiler import is_compiling
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from rooflight.inference.engines.graphs import StandIn
-
-if TYPE_CHECKING:
-    from rooflight.inference.profiler import Profiler
+from rooflight.inference.engines.graphs import StandIn, call_within
+from rooflight.inference.timers import BucketTimers
 
 WAIT: Final = "comm.wait"
 """The bucket of waiting for a collective that was issued before the profiler was attached."""
@@ -83,7 +81,7 @@ _results: Final = WeakTensorKeyDictionary()
 """The bucket of the results of functional collectives that nobody has waited for."""
 
 
-def time_collectives(profiler: Profiler) -> Iterable[StandIn]:
+def time_collectives(timers: BucketTimers) -> Iterable[StandIn]:
     """Time all collectives of the process for a profiler. Yields what undoes it; nothing without torch.distributed."""
     if not torch.distributed.is_available():
         return
@@ -92,19 +90,19 @@ def time_collectives(profiler: Profiler) -> Iterable[StandIn]:
 
     for name, bucket in _METHODS.items():
         if name in vars(ProcessGroup):
-            yield StandIn(ProcessGroup, name, profiler, _issue(bucket))
-    yield StandIn(Work, "wait", profiler, _wait)
+            yield StandIn(ProcessGroup, name, timers, _issue(bucket))
+    yield StandIn(Work, "wait", timers, _wait)
     for name in [name for name, each in vars(functional).items() if callable(each)]:
         for begin, bucket in _FUNCTIONAL.items():
             if name.startswith(begin) and not name.endswith(_NOT_CALLED):
-                yield StandIn(functional, name, profiler, _functional(bucket))
-    yield StandIn(functional, "wait_tensor", profiler, _wait_tensor)
+                yield StandIn(functional, name, timers, _functional(bucket))
+    yield StandIn(functional, "wait_tensor", timers, _wait_tensor)
 
 
 def _issue(bucket: str) -> Callable[..., Callable[..., Any]]:
-    def make(function: Callable[..., Any], profilers: Sequence[Profiler]) -> Callable[..., Any]:
+    def make(function: Callable[..., Any], served: Sequence[BucketTimers]) -> Callable[..., Any]:
         def issue(*args: Any, **kwargs: Any) -> Any:
-            return _timed(profilers, bucket, _issued, function, bucket, args, kwargs)
+            return _timed(served, bucket, _issued, function, bucket, args, kwargs)
 
         return issue
 
@@ -123,22 +121,22 @@ def _issued(function: Callable[..., Any], bucket: str, args: Any, kwargs: Any) -
     return work
 
 
-def _wait(function: Callable[..., Any], profilers: Sequence[Profiler]) -> Callable[..., Any]:
+def _wait(function: Callable[..., Any], served: Sequence[BucketTimers]) -> Callable[..., Any]:
     def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
         bucket = _works.get(work, WAIT)
         if bucket is None:
             return function(work, *args, **kwargs)
-        return _timed(profilers, bucket, function, work, *args, **kwargs)
+        return _timed(served, bucket, function, work, *args, **kwargs)
 
     return wait
 
 
 def _functional(bucket: str) -> Callable[..., Callable[..., Any]]:
-    def make(function: Callable[..., Any], profilers: Sequence[Profiler]) -> Callable[..., Any]:
+    def make(function: Callable[..., Any], served: Sequence[BucketTimers]) -> Callable[..., Any]:
         def issue(*args: Any, **kwargs: Any) -> Any:
             if is_compiling():
                 return function(*args, **kwargs)
-            result = _timed(profilers, bucket, function, *args, **kwargs)
+            result = _timed(served, bucket, function, *args, **kwargs)
             for each in result if isinstance(result, list | tuple) else (result,):
                 if isinstance(each, torch.Tensor):
                     _results[getattr(each, "elem", each)] = bucket
@@ -149,25 +147,21 @@ def _functional(bucket: str) -> Callable[..., Callable[..., Any]]:
     return make
 
 
-def _wait_tensor(function: Callable[..., Any], profilers: Sequence[Profiler]) -> Callable[..., Any]:
+def _wait_tensor(function: Callable[..., Any], served: Sequence[BucketTimers]) -> Callable[..., Any]:
     def wait_tensor(tensor: Any) -> Any:
         if is_compiling():
             return function(tensor)
-        return _timed(profilers, _results.pop(tensor, WAIT), function, tensor)
+        return _timed(served, _results.pop(tensor, WAIT), function, tensor)
 
     return wait_tensor
 
 
-def _timed(profilers: Sequence[Profiler], bucket: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _timed(served: Sequence[BucketTimers], bucket: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if _here.inside:
         return function(*args, **kwargs)
-    opened = [profiler.cuda_bucket_timer(f"model.{bucket}") for profiler in profilers if profiler.step.measuring]
     _here.inside = True
-    for timer in opened:
-        timer.__enter__()
     try:
-        return function(*args, **kwargs)
+        measuring = [timers for timers in served if timers.step.measuring]
+        return call_within(measuring, f"model.{bucket}", function, args, kwargs)
     finally:
-        for timer in reversed(opened):
-            timer.__exit__(None, None, None)
         _here.inside = False

@@ -13,17 +13,23 @@ from collections.abc import Callable, Iterable
 from functools import update_wrapper
 from threading import get_ident
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from weakref import ref
 
-from rooflight.inference.engines.mapping import Bucket, Call, EngineMapping, EngineSteps, Makes, Role, Run, Step
+from rooflight.inference.engines.mapping import (
+    Bucket,
+    Call,
+    EngineMapping,
+    EngineSteps,
+    Makes,
+    Measures,
+    Role,
+    Run,
+    Step,
+)
 from rooflight.inference.engines.sglang import SGLANG
 from rooflight.inference.engines.transformers import CONTINUOUS_BATCHING, GENERATE
 from rooflight.inference.engines.vllm import VLLM, VLLM_CORE, VLLM_LLM
-
-if TYPE_CHECKING:
-    from rooflight.inference.profiler import Profiler
-
 
 _BUCKETS: Final = {
     "schedule": ("schedule",),
@@ -100,7 +106,7 @@ _LATER: Final = (CoroutineType, AsyncGeneratorType, GeneratorType)
 class EngineHooks:
     """The hooks of one profiler, in any number of engines."""
 
-    def __init__(self, profiler: Profiler) -> None:
+    def __init__(self, profiler: Measures) -> None:
         self._profiler = profiler
         self._attached: list[_Attached] = []
 
@@ -122,7 +128,7 @@ class EngineHooks:
 class _Attached:
     """The hooks in one engine and in the parts that it makes."""
 
-    def __init__(self, profiler: Profiler, engine: Any, mapping: EngineMapping) -> None:
+    def __init__(self, profiler: Measures, engine: Any, mapping: EngineMapping) -> None:
         self.engine = _reference(engine)
         self._steps = EngineSteps(profiler, self._attach_part)
         self._steps.detach_parts = self._detach_parts

@@ -7,15 +7,44 @@ run (``Run``), a step (``Step``), or a bucket of one (``Bucket``); or it only sh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from rooflight.inference.facts import DECODE
+from rooflight.inference.problems import Problems
+from rooflight.inference.serving import Requests
+from rooflight.inference.step import StepContext
+from rooflight.inference.timers import BucketTimers
 
-if TYPE_CHECKING:
-    from rooflight.inference.profiler import Profiler
+
+class Measures(Protocol):
+    """What hooks in an engine need of a ``Profiler``."""
+
+    step: StepContext
+    timers: BucketTimers
+    requests: Requests
+    problems: Problems
+
+    @property
+    def in_run(self) -> bool:
+        """Whether a run is open."""
+
+    def begin_run(self, bsz: int | None = None, label: str = "decode") -> None:
+        """Begin a run."""
+
+    def end_run(self) -> None:
+        """End it."""
+
+    def begin_request(self, request_id: Hashable, prompt_tokens: int | None = None) -> None:
+        """A request arrives."""
+
+    def request_tokens(self, request_id: Hashable, n: Any = 1) -> None:
+        """Tokens are delivered to it."""
+
+    def end_request(self, request_id: Hashable) -> None:
+        """It is done."""
 
 
 class Call:
@@ -274,9 +303,10 @@ class EngineSteps:
     that a profiler does not; readers of users may raise, and their errors are the profiler's problems.
     """
 
-    def __init__(self, profiler: Profiler, attach_part: Callable[[Any, EngineMapping], None]) -> None:
+    def __init__(self, profiler: Measures, attach_part: Callable[[Any, EngineMapping], None]) -> None:
         self.profiler = profiler
-        self._step, self._engine_timers = profiler.step, profiler.timers_of_engine
+        self._step, self._engine_timers = profiler.step, profiler.timers.engine
+        self.facts = profiler.step.facts
         self._labels: dict[str, str] = {}
         self.attach_part = attach_part
         self.detach_parts: Callable[[], None] = lambda: None
@@ -390,25 +420,25 @@ class EngineSteps:
         """The open step is of a phase."""
         if self.measures:
             self.phase = phase
-            self.profiler.set_step_phase(phase)
+            self.facts.set_phase(phase)
 
     def read(self, reads: Reads, call: Call) -> None:
         """Read facts of the open step from a call."""
         if not self.measures:
             return
-        profiler = self.profiler
-        for reader, tell in (
-            (reads.phase, profiler.set_step_phase),
-            (reads.tokens, profiler.set_step_tokens),
-            (reads.kv_lengths, profiler.set_step_seq_len),
-            (reads.batch, profiler.set_step_batch),
-            (reads.kv_cache, profiler.set_step_kv_cache),
-            (reads.drafts, lambda drafts: profiler.set_step_speculation(*drafts)),
+        facts = self.facts
+        for reader, set_fact in (
+            (reads.phase, facts.set_phase),
+            (reads.tokens, facts.set_tokens),
+            (reads.kv_lengths, facts.set_length),
+            (reads.batch, facts.set_batch),
+            (reads.kv_cache, facts.set_cache),
+            (reads.drafts, lambda drafts: facts.set_drafts(*drafts)),
         ):
             if reader is not None:
                 value = self.value(reader, call)
                 if value is not None:
-                    tell(value)
+                    set_fact(value)
 
     def value(self, reader: Reader, call: Call) -> Any:
         """What a reader gets from a call; None where it fails, which is a problem."""

@@ -6,8 +6,8 @@ In code that torch.compile traces they are left out: it stays whole, and is one 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
@@ -17,13 +17,12 @@ from torch.compiler import is_dynamo_compiling
 
 from rooflight.capture.time.timed_calls import TimedCalls
 from rooflight.inference.engines.collectives import time_collectives
-from rooflight.inference.engines.graphs import StandIn, time_graphs
+from rooflight.inference.engines.graphs import StandIn, call_within, time_graphs
 from rooflight.inference.engines.module_buckets import COMPILED, Placed, buckets_inside, placed_modules
+from rooflight.inference.timers import BucketTimers
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from rooflight.inference.profiler import Profiler
 
 _FUNCTIONS: Final = (
     ("attn.compute", "attn.rope", ("apply_rotary_pos_emb", "apply_rotary_emb")),
@@ -40,11 +39,12 @@ _CALLERS: Final = frozenset(caller for caller, _, _ in _FUNCTIONS)
 class ModelHooks:
     """The hooks of one profiler, in any number of models."""
 
-    def __init__(self, profiler: Profiler) -> None:
-        self._profiler = profiler
+    def __init__(self, timers: BucketTimers) -> None:
+        self._timers = timers
         self._modules: WeakSet[nn.Module] = WeakSet()
         self._models: WeakSet[nn.Module] = WeakSet()
-        self._calls = TimedCalls(profiler.step, profiler.around_of_model)
+        self._calls = TimedCalls(timers.step, timers.around_model)
+        timers.calls.add(self._calls)
         self._handles: list[Any] = []
         self._process_timed = False  # collectives and graphs, which belong to no model
 
@@ -70,7 +70,7 @@ class ModelHooks:
                 files = dict.fromkeys(type(each.module).__module__ for each in placed if each.bucket == caller)
                 self._time_functions(files, names, caller, bucket)
             if not self._process_timed:
-                for stand_in in chain(time_collectives(self._profiler), time_graphs(self._profiler)):
+                for stand_in in chain(time_collectives(self._timers), time_graphs(self._timers)):
                     self._handles.append(stand_in)
         except BaseException:
             self._remove(number)
@@ -86,9 +86,14 @@ class ModelHooks:
         self._models.clear()
         self._process_timed = False
 
-    def renew(self) -> None:
-        """The profiler's timers are others from here on."""
-        self._calls.renew()
+    @contextmanager
+    def attached(self, model: Any, *, lora: bool) -> Iterator[None]:
+        """Time a model for a while."""
+        self.attach(model, lora=lora)
+        try:
+            yield
+        finally:
+            self.detach()
 
     def _remove(self, number: int) -> None:
         """Take out the hooks from a number on, the last first."""
@@ -106,11 +111,11 @@ class ModelHooks:
             for name in names:
                 owner = sys.modules.get(file)
                 if callable(getattr(owner, name, None)) and (owner, name) not in timed:
-                    self._handles.append(StandIn(owner, name, self._profiler, _timed(caller, bucket)))
+                    self._handles.append(StandIn(owner, name, self._timers, _timed(caller, bucket)))
 
     def _say_what_is_unknown(self, model: nn.Module, placed: Sequence[Placed]) -> None:
         unknown = [each for each in placed if not each.known]
-        note = self._profiler.problems.note
+        note = self._timers.problems.note
         if unknown and len(unknown) == len(placed):
             note(
                 f"attach_model: no module of {type(model).__name__} has a known name: buckets are classes of modules "
@@ -138,23 +143,17 @@ def _timed(caller: str, bucket: str) -> Callable[..., Callable[..., Any]]:
     """What times a function in ``bucket`` where a module of the bucket ``caller`` calls it."""
     caller, label = f"model.{caller}", f"model.{bucket}"
 
-    def make(function: Callable[..., Any], profilers: Sequence[Profiler]) -> Callable[..., Any]:
+    def make(function: Callable[..., Any], served: Sequence[BucketTimers]) -> Callable[..., Any]:
         def timed(*args: Any, **kwargs: Any) -> Any:
             if is_dynamo_compiling():  # is_compiling() takes 3 times as long
                 return function(*args, **kwargs)
-            if len(profilers) != 1:
-                return of_several(args, kwargs)
-            profiler = profilers[0]
-            if profiler.step.caller == caller:  # else this is in a model that is not attached, or nothing is measured
-                return profiler.around_of_model[label](function, args, kwargs)
+            if len(served) != 1:
+                calling = [timers for timers in served if timers.step.caller == caller]
+                return call_within(calling, label, function, args, kwargs)
+            timers = served[0]
+            if timers.step.caller == caller:  # else this is in a model that is not attached, or nothing is measured
+                return timers.around_model[label](function, args, kwargs)
             return function(*args, **kwargs)
-
-        def of_several(args: Any, kwargs: Any) -> Any:
-            with ExitStack() as opened:
-                for profiler in profilers:
-                    if profiler.step.caller == caller:
-                        opened.enter_context(profiler.timers_of_model[label])
-                return function(*args, **kwargs)
 
         return timed
 

@@ -17,13 +17,11 @@ import torch
 
 from rooflight.inference.facts import cache_bytes
 from rooflight.inference.generation.ragged_cache import RaggedCache
-from rooflight.inference.timers import get_active_profiler
+from rooflight.inference.profiler import Profiler, get_active_profiler
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
-
-    from rooflight.inference.profiler import Profiler
 
 CacheKind = Literal["dynamic", "static", "ragged"]
 CACHES: Final[tuple[CacheKind, ...]] = ("dynamic", "static", "ragged")
@@ -95,7 +93,7 @@ class DecodeLoop(ABC):
 def generate(loop: DecodeLoop, profiler: Any, on_step: OnStep | None) -> tuple[float, list[Counts]]:
     """Run a loop to its end under a profiler. Returns the seconds of the prefill, and what each step generated."""
     prof = get_active_profiler() if profiler is None else profiler
-    told = on_step or (lambda _tokens, _of: None)
+    report = on_step or (lambda _tokens, _of: None)
     batch, new_tokens = len(loop.prompt_ids), loop.new_tokens
     requests = _BatchRequests(prof, batch, loop.prompt_ids.shape[1], new_tokens)
     begun = time.perf_counter()
@@ -108,7 +106,7 @@ def generate(loop: DecodeLoop, profiler: Any, on_step: OnStep | None) -> tuple[f
         torch.cuda.synchronize(loop.device)
     prefill_s = time.perf_counter() - begun
     requests.deliver([1] * batch)
-    told(1, new_tokens)
+    report(1, new_tokens)
     steps: list[Counts] = []
     while loop.remaining:
         held = cache_bytes(loop.caches)
@@ -122,7 +120,7 @@ def generate(loop: DecodeLoop, profiler: Any, on_step: OnStep | None) -> tuple[f
                 prof.set_step_speculation(*([each[row] for row in live] for each in (counts.proposed, counts.accepted)))
         requests.deliver(counts.tokens)
         steps.append(counts)
-        told(new_tokens - loop.remaining, new_tokens)
+        report(new_tokens - loop.remaining, new_tokens)
     return prefill_s, steps
 
 

@@ -13,18 +13,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from rooflight.front.device import find_device, log_progress
-from rooflight.inference.comparison import comparison_report, read_summary
 from rooflight.inference.config import ProfilerConfig
 from rooflight.inference.generation.loops import PLAIN, EngineLoop, ModelLoop
 from rooflight.inference.generation.options import JobOptions, LoopOptions
 from rooflight.inference.generation.trace import StepSpans
-from rooflight.inference.profiler import Profiler
+from rooflight.inference.profiler import Profiler, register_active_profiler, release_active_profiler
 from rooflight.inference.recording import measured_steps
 from rooflight.inference.report import report_of
-from rooflight.inference.result import SUMMARY, SummaryDocument
-from rooflight.inference.saving import save_trace
-from rooflight.inference.sections import WorkloadData
-from rooflight.inference.timers import register_active_profiler, release_active_profiler
+from rooflight.inference.result import SUMMARY, WorkloadData
+from rooflight.inference.saving import TRACE, read_summary, write
 from rooflight.machine.cpu_load import Bystander
 from rooflight.records.quantity import count_of
 from rooflight.records.report import Report
@@ -91,8 +88,7 @@ class DecodeJob:
         except (TargetError, KeyboardInterrupt):
             raise
         except Exception as error:
-            kept = self.kept(self.save())
-            raise RunFailed(f"the run failed: {told_in_one_line(error)}; {kept}") from error
+            raise RunFailed(f"the run failed: {told_in_one_line(error)}; {self.state(self.save())}") from error
         finally:
             self._prof.detach()
             release_active_profiler()
@@ -116,7 +112,7 @@ class DecodeJob:
             self._bound_model(self._loop.model_alone)
             return
         device = find_device(self._options.device, progress=self._progress)
-        for batch, length in measured_steps(self._prof):
+        for batch, length in measured_steps(self._prof.results, self._prof.cfg.kv_len_reduce):
             self._progress(f"recording a step after {length:,} tokens, for its bound")
             with self._prof.record_steps(device):
                 self._prof.begin_run(bsz=batch)
@@ -124,7 +120,7 @@ class DecodeJob:
 
     def _bound_model(self, model: Any) -> None:
         """Of an engine the model alone can be recorded, if it is one of transformers and its steps are known."""
-        if model is None or not measured_steps(self._prof):
+        if model is None or not measured_steps(self._prof.results, self._prof.cfg.kv_len_reduce):
             return
         device = find_device(self._options.device, progress=self._progress)
         self._progress("recording steps of the model, for their bounds")
@@ -143,10 +139,11 @@ class DecodeJob:
                     self._prof.out_dir = folder
                     self._prof.save_all()
                 self._prof.save_config()
-                save_trace(self._prof, self._spans)
+                trace = self._spans.chrome_trace(self._prof.run_name).decode()
+                write({TRACE: trace}, self._prof.out_dir, self._prof.problems)
             return folder
 
-    def kept(self, folder: Path | None) -> str:
+    def state(self, folder: Path | None) -> str:
         """What there is now, for somebody who stopped it."""
         if folder is None and not self.collects:
             return "rank 0 has the results"
@@ -154,15 +151,12 @@ class DecodeJob:
             return "results could not be written"
         return f"{count_of(self.measured_steps, 'measured step is', 'measured steps are')} in {folder}"
 
-    def report(self, other: tuple[Path, SummaryDocument] | None = None) -> Report:
-        """Write the results, and return their report; beside another run's summary if one is given. Raises OSError
-        where nothing could be written.
-        """
+    def report(self) -> Report:
+        """Write the results, and return their report. Raises OSError where nothing could be written."""
         folder = self.save()
         if folder is None:
             raise OSError(f"{self._prof.out_dir} cannot be written, and no temporary folder either")
-        summary = read_summary(folder / SUMMARY)  # its figures, to the last digit
-        return report_of(summary) if other is None else comparison_report(summary, other[1], str(other[0]))
+        return report_of(read_summary(folder / SUMMARY))  # its figures, to the last digit
 
     def _workload(self) -> WorkloadData:
         from rooflight.machine.environment import cpu_model, describe, threads_here
@@ -202,11 +196,11 @@ def _teller(progress: Callable[[str], None], what: str) -> Callable[[int, int], 
     say, every_s = (_log_aloud, _LOGGED_EVERY_S) if progress is log_progress else (progress, _EVERY_S)
     begun = last = time.monotonic()
 
-    def told(tokens: int, of: int) -> None:
+    def progressed(tokens: int, of: int) -> None:
         nonlocal last
         now = time.monotonic()
         if now - last >= every_s or (tokens == of and say is progress):
             last = now
             say(f"{what}: token {tokens:,} of {of:,}, {now - begun:.0f} s")
 
-    return told
+    return progressed

@@ -172,18 +172,18 @@ class ModelLoop:
         """Hook the target. The draft is one bucket of its own: its modules would count as the target's."""
         prof.attach_model(self.target)
 
-    def run(self, label: str, prof: Profiler, told: OnStep) -> None:
+    def run(self, label: str, prof: Profiler, on_step: OnStep) -> None:
         """Generate once."""
-        self._generate(label, self._prompt, self._options.new, prof, told)
+        self._generate(label, self._prompt, self._options.new, prof, on_step)
 
     def record(self, prof: Profiler, kv_length: int) -> None:
         """A prefill of so many tokens, and one step."""
         prompt = self._prompt[:, :1].expand(-1, kv_length)
         self._generate(self.labels[-1], prompt, 2, prof, None)
 
-    def _generate(self, label: str, prompt: Tensor, new: int, prof: Profiler, told: OnStep | None) -> None:
+    def _generate(self, label: str, prompt: Tensor, new: int, prof: Profiler, on_step: OnStep | None) -> None:
         seed = self._options.seed or 0
-        common: dict[str, Any] = {"temperature": self._temperature, "seed": seed, "profiler": prof, "on_step": told}
+        common: dict[str, Any] = {"temperature": self._temperature, "seed": seed, "profiler": prof, "on_step": on_step}
         if label == PLAIN:
             decode(self.target, prompt, new, cache=self._cache, **common)
         else:
@@ -269,7 +269,7 @@ class EngineLoop:
         except ValueError as error:
             self._not_hooked = str(error)
 
-    def run(self, label: str, prof: Profiler, told: OnStep) -> None:  # noqa: ARG002 - the engine's own steps
+    def run(self, label: str, prof: Profiler, on_step: OnStep) -> None:  # noqa: ARG002 - the engine's own steps
         """Run the engine once."""
         options = self._options
         self._run(batch=options.batch, prompt_tokens=options.prompt, new_tokens=options.new)
