@@ -13,7 +13,6 @@ from rooflight.inference.result import (
     BucketSplit,
     GraphData,
     RanksData,
-    RunData,
     StepBound,
     StepStats,
     SummaryDocument,
@@ -123,7 +122,7 @@ def _runs(summary: SummaryDocument) -> Table:
         summary.runs,
         ("run", "", lambda run: run.meta.number),
         ("label", "", lambda run: run.meta.label),
-        ("batch", "", _batch),
+        ("batch", "", lambda run: run.meta.bsz if run.meta.batch_mean in (None, run.meta.bsz) else run.meta.batch_mean),
         ("count", "", lambda run: run.stats.steps),
         ("tokens", "", lambda run: run.stats.tokens_total),
         ("mean latency", "s", lambda run: _s(run.stats.mean_ms)),
@@ -134,11 +133,6 @@ def _runs(summary: SummaryDocument) -> Table:
         if summary.warmup_runs_skipped
         else "",
     )
-
-
-def _batch(run: RunData) -> float | None:
-    mean = run.meta.bsz if run.meta.batch_mean is None else run.meta.batch_mean
-    return int(mean) if mean is not None and mean == int(mean) else mean
 
 
 def _across_runs(summary: SummaryDocument) -> Iterable[Table]:
