@@ -229,7 +229,6 @@ def test_progress_is_drawn_when_it_is_told_and_never_by_a_thread(monkeypatch):
         (("llama-3.1-405b",), "weights and KV cache need 1.63 TB"),
         (("no-such-model",), 'unknown target "no-such-model"'),
         (("llama-tiny", "--device", "cuda"), "no CUDA device here"),
-        (("llama-tiny", "--compare", "/nowhere/summary.json"), "no file /nowhere/summary.json"),
     ],
 )
 def test_one_clear_line(profile, tmp_path, words, message):
@@ -246,13 +245,6 @@ def test_a_folder_that_cannot_be_written(run, tmp_path):
     code, _, err = run("profile-decode", *TINY, "--output-dir", tmp_path / "file")
     assert code == 2
     assert "is a file: name a folder" in err
-
-
-def test_a_file_that_is_no_summary(profile, tmp_path):
-    (tmp_path / "other.json").write_text('{"schema": "rooflight.presets/1"}')
-    code, _, err = profile(*TINY, "--compare", tmp_path / "other.json")
-    assert code == 2
-    assert "other.json is no summary.json of this version of Rooflight" in err
 
 
 def test_a_hostile_run_name_stays_in_its_folder(profile, tmp_path):

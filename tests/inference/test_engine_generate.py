@@ -132,12 +132,12 @@ def test_tokens_of_sequences_on_a_device_are_counted_there():
 
     from rooflight.inference.engines.transformers import _count
 
-    told = []
-    steps = SimpleNamespace(state={}, measures=True, profiler=SimpleNamespace(set_step_tokens=told.append))
+    counted = []
+    steps = SimpleNamespace(state={}, measures=True, facts=SimpleNamespace(set_tokens=counted.append))
     for done in ([False, False, True], [False, True, False], [True, False, False]):
         _count(steps, torch.tensor(done, device="meta"), [object()])
-    assert [each.device.type for each in told] == ["meta"] * 3
-    assert [each.shape for each in told] == [()] * 3
+    assert [each.device.type for each in counted] == ["meta"] * 3
+    assert [each.shape for each in counted] == [()] * 3
 
 
 def test_several_sequences_of_a_prompt_and_a_prompt_of_embeddings(make):

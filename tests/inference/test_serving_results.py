@@ -149,7 +149,7 @@ def test_requests_that_do_not_end(make):
 def test_percentiles_of_a_choice_say_so_and_means_are_of_all(make):
     bench = make()
     prof = bench.profiler
-    prof.requests.ended = Reservoir(REQUEST_COLUMNS, most=2)
+    prof.requests.ended = Reservoir((*REQUEST_COLUMNS, "group"), most=2)
     prof.begin_run()
     for ms in (10, 20, 30, 40):
         serve(bench, [(ms, 1)])

@@ -176,7 +176,6 @@ def _splits(
     reasons: dict[str, str],
     notes: list[str],
 ) -> Iterable[BucketSplit]:
-    """The buckets by batch size and KV bin, with bounds, or with the reason why there are none."""
     keys = (*results.bins.keys, *OTHER_PHASES)
     for domain in results.profiled:
         for (batch, number), cell in sorted(results.cells.items()):
@@ -289,7 +288,6 @@ def _step_bound(bounds: Sequence[BucketBound], whole_s: float | None, kv_length:
 
 
 def _means(splits: Sequence[BucketSplit]) -> dict[str, tuple[float, str]]:
-    """The mean bound of each bucket over the steps of all splits, and its limiter."""
     parts: dict[str, list[tuple[str, float]]] = {}
     for split in splits:
         for each in split.bounds:
@@ -305,7 +303,6 @@ def _with_bound(row: BucketTime, means: Mapping[str, tuple[float, str]], *, comp
 
 
 def _most(parts: Iterable[tuple[str, float]]) -> str:
-    """The limiter that most of a bound is due to."""
     sums: Counter[str] = Counter()
     for limiter, ms in parts:
         sums[limiter] += ms  # type: ignore[assignment]

@@ -120,7 +120,6 @@ _MOST_KINDS: Final = 1024
 
 
 def _kind_of(kind: type) -> str:
-    """How to look for tensors in objects of a class."""
     found = _NOTHING
     if hasattr(kind, "untyped_storage"):
         found = _TENSOR

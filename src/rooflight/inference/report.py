@@ -77,7 +77,6 @@ def _speed(tok_s: float | None) -> str:
 
 
 def _workload_facts(workload: WorkloadData) -> Facts:
-    """What ran where."""
     yield "model", _model(workload.target, workload.model_class, workload.parameters, workload.dtype)
     if workload.draft is not None:
         yield "draft", _model(workload.draft, None, workload.draft_parameters, f"gamma {workload.gamma}")
@@ -105,7 +104,6 @@ def machine_of(workload: WorkloadData) -> str:
 
 
 def _rank_facts(ranks: RanksData) -> Facts:
-    """The slowest rank, and how far ranks differ."""
     yield "ranks", f"{len(ranks.ranks)} of {ranks.world} merged"
     latency, waits = ranks.latency, ranks.communication
     if latency is not None and latency.ranks > 1:
@@ -124,7 +122,6 @@ def _rank_facts(ranks: RanksData) -> Facts:
 
 
 def _bound_facts(bounds: BoundsData) -> Facts:
-    """What the bounds are for, and how far the whole step is from its own."""
     roofs = (bounds.roofs or "").replace(f" on {bounds.device}", "")  # a calibration names its device itself
     yield "bounds", f"{bounds.device} ({roofs}), {count_of(len(bounds.recorded), 'step')} recorded"
     if bounds.step is not None:
@@ -212,7 +209,6 @@ def _workload_notes(workload: WorkloadData) -> Iterable[str]:
 
 
 def _bound_notes(bounds: BoundsData) -> Iterable[str]:
-    """What has no bound, and why."""
     for domain, reason in bounds.none_because.items():
         yield f"Bounds of {domain} buckets: {reason}."
     without = max(step.ops_without_cost for step in bounds.recorded)

@@ -167,7 +167,6 @@ def drafts_of(proposed: Any, accepted: Any, depth: Any, *, batch: int | None) ->
 
 
 def _check(nodes: int, tokens: int, levels: int) -> None:
-    """Raise ValueError for a round that cannot be."""
     if nodes < 0 or tokens < 0 or levels < 0:
         raise ValueError(f"{tokens} of {nodes} draft tokens accepted: give numbers from 0 on")
     if tokens > levels:
@@ -180,7 +179,6 @@ def _check(nodes: int, tokens: int, levels: int) -> None:
 
 
 def _counts(name: str, counts: Any) -> int | tuple[int, ...]:
-    """Counts as one number, or as one per sequence."""
     if type(counts) is int and abs(counts) < _TOO_MANY:
         return counts
     if type(counts) is list and counts and set(map(type, counts)) == {int} and max(map(abs, counts)) < _TOO_MANY:
@@ -200,7 +198,6 @@ def _counts(name: str, counts: Any) -> int | tuple[int, ...]:
 
 
 def _spread(name: str, counts: int | tuple[int, ...], sequences: int) -> tuple[int, ...]:
-    """One count per sequence."""
     if isinstance(counts, int):
         return (counts,) * sequences
     if len(counts) != sequences:
@@ -401,7 +398,6 @@ def rounds_data(rounds: RoundSums) -> dict[str, Any]:
 
 
 def _reasons(drafted: bool, values: Mapping[str, Any]) -> dict[str, str]:
-    """Why each field that is null is so."""
     nothing = "no step has drafts: call set_step_speculation() in the steps that draft"
     parts = f'open the engine\'s buckets "{DRAFT}" and "{VERIFY}" in speculative steps, with engine_profiling=True'
     plain = "no plain steps with tokens, of the same batch: begin a run without speculative steps in the same profiler"

@@ -36,7 +36,6 @@ def _s(ms: float | None) -> float | None:
 
 
 def _stats(of: Callable[[Any], StepStats] = lambda row: row.stats) -> tuple[_Column, ...]:
-    """Columns of the statistics that rows have."""
     return (
         ("steps", "", lambda row: of(row).steps),
         ("mean", "s", lambda row: _s(of(row).mean_ms)),

@@ -330,7 +330,6 @@ class _Timed:
         return True
 
     def begin(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        """A call of a method begins."""
         call = Call(owner, args, kwargs, self._steps.notes)
         try:
             self._role.enter(self._steps, call)
@@ -339,7 +338,6 @@ class _Timed:
         return call
 
     def leave(self, call: Call, *, raised: bool) -> None:
-        """It ends."""
         try:
             self._role.leave(self._steps, call, raised=raised)
         except Exception as error:

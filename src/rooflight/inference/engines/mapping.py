@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from threading import get_ident
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from rooflight.inference.facts import DECODE
 from rooflight.inference.problems import Problems
@@ -295,7 +296,9 @@ class EngineMapping:
                 )
 
 
-_MOST_LABELS: Final = 1024  # a reader of a mapping may name buckets without end
+@lru_cache(1024)  # a reader of a mapping may name buckets without end
+def _label(name: str) -> str:
+    return f"engine.{name}"  # of the engine's domain, whatever it looks like
 
 
 class EngineSteps:
@@ -307,7 +310,6 @@ class EngineSteps:
         self.profiler = profiler
         self._step, self._engine_timers = profiler.step, profiler.timers.engine
         self.facts = profiler.step.facts
-        self._labels: dict[str, str] = {}
         self.attach_part = attach_part
         self.detach_parts: Callable[[], None] = lambda: None
         self.notes: dict[str, Any] = {}  # of the open step
@@ -397,13 +399,7 @@ class EngineSteps:
     def open(self, name: str | None, key: object) -> None:
         """Open a bucket until ``close(key)``, or the end of the step."""
         if name and self._step.measuring:
-            try:
-                timer = self._engine_timers[self._labels[name]]
-            except KeyError:
-                label = f"engine.{name}"  # a name of the engine's domain, whatever it looks like
-                if len(self._labels) < _MOST_LABELS:
-                    self._labels[name] = label
-                timer = self._engine_timers[label]
+            timer = self._engine_timers[_label(name)]
             timer.__enter__()
             self._timers.append((key, timer))
 

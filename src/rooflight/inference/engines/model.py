@@ -96,7 +96,6 @@ class ModelHooks:
             self.detach()
 
     def _remove(self, number: int) -> None:
-        """Take out the hooks from a number on, the last first."""
         while len(self._handles) > number:
             self._handles.pop().remove()
 

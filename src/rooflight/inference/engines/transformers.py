@@ -59,7 +59,6 @@ class _Loop(Role):
 
 
 def _arrives(steps: EngineSteps, call: Call) -> None:
-    """A request is put into the queue, from any thread."""
     request = call.argument(0, "item")
     steps.profiler.begin_request(request.request_id, len(request.initial_tokens))
 
@@ -76,7 +75,6 @@ def _delivered(steps: EngineSteps, call: Call) -> None:
 
 
 def _ended(steps: EngineSteps, call: Call) -> None:
-    """A request is done, has failed, or was cancelled."""
     done = [call.argument(0, "request_id")] if call.result is None else [each.request_id for each in call.result]
     for request in done:
         steps.profiler.end_request(request)
@@ -235,7 +233,6 @@ def _criteria_made(steps: EngineSteps, call: Call) -> None:
 
 
 def _drafter_made(steps: EngineSteps, call: Call) -> None:
-    """The candidate generator of assisted generation."""
     steps.state[_ASSISTED] = True
     steps.attach_part(call.result, _GENERATOR)
 
@@ -361,7 +358,6 @@ def _inputs(call: Call) -> Any:
 
 
 def _batch(call: Call) -> int | None:
-    """Sequences in a pass of the model."""
     inputs = _inputs(call)
     if inputs is None:
         return None

@@ -103,7 +103,6 @@ def _levels(tree: str) -> int:
 
 
 def _arrives(steps: EngineSteps, call: Call) -> None:
-    """A request is put into the scheduler's queue."""
     request = call.argument(0, "request")
     steps.profiler.begin_request(request.request_id, request.num_prompt_tokens)
 
@@ -122,7 +121,6 @@ class _Updates(Bucket):
 
 
 def _aborted(steps: EngineSteps, call: Call) -> None:
-    """Requests end before they are done."""
     requests = call.argument(0, "request_ids") or ()
     for request in [requests] if isinstance(requests, str) else requests:
         tell_requests(steps, request, 0, done=True)

@@ -135,7 +135,6 @@ class _BatchRequests:
             prof.begin_request(each, prompt_tokens=prompt)
 
     def deliver(self, tokens: Sequence[int]) -> None:
-        """So many tokens of each sequence are there."""
         for row, count in enumerate(tokens):
             if count:
                 self._prof.request_tokens(self._ids[row], count)
@@ -199,25 +198,20 @@ class _PlainLoop(DecodeLoop):
 
     @property
     def remaining(self) -> int:  # type: ignore[override]
-        """Tokens that each sequence has still to get."""
         return self.new_tokens - len(self.tokens)
 
     @property
     def cached(self) -> int:
-        """All tokens but the last."""
         return self.prompt_ids.shape[1] + len(self.tokens) - 1
 
     @property
     def caches(self) -> Any:
-        """What holds keys and values."""
         return self._held if self._ragged is None else self._ragged.tensors
 
     def prefill(self, prof: Any) -> None:
-        """Put the prompt into the cache, and choose the first token."""
         self._pass(prof, "prefill", self.prompt_ids, 0)
 
     def step(self, prof: Any) -> Counts:
-        """One token more."""
         self._pass(prof, "decode", self.tokens[-1][:, None], self.cached)
         return Counts((1,) * len(self.prompt_ids))
 

@@ -187,7 +187,6 @@ def _version(package: str) -> str | None:
 
 
 def _log_aloud(text: str) -> None:
-    """Log as a warning, which Python shows on standard error."""
     logging.getLogger("rooflight").warning("rooflight: %s", text)
 
 

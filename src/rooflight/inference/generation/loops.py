@@ -305,7 +305,6 @@ _WANTED: Final = "return an engine with a method run(batch, prompt_tokens, new_t
 
 
 def _engine_of(made: Any, text: str) -> tuple[Any, Callable[..., Any]]:
-    """The engine, and what runs it once."""
     engine, run = made if isinstance(made, tuple) and len(made) == 2 else (made, getattr(made, "run", None))
     if engine is None or not callable(run):
         raise TargetError(f"{text} returned {type(made).__name__}: {_WANTED}")

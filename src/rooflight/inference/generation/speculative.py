@@ -178,12 +178,10 @@ class _SpeculativeLoop(DecodeLoop):
 
     @property
     def remaining(self) -> int:  # type: ignore[override]
-        """Tokens that the slowest sequence has still to get."""
         return self._whole - min(self._have)
 
     @property
     def caches(self) -> list[Any]:
-        """What holds the keys and values of both models."""
         return [cache.tensors for cache in self._caches]
 
     @property
@@ -192,11 +190,9 @@ class _SpeculativeLoop(DecodeLoop):
         return [have - 1 for have in self._have]
 
     def tokens(self) -> Tensor:
-        """The new tokens, [batch, new tokens]."""
         return self._ids[:, self._prompt : self._whole].clone()
 
     def prefill(self, prof: Any) -> None:
-        """Put the prompt into both caches, and choose the first token."""
         ids = self._ids[:, : self._prompt]
         starts = [0] * len(ids)
         with prof.cpu_bucket_timer("prefill"):
