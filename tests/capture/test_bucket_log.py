@@ -17,7 +17,7 @@ class Bench:
     def __init__(self) -> None:
         self.clock, self.problems = FakeClock(), []
         self.log = BucketLog(HostStamps(self.clock.now_ns), ("m",), self.problems.append, self.problems.append)
-        self.states = self.log._states
+        self.states = self.log
 
     def step(self, *programs: tuple[str, int]) -> tuple[int, int]:
         """A step of buckets that take nanoseconds."""

@@ -8,8 +8,7 @@ from dataclasses import replace
 from math import floor
 from typing import TYPE_CHECKING, Any, Final
 
-from rooflight.capture.time.buckets import IN_STEP, Bucket, BucketTimer
-from rooflight.capture.time.marks import RecordedMarks
+from rooflight.capture.time.buckets import IN_STEP, Bucket, RecordedBuckets
 from rooflight.front.device import find_device
 from rooflight.inference.bounds import RecordedBounds, RecordedStep
 from rooflight.inference.config import Domain
@@ -33,7 +32,7 @@ MOST_BOUNDED: Final = 64
 
 
 class StepRecorder:
-    """Records steps between ``begin`` and ``end``. ``on_problem`` gets sentences (``BucketTimer``).
+    """Records steps between ``begin`` and ``end``. ``on_problem`` gets sentences (``RecordedBuckets``).
 
     ``batch`` is that of the next steps which give none. Of steps with the same batch and KV length the last is kept.
     """
@@ -42,8 +41,7 @@ class StepRecorder:
         self.batch = batch
         self._on_problem = on_problem
         self._whole = whole
-        self._marks = RecordedMarks()
-        self._timer = BucketTimer(self._marks, tuple(Domain), on_problem)
+        self._timer = RecordedBuckets(tuple(Domain), on_problem)
         self._recording: record | None = None
         self._steps: dict[tuple[int | None, float | None], RecordedStep] = {}
 
@@ -62,8 +60,7 @@ class StepRecorder:
 
         self._recording = record(phases=False, on_error=self._failed)
         self._recording.__enter__()
-        self._marks.recording = self._recording
-        self._timer.begin()
+        self._timer.begin(self._recording.set_phase)
 
     def end(self, facts: Facts, *, raised: bool) -> None:
         """The step ends. A decode step is kept, unless it raised: then it did not do all that a step must."""
@@ -73,7 +70,6 @@ class StepRecorder:
         try:
             self._timer.end()
         finally:
-            self._marks.recording = None
             recording.__exit__()
         if not raised and facts.phase == DECODE:
             self._keep(recording.session, facts)

@@ -47,72 +47,62 @@ def remembering(func: Any, run: Run) -> Run:
     aliases = [each.alias_info for each in schema.arguments]
     returned = [each.alias_info for each in schema.returns]
     if not any(aliases) and returned and not any(returned):
-        return _MakesNew(run)
+        return _remembering(run, _learn_new, _make_again)
     in_place = aliases[0] is not None and aliases[0].is_write and not any(aliases[1:])
-    return _WritesFirst(run) if in_place and len(returned) == 1 and returned[0] is not None else run
+    if not in_place or len(returned) != 1 or returned[0] is None:
+        return run
+
+    def written_again(_known: Any, args: _Key, kwargs: dict[str, Any]) -> Any:
+        # if another argument shares the memory of the first, the call runs, so that torch can check for overlaps
+        return run(*args, **kwargs) if _shares_first(args) else args[0]
+
+    return _remembering(run, _learn_written, written_again)
 
 
-class _Remembering:
-    """Calls by key, with the results of later ones of the kind; None if those have to run."""
+def _remembering(
+    run: Run, learn: Callable[[Any, _Key, _Key], Any], again: Callable[[Any, _Key, dict[str, Any]], Any]
+) -> Run:
+    """``again`` makes the results of further calls of a kind, from what ``learn`` returned for the first; where that is
+    None, they run too.
+    """
+    known: dict[_Key, Any] = {}
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._known: dict[_Key, Any] = {}
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         key = None if _len_torch_dispatch_stack() else _key_of(args, kwargs)
         if key is None:
-            return self._run(*args, **kwargs)
-        known = self._known.get(key, _UNKNOWN)
-        if known is None:
-            return self._run(*args, **kwargs)
-        if known is not _UNKNOWN:
-            return self.again(known, args, kwargs)
+            return run(*args, **kwargs)
+        learnt = known.get(key, _UNKNOWN)
+        if learnt is None:
+            return run(*args, **kwargs)
+        if learnt is not _UNKNOWN:
+            return again(learnt, args, kwargs)
         before = _place(args[0])
-        out = self._run(*args, **kwargs)
-        if len(self._known) >= _MOST_KINDS:  # some number differs from call to call
-            self._known.clear()
-        self._known[key] = self.learnt(out, args, before)
+        out = run(*args, **kwargs)
+        if len(known) >= _MOST_KINDS:  # some number differs from call to call
+            known.clear()
+        known[key] = learn(out, args, before)
         return out
 
-    def learnt(self, out: Any, args: _Key, before: _Key) -> Any:
-        """What to keep of a call, the first argument of which had the place ``before``; None if later ones must run."""
-        raise NotImplementedError
-
-    def again(self, known: Any, args: _Key, kwargs: dict[str, Any]) -> Any:
-        """The result of a further call, from what was kept of the first."""
-        raise NotImplementedError
+    return call
 
 
-class _MakesNew(_Remembering):
-    """Ops whose results are new tensors."""
-
-    def learnt(self, out: Any, args: _Key, before: _Key) -> tuple[bool, list[_Made]] | None:  # noqa: ARG002
-        """Whether there are several results, and how to make each."""
-        several = isinstance(out, tuple)
-        given = {_storage_id(tensor) for tensor in tensors_in(args)}
-        made = [_made(result, given) for result in (out if several else (out,))]
-        known = [each for each in made if each is not None]
-        return (several, known) if len(known) == len(made) else None
-
-    def again(self, known: Any, args: _Key, kwargs: dict[str, Any]) -> Any:  # noqa: ARG002
-        """New tensors of the same kind."""
-        several, results = known
-        with Unnoticed():  # torch function modes must get the program's calls, not this one
-            made = [torch.empty_strided(size, stride, dtype=dtype, device="meta") for size, stride, dtype in results]
-        return tuple(made) if several else made[0]
+def _learn_new(out: Any, args: _Key, _before: _Key) -> tuple[bool, list[_Made]] | None:
+    several = isinstance(out, tuple)
+    given = {_storage_id(tensor) for tensor in tensors_in(args)}
+    made = [_made(result, given) for result in (out if several else (out,))]
+    known = [each for each in made if each is not None]
+    return (several, known) if len(known) == len(made) else None
 
 
-class _WritesFirst(_Remembering):
-    """Ops that write their first argument, and return it."""
+def _make_again(learnt: Any, _args: _Key, _kwargs: dict[str, Any]) -> Any:
+    several, results = learnt
+    with Unnoticed():  # torch function modes must get the program's calls, not this one
+        made = [torch.empty_strided(size, stride, dtype=dtype, device="meta") for size, stride, dtype in results]
+    return tuple(made) if several else made[0]
 
-    def learnt(self, out: Any, args: _Key, before: _Key) -> bool | None:
-        """Whether the first argument was returned unchanged."""
-        return True if out is args[0] and _place(out) == before and not _shares_first(args) else None
 
-    def again(self, known: Any, args: _Key, kwargs: dict[str, Any]) -> Any:  # noqa: ARG002
-        """The first argument. If another one shares its memory, the call runs, so that torch can check for overlaps."""
-        return self._run(*args, **kwargs) if _shares_first(args) else args[0]
+def _learn_written(out: Any, args: _Key, before: _Key) -> bool | None:
+    return True if out is args[0] and _place(out) == before and not _shares_first(args) else None
 
 
 def _key_of(args: _Key, kwargs: dict[str, Any]) -> _Key | None:

@@ -15,8 +15,8 @@ from operator import itemgetter
 from threading import get_ident
 from typing import Any, Final
 
-from rooflight.capture.time.buckets import IN_STEP, OUTSIDE, Bucket, BucketStates, DomainTimes, Opened
-from rooflight.capture.time.marks import Found, Stamps
+from rooflight.capture.time.buckets import IN_STEP, OUTSIDE, Bucket, BucketStates, Opened
+from rooflight.capture.time.marks import CudaStamps, Found, HostStamps
 
 MOST_NOTES: Final = 1 << 19
 """Openings and closings that the log holds, of the open step and of those that were not read yet: 25 MB at most, and 80
@@ -47,7 +47,7 @@ class _Plan:
     left_open: tuple[str, ...]
 
 
-class BucketLog:
+class BucketLog(BucketStates):
     """Times steps, and the buckets of ``domains`` in them, by the clock of ``stamps``.
 
     ``on_problem`` is called with a sentence about each likely mistake: a bucket opened in another thread than the
@@ -58,7 +58,7 @@ class BucketLog:
 
     def __init__(
         self,
-        stamps: Stamps,
+        stamps: HostStamps | CudaStamps,
         domains: Iterable[str],
         on_problem: Callable[[str], None],
         on_failure: Callable[[str], None],
@@ -69,28 +69,11 @@ class BucketLog:
         self._in_order = in_order
         self._on_failure = on_failure
         self._stamps = stamps
-        self._on_problem = on_problem
         self._pen = _Pen(stamps.stamp, self._fail, self._refuse, wait)
         self.begin, self.end = self._pen.begin, self._pen.end
-        self._states = BucketStates(domains, self._pen.kind, on_problem)
+        super().__init__(domains, self._pen.kind, on_problem)
         self._plans: dict[tuple[int, ...], _Plan] = {}
         self._before: Any = None  # the stamp at the end of the step that was read last
-
-    def bucket(self, domain: str, name: str) -> Bucket:
-        """The bucket with this name in a domain: the same one on every call."""
-        return self._states.bucket(domain, name)
-
-    def times(self, by_state: Sequence[int]) -> dict[str, DomainTimes]:
-        """The buckets of each domain, from nanoseconds by state."""
-        return self._states.times(by_state)
-
-    def opened(self, state: int) -> Sequence[Bucket]:
-        """The buckets that are open in a state, in the order of opening."""
-        return self._states.open_in(state)
-
-    def divided(self, by_state: Sequence[int], domain: str, names: Iterable[str]) -> dict[str, int]:
-        """Nanoseconds by which of the buckets ``names`` was opened last (``BucketStates.divided``)."""
-        return self._states.divided(by_state, domain, names)
 
     @property
     def notes(self) -> int:
@@ -158,11 +141,11 @@ class BucketLog:
                 state = IN_STEP
                 states.append(state)
                 continue
-            bucket = self._states.of_key(key)
+            bucket = self.of_key(key)
             if key & 1:
-                state = self._states.closed(opened, state, bucket)
+                state = self.after_closing(opened, state, bucket)
             else:
-                state = self._states.opened(opened, state, bucket)
+                state = self.after_opening(opened, state, bucket)
                 calls[bucket.domain, bucket.name] += 1
             states.append(state)
         left_open = tuple(bucket.name for bucket, _ in opened)

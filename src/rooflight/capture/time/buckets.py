@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from threading import get_ident
 from typing import Any, Final
-
-from rooflight.capture.time.marks import Found, Marks
 
 OUTSIDE: Final = 0
 """The state between two steps."""
@@ -84,9 +83,6 @@ class BucketStates:
         self._states: list[tuple[Bucket, ...]] = [(), ()]
         self._numbers: dict[tuple[Bucket, ...], int] = {(): IN_STEP}
 
-    def __len__(self) -> int:
-        return len(self._states)
-
     def bucket(self, domain: str, name: str) -> Bucket:
         """The bucket with this name in a domain: the same one on every call."""
         buckets = self._by_name[domain]
@@ -101,7 +97,7 @@ class BucketStates:
         """The bucket whose ``opens`` or ``closes`` is ``key``."""
         return self._by_number[key >> 1]
 
-    def opened(self, opened: Opened, state: int, bucket: Bucket) -> int:
+    def after_opening(self, opened: Opened, state: int, bucket: Bucket) -> int:
         """Open a bucket in a state. Returns the state after it, in which ``bucket`` is opened last."""
         opened.append((bucket, state))
         after = self._after.get((state, bucket.opens))
@@ -109,7 +105,7 @@ class BucketStates:
             after = self._after[state, bucket.opens] = self._state_after(state, bucket)
         return after
 
-    def closed(self, opened: Opened, state: int, bucket: Bucket) -> int:
+    def after_closing(self, opened: Opened, state: int, bucket: Bucket) -> int:
         """Close the last opening of ``bucket``. Returns the state after it: buckets opened after it stay open. If it is
         not open, that is the same state.
         """
@@ -122,7 +118,7 @@ class BucketStates:
         opened.clear()
         state = IN_STEP
         for other in still:
-            state = self.opened(opened, state, other)
+            state = self.after_opening(opened, state, other)
         return state
 
     def _state_after(self, state: int, bucket: Bucket) -> int:
@@ -138,7 +134,7 @@ class BucketStates:
             self._states.append(opened)
         return number
 
-    def open_in(self, state: int) -> Sequence[Bucket]:
+    def opened(self, state: int) -> Sequence[Bucket]:
         """The buckets that are open in a state, in the order of opening."""
         return self._states[state]
 
@@ -182,88 +178,60 @@ class BucketStates:
         return found
 
 
-class BucketTimer:
-    """Cuts steps, and the buckets of ``domains`` in them, by ``marks``.
-
-    ``on_problem`` is called with a sentence about each likely mistake: a bucket opened in another thread than the
-    step's, a bucket left open at its end, an error of the marks.
+class RecordedBuckets(BucketStates):
+    """Names the phases of a recording after the states of a step. ``on_problem`` is called with a sentence about each
+    likely mistake: a bucket opened in another thread than the step's, a bucket left open at its end, an error.
     """
 
-    def __init__(self, marks: Marks, domains: Iterable[str], on_problem: Callable[[str], None]) -> None:
-        self.thread = 0  # that of the open step, 0 between steps
-        self.failed = False
-        self.open: Opened = []
+    def __init__(self, domains: Iterable[str], on_problem: Callable[[str], None]) -> None:
+        super().__init__(domains, partial(_RecordedBucket, self), on_problem)
+        self._thread = 0  # that of the open step, 0 between steps
+        self._open: Opened = []
         self._state = OUTSIDE
-        self._marks = marks
-        self._on_problem = on_problem
-        self._states = BucketStates(domains, self._make, on_problem)
-        marks.start(len(self._states))
+        self._set_phase: Callable[[str], object] = str
 
-    def bucket(self, domain: str, name: str) -> Bucket:
-        """The bucket with this name in a domain: the same one on every call."""
-        return self._states.bucket(domain, name)
+    def begin(self, set_phase: Callable[[str], object]) -> None:
+        """Begin a step, in this thread; ``set_phase`` is the recording's."""
+        self._open.clear()
+        self._thread, self._set_phase = get_ident(), set_phase
+        self._enter(IN_STEP)
 
-    def innermost(self, domain: str, state: int) -> str | None:
-        """The bucket of a domain that was opened last of those open in a state; None if none is."""
-        return self._states.innermost(domain, state)
-
-    def times(self, by_state: Sequence[int]) -> dict[str, DomainTimes]:
-        """The buckets of each domain, from nanoseconds by state."""
-        return self._states.times(by_state)
-
-    def begin(self) -> None:
-        """Begin a step, in this thread."""
-        self.open.clear()
-        self.thread = get_ident()
-        self._mark(IN_STEP)
-
-    def end(self) -> Callable[[], Found | None]:
-        """End the step. Returns a function that returns its nanoseconds by state, and under ``OUTSIDE`` those between
-        the previous step and this one; None while the device has not come that far.
-        """
-        read = self._marks.cut(OUTSIDE)
-        self.thread = 0
-        self._state = OUTSIDE
-        for bucket, _ in self.open:
+    def end(self) -> None:
+        """End the step."""
+        self._thread, self._state = 0, OUTSIDE
+        for bucket, _ in self._open:
             self._on_problem(f"bucket {bucket.name} was left open at the end of a step: it was closed there")
-        return read
 
     def change(self, bucket: Bucket, *, opens: bool) -> None:
         """Open or close a bucket."""
-        if get_ident() != self.thread:
-            if self.thread and opens:
+        if get_ident() != self._thread:
+            if self._thread and opens:
                 self._on_problem(
                     f"bucket {bucket.name} was opened in another thread than its step's: it was not timed there"
                 )
             return
         try:
-            change = self._states.opened if opens else self._states.closed
-            state = change(self.open, self._state, bucket)
-            self._marks.reserve(len(self._states))
-            self._mark(state)
+            change = self.after_opening if opens else self.after_closing
+            self._enter(change(self._open, self._state, bucket))
         except Exception as error:
-            self.thread = 0
-            self.failed = True
+            self._thread = 0
             self._on_problem(f"timing ended after an error: {type(error).__name__}: {error}")
 
-    def _mark(self, state: int) -> None:
+    def _enter(self, state: int) -> None:
         self._state = state
-        self._marks.mark(state)
-
-    def _make(self, number: int, domain: str, name: str) -> Bucket:
-        return _MarkedBucket(self, number, domain, name)
+        self._set_phase(str(state))
 
 
-class _MarkedBucket(Bucket):
-    __slots__ = ("_timer",)
+class _RecordedBucket(Bucket):
+    __slots__ = ("_buckets",)
 
-    def __init__(self, timer: BucketTimer, number: int, domain: str, name: str) -> None:
+    def __init__(self, buckets: RecordedBuckets, number: int, domain: str, name: str) -> None:
         super().__init__(number, domain, name)
-        self._timer = timer
+        self._buckets = buckets
 
     def __enter__(self) -> Bucket:
-        self._timer.change(self, opens=True)
+        self._buckets.change(self, opens=True)
         return self
 
     def __exit__(self, _kind: object, _error: object, _trace: object) -> None:
-        self._timer.change(self, opens=False)
+        self._buckets.change(self, opens=False)

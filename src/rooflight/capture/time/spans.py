@@ -29,68 +29,9 @@ from torch.utils.hooks import unserializable_hook
 
 from rooflight.capture.phases import current_phase, subscribe, unsubscribe, with_closure_inside
 from rooflight.capture.record.modules import module_name
-from rooflight.capture.time.marks import CudaMarks, HostMarks, Marks
-from rooflight.capture.time.timed_calls import compiled_code
+from rooflight.capture.time.marks import CudaMarks, HostMarks
+from rooflight.capture.time.timed_calls import Around, compiled_code, watch_calls
 from rooflight.records.record import Direction
-
-_MOST_ITEMS = 64
-_DEEPEST = 4
-
-
-def look_of(value: Any, depth: int = 0) -> Any:
-    """A hashable value that is equal for calls with the same shapes. It has the shape and dtype of a tensor, the value
-    of a number or string, the items of a list, tuple or dict, the length of a cache of keys and values; of anything
-    else only the type.
-    """
-    if isinstance(value, torch.Tensor):
-        # a nested tensor without a shape still has a number of parts
-        shape = value.size(0) if value.is_nested and value.layout is torch.strided else tuple(value.shape)
-        return (shape, value.dtype)
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if depth < _DEEPEST and isinstance(value, list | tuple):
-        return tuple(look_of(item, depth + 1) for item in value[:_MOST_ITEMS])
-    if depth < _DEEPEST and isinstance(value, dict):
-        return tuple((str(key), look_of(item, depth + 1)) for key, item in list(value.items())[:_MOST_ITEMS])
-    return (type(value), _length(value)) if hasattr(type(value), "get_seq_length") else type(value)
-
-
-def _length(cache: Any) -> int | None:
-    """The length of a cache of transformers; None for one of fixed size: its length is a tensor, changes no shape, and
-    reading it would wait for the device.
-    """
-    try:
-        length = cache.get_seq_length()
-    except Exception:
-        return None
-    return length if isinstance(length, int) else None
-
-
-class CompiledCall:
-    """Calls ``enter`` before and ``leave`` after a module that was compiled in place: torch runs its own hooks inside.
-    ``leave`` is called if it raises, too.
-    """
-
-    def __init__(self, module: nn.Module, enter: Callable[..., None], leave: Callable[..., None]) -> None:
-        inner: Any = module._compiled_call_impl
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            output = None
-            enter(module, args, kwargs)
-            try:
-                output = inner(*args, **kwargs)
-            finally:
-                leave(module, args, output)
-            return output
-
-        self._module, self._inner, self._call = module, inner, call
-        module._compiled_call_impl = call
-
-    def remove(self) -> None:
-        """Undo it."""
-        if self._module._compiled_call_impl is self._call:
-            self._module._compiled_call_impl = self._inner
-
 
 _OUTSIDE: Final = 0
 _OPTIMIZER: Final = 1
@@ -102,6 +43,8 @@ _OUR_HOOK: Final = -1  # torch numbers its handles from 0
 _MOST_PHASES: Final = 256
 _MORE_PHASES: Final = "(more phases)"
 _MOST_EVENTS: Final = 4096
+_MOST_ITEMS: Final = 64
+_DEEPEST: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +86,10 @@ class SpanTimer:
     """
 
     def __init__(
-        self, models: Mapping[str, nn.Module], on_error: Callable[[Exception], None], marks: Marks | None = None
+        self,
+        models: Mapping[str, nn.Module],
+        on_error: Callable[[Exception], None],
+        marks: HostMarks | CudaMarks | None = None,
     ) -> None:
         self._on_error = on_error
         self._modules: list[tuple[str, nn.Module, bool]] = []  # path, module, whether it is a root
@@ -156,7 +102,7 @@ class SpanTimer:
         self.paths = tuple(path for path, _, _ in self._modules)
         self._stride = _FIRST_MODULE + 2 * len(self._modules)
         self.on_cuda = any(parameter.is_cuda for model in models.values() for parameter in model.parameters())
-        self._marks: Marks = marks or (CudaMarks() if self.on_cuda else HostMarks())
+        self._marks = marks or (CudaMarks() if self.on_cuda else HostMarks())
         self._handles: list[Any] = []
         self._thread = 0
         self._stack: list[int] = []
@@ -191,7 +137,7 @@ class SpanTimer:
             # prepended: torch calls leave even if a hook before enter raised
             enter, leave = self._enter_hook(number), self._leave_hook(number)
             if compiled_code(module) is not None:
-                self._handles.append(CompiledCall(module, enter, leave))
+                self._handles.append(watch_calls(module, _between(module, enter, leave)))  # hooks run inside it
                 continue
             self._handles.append(module.register_forward_pre_hook(enter, prepend=True, with_kwargs=is_root))
             self._handles.append(module.register_forward_hook(leave, always_call=True))
@@ -398,6 +344,19 @@ def _timed_modules(model: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Modu
         yield from _timed_modules(child, module_name(prefix, name))
 
 
+def _between(module: nn.Module, enter: Callable[..., None], leave: Callable[..., None]) -> Around:
+    def around(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        output = None
+        enter(module, args, kwargs)
+        try:
+            output = call(*args, **kwargs)
+        finally:
+            leave(module, args, output)
+        return output
+
+    return around
+
+
 def _first_tensor(output: Any) -> Any:
     """The first tensor of a module's result, which may be a tuple, a list, or a dict of transformers; None if there is
     none.
@@ -417,3 +376,32 @@ def _call_before(tensor: Any, node: Any, hook: Callable[[Any], None]) -> None:
         node._register_hook_dict(tensor)
     else:
         node.register_prehook(hook)
+
+
+def look_of(value: Any, depth: int = 0) -> Any:
+    """A hashable value that is equal for calls with the same shapes. It has the shape and dtype of a tensor, the value
+    of a number or string, the items of a list, tuple or dict, the length of a cache of keys and values; of anything
+    else only the type.
+    """
+    if isinstance(value, torch.Tensor):
+        # a nested tensor without a shape still has a number of parts
+        shape = value.size(0) if value.is_nested and value.layout is torch.strided else tuple(value.shape)
+        return (shape, value.dtype)
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if depth < _DEEPEST and isinstance(value, list | tuple):
+        return tuple(look_of(item, depth + 1) for item in value[:_MOST_ITEMS])
+    if depth < _DEEPEST and isinstance(value, dict):
+        return tuple((str(key), look_of(item, depth + 1)) for key, item in list(value.items())[:_MOST_ITEMS])
+    return (type(value), _length(value)) if hasattr(type(value), "get_seq_length") else type(value)
+
+
+def _length(cache: Any) -> int | None:
+    """The length of a cache of transformers; None for one of fixed size: its length is a tensor, changes no shape, and
+    reading it would wait for the device.
+    """
+    try:
+        length = cache.get_seq_length()
+    except Exception:
+        return None
+    return length if isinstance(length, int) else None
