@@ -195,7 +195,6 @@ def _read_measurement(archive: zipfile.ZipFile, header: Header) -> Measurement |
 
 
 def _seconds_of(part: Any) -> Iterator[float]:
-    """Every time in a timeline."""
     for each in fields(part):
         value = getattr(part, each.name)
         for inner in value if isinstance(value, tuple) else (value,):

@@ -78,7 +78,6 @@ def session_of(
 
 
 def _check(records: Sequence[OpRecord], storages: int) -> None:
-    """Raise ValueError for the first record that names a storage or a parent that does not exist."""
     steps = {len(record.times_s) for record in records if record.times_s}
     if len(steps) > 1:
         raise ValueError(f"records have {min(steps)} to {max(steps)} times: give each the same number, or none")
@@ -93,7 +92,6 @@ def _check(records: Sequence[OpRecord], storages: int) -> None:
 
 
 def _numbers(table: dict[Entry, int], entries: Sequence[Entry]) -> Int32:
-    """The number of each entry in a table, which grows by the entries that it lacks."""
     return np.array([table.setdefault(entry, len(table)) for entry in entries], dtype=np.int32)
 
 

@@ -206,7 +206,6 @@ class Composites:
         return self._regions[index]
 
     def _storages_of(self, tensors: Iterable[torch.Tensor]) -> list[int]:
-        """The numbers of those storages of the tensors that are on the tape."""
         found = (storage_of(tensor) for tensor in tensors)
         return [self._source.tape.storage_ids[storage._cdata] for storage in found if storage is not None]
 
@@ -251,8 +250,6 @@ def decomposed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _MetaCall:
-    """A call on the meta device: its arguments, its results, and the signatures of it and of its backward."""
-
     composite: Composite
     args: tuple[Any, ...]
     results: tuple[torch.Tensor, ...]
@@ -260,8 +257,6 @@ class _MetaCall:
 
 
 class _OnMeta(torch.autograd.Function):
-    """A call on the meta device: shapes and records, no decomposition."""
-
     @staticmethod
     def forward(ctx: Any, call: _MetaCall, *tensors: torch.Tensor) -> Any:
         composite, args, results = call.composite, call.args, call.results
@@ -301,14 +296,12 @@ class _OnMeta(torch.autograd.Function):
 
 
 def _without_tensors(value: Any) -> Any:
-    """Arguments with None for each tensor."""
     if isinstance(value, list | tuple):
         return tuple(_without_tensors(item) for item in value)
     return _HOLE if isinstance(value, torch.Tensor) else value
 
 
 def _with_tensors(value: Any, tensors: Iterator[torch.Tensor]) -> Any:
-    """The same arguments with tensors in their places again."""
     if isinstance(value, tuple):
         return [_with_tensors(item, tensors) for item in value]
     return next(tensors) if value is _HOLE else value

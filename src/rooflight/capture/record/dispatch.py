@@ -150,7 +150,6 @@ class DispatchSource(Source):
         return out
 
     def _meet(self, func: Any, args: tuple[Any, ...]) -> tuple[Handler, Reader | None]:
-        """The function and the reader of an op that runs for the first time in this recording."""
         handler = _special_handler(func)
         if handler is not None:
             known: tuple[Handler, Reader | None] = getattr(self, handler), None
@@ -256,7 +255,6 @@ class DispatchSource(Source):
         return self._context_of_backward(_current_autograd_node()) if in_backward else self.context
 
     def _run_unseen(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an op without recording it."""
         return func(*args, **kwargs)
 
     def _run_decomposed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -269,7 +267,6 @@ class DispatchSource(Source):
             return decomposed(func, args, kwargs)
 
     def _run_control_flow(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run cond, while_loop and the like so that the ops that they call are recorded."""
 
         def watched(function: Handler) -> Handler:
             def run(*inner_args: Any, **inner_kwargs: Any) -> Any:
@@ -325,7 +322,6 @@ class DispatchSource(Source):
 
 @cache
 def _special_handler(func: Any) -> str | None:
-    """The method for an op that is not simply run and noted, None for all others."""
     if func in _BY_OP:
         return "_run_composite"
     if func is torch.ops.aten._local_scalar_dense.default:

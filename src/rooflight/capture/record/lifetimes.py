@@ -210,7 +210,6 @@ class LifetimeTape(Tape):
         return number
 
     def _settle(self) -> None:
-        """Account for the storages that were freed since the last record."""
         dead, ids = self._dead, self.storage_ids
         while dead:
             reference = dead.pop()
@@ -223,7 +222,6 @@ class LifetimeTape(Tape):
     # -- kinds of storages -------------------------------------------------------------------------------------------
 
     def _note_modules(self, made: int | None = None) -> None:
-        """Take note of the parameters of the modules met, and of the gradients that they hold now."""
         self._settle()
         with DisableTorchFunction():
             for root in self._roots():
@@ -353,7 +351,6 @@ def is_plain(value: object) -> bool:
 
 
 def _all_of(nbytes: int) -> TensorSpec:
-    """A tensor of all bytes of a storage."""
     return TensorSpec((nbytes,), "uint8")
 
 

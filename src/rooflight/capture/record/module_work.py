@@ -32,8 +32,6 @@ _CPP_FUNCTION: Final = "CppFunction"
 
 @dataclass(slots=True)
 class _Open:
-    """An open call: its module, and how many records and autograd nodes there were before it."""
-
     module: nn.Module
     number: int
     first: int
@@ -128,7 +126,6 @@ class ModuleWorks:
         return source.tape.context(module, source.phase, 0, source.function)
 
     def _add(self, ops: Iterable[ModuleOp], storages: dict[Operand, int], context: int) -> None:
-        """Put ops on the tape, with the storages of their tensors."""
         for op in ops:
             read, written = (
                 list(dict.fromkeys(self._storage_of(operand, storages) for operand in operands))
@@ -181,7 +178,6 @@ class ModuleWorks:
 def _describe(
     source: DispatchSource, module: nn.Module, args: Any, kwargs: Mapping[str, Any], outputs: Sequence[torch.Tensor]
 ) -> tuple[ModuleCall, dict[Operand, int]]:
-    """A call in the form that its formula takes, and the storages of its tensors by operand."""
     storages: dict[Operand, int] = {}
     known: dict[int, Operand] = {}
 
@@ -210,7 +206,6 @@ def _describe(
 
 
 def _named(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call by name."""
     try:
         return dict(signature(module.forward).bind(*args, **kwargs).arguments)
     except (TypeError, ValueError):

@@ -237,7 +237,6 @@ class ModuleTracker:
             source.fail(error)
 
     def _look_at(self, values: Any, *, returned: bool = False) -> None:
-        """Take note of the tensors that a module is given or returns, if torch did not allocate their memory."""
         source = self._source
         for tensor in plain_tensors(values):
             if (memory := foreign_memory(tensor)) is not None:
@@ -254,7 +253,6 @@ class ModuleTracker:
                 results.add(number)
 
     def _end_call(self, module: nn.Module) -> None:
-        """Drop the innermost call of a module, if it is known, and the calls above it that an interrupt left open."""
         for depth in range(len(self._stack) - 1, -1, -1):
             if self._stack[depth][0] is module:
                 del self._stack[depth:]
@@ -285,7 +283,6 @@ class ModuleTracker:
             self._stack.pop()
 
     def _name_unknown(self, module: nn.Module) -> int:
-        """Name a module met for the first time, and those below it, after its class and the module that called it."""
         inner = uncompiled(module)
         if id(inner) not in self._numbers:
             parent = self._source.tape.module_path(self._stack[-1][1]) if self._stack else ""

@@ -99,7 +99,6 @@ def _written_outside(tensor: TensorSpec) -> OpSignature:
 
 
 def _allocations(session: Session) -> Int64:
-    """By storage, the record that allocated it without contents."""
     columns = session.columns
     made_by = np.full(len(session.storage_bytes), _NOWHERE, dtype=np.int64)
     allocates = [op.name in _ALLOCATES and "out" not in op.input_names for op in session.signatures]
@@ -136,7 +135,6 @@ def _read_unwritten(session: Session, made_by: Int64, consumed: Sequence[int]) -
 
 
 def _touches(ids: Int32, offsets: Int64, made_by: Int64) -> tuple[Int64, Int64]:
-    """Places in a flat column where such a storage is touched after it was allocated, and the records that do so."""
     touching = owners(offsets)
     chosen = np.flatnonzero((made_by[ids] != _NOWHERE) & (made_by[ids] != touching))
     return chosen, touching[chosen]
@@ -150,7 +148,6 @@ def _distinct(session: Session, *records: Int64) -> list[int]:
 def _by_place(
     signatures: Int32, places: Int64, uses: Mapping[int, _Use]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """For each input touched, given by the number of its signature and its place: whether it is read, and filled."""
     width = int(places.max(initial=0)) + 1
     pairs, inverse = np.unique(signatures.astype(np.int64) * width + places, return_inverse=True)
     found = np.zeros((2, len(pairs)), dtype=np.bool_)

@@ -198,7 +198,6 @@ _known: dict[tuple[Any, ...], OpSignature] = {}
 def _learn(
     key: tuple[Any, ...], schema: OpSchema, tape: Tape, args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any
 ) -> OpSignature:
-    """The signature of a call of a kind that is new in this recording, and the devices of its tensors."""
     _note_devices(tape, args, out)
     op = _known.get(key)
     if op is None:

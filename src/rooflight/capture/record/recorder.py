@@ -158,7 +158,6 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         self._tracker = self._functions = self._lifetimes = None
 
     def _finished(self) -> Session:
-        """The session on the tape, with records of work outside the dispatcher that can be inferred from it."""
         tape, tracker = self._tape, self._tracker
 
         def state() -> frozenset[int]:

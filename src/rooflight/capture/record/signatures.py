@@ -52,7 +52,6 @@ def start_of(tensor: torch.Tensor) -> int:
 
 
 def _elements(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor of the elements that a sparse one stores, otherwise the tensor itself."""
     if tensor.layout is torch.sparse_coo:
         return tensor._values()
     return tensor.values() if tensor.layout in _COMPRESSED else tensor
@@ -172,7 +171,6 @@ def signature_of(schema: OpSchema, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _outputs(schema: OpSchema, values: Sequence[Any], out: Any) -> list[torch.Tensor]:
-    """Tensors returned, then those mutated that were not returned."""
     outputs = list(tensors_in(out))
     seen = {id(tensor) for tensor in outputs}
     for index in schema.mutated:
@@ -181,7 +179,6 @@ def _outputs(schema: OpSchema, values: Sequence[Any], out: Any) -> list[torch.Te
 
 
 def _specs(tensors: list[torch.Tensor]) -> tuple[TensorSpec, ...]:
-    """Specs of an op's tensors, with storage numbers and offsets for those that share memory."""
     addresses = [_address(tensor) for tensor in tensors]
     if len(set(addresses)) == len(addresses):  # nothing is shared, as in most calls
         return tuple([spec_of(tensor) for tensor in tensors])

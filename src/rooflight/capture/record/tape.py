@@ -290,7 +290,6 @@ class Tape:
         )
 
     def _distinct_signatures(self) -> tuple[dict[OpSignature, int], Int32]:
-        """The session's signatures with their numbers, and for each signature of the tape its number in the session."""
         by_id: dict[int, int] = {}
         distinct: dict[OpSignature, int] = {}
         unique = array("i")

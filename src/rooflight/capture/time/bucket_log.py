@@ -166,7 +166,6 @@ class BucketLog(BucketStates):
             )
 
     def _fail(self, error: Exception) -> None:
-        """Stop timing buckets, because the clock failed."""
         self._pen.stop()
         self._on_failure(f"timing ended after an error: {type(error).__name__}: {error}")
 

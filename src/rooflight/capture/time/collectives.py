@@ -105,8 +105,6 @@ def join_spans(steps: Sequence[StepCollectives]) -> list[dict[int, Interval]]:
 
 
 class _Queues:
-    """The spans of one step by name, and the calls that queued them."""
-
     def __init__(self, step: StepCollectives) -> None:
         names = {span.name for span in step.spans}
         queued: dict[str, list[tuple[Launch, int]]] = defaultdict(list)
@@ -123,7 +121,6 @@ class _Queues:
         self.queued = {name: queued[name] for name in self.names}
 
     def left(self) -> dict[tuple[str, Hashable], int]:
-        """The number of spans of each name that each group must have."""
         counts: Counter[tuple[str, Hashable]] = Counter()
         for name, entries in self.queued.items():
             for launch, count in entries:
@@ -131,7 +128,6 @@ class _Queues:
         return counts
 
     def pairs(self, assignment: _Assignment) -> Iterator[tuple[Launch, list[Event]]]:
-        """Each collective with its spans, if ``assignment`` is right."""
         for name, entries in self.queued.items():
             waiting: dict[Hashable, list[Event]] = defaultdict(list)
             for span in reversed(self.spans[name]):

@@ -67,8 +67,6 @@ class OpTimes:
 
 @dataclass(slots=True)
 class _Found:
-    """An op in Kineto's trace, and the kernels that it launched."""
-
     name: str
     event: Event
     kernels: list[Event] = field(default_factory=list)
@@ -79,7 +77,6 @@ class _Found:
 
     @property
     def collective(self) -> Interval | None:
-        """When its kernels of NCCL began and ended; None if it launched none."""
         kernels = [kernel for kernel in self.kernels if kernel.name.startswith(_NCCL)]
         if not kernels:
             return None
@@ -127,14 +124,11 @@ def op_times(session: Session, events: Sequence[Event], *, device: bool) -> OpTi
 
 @dataclass(frozen=True, slots=True)
 class _Leaves:
-    """The records without children, by name, and the names of which all records are views."""
-
     records: Sequence[int]
     names: Sequence[str]
     views: Set[str]
 
     def pairs(self, found: Sequence[_Found]) -> Iterator[tuple[int, _Found]]:
-        """Each record with its op in Kineto's trace."""
         for leaf, other in _join(self.names, [one.name for one in found], self.views):
             yield self.records[leaf], found[other]
 
@@ -149,7 +143,6 @@ def _leaves_of(session: Session) -> _Leaves:
 
 
 def _is_parent(session: Session) -> NDArray[np.bool_]:
-    """Which records have children."""
     is_parent = np.zeros(len(session), dtype=bool)
     is_parent[session.columns.parent[~session.counted]] = True
     return is_parent
@@ -172,7 +165,6 @@ def _sum_children(session: Session, seconds: Float64, starts: Float64) -> None:
 
 
 def _seconds(one: _Found, begin_ns: int, *, device: bool, idle: bool) -> tuple[float, float]:
-    """How long an op that is no collective took, and when it began, counted from ``begin_ns``."""
     if device and not one.kernels:
         return 0.0, np.nan
     start_ns = min(kernel.start_ns for kernel in one.kernels) if device else one.event.start_ns
@@ -240,7 +232,6 @@ def _start(reached: Mapping[int, int], diagonal: int, skips: int) -> int:
 
 
 def _path(history: Sequence[Mapping[int, int]], diagonal: int, end: int) -> list[tuple[int, int]]:
-    """The pairs that agree on the way to the end, in order."""
     pairs: list[tuple[int, int]] = []
     for skips in range(len(history) - 1, -1, -1):
         start = _start(history[skips], diagonal, skips)
@@ -293,6 +284,5 @@ def _outermost(events: Sequence[Event], names: set[str], *, device: bool) -> lis
 
 
 def _passes_on(event: Event, subclasses: Sequence[int]) -> bool:
-    """Whether a tensor subclass ran an op by ops on plain tensors."""
     first = bisect_left(subclasses, event.start_ns)
     return first < len(subclasses) and subclasses[first] < event.end_ns

@@ -131,8 +131,6 @@ def measure(
 
 @dataclass(frozen=True, slots=True)
 class _Walls:
-    """Seconds of whole steps, and the share of the CPU that other programs took meanwhile."""
-
     samples_s: tuple[float, ...]
     others_share: float | None
 
@@ -206,7 +204,6 @@ def _profile(step: Callable[[], Any], steps: int, on_cuda: bool, together: bool)
 
 
 def _runs_together(session: Session) -> bool:
-    """Whether other ranks take part in the step."""
     if not any(kind_of(op.name) is not None for op in session.signatures):
         return False
     import torch.distributed as dist

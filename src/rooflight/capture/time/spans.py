@@ -252,7 +252,6 @@ class SpanTimer:
         return leave
 
     def _begin_call(self, module: tuple[int, bool], given: Any, caller: int) -> int:
-        """Note a call of a module, given by number and mode. Returns the place that it is called from."""
         if self._in_backward and _current_graph_task_id() == -1:  # it raised
             self._in_backward = False
             caller = self._before_backward
