@@ -10,6 +10,9 @@ bound, since merged kernels move less than the ops do; all with the program boun
   trials repeat one call on the same tensors.
 - clock: not faster than the bound at the device's highest clock, where its peaks are quoted at a lower one.
 - float16: timed in float16, as the data's SOURCE.md says, though its file says float32.
+
+``--narrowing`` compares the program and the fused bound of each problem on an H100 with those of commit 88ffe20, which
+followed parts of tensors exactly (``benchmarks/results/program_bounds.csv``): they are no higher, and within 1 %.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from csv_results import write_csv
 
 import rooflight as rl
 from rooflight.devices import get
+from rooflight.records.session import Session
 from rooflight.roofline.analysis import Analysis
 from rooflight.workloads.errors import RunFailed, TargetError
 from rooflight.workloads.problem_step import load_problem
@@ -65,10 +69,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     parser.add_argument("--only", default="", help="problems whose path contains this")
+    parser.add_argument("--narrowing", action="store_true", help="compare with exact bounds instead of measured times")
     options = parser.parse_args()
     folder = Path(os.environ.get("ROOFLIGHT_DATA", "")) / "kernelbench"
     if not (folder / "times.csv").is_file():
         parser.error("set ROOFLIGHT_DATA to the folder that has kernelbench/times.csv")
+    if options.narrowing:
+        return compare_with_exact(folder)
     timed = defaultdict(list)
     with (folder / "times.csv").open(newline="") as file:
         for time in csv.DictReader(file):
@@ -92,18 +99,39 @@ def main() -> int:
     return 1 if any(row.cause == "unknown" for row in rows) else 0
 
 
-def rows_of(path: Path, times: Iterable[dict[str, str]]) -> Iterator[Row]:
+def compare_with_exact(folder: Path) -> int:
+    differ = 0
+    with (Path(__file__).parent / "results" / "program_bounds.csv").open(newline="") as file:
+        exact = list(csv.DictReader(file))
+    for row in exact:
+        path = Path(row["set"], row["level"], f"{row['problem']}.py")
+        program = rl.analyze(recorded(folder / path), "H100-SXM5-80GB").program
+        for name in ("program_bound_s", "fused_bound_s"):
+            ratio = getattr(program, name) / float(row[name])
+            if not 0.99 <= ratio <= 1.00001:
+                differ += 1
+                print(f"{path}: {name} is {ratio - 1:+.2%} of the exact one")
+    print(f"{len(exact)} programs, {differ} bounds higher or more than 1 % lower")
+    return 1 if differ else 0
+
+
+def recorded(path: Path) -> Session:
     step = load_problem(path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the problems' own
         with rl.record(step.model, memory=True) as recording:
             step.run()
+    return recording.session
+
+
+def rows_of(path: Path, times: Iterable[dict[str, str]]) -> Iterator[Row]:
+    session = recorded(path)
     analyses: dict[str, Analysis] = {}
     first: Analysis | None = None
     for time in times:
         name = time["device"]
         if name not in analyses:
-            analyses[name] = first.on(get(name)) if first else rl.analyze(recording.session, get(name))
+            analyses[name] = first.on(get(name)) if first else rl.analyze(session, get(name))
             first = first or analyses[name]
         yield row_of(analyses[name], time)
 

@@ -184,13 +184,12 @@ def test_of_a_convolution_images_and_channels_are_needed():
     assert moved(last)[0] == 4 * 3 * 3 * 32 + 8 * 112
 
 
-def test_of_a_transposed_convolution_little_is_left_out_for_an_edge():
+def test_of_a_transposed_convolution_images_are_needed():
     x, conv = torch.randn(2, 4, 6, 6), nn.ConvTranspose2d(4, 3, 3, stride=2)  # to [2, 3, 13, 13]
     images = analyzed(lambda c, x: c(x)[:1].relu(), conv, x)
     assert (moved(images)[0], work(images, "aten::convolution")) == (576 + 4 * 3 * 9 * 4 + 12, 0.5)
-    # 13 of 169 results are not read, each of at most 4 x 4 of the 36 x 4 x 9 products of a channel
-    cropped = work(analyzed(lambda c, x: c(x)[:, :, :-1].relu(), conv, x), "aten::convolution")
-    assert cropped == pytest.approx(1 - 13 * 16 / (36 * 36))
+    # how many products end in the edge that is not read is not known
+    assert work(analyzed(lambda c, x: c(x)[:, :, :-1].relu(), conv, x), "aten::convolution") == 0
 
 
 def test_of_a_copied_split_the_results_that_are_read():
@@ -225,6 +224,13 @@ def test_the_last_output_of_a_recurrent_network_takes_all_steps():
     assert last == pytest.approx((2 * 6144 + 12288 + 12288 / 4) / (2 * 6144 + 2 * 12288))
 
 
+def test_a_last_state_takes_no_layer_above_it():
+    # of layer 0: 128 x 16 and 128 x 32 weights and two biases of 128; of layer 1 nothing
+    first = analyzed(lambda f, x: f(x)[1][0][0].clone(), nn.LSTM(16, 32, 2, batch_first=True), X)
+    assert moved(first)[0] == 2048 + 4 * (128 * 16 + 128 * 32 + 2 * 128)
+    assert work(first, "aten::lstm") == (16 + 32) / (16 + 32 + 32 + 32)
+
+
 def test_a_label_of_each_row_needs_the_whole_row_of_a_softmax():
     logits, labels = torch.randn(64, 100), torch.randint(100, (64,))
     loss = analyzed(functional.cross_entropy, logits, labels)
@@ -245,8 +251,6 @@ def test_parts_of_what_is_joined():
     assert moved(across) == (1024, 1024)
     stacked = analyzed(lambda x, y: torch.stack([x, y])[1] * 2, X, y)
     assert moved(stacked) == (2048, 2048)
-    padded = analyzed(lambda x: functional.pad(x, (2, 0, 1, 1))[:, :2] * 2, X)
-    assert moved(padded) == (512, 8 * 2 * 18 * 4)
 
 
 def test_what_is_written_over_is_not_needed():

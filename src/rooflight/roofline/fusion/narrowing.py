@@ -8,7 +8,6 @@ less counts, never more.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 from rooflight.costs.cost import Needs, OpCost, Uncosted
@@ -16,12 +15,13 @@ from rooflight.costs.registry import traits_of
 from rooflight.records.session import KEPT, STOOD, Flags, Lifetimes, Session
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
-from rooflight.roofline.fusion.needs import Demand, Wanted, line_picked, needed, work_needed
+from rooflight.roofline.fusion.needs import Demand, Wanted, all_of, line_picked, needed, together, work_needed
 from rooflight.roofline.fusion.ops import OpFusion
 from rooflight.roofline.fusion.parts import Part, PartialTouches, add_part, axis_of, part_of, strides_of, union_bytes
 
 _MOST_PARTS: Final = 64
 """Parts of one storage that are followed one by one."""
+_NO_PARTS: Final[tuple[dict[int, Part], dict[int, Part]]] = ({}, {})
 
 
 class Narrowed(NamedTuple):
@@ -30,8 +30,8 @@ class Narrowed(NamedTuple):
     """
 
     read: tuple[int, ...]
-    written: tuple[int, ...]
     parts_read: Mapping[int, Part]
+    written: tuple[int, ...]
     work: float
 
 
@@ -47,31 +47,94 @@ def narrowed_calls(
     """
     if session.lifetimes is None:
         return {}
-    wants, columns, found = _Storages(session, session.lifetimes), session.columns, dict[int, Narrowed]()
+    storages, columns, found = _Storages(session, session.lifetimes), session.columns, dict[int, Narrowed]()
+    each = zip(session.signatures, costs, fusions, strict=True)
+    kinds = [None if fusion is None else _Kind(op, cost, fusion) for op, cost, fusion in each]
     signatures = columns.signature.tolist()
     read_ids, read_offsets = columns.read_ids.tolist(), columns.read_offsets.tolist()
     written_ids, written_offsets = columns.written_ids.tolist(), columns.written_offsets.tolist()
     for record in reversed(calls.nonzero()[0].tolist()):
-        op, fusion, cost = (each[signatures[record]] for each in (session.signatures, fusions, costs))
-        if fusion is None:
+        kind = kinds[signatures[record]]
+        if kind is None:
             continue
         reads = read_ids[read_offsets[record] : read_offsets[record + 1]]
         writes = written_ids[written_offsets[record] : written_offsets[record + 1]]
-        odd = len(reads) != len(op.inputs) or len(writes) > len(op.outputs)  # some results may have no storage
-        if odd or isinstance(cost, Uncosted) or any(tensor.packing for tensor in (*op.inputs, *op.outputs)):
-            wants.touch_unknown(reads, writes)
+        # some results may have no storage
+        if not kind.known or len(reads) != len(kind.op.inputs) or len(writes) > len(kind.op.outputs):
+            storages.touch_unknown(reads, writes)
             continue
-        parts_read, parts_written = partial.get(record, ({}, {}))
-        wanted, written = wants.write(
-            op, fusion, writes, parts_written, keeps_rest=op.name.endswith("_") and cost.upper
-        )
-        all_of_it = all if _has_separate_results(op) else any
-        divisible = not cost.bytes_sent and traits_of(op).part_needs is not Needs.ALL
-        if not divisible or not wanted or all_of_it(each is None for each in wanted):
-            wants.read(op, fusion, reads, parts_read)
+        parts_read, parts_written = partial.get(record, _NO_PARTS)
+        wanted, written = storages.overwrite(kind, writes, parts_written)
+        if kind.needs_all(wanted):
+            storages.want(kind, reads, parts_read, kind.everything)
         else:
-            found[record] = wants.read_part(op, fusion, reads, parts_read, wanted, written)
+            asked, work = kind.demanded(wanted)
+            found[record] = Narrowed(*storages.want(kind, reads, parts_read, asked), written, work)
     return found
+
+
+class _Kind:
+    """The calls of one signature. ``known``: it is known which elements they touch. ``everything`` is what all of the
+    results needs of each input, None of one that is not read; ``reads_all``, whether that is every element.
+    """
+
+    def __init__(self, op: OpSignature, cost: OpCost | Uncosted, fusion: OpFusion) -> None:
+        self.op, self.fusion = op, fusion
+        traits = traits_of(op)
+        self.known = isinstance(cost, OpCost) and not any(tensor.packing for tensor in (*op.inputs, *op.outputs))
+        self.keeps_rest = op.name.endswith("_") and isinstance(cost, OpCost) and cost.upper
+        self._divisible = isinstance(cost, OpCost) and not cost.bytes_sent and traits.part_needs is not Needs.ALL
+        self._separate = traits.over_lists or traits.part_needs is Needs.DIVIDED  # results are computed one by one
+        self.reads_all: list[bool] = []
+        self.everything: list[Wanted | None] = []
+        for place, (tensor, size) in enumerate(zip(op.inputs, fusion.read, strict=self.known)):
+            is_mask = op.input_names[place : place + 1] == (traits.mask_input,) and size == tensor.numel
+            reads_all, dim = size >= tensor.nbytes or is_mask, line_picked(op, place)
+            picked = Wanted((), size // tensor.item_bytes, frozenset() if dim is None else frozenset({dim}))
+            self.reads_all.append(reads_all)
+            self.everything.append(None if not size else all_of(tensor) if reads_all else picked)
+        self._demanded: dict[tuple[Wanted | None, ...], tuple[list[Wanted | None], float]] = {}
+        self._located: dict[tuple[int, Wanted, Part | None], tuple[tuple[Part, ...], int]] = {}
+
+    def needs_all(self, wanted: Sequence[Wanted | None]) -> bool:
+        """Whether so much is wanted of the results, None of one that is wanted whole, that all of the op is needed."""
+        whole = [each is None for each in wanted]
+        return not self._divisible or not whole or (all(whole) if self._separate else any(whole))
+
+    def demanded(self, wanted: tuple[Wanted | None, ...]) -> tuple[list[Wanted | None], float]:
+        """What parts of the results need of each input, None of one that is not read; and the share of the FLOPs."""
+        if wanted not in self._demanded:  # calls of a loop mostly need alike
+            self._demanded[wanted] = self._demand(wanted)
+        return self._demanded[wanted]
+
+    def _demand(self, wanted: tuple[Wanted | None, ...]) -> tuple[list[Wanted | None], float]:
+        op, fusion = self.op, self.fusion
+        reads = tuple(each.elements if each else 0 for each in self.everything)
+        asked: list[list[Wanted]] = [[] for _ in op.inputs]
+        shares: list[tuple[float, int]] = []
+        for place, (part, out) in enumerate(zip(wanted, op.outputs, strict=False)):
+            demand = Demand(op, place, part or Wanted(elements=out.numel), reads)
+            shares.append((1.0 if part is None else work_needed(demand), out.numel))
+            feeds = fusion.feeds[place if len(fusion.feeds) > 1 else 0]
+            for source, ask in enumerate(needed(demand) if demand.wanted.elements else ()):
+                if source in feeds and fusion.read[source]:
+                    asked[source].append(ask)
+        work = max(share for share, _ in shares)
+        if self._separate:
+            work = sum(share * size for share, size in shares) / max(1, sum(size for _, size in shares))
+        return [together(asks) if asks else None for asks in asked], min(1.0, work)
+
+    def located(self, place: int, ask: Wanted, base: Part | None) -> tuple[tuple[Part, ...], int]:
+        """Where in a storage calls need what is asked of an input, which is ``base`` of it, and how many bytes."""
+        key = place, ask, base
+        if key not in self._located:
+            tensor, parts = self.op.inputs[place], tuple[Part, ...]()
+            if base is not None and self.reads_all[place]:
+                parts = tuple(dict.fromkeys(part for axis in ask.axes if (part := axis.part(base, tensor))))
+            repeats = -(-tensor.numel // max(1, tensor.distinct))  # an expanded element stands for so many
+            nbytes = min(-(-ask.elements // max(1, repeats)), tensor.distinct) * tensor.item_bytes
+            self._located[key] = parts, max(union_bytes(parts), nbytes)
+        return self._located[key]
 
 
 class _Wants:
@@ -83,17 +146,22 @@ class _Wants:
 
     def __init__(self, size: int) -> None:
         self.size, self.whole, self.least = size, False, 0
-        self.gone: list[Part] = []
-        self.parts: list[Part] = []
+        self.gone: dict[Part, None] = {}
+        self.parts: dict[Part, None] = {}
         self.lines: set[tuple[Part, tuple[int, int]]] = set()
+
+    @property
+    def is_all(self) -> bool:
+        """Whether everything is wanted."""
+        return self.whole and not self.gone
 
     def add(self, part: Part | None, nbytes: int) -> None:
         """Want a part too, or so many bytes anywhere, without a part."""
         if self.whole:
-            self.gone = [each for each in self.gone if part is None or not part.has(each)]
+            self.gone = {each: None for each in self.gone if part is None or not part.has(each)}
         elif nbytes >= self.size:
             self.become(whole=True)
-        elif part is None or len(self.parts) > _MOST_PARTS:
+        elif part is None:
             self.least = max(self.least, nbytes)
         else:
             add_part(self.parts, part)
@@ -106,12 +174,12 @@ class _Wants:
 
     def of(self, part: Part | None, tensor: TensorSpec) -> Wanted | None:
         """What is wanted of a tensor in a part, or anywhere if that is not known; None where that is all of it."""
-        if self.whole and not (self.gone and part):
+        if self.is_all or (self.whole and part is None):
             return None
         if part is None:
             nbytes = max(union_bytes(self.parts), self.least) + tensor.nbytes - self.size
             return Wanted(elements=max(0, nbytes) // tensor.item_bytes)
-        met = self.gone if self.whole else [each for each in self.parts if each.meets(part)]
+        met = list(self.gone) if self.whole else [each for each in self.parts if each.meets(part)]
         both, nbytes = union_bytes([*met, part]), part.nbytes
         if self.whole:
             nbytes = both - union_bytes(met)
@@ -119,7 +187,7 @@ class _Wants:
             nbytes = max(union_bytes(met) + nbytes - both, self.least + nbytes - max(self.size, nbytes))
         if nbytes >= part.nbytes:
             return None
-        axes = (axis_of(each, part, tensor) for each in met) if not self.whole else ()
+        axes = (axis_of(each, part, tensor) for each in met if not self.whole and len(met) <= _MOST_PARTS)
         runs = list(zip(tensor.shape, strides_of(tensor), strict=True))
         lines = frozenset(runs.index(run) for lines, run in self.lines if lines == part and run in runs)
         return Wanted(tuple(axis for axis in axes if axis), max(0, nbytes) // tensor.item_bytes, lines)
@@ -136,7 +204,7 @@ class _Wants:
             self.lines.clear()
             self.least = max(0, self.least - part.nbytes)
             for each in [each for each in self.parts if each.meets(part)]:
-                self.parts.remove(each)
+                del self.parts[each]
                 self.least = max(self.least, union_bytes([each, part]) - part.nbytes)
 
 
@@ -165,22 +233,20 @@ class _Storages:
         return wants
 
     def touch_unknown(self, reads: Iterable[int], writes: Iterable[int]) -> None:
-        """A call touched other than its signature's tensors, or has no cost: it is taken to read all that it touched,
-        and to overwrite none of it.
-        """
+        """A call is taken to read all that it touched, and to overwrite none of it."""
         for storage in writes:
             self._of(storage, written=True)
         for storage in reads:
             self._of(storage).become(whole=True)
 
-    def write(
-        self, op: OpSignature, fusion: OpFusion, writes: Sequence[int], parts: Mapping[int, Part], *, keeps_rest: bool
+    def overwrite(
+        self, kind: _Kind, writes: Sequence[int], parts: Mapping[int, Part]
     ) -> tuple[tuple[Wanted | None, ...], tuple[int, ...]]:
         """What is wanted of each result, None of one that is wanted whole; and the bytes written of each, where what is
-        written over later counts.
+        written over later counts. Nothing of it is wanted before.
         """
-        found, written = list[Wanted | None](), list(fusion.written[: len(writes)])
-        for place, (storage, tensor) in enumerate(zip(writes, op.outputs, strict=False)):
+        found, written = list[Wanted | None](), list(kind.fusion.written[: len(writes)])
+        for place, (storage, tensor) in enumerate(zip(writes, kind.op.outputs, strict=False)):
             # a compiler leaves out further results that no op reads
             wants = self._of(storage, written=place == 0)
             part = parts.get(place) or _filling(tensor, wants.size)
@@ -188,120 +254,32 @@ class _Storages:
             found.append(wanted)
             if wanted is not None and not wants.whole:
                 written[place] = min(written[place], wanted.elements * tensor.item_bytes)
-            if part is not None and fusion.written[place] == tensor.nbytes and not keeps_rest:
+            if part is not None and kind.fusion.written[place] == tensor.nbytes and not kind.keeps_rest:
                 wants.overwrite(part)
         return tuple(found), tuple(written)
 
-    def read(self, op: OpSignature, fusion: OpFusion, reads: Sequence[int], parts: Mapping[int, Part]) -> None:
-        """Want all that a call reads."""
-        for place, (storage, tensor) in enumerate(zip(reads, op.inputs, strict=True)):
-            if not fusion.read[place]:
+    def want(
+        self, kind: _Kind, reads: Sequence[int], parts: Mapping[int, Part], asked: Sequence[Wanted | None]
+    ) -> tuple[tuple[int, ...], dict[int, Part]]:
+        """Want what is asked of each input. Returns the bytes of it, and where they are a part, that."""
+        read, parts_read = [0] * len(reads), dict[int, Part]()
+        for place, (ask, tensor) in enumerate(zip(asked, kind.op.inputs, strict=True)):
+            if ask is None or ((wants := self._of(reads[place])).is_all and asked is kind.everything):
                 continue
-            wants = self._of(storage)
-            if _reads_all(op, place, fusion):
-                wants.add(parts.get(place) or _filling(tensor, wants.size), tensor.nbytes)
-                continue
-            wants.add(None, fusion.read[place])
-            self._add_lines(wants, parts.get(place), tensor, line_picked(op, place))
-
-    def _add_lines(self, wants: _Wants, part: Part | None, tensor: TensorSpec, dim: int | None) -> None:
-        part = part or _filling(tensor, wants.size)
-        if dim is not None and part is not None and not wants.whole:
-            wants.lines.add((part, (tensor.shape[dim], strides_of(tensor)[dim])))
-
-    def read_part(
-        self,
-        op: OpSignature,
-        fusion: OpFusion,
-        reads: Sequence[int],
-        parts: Mapping[int, Part],
-        wanted: tuple[Wanted | None, ...],
-        written: tuple[int, ...],
-    ) -> Narrowed:
-        """Want what a part of the results needs, and note what that is."""
-        asked, work = _demanded(op, fusion, wanted)
-        read, parts_read = list[int](), dict[int, Part]()
-        for place, (ask, tensor) in enumerate(zip(asked, op.inputs, strict=True)):
-            if ask is None:
-                read.append(0)
-                continue
-            wants = self._of(reads[place])
             base = parts.get(place) or _filling(tensor, wants.size)
-            found, nbytes = _answer(op, place, fusion, ask, base)
-            covered = union_bytes(found)
+            found, nbytes = kind.located(place, ask, base)
+            wants.add(None, nbytes if nbytes > union_bytes(found) else 0)
             for part in found:
                 wants.add(part, part.nbytes)
-            if nbytes > covered:
-                wants.add(None, nbytes)
-            for dim in ask.lines:
-                self._add_lines(wants, parts.get(place), tensor, dim)
-            if fusion.read[place] < tensor.nbytes and _reads_all(op, place, fusion):  # a mask: one byte an element
+            if base is not None and not wants.whole:
+                wants.lines.update((base, (tensor.shape[dim], strides_of(tensor)[dim])) for dim in ask.lines)
+            size = kind.fusion.read[place]
+            if size < tensor.nbytes and kind.reads_all[place]:  # a mask: one byte an element
                 nbytes //= tensor.item_bytes
-            read.append(min(fusion.read[place], nbytes))
-            if len(found) == 1 and found[0].nbytes == read[-1] < wants.size:
+            read[place] = min(size, nbytes)
+            if len(found) == 1 and found[0].nbytes == read[place] < wants.size:
                 parts_read[place] = found[0]
-        return Narrowed(tuple(read), written, parts_read, work)
-
-
-@lru_cache(maxsize=1 << 12)  # calls of a loop mostly need alike
-def _demanded(
-    op: OpSignature, fusion: OpFusion, wanted: tuple[Wanted | None, ...]
-) -> tuple[list[Wanted | None], float]:
-    """By input, what parts of the results need of it, None of one that is not read; and the share of the FLOPs."""
-    separate = _has_separate_results(op)
-    asked = [list[Wanted]() for _ in op.inputs]
-    reads = tuple(
-        tensor.numel if _reads_all(op, place, fusion) else fusion.read[place] // tensor.item_bytes
-        for place, tensor in enumerate(op.inputs)
-    )
-    work = total = 0.0
-    for place, part in enumerate(wanted):
-        out = op.outputs[place]
-        demand = Demand(op, place, part or Wanted(elements=out.numel), reads)
-        share = 1.0 if part is None else work_needed(demand)
-        work = work + share * out.numel if separate else max(work, share)
-        total += out.numel
-        feeds = fusion.feeds[place if len(fusion.feeds) > 1 else 0]
-        for source, ask in enumerate(needed(demand) if demand.wanted.elements else ()):
-            if source in feeds:
-                asked[source].append(ask)
-    together = [_together(asks) if asks and size else None for asks, size in zip(asked, fusion.read, strict=True)]
-    return together, min(1.0, work / max(1.0, total) if separate else work)
-
-
-def _together(asks: Sequence[Wanted]) -> Wanted:
-    return Wanted(
-        tuple(dict.fromkeys(axis for ask in asks for axis in ask.axes)),
-        max(ask.elements for ask in asks),
-        frozenset().union(*(ask.lines for ask in asks)),
-    )
-
-
-@lru_cache(maxsize=1 << 12)
-def _answer(
-    op: OpSignature, place: int, fusion: OpFusion, ask: Wanted, base: Part | None
-) -> tuple[tuple[Part, ...], int]:
-    """The parts of a storage where an op needs its input, which is ``base`` of it, and how many bytes it needs."""
-    tensor, found = op.inputs[place], list[Part]()
-    if base is not None and _reads_all(op, place, fusion):
-        parts = (axis.part(base, tensor) for axis in ask.axes)
-        found = list(dict.fromkeys(part for part in parts if part is not None))
-    repeats = -(-tensor.numel // max(1, tensor.distinct))  # an expanded element stands for so many
-    nbytes = min(-(-ask.elements // max(1, repeats)), tensor.distinct) * tensor.item_bytes
-    return tuple(found), max(union_bytes(found), nbytes)
-
-
-def _has_separate_results(op: OpSignature) -> bool:
-    """Whether an op computes its results one by one."""
-    traits = traits_of(op)
-    return traits.over_lists or traits.part_needs is Needs.DIVIDED
-
-
-def _reads_all(op: OpSignature, place: int, fusion: OpFusion) -> bool:
-    """Whether an op needs every element of an input that it reads, or picks some."""
-    tensor, size = op.inputs[place], fusion.read[place]
-    is_mask = op.input_names[place : place + 1] == (traits_of(op).mask_input,)
-    return size >= tensor.nbytes or (is_mask and size == tensor.numel)
+        return tuple(read), parts_read
 
 
 def _filling(tensor: TensorSpec, storage_bytes: int) -> Part | None:

@@ -21,7 +21,8 @@ from rooflight.roofline.fusion.parts import Axis
 _LABELLED: Final = frozenset(names("nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d nll_loss_nd"))
 """These pick the class that a label names."""
 
-_CONCATENATED: Final = frozenset(names("cat concat concatenate stack _stack"))
+_CONCATENATED: Final = frozenset(names("cat concat concatenate"))
+_STACKED: Final = frozenset(names("stack _stack"))
 
 
 class Wanted(NamedTuple):
@@ -50,8 +51,18 @@ class Demand(NamedTuple):
         return self.op.outputs[self.place]
 
 
-def whole(tensor: TensorSpec) -> Axis:
+def all_of(tensor: TensorSpec) -> Wanted:
     """All elements of a tensor."""
+    return Wanted((_whole(tensor),), tensor.numel)
+
+
+def together(asks: Sequence[Wanted]) -> Wanted:
+    """What several parts of results need of one input."""
+    axes = tuple(dict.fromkeys(axis for ask in asks for axis in ask.axes))
+    return Wanted(axes, max(ask.elements for ask in asks))
+
+
+def _whole(tensor: TensorSpec) -> Axis:
     return Axis.up_to(0, tensor.shape[0] if tensor.shape else 1)
 
 
@@ -73,7 +84,7 @@ def needed(demand: Demand) -> list[Wanted]:
     op, wanted = demand.op, demand.wanted
     needs = traits_of(op).part_needs
     if needs is Needs.ROWS and _picks_rows(demand):
-        return [Wanted((whole(tensor),), tensor.numel) for tensor in op.inputs]
+        return [Wanted((_whole(tensor),), tensor.numel) for tensor in op.inputs]
     of_axis, found = _RULES.get(needs), list[Wanted]()
     for place, tensor in enumerate(op.inputs):
         asked = [of_axis(demand, place, axis) for axis in wanted.axes] if of_axis else []
@@ -88,8 +99,6 @@ def _anywhere(demand: Demand, needs: Needs, place: int) -> int:
     as few of the result as can be.
     """
     read, results, elements = demand.reads[place], max(1, demand.out.numel), demand.wanted.elements
-    if needs is Needs.CONVOLVED and not place and _is_transposed(demand.op):
-        return int(_transposed_share(demand) * read)
     # windows overlap, and which keys the queries see, or which weights steps use, is not known by number
     known = needs not in (Needs.CONVOLVED, Needs.RECURRENT) and (needs is not Needs.ATTENDED or place not in (1, 2))
     if not read or not known:
@@ -109,7 +118,7 @@ def work_needed(demand: Demand) -> float:
     if needs is Needs.RECURRENT:
         return _steps_needed(demand)
     if needs is Needs.CONVOLVED and _is_transposed(op) and all(axis.dim for axis in demand.wanted.axes):
-        return _transposed_share(demand)
+        return 0.0  # how many products end outside is not known
     share = min(1.0, demand.wanted.elements / max(1, demand.out.numel))
     # row i of a causal attention sees i + 1 keys: the first of n rows in a row take least, less than their share
     return share**2 if op.attribute("is_causal") or op.attribute("causal") else share
@@ -125,7 +134,7 @@ def _same_index(demand: Demand, place: int, axis: Axis) -> Axis | None:
     if missing < 0 or any(size not in (1, out[missing + dim]) for dim, size in enumerate(tensor.shape)):
         return None
     dim = axis.dim - missing
-    return axis._replace(dim=dim) if dim >= 0 and tensor.shape[dim] > 1 else whole(tensor)
+    return axis._replace(dim=dim) if dim >= 0 and tensor.shape[dim] > 1 else _whole(tensor)
 
 
 def _along(op: OpSignature) -> Sequence[int]:
@@ -154,7 +163,7 @@ def _row(demand: Demand, place: int, axis: Axis) -> Axis | None:
         return _same_index(demand, place, axis) if out == shape else None
     if axis.dim not in along:
         return axis
-    return Axis.up_to(axis.dim, axis.end) if traits_of(op).part_needs is Needs.SCAN else whole(op.inputs[place])
+    return Axis.up_to(axis.dim, axis.end) if traits_of(op).part_needs is Needs.SCAN else _whole(op.inputs[place])
 
 
 def _reduced(demand: Demand, place: int, axis: Axis) -> Axis | None:
@@ -165,28 +174,22 @@ def _reduced(demand: Demand, place: int, axis: Axis) -> Axis | None:
     if place or len(out) != len(left) or any(out[at] != shape[dim] for at, dim in enumerate(left) if dim not in along):
         return None
     dim = left[axis.dim]
-    return whole(demand.op.inputs[0]) if dim in along else axis._replace(dim=dim)
+    return _whole(demand.op.inputs[0]) if dim in along else axis._replace(dim=dim)
 
 
 def _joined(demand: Demand, place: int, axis: Axis) -> Axis | None:
-    """What goes to the part: where it goes is known of ``cat``, ``stack`` and padding."""
+    """What goes to the part: where it goes is known of ``cat`` and ``stack``."""
     op, rank = demand.op, len(demand.out.shape)
-    tensor = op.inputs[place]
-    if op.name == "aten::constant_pad_nd":
-        pads = integers(op, "pad")
-        before = dict(enumerate(pads[::2])).get(rank - 1 - axis.dim, 0)
-        return axis.within(before, tensor.shape[axis.dim]) if min(pads, default=0) >= 0 else None
-    dim = integer(op, "dim", 0) % max(1, rank)
-    if op.name not in _CONCATENATED:
-        return None
-    if "stack" in op.name:
+    dim, tensor = integer(op, "dim", 0) % max(1, rank), op.inputs[place]
+    if op.name in _STACKED:
         if axis.dim == dim:
-            return whole(tensor) if axis.within(place, 1) else None
+            return _whole(tensor) if axis.within(place, 1) else None
         return axis._replace(dim=axis.dim - (axis.dim > dim))
-    if len(tensor.shape) != rank:  # an empty tensor, which torch lets pass for old programs' sake
+    # torch lets an empty tensor of another rank pass for old programs' sake
+    if op.name not in _CONCATENATED or len(tensor.shape) != rank:
         return None
-    at = sum(each.shape[dim] for each in op.inputs[:place] if len(each.shape) == rank)
-    return axis.within(at, tensor.shape[dim]) if axis.dim == dim else axis
+    before = sum(each.shape[dim] for each in op.inputs[:place] if len(each.shape) == rank)
+    return axis.within(before, tensor.shape[dim]) if axis.dim == dim else axis
 
 
 def _product(demand: Demand, place: int, axis: Axis) -> Axis | None:
@@ -198,12 +201,12 @@ def _product(demand: Demand, place: int, axis: Axis) -> Axis | None:
         return None
     is_column = axis.dim == len(out) - 1
     if place == left:
-        return whole(a) if is_column else axis
+        return _whole(a) if is_column else axis
     if place != left + 1:
         return _same_index(demand, place, axis)
     if is_linear:
-        return axis._replace(dim=0) if is_column else whole(b)
-    return whole(b) if axis.dim == len(out) - 2 else axis
+        return axis._replace(dim=0) if is_column else _whole(b)
+    return _whole(b) if axis.dim == len(out) - 2 else axis
 
 
 def _attended(demand: Demand, place: int, axis: Axis) -> Axis | None:
@@ -214,13 +217,13 @@ def _attended(demand: Demand, place: int, axis: Axis) -> Axis | None:
     if place > 2 or len(out) != len(query.shape) or out[:-1] != query.shape[:-1]:
         return None
     if place == 0:
-        return axis if axis.dim < last else whole(query)
+        return axis if axis.dim < last else _whole(query)
     if axis.dim == last - 1:  # what a mask that is a tensor hides is data, and counts as seen
         return Axis.up_to(last - 1, min(key.shape[-2], axis.end) if causal else key.shape[-2])
     shares_heads = axis.dim < last and key.shape[:-2] != out[:-2]  # several heads of queries share one of keys
     if len(key.shape) != len(out) or shares_heads or (causal and key.shape[-2] > out[-2]):
         return None
-    return axis if axis.dim < last or place == 2 else whole(key)
+    return axis if axis.dim < last or place == 2 else _whole(key)
 
 
 def _convolved(demand: Demand, place: int, axis: Axis) -> Axis | None:
@@ -231,11 +234,11 @@ def _convolved(demand: Demand, place: int, axis: Axis) -> Axis | None:
     if is_odd or (axis.dim and _is_transposed(op)):
         return None
     if axis.dim == 0:  # images, the same of x, be it convolved or transposed
-        return whole(op.inputs[place]) if place else axis
+        return _whole(op.inputs[place]) if place else axis
     if axis.dim > 1:
-        return whole(op.inputs[place]) if place > 1 else _under_windows(op, place, axis)
+        return _whole(op.inputs[place]) if place > 1 else _under_windows(op, place, axis)
     grouped = weight.shape[1] != x.shape[1]
-    return axis._replace(dim=0) if place else None if grouped else whole(x)
+    return axis._replace(dim=0) if place else None if grouped else _whole(x)
 
 
 def _under_windows(op: OpSignature, place: int, axis: Axis) -> Axis | None:
@@ -247,26 +250,13 @@ def _under_windows(op: OpSignature, place: int, axis: Axis) -> Axis | None:
     step, pad, taps, size = strides[dim - 2], padding[dim - 2], weight.shape[dim], x.shape[dim]
     if place:
         first, last = max(axis.first, -(-pad // step)), min(axis.end - 1, (size + pad - taps) // step)
-        return whole(weight) if first <= last else None
+        return _whole(weight) if first <= last else None
     first, end = max(0, axis.first * step - pad), min(size, (axis.end - 1) * step - pad + taps)
     return Axis(dim, first, end - first) if first < end and step <= taps else None
 
 
 def _is_transposed(op: OpSignature) -> bool:
     return bool(op.attribute("transposed")) or "transpose" in op.name
-
-
-def _transposed_share(demand: Demand) -> float:
-    """Of products and of x, if all results that are not wanted are sums of as many products as any: each input entry
-    meets Cout / g filters' taps, each result at most Cin / g entries under ceil(k / stride) taps of each dimension.
-    """
-    x, weight = demand.op.inputs[:2]
-    taps = weight.shape[2:]
-    strides = _each(demand.op, "stride") or (1,) * len(taps)
-    groups = max(1, demand.out.shape[1] // max(1, weight.shape[1]))
-    most = x.shape[1] // groups * prod(-(-size // max(1, step)) for size, step in zip(taps, strides, strict=True))
-    unread = demand.out.numel - demand.wanted.elements
-    return max(0.0, 1 - unread * most / max(1, x.numel * prod(weight.shape[1:])))
 
 
 def _each(op: OpSignature, setting: str) -> Sequence[int]:
@@ -287,12 +277,12 @@ def _recurrent(demand: Demand, place: int, axis: Axis) -> Axis | None:
         if of_batch:
             return axis._replace(dim=batch)
         ends_early = axis.dim == step and not demand.place and one_way
-        return Axis.up_to(step, axis.end) if ends_early else whole(op.inputs[0])
+        return Axis.up_to(step, axis.end) if ends_early else _whole(op.inputs[0])
     if op.input_names[place] == "params":
         params, shares = len(op.named("params")), _layers_run(demand, axis)
         layer = (place - op.input_names.index("params")) * len(shares) // params
-        return whole(op.inputs[place]) if shares[layer] else None
-    return whole(op.inputs[place]) if one_way and not demand.place and not of_batch else None
+        return _whole(op.inputs[place]) if shares[layer] else None
+    return _whole(op.inputs[place]) if one_way and not demand.place and not of_batch else None
 
 
 def _batch_and_step(op: OpSignature) -> tuple[int, int]:

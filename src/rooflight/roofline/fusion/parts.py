@@ -171,17 +171,15 @@ def _union_bytes(parts: frozenset[Part]) -> int:
     return int(np.maximum(fresh, 0).sum())
 
 
-def add_part(parts: list[Part], part: Part) -> None:
-    """Add a part to others, as one with those beside it: the slices that a loop touches make one interval."""
-    for each in parts:
-        first, last = sorted((each, part))
-        length = max(first.length, last.first - first.first + last.length)
-        beside = each.repeats == part.repeats and last.first <= first.first + first.length
-        if beside and (not part.repeats or length <= part.repeats[-1][1]):
-            parts.remove(each)
-            add_part(parts, first._replace(length=length))
-            return
-    parts.append(part)
+def add_part(parts: dict[Part, None], part: Part) -> None:
+    """Add a part to others, as one with the latest if they lie side by side, as the slices do that a loop touches."""
+    first, last = sorted((next(reversed(parts), part), part))
+    length = max(first.length, last.first - first.first + last.length)
+    beside = first.repeats == last.repeats and last.first <= first.first + first.length
+    if parts and beside and (not part.repeats or length <= part.repeats[-1][1]):
+        parts.popitem()
+        part = first._replace(length=length)
+    parts[part] = None
 
 
 class Touched:
@@ -220,7 +218,7 @@ def visible_bytes(writes: Sequence[tuple[int, Part | None]]) -> list[int]:
     """Of each of several writes to one storage, oldest first, how many of its bytes the later ones surely left there.
     A write is its size, and its part if that is known.
     """
-    found, later, unplaced = list[int](), list[Part](), 0
+    found, later, unplaced = list[int](), dict[Part, None](), 0
     for size, part in reversed(writes):
         covered = union_bytes(later)
         if part is None or size != part.nbytes:
