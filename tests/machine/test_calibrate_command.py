@@ -8,13 +8,14 @@ import typer
 from typer.testing import CliRunner
 
 from rooflight.cli.calibrate import calibrate
+from rooflight.cli.options import verb
 from rooflight.devices import calibrations
 from rooflight.devices.calibrations import Calibration
 from rooflight.devices.spec import MemoryLevel, Roofs
 from rooflight.machine import calibration
 
 app = typer.Typer()
-app.command()(calibrate)
+app.command()(verb(calibrate))
 
 MEASURED = Calibration(
     fingerprint="abc",

@@ -35,7 +35,7 @@ def test_every_node_is_calibrated_and_one_that_cannot_be_says_why(cluster):
     assert len({each.node for each in found}) == 2  # not the head, which gives no CPU to tasks
     assert all(each.calibration is not None for each in found), [each.reason for each in found]
     one, other = compare(found)
-    assert {"matrix float32", "memory DRAM", "launch latency"} <= {roof.name for roof in one.roofs}
+    assert {"matrix float32", "memory DRAM", "launch latency"} <= {roof.roof for roof in one.roofs}
     assert one.calibration.fingerprint == other.calibration.fingerprint  # one machine, with torch's own threads
     assert told[0] == "0 of 2 nodes"
 

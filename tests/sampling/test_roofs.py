@@ -13,10 +13,11 @@ from rooflight.devices import calibrations
 from rooflight.devices.calibrations import Calibration
 from rooflight.devices.spec import MemoryLevel, Roofs
 from rooflight.machine import calibration as machine
+from rooflight.machine.calibration import roofs_by_name
 from rooflight.reporting.json import render_json
 from rooflight.reporting.markdown import render_markdown
 from rooflight.sampling.nodes.calibrate import ClusterCalibration, collect, save_best
-from rooflight.sampling.nodes.roofs import NodeCalibration, compare, differences, roofs_of
+from rooflight.sampling.nodes.roofs import NodeCalibration, compare, differences
 from rooflight.sampling.nodes.tables import report_of
 
 
@@ -42,7 +43,7 @@ def node(name: str, *, matrix: float = 1e15, dram: float = 3e12, latency_s: floa
 
 
 def slow(*nodes: NodeCalibration) -> dict[str, list[str]]:
-    return {each.measured.name: [roof.name for roof in each.slow] for each in compare(nodes) if each.slow}
+    return {each.measured.name: [roof.roof for roof in each.slow] for each in compare(nodes) if each.slow}
 
 
 def test_a_node_that_is_slower_than_its_like_is_named_with_the_roof():
@@ -85,7 +86,7 @@ def test_at_least_half_of_the_nodes_are_never_slow(bandwidths):
     for each in compare(nodes):
         for roof in each.roofs:
             assert roof.below < 1
-            assert roof.value == roofs_of(each.calibration)[roof.name]
+            assert roof.value == roofs_by_name(each.calibration.roofs)[roof.roof].value
 
 
 def test_the_report_names_slow_nodes_and_lists_those_that_failed():

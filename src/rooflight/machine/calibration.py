@@ -19,11 +19,12 @@ from rooflight.machine.timing import Clock, CudaEvents, SteadyClock
 from rooflight.records.document import Document
 from rooflight.records.measurement import BUSY_SHARE
 from rooflight.records.quantity import Quantity
-from rooflight.records.report import Cell, Column, Report, Table
+from rooflight.records.report import Report, table
 
 # Keys of a calibration's environment, beside those of environment.describe()
 VERDICT = "calibration: "  # then a probe's name: the figure, and the pattern that reached it
 SAMPLES = "samples: "  # then a probe's name: what the figure was computed from
+LATENCY = "launch latency"
 BUSY = "busy with other programs"  # a share of the CPU, as "12 %"
 _BUDGET_S: dict[DeviceKind, float] = {"cpu": 16.0, "cuda": 30.0}
 _QUICK_BUDGET_S = 1.0
@@ -120,7 +121,7 @@ def raised(measured: Calibration, earlier: Calibration) -> Calibration:
         ),
         launch_latency_s=min(latencies, default=None),
     )
-    reached, before = _by_probe(new), _by_probe(old)
+    reached, before = _rates_by_probe(new), _rates_by_probe(old)
     facts = dict(measured.environment)
     for name in (name for name, rate in before.items() if rate > reached.get(name, 0.0)):
         for key in (VERDICT + name, SAMPLES + name):  # the samples behind the roof that stays
@@ -221,12 +222,18 @@ def _latency_s(figures: Mapping[str, Figure], name: str) -> float | None:
     return None if rate is None else 1 / rate
 
 
-def _by_probe(roofs: Roofs) -> dict[str, float]:
-    rates = {f"matrix {name}": peak for name, peak in roofs.matrix_flops_per_s.items()}
-    rates |= {f"vector {name}": peak for name, peak in roofs.vector_flops_per_s.items()}
-    rates |= {f"memory {level.name}": level.bytes_per_s for level in roofs.memory if level.bytes_per_s}
-    if roofs.launch_latency_s:
-        rates |= dict.fromkeys(("launch", "launch in a graph"), 1 / roofs.launch_latency_s)
+def roofs_by_name(roofs: Roofs) -> dict[str, Quantity]:
+    """The roofs that are known: those of ``matrix float32`` and the like, ``memory DRAM``, ``launch latency``."""
+    found = {f"matrix {name}": Quantity(peak, "FLOP/s") for name, peak in roofs.matrix_flops_per_s.items()}
+    found |= {f"vector {name}": Quantity(peak, "FLOP/s") for name, peak in roofs.vector_flops_per_s.items()}
+    found |= {f"memory {each.name}": Quantity(each.bytes_per_s, "B/s") for each in roofs.memory if each.bytes_per_s}
+    return found | ({LATENCY: Quantity(roofs.launch_latency_s, "s")} if roofs.launch_latency_s else {})
+
+
+def _rates_by_probe(roofs: Roofs) -> dict[str, float]:
+    rates = {name: each.value for name, each in roofs_by_name(roofs).items()}
+    if latency_s := rates.pop(LATENCY, None):
+        rates |= dict.fromkeys(("launch", "launch in a graph"), 1 / latency_s)
     return rates
 
 
@@ -249,20 +256,16 @@ def report_of(measured: Calibration, saved_at: Path | None) -> Report:
     """Every probe with the roof it led to; ``saved_at`` is None for rough figures, which are not saved."""
     return Report(
         title=f"Roofs of {measured.device_name}",
-        data=CalibrationDocument(
-            fingerprint=measured.fingerprint,
-            device_name=measured.device_name,
-            kind=measured.kind,
-            roofs=measured.roofs,
-            measured_at=measured.measured_at,
-            environment=measured.environment,
-        ),
+        data=CalibrationDocument.view(measured),
         tables=(
-            Table(
-                id="roofs",
-                title="Roofs",
-                columns=(Column("figure"), Column("roof"), Column("measured", wraps=True)),
-                rows=tuple(_rows(measured)),
+            table(
+                "roofs",
+                "Roofs",
+                _rows(measured),
+                ("figure", "", lambda row: row[0]),
+                ("roof", "", lambda row: row[1]),
+                ("measured", "", lambda row: row[2]),
+                wraps=("measured",),
                 note="A roof is the best of all calibrations of this machine: it can be higher than this measurement.",
                 unknown="unknown",
             ),
@@ -271,17 +274,12 @@ def report_of(measured: Calibration, saved_at: Path | None) -> Report:
     )
 
 
-def _rows(measured: Calibration) -> Iterator[tuple[Cell, ...]]:
-    roofs, texts = measured.roofs, measured.environment.items()
-    values = {f"matrix {name}": Quantity(peak, "FLOP/s") for name, peak in roofs.matrix_flops_per_s.items()}
-    values |= {f"vector {name}": Quantity(peak, "FLOP/s") for name, peak in roofs.vector_flops_per_s.items()}
-    values |= {
-        f"memory {level.name}": Quantity(level.bytes_per_s, "B/s") for level in roofs.memory if level.bytes_per_s
-    }
+def _rows(measured: Calibration) -> Iterator[tuple[str, Quantity | None, str]]:
+    roofs = roofs_by_name(measured.roofs)
+    latency = roofs.pop(LATENCY, None)
+    texts = measured.environment.items()
     verdicts = {key.removeprefix(VERDICT): text for key, text in texts if key.startswith(VERDICT)}
-    for name in dict.fromkeys([*verdicts, *values]):
+    for name in dict.fromkeys([*verdicts, *roofs]):
         if not name.startswith("launch"):
-            yield name, values.get(name), verdicts.get(name, "")
-    trials = "; ".join(f"{name}: {text}" for name, text in verdicts.items() if name.startswith("launch"))
-    latency_s = roofs.launch_latency_s
-    yield "launch latency", Quantity(latency_s, "s") if latency_s else None, trials
+            yield name, roofs.get(name), verdicts.get(name, "")
+    yield LATENCY, latency, "; ".join(f"{name}: {text}" for name, text in verdicts.items() if name.startswith("launch"))

@@ -16,6 +16,7 @@ import msgspec
 
 from rooflight.devices import calibrations
 from rooflight.machine import environment
+from rooflight.machine.calibration import LATENCY, roofs_by_name
 from rooflight.machine.environment import cpu_model
 from rooflight.machine.hardware import cuda_name
 from rooflight.operators.estimate_train_time import TIMES
@@ -145,13 +146,12 @@ def calibration_of(kind: str) -> dict[str, str]:
         return {}
     if found is None:
         return {}
-    roofs = found.roofs
+    roofs = {name: f"{each.value:.6g}" for name, each in roofs_by_name(found.roofs).items()}
+    latency = roofs.pop(LATENCY, None)
     facts = {"fingerprint": found.fingerprint, "measured_at": found.measured_at}
-    facts |= {f"matrix {name} FLOP/s": f"{peak:.6g}" for name, peak in roofs.matrix_flops_per_s.items()}
-    facts |= {f"vector {name} FLOP/s": f"{peak:.6g}" for name, peak in roofs.vector_flops_per_s.items()}
-    facts |= {f"memory {level.name} B/s": f"{level.bytes_per_s:.6g}" for level in roofs.memory if level.bytes_per_s}
-    facts |= {"threads": str(roofs.threads)} if roofs.threads else {}
-    return facts | ({"launch s": f"{roofs.launch_latency_s:.6g}"} if roofs.launch_latency_s else {})
+    facts |= {f"{name} {'B' if name.startswith('memory') else 'FLOP'}/s": text for name, text in roofs.items()}
+    facts |= {"threads": str(found.roofs.threads)} if found.roofs.threads else {}
+    return facts | ({"launch s": latency} if latency else {})
 
 
 def _cuda_name(number: int) -> str | None:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median_high
 from typing import Final
 
 from rooflight.devices.calibrations import Calibration
+from rooflight.machine.calibration import LATENCY, roofs_by_name
+from rooflight.records.document import Fields
+from rooflight.records.quantity import Quantity
 
 SLOW: Final = 0.05
 """The share of the median that a peak or a bandwidth may be short of before its node is called slow."""
 
 SLOW_LATENCY: Final = 0.25
 """The same of launches per second, which the host's other work disturbs more than any other roof."""
-
-LATENCY: Final = "launch latency"
 
 # facts of a calibration's environment on which nodes of one kind should agree
 _SHOULD_AGREE: Final = ("cores_usable", "torch_threads", "memory", "driver", "cuda", "torch", "gpu_count", "os")
@@ -38,24 +39,21 @@ class NodeCalibration:
         return f"{self.node} GPU {self.number}" if is_gpu else self.node
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Roof:
+class Roof(Fields, frozen=True, kw_only=True):
     """One roof of one device beside the same roof of the devices of its model.
 
-    ``value`` and ``median`` are in FLOP/s, B/s, or for the launch latency seconds. ``below`` is the share of the
-    median's speed that is missing: 0.1 is a tenth slower, below 0 is faster. ``count`` devices have this roof.
+    ``value`` and ``median`` are in ``unit``: FLOP/s, B/s, or for the launch latency s. ``below`` is the share of the
+    median's speed that is missing: 0.1 is a tenth slower, below 0 is faster; ``slow`` says whether that is more than
+    measuring again explains. ``devices`` have this roof.
     """
 
-    name: str
+    roof: str
     value: float
+    unit: str
     median: float
     below: float
-    count: int
-
-    @property
-    def slow(self) -> bool:
-        """Whether it is further below than measuring again explains."""
-        return self.below > (SLOW_LATENCY if self.name == LATENCY else SLOW)
+    devices: int
+    slow: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,42 +73,31 @@ class Comparison:
     @property
     def worst(self) -> Roof | None:
         """The roof that is furthest below its median; None where there is no other device to compare with."""
-        compared = [roof for roof in self.roofs if roof.count > 1]
+        compared = [roof for roof in self.roofs if roof.devices > 1]
         return max(compared, key=lambda roof: roof.below, default=None)
 
 
-def compare(measured: Sequence[NodeCalibration]) -> tuple[Comparison, ...]:
+def compare(nodes: Sequence[NodeCalibration]) -> tuple[Comparison, ...]:
     """Every calibrated device, its roofs beside the median of those with the same device model.
 
     The median is the higher of the two middle ones where their number is even. A disturbance lowers a roof and nothing
     raises one, so of two nodes the faster one is the measure, and of three one slow node moves nothing.
     """
     by_model: dict[tuple[str, str], list[tuple[NodeCalibration, Calibration]]] = defaultdict(list)
-    for each in measured:
+    for each in nodes:
         if each.calibration is not None:
             by_model[each.calibration.kind, each.calibration.device_name].append((each, each.calibration))
     found = {}
     for group in by_model.values():
+        roofs = [roofs_by_name(calibration.roofs) for _, calibration in group]
         speeds: dict[str, list[float]] = defaultdict(list)
-        for _, calibration in group:
-            for name, value in roofs_of(calibration).items():
-                speeds[name].append(_speed(name, value))
-        for each, calibration in group:
-            found[id(each)] = Comparison(
-                measured=each,
-                calibration=calibration,
-                roofs=tuple(_roof(name, value, speeds[name]) for name, value in roofs_of(calibration).items()),
-            )
-    return tuple(found[id(each)] for each in measured if id(each) in found)
-
-
-def roofs_of(calibration: Calibration) -> dict[str, float]:
-    """The roofs that were measured, by name: FLOP/s, B/s, and seconds for the launch latency."""
-    roofs = calibration.roofs
-    found = {f"matrix {name}": peak for name, peak in roofs.matrix_flops_per_s.items()}
-    found |= {f"vector {name}": peak for name, peak in roofs.vector_flops_per_s.items()}
-    found |= {f"memory {level.name}": level.bytes_per_s for level in roofs.memory if level.bytes_per_s is not None}
-    return found | ({LATENCY: roofs.launch_latency_s} if roofs.launch_latency_s is not None else {})
+        for of_one in roofs:
+            for name, measured in of_one.items():
+                speeds[name].append(_speed(name, measured.value))
+        for (each, calibration), of_one in zip(group, roofs, strict=True):
+            compared = tuple(_roof(name, measured, speeds[name]) for name, measured in of_one.items())
+            found[id(each)] = Comparison(measured=each, calibration=calibration, roofs=compared)
+    return tuple(found[id(each)] for each in nodes if id(each) in found)
 
 
 def differences(comparisons: Iterable[Comparison]) -> tuple[str, ...]:
@@ -118,36 +105,36 @@ def differences(comparisons: Iterable[Comparison]) -> tuple[str, ...]:
     by_model: dict[str, list[Comparison]] = defaultdict(list)
     for each in comparisons:
         by_model[each.calibration.device_name].append(each)
-    said = []
+    found = []
     for model, group in by_model.items():
         for fact in _SHOULD_AGREE:
             nodes: dict[str, list[str]] = defaultdict(list)
             for each in group:
-                nodes[_environment(each).get(fact, "unknown")].append(each.measured.name)
+                nodes[each.calibration.environment.get(fact, "unknown")].append(each.measured.name)
             if len(nodes) > 1:
-                values = "; ".join(f"{value}: {_some(names)}" for value, names in nodes.items())
-                said.append(f"Nodes with {model} differ in {fact}: {values}.")
-    return tuple(said)
+                values = "; ".join(f"{value}: {named(names, 3, ' and')}" for value, names in nodes.items())
+                found.append(f"Nodes with {model} differ in {fact}: {values}.")
+    return tuple(found)
 
 
-def _environment(comparison: Comparison) -> Mapping[str, str]:
-    return comparison.calibration.environment
-
-
-def _some(names: Sequence[str], most: int = 3) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def named(names: Sequence[str], most: int = 5, last: str = ", and") -> str:
+    """The first of some names, and how many more there are."""
+    return ", ".join(names[:most]) + (f"{last} {len(names) - most} more" if len(names) > most else "")
 
 
 def _speed(name: str, value: float) -> float:
     return 1 / value if name == LATENCY else value
 
 
-def _roof(name: str, value: float, speeds: Sequence[float]) -> Roof:
+def _roof(name: str, measured: Quantity, speeds: Sequence[float]) -> Roof:
     middle = median_high(speeds)
+    below = 1 - _speed(name, measured.value) / middle
     return Roof(
-        name=name,
-        value=value,
+        roof=name,
+        value=measured.value,
+        unit=measured.unit,
         median=_speed(name, middle),
-        below=1 - _speed(name, value) / middle,
-        count=len(speeds),
+        below=below,
+        devices=len(speeds),
+        slow=below > (SLOW_LATENCY if name == LATENCY else SLOW),
     )

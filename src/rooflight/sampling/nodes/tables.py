@@ -5,29 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from rooflight.devices.spec import Roofs
 from rooflight.machine.calibration import busy_share
 from rooflight.records.document import Document, Fields
 from rooflight.records.measurement import BUSY_SHARE
 from rooflight.records.quantity import Quantity
-from rooflight.records.report import Cell, Column, Report, Table
+from rooflight.records.report import Report, Table, table
 from rooflight.sampling.nodes.calibrate import ClusterCalibration
-from rooflight.sampling.nodes.roofs import LATENCY, SLOW, SLOW_LATENCY, Comparison, Roof, compare, differences
+from rooflight.sampling.nodes.roofs import SLOW, SLOW_LATENCY, Comparison, Roof, compare, differences, named
 
-_MOST_ROWS: Final = 40
-_MOST_NAMED: Final = 5
-
-
-class RoofData(Fields, frozen=True, kw_only=True):
-    """A roof of a node, in ``unit``. ``median`` is that of ``devices`` like it; ``below`` is the share it lacks."""
-
-    roof: str
-    value: float
-    unit: str
-    median: float
-    below: float
-    devices: int
-    slow: bool
+_ROWS: Final = 40
+_SEE: Final = "--json has all"
 
 
 class NodeData(Fields, frozen=True, kw_only=True):
@@ -38,7 +25,7 @@ class NodeData(Fields, frozen=True, kw_only=True):
     device: str
     fingerprint: str
     measured_at: str
-    roofs: tuple[RoofData, ...]
+    roofs: tuple[Roof, ...]
 
 
 class FailedNode(Fields, frozen=True, kw_only=True):
@@ -59,90 +46,68 @@ class ClusterDocument(Document, frozen=True, kw_only=True, tag="rooflight.cluste
 def report_of(found: ClusterCalibration, *, title: str, notes: Sequence[str] = ()) -> Report:
     """A table of the devices, the slowest first, one of slow roofs, and one of the nodes without a result."""
     compared = sorted(compare(found.measured), key=lambda each: -(each.worst.below if each.worst else 0.0))
-    tables = [_devices(compared)] if compared else []
-    if slow := [each for each in compared if each.slow]:
-        tables.append(_slow(slow))
-    if failed := [each for each in found.measured if each.calibration is None]:
-        rows = tuple((each.name, each.reason) for each in failed)
-        columns = (Column("node"), Column("reason"))
-        tables.append(Table(id="failed", title="Not calibrated", columns=columns, rows=rows))
+    failed = [each for each in found.measured if each.calibration is None]
+    slow = [each for each in compared if each.slow]
+    columns = ("node", "", lambda each: each.name), ("reason", "", lambda each: each.reason)
+    tables = (_devices(compared), _slow(slow), table("failed", "Not calibrated", failed, *columns))
     return Report(
         title=title,
-        data=_data(found, compared),
-        tables=tuple(tables),
+        data=ClusterDocument.view(found, nodes=tuple(map(_node, compared)), failed=failed),
+        tables=tuple(each for each in tables if each.rows),
         notes=(*notes, *_notes(found, compared)),
         conclusion=_conclusion(compared, slow),
     )
 
 
 def _devices(compared: Sequence[Comparison]) -> Table:
-    return Table(
-        id="roofs",
-        title="Roofs",
-        columns=(
-            Column("node"),
-            Column("device"),
-            Column("matrix peak", "FLOP/s"),
-            Column("of"),
-            Column("vector peak", "FLOP/s"),
-            Column("memory", "B/s"),
-            Column("launch latency", "s"),
-            Column("below median", "%"),
-            Column("in"),
+    return table(
+        "roofs",
+        "Roofs",
+        compared,
+        ("node", "", lambda each: each.measured.name),
+        ("device", "", lambda each: each.calibration.device_name),
+        ("matrix peak", "FLOP/s", lambda each: max(each.calibration.roofs.matrix_flops_per_s.values(), default=None)),
+        ("of", "", _fastest),
+        ("vector peak", "FLOP/s", lambda each: each.calibration.roofs.vector_flops_per_s.get("float32")),
+        (
+            "memory",
+            "B/s",
+            lambda each: each.calibration.roofs.memory[-1].bytes_per_s if each.calibration.roofs.memory else None,
         ),
-        rows=tuple(map(_device_row, compared)),
-        top=_MOST_ROWS,
+        ("launch latency", "s", lambda each: each.calibration.roofs.launch_latency_s),
+        ("below median", "%", lambda each: None if each.worst is None else max(0.0, each.worst.below)),
+        ("in", "", lambda each: each.worst.roof if each.worst is not None and each.worst.below > 0 else None),
+        top=_ROWS,
+        see=_SEE,
         optional=("launch latency", "vector peak", "of"),
-        see="--json has all",
         note="Matrix peak: of the fastest precision. Vector peak: float32. Memory: main memory. "
         "Below median: the roof furthest below the median of the nodes with the same device, and which it is.",
     )
 
 
-def _device_row(each: Comparison) -> tuple[Cell, ...]:
-    roofs = each.calibration.roofs
-    precision = _fastest(roofs)
-    memory = roofs.memory[-1].bytes_per_s if roofs.memory else None
-    worst = each.worst
-    return (
-        each.measured.name,
-        each.calibration.device_name,
-        None if precision is None else roofs.matrix_flops_per_s[precision],
-        precision,
-        roofs.vector_flops_per_s.get("float32"),
-        memory,
-        roofs.launch_latency_s,
-        None if worst is None else max(0.0, worst.below),
-        worst.name if worst is not None and worst.below > 0 else None,
-    )
+def _main_memory(each: Comparison) -> float | None:
+    memory = each.calibration.roofs.memory
+    return memory[-1].bytes_per_s if memory else None
+
+
+def _fastest(each: Comparison) -> str | None:
+    peaks = each.calibration.roofs.matrix_flops_per_s
+    return max(peaks, key=lambda name: peaks[name], default=None)
 
 
 def _slow(slow: Sequence[Comparison]) -> Table:
-    rows = [(each.measured.name, roof) for each in slow for roof in each.slow]
-    return Table(
-        id="slow",
-        title="Slow",
-        columns=(
-            Column("node"),
-            Column("roof"),
-            Column("measured"),
-            Column("median"),
-            Column("below", "%"),
-            Column("of devices"),
-        ),
-        rows=tuple(
-            (
-                node,
-                roof.name,
-                Quantity(roof.value, _unit(roof)),
-                Quantity(roof.median, _unit(roof)),
-                roof.below,
-                roof.count,
-            )
-            for node, roof in rows
-        ),
-        top=_MOST_ROWS,
-        see="--json has all",
+    return table(
+        "slow",
+        "Slow",
+        [(each.measured.name, roof) for each in slow for roof in each.slow],
+        ("node", "", lambda row: row[0]),
+        ("roof", "", lambda row: row[1].roof),
+        ("measured", "", lambda row: Quantity(row[1].value, row[1].unit)),
+        ("median", "", lambda row: Quantity(row[1].median, row[1].unit)),
+        ("below", "%", lambda row: row[1].below),
+        ("of devices", "", lambda row: row[1].devices),
+        top=_ROWS,
+        see=_SEE,
         note=f"Slow is more than {SLOW:.0%} below the median of the same device model; "
         f"in launch latency, {SLOW_LATENCY:.0%}.".replace("%", " %"),
     )
@@ -157,66 +122,30 @@ def _notes(found: ClusterCalibration, compared: Sequence[Comparison]) -> tuple[s
             notes.append(
                 f"{each.measured.name}: other programs took {share * 100:.0f} % of the CPU, so its roofs may be low."
             )
-    alone = [each.measured.name for each in compared if each.worst is None]
-    if alone:
-        notes.append(f"No other node with the same device to compare with: {_named(alone)}.")
+    if alone := [each.measured.name for each in compared if each.worst is None]:
+        notes.append(f"No other node with the same device to compare with: {named(alone)}.")
     return (*notes, *differences(compared))
 
 
 def _conclusion(compared: Sequence[Comparison], slow: Sequence[Comparison]) -> str:
     if slow:
-        worst = [each.slow[0] for each in slow]
-        named = [
-            f"{each.measured.name} ({roof.name} {Quantity(roof.below, '%')} below the median of {roof.count})"
-            for each, roof in zip(slow, worst, strict=True)
+        worst = [(each.measured.name, each.slow[0]) for each in slow]
+        names = [
+            f"{name} ({roof.roof} {Quantity(roof.below, '%')} below the median of {roof.devices})"
+            for name, roof in worst
         ]
-        return f"Slow: {_named(named)}."
-    if sum(each.worst is not None for each in compared) == 0:
+        return f"Slow: {named(names)}."
+    if all(each.worst is None for each in compared):
         return ""
     return f"No node is slow: every roof is within {SLOW * 100:.0f} % of its model's median, or above it."
 
 
-def _data(found: ClusterCalibration, compared: Sequence[Comparison]) -> ClusterDocument:
-    return ClusterDocument(
-        interrupted=found.interrupted,
-        nodes=tuple(map(_node_data, compared)),
-        failed=tuple(
-            FailedNode(node=each.node, reason=each.reason) for each in found.measured if each.calibration is None
-        ),
-    )
-
-
-def _node_data(each: Comparison) -> NodeData:
+def _node(each: Comparison) -> NodeData:
     return NodeData(
         node=each.measured.node,
         gpu=each.measured.number if each.calibration.kind == "cuda" else None,
         device=each.calibration.device_name,
         fingerprint=each.calibration.fingerprint,
         measured_at=each.calibration.measured_at,
-        roofs=tuple(
-            RoofData(
-                roof=roof.name,
-                value=roof.value,
-                unit=_unit(roof),
-                median=roof.median,
-                below=roof.below,
-                devices=roof.count,
-                slow=roof.slow,
-            )
-            for roof in each.roofs
-        ),
+        roofs=each.roofs,
     )
-
-
-def _fastest(roofs: Roofs) -> str | None:
-    peaks = roofs.matrix_flops_per_s
-    return max(peaks, key=lambda name: peaks[name], default=None)
-
-
-def _unit(roof: Roof) -> str:
-    return "s" if roof.name == LATENCY else "B/s" if roof.name.startswith("memory") else "FLOP/s"
-
-
-def _named(names: Sequence[str]) -> str:
-    more = f", and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(names[:_MOST_NAMED]) + more
