@@ -8,7 +8,7 @@ import pytest
 import torch
 from explained import X, explanation
 
-from rooflight.compiling.explain.stages import cuda_graphs
+from rooflight.compiling.explain.breaks import cuda_graphs
 from rooflight.compiling.explain.tables import report_of
 from rooflight.compiling.explain.trace import listening
 

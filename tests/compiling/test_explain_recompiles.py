@@ -6,8 +6,8 @@ import pytest
 import torch
 from explained import X, explanation, in_states
 
+from rooflight.compiling.explain.breaks import Symbols, failed_guards, fix
 from rooflight.compiling.explain.explain import explained
-from rooflight.compiling.explain.guards import Symbols, failed_guards, fix
 from rooflight.compiling.explain.tables import report_of
 from rooflight.compiling.explain.trace import Entry
 

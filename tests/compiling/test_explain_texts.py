@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.compiling.explain.graph_breaks import logged_breaks
+from rooflight.compiling.explain.breaks import guard_s, guards, logged_breaks, logged_recompile, readable
 from rooflight.compiling.explain.graph_text import frames, function_name, printed, resumed_at, sized
-from rooflight.compiling.explain.guards import guard_s, guards, logged_recompile, readable
 from rooflight.compiling.explain.kernels import generated_calls
 
 

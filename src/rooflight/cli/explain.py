@@ -45,8 +45,8 @@ def explain(
       rooflight explain gpt2 --small --step train
       rooflight explain attention-block --json -
     """
+    from rooflight.compiling.explain.explain import ExplainRequest, explained_target
     from rooflight.compiling.explain.tables import report_of
-    from rooflight.compiling.explain.target import ExplainRequest, explained_target
 
     outputs = output.open()
     with running(outputs) as progress, tempfile.TemporaryDirectory(prefix="rooflight-inductor-") as folder:

@@ -42,8 +42,6 @@ Opened = tuple[Run, "nn.Module | None"]
 
 @dataclass(slots=True)
 class _Seen:
-    """What a program returned and computed, step by step, on which errors are taken."""
-
     results: list[Any] = field(default_factory=list)
     gradients: list[dict[str, Any]] = field(default_factory=list)
     state: dict[str, Any] = field(default_factory=dict)
@@ -87,7 +85,6 @@ def _followed(run: Run, model: nn.Module | None) -> _Seen:
 
 
 def _rounding(eager: _Seen, compiled: _Seen, double: Opened) -> Rounding:
-    """Errors of both programs against float64."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -130,7 +127,6 @@ def _errors(truth: _Seen, eager: _Seen, compiled: _Seen, mode: InFloat64) -> Rou
 
 
 def _leaf_errors(wide: Any, one: Any, other: Any) -> Iterator[tuple[str, float, float, float]]:
-    """Each tensor's name, its root mean square errors against float64 in both programs, and its tolerance."""
     import torch
     from torch.utils._pytree import keystr, tree_leaves, tree_leaves_with_path
 
@@ -289,7 +285,6 @@ class InFloat64(TorchDispatchMode):
         return wide.conj() if tensor.is_conj() else wide
 
     def _put(self, tensor: Tensor, value: Tensor) -> None:
-        """Let a tensor's shadow have these values."""
         self._shadow(tensor).copy_(value.detach())
 
     def _keep(self, key: int, entry: tuple[StorageWeakRef, Tensor]) -> None:
@@ -308,7 +303,6 @@ def _key(tensor: Tensor) -> int:
 
 
 def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """What an op's schema says that it writes among its arguments, lists taken apart."""
     given = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | kwargs
     return [
         leaf

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from rooflight.compiling.bench.result import Check, Trial
-from rooflight.compiling.explain.graph_breaks import logged_breaks
-from rooflight.compiling.explain.guards import logged_recompile
+from rooflight.compiling.explain.breaks import logged_breaks, logged_recompile
 from rooflight.compiling.explain.kernels import generated_calls
 from rooflight.compiling.options import Options
 from rooflight.compiling.refusals import AOT_INDUCTOR, check_step

@@ -99,7 +99,6 @@ def _local(matrix: Matrix, progress: Progress) -> list[Compiled]:
 
 
 def _some_ran(results: list[Compiled], kind: Callable[[str], Exception]) -> list[Compiled]:
-    """The results, or the first one's failure as an error where none of them has an eager program that ran."""
     if any(result.eager is not None for result in results):
         return results
     raise kind(results[0].failed)
@@ -110,7 +109,6 @@ def _failed(cell: Matrix, reason: str) -> Compiled:
 
 
 def _anywhere(cell: Matrix) -> Matrix:
-    """The cell with paths that do not depend on the folder of a process."""
     (target,) = cell.targets
     path, colon, name = target.rpartition(":")
     if not (colon and path.endswith(".py")):

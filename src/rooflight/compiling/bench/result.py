@@ -252,7 +252,6 @@ class Compiled:
         )
 
     def _after(self, spent: float, gain: float) -> int | None:
-        """The iteration after which a loss of ``spent`` in the warm-up is regained at ``gain`` per iteration."""
         if spent <= 0:
             return 1
         return None if gain <= 0 else self.warmup + -int(-spent // gain)

@@ -35,7 +35,6 @@ def report_of(
 
 
 def _steps(results: Sequence[Compiled]) -> Iterable[tuple[str, Cell]]:
-    """What ran, of each target whose name does not say it."""
     steps = {result.target: result.eager.step for result in results if result.eager is not None and result.eager.step}
     return (("step", step) for step in steps.values())
 

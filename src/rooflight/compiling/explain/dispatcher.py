@@ -25,8 +25,6 @@ MEASURED_OPS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """The thread's included and excluded keys, as bits."""
-
     included: int
     excluded: int
 
@@ -174,7 +172,6 @@ def _name(function: Any) -> str:
 
 
 def _keys(bits: int) -> tuple[str, ...]:
-    """The names of the keys in a set, highest priority first, without those of the watching."""
     from torch import _C
 
     text = _C._dispatch_keyset_to_string(_C.DispatchKeySet.from_raw_repr(bits))

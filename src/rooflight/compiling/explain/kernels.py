@@ -18,8 +18,6 @@ Direction = Literal["forward", "backward", "inference"]
 
 @dataclass(slots=True)
 class _Compiled:
-    """A graph that Inductor compiled: what it got, and its code."""
-
     lowered: Lowered
     direction: Direction
     code: str = ""
@@ -104,7 +102,6 @@ def generated_calls(code: str) -> int:
 
 
 def _calling(code: str) -> tuple[list[str], re.Pattern[str]]:
-    """The lines of generated code that call kernels, and what finds the name of a generated one in such a line."""
     defined = _DEFINED.findall(code)
     names = "|".join(map(re.escape, defined)) if defined else "(?!)"  # which matches nothing
     return code[code.find("async_compile.wait") :].splitlines(), re.compile(rf"\b({names})(?:\.run)?\(")
@@ -144,7 +141,6 @@ def _attribute(joint: Sequence[Node], made: list[_Made]) -> None:
 
 
 def _calls(joint: Sequence[Node]) -> Iterator[tuple[str, list[Node]]]:
-    """The calls that eager would make, each with the nodes it was decomposed into."""
     calls: dict[Any, list[Node]] = {}
     keys: dict[str, Any] = {}
     for node in joint:
@@ -180,7 +176,6 @@ def _owner(
 
 
 def _moved(nodes: Sequence[Node], results: Sequence[Node], joint: Sequence[Node]) -> int | None:
-    """Bytes that a call of eager moves: each input read once, each result written once."""
     by_name = {node.name: node for node in joint}
     inside = {node.name for node in nodes}
     reads = {read for node in nodes for read in node.reads if read not in inside}
@@ -205,7 +200,6 @@ def _kernel(id_: str, made: _Made, *, code: bool) -> Kernel:
 
 
 def _places(nodes: Sequence[Node]) -> tuple[Place, ...]:
-    """The lines of the program that the nodes come from."""
     found: dict[tuple[str, int], Place] = {}
     for node in nodes:
         for frame in list(frames(node.stack))[-1:]:
@@ -214,7 +208,6 @@ def _places(nodes: Sequence[Node]) -> tuple[Place, ...]:
 
 
 def _code(made: _Made) -> str:
-    """The source of a generated kernel; of a library call, the line that calls it."""
     text = made.compiled.code
     name = re.escape(made.name)
     defined = re.search(rf"^{name} = async_compile\.\w+\(.*?'''\n(.*?)^'''", text, re.MULTILINE | re.DOTALL)

@@ -144,7 +144,6 @@ def _runs(
     example: tuple[Sequence[Any], Mapping[str, Any]],
     levels: Sequence[Callable[[], AbstractContextManager[Any]]],
 ) -> Callable[[], Any] | None:
-    """A call of the op on small inputs that runs at all levels; None if there is none."""
     for cut in (True, False):
         try:
             args, kwargs = _made(tuple(example[0]), cut=cut), _made(dict(example[1]), cut=cut)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from rooflight.compiling.explain.graph_breaks import graph_breaks
+from rooflight.compiling.explain.breaks import Symbols, cuda_graphs, graph_breaks, guard_s, guards, recompile
 from rooflight.compiling.explain.graph_text import Line, Printed, function_name, printed, resumed_at, sized, source_of
-from rooflight.compiling.explain.guards import Symbols, guard_s, guards, recompile
 from rooflight.compiling.explain.kernels import kernels
-from rooflight.compiling.explain.result import Autograd, CudaGraphEvent, Decomposition, Graph, Place, Recompile, Saved
+from rooflight.compiling.explain.result import Autograd, Decomposition, Graph, Place, Recompile, Saved
 from rooflight.compiling.explain.trace import Entry, Heard, Node
 from rooflight.compiling.torch_logs import AOT, BUILD, DYNAMO, INDUCTOR
 from rooflight.workloads.errors import first_words
@@ -19,6 +18,7 @@ from rooflight.workloads.errors import first_words
 _OVERLOAD: Final = re.compile(r"^torch\.ops\.(\w+)\.(\w+)\.(\w+)\(")
 _FIRST: Final = re.compile(r"\((\w+)")
 _SAVED: Final = "SavedForBackwards"
+_FALLBACK: Final = "Using FallbackKernel: "
 
 
 def autograd_of(
@@ -62,7 +62,6 @@ def decompositions(nodes: Sequence[Node]) -> tuple[Decomposition, ...]:
 
 
 def _is_view(line: Line) -> bool:
-    """Whether an op only looks at its input's memory, by torch's schema of it."""
     import torch
 
     found = _OVERLOAD.match(line.expression)
@@ -71,7 +70,6 @@ def _is_view(line: Line) -> bool:
 
 
 def _inputs_seen(forward: Printed) -> set[str]:
-    """The inputs, and the views of them."""
     seen = set(forward.inputs)
     for line in forward.lines:
         first = _FIRST.search(line.expression)
@@ -103,72 +101,6 @@ def _saved(forward: Printed, symbols: Mapping[str, int]) -> list[Saved]:
     return found
 
 
-_ID: Final = re.compile(r"^\[([^\]]*)\] ")
-_RECORDED: Final = re.compile(r"Recording cudagraph tree for (.+)$")
-_AGAIN: Final = re.compile(r"Re-recording function=.*?reason=(.*)$", re.DOTALL)
-_SKIPPED: Final = re.compile(r"^(?:(?:skipping|disabling) cudagraphs (?:for backward )?due to )+(.*)$", re.DOTALL)
-_SIZES: Final = re.compile(r"CUDAGraph supports dynamic shapes by recording .*?observed (\d+) distinct", re.DOTALL)
-
-_FIXES: Final = (
-    (
-        r"mutated inputs",
-        "return the result and copy it outside; mark a buffer that stays where it is by "
-        "torch._dynamo.mark_static_address",
-    ),
-    (
-        r"cpu device|cpu tensor|multiple devices",
-        "keep all tensors of the function on one GPU: no .cpu(), no .item(), no indices from the CPU",
-    ),
-    (r"dynamic|symint|symbolic|distinct", "pad inputs to a few sizes, so that each has a graph that is replayed"),
-    (r"incompatible op|unsafe", "move the op outside the compiled function, so that the rest is replayed"),
-    (
-        r"data pointer changed|static input",
-        "pass the same tensors each time (copy into them); mark_static_address only what stays where it is",
-    ),
-    (r"expanded|complex memory overlap", "pass x.contiguous()"),
-    (
-        r"not on path|alive|living|are live|dealloc",
-        "call torch.compiler.cudagraph_mark_step_begin() before each step; clone results that outlive the next one",
-    ),
-    (r"allocator", "use torch's caching allocator"),
-    (r"C\+\+ wrapper|cpp wrapper|cpp_wrapper", "set torch._inductor.config.cpp_wrapper = False"),
-)
-
-
-def cuda_graphs(lines: Iterable[str]) -> tuple[CudaGraphEvent, ...]:
-    """The events that lines of the logs ``cudagraphs`` of torch tell of, in order; other lines are left out."""
-    found = []
-    for line in lines:
-        named = _ID.match(line)
-        id_, text = ("", line) if named is None else (named[1], line[named.end() :])
-        if (event := _event(id_, text)) is not None:
-            found.append(event)
-    return tuple(found)
-
-
-def _event(id_: str, text: str) -> CudaGraphEvent | None:
-    if (again := _AGAIN.search(text)) is not None:
-        reason = again[1].strip()
-        return CudaGraphEvent(what="recorded again", id=id_, reason=reason, fix=fix(reason))
-    if (recorded := _RECORDED.search(text)) is not None:
-        return CudaGraphEvent(what="recorded", id=id_, reason=recorded[1].strip())
-    if (skipped := _SKIPPED.search(text)) is not None:
-        reason = skipped[1].strip()
-        return CudaGraphEvent(what="skipped", id=id_, reason=reason, fix=fix(reason))
-    if (sizes := _SIZES.search(text)) is not None:
-        reason = f"{sizes[1]} distinct sizes, a graph for each"
-        return CudaGraphEvent(what="warning", id=id_, reason=reason, fix=fix(reason))
-    return None
-
-
-def fix(reason: str) -> str:
-    """What lets torch record a CUDA graph once, by the reason it gives."""
-    return next((advice for pattern, advice in _FIXES if re.search(pattern, reason, re.IGNORECASE)), "")
-
-
-_FALLBACK = "Using FallbackKernel: "
-
-
 def stages_of(heard: Heard, *, dynamic: bool | None = None, code: bool = False) -> dict[str, Any]:
     """The fields of an ``ExplainDocument`` that follow from torch's records."""
     by_id: dict[str, list[Entry]] = defaultdict(list)
@@ -189,8 +121,6 @@ def stages_of(heard: Heard, *, dynamic: bool | None = None, code: bool = False) 
 
 
 class _Frame:
-    """One compilation: what torch logged of its last attempt."""
-
     def __init__(self, id_: str, entries: list[Entry]) -> None:
         self.id = id_
         last = max(each.attempt for each in entries)
@@ -263,7 +193,6 @@ def file_named(number: Any) -> str:
 
 
 def _stages_s(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds by stage, each without those that it waits for."""
     whole = metrics.get("entire_frame_compile_time_s")
     if whole is None:
         return {}

@@ -51,7 +51,6 @@ def _layers(dispatched: Sequence[Dispatched]) -> Table:
 
 
 def _masked(each: Dispatched) -> str:
-    """The keys that each layer masks beyond those before it: ``Autograd > ADInplaceOrView``."""
     seen: set[str] = set()
     parts = []
     for layer in each.layers:
@@ -154,7 +153,6 @@ def conclusion(found: ExplainDocument) -> str:
 
 
 def _captured(found: ExplainDocument) -> tuple[int, int]:
-    """How many graphs were captured: first ones, and those of recompiles."""
     again = [graph.origin == "recompile" for graph in found.graphs if graph.state == "captured"]
     return again.count(False), again.count(True)
 

@@ -268,7 +268,6 @@ def _inductor(heard: Heard) -> Iterator[None]:
 
 
 def _passes(*passes: Any) -> Callable[[Any], None]:
-    """One pass that runs several: the user's may be none, one, or a list."""
     flat = [
         each for some in passes for each in (some if isinstance(some, list | tuple) else [some]) if each is not None
     ]

@@ -82,7 +82,6 @@ class CheckedBackend:
         return bool(refused)
 
     def _checking(self, graph: Graph, compiled: Run) -> Run:
-        """The compiled graph, whose first runs are compared."""
         left = self._checks
 
         def check(*args: Any) -> Any:
@@ -145,7 +144,6 @@ def _largest(gradient: torch.Tensor) -> float:
 
 
 def _outcome(function: Run, given: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-    """What a function returns, writes and passes back, run on copies of what it was given."""
     args, leaves = _copies(given)
     out = function(*args)
     results = [value for value in (out if isinstance(out, (list, tuple)) else (out,)) if _comparable(value)]
@@ -175,7 +173,6 @@ def _cotangent(value: torch.Tensor) -> torch.Tensor:
 
 
 def _copies(given: Sequence[Any]) -> tuple[list[Any], list[torch.Tensor]]:
-    """Copies of tensors, which share memory where the originals do, and those leaves that require gradients."""
     memories: dict[int, torch.UntypedStorage] = {}
     copies, leaves = [], []
     for value in given:
@@ -214,7 +211,6 @@ def _restore(state: tuple[torch.Tensor, list[torch.Tensor]]) -> None:
 
 
 def _compilation() -> Any:
-    """The id of what Dynamo compiles now, which the entry of the cache will have; None outside of Dynamo."""
     from torch._guards import CompileContext
 
     return CompileContext.current_compile_id()
@@ -274,7 +270,6 @@ def guarded(compiled: Run, eager: Run) -> Run:
 
 
 def _error_in(message: str) -> list[str]:
-    """The line of a traceback that names the error."""
     lines = [line.strip() for line in message.splitlines()]
     return [line for line in lines if "Error" in line.split(":")[0] or line.startswith("torch._dynamo.exc.")][-1:]
 

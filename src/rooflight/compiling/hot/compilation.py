@@ -145,7 +145,6 @@ class Compilation:
         return False
 
     def _gained_s(self, kinds: Collection[CallKind]) -> float:
-        """What compiling these kinds has gained so far, or one of them will have gained in the end if that is known."""
         share = min(1 - 1 / (kind.speedup or 1.0) for kind in kinds)
         left = None if self.now is None else self._seen.left(self.now.kind, self._options.expected_runs)
         if self.now is not None and left is not None:

@@ -139,7 +139,6 @@ class HotPathDetection:
         self._meet(module)
 
     def _meet(self, module: nn.Module) -> None:
-        """An outermost module that was not called before: those inside of it are its own business."""
         with _lock:
             if any(loop is not None and loop.busy for loop in (found() for found in self._loops)):
                 return  # inside a call of a loop; of another thread's, it is met the next time

@@ -128,7 +128,6 @@ def outlook(
 
 
 def _of_blocks(whole: ExpectedGain, count: int, share: float) -> ExpectedGain:
-    """The gain where only ``count`` blocks that are alike are compiled, with a ``share`` of the operations."""
     return replace(
         whole,
         speedup=1 / (1 - share + share / whole.speedup),
@@ -138,7 +137,6 @@ def _of_blocks(whole: ExpectedGain, count: int, share: float) -> ExpectedGain:
 
 
 def _share(session: Session, module: nn.Module, blocks: Sequence[nn.Module]) -> float:
-    """Of the operations of a module's call, those in some of the modules in it."""
     wanted = set(map(id, blocks))
     places = tuple(f"{name}." for name, each in module.named_modules() if id(each) in wanted)
     inside = np.array([f"{entry.path}.".startswith(places) for entry in session.modules])

@@ -212,7 +212,6 @@ class HotLoop:
             self.seen.calls += self._skip
 
     def _watched(self, call: Call) -> Any:
-        """Run the function, and note the pattern of its operations."""
         kind, modules = call.kind, self.compilation.modules
         kind.next_sample = kind.calls + 2 ** len(kind.digests)
         watch, inside = Watch(), nullcontext() if self.entry.module is not None else outermost_modules(modules)
@@ -227,7 +226,6 @@ class HotLoop:
         return out
 
     def _recorded(self, call: Call) -> Any:
-        """Run the function recorded, and ask what compiling it would gain."""
         from rooflight.capture.record.recorder import record
 
         kind, any_compiled = call.kind, "torch._dynamo" in sys.modules
@@ -263,7 +261,6 @@ class HotLoop:
         return out
 
     def _settle(self) -> None:
-        """Take this object out of the way, if all that is called now is decided."""
         decided = [(key, kind) for key, kind in self.seen.kinds.items() if kind.decided]
         compiled = any(kind.state == "compiled" for _, kind in decided)
         if compiled and self._returns > STORM:

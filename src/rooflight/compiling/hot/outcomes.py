@@ -78,7 +78,6 @@ def pattern_of(session: Session) -> Pattern:
 
 
 def _wiring(session: Session, counted: np.ndarray) -> bytes:
-    """The storages that each op reads and writes, numbered in order of their first use."""
     columns = session.columns
     order: dict[int, int] = {}
     flat: list[int] = []

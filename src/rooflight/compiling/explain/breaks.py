@@ -1,15 +1,128 @@
-"""Guards from torch's printed tree, and recompiles: which guard failed, on which values, and what prevents it."""
+"""What ends a graph, compiles it again or keeps it from CUDA graphs, from torch's own texts, and what removes each.
+
+What removes each is in ``advice.toml``, but for guards on sizes and values, whose names it needs.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+import sysconfig
+import tomllib
+from collections.abc import Container, Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, Final
 
-from rooflight.compiling.explain.graph_text import function_name
-from rooflight.compiling.explain.result import FailedGuard, Guard, Place, Recompile, place_of
+import msgspec
+
+from rooflight.compiling.explain.graph_text import frames, function_name
+from rooflight.compiling.explain.result import (
+    CudaGraphEvent,
+    FailedGuard,
+    GraphBreak,
+    Guard,
+    Place,
+    Recompile,
+    place_of,
+)
 from rooflight.compiling.explain.trace import Entry
+
+_WHOLE: Final = ("Skipping the function and falling back to eager", "skipping the rest of the function")
+_AGAIN: Final = "user stack suppressed due to duplicate graph break"
+_PACKAGE: Final = re.compile(r"/site-packages/(\w+)/")
+_MORE: Final = re.compile(r"https://\S+")
+_EXAMPLE: Final = re.compile(r"\(e\.g\. [^)]*\)")
+_BUILTIN: Final = re.compile(r"builtin operator (`\w+`)")
+_STANDARD: Final = sysconfig.get_path("stdlib")
+
+_OTHERWISE: Final = "move the line before or after the compiled function, or wrap it as torch.library.custom_op"
+_ID: Final = re.compile(r"^\[([^\]]*)\] ")
+_RECORDED: Final = re.compile(r"Recording cudagraph tree for (.+)$")
+_RECORDED_AGAIN: Final = re.compile(r"Re-recording function=.*?reason=(.*)$", re.DOTALL)
+_SKIPPED: Final = re.compile(r"^(?:(?:skipping|disabling) cudagraphs (?:for backward )?due to )+(.*)$", re.DOTALL)
+_SIZES: Final = re.compile(r"CUDAGraph supports dynamic shapes by recording .*?observed (\d+) distinct", re.DOTALL)
+
+
+@lru_cache(maxsize=1)
+def _table() -> dict[str, list[dict[str, str]]]:
+    return tomllib.loads(Path(__file__).with_name("advice.toml").read_text(encoding="utf-8"))
+
+
+def _advice(kind: str, text: str) -> str:
+    return next((row["advice"] for row in _table()[kind] if re.search(row["pattern"], text)), "")
+
+
+def graph_breaks(texts: Iterable[str]) -> tuple[GraphBreak, ...]:
+    """The breaks that texts of ``dynamo_graph_break_reason`` tell of, each line and reason once, in order."""
+    found: dict[tuple[str, str, int], GraphBreak] = {}
+    for text in texts:
+        each = graph_break(text)
+        key = (each.reason, each.place.file if each.place else "", each.place.line if each.place else 0)
+        if (known := found.get(key)) is not None:
+            whole = known.whole_function or each.whole_function
+            each = msgspec.structs.replace(known, times=known.times + 1, whole_function=whole)
+        found[key] = each
+    return tuple(found.values())
+
+
+def graph_break(text: str) -> GraphBreak:
+    """One graph break from torch's text of it."""
+    head, _, rest = text.partition("User code traceback:")
+    rows = [row.strip() for row in head.splitlines()]
+    reason = _reason(rows)
+    explanation = " ".join(row.partition("Explanation:")[2].strip() for row in rows if row.startswith("Explanation:"))
+    if reason.endswith("builtin operator") and (named := _BUILTIN.search(explanation)) is not None:
+        reason += f" {named[1]}"
+    hints = tuple(row.removeprefix("Hint:").strip() for row in rows if row.startswith("Hint:"))
+    context = " ".join(row for row in rows if row.startswith("Developer debug context:"))
+    more = _MORE.search(head)
+    place = _break_place(rows, rest.partition("Traceback (most recent call last)")[0])
+    package = None if place is None else _PACKAGE.search(place.file)
+    library = "" if package is None else f"in {package[1]}: compile the parts before and after it, or, if you can, "
+    return GraphBreak(
+        reason=reason,
+        explanation=explanation,
+        hints=hints,
+        place=place,
+        rewrite=library + rewrite(f"{reason} {_EXAMPLE.sub('', explanation)} {context}"),
+        times=1,
+        whole_function=any(text in head for text in _WHOLE),
+        more="" if more is None else more[0],
+    )
+
+
+def logged_breaks(texts: Iterable[str]) -> tuple[str, ...]:
+    """``train.py:12: Data-dependent branching``: the breaks in texts of torch's log ``graph_breaks``, in order."""
+    found = graph_breaks(text for text in texts if _AGAIN not in text)
+    return tuple(": ".join(filter(None, (place_of(each.place), each.reason))) for each in found)
+
+
+def rewrite(text: str) -> str:
+    """What removes a break, by its reason and explanation."""
+    return _advice("graph_break", text) or _OTHERWISE
+
+
+def _reason(rows: list[str]) -> str:
+    for whole in rows:
+        row = whole.partition("Graph Break Reason:")[2].strip() if "Graph Break Reason:" in whole else whole
+        if row and not row.startswith(("Graph break in user code", "Encountered graph break", "Failed to handle")):
+            return row
+    return "torch gives no reason"
+
+
+def _of_library(file: str) -> bool:
+    return "/torch/" in file or (file.startswith(_STANDARD) and "site-packages" not in file)
+
+
+def _break_place(rows: list[str], traceback: str) -> Place | None:
+    """The innermost line of the traceback that is neither torch's nor Python's; else what the first row says."""
+    known = list(frames(traceback))
+    if known:
+        return next((frame for frame in reversed(known) if not _of_library(frame.file)), known[-1])
+    head = re.match(r"Graph break in user code at (.+):(\d+)$", rows[0]) if rows else None
+    return None if head is None else Place(file=head[1], line=int(head[2]))
+
 
 _SOURCE: Final = re.compile(r"\+- \w*GuardManager: source=(.+?), accessed_by=")
 _GUARD: Final = re.compile(r"\+- ([A-Z][A-Z_]+): (.+?)(?:  # ?(.*))?$")
@@ -36,7 +149,7 @@ def guards(text: str, files: Iterable[str] = ()) -> tuple[Guard, ...]:
             found.append(
                 Guard(
                     kind=leaf[1], source="" if top else source, check=readable(leaf[2].strip()),
-                    place=_place(leaf[3] or "", known),
+                    place=_guard_place(leaf[3] or "", known),
                 )
             )  # fmt: skip
     return tuple(found)
@@ -53,7 +166,7 @@ def readable(source: str) -> str:
     return re.sub(r"L\['(\w+)'\]", r"\1", source)
 
 
-def _place(comment: str, files: tuple[str, ...]) -> Place | None:
+def _guard_place(comment: str, files: tuple[str, ...]) -> Place | None:
     found = _PLACE.match(comment)
     if found is None or found[2].startswith("_dynamo/"):
         return None
@@ -160,7 +273,6 @@ def logged_recompile(text: str) -> str:
 
 
 def _plain(source: str) -> str:
-    """The user's name of what torch made a tensor of."""
     return source.removeprefix("___from_numpy(").removesuffix(")") if source.startswith("___from_numpy(") else source
 
 
@@ -190,8 +302,7 @@ def fix(guards: Sequence[FailedGuard], *, dynamic: bool | None = None, constants
     """
     if not guards:
         return ""
-    known = (advice for pattern, advice in _FIXES.items() if re.search(pattern, guards[0].check))
-    return next(known, None) or _fix(guards[0], dynamic, constants)
+    return _advice("recompile", guards[0].check) or _fix(guards[0], dynamic, constants)
 
 
 def _fix(guard: FailedGuard, dynamic: bool | None, constants: Container[str]) -> str:
@@ -210,32 +321,6 @@ def _fix(guard: FailedGuard, dynamic: bool | None, constants: Container[str]) ->
     if "___check_obj_id" in check or "___check_type_id" in check or "is " in check:
         return "another object or type is passed each time: make it once, outside, and pass the same one"
     return "keep what the guard reads the same between calls, or compile a function for each case"
-
-
-_FIXES: Final[Mapping[str, str]] = {
-    r"___check_global_state|GLOBAL_STATE|grad_mode": (
-        "grad mode, autocast, default dtype or number of threads changed: call the function in the same state, or "
-        "accept one compilation for each"
-    ),
-    r"^list\(dict\.keys\(": "pass dicts with the same keys, in the same order",
-    r"^len\(.+\) != ": "a container or module was changed after it was compiled: change it before the first call",
-    r"expected type of .+ tensor type": "pass tensors of one class (a Parameter is another class than a Tensor)",
-    r"requires_grad mismatch": (
-        "pass tensors that all require grad or none: one compilation for training and one for inference is right; wrap "
-        "inference in torch.no_grad() with detached inputs"
-    ),
-    r"\.training\b|'training'": (
-        "train and eval are two programs: one compilation for each is right; compile once in the mode that you run"
-    ),
-    r"dtype mismatch": "cast the input to one dtype before the compiled function",
-    r"device mismatch": "move the input to one device before the compiled function",
-    r"stride mismatch": "pass x.contiguous(), or the same layout each time",
-    r"rank mismatch|dimension mismatch|dim mismatch": (
-        "pass inputs with the same number of dimensions (unsqueeze before the compiled function)"
-    ),
-    r"hasattr\(.*_dynamo_dynamic": "mark the dimension dynamic on each input, or on none",
-    r"dispatch key set mismatch": "pass plain tensors of one kind, outside inference_mode and vmap alike",
-}
 
 
 def _of_tensor(tensor: re.Match[str], guard: FailedGuard, dynamic: bool | None) -> str:
@@ -279,3 +364,29 @@ def _of_value(source: str, expected: str, dynamic: bool | None, *, still: bool) 
             f"torch.compile(..., dynamic=True) makes it one from the start; or pass torch.tensor({source})"
         )
     return f"{source} is compiled as a constant: call with few different values, or compile a function for each"
+
+
+def cuda_graphs(lines: Iterable[str]) -> tuple[CudaGraphEvent, ...]:
+    """The events that lines of the logs ``cudagraphs`` of torch tell of, in order; other lines are left out."""
+    found = []
+    for line in lines:
+        named = _ID.match(line)
+        id_, text = ("", line) if named is None else (named[1], line[named.end() :])
+        if (event := _event(id_, text)) is not None:
+            found.append(event)
+    return tuple(found)
+
+
+def _event(id_: str, text: str) -> CudaGraphEvent | None:
+    if (again := _RECORDED_AGAIN.search(text)) is not None:
+        reason = again[1].strip()
+        return CudaGraphEvent(what="recorded again", id=id_, reason=reason, fix=_advice("cuda_graph", reason))
+    if (recorded := _RECORDED.search(text)) is not None:
+        return CudaGraphEvent(what="recorded", id=id_, reason=recorded[1].strip())
+    if (skipped := _SKIPPED.search(text)) is not None:
+        reason = skipped[1].strip()
+        return CudaGraphEvent(what="skipped", id=id_, reason=reason, fix=_advice("cuda_graph", reason))
+    if (sizes := _SIZES.search(text)) is not None:
+        reason = f"{sizes[1]} distinct sizes, a graph for each"
+        return CudaGraphEvent(what="warning", id=id_, reason=reason, fix=_advice("cuda_graph", reason))
+    return None
