@@ -55,7 +55,11 @@ def test_convolutions_have_no_padding_to_be_credited_for():
 def test_products_do_the_work_they_claim():
     from torch.utils.flop_counter import FlopCounterMode
 
-    for trial in (*cpu._products("float32", 2, quick=True), cpu._bmm("float32", 2, 16), cpu._addmm("float32", 32)):
+    for trial in (
+        *cpu._products("float32", 2, quick=True),
+        cpu._bmm("float32", 2, 16),
+        cpu._square("float32", "addmm", 32),
+    ):
         run = trial.prepare()
         with FlopCounterMode(display=False) as counter:
             run()

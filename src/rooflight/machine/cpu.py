@@ -5,12 +5,13 @@ All run with torch's own threads on random data. Nothing is subtracted and nothi
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
 from rooflight.machine.hardware import Cache, data_caches, memory_bytes
-from rooflight.machine.probes import Probe, Trial
+from rooflight.machine.probes import Probe, Trial, streams
 
 Run = Callable[[], object]
 
@@ -47,11 +48,11 @@ def _products(dtype: str, threads: int, quick: bool) -> tuple[Trial, ...]:
     sides = [256, 512] if quick else [256, 512, 768, 1024, 1536, 2048]
     if threads > 8 and not quick:
         sides += [3072, 4096]  # many cores need more work per call
-    trials = [_square(dtype, side) for side in sides]
-    trials.append(_linear(dtype, 512 if quick else 1024))
+    trials = [_square(dtype, "mm", side) for side in sides]
+    trials.append(_square(dtype, "linear", 512 if quick else 1024))
     if not quick:
         trials += [
-            _addmm(dtype, 1024),
+            _square(dtype, "addmm", 1024),
             _bmm(dtype, 16, 256),
             _bmm(dtype, 8, 512),
             _convolution(dtype, images=1, channels=256, side=16, kernel=3),
@@ -75,34 +76,22 @@ def _emulated(dtype: str) -> bool:
     return False
 
 
-def _square(dtype: str, side: int) -> Trial:
+def _square(dtype: str, name: str, side: int) -> Trial:
+    """A product of two square matrices by ``mm``, ``addmm`` or ``linear``; the last two add a row as well."""
+
     def prepare() -> Run:
         import torch
-
-        left, right, out = _random(dtype, side, side), _random(dtype, side, side), _random(dtype, side, side)
-        return lambda: torch.mm(left, right, out=out)
-
-    return Trial(pattern=f"mm {side}", work=2 * side**3, prepare=prepare)
-
-
-def _linear(dtype: str, side: int) -> Trial:
-    def prepare() -> Run:
         from torch.nn.functional import linear
 
-        rows, weight, bias = _random(dtype, side, side), _random(dtype, side, side), _random(dtype, side)
-        return lambda: linear(rows, weight, bias)
+        left, right = _random(dtype, side, side), _random(dtype, side, side)
+        third = _random(dtype, side, side) if name == "mm" else _random(dtype, side)
+        if name == "mm":
+            return lambda: torch.mm(left, right, out=third)
+        if name == "addmm":
+            return lambda: torch.addmm(third, left, right.t())
+        return lambda: linear(left, right, third)
 
-    return Trial(pattern=f"linear {side}", work=2 * side**3, prepare=prepare)
-
-
-def _addmm(dtype: str, side: int) -> Trial:
-    def prepare() -> Run:
-        import torch
-
-        left, right, bias = _random(dtype, side, side), _random(dtype, side, side), _random(dtype, side)
-        return lambda: torch.addmm(bias, left, right.t())
-
-    return Trial(pattern=f"addmm {side}", work=2 * side**3, prepare=prepare)
+    return Trial(pattern=f"{name} {side}", work=2 * side**3, prepare=prepare)
 
 
 def _bmm(dtype: str, batch: int, side: int) -> Trial:
@@ -191,16 +180,7 @@ def _streams(set_bytes: int, threads: int) -> list[Trial]:
         work = touches * threads * count * repeats**3 * _FLOAT_BYTES
         return Trial(pattern=f"{name} on {set_bytes >> 10} KiB per thread", work=work, prepare=prepare)
 
-    import torch
-
-    return [
-        trial("sum (read)", 1, 1, lambda _out, left, _right: lambda: left.sum(-1)),
-        trial("mul_ (read, write)", 1, 2, lambda out, _left, _right: lambda: out.mul_(1.0)),
-        trial("copy_ (read, write)", 2, 2, lambda out, left, _right: lambda: out.copy_(left)),
-        trial("add_ (2 reads, write)", 2, 3, lambda out, left, _right: lambda: out.add_(left)),
-        trial("add (2 reads, write)", 3, 3, lambda out, left, right: lambda: torch.add(left, right, out=out)),
-        trial("fill_ (write)", 1, 1, lambda out, _left, _right: lambda: out.fill_(0.5)),
-    ]
+    return [trial(*stream) for stream in streams()]
 
 
 def _dram_bytes(last_level_bytes: int, quick: bool) -> int:
@@ -214,40 +194,16 @@ def _dram_bytes(last_level_bytes: int, quick: bool) -> int:
 
 def _dram_trials(array_bytes: int) -> tuple[Trial, ...]:
     count = array_bytes // _FLOAT_BYTES // _LINE * _LINE
-    arrays: dict[int, Any] = {}
 
-    def array(number: int) -> Any:
-        # shared by the trials: filling hundreds of MiB takes longer than reading them
-        if number not in arrays:
-            arrays[number] = _large_random(count)
-        return arrays[number]
+    @functools.cache  # shared by the trials: filling hundreds of MiB takes longer than reading them
+    def arrays() -> list[Any]:
+        return [_large_random(count) for _ in range(3)]
 
-    def trial(name: str, touches: int, make: Callable[[], Run]) -> Trial:
+    def trial(name: str, _: int, touches: int, make: Callable[[Any, Any, Any], Run]) -> Trial:
         work = touches * count * _FLOAT_BYTES
-        return Trial(pattern=f"{name} on {array_bytes >> 20} MiB arrays", work=work, prepare=make)
+        return Trial(pattern=f"{name} on {array_bytes >> 20} MiB arrays", work=work, prepare=lambda: make(*arrays()))
 
-    def add() -> Run:
-        import torch
-
-        out, left, right = array(2), array(0), array(1)
-        return lambda: torch.add(left, right, out=out)
-
-    def bound(method: str, *numbers: int, last: float | None = None) -> Callable[[], Run]:
-        def make() -> Run:
-            target, *rest = (array(number) for number in numbers)
-            arguments = [*rest, *([] if last is None else [last])]
-            return lambda: getattr(target, method)(*arguments)
-
-        return make
-
-    return (
-        trial("sum (read)", 1, bound("sum", 0)),
-        trial("mul_ (read, write)", 2, bound("mul_", 0, last=1.0)),
-        trial("copy_ (read, write)", 2, bound("copy_", 2, 0)),
-        trial("add_ (2 reads, write)", 3, bound("add_", 2, 0)),
-        trial("add (2 reads, write)", 3, add),
-        trial("fill_ (write)", 1, bound("fill_", 2, last=0.5)),
-    )
+    return tuple(trial(*stream) for stream in streams())
 
 
 def _smallest_ops() -> tuple[Trial, ...]:

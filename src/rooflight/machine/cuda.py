@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from rooflight.machine.probes import Probe, Trial
+from rooflight.machine.probes import Probe, Trial, streams
 from rooflight.machine.timing import CudaEvents, SteadyClock, cold_cache
 
 _BLOCK: Final = 256
@@ -242,30 +242,30 @@ def _l2_trials(l2_bytes: int, units: int) -> tuple[Trial, ...]:
 def _hbm_trials(memory_bytes: int, l2_bytes: int, quick: bool) -> tuple[Trial, ...]:
     """Arrays far larger than L2, which is filled with something else before every sample."""
     total_bytes = min(memory_bytes // 8, (1024 if quick else 4096) << 20)
-    clock = CudaEvents(flush=_Lazily(lambda: cold_cache(l2_bytes)))
+    cold = functools.cache(cold_cache)
+
+    def flush() -> object:
+        return cold(l2_bytes)()  # made at first use: probes are listed before anything is allocated
+
+    clock = CudaEvents(flush=flush)
     return tuple(_streams(total_bytes, repeats=1, label=f"{total_bytes >> 20} MiB", clock=clock))
 
 
 def _streams(set_bytes: int, *, repeats: int, label: str, clock: CudaEvents | None = None) -> list[Trial]:
     import torch
 
-    def trial(name: str, arrays: int, touches: int, make: Callable[..., Run]) -> Trial:
+    def trial(name: str, arrays: int, touches: int, make: Callable[[Any, Any, Any], Run]) -> Trial:
         count = set_bytes // arrays // _FLOAT_BYTES
 
         def prepare() -> Run:
-            run = make(*(torch.rand(count, device="cuda") for _ in range(arrays)))
+            numbers = [torch.rand(count, device="cuda") for _ in range(arrays)]
+            run = make(*(3 * numbers)[:3])
             return run if repeats == 1 else graph_of(run, repeats)
 
         work = touches * count * _FLOAT_BYTES * repeats
         return Trial(pattern=f"{name} on {label}", work=work, prepare=prepare, clock=clock)
 
-    return [
-        trial("sum (read)", 1, 1, lambda a: a.sum),
-        trial("mul_ (read, write)", 1, 2, lambda a: lambda: a.mul_(1.0)),
-        trial("copy_ (read, write)", 2, 2, lambda a, b: lambda: b.copy_(a)),
-        trial("add (2 reads, write)", 3, 3, lambda a, b, out: lambda: torch.add(a, b, out=out)),
-        trial("fill_ (write)", 1, 1, lambda a: lambda: a.fill_(0.5)),
-    ]
+    return [trial(*stream) for stream in streams()]
 
 
 def graph_of(run: Run, repeats: int) -> Run:
@@ -314,18 +314,6 @@ def _graph_launches() -> Trial:
         return graph_of(torch.rand(1, device="cuda").neg_, calls)
 
     return Trial(pattern="neg_ on 1 element", work=calls, prepare=prepare)
-
-
-class _Lazily:
-    """A call that is made on first use, so that probes are listed before anything is allocated."""
-
-    def __init__(self, make: Callable[[], Run]) -> None:
-        self._make = make
-        self._run: Run | None = None
-
-    def __call__(self) -> object:
-        self._run = self._run or self._make()
-        return self._run()
 
 
 def _random(precision: str, rows: int, columns: int) -> Any:

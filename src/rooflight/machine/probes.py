@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rooflight.machine.timing import Clock, Timing, measure
 from rooflight.records.quantity import Quantity
@@ -63,6 +64,24 @@ class Figure:
         """Every raw sample of the winning pattern, in seconds per call, with the work of a call."""
         samples_s = self.timing.samples_s if self.timing else ()
         return f"{self.work:.9g} {self.unit} per call; s per call: {' '.join(f'{sample:.5g}' for sample in samples_s)}"
+
+
+Stream = tuple[str, int, int, Callable[[Any, Any, Any], Callable[[], object]]]
+"""Its name, how many arrays it needs, how often it touches an element, and the call, of arrays (out, left, right)."""
+
+
+def streams() -> tuple[Stream, ...]:
+    """Ops that compute next to nothing: whichever moves most bytes per second shows a memory's bandwidth."""
+    import torch
+
+    return (
+        ("sum (read)", 1, 1, lambda _out, left, _right: lambda: left.sum(-1)),
+        ("mul_ (read, write)", 1, 2, lambda out, _left, _right: lambda: out.mul_(1.0)),
+        ("copy_ (read, write)", 2, 2, lambda out, left, _right: lambda: out.copy_(left)),
+        ("add_ (2 reads, write)", 2, 3, lambda out, left, _right: lambda: out.add_(left)),
+        ("add (2 reads, write)", 3, 3, lambda out, left, right: lambda: torch.add(left, right, out=out)),
+        ("fill_ (write)", 1, 1, lambda out, _left, _right: lambda: out.fill_(0.5)),
+    )
 
 
 @dataclass(slots=True, kw_only=True)
