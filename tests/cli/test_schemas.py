@@ -18,8 +18,8 @@ from rooflight.compiling.explain.result import ExplainDocument
 from rooflight.compiling.hot.result import HotDocument
 from rooflight.devices import all_devices, get
 from rooflight.devices.calibrations import Calibration
-from rooflight.devices.devices_report import device_report, list_report
 from rooflight.devices.spec import MemoryLevel, Roofs
+from rooflight.devices.tables import device_report, list_report
 from rooflight.inference import Profiler
 from rooflight.inference.report import report_of as inference_report
 from rooflight.inference.result import ConfigDocument

@@ -28,7 +28,7 @@ def devices(context: typer.Context, output: Output) -> None:
         return
     from rooflight.devices import all_devices
     from rooflight.devices.calibrations import device_of, saved
-    from rooflight.devices.devices_report import list_report
+    from rooflight.devices.tables import list_report
 
     outputs = output.open()
     measured_only = {spec.name: spec for spec in map(device_of, saved()) if spec.datasheet is None}
@@ -55,7 +55,7 @@ def show(
       rooflight devices show A100-SXM4-80GB --clock 1.1GHz
     """
     from rooflight.cli.progress import spinner
-    from rooflight.devices.devices_report import device_report
+    from rooflight.devices.tables import device_report
     from rooflight.front.device import find_what_if
 
     roofs = supposed.roofs()

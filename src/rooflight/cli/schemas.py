@@ -16,7 +16,7 @@ def documents() -> tuple[type[Document], ...]:
     from rooflight.compiling.bench.result import CompileDocument
     from rooflight.compiling.explain.result import ExplainDocument
     from rooflight.compiling.hot.result import HotDocument
-    from rooflight.devices.devices_report import DeviceDocument, DevicesDocument
+    from rooflight.devices.tables import DeviceDocument, DevicesDocument
     from rooflight.inference.result import ConfigDocument, SummaryDocument
     from rooflight.machine.calibration import CalibrationDocument
     from rooflight.operators.tables import OperatorsDocument

@@ -217,10 +217,13 @@ def table(
     wraps: tuple[str, ...] = (),
     **options: Any,
 ) -> Table:
-    """A table with a row for each of ``rows``: a column is its name, the SI unit of its numbers, and what its cell is
-    of a row. ``wraps`` names columns whose long texts continue on the next line; ``options`` are those of ``Table``.
+    """A table with a row for each of ``rows``: a column is its name, the SI unit of its numbers, or that and the one
+    that people read (``"B GiB"``), and what its cell is of a row. ``wraps`` names columns whose long texts continue on
+    the next line; ``options`` are those of ``Table``.
     """
-    heads = tuple(Column(name, unit, wraps=name in wraps) for name, unit, _ in columns)
+    heads = tuple(
+        Column(name, unit.partition(" ")[0], unit.partition(" ")[2], name in wraps) for name, unit, _ in columns
+    )
     cells = tuple(tuple(cell(row) for _, _, cell in columns) for row in rows)
     return Table(id=table_id, title=title, columns=heads, rows=cells, **options)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rooflight.machine.timing import Timing
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.report import Axis, Cell, Line, Mark, Report, Series, Table, share, table
 from rooflight.roofline.tables.notes import what_if_notes
@@ -231,7 +230,3 @@ def _series(score: Score) -> Iterable[Series]:
             Line(name="program bound", x=trials, y=bound),
         ),
     )
-
-
-def _of_light(score: Score, timing: Timing) -> float:
-    return score.program_bound_s / timing.median_s if timing.median_s else 0.0
