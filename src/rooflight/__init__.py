@@ -7,8 +7,7 @@ for the steps of an inference engine.
 
 from typing import TYPE_CHECKING
 
-from rooflight.lazy_exports import lazy_exports
-from rooflight.records.report import Drawing, announce
+from rooflight.records.package import Drawing, announce, lazy_exports
 
 if TYPE_CHECKING:
     from rooflight import devices as devices
@@ -47,7 +46,8 @@ if TYPE_CHECKING:
     from rooflight.tracking import log_training_sol as log_training_sol
     from rooflight.tracking import sol_nvtx_range as sol_nvtx_range
     from rooflight.tracking import sol_profile as sol_profile
-    from rooflight.version import __version__ as __version__
+
+    __version__: str
 
 _HOMES = {
     "Analysis": "rooflight.roofline.analysis",
@@ -107,7 +107,7 @@ announce(Drawing(on_terminal=_on_terminal, in_notebook=_in_notebook))
 __all__ = [*_HOMES, *_NAMESPACES]  # noqa: PLE0604 - names of the tables above
 __getattr__, __dir__ = lazy_exports(
     __name__,
-    _HOMES | dict.fromkeys(_OF_TRACKING, "rooflight.tracking") | {"__version__": "rooflight.version"},
+    _HOMES | dict.fromkeys(_OF_TRACKING, "rooflight.tracking") | {"__version__": "rooflight.records.package"},
     _NAMESPACES,
     needs={"explain": "torch", "measure": "torch"},
 )

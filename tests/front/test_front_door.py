@@ -10,7 +10,7 @@ import types
 import pytest
 
 import rooflight as rl
-from rooflight.lazy_exports import lazy_exports
+from rooflight.records.package import lazy_exports
 
 ALWAYS = [
     *("analyze", "calibrate", "current_device", "devices", "find_device", "formula", "load", "measure", "phase"),

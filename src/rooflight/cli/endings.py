@@ -13,8 +13,8 @@ from typing import Final
 
 import typer
 
-from rooflight.extras import EXTRAS, install_line
 from rooflight.records.files import naming
+from rooflight.records.package import EXTRAS, install_line
 from rooflight.records.visible import visible
 
 DONE, RUN_FAILED, USER_MISTAKE, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141

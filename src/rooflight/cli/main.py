@@ -99,7 +99,7 @@ def _versions() -> str:
     from importlib.metadata import version as version_of
     from platform import python_version
 
-    from rooflight.version import __version__
+    from rooflight.records.package import installed_version
 
     found = [f"Python {python_version()}"]
     for package in ("torch", "transformers"):
@@ -107,7 +107,7 @@ def _versions() -> str:
             found.append(f"{package} {version_of(package)}")
         except PackageNotFoundError:
             found.append(f"no {package}")
-    return f"rooflight {__version__} ({', '.join(found)})"
+    return f"rooflight {installed_version()} ({', '.join(found)})"
 
 
 _format_others = warnings.formatwarning

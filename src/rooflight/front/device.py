@@ -18,8 +18,8 @@ from rooflight.devices.calibrations import DeviceKind
 from rooflight.devices.finding import HERE
 from rooflight.devices.spec import DeviceSpec
 from rooflight.devices.what_if import WhatIf
-from rooflight.extras import need
 from rooflight.records.measurement import BUSY_SHARE
+from rooflight.records.package import need
 from rooflight.records.session import Session
 from rooflight.records.visible import visible
 

@@ -16,12 +16,12 @@ from typing import Final
 
 import msgspec
 
-from rooflight.extras import need
 from rooflight.front.device import Progress
 from rooflight.front.options import ReadOn
 from rooflight.front.read_task import Answer, Asked
 from rooflight.front.sources import is_session, read_session
 from rooflight.records.archive import load
+from rooflight.records.package import need
 from rooflight.records.session import Session
 from rooflight.traces.file.discovery import (
     BY_NAME,

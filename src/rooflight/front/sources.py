@@ -10,10 +10,10 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from rooflight.extras import need
 from rooflight.front.device import Progress, log_progress
 from rooflight.front.options import PLAIN, TraceOptions
 from rooflight.records.archive import load
+from rooflight.records.package import need
 from rooflight.records.session import Session
 from rooflight.traces.file.discovery import is_trace
 

@@ -13,32 +13,9 @@ from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 from rooflight.records.document import Document
+from rooflight.records.package import drawing
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.visible import make_visible
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drawing:
-    """``on_terminal`` prints a report to standard output, ``in_notebook`` returns it as a piece of HTML."""
-
-    on_terminal: Callable[[Report], None]
-    in_notebook: Callable[[Report], str]
-
-
-_drawing: Drawing | None = None
-
-
-def announce(drawing: Drawing) -> None:
-    """Set the functions that draw reports. They can be set once."""
-    global _drawing
-    assert _drawing is None, "announced once, by rooflight/__init__"
-    _drawing = drawing
-
-
-def drawing() -> Drawing:
-    """The functions that draw reports."""
-    assert _drawing is not None, "rooflight/__init__ announces it before any of its modules can be imported"
-    return _drawing
 
 
 class Shown:

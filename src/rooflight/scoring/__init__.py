@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from rooflight.lazy_exports import lazy_exports
+from rooflight.records.package import lazy_exports
 
 if TYPE_CHECKING:
     from rooflight.scoring.result import Score as Score

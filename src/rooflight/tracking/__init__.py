@@ -5,7 +5,7 @@ Trainers' callbacks are in ``rooflight.tracking.callbacks.hf`` and ``.lightning`
 
 from typing import TYPE_CHECKING
 
-from rooflight.lazy_exports import lazy_exports
+from rooflight.records.package import lazy_exports
 
 if TYPE_CHECKING:
     from rooflight.capture.phases import sol_nvtx_range as sol_nvtx_range

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from rooflight.extras import install_line, is_missing
+from rooflight.records.package import install_line, is_missing
 
 
 class TargetError(ValueError):

@@ -1,0 +1,121 @@
+"""What the package sets up when it is imported, before any library: names that are imported when they are first used,
+the libraries that they need, its version, and the functions that draw reports.
+
+``rooflight`` and the packages of its studies (``rooflight.tracking``, ...) export names lazily, so that a saved session
+is analysed without torch and ``rooflight --help`` imports none of what it names. A package's ``__init__`` is::
+
+    if TYPE_CHECKING:  # for type checkers and editors
+        from rooflight.study.loop import run as run
+
+    __all__ = ["run"]
+    __getattr__, __dir__ = lazy_exports(__name__, {"run": "rooflight.study.loop"})
+
+``reporting`` draws reports. It is above the rooms whose nouns are shown, so that they cannot import it: the package
+itself (``rooflight/__init__``), which is above all rooms, announces the functions that draw.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from rooflight.records.report import Report
+
+
+EXTRAS: Final = {"torch": "torch", "transformers": "hf", "lightgbm": "predict"}
+"""The extra of this package that installs a library."""
+
+
+def is_missing(library: str) -> bool:
+    """Whether a library is not installed; it is not imported."""
+    if library in sys.modules:
+        return sys.modules[library] is None
+    return find_spec(library) is None
+
+
+def install_line(libraries: Iterable[str]) -> str:
+    """``pip install "rooflight[torch,hf]"``."""
+    return f'pip install "rooflight[{",".join(EXTRAS[library] for library in libraries)}]"'
+
+
+def need(library: str, purpose: str) -> None:
+    """Raise ModuleNotFoundError with the line to install a library, if it is missing."""
+    if is_missing(library):
+        raise ModuleNotFoundError(f"{purpose} needs {library}: {install_line([library])}", name=library)
+
+
+def lazy_exports(
+    package: str, homes: Mapping[str, str], namespaces: Iterable[str] = (), needs: Mapping[str, str] | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` of a package: ``homes`` has the module of each name, ``namespaces`` the names of
+    subpackages that are attributes of it without being imported first, ``needs`` the library without which a name is
+    of no use. Using a name whose library is missing raises ModuleNotFoundError with the line to install it.
+    """
+    own_namespaces = frozenset(namespaces)
+
+    def find(name: str) -> Any:
+        if name in own_namespaces:
+            return import_module(f"{package}.{name}")
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if needs is not None and name in needs:
+            need(needs[name], f"{package}.{name}")
+        try:
+            found = getattr(import_module(homes[name]), name)
+        except ModuleNotFoundError as error:
+            library = (error.name or "").partition(".")[0]
+            if library in EXTRAS:  # one that is there, and broken, says more by itself
+                need(library, f"{package}.{name}")
+            raise
+        setattr(sys.modules[package], name, found)  # the next use does not come here
+        return found
+
+    def listed() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *homes, *own_namespaces})
+
+    return find, listed
+
+
+def installed_version() -> str:
+    """The version of Rooflight that is installed."""
+    from importlib.metadata import PackageNotFoundError, version  # they take longer to import than the package
+
+    try:
+        return version("rooflight")
+    except PackageNotFoundError:  # imported from a folder of sources
+        return "0+unknown"
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":
+        return installed_version()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """``on_terminal`` prints a report to standard output, ``in_notebook`` returns it as a piece of HTML."""
+
+    on_terminal: Callable[[Report], None]
+    in_notebook: Callable[[Report], str]
+
+
+_drawing: Drawing | None = None
+
+
+def announce(drawing: Drawing) -> None:
+    """Set the functions that draw reports. They can be set once."""
+    global _drawing
+    assert _drawing is None, "announced once, by rooflight/__init__"
+    _drawing = drawing
+
+
+def drawing() -> Drawing:
+    """The functions that draw reports."""
+    assert _drawing is not None, "rooflight/__init__ announces it before any of its modules can be imported"
+    return _drawing
