@@ -3,7 +3,7 @@ from builders import cost, spec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.costs.families.attention import hidden_keys, visible_pairs
+from rooflight.costs.families.attention import Mask
 
 lengths = st.integers(min_value=0, max_value=24)
 reaches = st.none() | st.integers(min_value=0, max_value=24)
@@ -66,7 +66,8 @@ def test_hidden_keys_are_those_counted_one_by_one(num_queries, num_keys, causal,
         for query in range(num_queries)
         if shift + query - behind <= key <= shift + query + reach
     }
-    hidden = hidden_keys(num_queries, num_keys, causal=causal, bottom_right=bottom_right, left=left, right=right)
+    mask = Mask(causal=causal, bottom_right=bottom_right, left=left, right=right)
+    hidden = mask.hidden(num_queries, num_keys)
     assert not num_queries or num_keys - hidden == len(seen)
 
 
@@ -233,9 +234,8 @@ def test_visible_pairs_are_those_counted_one_by_one(num_queries, num_keys, causa
         for i in range(num_queries)
         for j in range(num_keys)
     )
-    assert counted == visible_pairs(
-        num_queries, num_keys, causal=causal, bottom_right=bottom_right, left=left, right=right
-    )
+    mask = Mask(causal=causal, bottom_right=bottom_right, left=left, right=right)
+    assert counted == mask.pairs(num_queries, num_keys)
 
 
 @given(lengths.filter(bool), lengths.filter(bool), st.booleans())
@@ -251,4 +251,4 @@ def test_causal_never_costs_more_than_full(num_queries, num_keys, enable_gqa):
 
 @pytest.mark.parametrize("num", [1, 7, 4096, 131_072])
 def test_causal_square_closed_form(num):
-    assert visible_pairs(num, num, causal=True) == num * (num + 1) // 2
+    assert Mask(causal=True).pairs(num, num) == num * (num + 1) // 2

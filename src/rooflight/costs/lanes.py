@@ -115,19 +115,7 @@ class Lanes:
             raise OneByOneError(f"lanes have no {name}")
         raise AttributeError(name)
 
-    # arithmetic
-
-    def __add__(self, other: Any) -> Lanes:
-        return _linear(operator.add, self, other)
-
-    def __radd__(self, other: Any) -> Lanes:
-        return _linear(operator.add, other, self)
-
-    def __sub__(self, other: Any) -> Lanes:
-        return _linear(operator.sub, self, other)
-
-    def __rsub__(self, other: Any) -> Lanes:
-        return _linear(operator.sub, other, self)
+    # arithmetic and comparisons follow below the rules that they go by: see ``_OPERATORS``
 
     def __mul__(self, other: Any) -> Any:
         return NotImplemented if isinstance(other, Sequence) else _product(self, other)  # repeated: see __index__
@@ -135,71 +123,20 @@ class Lanes:
     def __rmul__(self, other: Any) -> Any:
         return NotImplemented if isinstance(other, Sequence) else _product(other, self)
 
-    def __floordiv__(self, other: Any) -> Lanes:
-        return _divided(operator.floordiv, self, other)
+    def __divmod__(self, other: Any) -> tuple[Any, Any]:
+        return _divided(operator.floordiv, self, other), _divided(operator.mod, self, other)
 
-    def __rfloordiv__(self, other: Any) -> Lanes:
-        return _divided(operator.floordiv, other, self)
-
-    def __mod__(self, other: Any) -> Lanes:
-        return _divided(operator.mod, self, other)
-
-    def __rmod__(self, other: Any) -> Lanes:
-        return _divided(operator.mod, other, self)
-
-    def __truediv__(self, other: Any) -> Lanes:
-        return _quotient(self, other)
-
-    def __rtruediv__(self, other: Any) -> Lanes:
-        return _quotient(other, self)
-
-    def __pow__(self, other: Any) -> Lanes:
-        return _each(operator.pow, self, other)
-
-    def __rpow__(self, other: Any) -> Lanes:
-        return _each(operator.pow, other, self)
-
-    def __lshift__(self, other: Any) -> Lanes:
-        return _each(operator.lshift, self, other)
-
-    def __rlshift__(self, other: Any) -> Lanes:
-        return _each(operator.lshift, other, self)
-
-    def __rshift__(self, other: Any) -> Lanes:
-        return _each(operator.rshift, self, other)
-
-    def __rrshift__(self, other: Any) -> Lanes:
-        return _each(operator.rshift, other, self)
-
-    def __and__(self, other: Any) -> Lanes:
-        return _each(operator.and_, self, other)
-
-    __rand__ = __and__
-
-    def __or__(self, other: Any) -> Lanes:
-        return _each(operator.or_, self, other)
-
-    __ror__ = __or__
-
-    def __xor__(self, other: Any) -> Lanes:
-        return _each(operator.xor, self, other)
-
-    __rxor__ = __xor__
-
-    def __divmod__(self, other: Any) -> tuple[Lanes, Lanes]:
-        return self // other, self % other
-
-    def __rdivmod__(self, other: Any) -> tuple[Lanes, Lanes]:
-        return other // self, other % self
+    def __rdivmod__(self, other: Any) -> tuple[Any, Any]:
+        return _divided(operator.floordiv, other, self), _divided(operator.mod, other, self)
 
     def __neg__(self) -> Lanes:
-        return 0 - self if self.values.dtype != np.float64 else Lanes(-self.values)
+        return _linear(operator.sub, 0, self) if self.values.dtype != np.float64 else Lanes(-self.values)
 
     def __pos__(self) -> Lanes:
         return self
 
     def __invert__(self) -> Lanes:
-        return -1 - self
+        return _linear(operator.sub, -1, self)
 
     def __abs__(self) -> Lanes:
         return Lanes(np.abs(_numbers(self).values), self.limit)
@@ -215,26 +152,6 @@ class Lanes:
 
     def __ceil__(self) -> Lanes:
         return _made([math.ceil(value) for value in self.values.tolist()])
-
-    # comparisons
-
-    def __eq__(self, other: object) -> Any:
-        return _compared(operator.eq, self, other)
-
-    def __ne__(self, other: object) -> Any:
-        return _compared(operator.ne, self, other)
-
-    def __lt__(self, other: Any) -> Any:
-        return _compared(operator.lt, self, other)
-
-    def __le__(self, other: Any) -> Any:
-        return _compared(operator.le, self, other)
-
-    def __gt__(self, other: Any) -> Any:
-        return _compared(operator.gt, self, other)
-
-    def __ge__(self, other: Any) -> Any:
-        return _compared(operator.ge, self, other)
 
 
 Operation = Callable[[Any, Any], Any]
@@ -381,7 +298,7 @@ def _divided(operation: Operation, one: Any, other: Any) -> Lanes:
     return Lanes(operation(left.values, right.values), limit)
 
 
-def _quotient(one: Any, other: Any) -> Lanes:
+def _quotient(_: Operation, one: Any, other: Any) -> Lanes:
     left, right = _pair(one, other)
     _refuse_zero(right)
     if not _is_float(left, right) and max(left.limit, right.limit) > _EXACT:
@@ -391,7 +308,7 @@ def _quotient(one: Any, other: Any) -> Lanes:
 
 def _refuse_zero(divisor: Lanes) -> None:
     if not (divisor.values != 0).all():
-        if bool(divisor != 0):  # parts the lanes where only some are 0
+        if divisor:  # parts the lanes where only some are 0
             return
         raise ZeroDivisionError("division by zero")
 
@@ -422,3 +339,25 @@ def _chosen(over: Any, one: Any, other: Any) -> Any:
     if _is_float(left, right):
         return Lanes(over(_floats(left), _floats(right)))
     return Lanes(over(left.values, right.values), max(left.limit, right.limit))
+
+
+_OPERATORS: Final = {
+    _linear: (operator.add, operator.sub),
+    _divided: (operator.floordiv, operator.mod),
+    _quotient: (operator.truediv,),
+    _each: (operator.pow, operator.lshift, operator.rshift, operator.and_, operator.or_, operator.xor),
+    _compared: (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge),
+}
+"""Which rule lanes go by in which of Python's operations."""
+
+
+def _give(rule: Any, operation: Operation) -> None:
+    name = operation.__name__.strip("_")
+    setattr(Lanes, f"__{name}__", lambda self, other: rule(operation, self, other))
+    if rule is not _compared:
+        setattr(Lanes, f"__r{name}__", lambda self, other: rule(operation, other, self))
+
+
+for _rule, _operations in _OPERATORS.items():
+    for _operation in _operations:
+        _give(_rule, _operation)

@@ -186,10 +186,22 @@ def nothing(op: OpSignature) -> OpCost:  # noqa: ARG001
     return OpCost()
 
 
+def picking(op: OpSignature, elements: int, *, vector_flops: int = 0, upper: bool = False, note: str = "") -> OpCost:
+    """The cost of an op that reads so many elements of its first input, and the others whole; ``note`` says why that is
+    not certain.
+    """
+    return OpCost(
+        vector_flops=vector_flops,
+        bytes_read=further_bytes(op) + picked_bytes(op.inputs[0], elements),
+        bytes_written=op.output_bytes,
+        upper=upper or bool(note),
+        note=note,
+    )
+
+
 def picks(op: OpSignature) -> OpCost:
     """Reads no more of the first input than it writes, and the others whole."""
-    read = further_bytes(op) + picked_bytes(op.inputs[0], op.outputs[0].numel)
-    return OpCost(bytes_read=read, bytes_written=op.output_bytes)
+    return picking(op, op.outputs[0].numel)
 
 
 def picks_alone(op: OpSignature) -> OpCost:

@@ -1,13 +1,10 @@
 """Memory made, copied, looked at anew: allocation, copies, views, and what was written outside of torch.
 
-Copies, conversions, concatenation, rearrangement and padding: bytes only, 0 FLOPs.
+Copies, conversions, concatenation, rearrangement and padding are bytes only, 0 FLOPs: sources read once, results
+written once; a tensor copied into is not read. A call that returns an alias of its input (``contiguous`` of a
+contiguous tensor) moves nothing.
 
-Conventions: sources read once, results written once; a tensor copied into is not read. A call that returns an alias
-of its input (``contiguous`` of a contiguous tensor) moves nothing.
-
-Making tensors.
-
-Conventions: memory handed out uninitialized moves no byte; a fill writes each byte once and reads none, since the
+Making tensors: memory handed out uninitialized moves no byte; a fill writes each byte once and reads none, since the
 tensor it is shaped like only lends its shape. Sequences (``arange``) and windows are fills.
 
 Views and questions about tensors: metadata only, no element is touched.
@@ -22,14 +19,15 @@ from rooflight.costs.rules import (
     Family,
     clamped_sum,
     copies,
-    further_bytes,
     in_place,
     integer,
-    moves,
     nothing,
     overwrites,
     picked_bytes,
+    picks,
+    picks_alone,
     read_bytes,
+    uncosted,
     writes,
 )
 from rooflight.records.signature import FAILED_MODULE, WRITTEN_OUTSIDE, OpSignature
@@ -45,31 +43,36 @@ elements.rows(
     {
         copies: "clone _to_copy lift_fresh_copy _to_cpu _pin_memory pin_memory _copy_from alias_copy detach_copy "
         "_conj_copy"
-    },
+    }
 )
 joined.rows(
     {
         copies: "cat concat concatenate stack _stack hstack vstack dstack column_stack row_stack block_diag "
-        "_chunk_cat diag_embed diagflat _pad_circular pad_sequence slice_backward select_backward "
-        "diagonal_backward trace_backward _pad_packed_sequence flatten_dense_tensors"
-    },
+        "_chunk_cat diag_embed diagflat _pad_circular pad_sequence slice_backward select_backward diagonal_backward "
+        "trace_backward _pad_packed_sequence flatten_dense_tensors repeat_interleave fsdp::chunk_cat",
+        picks_alone: "constant_pad_nd pad",  # negative padding leaves some of x unread
+    }
 )
+divided.rows({copies: "split_with_sizes_copy split_copy unbind_copy fsdp::split_with_sizes_copy"})
 copying_ops.rows(
     {
-        copies: "expand_copy permute_copy "
-        "squeeze_copy t_copy transpose_copy unsqueeze_copy view_copy view_as_real_copy "
-        "view_as_complex_copy _reshape_alias_copy _reshape_copy _neg_view_copy _fw_primal_copy "
+        copies: "expand_copy permute_copy squeeze_copy t_copy transpose_copy unsqueeze_copy view_copy "
+        "view_as_real_copy view_as_complex_copy _reshape_alias_copy _reshape_copy _neg_view_copy _fw_primal_copy "
         "_make_dual_copy values_copy _values_copy indices_copy _indices_copy crow_indices_copy col_indices_copy "
         "ccol_indices_copy row_indices_copy _sparse_broadcast_to_copy "
         "flip fliplr flipud roll rot90 repeat tile channel_shuffle native_channel_shuffle pixel_shuffle "
         "pixel_unshuffle cartesian_prod combinations vander "
         "_pack_padded_sequence_backward unflatten_dense_tensors _copy_from_and_resize "
-        "to_mkldnn to_mkldnn_backward _convert_indices_from_coo_to_csr _convert_indices_from_csr_to_coo",
-    },
+        "to_mkldnn to_mkldnn_backward _convert_indices_from_coo_to_csr _convert_indices_from_csr_to_coo "
+        "mkldnn::_reorder_linear_weight mkldnn::_reorder_convolution_weight "
+        "mkldnn::_reorder_convolution_transpose_weight mkldnn::_reorder_mkldnn_rnn_layer_weight "
+        "mkl::_mkl_reorder_linear_weight",
+        overwrites: "fsdp::copy_",
+        # a part of x; padded sequences and their lengths to the elements that are no padding
+        picks_alone: "as_strided_copy diag diagonal_copy narrow_copy select_copy slice_copy unfold_copy",
+        picks: "_pack_padded_sequence",
+    }
 )
-
-
-divided.rows({copies: "split_with_sizes_copy split_copy unbind_copy"})
 
 
 @elements("copy")
@@ -79,31 +82,11 @@ def copy(op: OpSignature) -> OpCost:
     return OpCost() if x == src and x.storage != UNSHARED else overwrites(op)
 
 
-@copying_ops("as_strided_copy diag diagonal_copy narrow_copy select_copy slice_copy unfold_copy")
-def copy_of_part(op: OpSignature) -> OpCost:
-    """A part of x: no more elements are read than written."""
-    read = picked_bytes(op.inputs[0], op.outputs[0].numel)
-    return OpCost(bytes_read=read, bytes_written=op.output_bytes)
-
-
 @elements("contiguous reshape reshape_as flatten ravel to type_as")
 def perhaps_copy(op: OpSignature) -> OpCost:
     """Nothing where the result aliases the input, a copy where it could not."""
     x, out = op.inputs[0], op.outputs[0]
     return OpCost() if out.storage == x.storage != UNSHARED else OpCost(bytes_read=x.nbytes, bytes_written=out.nbytes)
-
-
-@joined("constant_pad_nd pad")
-def pad(op: OpSignature) -> OpCost:
-    """x amid a constant; negative padding leaves some of x unread."""
-    return OpCost(bytes_read=picked_bytes(op.inputs[0], op.outputs[0].numel), bytes_written=op.output_bytes)
-
-
-@copying_ops("_pack_padded_sequence")
-def pack_padded(op: OpSignature) -> OpCost:
-    """Padded sequences and their lengths to the elements that are no padding, which is not read."""
-    read = picked_bytes(op.inputs[0], op.outputs[0].numel) + further_bytes(op)
-    return OpCost(bytes_read=read, bytes_written=op.output_bytes)
 
 
 @joined("tril triu")
@@ -122,30 +105,11 @@ def triangle(op: OpSignature) -> OpCost:
     return OpCost(bytes_read=picked_bytes(x, matrices * kept), bytes_written=op.output_bytes)
 
 
-@joined("repeat_interleave")
-def repeat_interleave(op: OpSignature) -> OpCost:
-    """x and repeats to each slice as often as given; of repeats alone, to the indices that would pick them."""
-    return moves(op)
-
-
 @joined("fsdp::all_gather_copy_in")
 def all_gather_copy_in(op: OpSignature) -> OpCost:
     """Shards of one rank into its place in the buffer that the all-gather fills."""
     read = read_bytes(op, "all_gather_output")
     return OpCost(bytes_read=read, bytes_written=read)
-
-
-copying_ops.rows(
-    {
-        copies: "_reorder_linear_weight _reorder_convolution_weight _reorder_convolution_transpose_weight "
-        "_reorder_mkldnn_rnn_layer_weight"
-    },
-    "mkldnn",
-)
-copying_ops("mkl::_mkl_reorder_linear_weight")(copies)
-divided("fsdp::split_with_sizes_copy")(copies)
-joined("fsdp::chunk_cat")(copies)
-copying_ops("fsdp::copy_")(overwrites)
 
 
 allocation_ops = Family("allocation", fusable=True)
@@ -204,15 +168,10 @@ view_ops.rows({nothing: "_reinterpret_tensor _alloc_from_pool resize_storage_byt
 
 
 outside_ops = Family("outside")
-
-
-@outside_ops(WRITTEN_OUTSIDE)
-def written_outside(op: OpSignature) -> OpCost | Uncosted:  # noqa: ARG001
-    """A tensor that no recorded op wrote, and that a recorded op read or a module returned."""
-    return Uncosted("written outside the dispatcher")
-
-
-@outside_ops(FAILED_MODULE)
-def failed_module(op: OpSignature) -> OpCost | Uncosted:
-    """A module whose kernels nobody saw, and whose module formula could not tell what they do."""
-    return Uncosted(f"module formula failed: {op.attribute('reason')}")
+# a tensor that no recorded op wrote; a module whose kernels nobody saw
+outside_ops.rows(
+    {
+        uncosted("written outside the dispatcher"): WRITTEN_OUTSIDE,
+        lambda op: Uncosted(f"module formula failed: {op.attribute('reason')}"): FAILED_MODULE,
+    }
+)

@@ -1,6 +1,4 @@
-"""Ops over lists of tensors, and fused optimizers.
-
-Ops over lists of tensors: what the single op does, summed over the list.
+"""Ops over lists of tensors, and fused optimizers: what the single op does, summed over the list.
 
 Conventions: FLOPs per element as in the pointwise family; in place the first list is read and written, except by
 ``_foreach_copy_`` and ``_foreach_zero_``, which overwrite it. Gradient unscaling of mixed precision is 2 per element
@@ -8,10 +6,10 @@ Conventions: FLOPs per element as in the pointwise family; in place the first li
 
 Fused optimizers: one pass over parameters, gradients and states.
 
-Conventions, fp32 bytes per parameter: Adam and AdamW 28 (read p, g, m, v; write p, m, v), 36 with amsgrad, which
-reads and writes the maximum too; SGD 12, with momentum 20; Adagrad 20. Gradients are written only where the kernel
-unscales them (``grad_scale``). FLOPs per parameter: AdamW 14, Adam 14, with amsgrad 15; SGD 2, with momentum 4,
-Nesterov 6, and 2 more for weight decay which is not told; Adagrad 7.
+Conventions, fp32 bytes per parameter: Adam and AdamW 28 (read p, g, m, v; write p, m, v), 36 with amsgrad, which reads
+and writes the maximum too; SGD 12, with momentum 20; Adagrad 20. Gradients are written only where the kernel unscales
+them (``grad_scale``). FLOPs per parameter: AdamW 14, Adam 14, with amsgrad 15; SGD 2, with momentum 4, Nesterov 6, and
+2 more for weight decay, which no record has; Adagrad 7.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from __future__ import annotations
 from rooflight.costs.cost import Needs, OpCost
 from rooflight.costs.families.pointwise import ELEMENTWISE, MULTIPLICATIVE
 from rooflight.costs.registry import Formula
-from rooflight.costs.rules import Family, copies, in_place, moves, overwrites, read_bytes, tensor_bytes
+from rooflight.costs.rules import Family, copies, in_place, moving, overwrites, read_bytes, tensor_bytes
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec, distinct_bytes
 
@@ -28,11 +26,11 @@ foreach_ops = Family("foreach", fusable=True, over_lists=True, needs=Needs.ELEME
 
 def listwise(flops: int) -> Formula:
     """A formula: so many FLOPs for each element of each tensor of the result."""
+    return moving(lambda op: flops * sum(tensor.numel for tensor in op.outputs))
 
-    def cost(op: OpSignature) -> OpCost:
-        return moves(op, vector_flops=flops * sum(tensor.numel for tensor in op.outputs))
 
-    return cost
+def _of_inputs(flops: int) -> Formula:
+    return moving(lambda op: flops * sum(tensor.numel for tensor in op.named("self")))
 
 
 _LISTS = (
@@ -45,10 +43,19 @@ for _flops, _ops in (*MULTIPLICATIVE.items(), *ELEMENTWISE.items()):
     if _listed := [f"aten::_foreach_{name}" for name in _LISTS.split() if name in _single]:
         foreach_ops(*_listed)(listwise(_flops))
 
-foreach_ops("_foreach_erf _foreach_erfc _foreach_lgamma _foreach_tanh")(listwise(1))
-foreach_ops("_foreach_sigmoid")(listwise(3))
-foreach_ops("_foreach_zero")(overwrites)
-foreach_ops("_foreach_clone")(copies)
+foreach_ops.rows(
+    {
+        listwise(1): "_foreach_erf _foreach_erfc _foreach_lgamma _foreach_tanh",
+        listwise(3): "_foreach_sigmoid",
+        overwrites: "_foreach_zero",
+        copies: "_foreach_clone",
+        moving(lambda _: 1): "_amp_update_scale",  # grows or shrinks one number
+    }
+)
+# the largest element of each tensor, one comparison per element, and its norm: raise and add
+foreach_ops.having(needs=Needs.ALL).rows(
+    {_of_inputs(1): "_foreach_max", _of_inputs(2): "_foreach_norm _foreach_powsum"},
+)
 
 
 @foreach_ops("_foreach_copy")
@@ -61,18 +68,6 @@ def foreach_copy(op: OpSignature) -> OpCost:
     )
 
 
-@foreach_ops("_foreach_max", needs=Needs.ALL)
-def foreach_max(op: OpSignature) -> OpCost:
-    """The largest element of each tensor: one comparison per element."""
-    return moves(op, vector_flops=sum(tensor.numel for tensor in op.named("self")))
-
-
-@foreach_ops("_foreach_norm _foreach_powsum", needs=Needs.ALL)
-def foreach_norm(op: OpSignature) -> OpCost:
-    """The norm of each tensor: raise and add per element."""
-    return moves(op, vector_flops=2 * sum(tensor.numel for tensor in op.named("self")))
-
-
 @foreach_ops("_amp_foreach_non_finite_check_and_unscale", needs=Needs.ALL)
 def unscale(op: OpSignature) -> OpCost:
     """Gradients times 1/scale, noting whether any is not finite."""
@@ -82,12 +77,6 @@ def unscale(op: OpSignature) -> OpCost:
         bytes_read=read_bytes(op, "found_inf"),
         bytes_written=tensor_bytes(*grads, op.input("found_inf")),
     )
-
-
-@foreach_ops("_amp_update_scale")
-def update_scale(op: OpSignature) -> OpCost:
-    """Grows or shrinks one number."""
-    return moves(op, vector_flops=1)
 
 
 optimizer_ops = Family("optimizer", fusable=True, over_lists=True)

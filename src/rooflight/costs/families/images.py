@@ -1,23 +1,17 @@
-"""Ops on images: pooling, resampling, boxes and regions.
+"""Ops on images: pooling, resampling, and torchvision's on boxes and regions.
 
-Pooling over windows, forward and backward.
+Pooling: one FLOP (addition or comparison) per tap of each window, padded taps included; adaptive pooling, whose windows
+cover the input once, one per input element. Backward one addition per gradient put back. Max pooling's backward needs
+its indices, not its input. Of the input no more is read than lies under a window.
 
-Conventions: one FLOP (addition or comparison) per tap of each window, padded taps included; adaptive pooling, whose
-windows cover the input once, one per input element. Backward one addition per gradient put back. Max pooling's
-backward needs its indices, not its input. Of the input no more is read than lies under a window.
+Resampling: a result made of t neighbours takes 2 t - 1 FLOPs (multiply, add; nearest 0), its backward 2 t per gradient
+(multiply, add). Weights, shared by all channels, are not counted. Of the input no more is read than t elements per
+result. Antialiasing widens the window to cover the whole input, so the larger side is counted.
 
-Upsampling, grid sampling and padding by reflection or replication.
-
-Conventions: a result made of t neighbours takes 2 t - 1 FLOPs (multiply, add; nearest 0), its backward 2 t per
-gradient (multiply, add). Weights, shared by all channels, are not counted. Of the input no more is read than t
-elements per result. Antialiasing widens the window to cover the whole input, so the larger side is counted.
-
-torchvision's ops on boxes and regions.
-
-Conventions: an intersection over union of two boxes is 12 FLOPs, the least of rotated ones, too; a bilinear sample 8
-per channel (4 taps, a multiply and an add each; weights, which channels share, are not counted), its backward as many.
-Of the feature map no more is read than the taps of all samples, at the most all of it: regions that overlap need less,
-so such counts are ``upper``.
+Boxes and regions: an intersection over union of two boxes is 12 FLOPs, the least of rotated ones, too; a bilinear
+sample 8 per channel (4 taps, a multiply and an add each; weights, which channels share, are not counted), its backward
+as many. Of the feature map no more is read than the taps of all samples, at the most all of it:
+regions that overlap need less, so such counts are ``upper``.
 """
 
 from __future__ import annotations
@@ -31,17 +25,19 @@ from rooflight.costs.registry import Formula
 from rooflight.costs.rules import (
     Family,
     copies,
-    further_bytes,
+    first_input,
+    first_output,
     integer,
     integers,
     largest,
-    moves,
-    names,
+    moving,
     per_input,
     picked_bytes,
+    picking,
     tensor_bytes,
 )
 from rooflight.records.signature import OpSignature
+from rooflight.records.tensor import TensorSpec
 
 pooling_ops = Family("pooling", fusable=True)
 
@@ -61,60 +57,35 @@ def _window_taps(op: OpSignature) -> int:
 )
 def pool(op: OpSignature) -> OpCost:
     """x [B, C, in...] to y [B, C, out...], and indices where asked for."""
-    x, out = op.inputs[0], op.outputs[0]
-    under_windows = out.numel * _window_taps(op)
-    return OpCost(
-        vector_flops=under_windows,
-        bytes_read=further_bytes(op) + picked_bytes(x, under_windows),
-        bytes_written=op.output_bytes,
-    )
+    under_windows = op.outputs[0].numel * _window_taps(op)
+    return picking(op, under_windows, vector_flops=under_windows)
 
 
-@pooling_ops("avg_pool2d_backward avg_pool3d_backward", needs=Needs.JOINED)
-def avg_pool_backward(op: OpSignature) -> OpCost:
-    """dy [B, C, out...] spread over each window of dx."""
-    return moves(op, vector_flops=op.inputs[0].numel * _window_taps(op), unread=("self",))
-
-
-@pooling_ops(
-    "max_pool2d_with_indices_backward max_pool3d_with_indices_backward",
-    mask_input="indices",
-    needs=Needs.JOINED,
+_put_back = pooling_ops.having(needs=Needs.JOINED)
+_put_back.having(mask_input="indices").rows(
+    {first_input(1, "self"): "max_pool2d_with_indices_backward max_pool3d_with_indices_backward"}
 )
-@pooling_ops(
-    "adaptive_max_pool2d_backward adaptive_max_pool3d_backward fractional_max_pool2d_backward "
-    "fractional_max_pool3d_backward",
-    needs=Needs.JOINED,
+_put_back.rows(
+    {
+        # dy and indices to dx, zero but where a maximum was
+        first_input(1, "self"): "adaptive_max_pool2d_backward adaptive_max_pool3d_backward "
+        "fractional_max_pool2d_backward fractional_max_pool3d_backward",
+        # dy [B, C, out...] spread over each window of dx; dy and x to dx, where the maxima are found again
+        moving(lambda op: op.inputs[0].numel * _window_taps(op), "self"): "avg_pool2d_backward avg_pool3d_backward",
+        moving(lambda op: op.inputs[0].numel * _window_taps(op)): "max_pool2d_backward mkldnn_max_pool2d_backward "
+        "mkldnn_max_pool3d_backward",
+        # dy spread over dx: one division per element of dx
+        first_output(1, "self"): "_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward "
+        "adaptive_avg_pool3d_backward mkldnn_adaptive_avg_pool2d_backward",
+        copies: "max_unpool2d max_unpool3d",
+    }
 )
-def max_pool_backward(op: OpSignature) -> OpCost:
-    """dy and indices to dx, zero but where a maximum was."""
-    return moves(op, vector_flops=op.inputs[0].numel, unread=("self",))
-
-
-@pooling_ops("max_pool2d_backward mkldnn_max_pool2d_backward mkldnn_max_pool3d_backward", needs=Needs.JOINED)
-def max_pool_backward_without_indices(op: OpSignature) -> OpCost:
-    """dy and x to dx: the maxima are found again."""
-    return moves(op, vector_flops=op.inputs[0].numel * _window_taps(op))
-
-
 pooling_ops.rows(
     {
         per_input(1): "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d "
         "adaptive_avg_pool3d mkldnn_adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d",
     },
 )
-pooling_ops.having(needs=Needs.JOINED).rows({per_input(0): "max_unpool2d max_unpool3d"})
-
-
-@pooling_ops(
-    "_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_avg_pool3d_backward "
-    "mkldnn_adaptive_avg_pool2d_backward",
-    needs=Needs.JOINED,
-)
-def adaptive_avg_pool_backward(op: OpSignature) -> OpCost:
-    """dy spread over dx: one division per element of dx."""
-    return moves(op, vector_flops=op.outputs[0].numel, unread=("self",))
-
 
 resampling_ops = Family("resampling", fusable=True)
 
@@ -143,31 +114,25 @@ def upsampling(taps: int) -> Formula:
     """A formula: each result blends ``taps`` elements of the first input."""
 
     def cost(op: OpSignature) -> OpCost:
-        x, out = op.inputs[0], op.outputs[0]
-        return OpCost(
-            vector_flops=blend_flops(taps) * out.numel,
-            bytes_read=picked_bytes(x, taps * out.numel),
-            bytes_written=out.nbytes,
-        )
+        blended = op.outputs[0].numel
+        return picking(op, taps * blended, vector_flops=blend_flops(taps) * blended)
 
     return cost
 
 
 def antialiased(taps: int) -> Formula:
     """A formula: a blend per element of the larger side."""
+    return moving(lambda op: blend_flops(taps) * largest((*op.inputs, *op.outputs)))
 
-    def cost(op: OpSignature) -> OpCost:
-        return moves(op, vector_flops=blend_flops(taps) * largest((*op.inputs, *op.outputs)))
 
-    return cost
+def _backward(ops: str) -> str:
+    return " ".join(f"{name}_backward" for name in ops.split())
 
 
 for _taps, _ops in NEIGHBOURS.items():
-    resampling_ops(_ops)(upsampling(_taps))
-    resampling_ops(*(f"{name}_backward" for name in names(_ops)))(per_input(2 * _taps))
+    resampling_ops.rows({upsampling(_taps): _ops, per_input(2 * _taps): _backward(_ops)})
 for _taps, _ops in ANTIALIASED.items():
-    resampling_ops(_ops)(antialiased(_taps))
-    resampling_ops(*(f"{name}_backward" for name in names(_ops)))(antialiased(_taps))
+    resampling_ops.rows({antialiased(_taps): f"{_ops} {_backward(_ops)}"})
 
 
 def _grid_taps(op: OpSignature) -> int:
@@ -179,47 +144,26 @@ def _grid_taps(op: OpSignature) -> int:
 @resampling_ops("grid_sampler grid_sampler_2d grid_sampler_3d cudnn_grid_sampler _grid_sampler_2d_cpu_fallback")
 def grid_sampler(op: OpSignature) -> OpCost:
     """x [B, C, in...] at the points of a grid [B, out..., d] to y [B, C, out...]."""
-    x, grid = op.inputs[:2]
-    out, taps = op.outputs[0], _grid_taps(op)
-    return OpCost(
-        vector_flops=blend_flops(taps) * out.numel,
-        bytes_read=grid.nbytes + picked_bytes(x, taps * out.numel),
-        bytes_written=out.nbytes,
-        upper=True,
-        note="points may share what they read, or lie outside",
-    )
-
-
-@resampling_ops(
-    "grid_sampler_2d_backward grid_sampler_3d_backward cudnn_grid_sampler_backward "
-    "_grid_sampler_2d_cpu_fallback_backward",
-)
-def grid_sampler_backward(op: OpSignature) -> OpCost:
-    """dy, x and the grid to dx and dgrid: each gradient meets its taps twice."""
-    return moves(op, vector_flops=4 * _grid_taps(op) * op.inputs[0].numel)
-
-
-@resampling_ops("affine_grid_generator cudnn_affine_grid_generator")
-def affine_grid(op: OpSignature) -> OpCost:
-    """theta [B, d, d + 1] to grid [B, points..., d]: d + 1 multiply-adds per coordinate."""
-    return moves(op, vector_flops=2 * op.outputs[0].numel * op.inputs[0].shape[-1])
-
-
-@resampling_ops("affine_grid_generator_backward cudnn_affine_grid_generator_backward")
-def affine_grid_backward(op: OpSignature) -> OpCost:
-    """dgrid [B, points..., d] to dtheta [B, d, d + 1]."""
-    return moves(op, vector_flops=2 * op.inputs[0].numel * (op.inputs[0].shape[-1] + 1))
+    taps, points = _grid_taps(op), op.outputs[0].numel
+    note = "points may share what they read, or lie outside"
+    return picking(op, taps * points, vector_flops=blend_flops(taps) * points, note=note)
 
 
 _PADS = "reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d"
-
-resampling_ops(_PADS, needs=Needs.JOINED)(copies)
-
-
-@resampling_ops(*(f"{name}_backward" for name in names(_PADS)))
-def pad_backward(op: OpSignature) -> OpCost:
-    """dy to dx: what was repeated is added up."""
-    return moves(op, vector_flops=op.inputs[0].numel, unread=("self",))
+resampling_ops.having(needs=Needs.JOINED).rows({copies: _PADS})
+resampling_ops.rows(
+    {
+        first_input(1, "self"): _backward(_PADS),  # dy to dx: what was repeated is added up
+        # dy, x and the grid to dx and dgrid: each gradient meets its taps twice
+        moving(lambda op: 4 * _grid_taps(op) * op.inputs[0].numel): "grid_sampler_2d_backward grid_sampler_3d_backward "
+        "cudnn_grid_sampler_backward _grid_sampler_2d_cpu_fallback_backward",
+        # theta [B, d, d + 1] to grid [B, points..., d], d + 1 multiply-adds per coordinate, and back
+        moving(lambda op: 2 * op.outputs[0].numel * op.inputs[0].shape[-1]): "affine_grid_generator "
+        "cudnn_affine_grid_generator",
+        moving(lambda op: 2 * op.inputs[0].numel * (op.inputs[0].shape[-1] + 1)): "affine_grid_generator_backward "
+        "cudnn_affine_grid_generator_backward",
+    }
+)
 
 
 detection_ops = Family("detection")
@@ -230,7 +174,7 @@ SAMPLE_FLOPS = 2 * SAMPLE_TAPS
 
 KEPT_NOTE = "overlaps among the boxes kept, and one of each box dropped"
 REGIONS_NOTE = "regions taken not to overlap"
-ADAPTIVE_NOTE = "one sample a bin, the least; regions taken not to overlap"
+OFFSETS_NOTE = "offsets taken to reach different elements"
 
 
 @detection_ops("torchvision::nms torchvision::qnms")
@@ -246,59 +190,37 @@ def nms(op: OpSignature) -> OpCost:
     )
 
 
-@detection_ops("torchvision::box_iou_rotated")
-def box_iou_rotated(op: OpSignature) -> OpCost:
-    """boxes [N, 5] and [M, 5] to their overlaps [N, M]; how many corners meet is data, so the least is counted."""
-    return moves(op, vector_flops=OVERLAP_FLOPS * op.outputs[0].numel)
-
-
 def _samples(op: OpSignature) -> int:
     """Samples of a bin; with a ratio of 0 or less they follow from the region's size, which is data: at least one."""
     return max(1, integer(op, "sampling_ratio", 0)) ** 2
 
 
-def _note(op: OpSignature) -> str:
-    return REGIONS_NOTE if integer(op, "sampling_ratio", 0) > 0 else ADAPTIVE_NOTE
-
-
 @detection_ops("torchvision::roi_align torchvision::ps_roi_align torchvision::qroi_align")
 def roi_align(op: OpSignature) -> OpCost:
     """x [B, C, H, W], regions [K, 5] to the means of each bin's samples [K, C, h, w]; ``ps_``: C / (h w) channels."""
-    x, regions = op.inputs[:2]
     sampled = _samples(op) * op.outputs[0].numel
-    return OpCost(
-        vector_flops=SAMPLE_FLOPS * sampled,
-        bytes_read=regions.nbytes + picked_bytes(x, SAMPLE_TAPS * sampled),
-        bytes_written=op.output_bytes,
-        upper=True,
-        note=_note(op),
-    )
-
-
-@detection_ops("torchvision::_roi_align_backward torchvision::_ps_roi_align_backward")
-def roi_align_backward(op: OpSignature) -> OpCost:
-    """Gradients [K, C, h, w], added at the taps of their samples to zeros [B, C, H, W]."""
-    return moves(op, vector_flops=SAMPLE_FLOPS * _samples(op) * op.inputs[0].numel)
+    note = REGIONS_NOTE if integer(op, "sampling_ratio", 0) > 0 else f"one sample a bin, the least; {REGIONS_NOTE}"
+    return picking(op, SAMPLE_TAPS * sampled, vector_flops=SAMPLE_FLOPS * sampled, note=note)
 
 
 @detection_ops("torchvision::roi_pool torchvision::ps_roi_pool")
 def roi_pool(op: OpSignature) -> OpCost:
     """x [B, C, H, W], regions [K, 5] to each bin's maximum or mean [K, C, h, w]: at least one element of x each."""
-    x, regions = op.inputs[:2]
-    out = op.outputs[0]
-    return OpCost(
-        vector_flops=out.numel,
-        bytes_read=regions.nbytes + picked_bytes(x, out.numel),
-        bytes_written=op.output_bytes,
-        upper=True,
-        note="one element a bin, the least; regions taken not to overlap",
-    )
+    elements = op.outputs[0].numel
+    return picking(op, elements, vector_flops=elements, note=f"one element a bin, the least; {REGIONS_NOTE}")
 
 
-@detection_ops("torchvision::_roi_pool_backward torchvision::_ps_roi_pool_backward")
-def roi_pool_backward(op: OpSignature) -> OpCost:
-    """Gradients [K, C, h, w], added where they came from to zeros [B, C, H, W]."""
-    return moves(op, vector_flops=op.inputs[0].numel)
+detection_ops.rows(
+    {
+        # boxes [N, 5] and [M, 5] to their overlaps [N, M]; how many corners meet is data, so the least is counted
+        first_output(OVERLAP_FLOPS): "box_iou_rotated",
+        # gradients [K, C, h, w], added where they came from to zeros [B, C, H, W]: at the taps of samples, or picked
+        moving(lambda op: SAMPLE_FLOPS * _samples(op) * op.inputs[0].numel): "_roi_align_backward "
+        "_ps_roi_align_backward",
+        first_input(1): "_roi_pool_backward _ps_roi_pool_backward",
+    },
+    "torchvision",
+)
 
 
 @detection_ops("torchvision::deform_conv2d", epilogue=True)
@@ -307,7 +229,7 @@ def deform_conv2d(op: OpSignature) -> OpCost:
     x, weight, offset = op.inputs[:3]
     mask, bias = op.input("mask") if op.attribute("use_mask") else None, op.input("bias")
     out = op.outputs[0]
-    sampled = x.numel // max(1, x.shape[2] * x.shape[3]) * _weight_taps(op) * out.shape[2] * out.shape[3]
+    sampled = _sampled(op, x, out)
     return OpCost(
         matrix_flops=multiply_adds(direct_multiply_adds(x, weight, out, transposed=False), x),
         matrix_dtype=x.dtype,
@@ -315,7 +237,7 @@ def deform_conv2d(op: OpSignature) -> OpCost:
         bytes_read=picked_bytes(x, SAMPLE_TAPS * sampled) + tensor_bytes(weight, offset, mask, bias),
         bytes_written=out.nbytes,
         upper=True,
-        note="offsets taken to reach different elements",
+        note=OFFSETS_NOTE,
     )
 
 
@@ -328,7 +250,7 @@ def deform_conv2d_backward(op: OpSignature) -> OpCost:
     """
     grad, x, weight, offset = op.inputs[:4]
     mask = op.input("mask") if op.attribute("use_mask") else None
-    sampled = x.numel // max(1, x.shape[2] * x.shape[3]) * _weight_taps(op) * grad.shape[2] * grad.shape[3]
+    sampled = _sampled(op, x, grad)
     return OpCost(
         matrix_flops=multiply_adds(2 * direct_multiply_adds(x, weight, grad, transposed=False), x),
         matrix_dtype=x.dtype,
@@ -336,10 +258,12 @@ def deform_conv2d_backward(op: OpSignature) -> OpCost:
         bytes_read=picked_bytes(x, SAMPLE_TAPS * sampled) + tensor_bytes(grad, weight, offset, mask),
         bytes_written=tensor_bytes(*op.outputs),
         upper=True,
-        note="offsets taken to reach different elements",
+        note=OFFSETS_NOTE,
     )
 
 
-def _weight_taps(op: OpSignature) -> int:
+def _sampled(op: OpSignature, x: TensorSpec, out: TensorSpec) -> int:
+    """Samples of x [B, C, H, W] for the taps of each place of [B, Cout, h, w]."""
     weight = op.input("weight")
-    return weight.shape[2] * weight.shape[3] if weight else 1
+    taps = weight.shape[2] * weight.shape[3] if weight else 1
+    return x.numel // max(1, x.shape[2] * x.shape[3]) * taps * out.shape[2] * out.shape[3]

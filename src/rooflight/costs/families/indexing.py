@@ -1,44 +1,43 @@
 """Reading and writing picked elements: gather, scatter, masks, and tables of embeddings.
 
-Reading and writing picked elements: gather, scatter, index, masked and their kin.
+Reading picks: of the source only as many elements move as the result has, or as the source has where that is fewer;
+indices are read in full. Writing picks in place touches as many elements as are given, read first only if something is
+added to them. Indices are taken to differ from each other, which data can only lower (``upper``). Out of place the
+source is copied whole besides. Adding is 1 FLOP per element given. Any thread may write anywhere, so a chain of fused
+ops may end with writing picks, but none goes on after it.
 
-Conventions: reading picks: of the source only as many elements move as the result has, or as the source has where
-that is fewer; indices are read in full. Writing picks in place touches as many elements as are given, read first
-only if something is added to them. Indices are taken to differ from each other, which data can only lower (``upper``).
-Out of place the source is copied whole besides. Adding is 1 FLOP per element given. Any thread may write anywhere, so a
-chain of fused ops may end with writing picks, but none goes on after it.
+Tables: a look-up reads the indices and the rows they pick, at the most as many distinct rows as there are indices or
+as the table has, never the whole table; tokens that repeat can only lower this (``upper``). A dense gradient writes
+the whole table, however few rows it hits; adding the gradients up is 1 FLOP per element. A bag adds rows: 1 FLOP per
+element picked, 2 with weights.
 
-Table look-ups and their gradients.
-
-Conventions: a look-up reads the indices and the rows they pick, at the most as many distinct rows as there are
-indices or as the table has, never the whole table; tokens that repeat can only lower this (``upper``). A dense gradient
-writes the whole table, however few rows it hits; adding the gradients up is 1 FLOP per element. A bag adds rows: 1 FLOP
-per element picked, 2 with weights.
-
-FBGEMM's embedding tables and sparse features (``fbgemm_gpu``), in training of recommenders.
-
-Conventions: a look-up reads indices and offsets and writes a row for each bag; rows that it reads are not counted,
-since indices may all pick one of them. Rows of tables have at least 4 numbers, FBGEMM's smallest. Its backward, a node
-of autograd in traces, reads the gradient; which rows it updates is unknown. So these counts are the least, not the
-usual. Signatures: ``fbgemm_gpu/codegen/training/forward`` and ``fbgemm_gpu/src/sparse_ops`` of FBGEMM.
+FBGEMM's tables and sparse features (``fbgemm_gpu``), in training of recommenders: a look-up reads indices and offsets
+and writes a row for each bag; rows that it reads are not counted, since indices may all pick one of them. Rows of
+tables have at least 4 numbers, FBGEMM's smallest. Its backward, a node of autograd in traces, reads the gradient;
+which rows it updates is unknown. So these counts are the least, not the usual. Signatures:
+``fbgemm_gpu/codegen/training/forward`` and ``fbgemm_gpu/src/sparse_ops`` of FBGEMM.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Final
 
 from rooflight.costs import registry
 from rooflight.costs.cost import Needs, OpCost
+from rooflight.costs.registry import Formula
 from rooflight.costs.rules import (
     Family,
     copies,
+    first_input,
     further_bytes,
     in_place,
     largest,
     may_repeat,
     moves,
     picked_bytes,
+    picking,
     read_bytes,
     sources,
     tensor_bytes,
@@ -47,20 +46,17 @@ from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 
 indexing_ops = Family("indexing", fusable=True)
+unfusable = indexing_ops.having(fusable=False)
+ending = indexing_ops.having(ends_chain=True)
 
 _INDICES = ("index", "indices")
 
 
-@indexing_ops("masked_select", fusable=False)  # how much it picks is data
+@unfusable("masked_select")  # how much it picks is data
 @indexing_ops("gather index_select index _unsafe_index take take_along_dim _unsafe_masked_index")
 def pick(op: OpSignature) -> OpCost:
     """x and indices (or a mask) to the elements picked."""
-    source = op.inputs[0]
-    return OpCost(
-        bytes_read=further_bytes(op) + picked_bytes(source, op.outputs[0].numel),
-        bytes_written=op.output_bytes,
-        upper=may_repeat(sources(op)[1:]),
-    )
+    return picking(op, op.outputs[0].numel, upper=may_repeat(sources(op)[1:]))
 
 
 def put(
@@ -90,18 +86,32 @@ def scatter(op: OpSignature) -> OpCost:
     return put(op, target, index.numel, accumulate=adds, given=given)
 
 
-@indexing_ops("index_add index_reduce", ends_chain=True)
-def index_add(op: OpSignature) -> OpCost:
-    """x, index [n] and n slices of source, added to those of x."""
+def _puts_source(op: OpSignature, *, accumulate: bool) -> OpCost:
+    """x, index [n] and n slices of source, which go to those of x."""
     source = op.input("source") or op.inputs[2]
-    return put(op, op.inputs[0], source.numel, accumulate=True)
+    return put(op, op.inputs[0], source.numel, accumulate=accumulate)
 
 
-@indexing_ops("index_copy", ends_chain=True)
-def index_copy(op: OpSignature) -> OpCost:
-    """x, index [n] and n slices of source, put over those of x."""
-    source = op.input("source") or op.inputs[2]
-    return put(op, op.inputs[0], source.numel, accumulate=False)
+ending.rows(
+    {
+        partial(_puts_source, accumulate=True): "index_add index_reduce",
+        partial(_puts_source, accumulate=False): "index_copy",
+        # x, index and source alike: flat positions of x get the elements of source
+        lambda op: put(op, op.inputs[0], op.inputs[1].numel, accumulate=bool(op.attribute("accumulate"))): "put",
+    }
+)
+_back = first_input(1, "self")  # the gradients of what was picked, put back among zeros
+indexing_ops.rows({_back: "index_select_backward gather_backward"})
+ending.rows({_back: "masked_scatter_backward"})
+unfusable.rows({_back: "masked_select_backward"})
+# x to the coordinates of its elements that are not zero; how many there are is data
+unfusable.rows({first_input(1): "nonzero nonzero_numpy nonzero_static argwhere"})
+_item: Formula = lambda op: OpCost(bytes_read=op.inputs[0].item_bytes)  # noqa: E731 - one element to the host
+indexing_ops.rows({_item: "_local_scalar_dense item prims::item"})
+unfusable.rows({_item: "is_nonzero"})
+indexing_ops.rows(
+    {lambda op: OpCost(bytes_written=picked_bytes(op.inputs[0], min(op.inputs[0].shape, default=1))): "fill_diagonal_"}
+)
 
 
 @indexing_ops("index_fill", needs=Needs.JOINED)
@@ -111,12 +121,6 @@ def index_fill(op: OpSignature) -> OpCost:
     dim = op.attribute("dim", 0)
     size = target.shape[dim] if isinstance(dim, int) and target.shape else 1
     return put(op, target, index.numel * target.numel // max(1, size), accumulate=False)
-
-
-@indexing_ops("put", ends_chain=True)
-def put_flat(op: OpSignature) -> OpCost:
-    """x, index and source alike: flat positions of x get the elements of source."""
-    return put(op, op.inputs[0], op.inputs[1].numel, accumulate=bool(op.attribute("accumulate")))
 
 
 @indexing_ops("index_put _unsafe_index_put _index_put_impl _unsafe_masked_index_put_accumulate", ends_chain=True)
@@ -141,13 +145,6 @@ def masked_scatter(op: OpSignature) -> OpCost:
     return put(op, target, touched, accumulate=False, given=given, note="mask taken as all true")
 
 
-@indexing_ops("fill_diagonal_")
-def fill_diagonal(op: OpSignature) -> OpCost:
-    """The diagonal of x gets one value."""
-    target = op.inputs[0]
-    return OpCost(bytes_written=picked_bytes(target, min(target.shape, default=1)))
-
-
 @indexing_ops("slice_scatter select_scatter diagonal_scatter as_strided_scatter", needs=Needs.JOINED)
 def view_scatter(op: OpSignature) -> OpCost:
     """A copy of x with src in one of its views: what src covers of x is not read."""
@@ -158,79 +155,46 @@ def view_scatter(op: OpSignature) -> OpCost:
     )
 
 
-@indexing_ops("masked_select_backward", fusable=False)
-@indexing_ops("masked_scatter_backward", ends_chain=True)
-@indexing_ops("index_select_backward gather_backward")
-def pick_backward(op: OpSignature) -> OpCost:
-    """The gradients of what was picked, put back among zeros."""
-    return moves(op, vector_flops=op.inputs[0].numel, unread=("self",))
-
-
-@indexing_ops("nonzero nonzero_numpy nonzero_static argwhere", fusable=False)  # how many there are is data
-def nonzero(op: OpSignature) -> OpCost:
-    """x to the coordinates of its elements that are not zero."""
-    return moves(op, vector_flops=op.inputs[0].numel)
-
-
-@indexing_ops("is_nonzero", fusable=False)
-@indexing_ops("_local_scalar_dense item prims::item")
-def item(op: OpSignature) -> OpCost:
-    """One element to the host."""
-    return OpCost(bytes_read=op.inputs[0].item_bytes)
-
-
 embedding_ops = Family("embedding", fusable=True)
 
 
-def rows_bytes(table: TensorSpec, num_rows: int) -> int:
-    """Bytes of so many picked rows of a table [V, ...], none picked twice."""
-    return picked_bytes(table, num_rows * prod(table.shape[1:]))
+def _in_rows(table: TensorSpec, indices: TensorSpec) -> int:
+    """Elements of the rows that indices pick of a table [V, ...]."""
+    return indices.numel * prod(table.shape[1:])
 
 
 @embedding_ops("embedding")
 def embedding(op: OpSignature) -> OpCost:
     """weight [V, d], indices [...] to rows [..., d]."""
     weight, indices = op.inputs[:2]
-    return OpCost(
-        bytes_read=indices.nbytes + rows_bytes(weight, indices.numel),
-        bytes_written=op.output_bytes,
-        upper=may_repeat([indices]),
-    )
-
-
-@embedding_ops("embedding_dense_backward", ends_chain=True)  # any gradient may hit any row
-@embedding_ops("embedding_backward")
-def embedding_dense_backward(op: OpSignature) -> OpCost:
-    """dy [..., d], indices [...] to dweight [V, d]: zeros and the sums of what hit each row."""
-    return moves(op, vector_flops=op.inputs[0].numel)
-
-
-embedding_ops("embedding_sparse_backward")(copies)
+    return picking(op, _in_rows(weight, indices), upper=may_repeat([indices]))
 
 
 @embedding_ops("_embedding_bag _embedding_bag_forward_only embedding_bag")
 def embedding_bag(op: OpSignature) -> OpCost:
     """weight [V, d], indices [n], offsets [bags] to the sum, mean or maximum of each bag's rows [bags, d]."""
     weight, indices = op.inputs[:2]
-    weighted = op.input("per_sample_weights") is not None
-    return OpCost(
-        vector_flops=(2 if weighted else 1) * indices.numel * weight.shape[-1],
-        bytes_read=further_bytes(op) + rows_bytes(weight, indices.numel),
-        bytes_written=op.output_bytes,
-        upper=may_repeat([indices]),
-    )
+    flops = (2 if op.input("per_sample_weights") else 1) * indices.numel * weight.shape[-1]
+    return picking(op, _in_rows(weight, indices), vector_flops=flops, upper=may_repeat([indices]))
+
+
+_dense_backward = first_input(1)
+"""dy [..., d], indices [...] to dweight [V, d]: zeros and the sums of what hit each row."""
+embedding_ops.rows(
+    {
+        _dense_backward: "embedding_backward",
+        copies: "embedding_sparse_backward _embedding_bag_sparse_backward",
+    }
+)
+embedding_ops.having(ends_chain=True).rows({_dense_backward: "embedding_dense_backward"})  # any may hit any row
 
 
 @embedding_ops("_embedding_bag_dense_backward", ends_chain=True)
 @embedding_ops("_embedding_bag_backward")
 def embedding_bag_dense_backward(op: OpSignature) -> OpCost:
     """dy [bags, d], indices [n] to dweight [V, d]: each index adds a row."""
-    grad = op.inputs[0]
     indices = op.input("indices") or op.inputs[1]
-    return moves(op, vector_flops=indices.numel * grad.shape[-1])
-
-
-embedding_ops("_embedding_bag_sparse_backward")(copies)
+    return moves(op, vector_flops=indices.numel * op.inputs[0].shape[-1])
 
 
 @embedding_ops("_embedding_bag_per_sample_weights_backward")
@@ -239,7 +203,7 @@ def embedding_bag_weights_backward(op: OpSignature) -> OpCost:
     weight, indices = op.inputs[1:3]
     return OpCost(
         vector_flops=2 * indices.numel * weight.shape[-1],
-        bytes_read=read_bytes(op, "weight") + rows_bytes(weight, indices.numel),
+        bytes_read=read_bytes(op, "weight") + picked_bytes(weight, _in_rows(weight, indices)),
         bytes_written=op.output_bytes,
         upper=may_repeat([indices]),
     )
@@ -249,7 +213,7 @@ def embedding_bag_weights_backward(op: OpSignature) -> OpCost:
 def embedding_renorm(op: OpSignature) -> OpCost:
     """Rescales the rows picked: square, add, scale."""
     weight, indices = op.inputs[:2]
-    rows = rows_bytes(weight, indices.numel)
+    rows = picked_bytes(weight, _in_rows(weight, indices))
     return OpCost(
         vector_flops=3 * rows // weight.item_bytes,
         bytes_read=indices.nbytes + rows,
@@ -267,11 +231,6 @@ _NODE: Final = "trace::torch::autograd::CppNode"
 _PERMUTE_NODE: Final = f"{_NODE}<fbgemm_gpu::PermutePooledEmbsFunction<&fbgemm_gpu::permute_pooled_embs_gpu> >"
 
 
-def _at(op: OpSignature, place: int) -> int:
-    """The bytes of the tensor at a place of the schema, 0 where there is none."""
-    return tensor_bytes(op.input(f"arg{place}"))
-
-
 @fbgemm_ops("fbgemm::split_embedding_codegen_lookup_rowwise_adagrad_function")
 def lookup(op: OpSignature) -> OpCost:
     """T tables, indices [n] in bags [B T + 1], perhaps weights [n], to [B, sum of the tables' widths] float32."""
@@ -279,26 +238,18 @@ def lookup(op: OpSignature) -> OpCost:
     if widths is None or indices is None or offsets is None:
         raise ValueError("its arguments are not those of 2022: no D_offsets, indices, offsets")
     tables, bags = widths.numel - 1, max(offsets.numel - 1, 0)
-    told = op.attribute("arg7")  # total_D, which old traces do not tell
-    total = told if type(told) is int and told >= LEAST_WIDTH * tables else LEAST_WIDTH * tables
+    given = op.attribute("arg7")  # total_D, which old traces do not have
+    total = given if type(given) is int and given >= LEAST_WIDTH * tables else LEAST_WIDTH * tables
     return OpCost(
         vector_flops=LEAST_WIDTH * indices.numel,
         vector_dtype="float32",
-        bytes_read=indices.nbytes + offsets.nbytes + _at(op, 14),
+        bytes_read=indices.nbytes + offsets.nbytes + tensor_bytes(op.input("arg14")),
         bytes_written=bags // max(tables, 1) * total * 2,  # results may be float16
         note=_LENGTHS_NOTE,
     )
 
 
-@fbgemm_ops(f"{_NODE}<SplitLookupFunction_rowwise_adagrad_Op>")
-def lookup_backward(op: OpSignature) -> OpCost:
-    """dy [B, sum of widths], added to the rows that the look-up picked."""
-    return OpCost(bytes_read=op.input_bytes, note="rows updated are not counted: indices may repeat")
-
-
-@registry.formula(
-    f"{_NODE}<fbgemm_gpu::PermutePooledEmbsFunction<&fbgemm_gpu::permute_pooled_embs_gpu> >", error_group="embedding"
-)
+@registry.formula(_PERMUTE_NODE, error_group="embedding")
 @fbgemm_ops(
     "fbgemm::permute_pooled_embs fbgemm::permute_pooled_embs_auto_grad "
     "fbgemm::recat_embedding_grad_output_mixed_D_batch"
@@ -308,38 +259,37 @@ def rearrange(op: OpSignature) -> OpCost:
     return OpCost(bytes_read=op.input_bytes, bytes_written=op.inputs[0].nbytes)
 
 
-@fbgemm_ops("fbgemm::bounds_check_indices")
-def bounds_check(op: OpSignature) -> OpCost:
-    """Rows per table, indices [n] and offsets: two comparisons per index."""
-    indices = op.inputs[1]
-    return OpCost(vector_flops=2 * indices.numel, vector_dtype="float32", bytes_read=tensor_bytes(*op.inputs[:3]))
-
-
 @fbgemm_ops("fbgemm::permute_sparse_features")
 def permute_sparse(op: OpSignature) -> OpCost:
     """permute [T'], lengths [T, B] to [T', B]; how many indices the features picked have is unknown."""
     permute, lengths = op.inputs[:2]
     written = permute.numel * (lengths.shape[-1] if lengths.shape else 0) * lengths.item_bytes
-    return OpCost(
-        bytes_read=permute.nbytes,
-        bytes_written=written,
-        note="the indices of features are not counted: some may be left",
-    )
+    note = "the indices of features are not counted: some may be left"
+    return OpCost(bytes_read=permute.nbytes, bytes_written=written, note=note)
 
 
 @fbgemm_ops("fbgemm::asynchronous_complete_cumsum fb::asynchronous_complete_cumsum")
 def complete_cumsum(op: OpSignature) -> OpCost:
     """x [n] to its sums [n + 1], from 0 on."""
     x = op.inputs[0]
-    return OpCost(
-        vector_flops=x.numel,
-        vector_dtype="float32",
-        bytes_read=x.nbytes,
-        bytes_written=(x.numel + 1) * x.item_bytes,
-    )
+    written = (x.numel + 1) * x.item_bytes
+    return OpCost(vector_flops=x.numel, vector_dtype="float32", bytes_read=x.nbytes, bytes_written=written)
 
 
-@fbgemm_ops("fb::offsets_range fbgemm::offsets_range")
-def offsets_range(op: OpSignature) -> OpCost:
-    """offsets [n] to places within the bags; their number is not counted."""
-    return OpCost(bytes_read=op.inputs[0].nbytes)
+@fbgemm_ops("fbgemm::bounds_check_indices")
+def bounds_check(op: OpSignature) -> OpCost:
+    """Rows per table, indices [n] and offsets: two comparisons per index."""
+    flops = 2 * op.inputs[1].numel
+    return OpCost(vector_flops=flops, vector_dtype="float32", bytes_read=tensor_bytes(*op.inputs[:3]))
+
+
+fbgemm_ops.rows(
+    {
+        # dy [B, sum of widths], added to the rows that the look-up picked
+        lambda op: OpCost(bytes_read=op.input_bytes, note="rows updated are not counted: indices may repeat"): (
+            f"{_NODE}<SplitLookupFunction_rowwise_adagrad_Op>"
+        ),
+        # offsets [n] to places within the bags; their number is not counted
+        lambda op: OpCost(bytes_read=op.inputs[0].nbytes): "fb::offsets_range fbgemm::offsets_range",
+    }
+)

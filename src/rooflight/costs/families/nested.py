@@ -1,18 +1,15 @@
-"""Jagged and nested tensors, and the fused transformer blocks that run on them.
+"""Jagged and nested tensors, and fused transformer blocks.
 
-Jagged and nested tensors.
+Repacking between padded, jagged and nested layouts is bytes only: of the padded side no more than the other one holds.
+Products of nested tensors are those of their parts, whose shapes are recorded; so is attention. What works element by
+element costs what it does on strided tensors.
 
-Convention: repacking between padded, jagged and nested layouts is bytes only: of the padded side no more than the other
-one holds. Products of nested tensors are those of their parts, whose shapes are recorded; so is attention. What works
-element by element costs what it does on strided tensors.
-
-Fused transformer blocks: torch's inference fast path and the fused linear cross-entropy.
-
-Conventions: T tokens of width E in sequences of N, H heads, feed-forward width F. Matrix FLOPs: 2 T E per output
-feature of every projection, 4 N^2 E for scores and weighted values of each sequence. A batch is dense [B, N, E] or
-nested, each sequence of a length of its own, as torch makes it of a padding mask. Vector FLOPs: biases and residuals 1,
-layer norm 8, softmax 5 per score, gelu 8 or relu 1. Inputs and weights are read once, only the block's result is
-written: what passes between its kernels is theirs to keep on chip.
+Fused transformer blocks are torch's inference fast path and the fused linear cross-entropy: T tokens of width E in
+sequences of N, H heads, feed-forward width F. Matrix FLOPs: 2 T E per output feature of every projection, 4 N^2 E for
+scores and weighted values of each sequence. A batch is dense [B, N, E] or nested, each sequence of a length of its
+own, as torch makes it of a padding mask. Vector FLOPs: biases and residuals 1, layer norm 8, softmax 5 per score, gelu
+8 or relu 1. Inputs and weights are read once, only the block's result is written: what passes between its kernels is
+theirs to keep on chip.
 """
 
 from __future__ import annotations
@@ -21,17 +18,18 @@ from math import prod
 
 from rooflight.costs import registry
 from rooflight.costs.cost import Float32Kind, OpCost
-from rooflight.costs.families.attention import FORWARD_VECTOR_FLOPS, MASK_NOTE, mask_note, visible_pairs
+from rooflight.costs.families.attention import FORWARD_VECTOR_FLOPS, MASK_NOTE, mask_note, torch_mask
 from rooflight.costs.families.matmul import multiply_adds, product
 from rooflight.costs.families.normalization import LAYER_NORM_FLOPS
 from rooflight.costs.rules import (
     Family,
     copies,
+    first_input,
     flags,
-    further_bytes,
     integer,
-    moves,
-    picked_bytes,
+    moving,
+    picks,
+    picks_alone,
     read_bytes,
     uncosted,
 )
@@ -60,42 +58,18 @@ nested.rows(
 )
 
 
-@nested_ops("_padded_dense_to_jagged_forward")
-def padded_to_jagged(op: OpSignature) -> OpCost:
-    """dense [B, N, ...] and offsets to values [total, ...]: padding is not read."""
-    dense, out = op.inputs[0], op.outputs[0]
-    return OpCost(bytes_read=further_bytes(op) + picked_bytes(dense, out.numel), bytes_written=op.output_bytes)
-
-
-@nested("_nested_from_padded _nested_from_padded_tensor _nested_tensor_from_mask")
-def padded_to_nested(op: OpSignature) -> OpCost:
-    """padded [B, N, ...] with a mask or sizes to its parts: padding is not read."""
-    padded, out = op.inputs[0], op.outputs[0]
-    return OpCost(bytes_read=further_bytes(op) + picked_bytes(padded, out.numel), bytes_written=op.output_bytes)
-
-
-@nested("_nested_from_padded_and_nested_example")
-def padded_like(op: OpSignature) -> OpCost:
-    """padded [B, N, ...] to parts of the sizes that another nested tensor has; its elements are not read."""
-    return OpCost(bytes_read=picked_bytes(op.inputs[0], op.outputs[0].numel), bytes_written=op.output_bytes)
-
-
-@nested_ops("_nested_tensor_from_mask_left_aligned")
-def is_left_aligned(op: OpSignature) -> OpCost:
-    """Whether a mask [B, N] hides only ends of sequences; of the tensor that it is for, the sizes alone matter."""
-    return moves(op, unread=("t",), vector_flops=op.inputs[-1].numel)
-
-
-@nested("_nested_select_backward")
-def select_backward(op: OpSignature) -> OpCost:
-    """The gradient of one part among zeros."""
-    return OpCost(bytes_read=op.inputs[0].nbytes, bytes_written=op.output_bytes)
-
-
-@nested("_nested_tensor_softmax_with_shape")
-def softmax(op: OpSignature) -> OpCost:
-    """Scores to probabilities; the query lends its sizes alone."""
-    return moves(op, vector_flops=FORWARD_VECTOR_FLOPS * op.inputs[0].numel, unread=("query",))
+# of the padded side no more is read than the other one holds
+nested_ops.rows({picks: "_padded_dense_to_jagged_forward"})
+nested.rows(
+    {
+        picks: "_nested_from_padded _nested_from_padded_tensor _nested_tensor_from_mask",
+        picks_alone: "_nested_from_padded_and_nested_example",  # elements of the other nested tensor are not read
+        lambda op: OpCost(bytes_read=op.inputs[0].nbytes, bytes_written=op.output_bytes): "_nested_select_backward",
+        first_input(FORWARD_VECTOR_FLOPS, "query"): "_nested_tensor_softmax_with_shape",  # the query lends its sizes
+    }
+)
+# whether a mask [B, N] hides only ends of sequences; of the tensor that it is for, the sizes alone matter
+nested_ops.rows({moving(lambda op: op.inputs[-1].numel, "t"): "_nested_tensor_from_mask_left_aligned"})
 
 
 def _multiply_adds(a: TensorSpec, b: TensorSpec) -> int:
@@ -131,10 +105,10 @@ def matmul_backward(op: OpSignature) -> OpCost:
 def attention(op: OpSignature) -> OpCost:
     """query, key, value of parts [H, Nq, Dqk], [H, Nk, Dqk], [H, Nk, Dv]: each sequence as in a dense batch."""
     query, key, value = op.inputs[:3]
-    causal = bool(op.attribute("is_causal"))
+    mask = torch_mask(op)
     products = pairs = 0
     for q, k, v in zip(*(each.packing.parts if each.packing else () for each in (query, key, value)), strict=True):
-        seen = prod(q[:-2]) * visible_pairs(q[-2], k[-2], causal=causal)
+        seen = prod(q[:-2]) * mask.pairs(q[-2], k[-2])
         products += seen * (q[-1] + v[-1])
         pairs += seen
     note = mask_note(op)
@@ -205,11 +179,9 @@ def multi_head_attention(op: OpSignature) -> OpCost:
     )
 
 
-@transformer_ops("_transform_bias_rescale_qkv")
-@transformer_ops("_transform_bias_rescale_qkv", layout=registry.NESTED)
-def split_qkv(op: OpSignature) -> OpCost:
-    """qkv [B, N, 3 E] plus bias, scaled, to q, k and v [B, H, N, D]."""
-    return moves(op, vector_flops=2 * op.inputs[0].numel)
+for _family in (transformer_ops, transformer_ops.having(layout=registry.NESTED)):
+    # qkv [B, N, 3 E] plus bias, scaled, to q, k and v [B, H, N, D]
+    _family.rows({first_input(2): "_transform_bias_rescale_qkv"})
 
 
 @transformer_ops(

@@ -1,22 +1,18 @@
-"""Normalizations and softmax.
+"""Normalizations and softmax, forward and backward.
 
-Normalizations, forward and backward.
+Conventions: layer, group, instance and training batch norm 8 FLOPs per element (mean 1, variance 3, normalize 2, scale
+and shift 2); RMS norm 5 (squares and their sum 2, normalize 1, scale 1, round to 5 with the root); batch norm with
+fixed statistics 4. Backward twice the forward, and only the gradients of ``output_mask`` are written. Bytes: input,
+parameters and statistics read, output and statistics written.
 
-Conventions: layer, group, instance and training batch norm 8 FLOPs per element (mean 1, variance 3, normalize 2,
-scale and shift 2); RMS norm 5 (squares and their sum 2, normalize 1, scale 1, round to 5 with the root); batch norm
-with fixed statistics 4. Backward twice the forward, and only the gradients of ``output_mask`` are written. Bytes:
-input, parameters and statistics read, output and statistics written.
-
-Softmax along one dimension.
-
-Conventions: softmax and log-softmax 5 FLOPs per element (maximum, subtract, exponential, add, divide), backward 4
-(multiply, add, subtract, multiply). All run on the vector unit, the exponentials on its special functions.
+Softmax and log-softmax 5 FLOPs per element (maximum, subtract, exponential, add, divide), backward 4 (multiply, add,
+subtract, multiply). All run on the vector unit, the exponentials on its special functions.
 """
 
 from __future__ import annotations
 
 from rooflight.costs.cost import Needs, OpCost
-from rooflight.costs.rules import Family, clamped_sum, moves, per_input, picked_bytes, tensor_bytes
+from rooflight.costs.rules import Family, clamped_sum, first_input, moves, per_input, picked_bytes, tensor_bytes
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED
 
@@ -25,31 +21,6 @@ normalization_ops = Family("normalization", fusable=True)
 LAYER_NORM_FLOPS = 8
 RMS_NORM_FLOPS = 5
 FIXED_NORM_FLOPS = 4
-
-
-@normalization_ops("native_layer_norm layer_norm", needs=Needs.ROWS)
-@normalization_ops("native_group_norm group_norm instance_norm")
-def layer_norm(op: OpSignature) -> OpCost:
-    """x [..., n], weight and bias [n] to y, mean and 1/std per row; group norm per group of channels."""
-    return moves(op, vector_flops=LAYER_NORM_FLOPS * op.inputs[0].numel)
-
-
-@normalization_ops("rms_norm _fused_rms_norm", needs=Needs.ROWS)
-def rms_norm(op: OpSignature) -> OpCost:
-    """x [..., n], weight [n] to y and 1/rms per row."""
-    return moves(op, vector_flops=RMS_NORM_FLOPS * op.inputs[0].numel)
-
-
-@normalization_ops("native_layer_norm_backward native_group_norm_backward")
-def layer_norm_backward(op: OpSignature) -> OpCost:
-    """dy, x, mean, 1/std and weight to dx, dweight, dbias."""
-    return moves(op, vector_flops=2 * LAYER_NORM_FLOPS * op.inputs[0].numel, unread=("bias",))
-
-
-@normalization_ops("_fused_rms_norm_backward")
-def rms_norm_backward(op: OpSignature) -> OpCost:
-    """dy, x, 1/rms and weight to dx and dweight."""
-    return moves(op, vector_flops=2 * RMS_NORM_FLOPS * op.inputs[0].numel)
 
 
 @normalization_ops(
@@ -83,60 +54,47 @@ def batch_norm_backward(op: OpSignature) -> OpCost:
     return moves(op, vector_flops=flops * op.inputs[0].numel, unread=(*unread, "reserve"))
 
 
-@normalization_ops("miopen_batch_norm_backward _batch_norm_impl_index_backward")
-def other_batch_norm_backward(op: OpSignature) -> OpCost:
-    """As native_batch_norm_backward."""
-    return moves(op, vector_flops=2 * LAYER_NORM_FLOPS * op.inputs[0].numel, unread=("running_mean", "running_var"))
-
-
-# Synchronized batch norm: statistics per rank, gathered, then applied.
+normalization_ops.having(needs=Needs.ROWS).rows(
+    {
+        first_input(LAYER_NORM_FLOPS): "native_layer_norm layer_norm",  # x [..., n] to y, mean and 1/std per row
+        first_input(RMS_NORM_FLOPS): "rms_norm _fused_rms_norm",  # x [..., n], weight [n] to y and 1/rms per row
+    }
+)
 normalization_ops.rows(
     {
+        first_input(LAYER_NORM_FLOPS): "native_group_norm group_norm instance_norm",  # statistics per group of channels
+        first_input(2 * LAYER_NORM_FLOPS, "bias"): "native_layer_norm_backward native_group_norm_backward",
+        first_input(2 * RMS_NORM_FLOPS): "_fused_rms_norm_backward",
+        first_input(2 * LAYER_NORM_FLOPS, "running_mean", "running_var"): "miopen_batch_norm_backward "
+        "_batch_norm_impl_index_backward",
+        # synchronized batch norm: statistics per rank, gathered, then applied
         per_input(4): "batch_norm_stats batch_norm_update_stats batch_norm_gather_stats "
         "batch_norm_gather_stats_with_counts batch_norm_elemt",
         per_input(6): "batch_norm_backward_reduce",
         per_input(8): "batch_norm_backward_elemt",
-    },
+        # v, g to v g / |v|: square, add, scale; backward twice as much; renorm: squares, sums, scales
+        first_input(3): "_weight_norm _weight_norm_interface renorm",
+        first_input(6): "_weight_norm_interface_backward _weight_norm_differentiable_backward",
+    }
 )
-
-
-@normalization_ops("_weight_norm _weight_norm_interface")
-def weight_norm(op: OpSignature) -> OpCost:
-    """v, g to v g / |v|: square, add, scale."""
-    return moves(op, vector_flops=3 * op.inputs[0].numel)
-
-
-@normalization_ops("_weight_norm_interface_backward _weight_norm_differentiable_backward")
-def weight_norm_backward(op: OpSignature) -> OpCost:
-    """dw, v, g, |v| to dv and dg: twice the forward."""
-    return moves(op, vector_flops=6 * op.inputs[0].numel)
-
-
-@normalization_ops("renorm")
-def renorm(op: OpSignature) -> OpCost:
-    """Squares, sums, scales."""
-    return moves(op, vector_flops=3 * op.inputs[0].numel)
-
 
 softmax_ops = Family("softmax", fusable=True, needs=Needs.ROWS)
 weights = softmax_ops.having(softmax=True)
 
 FORWARD_FLOPS = 5
 BACKWARD_FLOPS = 4
-
-
-@weights("_softmax softmax special_softmax _safe_softmax _masked_softmax")
-@softmax_ops("_log_softmax log_softmax special_log_softmax")
-def softmax(op: OpSignature) -> OpCost:
-    """x [..., n] to y [..., n], and the mask where there is one."""
-    return moves(op, vector_flops=FORWARD_FLOPS * op.inputs[0].numel)
-
-
-@weights("_softmax_backward_data _masked_softmax_backward")
-@softmax_ops("_log_softmax_backward_data")
-def softmax_backward(op: OpSignature) -> OpCost:
-    """dy and y to dx."""
-    return moves(op, vector_flops=BACKWARD_FLOPS * op.inputs[0].numel)
+weights.rows(
+    {
+        first_input(FORWARD_FLOPS): "_softmax softmax special_softmax _safe_softmax _masked_softmax",
+        first_input(BACKWARD_FLOPS): "_softmax_backward_data _masked_softmax_backward",
+    }
+)
+softmax_ops.rows(
+    {
+        first_input(FORWARD_FLOPS): "_log_softmax log_softmax special_log_softmax",
+        first_input(BACKWARD_FLOPS): "_log_softmax_backward_data",
+    }
+)
 
 
 TRIANGULAR = "rooflight::scaled_upper_triang_masked_softmax"

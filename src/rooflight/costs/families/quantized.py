@@ -1,18 +1,15 @@
 """Products of quantized matrices, the ops that quantize, and grouped products.
 
-Products of quantized matrices, and the ops that quantize.
-
 Conventions: products of two narrow operands run at the narrow type's peak (int8, float8, float4); products that only
 store weights narrowly (int4 or int8 weights, 16-bit activations) run at the activation's, and unpacking a weight is 2
 vector FLOPs (subtract the zero point, scale). ``float4_e2m1fn_x2`` holds two values per byte, so the contracted size
 is twice the shape's. Scales are read at their own size. Quantizing is 4 FLOPs per element (scale, round, shift, clamp
 as one), dequantizing 2, fake quantization 6.
 
-Grouped products: the experts of a mixture, each with its own rows.
-
-Conventions: T rows routed to G groups take 2 K N T matrix FLOPs however they are routed. Which experts are active is
-data: under balanced routing G (1 - (1 - 1/G)^T) of them are expected to have rows, and only their weights are read.
-Rows beyond the last offset are padding that no kernel touches, so counts are ``upper``.
+Grouped products are the experts of a mixture, each with its own rows: T rows routed to G groups take 2 K N T matrix
+FLOPs however they are routed. Which experts are active is data: under balanced routing G (1 - (1 - 1/G)^T) of them are
+expected to have rows, and only their weights are read. Rows beyond the last offset are padding that no kernel touches,
+so counts are ``upper``.
 """
 
 from __future__ import annotations
@@ -22,12 +19,12 @@ from math import trunc
 
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.matmul import multiply_adds
-from rooflight.costs.rules import Family, further_bytes, integer, per_input, read_bytes, uncosted
+from rooflight.costs.rules import Family, further_bytes, integer, moves, per_input, read_bytes, uncosted
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 
 quantizing = Family("quantized", fusable=True)
-formula = quantizing.having(epilogue=True)
+quantized_products = quantizing.having(epilogue=True)
 
 UNPACK_FLOPS = 2
 
@@ -37,17 +34,7 @@ def values_per_byte(operand: TensorSpec) -> int:
     return 2 if operand.dtype == "float4_e2m1fn_x2" else 1
 
 
-@formula("_int_mm")
-def int_mm(op: OpSignature) -> OpCost:
-    """int8 [m, k] @ int8 [k, n] to int32 [m, n]."""
-    a, b = op.inputs[:2]
-    (m, k), (_, n) = a.shape, b.shape
-    return OpCost(
-        matrix_flops=2 * m * n * k, matrix_dtype="int8", bytes_read=read_bytes(op), bytes_written=op.output_bytes
-    )
-
-
-@formula("_scaled_mm _scaled_mm_v2")
+@quantized_products("_scaled_mm _scaled_mm_v2")
 def scaled_mm(op: OpSignature) -> OpCost:
     """float8 (or float4) [m, k] @ [k, n], scales per tensor, row or block, to [m, n]; then the scale and the bias."""
     a, b = op.inputs[:2]
@@ -62,12 +49,12 @@ def scaled_mm(op: OpSignature) -> OpCost:
     )
 
 
-def _narrow_weights(op: OpSignature, x: TensorSpec, features: int, dtype: str) -> OpCost:
+def _narrow_weights(op: OpSignature, features: int, dtype: str) -> OpCost:
     """x [..., k] times a packed weight of k x ``features`` values."""
-    rows = x.numel // max(1, x.shape[-1])
+    x = op.inputs[0]
     weights = x.shape[-1] * features
     return OpCost(
-        matrix_flops=2 * rows * weights,
+        matrix_flops=2 * (x.numel // max(1, x.shape[-1])) * weights,
         matrix_dtype=dtype,
         vector_flops=UNPACK_FLOPS * weights,
         vector_dtype=x.dtype,
@@ -76,24 +63,29 @@ def _narrow_weights(op: OpSignature, x: TensorSpec, features: int, dtype: str) -
     )
 
 
-@formula(
-    "_weight_int4pack_mm _weight_int4pack_mm_for_cpu _weight_int4pack_mm_with_scales_and_zeros _weight_int8pack_mm "
-    "_mixed_dtypes_linear quantized::int4mm_packed_weight_cpu",
+def int8_product(op: OpSignature) -> OpCost:
+    """int8 [..., m, k] @ [..., k, n]."""
+    flops = 2 * op.outputs[0].numel * op.inputs[0].shape[-1]
+    return replace(moves(op), matrix_flops=flops, matrix_dtype="int8")
+
+
+quantized_products.rows(
+    {
+        int8_product: "_int_mm quantized::matmul",
+        # x [..., k] at 16 or 32 bits, n x k weights at 4 or 8 bits with scales, to [..., n]
+        lambda op: _narrow_weights(op, op.outputs[0].shape[-1], op.inputs[0].dtype): (
+            "_weight_int4pack_mm _weight_int4pack_mm_for_cpu _weight_int4pack_mm_with_scales_and_zeros "
+            "_weight_int8pack_mm _mixed_dtypes_linear quantized::int4mm_packed_weight_cpu"
+        ),
+        # x [..., k], quantized to int8 as it is read, times n x k weights at 4 bits
+        lambda op: _narrow_weights(op, integer(op, "out_features", op.outputs[0].shape[-1]), "int8"): (
+            "_dyn_quant_matmul_4bit"
+        ),
+    }
 )
-def weight_only_mm(op: OpSignature) -> OpCost:
-    """x [..., k] at 16 or 32 bits, n x k weights at 4 or 8 bits with scales, to [..., n]."""
-    x = op.inputs[0]
-    return _narrow_weights(op, x, op.outputs[0].shape[-1], x.dtype)
 
 
-@formula("_dyn_quant_matmul_4bit")
-def dynamic_int4_mm(op: OpSignature) -> OpCost:
-    """x [..., k], quantized to int8 as it is read, times n x k weights at 4 bits."""
-    x = op.inputs[0]
-    return _narrow_weights(op, x, integer(op, "out_features", op.outputs[0].shape[-1]), "int8")
-
-
-@formula(
+@quantized_products(
     "quantized::linear quantized::linear_relu quantized::linear_leaky_relu quantized::linear_tanh "
     "quantized::linear_dynamic quantized::linear_relu_dynamic",
 )
@@ -143,18 +135,6 @@ quantizing.rows(
     },
     "quantized",
 )
-
-
-@formula("quantized::matmul")
-def quantized_matmul(op: OpSignature) -> OpCost:
-    """qint8 [..., m, k] @ [..., k, n]."""
-    a = op.inputs[0]
-    return OpCost(
-        matrix_flops=2 * op.outputs[0].numel * a.shape[-1],
-        matrix_dtype="int8",
-        bytes_read=read_bytes(op),
-        bytes_written=op.output_bytes,
-    )
 
 
 quantizing.rows(

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from rooflight.costs.cost import Float32Kind, Needs, OpCost
 from rooflight.costs.families.matmul import multiply_adds
-from rooflight.costs.rules import Family, flags, integer, moves, nothing, read_bytes
+from rooflight.costs.rules import Family, copies, first_input, flags, integer, moving, nothing, read_bytes
 from rooflight.records.dtypes import item_bytes
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec, distinct_bytes
@@ -198,36 +198,24 @@ def _backward(op: OpSignature, net: _Net, *unread: str, times: int) -> OpCost:
     )
 
 
-@recurrent_ops("_thnn_fused_lstm_cell")
-def lstm_gates(op: OpSignature) -> OpCost:
-    """Both gate products [B, 4 H], perhaps their biases, and the cell [B, H] to the next state and cell."""
-    return moves(op, vector_flops=_cell_flops(op, "lstm"))
-
-
-@recurrent_ops("_thnn_fused_gru_cell")
-def gru_gates(op: OpSignature) -> OpCost:
-    """Both gate products [B, 3 H], perhaps their biases, and the state [B, H] to the next state."""
-    return moves(op, vector_flops=_cell_flops(op, "gru"))
-
-
 def _cell_flops(op: OpSignature, cell: str) -> int:
     batch, hidden = op.outputs[0].shape
     biases = sum(bias.numel for name in ("input_bias", "hidden_bias") for bias in op.named(name))
     return batch * (CELL_FLOPS[cell] * hidden + biases)
 
 
-@recurrent_ops(
-    "_thnn_fused_lstm_cell_backward _thnn_fused_lstm_cell_backward_impl _thnn_differentiable_lstm_cell_backward",
+recurrent_ops.rows(
+    {
+        # gate products [B, gates H] of input and state, perhaps their biases, cell or state [B, H] to the next ones
+        moving(lambda op: _cell_flops(op, "lstm")): "_thnn_fused_lstm_cell",
+        moving(lambda op: _cell_flops(op, "gru")): "_thnn_fused_gru_cell",
+        # gradients of state and cell [B, H] to those of the gates: about as much again
+        first_input(CELL_FLOPS["lstm"]): "_thnn_fused_lstm_cell_backward _thnn_fused_lstm_cell_backward_impl "
+        "_thnn_differentiable_lstm_cell_backward",
+        first_input(CELL_FLOPS["gru"]): "_thnn_fused_gru_cell_backward _thnn_differentiable_gru_cell_backward",
+        copies: "_cudnn_rnn_flatten_weight",  # all weights into one buffer
+    }
 )
-def lstm_gates_backward(op: OpSignature) -> OpCost:
-    """Gradients of state and cell [B, H] to those of the gates: about as much again."""
-    return moves(op, vector_flops=CELL_FLOPS["lstm"] * op.inputs[0].numel)
-
-
-@recurrent_ops("_thnn_fused_gru_cell_backward _thnn_differentiable_gru_cell_backward")
-def gru_gates_backward(op: OpSignature) -> OpCost:
-    """The state's gradient [B, H] to those of the gates."""
-    return moves(op, vector_flops=CELL_FLOPS["gru"] * op.inputs[0].numel)
 
 
 @recurrent_ops("lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell")
@@ -235,12 +223,6 @@ def cell(op: OpSignature) -> OpCost:
     """x [B, I], the state and two weight matrices."""
     params = tuple(tensor for name in ("w_ih", "w_hh", "b_ih", "b_hh") for tensor in op.named(name))
     return _forward(op, _net(_cell_of(op), op.inputs[0], params))
-
-
-@recurrent_ops("_cudnn_rnn_flatten_weight")
-def flatten_weights(op: OpSignature) -> OpCost:
-    """All weights into one buffer."""
-    return moves(op)
 
 
 quantized_ops = Family("quantized")

@@ -27,12 +27,12 @@ from rooflight.costs.registry import Formula
 from rooflight.costs.rules import (
     Family,
     copies,
+    first_input,
     further_bytes,
     largest,
-    moves,
+    moving,
     per_input,
     picked_bytes,
-    read_bytes,
 )
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec
@@ -45,12 +45,9 @@ EARLY_NOTE = "counted as if the first elements decide"
 
 def reducing(flops: int, complex_factor: int = 2) -> Formula:
     """A formula: so many FLOPs for each element of the first input, ``complex_factor`` times as many if complex."""
-
-    def cost(op: OpSignature) -> OpCost:
-        factor = complex_factor if op.inputs[0].dtype.startswith("complex") else 1
-        return moves(op, vector_flops=flops * factor * op.inputs[0].numel)
-
-    return cost
+    return moving(
+        lambda op: flops * (complex_factor if op.inputs[0].dtype.startswith("complex") else 1) * op.inputs[0].numel
+    )
 
 
 REDUCTIONS: dict[int, str] = {
@@ -70,6 +67,8 @@ for _flops, _ops in SCANS.items():
     reduction_ops(_ops, needs=Needs.SCAN)(reducing(_flops))
 reduction_ops("prod", needs=Needs.REDUCED)(reducing(1, complex_factor=6))
 reduction_ops("cumprod", needs=Needs.SCAN)(reducing(1, complex_factor=6))
+# each gradient where its value was picked, zeros elsewhere
+reduction_ops.rows({copies: "value_selecting_reduction_backward cummaxmin_backward"})
 
 
 @reduction_ops("trace")
@@ -102,12 +101,6 @@ def equal(op: OpSignature) -> OpCost:
     return OpCost(vector_flops=1, bytes_read=a.item_bytes + b.item_bytes, note=STOPS_NOTE)
 
 
-@reduction_ops("value_selecting_reduction_backward cummaxmin_backward")
-def selecting_backward(op: OpSignature) -> OpCost:
-    """Puts each gradient where its value was picked, zeros elsewhere."""
-    return moves(op)
-
-
 sorting_ops = Family("sorting", fusable=True)
 
 sorting_ops.rows(
@@ -132,16 +125,15 @@ def _search(op: OpSignature, sequence: TensorSpec, wanted: TensorSpec | None) ->
     )
 
 
-@sorting_ops("searchsorted")
-def searchsorted(op: OpSignature) -> OpCost:
-    """sorted sequences [..., n] and values [..., v]: log2(n) comparisons per value."""
-    return _search(op, op.inputs[0], op.input("self") or (op.inputs[1] if len(op.inputs) > 1 else None))
-
-
-@sorting_ops("bucketize")
-def bucketize(op: OpSignature) -> OpCost:
-    """values [...] and boundaries [n]."""
-    return _search(op, op.input("boundaries") or op.inputs[-1], op.input("self"))
+# sorted sequences [..., n] and values [..., v], log2(n) comparisons per value; values [...] and boundaries [n]
+sorting_ops.rows(
+    {
+        lambda op: _search(op, op.inputs[0], op.input("self") or (op.inputs[1] if len(op.inputs) > 1 else None)): (
+            "searchsorted"
+        ),
+        lambda op: _search(op, op.input("boundaries") or op.inputs[-1], op.input("self")): "bucketize",
+    }
+)
 
 
 @sorting_ops("allclose")
@@ -164,6 +156,11 @@ loss_ops.rows(
         "binary_cross_entropy_backward",
         per_input(6): "binary_cross_entropy",
         per_input(7): "binary_cross_entropy_with_logits",
+        first_input(5): "cross_entropy_loss",  # logits [n, V], target [n] to the loss in one go
+        # the loss's gradient and target [n] to a gradient [n, V], zero but for one element a row
+        moving(lambda op: (op.input("target") or op.inputs[-1]).numel, "self"): "nll_loss_backward nll_loss2d_backward",
+        # the beta recursion over the states and the gradient of every log-probability
+        moving(lambda op: 7 * largest(op.named("log_alpha")) + 3 * largest(op.outputs)): "_ctc_loss_backward",
     },
 )
 
@@ -179,22 +176,6 @@ def nll_loss(op: OpSignature) -> OpCost:
         bytes_read=target.nbytes + picked_bytes(logits, rows) + (picked_bytes(weight, rows) if weight else 0),
         bytes_written=op.output_bytes,
     )
-
-
-@loss_ops("nll_loss_backward nll_loss2d_backward")
-def nll_loss_backward(op: OpSignature) -> OpCost:
-    """The loss's gradient and target [n] to a gradient [n, V], zero but for one element a row."""
-    return OpCost(
-        vector_flops=(op.input("target") or op.inputs[-1]).numel,
-        bytes_read=read_bytes(op, "self"),
-        bytes_written=op.output_bytes,
-    )
-
-
-@loss_ops("cross_entropy_loss")
-def cross_entropy(op: OpSignature) -> OpCost:
-    """logits [n, V], target [n] to the loss in one go: 5 per logit."""
-    return moves(op, vector_flops=5 * op.inputs[0].numel)
 
 
 @loss_ops("_ctc_loss _cudnn_ctc_loss ctc_loss miopen_ctc_loss")
@@ -213,9 +194,3 @@ def ctc_loss(op: OpSignature) -> OpCost:
         upper=True,
         note=LENGTHS_NOTE,
     )
-
-
-@loss_ops("_ctc_loss_backward")
-def ctc_loss_backward(op: OpSignature) -> OpCost:
-    """The beta recursion over the states and the gradient of every log-probability."""
-    return moves(op, vector_flops=7 * largest(op.named("log_alpha")) + 3 * largest(op.outputs))

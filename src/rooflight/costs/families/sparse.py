@@ -1,27 +1,25 @@
 """Sparse tensors: products, ops element by element, layouts, and 2:4 semi-structured products.
 
-Products of coordinate (COO), compressed (CSR, CSC) and block compressed (BSR, BSC) tensors with dense ones.
+Products of coordinate (COO), compressed (CSR, CSC) and block compressed (BSR, BSC) tensors with dense ones: S stored
+elements do S N multiply-adds with a dense matrix of N columns; the elements inside a stored block count, zeros among
+them too. Read are the elements, their indices and the rows of the dense operand that meet one: how many do is data, so
+they are taken to lie in different columns, at the most all, and such counts are ``upper``. Two sparse operands do at
+least one multiply-add per element that the result stores; how many more is data. A result with the pattern of an
+operand shares its indices; otherwise its indices are written.
 
-Conventions: S stored elements do S N multiply-adds with a dense matrix of N columns; the elements inside a stored block
-count, zeros among them too. Read are the elements, their indices and the rows of the dense operand that meet one: how
-many do is data, so they are taken to lie in different columns, at the most all, and such counts are ``upper``. Two
-sparse operands do at least one multiply-add per element that the result stores; how many more is data. A result with
-the pattern of an operand shares its indices; otherwise its indices are written.
+Element by element, and from one layout to another: 0 FLOPs but for what is computed with stored elements, 1 each. A
+sparse operand meets only as many elements of a dense one as it stores. Indices are read where they say which elements
+meet, and written where the result's pattern is a new one; ops on the elements alone (``sparse * 2``) move no indices.
+Merging equal coordinates does one addition per element that disappears. What wraps indices and elements as a tensor
+moves nothing.
 
-Sparse tensors element by element, and from one layout to another.
-
-Conventions: 0 FLOPs but for what is computed with stored elements, 1 each. A sparse operand meets only as many elements
-of a dense one as it stores. Indices are read where they say which elements meet, and written where the result's pattern
-is a new one; ops on the elements alone (``sparse * 2``) move no indices. Merging equal coordinates does one addition
-per element that disappears. What wraps indices and elements as a tensor moves nothing.
-
-2:4 semi-structured products.
-
-Convention: half the multiply-adds of the dense product, and the weight at half size plus 2 bits of metadata per kept
-element, as the operands' shapes say.
+2:4 semi-structured products: half the multiply-adds of the dense product, and the weight at half size plus 2 bits of
+metadata per kept element, as the operands' shapes say.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
@@ -40,7 +38,7 @@ from rooflight.costs.rules import (
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec
 
-layout_ops = Family("sparse", layout=registry.SPARSE)
+sparse_ops = Family("sparse", layout=registry.SPARSE)
 
 PLACES_NOTE = "stored elements taken to be at different places"
 
@@ -76,6 +74,11 @@ def index_bytes(*tensors: TensorSpec) -> int:
     return total + sum(shared.values())
 
 
+def _stored(*tensors: TensorSpec) -> int:
+    """Bytes of elements and of the indices that place them."""
+    return tensor_bytes(*tensors) + index_bytes(*tensors)
+
+
 def _new(op: OpSignature) -> int:
     """Bytes of the elements of the result, none if it shares those of an input."""
     out = op.outputs[0]
@@ -83,7 +86,7 @@ def _new(op: OpSignature) -> int:
     return 0 if is_alias else out.nbytes
 
 
-layout_ops(
+sparse_ops(
     "_sparse_coo_tensor_with_dims _sparse_coo_tensor_with_dims_and_tensors _sparse_coo_tensor_unsafe "
     "sparse_coo_tensor sparse_compressed_tensor _sparse_compressed_tensor_unsafe sparse_csr_tensor "
     "sparse_csc_tensor sparse_bsr_tensor sparse_bsc_tensor _sparse_csr_tensor_unsafe "
@@ -93,7 +96,7 @@ layout_ops(
 )(nothing)
 
 
-@layout_ops(
+@sparse_ops(
     "_to_sparse _to_sparse_csr _to_sparse_csc _to_sparse_bsr _to_sparse_bsc to_sparse to_sparse_csr to_sparse_csc "
     "to_sparse_bsr to_sparse_bsc",
 )
@@ -105,49 +108,76 @@ def to_sparse(op: OpSignature) -> OpCost:
     return OpCost(bytes_read=read + index_bytes(x), bytes_written=new + index_bytes(out))
 
 
-@layout_ops("_to_dense to_dense _spdiags cat stack")
-def place(op: OpSignature) -> OpCost:
+def _placed(op: OpSignature) -> OpCost:
     """Elements to where their indices say: into a dense tensor, or beside others in a sparse one."""
-    given, out = sources(op), op.outputs[0]
-    return OpCost(
-        bytes_read=tensor_bytes(*given) + index_bytes(*given),
-        bytes_written=out.nbytes + index_bytes(out),
-    )
+    return OpCost(bytes_read=_stored(*sources(op)), bytes_written=_stored(op.outputs[0]))
 
 
-@layout_ops("_embedding_bag_backward _embedding_bag_sparse_backward")
-def bag_backward(op: OpSignature) -> OpCost:
+def _copied(op: OpSignature) -> OpCost:
+    """Elements and indices of one sparse tensor over those of another."""
+    size = _stored(op.input("src") or op.inputs[-1])
+    return OpCost(bytes_read=size, bytes_written=size)
+
+
+def _reduced(op: OpSignature) -> OpCost:
+    """Stored elements added up along some dimensions."""
+    x = op.inputs[0]
+    return OpCost(vector_flops=x.numel, bytes_read=x.nbytes, bytes_written=_stored(op.outputs[0]))
+
+
+def _bag_backward(op: OpSignature) -> OpCost:
     """The gradient of each bag [bags, d] to each of its indices, as elements and indices of a table's gradient."""
     grad, out = op.inputs[0], op.outputs[0]
     return OpCost(bytes_read=picked_bytes(grad, out.numel) + index_bytes(out), bytes_written=out.nbytes)
 
 
-@layout_ops("copy copy_sparse_to_sparse")
-def copy(op: OpSignature) -> OpCost:
-    """Elements and indices of one sparse tensor over those of another."""
-    source = op.input("src") or op.inputs[-1]
-    size = source.nbytes + index_bytes(source)
-    return OpCost(bytes_read=size, bytes_written=size)
+def _sum_backward(op: OpSignature) -> OpCost:
+    """The sum's gradient to each element that was added; the op is given the forward's input for its pattern."""
+    out = op.outputs[0]
+    return OpCost(bytes_read=picked_bytes(op.inputs[0], out.numel), bytes_written=out.nbytes)
 
 
-@layout_ops("zeros_like")
-def no_elements(op: OpSignature) -> OpCost:
-    """A sparse tensor that stores nothing: the offsets of its rows alone."""
-    return OpCost(bytes_written=index_bytes(op.outputs[0]))
+def _softmax(op: OpSignature) -> OpCost:
+    """Over the stored elements of a row: 5 FLOPs each, as of dense rows."""
+    x = op.inputs[0]
+    return OpCost(vector_flops=5 * x.numel, bytes_read=_stored(x), bytes_written=op.outputs[0].nbytes)
 
 
-@layout_ops("index_select select narrow_copy")
+def _softmax_backward(op: OpSignature) -> OpCost:
+    """4 FLOPs per stored element. The op is given its forward's input for the pattern alone."""
+    out = op.outputs[0]
+    read = tensor_bytes(*op.inputs[:2]) + index_bytes(out)
+    return OpCost(vector_flops=4 * out.numel, bytes_read=read, bytes_written=out.nbytes)
+
+
+sparse_ops.rows(
+    {
+        _placed: "_to_dense to_dense _spdiags cat stack",
+        _copied: "copy copy_sparse_to_sparse",
+        _reduced: "sum _sparse_sum _sparse_csr_sum _sparse_csr_prod",
+        _bag_backward: "_embedding_bag_backward _embedding_bag_sparse_backward",
+        _sum_backward: "_sparse_sum_backward",
+        _softmax: "_sparse_softmax _sparse_log_softmax",
+        _softmax_backward: "_sparse_softmax_backward_data _sparse_log_softmax_backward_data",
+        # a sparse tensor that stores nothing: the offsets of its rows alone
+        lambda op: OpCost(bytes_written=index_bytes(op.outputs[0])): "zeros_like",
+        uncosted("sparse factors: how many elements they store is data"): "_spsolve",
+    }
+)
+
+
+@sparse_ops("index_select select narrow_copy")
 def pick(op: OpSignature) -> OpCost:
     """Part of a sparse tensor: the indices tell which elements."""
     x, *further = op.inputs
     out = op.outputs[0]
     return OpCost(
         bytes_read=picked_bytes(x, out.numel) + index_bytes(x) + tensor_bytes(*further),
-        bytes_written=out.nbytes + index_bytes(out),
+        bytes_written=_stored(out),
     )
 
 
-@layout_ops("sparse_mask _sparse_mask_projection")
+@sparse_ops("sparse_mask _sparse_mask_projection")
 def sparse_mask(op: OpSignature) -> OpCost:
     """x where the mask stores an element; the result has the mask's pattern."""
     x, mask = op.inputs[:2]
@@ -158,32 +188,18 @@ def sparse_mask(op: OpSignature) -> OpCost:
     )
 
 
-@layout_ops("_coalesce coalesce")
+@sparse_ops("_coalesce coalesce")
 def coalesce(op: OpSignature) -> OpCost:
     """Elements of equal coordinates merged: an addition for each that disappears. Sorting is not counted."""
     x, out = op.inputs[0], op.outputs[0]
     return OpCost(
         vector_flops=max(0, x.numel - out.numel),
-        bytes_read=x.nbytes + index_bytes(x),
-        bytes_written=out.nbytes + index_bytes(out),
+        bytes_read=_stored(x),
+        bytes_written=_stored(out),
     )
 
 
-@layout_ops("sum _sparse_sum _sparse_csr_sum _sparse_csr_prod")
-def reduce(op: OpSignature) -> OpCost:
-    """Stored elements added up along some dimensions."""
-    x, out = op.inputs[0], op.outputs[0]
-    return OpCost(vector_flops=x.numel, bytes_read=x.nbytes, bytes_written=out.nbytes + index_bytes(out))
-
-
-@layout_ops("_sparse_sum_backward")
-def sum_backward(op: OpSignature) -> OpCost:
-    """The sum's gradient to each element that was added; the op is given the forward's input for its pattern."""
-    grad, out = op.inputs[0], op.outputs[0]
-    return OpCost(bytes_read=picked_bytes(grad, out.numel), bytes_written=out.nbytes)
-
-
-@layout_ops("add sub")
+@sparse_ops("add sub")
 def add(op: OpSignature) -> OpCost:
     """dense + sparse: what is stored is added to elements of the dense one, in place to these alone. sparse + sparse:
     an addition where both store an element.
@@ -208,7 +224,7 @@ def add(op: OpSignature) -> OpCost:
     )
 
 
-@layout_ops("mul div")
+@sparse_ops("mul div")
 def multiply(op: OpSignature) -> OpCost:
     """sparse * dense where the sparse one stores an element; sparse * sparse where both do. A scalar meets them all."""
     given, out = sources(op), op.outputs[0]
@@ -224,11 +240,8 @@ def multiply(op: OpSignature) -> OpCost:
 sparse_ops = Family("sparse", layout=registry.SPARSE)
 
 SPREAD_NOTE = "stored elements taken to meet as many rows of the dense operand as they can"
+TRIANGLE_NOTE = "all stored elements taken to lie in the triangle that is solved"
 BOTH_SPARSE_NOTE = "at least one multiply-add per stored element of the result"
-
-
-def _shape(tensor: TensorSpec) -> tuple[int, ...]:
-    return tensor.packing.shape if tensor.packing else tensor.shape
 
 
 def _product(op: OpSignature, a: TensorSpec, b: TensorSpec, addend: TensorSpec | None = None) -> OpCost:
@@ -249,16 +262,19 @@ def _product(op: OpSignature, a: TensorSpec, b: TensorSpec, addend: TensorSpec |
         matrix_dtype=a.dtype,
         vector_flops=addend.numel if addend else 0,
         bytes_read=read + index_bytes(a, b) + tensor_bytes(addend),
-        bytes_written=out.nbytes + index_bytes(out),
+        bytes_written=_stored(out),
         upper=upper,
         note=note,
     )
 
 
-@sparse_ops("mm bmm mv matmul dot hspmm _sparse_mm _sparse_sparse_matmul")
-def mm(op: OpSignature) -> OpCost:
-    """a @ b."""
-    return _product(op, *op.inputs[:2])
+sparse_ops.rows(
+    {
+        lambda op: _product(op, *op.inputs[:2]): "mm bmm mv matmul dot hspmm _sparse_mm _sparse_sparse_matmul",
+        # torch.sparse.mm reaches it with zeros for an addend and a factor of 0, so that none is read
+        lambda op: _product(op, *op.inputs[1:3]): "_sparse_addmm",
+    }
+)
 
 
 @sparse_ops("addmm addmv baddbmm sspaddmm smm")
@@ -268,10 +284,19 @@ def addmm(op: OpSignature) -> OpCost:
     return _product(op, a, b, addend if adds(op) else None)
 
 
-@sparse_ops("_sparse_addmm")
-def sparse_addmm(op: OpSignature) -> OpCost:
-    """a @ b: ``torch.sparse.mm`` reaches it with zeros for an addend and a factor of 0, so that none is read."""
-    return _product(op, *op.inputs[1:3])
+def _spread(
+    op: OpSignature, count: int, a: TensorSpec, read: int, *, added: int = 0, note: str = SPREAD_NOTE
+) -> OpCost:
+    """The cost of so many multiply-adds, of which data could only do with fewer bytes."""
+    return OpCost(
+        matrix_flops=multiply_adds(count, a),
+        matrix_dtype=a.dtype,
+        vector_flops=added,
+        bytes_read=read,
+        bytes_written=op.output_bytes,
+        upper=True,
+        note=note,
+    )
 
 
 @sparse_ops("linear")
@@ -279,103 +304,44 @@ def linear(op: OpSignature) -> OpCost:
     """x [..., k] @ sparse [n, k]^T + bias: each row of x meets every stored element."""
     x, weight = op.inputs[:2]
     bias = op.input("bias")
-    rows = x.numel // max(1, x.shape[-1])
-    return OpCost(
-        matrix_flops=multiply_adds(rows * weight.numel, x),
-        matrix_dtype=x.dtype,
-        vector_flops=op.outputs[0].numel if bias else 0,
-        bytes_read=picked_bytes(x, rows * weight.numel) + weight.nbytes + index_bytes(weight) + tensor_bytes(bias),
-        bytes_written=op.output_bytes,
-        upper=True,
-        note=SPREAD_NOTE,
-    )
+    met = x.numel // max(1, x.shape[-1]) * weight.numel
+    read = picked_bytes(x, met) + _stored(weight) + tensor_bytes(bias)
+    return _spread(op, met, x, read, added=op.outputs[0].numel if bias else 0)
 
 
 @sparse_ops("sparse_sampled_addmm")
 def sampled_addmm(op: OpSignature) -> OpCost:
     """sparse + (dense [m, k] @ dense [k, n] where that stores elements): k multiply-adds for each."""
     pattern, a, b = op.inputs[:3]
-    k = a.shape[-1]
-    return OpCost(
-        matrix_flops=multiply_adds(pattern.numel * k, a),
-        matrix_dtype=a.dtype,
-        vector_flops=pattern.numel * adds(op),
-        bytes_read=pattern.nbytes * adds(op)
-        + index_bytes(pattern)
-        + picked_bytes(a, pattern.numel * k)
-        + picked_bytes(b, pattern.numel * k),
-        bytes_written=op.output_bytes,
-        upper=True,
-        note=SPREAD_NOTE,
-    )
+    met = pattern.numel * a.shape[-1]
+    read = pattern.nbytes * adds(op) + index_bytes(pattern) + picked_bytes(a, met) + picked_bytes(b, met)
+    return _spread(op, met, a, read, added=pattern.numel * adds(op))
 
 
 @sparse_ops("_sparse_mm_reduce_impl")
 def mm_reduce(op: OpSignature) -> OpCost:
     """sparse [m, k] with dense [k, n]: products summed, averaged or compared, and perhaps where the extremum was."""
     a, b = op.inputs[:2]
-    columns = b.shape[-1]
-    return OpCost(
-        matrix_flops=multiply_adds(a.numel * columns, a),
-        matrix_dtype=a.dtype,
-        bytes_read=a.nbytes + index_bytes(a) + picked_bytes(b, a.numel * columns),
-        bytes_written=op.output_bytes,
-        upper=True,
-        note=SPREAD_NOTE,
-    )
+    met = a.numel * b.shape[-1]
+    return _spread(op, met, a, _stored(a) + picked_bytes(b, met))
 
 
 @sparse_ops("_sparse_mm_reduce_impl_backward")
 def mm_reduce_backward(op: OpSignature) -> OpCost:
     """The result's gradient [m, n] at each stored element: with the dense operand, or with the element."""
     a, grad, b = op.inputs[:3]
-    wanted = flags(op, "output_mask", (True, True))
-    return OpCost(
-        matrix_flops=multiply_adds(sum(wanted) * a.numel * grad.shape[-1], a),
-        matrix_dtype=a.dtype,
-        bytes_read=index_bytes(a)
-        + picked_bytes(grad, a.numel * grad.shape[-1])
-        + (picked_bytes(b, a.numel * b.shape[-1]) if wanted[0] else 0)
-        + (a.nbytes if wanted[1] else 0),
-        bytes_written=op.output_bytes,
-        upper=True,
-        note=SPREAD_NOTE,
-    )
+    met, wanted = a.numel * grad.shape[-1], flags(op, "output_mask", (True, True))
+    read = index_bytes(a) + picked_bytes(grad, met) + (a.nbytes if wanted[1] else 0)
+    return _spread(op, sum(wanted) * met, a, read + (picked_bytes(b, a.numel * b.shape[-1]) if wanted[0] else 0))
 
 
 @sparse_ops("triangular_solve")
 def triangular_solve(op: OpSignature) -> OpCost:
     """B [n, k], A triangular [n, n]: a multiply-add per stored element and right-hand side."""
     b, a = op.inputs[:2]
-    columns = b.numel // max(1, _shape(a)[-1])
-    return OpCost(
-        matrix_flops=multiply_adds(a.numel * columns, b),
-        matrix_dtype=b.dtype,
-        bytes_read=a.nbytes + index_bytes(a) + b.nbytes,
-        bytes_written=op.outputs[0].nbytes,
-        upper=True,
-        note="all stored elements taken to lie in the triangle that is solved",
-    )
-
-
-sparse_ops("_spsolve")(uncosted("sparse factors: how many elements they store is data"))
-
-
-@sparse_ops("_sparse_softmax _sparse_log_softmax")
-def softmax(op: OpSignature) -> OpCost:
-    """Over the stored elements of a row: 5 FLOPs each, as of dense rows."""
-    x, out = op.inputs[0], op.outputs[0]
-    return OpCost(vector_flops=5 * x.numel, bytes_read=x.nbytes + index_bytes(x), bytes_written=out.nbytes)
-
-
-@sparse_ops("_sparse_softmax_backward_data _sparse_log_softmax_backward_data")
-def softmax_backward(op: OpSignature) -> OpCost:
-    """4 FLOPs per stored element. The op is given its forward's input for the pattern alone."""
-    return OpCost(
-        vector_flops=4 * op.outputs[0].numel,
-        bytes_read=tensor_bytes(*op.inputs[:2]) + index_bytes(op.outputs[0]),
-        bytes_written=op.outputs[0].nbytes,
-    )
+    columns = b.numel // max(1, (a.packing.shape if a.packing else a.shape)[-1])
+    cost = _spread(op, a.numel * columns, b, _stored(a) + b.nbytes, note=TRIANGLE_NOTE)
+    return replace(cost, bytes_written=op.outputs[0].nbytes)  # not the copy of A that it returns
 
 
 semi_structured_ops = Family("sparse")

@@ -67,12 +67,16 @@ class Call:
 
     def attended(self, op: OpSignature, *, hides: bool = False) -> OpCost:
         """The cost with the lengths that are known of the call, the least without; ``hides``: a window hides keys."""
-        told = op.attribute(engine_facts.CACHE_DTYPE)
-        call = replace(self, cache_dtype=told) if isinstance(told, str) else self
+        known = op.attribute(engine_facts.CACHE_DTYPE)
+        call = replace(self, cache_dtype=known) if isinstance(known, str) else self
         pairs, keys = integer(op, engine_facts.VISIBLE_PAIRS, 0), integer(op, engine_facts.KV_TOKENS, 0)
         if hides or not pairs >= call.tokens > 0:
             return call.cost(call.tokens, call.tokens, note=LEAST_NOTE)
         return call.cost(keys, pairs, upper=True, note=LENGTHS_NOTE)
+
+
+def _call(query: TensorSpec, result: TensorSpec, cache: TensorSpec, key_width: int, value_width: int = 0) -> Call:
+    return Call(query=query, result=result, key_width=key_width, value_width=value_width, cache_dtype=cache.dtype)
 
 
 def _width(tensor: TensorSpec | None) -> int:
@@ -80,18 +84,16 @@ def _width(tensor: TensorSpec | None) -> int:
     return tensor.numel // max(tensor.shape[0], 1) if tensor is not None and tensor.shape else 0
 
 
+def _like(query: TensorSpec, width: int) -> TensorSpec:
+    """A result with so many numbers for each query."""
+    return TensorSpec((*query.shape[:-1], width), query.dtype)
+
+
 @attention_ops("vllm::unified_attention vllm::unified_attention_with_output sglang::unified_attention_with_output")
 def unified_attention(op: OpSignature) -> OpCost:
     """q [T, Hq, D], the call's own k and v [T, Hkv, D], perhaps the result."""
     query, key, value = op.inputs[0], op.input("arg1"), op.input("arg2")
-    result = op.input("arg3") or query
-    return Call(
-        query=query,
-        result=result,
-        key_width=_width(key),
-        value_width=_width(value),
-        cache_dtype=(key or query).dtype,
-    ).attended(op)
+    return _call(query, op.input("arg3") or query, key or query, _width(key), _width(value)).attended(op)
 
 
 @attention_ops("vllm::unified_mla_attention vllm::unified_mla_attention_with_output")
@@ -101,13 +103,7 @@ def unified_mla(op: OpSignature) -> OpCost:
     A cached token has R + Dr numbers, keys and values together. FLOPs are those with keys that were expanded.
     """
     query, compressed, rotary = op.inputs[:3]
-    return Call(
-        query=query,
-        result=op.input("arg3") or query,
-        key_width=_width(compressed) + _width(rotary),
-        value_width=0,
-        cache_dtype=compressed.dtype,
-    ).attended(op)
+    return _call(query, op.input("arg3") or query, compressed, _width(compressed) + _width(rotary)).attended(op)
 
 
 def _paged(place: int, heads: int | None = None, window: int = 0) -> Formula:
@@ -123,19 +119,53 @@ def _paged(place: int, heads: int | None = None, window: int = 0) -> Formula:
             width = integer(op, f"arg{heads}", 0) * query.shape[-1] or width
         elif not width:  # [pages, page size, Hkv, D] or [pages, Hkv, page size, D]
             width = min(cache.shape[1:3]) * cache.shape[-1]
-        call = Call(query=query, result=result, key_width=width, value_width=width, cache_dtype=cache.dtype)
-        return call.attended(op, hides=window > 0 and integer(op, f"arg{window}", 0) > 0)
+        hides = window > 0 and integer(op, f"arg{window}", 0) > 0
+        return _call(query, result, cache, width, width).attended(op, hides=hides)
 
     return cost
 
 
-attention_ops("_C::paged_attention_v1")(_paged(1, heads=4))
-attention_ops("_C::paged_attention_v2 _rocm_C::paged_attention aiter::paged_attention_rocm")(_paged(4, heads=7))
-attention_ops("aiter::paged_attention_v1")(_paged(2, window=19))
-attention_ops(
-    "aiter::paged_attention_ragged sglang_profiler::attention_paged_attention_ragged "
-    "sglang_profiler::attention_paged_attention_v1",
-)(_paged(2))
+def _flash(*, pages: int, starts: int, window: int) -> Formula:
+    """A formula: q [T, Hq, D] or [B, N, Hq, D]; k and v [..., Hkv, D] of all keys, or pages of them where the argument
+    ``pages`` is given. ``starts``: where packed sequences begin; ``window``: the keys before its own that a query sees,
+    -1: all.
+    """
+
+    def cost(op: OpSignature) -> OpCost:
+        call, key = _flash_call(op), op.inputs[1]
+        hides = integer(op, f"arg{window}", -1) >= 0
+        if hides or op.input(f"arg{pages}") is not None:
+            return call.attended(op, hides=hides)
+        begins = op.input(f"arg{starts}")
+        sequences = max(begins.numel - 1, 1) if begins is not None else prod(call.query.shape[:-3])
+        # n sequences of T queries have at least the pairs of causal attention among T / n queries each
+        each = call.tokens // max(sequences, 1)
+        pairs = max(call.tokens, sequences * (each * (each + 1) // 2))
+        return call.cost(prod(key.shape[:-2]), pairs, note=CAUSAL_NOTE)
+
+    return cost
+
+
+def _flash_call(op: OpSignature) -> Call:
+    query, key, value = op.inputs[:3]
+    return _call(query, _like(query, value.shape[-1]), key, prod(key.shape[-2:]), prod(value.shape[-2:]))
+
+
+attention_ops.rows(
+    {
+        _paged(1, heads=4): "_C::paged_attention_v1",
+        _paged(4, heads=7): "_C::paged_attention_v2 _rocm_C::paged_attention aiter::paged_attention_rocm",
+        _paged(2, window=19): "aiter::paged_attention_v1",
+        _paged(2): "aiter::paged_attention_ragged sglang_profiler::attention_paged_attention_ragged "
+        "sglang_profiler::attention_paged_attention_v1",
+        # FlashAttention-3: q, k, v, new k, new v, q's part for v, the result, where sequences begin, ...
+        _flash(pages=14, starts=7, window=25): "sgl_kernel::fwd _vllm_fa3_C::fwd flash_attn_3::fwd",
+        # FlashAttention-2 as vLLM builds it: q, k, v, the result, where sequences begin, the table of pages, ...
+        _flash(pages=8, starts=4, window=16): "_vllm_fa2_C::varlen_fwd",
+        # q [B, N, Hq, D] and caches [pages, page size, Hkv, D], or [B, longest, Hkv, D], of which a part is in use
+        lambda op: _flash_call(op).attended(op, hides=integer(op, "arg15", -1) >= 0): "_vllm_fa2_C::fwd_kvcache",
+    }
+)
 
 
 @attention_ops(
@@ -145,55 +175,7 @@ def pa_fwd(op: OpSignature) -> OpCost:
     """q [T, Hq, D], K [pages, Hkv, D / x, page size, x], V."""
     query, cache = op.inputs[:2]
     width = cache.shape[1] * query.shape[-1]
-    return Call(query=query, result=query, key_width=width, value_width=width, cache_dtype=cache.dtype).attended(op)
-
-
-def _flash(op: OpSignature, *, pages: int, starts: int, window: int) -> OpCost:
-    """q [T, Hq, D] or [B, N, Hq, D]; k and v [..., Hkv, D] of all keys, or pages of them where the argument ``pages``
-    is given. ``starts``: where packed sequences begin; ``window``: the keys before its own that a query sees, -1: all.
-    """
-    query, key, value = op.inputs[:3]
-    call = Call(
-        query=query,
-        result=TensorSpec((*query.shape[:-1], value.shape[-1]), query.dtype),
-        key_width=prod(key.shape[-2:]),
-        value_width=prod(value.shape[-2:]),
-        cache_dtype=key.dtype,
-    )
-    hides = integer(op, f"arg{window}", -1) >= 0
-    if hides or op.input(f"arg{pages}") is not None:
-        return call.attended(op, hides=hides)
-    begins = op.input(f"arg{starts}")
-    sequences = max(begins.numel - 1, 1) if begins is not None else prod(query.shape[:-3])
-    # n sequences of T queries have at least the pairs of causal attention among T / n queries each
-    each = call.tokens // max(sequences, 1)
-    pairs = max(call.tokens, sequences * (each * (each + 1) // 2))
-    return call.cost(prod(key.shape[:-2]), pairs, note=CAUSAL_NOTE)
-
-
-@attention_ops("sgl_kernel::fwd _vllm_fa3_C::fwd flash_attn_3::fwd")
-def flash_3(op: OpSignature) -> OpCost:
-    """FlashAttention-3: q, k, v, new k, new v, q's part for v, the result, where sequences begin, ...."""
-    return _flash(op, pages=14, starts=7, window=25)
-
-
-@attention_ops("_vllm_fa2_C::varlen_fwd")
-def flash_2(op: OpSignature) -> OpCost:
-    """FlashAttention-2 as vLLM builds it: q, k, v, the result, where sequences begin, the table of pages, ...."""
-    return _flash(op, pages=8, starts=4, window=16)
-
-
-@attention_ops("_vllm_fa2_C::fwd_kvcache")
-def flash_2_cache(op: OpSignature) -> OpCost:
-    """q [B, N, Hq, D] and caches [pages, page size, Hkv, D], or [B, longest, Hkv, D], of which a part is in use."""
-    query, key, value = op.inputs[:3]
-    return Call(
-        query=query,
-        result=TensorSpec((*query.shape[:-1], value.shape[-1]), query.dtype),
-        key_width=prod(key.shape[-2:]),
-        value_width=prod(value.shape[-2:]),
-        cache_dtype=key.dtype,
-    ).attended(op, hides=integer(op, "arg15", -1) >= 0)
+    return _call(query, query, cache, width, width).attended(op)
 
 
 @attention_ops("_C::sm100_cutlass_mla_decode sgl_kernel::cutlass_mla_decode")
@@ -202,10 +184,8 @@ def latent_decode(op: OpSignature) -> OpCost:
     [pages, page size, R + Dr], lengths, ....
     """
     result, query, rotary, cache = [tensor for tensor in op.inputs if len(tensor.shape) > 2][:4]
-    both = TensorSpec((*query.shape[:-1], query.shape[-1] + rotary.shape[-1]), query.dtype)
-    return Call(query=both, result=result, key_width=cache.shape[-1], value_width=0, cache_dtype=cache.dtype).attended(
-        op
-    )
+    both = _like(query, query.shape[-1] + rotary.shape[-1])
+    return _call(both, result, cache, cache.shape[-1]).attended(op)
 
 
 @attention_ops("aiter::mla_decode_stage1_asm_fwd")
@@ -216,10 +196,4 @@ def latent_decode_parts(op: OpSignature) -> OpCost:
     query, cache = op.inputs[:2]
     parts = [tensor for tensor in op.inputs[2:] if tensor.dtype == "float32" and len(tensor.shape) > 2]
     width = max((tensor.shape[-1] for tensor in parts), default=0)
-    return Call(
-        query=query,
-        result=TensorSpec((*query.shape[:-1], width), query.dtype),
-        key_width=prod(cache.shape[-2:]),
-        value_width=0,
-        cache_dtype=cache.dtype,
-    ).attended(op)
+    return _call(query, _like(query, width), cache, prod(cache.shape[-2:])).attended(op)

@@ -16,8 +16,14 @@ from math import prod
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.families.normalization import FORWARD_FLOPS
 from rooflight.costs.rules import Family, integer, tensor_bytes
-from rooflight.records import signature as engine_facts
-from rooflight.records.signature import OpSignature
+from rooflight.records.signature import (
+    EXPERT_BITS,
+    EXPERT_WEIGHTS,
+    EXPERTS_PER_TOKEN,
+    HIDDEN_SIZE,
+    PRODUCT_DTYPE,
+    OpSignature,
+)
 from rooflight.records.tensor import TensorSpec
 
 expert_ops = Family("moe")
@@ -31,17 +37,12 @@ ELSEWHERE_NOTE = "some experts are on other ranks: their work is not counted, no
 def moe_forward(op: OpSignature) -> OpCost | Uncosted:
     """x [T, H or padded], router's logits [T, E], to [T, H]; experts of a known size."""
     x, logits = op.inputs[:2]
-    keys = (
-        engine_facts.HIDDEN_SIZE,
-        engine_facts.EXPERT_WEIGHTS,
-        engine_facts.EXPERTS_PER_TOKEN,
-        engine_facts.EXPERT_BITS,
-    )
-    hidden, weights, per_token, bits = (integer(op, key, 0) for key in keys)
+    known = (HIDDEN_SIZE, EXPERT_WEIGHTS, EXPERTS_PER_TOKEN, EXPERT_BITS)
+    hidden, weights, per_token, bits = (integer(op, key, 0) for key in known)
     if not (hidden and weights and per_token and bits):
         return NO_WIDTH
     tokens = prod(x.shape[:-1])
-    dtype = op.attribute(engine_facts.PRODUCT_DTYPE)
+    dtype = op.attribute(PRODUCT_DTYPE)
     moved = tokens * hidden * x.item_bytes
     return OpCost(
         matrix_flops=2 * tokens * per_token * weights,
@@ -196,22 +197,19 @@ def topk_softmax(op: OpSignature) -> OpCost:
     )
 
 
-@expert_ops(
-    "_moe_C::moe_align_block_size _moe_C::sgl_moe_align_block_size sgl_kernel::moe_align_block_size "
-    "aiter::moe_align_block_size",
+expert_ops.rows(
+    {
+        # numbers of experts [T, k] to the order of tokens by experts; padding is not counted
+        lambda op: OpCost(bytes_read=op.inputs[0].nbytes, bytes_written=op.inputs[0].numel * 4): (
+            "_moe_C::moe_align_block_size _moe_C::sgl_moe_align_block_size sgl_kernel::moe_align_block_size "
+            "aiter::moe_align_block_size"
+        ),
+    }
 )
-def align_blocks(op: OpSignature) -> OpCost:
-    """Numbers of experts [T, k] to the order of tokens by experts; padding is not counted."""
-    chosen = op.inputs[0]
-    return OpCost(bytes_read=chosen.nbytes, bytes_written=chosen.numel * 4)
 
 
 @expert_ops("_moe_C::moe_sum aiter::moe_sum sgl_kernel::moe_sum")
 def moe_sum(op: OpSignature) -> OpCost:
     """x [T, k, H] summed over k into [T, H]."""
     x, result = op.inputs[:2]
-    return OpCost(
-        vector_flops=x.numel - result.numel,
-        bytes_read=x.nbytes,
-        bytes_written=result.nbytes,
-    )
+    return OpCost(vector_flops=x.numel - result.numel, bytes_read=x.nbytes, bytes_written=result.nbytes)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from math import isqrt, prod
 
 from rooflight.costs.cost import OpCost, Uncosted
+from rooflight.costs.registry import Formula
 from rooflight.costs.rules import Family, integer, tensor_bytes
 from rooflight.records import signature as engine_facts
 from rooflight.records.signature import OpSignature
@@ -23,6 +24,7 @@ from rooflight.records.tensor import TensorSpec
 product = Family("matmul", epilogue=True, product=True)
 
 FLOAT4 = "float4_e2m1fn_x2"
+NO_COLUMNS = Uncosted("the trace does not show how many columns its result has")
 _FLOAT32 = 6  # of c10::ScalarType
 
 
@@ -49,25 +51,67 @@ def _into(result: TensorSpec, x: TensorSpec, read: int, *, contracted: int = 0, 
     )
 
 
-@product("_C::cutlass_scaled_mm _C::cutlass_scaled_mm_azp")
-def cutlass_scaled_mm(op: OpSignature) -> OpCost:
-    """The result [m, n], a [m, k], b [k, n], their scales, perhaps more to add."""
-    result, a = op.inputs[:2]
-    return _into(result, a, tensor_bytes(*op.inputs[1:]))
+def into(*, read: slice = slice(1, None), four_bits: bool = False) -> Formula:
+    """A formula: the result [.., n], the operand [.., k], ...; ``read`` are those that are read; they have two
+    numbers a byte if they have ``four_bits``.
+    """
+
+    def cost(op: OpSignature) -> OpCost:
+        x = op.inputs[1]
+        contracted, dtype = (2 * x.shape[-1], FLOAT4) if four_bits else (0, "")
+        return _into(op.inputs[0], x, tensor_bytes(*op.inputs[read]), contracted=contracted, dtype=dtype)
+
+    return cost
 
 
-@product("_C::cutlass_scaled_fp4_mm sgl_kernel::cutlass_scaled_fp4_mm")
-def cutlass_scaled_fp4_mm(op: OpSignature) -> OpCost:
-    """The result [m, n], a [m, k / 2] and b [n, k / 2] of two numbers a byte, their scales."""
-    result, a = op.inputs[:2]
-    return _into(result, a, tensor_bytes(*op.inputs[1:]), contracted=2 * a.shape[-1], dtype=FLOAT4)
+def returning(
+    *, x: int = 0, weight: int = 1, columns: int = 0, read: slice = slice(None), four_bits: bool = False
+) -> Formula:
+    """A formula: the input at ``x`` [.., k] times that at ``weight``, whose dimension ``columns`` is n."""
+
+    def cost(op: OpSignature) -> OpCost:
+        operand = op.inputs[x]
+        contracted, dtype = (2 * operand.shape[-1], FLOAT4) if four_bits else (0, "")
+        columns_of = op.inputs[weight].shape[columns]
+        read_bytes = tensor_bytes(*op.inputs[read])
+        return _times(operand, columns_of, read_bytes, contracted=contracted, dtype=dtype)
+
+    return cost
 
 
-@product("_C::dsv3_fused_a_gemm _C::fp32_router_gemm sgl_kernel::dsv3_fused_a_gemm sgl_kernel::dsv3_router_gemm")
-def small_batch(op: OpSignature) -> OpCost:
-    """The result [m, n], a [m, k], b of k n numbers."""
-    result, a, b = op.inputs[:3]
-    return _into(result, a, tensor_bytes(a, b))
+product.rows(
+    {
+        # the result, a [m, k], b [k, n], their scales, perhaps more to add
+        into(): "_C::cutlass_scaled_mm _C::cutlass_scaled_mm_azp",
+        # the result, a [m, k / 2] and b [n, k / 2] of two numbers a byte, their scales
+        into(four_bits=True): "_C::cutlass_scaled_fp4_mm sgl_kernel::cutlass_scaled_fp4_mm",
+        # the result, a [m, k], b of k n numbers
+        into(read=slice(1, 3)): "_C::dsv3_fused_a_gemm _C::fp32_router_gemm sgl_kernel::dsv3_fused_a_gemm "
+        "sgl_kernel::dsv3_router_gemm",
+        # x [..., k], w [n, k], perhaps a bias
+        returning(): "aiter::gemm_a16w16 vllm::rocm_unquantized_gemm vllm::rocm_aiter_tuned_gemm "
+        "bitsandbytes::int8_linear_matmul",
+        # w [n, k], x [m, k] of few rows
+        returning(x=1, weight=0, read=slice(2)): "_rocm_C::wvSplitK _rocm_C::wv_splitk_small_fp16_bf16 _rocm_C::LLMM1",
+        returning(
+            weight=2, columns=-1
+        ): "_C::awq_gemm",  # x, w [k, n / 8] of eight numbers an int, scales [.., n], zeros
+        # x, w [k bits / 32, n], zeros, scales [groups, n], the order of groups
+        returning(columns=-1): "_C::gptq_gemm sgl_kernel::gptq_gemm _C::machete_mm",
+    }
+)
+product.rows(
+    {
+        # x [m, k], w [n, k], their scales, perhaps the result [m, n] or a bias
+        returning(read=slice(4)): "gemm_a8w8 gemm_a8w8_ck gemm_a8w8_asm gemm_a8w8_cktile gemm_a8w8_bpreshuffle "
+        "gemm_a8w8_bpreshuffle_ck gemm_a8w8_bpreshuffle_cktile gemm_a8w8_blockscale gemm_a8w8_blockscale_ck "
+        "gemm_a8w8_blockscale_cktile gemm_a8w8_blockscale_bpreshuffle gemm_a8w8_blockscale_bpreshuffle_ck "
+        "flatmm_a8w8_blockscale_asm vllm::rocm_aiter_gemm_w8a8 vllm::rocm_aiter_gemm_w8a8_blockscale",
+        # the same of two numbers a byte, x [m, k / 2], w [n, k / 2]
+        returning(read=slice(4), four_bits=True): "gemm_a4w4 _gemm_a4w4_asm gemm_a4w4_asm gemm_a4w4_blockscale",
+    },
+    "aiter",
+)
 
 
 @product("sgl_kernel::bmm_fp8")
@@ -78,60 +122,12 @@ def bmm_fp8(op: OpSignature) -> OpCost:
 
 
 @product(
-    "sgl_kernel::fp8_scaled_mm sgl_kernel::int8_scaled_mm sgl_kernel::fp8_blockwise_scaled_mm trtllm::cublas_scaled_mm",
+    "sgl_kernel::fp8_scaled_mm sgl_kernel::int8_scaled_mm sgl_kernel::fp8_blockwise_scaled_mm trtllm::cublas_scaled_mm"
 )
 def scaled_mm(op: OpSignature) -> OpCost:
     """a [m, k], b [k, n], their scales, the dtype of the result, perhaps a bias."""
     a, b = op.inputs[:2]
     return _times(a, b.shape[-1], tensor_bytes(*op.inputs), wide=integer(op, "arg4", 0) == _FLOAT32)
-
-
-@product("aiter::gemm_a16w16 vllm::rocm_unquantized_gemm vllm::rocm_aiter_tuned_gemm bitsandbytes::int8_linear_matmul")
-def linear(op: OpSignature) -> OpCost:
-    """x [..., k], w [n, k], perhaps a bias, to [..., n]."""
-    x, weight = op.inputs[:2]
-    return _times(x, weight.shape[0], tensor_bytes(*op.inputs))
-
-
-@product("_rocm_C::wvSplitK _rocm_C::wv_splitk_small_fp16_bf16 _rocm_C::LLMM1")
-def skinny(op: OpSignature) -> OpCost:
-    """w [n, k], x [m, k] of few rows, to [m, n]."""
-    weight, x = op.inputs[:2]
-    return _times(x, weight.shape[0], tensor_bytes(weight, x))
-
-
-@product(
-    "aiter::gemm_a8w8 aiter::gemm_a8w8_ck aiter::gemm_a8w8_asm aiter::gemm_a8w8_cktile aiter::gemm_a8w8_bpreshuffle "
-    "aiter::gemm_a8w8_bpreshuffle_ck aiter::gemm_a8w8_bpreshuffle_cktile aiter::gemm_a8w8_blockscale "
-    "aiter::gemm_a8w8_blockscale_ck aiter::gemm_a8w8_blockscale_cktile aiter::gemm_a8w8_blockscale_bpreshuffle "
-    "aiter::gemm_a8w8_blockscale_bpreshuffle_ck aiter::flatmm_a8w8_blockscale_asm vllm::rocm_aiter_gemm_w8a8 "
-    "vllm::rocm_aiter_gemm_w8a8_blockscale",
-)
-def eight_bits(op: OpSignature) -> OpCost:
-    """x [m, k], w [n, k], their scales, perhaps the result [m, n] or a bias."""
-    x, weight = op.inputs[:2]
-    return _times(x, weight.shape[0], tensor_bytes(*op.inputs[:4]))
-
-
-@product("aiter::gemm_a4w4 aiter::_gemm_a4w4_asm aiter::gemm_a4w4_asm aiter::gemm_a4w4_blockscale")
-def four_bits(op: OpSignature) -> OpCost:
-    """x [m, k / 2], w [n, k / 2] of two numbers a byte, their scales, perhaps the result [m, n]."""
-    x, weight = op.inputs[:2]
-    return _times(x, weight.shape[0], tensor_bytes(*op.inputs[:4]), contracted=2 * x.shape[-1], dtype=FLOAT4)
-
-
-@product("_C::awq_gemm")
-def awq_gemm(op: OpSignature) -> OpCost:
-    """x [m, k], w [k, n / 8] of eight numbers an int, scales [groups, n], zeros."""
-    x, _, scales = op.inputs[:3]
-    return _times(x, scales.shape[-1], tensor_bytes(*op.inputs))
-
-
-@product("_C::gptq_gemm sgl_kernel::gptq_gemm")
-def gptq_gemm(op: OpSignature) -> OpCost:
-    """x [m, k], w [k bits / 32, n], zeros, scales [groups, n], the order of groups."""
-    x, weight = op.inputs[:2]
-    return _times(x, weight.shape[-1], tensor_bytes(*op.inputs))
 
 
 @product("_C::marlin_gemm _C::gptq_marlin_gemm sgl_kernel::gptq_marlin_gemm")
@@ -145,33 +141,26 @@ def marlin(op: OpSignature) -> OpCost | Uncosted:
     for first, columns, last in zip(sizes, sizes[1:], sizes[2:], strict=False):
         if (first, last) == (rows, contracted):
             return _times(x, columns, tensor_bytes(x, weight))
-    return Uncosted("the trace does not show how many columns its result has")
+    return NO_COLUMNS
 
 
-@product("_C::allspark_w8a16_gemm")
-def allspark(op: OpSignature) -> OpCost | Uncosted:
-    """x [m, k], w of 8 bits, scales, perhaps zeros, then n."""
-    columns = integer(op, "arg4", 0)
-    if not columns:
-        return Uncosted("the trace does not show how many columns its result has")
-    return _times(op.inputs[0], columns, tensor_bytes(*op.inputs))
+def given_columns(x: int, place: int, read: slice) -> Formula:
+    """A formula: the input at ``x`` times a weight in a format of its own; n is the argument at ``place``."""
+
+    def cost(op: OpSignature) -> OpCost | Uncosted:
+        columns = integer(op, f"arg{place}", 0)
+        return _times(op.inputs[x], columns, tensor_bytes(*op.inputs[read])) if columns else NO_COLUMNS
+
+    return cost
 
 
-@product("_C::ggml_mul_mat_vec_a8 _C::ggml_mul_mat_a8")
-def ggml(op: OpSignature) -> OpCost | Uncosted:
-    """w in one of ggml's formats, x [m, k], the format, n."""
-    weight, x = op.inputs[:2]
-    columns = integer(op, "arg3", 0)
-    if not columns:
-        return Uncosted("the trace does not show how many columns its result has")
-    return _times(x, columns, tensor_bytes(weight, x))
-
-
-@product("_C::machete_mm")
-def machete(op: OpSignature) -> OpCost:
-    """x [m, k], w [k / numbers an int, n] in Machete's order, ...."""
-    x, weight = op.inputs[:2]
-    return _times(x, weight.shape[-1], tensor_bytes(*op.inputs))
+product.rows(
+    {
+        given_columns(0, 4, slice(None)): "allspark_w8a16_gemm",  # x [m, k], w of 8 bits, scales, perhaps zeros, then n
+        given_columns(1, 3, slice(2)): "ggml_mul_mat_vec_a8 ggml_mul_mat_a8",  # w of ggml's, x [m, k], its format, n
+    },
+    "_C",
+)
 
 
 @product("tex_ts::te_gemm_ts")

@@ -23,16 +23,20 @@ alone = Family("serving")
 ACTIVATION_FLOPS = 5
 ROTARY_FLOPS = 3
 QUANTIZE_FLOPS = 2
+PADDING_NOTE = "padding, which is not stored, counts as tokens"
+POSITIONS_NOTE = "positions of their own for all tokens"
 
 
-def _moving(reads: str, writes: str, flops: int, counted: int = 0) -> Formula:
-    """A formula: it reads and writes the tensors at these places; so many FLOPs per element of the one ``counted``."""
-    read, written = [int(place) for place in reads.split()], [int(place) for place in writes.split()]
+def _moving(reads: str, writes: str, flops: int, counted: str = "0") -> Formula:
+    """A formula: it reads and writes the tensors at these places, or returns others like them; so many FLOPs per
+    element of those ``counted``.
+    """
+    read, written, worked = ([int(place) for place in places.split()] for places in (reads, writes, counted))
 
     def cost(op: OpSignature) -> OpCost:
         tensors = op.inputs
         return OpCost(
-            vector_flops=flops * tensors[counted].numel,
+            vector_flops=flops * sum(tensors[place].numel for place in worked),
             bytes_read=tensor_bytes(*(tensors[place] for place in read if place < len(tensors))),
             bytes_written=tensor_bytes(*(tensors[place] for place in written)),
         )
@@ -40,9 +44,40 @@ def _moving(reads: str, writes: str, flops: int, counted: int = 0) -> Formula:
     return cost
 
 
-def _returning(reads: str, like: str, flops: int) -> Formula:
-    """A formula: it reads the tensors at these places, and returns others like those at the places ``like``."""
-    return _moving(reads, like, flops)
+def _storing(tokens: tuple[int, ...], caches: tuple[int, ...]) -> Formula:
+    """A formula: the tokens at these places go to their slots in the caches at those, in the caches' dtype; slots and
+    perhaps scales are read too.
+    """
+
+    def cost(op: OpSignature) -> OpCost:
+        pairs = [(op.inputs[token], op.inputs[cache]) for token, cache in zip(tokens, caches, strict=True)]
+        return OpCost(
+            bytes_read=tensor_bytes(*(tensor for place, tensor in enumerate(op.inputs) if place not in caches)),
+            bytes_written=sum(picked_bytes(cache, token.numel) for token, cache in pairs),
+            upper=True,
+            note=PADDING_NOTE,
+        )
+
+    return cost
+
+
+@alone("_C_cache_ops::concat_and_cache_mla")
+def store_latents(op: OpSignature) -> OpCost:
+    """Latents [T, R], rotary parts [T, Dr], their cache, slots: each token to its slot, in the cache's dtype."""
+    latents, rotary, cache, *others = op.inputs
+    written = picked_bytes(cache, latents.numel + rotary.numel)
+    read = tensor_bytes(latents, rotary, *others)
+    return OpCost(bytes_read=read, bytes_written=written, upper=True, note=PADDING_NOTE)
+
+
+alone.rows(
+    {
+        # k, v [T, ...], their caches, slots [T], perhaps scales; or the caches, slots, k and v
+        _storing((0, 1), (2, 3)): "_C_cache_ops::reshape_and_cache_flash _C_cache_ops::reshape_and_cache "
+        "aiter::reshape_and_cache_flash aiter::reshape_and_cache sglang::store_cache",
+        _storing((3, 4), (0, 1)): "sgl_kernel::store_kv_cache",
+    }
+)
 
 
 _NORM = _moving("1 2", "0", RMS_NORM_FLOPS)  # out, x [..., n], weight [n]
@@ -56,8 +91,8 @@ _GATED_QUANTIZE_FINDING = _moving("1", "0 2", ACTIVATION_FLOPS + QUANTIZE_FLOPS 
 _QUANTIZE = _moving("1 2", "0", QUANTIZE_FLOPS)  # out, x, scale
 _QUANTIZE_FINDING = _moving("1", "0 2", QUANTIZE_FLOPS + 1)  # out, x, the scale found
 _QUANTIZE_AFTER = _moving("0", "1 2", QUANTIZE_FLOPS + 1)  # x, out, the scales found
-_RETURNING_NORM = _returning("0 1", "0", RMS_NORM_FLOPS)  # x, weight, to another x
-_RETURNING_ADD_NORM = _returning("0 1 2", "0 1", RMS_NORM_FLOPS + 1)  # x, residual, weight, to others of both
+_RETURNING_NORM = _moving("0 1", "0", RMS_NORM_FLOPS)  # x, weight, to another x
+_RETURNING_ADD_NORM = _moving("0 1 2", "0 1", RMS_NORM_FLOPS + 1)  # x, residual, weight, to others of both
 
 _GATED_NAMES = "silu_and_mul gelu_and_mul gelu_tanh_and_mul"
 serving_ops.rows(
@@ -86,7 +121,7 @@ serving_ops.rows(
         _GATED: _GATED_NAMES,
         _QUANTIZE_AFTER: "sgl_per_token_group_quant_fp8 sgl_per_token_group_quant_int8 sgl_per_token_group_quant_8bit "
         "sgl_per_tensor_quant_fp8 sgl_per_token_quant_fp8",
-        _moving("0 1 2 3", "4 5", 3, counted=4): "merge_state merge_state_v2",  # two results and their sums, to one
+        _moving("0 1 2 3", "4 5", 3, counted="4"): "merge_state merge_state_v2",  # two results and their sums, to one
         _moving("1 2", "0", 0): "concat_mla_k",
         _moving("0", "1", 1): "top_k_renorm_probs top_p_renorm_probs min_p_sampling_from_probs "
         "top_p_sampling_from_probs top_k_top_p_sampling_from_probs top_k_mask_logits",
@@ -105,7 +140,6 @@ serving_ops.rows(
         _NORM: "rmsnorm rms_norm_cu",
         _ADD_NORM: "fused_add_rms_norm_cu",
         _ADD_NORM_APART: "add_rmsnorm rmsnorm2d_fwd_with_add",
-        _RETURNING_NORM: "rms_norm rmsnorm2d_fwd",
         _moving("1 3", "0 2", RMS_NORM_FLOPS + QUANTIZE_FLOPS): "rmsnorm_quant rmsnorm2d_fwd_with_dynamicquant",
         _ADD_NORM_QUANTIZE_APART: "add_rmsnorm_quant rmsnorm2d_fwd_with_add_dynamicquant",
         _moving("1 2 4", "0 3", RMS_NORM_FLOPS + QUANTIZE_FLOPS): "rmsnorm2d_fwd_with_smoothquant",
@@ -114,21 +148,16 @@ serving_ops.rows(
         _QUANTIZE: "static_per_tensor_quant",
         _QUANTIZE_FINDING: "dynamic_per_tensor_quant dynamic_per_token_scaled_quant",
         _moving("1 2", "0 3", QUANTIZE_FLOPS + 1): "smoothquant_fwd",  # out, x, its scale, the scales found
+        # the result, x, frequencies or their cosines and sines; two results, of q and of k, q and k, frequencies
+        _moving("1 2 3 4 5", "0", ROTARY_FLOPS): "rope_fwd_impl rope_bwd_impl rope_cached_fwd_impl "
+        "rope_cached_bwd_impl",
+        _moving("2 3 4 5 6 7", "0 1", ROTARY_FLOPS, "0 1"): "rope_2c_fwd_impl rope_2c_bwd_impl "
+        "rope_cached_2c_fwd_impl rope_cached_2c_bwd_impl",
+        _RETURNING_NORM: "rms_norm rmsnorm2d_fwd vllm::rocm_aiter_rms_norm",
+        _RETURNING_ADD_NORM: "vllm::rocm_aiter_rmsnorm2d_fwd_with_add",
+        _moving("0 1", "0", ACTIVATION_FLOPS): "trace::LigerSiLUMulFunction",  # a and b to silu(a) b
     },
     "aiter",
-)
-serving_ops.rows(
-    {
-        _moving("0 1", "0", ACTIVATION_FLOPS): "LigerSiLUMulFunction",  # a and b to silu(a) b
-    },
-    "trace",
-)
-serving_ops.rows(
-    {
-        _RETURNING_NORM: "rocm_aiter_rms_norm",
-        _RETURNING_ADD_NORM: "rocm_aiter_rmsnorm2d_fwd_with_add",
-    },
-    "vllm",
 )
 
 
@@ -182,51 +211,7 @@ def rope_positions(op: OpSignature) -> OpCost:
         bytes_read=positions.nbytes + elements * query.item_bytes + rows,
         bytes_written=elements * query.item_bytes,
         upper=True,
-        note="positions of their own for all tokens",
-    )
-
-
-@serving_ops("aiter::rope_fwd_impl aiter::rope_bwd_impl aiter::rope_cached_fwd_impl aiter::rope_cached_bwd_impl")
-def rope(op: OpSignature) -> OpCost:
-    """The result, x, frequencies or their cosines and sines."""
-    result, *read = op.inputs
-    return OpCost(vector_flops=ROTARY_FLOPS * result.numel, bytes_read=tensor_bytes(*read), bytes_written=result.nbytes)
-
-
-@serving_ops(
-    "aiter::rope_2c_fwd_impl aiter::rope_2c_bwd_impl aiter::rope_cached_2c_fwd_impl aiter::rope_cached_2c_bwd_impl",
-)
-def rope_both(op: OpSignature) -> OpCost:
-    """Two results, of q and of k, q and k, frequencies or their cosines and sines."""
-    first, second, *read = op.inputs
-    return OpCost(
-        vector_flops=ROTARY_FLOPS * (first.numel + second.numel),
-        bytes_read=tensor_bytes(*read),
-        bytes_written=tensor_bytes(first, second),
-    )
-
-
-@alone("_C_cache_ops::concat_and_cache_mla")
-def store_latents(op: OpSignature) -> OpCost:
-    """Latents [T, R], rotary parts [T, Dr], their cache, slots: each token to its slot, in the cache's dtype."""
-    latents, rotary, cache = op.inputs[:3]
-    return OpCost(
-        bytes_read=tensor_bytes(latents, rotary, *op.inputs[3:]),
-        bytes_written=picked_bytes(cache, latents.numel + rotary.numel),
-        upper=True,
-        note="padding, which is not stored, counts as tokens",
-    )
-
-
-@alone("sgl_kernel::store_kv_cache")
-def store_apart(op: OpSignature) -> OpCost:
-    """The caches of k and v, slots [T], k and v [T, ...]."""
-    key_cache, value_cache, slots, key, value = op.inputs[:5]
-    return OpCost(
-        bytes_read=tensor_bytes(slots, key, value),
-        bytes_written=picked_bytes(key_cache, key.numel) + picked_bytes(value_cache, value.numel),
-        upper=True,
-        note="padding, which is not stored, counts as tokens",
+        note=POSITIONS_NOTE,
     )
 
 
@@ -257,20 +242,5 @@ def rotary_embedding(op: OpSignature) -> OpCost:
         bytes_read=positions.nbytes + moved + rows,
         bytes_written=moved,
         upper=True,
-        note="positions of their own for all tokens",
-    )
-
-
-@alone(
-    "_C_cache_ops::reshape_and_cache_flash _C_cache_ops::reshape_and_cache aiter::reshape_and_cache_flash "
-    "aiter::reshape_and_cache sglang::store_cache",
-)
-def store_cache(op: OpSignature) -> OpCost:
-    """k, v [T, ...], their caches, slots [T], perhaps scales: each token to its slot, in the cache's dtype."""
-    key, value, key_cache, value_cache, *others = op.inputs
-    return OpCost(
-        bytes_read=tensor_bytes(key, value, *others),
-        bytes_written=picked_bytes(key_cache, key.numel) + picked_bytes(value_cache, value.numel),
-        upper=True,
-        note="padding, which is not stored, counts as tokens",
+        note=POSITIONS_NOTE,
     )
