@@ -27,6 +27,12 @@ def kernel(
     return _event(cat, name, start, stop, 0, stream, {"correlation": correlation, "device": 0, "stream": stream})
 
 
+def ran(name: str, start: float = 0, number: int = 5, *, by: str = "k", **described: Any) -> list[dict[str, Any]]:
+    """An op of 10 µs, and its kernel of 6 µs, called ``by``."""
+    kernels = [launch(start + 2, number), kernel(start + 3, start + 9, number, name=by)]
+    return [op(name, start, start + 10, **described), *kernels]
+
+
 def span(name: str, start: float, stop: float, *, thread: int = 1, cat: str = "user_annotation") -> dict[str, Any]:
     """An annotation, or another range on the host."""
     return _event(cat, name, start, stop, 1, thread, {})

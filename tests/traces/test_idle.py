@@ -19,10 +19,6 @@ def call(name, start, stop, correlation=0, thread=1):
     return {**launch(start, correlation, thread=thread, name=name), "dur": stop - start}
 
 
-def timeline(tmp_path, *events):
-    return rl.read_trace(write(tmp_path / "trace.json", list(events))).measurement.timeline
-
-
 def us(found: Idle):
     return {cause.value: round(seconds * 1e6, 3) for cause, seconds in found.parts if seconds}
 
@@ -31,108 +27,88 @@ def us(found: Idle):
 FIRST = [op("aten::mm", 0, 8, **MM), launch(2, 1), kernel(10, 20, 1)]
 SECOND = [op("aten::mm", 88, 110, **MM), launch(90, 2), kernel(100, 110, 2)]
 HEAD = {"host_late": 3, "launch": 7}  # launched at 3, began at 10
+LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+FRAME = "torch/utils/data/dataloader.py(701): __next__"
+TO_DEVICE, TO_HOST = "Memcpy HtoD (Pageable -> Device)", "Memcpy DtoH (Device -> Pageable)"
 
 
 def plus(more):
     return {key: HEAD.get(key, 0) + more.get(key, 0) for key in HEAD.keys() | more.keys()}
 
 
-def test_a_host_that_is_late(tmp_path):
-    found = timeline(tmp_path, *FIRST, *SECOND)
-    assert us(found.idle) == plus({"host_late": 91 - 20, "launch": 100 - 91})
-    assert sum(seconds for _, seconds in found.idle.parts) == pytest.approx(found.idle_s)
-    host, queued = found.idle_details
-    assert (host.cause, host.count, host.longest_s) == (IdleCause.HOST, 2, pytest.approx(71e-6))
-    assert queued.median_s == pytest.approx(8e-6)  # of 7 and 9
-
-
-def test_a_wait_for_the_device_lasts_until_the_next_launch(tmp_path):
-    wait = [op("aten::item", 12, 26), call("cudaStreamSynchronize", 13, 25)]
-    found = timeline(tmp_path, *FIRST, *wait, *SECOND)
-    assert us(found.idle) == plus({"sync": 71, "launch": 9})
-    (detail,) = [each for each in found.idle_details if each.cause is IdleCause.SYNC]
-    assert (detail.where, detail.where_s) == ("aten::item", pytest.approx(71e-6))
-
-
-def test_a_wait_that_seems_to_end_before_the_work_is_one(tmp_path):
-    found = timeline(tmp_path, *FIRST, call("cudaDeviceSynchronize", 9, 17), *SECOND)
-    assert us(found.idle) == plus({"sync": 71, "launch": 9})
-
-
-def test_a_wait_that_was_over_long_before_is_none(tmp_path):
+BETWEEN = {  # what happens between the two, and the idle time by cause
+    "nothing": ([], {"host_late": 91 - 20, "launch": 100 - 91}),
+    "a wait lasts until the next launch": (
+        [op("aten::item", 12, 26), call("cudaStreamSynchronize", 13, 25)],
+        {"sync": 71, "launch": 9},
+    ),
+    "a wait that seems to end before the work": ([call("cudaDeviceSynchronize", 9, 17)], {"sync": 71, "launch": 9}),
     # idle from 20 on; the host waits from 40 to 45 for nothing
-    found = timeline(tmp_path, *FIRST, call("cudaDeviceSynchronize", 40, 45), *SECOND)
-    assert us(found.idle) == plus({"host_late": 66, "sync": 5, "launch": 9})
-
-
-def test_a_data_loader_holds_up_whatever_else_the_host_does(tmp_path):
-    loading = span("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 30, 80)
-    found = timeline(tmp_path, *FIRST, call("cudaStreamSynchronize", 13, 25), loading, *SECOND)
+    "a wait that was over before": ([call("cudaDeviceSynchronize", 40, 45)], {"host_late": 66, "sync": 5, "launch": 9}),
     # after the wait: 20 to 30 and 80 to 91
-    assert us(found.idle) == plus({"sync": 21, "data_loader": 50, "launch": 9})
+    "a data loader": (
+        [call("cudaStreamSynchronize", 13, 25), span(LOADER, 30, 80)],
+        {"sync": 21, "data_loader": 50, "launch": 9},
+    ),
+    "a frame of the data loader": (
+        [span(FRAME, 30, 80, cat="python_function")],
+        {"host_late": 21, "data_loader": 50, "launch": 9},
+    ),
+    # the call copies to a buffer from 40 to 70, the device from 65 to 75; torch waits for it until 76:
+    # 20 to 40 late, 40 to 65 in the copy; 75 to 91 after the wait for it
+    "a copy from pageable memory": (
+        [
+            op("aten::to", 38, 80, dims=[[4]], types=["float"]),
+            call("cudaMemcpyAsync", 40, 70, 3),
+            call("cudaStreamSynchronize", 71, 76),
+            kernel(65, 75, 3, name=TO_DEVICE, cat="gpu_memcpy"),
+        ],
+        {"host_late": 20, "pageable_copy": 25 + 16, "launch": 9},
+    ),
+    "the driver and the profiler": (
+        [
+            call("cudaMalloc", 30, 50),
+            call("cudaFuncGetAttributes", 52, 53),  # too short to matter
+            span("Buffer Flush", 60, 64, cat="overhead"),
+            span("Lazy Function Loading", 64, 66, cat="overhead"),
+            span("Command Buffer Full", 66, 70, cat="overhead"),
+        ],
+        {"host_late": 71 - 26, "driver": 22, "profiler": 4, "launch": 9},
+    ),
+    "a barrier of the host": ([span("gloo:barrier", 30, 70)], {"host_late": 31, "rank": 40, "launch": 9}),
+}
 
 
-def test_a_frame_of_the_data_loader_is_one(tmp_path):
-    frame = span("torch/utils/data/dataloader.py(701): __next__", 30, 80, cat="python_function")
-    found = timeline(tmp_path, *FIRST, frame, *SECOND)
-    assert us(found.idle) == plus({"host_late": 21, "data_loader": 50, "launch": 9})
+@pytest.mark.parametrize("between", BETWEEN.values(), ids=BETWEEN.keys())
+def test_every_idle_moment_has_the_cause_that_the_host_shows(read, between):
+    events, causes = between
+    found = read(*FIRST, *events, *SECOND).measurement.timeline
+    assert us(found.idle) == plus(causes)
+    assert sum(seconds for _, seconds in found.idle.parts) == pytest.approx(found.idle_s)
     assert found.phases == ()
 
 
-def test_a_copy_from_pageable_memory(tmp_path):
-    # the call copies to a buffer from 40 to 70, the device from 65 to 75; torch waits for it until 76
-    copy = [
-        op("aten::to", 38, 80, dims=[[4]], types=["float"]),
-        call("cudaMemcpyAsync", 40, 70, 3),
-        call("cudaStreamSynchronize", 71, 76),
-        kernel(65, 75, 3, name="Memcpy HtoD (Pageable -> Device)", cat="gpu_memcpy"),
-    ]
-    found = timeline(tmp_path, *FIRST, *copy, *SECOND)
-    # 20 to 40 late, 40 to 65 in the copy; 75 to 91 after the wait for it
-    assert us(found.idle) == plus({"host_late": 20, "pageable_copy": 25 + 16, "launch": 9})
+def test_causes_have_how_often_how_long_and_where(read):
+    host, queued = read(*FIRST, *SECOND).measurement.timeline.idle_details
+    assert (host.cause, host.count, host.longest_s) == (IdleCause.HOST, 2, pytest.approx(71e-6))
+    assert queued.median_s == pytest.approx(8e-6)  # of 7 and 9
+    events, _ = BETWEEN["a wait lasts until the next launch"]
+    details = read(*FIRST, *events, *SECOND).measurement.timeline.idle_details
+    (detail,) = [each for each in details if each.cause is IdleCause.SYNC]
+    assert (detail.where, detail.where_s) == ("aten::item", pytest.approx(71e-6))
 
 
-def test_the_driver_and_the_profiler(tmp_path):
-    found = timeline(
-        tmp_path,
-        *FIRST,
-        call("cudaMalloc", 30, 50),
-        call("cudaFuncGetAttributes", 52, 53),  # too short to matter
-        span("Buffer Flush", 60, 64, cat="overhead"),
-        span("Lazy Function Loading", 64, 66, cat="overhead"),
-        span("Command Buffer Full", 66, 70, cat="overhead"),
-        *SECOND,
-    )
-    assert us(found.idle) == plus({"host_late": 71 - 26, "driver": 22, "profiler": 4, "launch": 9})
-
-
-def test_a_launch_that_takes_long_loads_its_kernel(tmp_path):
+def test_a_launch_that_takes_long_loads_its_kernel_and_one_that_is_unknown_has_no_cause(read):
     slow = [op("aten::mm", 88, 700, **MM), call("cudaLaunchKernel", 90, 600, 2), kernel(605, 610, 2)]
-    found = timeline(tmp_path, *FIRST, *slow)
     # 20 to 90 late, 90 to 600 in the launch, 600 to 605 queued; the trace ends at 700
-    assert us(found.idle) == plus({"host_late": 70 + 90, "driver": 510, "launch": 5})
+    causes = {"host_late": 70 + 90, "driver": 510, "launch": 5}
+    assert us(read(*FIRST, *slow).measurement.timeline.idle) == plus(causes)
+    assert us(read(*FIRST, kernel(100, 110, 77)).measurement.timeline.idle) == plus({"unknown": 80})
 
 
-def test_a_barrier_of_the_host_is_a_wait_for_a_rank(tmp_path):
-    found = timeline(tmp_path, *FIRST, span("gloo:barrier", 30, 70), *SECOND)
-    assert us(found.idle) == plus({"host_late": 31, "rank": 40, "launch": 9})
-
-
-def test_idle_time_before_work_of_unknown_launch_is_unknown(tmp_path):
-    found = timeline(tmp_path, *FIRST, kernel(100, 110, 77))
-    assert us(found.idle) == plus({"unknown": 80})
-
-
-def test_steps_and_phases_have_their_parts(tmp_path):
-    found = timeline(
-        tmp_path,
-        span("ProfilerStep#1", 0, 50),
-        span("ProfilerStep#2", 50, 120),
-        span("first", 0, 9),
-        span("second", 85, 112),
-        *FIRST,
-        *SECOND,
-    )
+def test_steps_and_phases_have_their_parts(read):
+    steps = [span("ProfilerStep#1", 0, 50), span("ProfilerStep#2", 50, 120)]
+    found = read(*steps, span("first", 0, 9), span("second", 85, 112), *FIRST, *SECOND).measurement.timeline
     one, two = found.steps
     assert us(one.idle) == plus({"host_late": 30})
     assert us(two.idle) == {"host_late": 41 + 10, "launch": 9}
@@ -142,36 +118,24 @@ def test_steps_and_phases_have_their_parts(tmp_path):
     assert (first.busy_s, us(first.idle)) == (pytest.approx(10e-6), HEAD)
 
 
-def test_backward_is_in_the_phase_around_it(tmp_path):
+@pytest.mark.parametrize("hooks", [0, 3])
+def test_backward_is_in_the_phase_around_it_whatever_collectives_annotate(read, hooks):
     backward = [
         span("## backward ##", 20, 60),
         op("MmBackward0", 25, 35, thread=2, Sequence_number=7, Fwd_thread_id=1),
         op("aten::mm", 26, 34, thread=2, **MM),
         launch(27, 2, thread=2),
         kernel(30, 40, 2),
+        *(span("nccl:all_reduce", 31 + place, 32 + place, thread=2) for place in range(hooks)),
     ]
-    session = rl.read_trace(write(tmp_path / "trace.json", [*FIRST, *backward]))
-    assert [one.phase for one in session.records] == ["", "## backward ##"]
+    assert [one.phase for one in read(*FIRST, *backward).records] == ["", "## backward ##"]
 
 
-def test_annotations_of_collectives_do_not_hide_the_phase_of_the_backward(tmp_path):
-    hooks = [span("nccl:all_reduce", 31 + place, 32 + place, thread=2) for place in range(3)]
-    backward = [
-        span("## backward ##", 20, 60),
-        op("MmBackward0", 25, 35, thread=2, Sequence_number=7, Fwd_thread_id=1),
-        op("aten::mm", 26, 34, thread=2, **MM),
-        launch(27, 2, thread=2),
-        kernel(30, 40, 2),
-    ]
-    session = rl.read_trace(write(tmp_path / "trace.json", [*FIRST, *hooks, *backward]))
-    assert [one.phase for one in session.records] == ["", "## backward ##"]
-
-
-def test_short_kernels_queue_and_delay(tmp_path):
+def test_short_kernels_queue_and_delay(read):
     # three launches at 0 to 1, 1 to 2 and 2 to 3; kernels of 4, 5 and 6 µs from 10, 14 and 19 on
     events = [op("aten::mm", 0, 4, **MM), *[launch(number, number) for number in (0, 1, 2)]]
     kernels = [kernel(10, 14, 0), kernel(14, 19, 1), kernel(19, 25, 2)]
-    found = timeline(tmp_path, *events, *kernels).launches
+    found = read(*events, *kernels).measurement.timeline.launches
     assert (found.kernels, found.short_kernels, found.short_s) == (3, 1, pytest.approx(4e-6))
     assert found.delay_median_s == pytest.approx(13e-6)  # 10, 13 and 17
     # from 1 to 19: one is queued 1 µs, two 1 µs, three 7 µs, then two 4 µs and one 5 µs
@@ -181,7 +145,7 @@ def test_short_kernels_queue_and_delay(tmp_path):
     assert (mm.calls, mm.launched, mm.device_s) == (1, 3, pytest.approx(15e-6))
 
 
-def test_waits_are_not_host_time(tmp_path):
+def test_waits_are_not_host_time(read):
     waiting = [
         op("aten::_to_copy", 0, 50, dims=[[4]], types=["float"]),
         op("aten::copy_", 1, 49, dims=[[4], [4]], types=["float", "float"]),
@@ -189,26 +153,25 @@ def test_waits_are_not_host_time(tmp_path):
         call("cudaStreamSynchronize", 5, 45),
         kernel(30, 40, 1, name="Memcpy DtoH (Device -> Pinned)", cat="gpu_memcpy"),
     ]
-    (copy,) = timeline(tmp_path, *waiting).launches.ops
+    (copy,) = read(*waiting).measurement.timeline.launches.ops
     assert copy.host_s == pytest.approx(10e-6)
 
 
-def test_a_copy_to_pageable_memory_is_a_wait(tmp_path):
+def test_a_copy_to_pageable_memory_is_a_wait(read):
     item = [
         op("aten::_local_scalar_dense", 11, 32, dims=[[]], types=["float"]),
         call("cudaMemcpyAsync", 12, 31, 3),
-        kernel(22, 30, 3, name="Memcpy DtoH (Device -> Pageable)", cat="gpu_memcpy"),
+        kernel(22, 30, 3, name=TO_HOST, cat="gpu_memcpy"),
     ]
-    found = timeline(tmp_path, *FIRST, *item, *SECOND)
+    found = read(*FIRST, *item, *SECOND).measurement.timeline
     # the call began before the idle 20 to 22 did, and had the copy queued at 22, when it began; 30 to 91 after the wait
     assert us(found.idle) == plus({"sync": 2 + 61, "launch": 9})
     (copy,) = [each for each in found.launches.ops if each.name == "aten::_local_scalar_dense"]
     assert copy.host_s == pytest.approx(2e-6)
 
 
-def test_a_trace_without_shapes_says_so(tmp_path):
-    events = [op("aten::mm", 0, 8), launch(2, 1), kernel(10, 20, 1)]
-    report = rl.analyze(rl.read_trace(write(tmp_path / "trace.json", events))).report()
+def test_a_trace_without_shapes_says_so(read):
+    report = rl.analyze(read(op("aten::mm", 0, 8), launch(2, 1), kernel(10, 20, 1))).report()
     assert "The reason for mm: the trace has no shapes of it: record it with record_shapes" in report.conclusion
     facts = dict(report.facts)
     assert facts["coverage"] == "0% of calls, of unknown bytes"
@@ -219,38 +182,28 @@ def test_a_trace_without_shapes_says_so(tmp_path):
 
 
 def test_the_report_says_why_and_what_helps(tmp_path, run):
-    loading = span("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 22, 88)
-    path = write(tmp_path / "trace.json", [*FIRST, loading, *SECOND])
+    path = write(tmp_path / "trace.json", [*FIRST, span(LOADER, 22, 88), *SECOND])
     code, out, _ = run("analyze", path, "--json", "-")
     assert code == 0
     document = json.loads(out)
     assert document["timeline"]["idle"]["data_loader_s"] == pytest.approx(66e-6)
     assert document["timeline"]["idle_details"][0]["cause"] == "data_loader"
-    assert (
-        "for 60.0% (66.0 µs) because the host waited for the data loader. What helps: more workers"
-        in (document["conclusion"])
-    )
+    why = "for 60.0% (66.0 µs) because the host waited for the data loader. What helps: more workers"
+    assert why in document["conclusion"]
     (overhead,) = [gap for gap in document["waterfall"] if gap["name"] == "overhead and idle"]
     assert overhead["remedy"].startswith("more workers")
     ids = {table.id for table in rl.analyze(rl.read_trace(path)).report().tables}
     assert {"idle", "host_time"} <= ids
 
 
-def test_a_program_of_graphs_is_not_told_to_use_them(tmp_path):
-    replay = [call("cudaGraphLaunch", 90, 91, 2), kernel(100, 110, 2)]
-    session = rl.read_trace(write(tmp_path / "trace.json", [*FIRST, *replay]))
-    report = rl.analyze(session).report()
+def test_a_program_is_not_told_to_use_what_it_uses(read):
+    report = rl.analyze(read(*FIRST, call("cudaGraphLaunch", 90, 91, 2), kernel(100, 110, 2))).report()
     text = " ".join(str(cell) for table in report.tables for row in table.rows for cell in row)
-    assert "CUDA graphs" not in text
-    assert "CUDA graphs" not in report.conclusion
+    assert "CUDA graphs" not in text + report.conclusion
     assert "more of the step in the graph" in report.conclusion
-
-
-def test_a_compiled_program_is_not_told_to_compile(tmp_path):
-    mark = span("## Call CompiledFxGraph fal4xpiah2v6 ##", 0, 110)
-    session = rl.read_trace(write(tmp_path / "trace.json", [*FIRST, mark, *SECOND]))
-    assert session.measurement.timeline.launches.compiled
-    assert "What helps: CUDA graphs" in rl.analyze(session).report().conclusion
+    compiled = read(*FIRST, span("## Call CompiledFxGraph fal4xpiah2v6 ##", 0, 110), *SECOND)
+    assert compiled.measurement.timeline.launches.compiled
+    assert "What helps: CUDA graphs" in rl.analyze(compiled).report().conclusion
 
 
 CALLS = ["cudaLaunchKernel", "cudaDeviceSynchronize", "cudaMalloc", "cudaMemcpyAsync", "cudaEventRecord"]
@@ -275,7 +228,8 @@ def test_causes_sum_to_the_idle_time(tmp_path_factory, data):
         start = data.draw(moment)
         category = "overhead" if name == "Buffer Flush" else "user_annotation"
         events.append(span(name, start, start + data.draw(length), cat=category))
-    found = timeline(tmp_path_factory.mktemp("traces"), *events)
+    path = write(tmp_path_factory.mktemp("traces") / "trace.json", events)
+    found = rl.read_trace(path).measurement.timeline
     for each in (found, *found.steps):
         assert sum(seconds for _, seconds in each.idle.parts) == pytest.approx(each.idle_s, abs=1e-12)
         assert each.busy_s + each.idle_s == pytest.approx(each.wall_s)

@@ -1,7 +1,9 @@
 """At which precision float32 products of a trace ran."""
 
+from itertools import chain
+
 import pytest
-from kineto_traces import kernel, launch, op, write
+from kineto_traces import ran
 
 import rooflight as rl
 from rooflight.records.signature import COMPUTED_IN
@@ -11,6 +13,7 @@ MM = {"dims": [[256, 512], [512, 1024]], "types": ["float", "float"]}
 FLOPS = 2 * 256 * 512 * 1024
 TF32, SGEMM = "cutlass_80_tensorop_s1688gemm_64x64", "ampere_sgemm_32x128_tn"
 A100 = "NVIDIA A100-SXM4-80GB"
+SETTING = "torch.backends.cuda.matmul.fp32_precision"
 
 
 @pytest.mark.parametrize(
@@ -30,19 +33,18 @@ A100 = "NVIDIA A100-SXM4-80GB"
         ("void splitKreduce_kernel<float, float, float, float>", ""),
     ],
 )
-def test_names_of_kernels_tell_the_precision(kernel_name, precision):
+def test_names_of_kernels_show_the_precision(kernel_name, precision):
     assert precision_of_kernel(kernel_name) == precision
 
 
-def two_products(path, first, second, gpu=A100, name="aten::mm"):
-    """Two products of equal shapes, the second 100 µs after the first, by these kernels."""
-    events = [op(name, 0, 10, **MM), launch(2, 5), kernel(3, 9, 5, name=first)]
-    events += [op(name, 100, 110, **MM), launch(102, 6), kernel(103, 109, 6, name=second)]
-    return rl.read_trace(write(path / "trace.json", events, gpu=gpu))
+def products(read, *kernels):
+    """Products of equal shapes by these kernels, 100 µs apart."""
+    each = (ran("aten::mm", 100 * place, 5 + place, by=name, **MM) for place, name in enumerate(kernels))
+    return read(*chain.from_iterable(each), gpu=A100)
 
 
-def test_each_product_is_bounded_at_the_precision_of_its_own_kernel(tmp_path):
-    analysis = rl.analyze(two_products(tmp_path, TF32, SGEMM))
+def test_each_product_is_bounded_at_the_precision_of_its_own_kernel(read):
+    analysis = rl.analyze(products(read, TF32, SGEMM))
     assert [op.attribute(COMPUTED_IN) for op in analysis.session.signatures] == ["tfloat32", "float32"]
     # A100: 156 TFLOP/s in TF32, 19.5 in float32
     seconds = sorted(operation.bound.compute_s for operation in analysis.operations)
@@ -52,49 +54,42 @@ def test_each_product_is_bounded_at_the_precision_of_its_own_kernel(tmp_path):
     notes = " ".join(analysis.report().notes)
     assert "matrix products at the float32 peak (the kernels in the trace)" in notes
     assert "matrix products at the tfloat32 peak (the kernels in the trace)" in notes
+    # a V100 has no TF32: 15.7 TFLOP/s
+    bounds = {operation.bound.compute_s for operation in rl.analyze(analysis.session, "V100-SXM2-32GB").operations}
+    assert bounds == {FLOPS / 15.7e12}
 
 
-def test_a_product_whose_kernel_does_not_tell_may_use_tf32_where_another_did(tmp_path):
-    session = two_products(tmp_path, TF32, "my_own_product")
-    assert session.environment["torch.backends.cuda.matmul.fp32_precision"] == "tf32"
-    bounds = {operation.bound.compute_s for operation in rl.analyze(session).operations}
-    assert bounds == {FLOPS / 156e12}
-    without = two_products(tmp_path, SGEMM, "my_own_product")
-    assert "torch.backends.cuda.matmul.fp32_precision" not in without.environment
+def test_a_product_whose_kernel_does_not_show_it_may_use_tf32_where_another_did(read):
+    session = products(read, TF32, "my_own_product")
+    assert session.environment[SETTING] == "tf32"
+    assert {operation.bound.compute_s for operation in rl.analyze(session).operations} == {FLOPS / 156e12}
+    for other in (SGEMM, "ampere_fp16_s16816gemm_fp16_128x128"):
+        assert SETTING not in products(read, other, "my_own_product").environment
 
 
-def test_on_a_device_without_tf32_such_products_are_bounded_in_float32(tmp_path):
-    session = two_products(tmp_path, TF32, SGEMM)
-    analysis = rl.analyze(session, "V100-SXM2-32GB")  # 15.7 TFLOP/s
-    assert {operation.bound.compute_s for operation in analysis.operations} == {FLOPS / 15.7e12}
-
-
-def test_a_convolution_by_a_float32_kernel_is_bounded_in_float32(tmp_path):
-    x, weight = [8, 64, 32, 32], [64, 64, 3, 3]
-    settings = {"Concrete_Inputs": ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1", "False", "False"]}
+@pytest.mark.parametrize(
+    ("kernel_name", "peak"),
+    [
+        ("sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32", 156e12),
+        ("implicit_convolve_sgemm<float, float, 128>", 19.5e12),
+        ("cudnn_kernel_of_unknown_kind", 156e12),  # cuDNN may by default
+    ],
+)
+def test_a_convolution_is_bounded_at_the_precision_of_its_kernel(read, kernel_name, peak):
+    settings = ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1", "False", "False", "True"]
     types = ["float", "float", "", "ScalarList", "ScalarList", "ScalarList", "Scalar", "ScalarList", *["Scalar"] * 4]
-
-    def bound_with(name):
-        inputs = {"dims": [x, weight, *[[]] * 10], "types": types, **settings}
-        inputs["Concrete_Inputs"] = [*settings["Concrete_Inputs"], "True"]
-        events = [op("aten::_convolution", 0, 10, **inputs), launch(2, 5), kernel(3, 9, 5, name=name)]
-        (operation,) = rl.analyze(rl.read_trace(write(tmp_path / "trace.json", events, gpu=A100))).operations
-        return operation.bound.compute_s
-
-    flops = 2 * 8 * 64 * 32 * 32 * 64 * 9
-    assert bound_with("sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32") == pytest.approx(flops / 156e12)
-    assert bound_with("implicit_convolve_sgemm<float, float, 128>") == pytest.approx(flops / 19.5e12)
-    assert bound_with("cudnn_kernel_of_unknown_kind") == pytest.approx(flops / 156e12)  # cuDNN may by default
+    inputs = {"dims": [[8, 64, 32, 32], [64, 64, 3, 3], *[[]] * 10], "types": types, "Concrete_Inputs": settings}
+    session = read(*ran("aten::_convolution", by=kernel_name, **inputs), gpu=A100)
+    (operation,) = rl.analyze(session).operations
+    assert operation.bound.compute_s == pytest.approx(2 * 8 * 64 * 32 * 32 * 64 * 9 / peak)
 
 
-def test_attention_in_float32_keeps_its_rule(tmp_path):
-    q = [2, 8, 128, 64]
+def test_attention_in_float32_keeps_its_rule(read):
     inputs = {
-        "dims": [q, q, q, [], [], [], [], []],
+        "dims": [*[[2, 8, 128, 64]] * 3, [], [], [], [], []],
         "types": [*["float"] * 3, "", "Scalar", "Scalar", "Scalar", ""],
         "Concrete_Inputs": ["", "", "", "", "False", "0.", "False", ""],
     }
     name = "aten::_scaled_dot_product_efficient_attention"
-    events = [op(name, 0, 10, **inputs), launch(2, 5), kernel(3, 9, 5, name="fmha_cutlassF_f32_simt_gemv")]
-    (signature,) = rl.read_trace(write(tmp_path / "trace.json", events, gpu=A100)).signatures
+    (signature,) = read(*ran(name, by="fmha_cutlassF_f32_simt_gemv", **inputs), gpu=A100).signatures
     assert signature.attribute(COMPUTED_IN) is None

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from kineto_traces import kernel, launch, op, profiled, span, write
+from kineto_traces import kernel, launch, op, profiled, ran, span, write
 from torch import nn
 
 import rooflight as rl
+from rooflight.costs.registry import traits_of
 from rooflight.records.record import Direction
 
 
@@ -14,14 +15,8 @@ def signatures(session):
     return sorted(
         (one.signature.name, [(t.shape, t.dtype) for t in one.signature.inputs], one.signature.attributes)
         for one in session.records
-        if one.parent is None and not rl_is_view(one.signature.name)
+        if one.parent is None and not traits_of(one.signature.name).view
     )
-
-
-def rl_is_view(name):
-    from rooflight.costs.registry import traits_of
-
-    return traits_of(name).view
 
 
 MLP = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 32))
@@ -79,73 +74,57 @@ EVENTS = [
 ]
 
 
-def test_the_devices_time_is_at_the_op_that_launched_it(tmp_path):
-    session = rl.read_trace(write(tmp_path / "trace.json", EVENTS))
+def test_the_devices_time_is_at_the_op_that_launched_it(read):
+    session = read(*EVENTS)
     times = [(one.signature.name, pytest.approx([each * 1e6 for each in one.times_s])) for one in session.records]
     assert times == [("aten::mm", [8]), ("aten::add", [4])]
     assert session.environment["gpu"] == "NVIDIA H100 80GB HBM3"
     assert session.measurement.wall_s == pytest.approx(43e-6)
     timeline = session.measurement.timeline
     assert (timeline.before_trace_s, timeline.no_host_op_s) == (pytest.approx(7e-6), pytest.approx(2e-6))
-
-
-def test_bounds_are_those_of_the_gpu_in_the_trace(tmp_path):
-    analysis = rl.analyze(rl.read_trace(write(tmp_path / "trace.json", EVENTS)))
+    analysis = rl.analyze(session)
     assert analysis.device.name == "H100-SXM5-80GB"
     assert analysis.totals.matrix_flops == 2 * 4 * 8 * 2
 
 
-def test_an_op_that_the_trace_does_not_tell_enough_of_is_uncosted(tmp_path):
-    convolution = op(
-        "aten::convolution",
-        0,
-        10,
-        dims=[[1, 3, 8, 8], [4, 3, 3, 3], [], [], [], [], [], [], []],
-        types=["float", "float", "", "GenericList", "GenericList", "GenericList", "Bool", "GenericList", "Int"],
-    )
-    analysis = rl.analyze(rl.read_trace(write(tmp_path / "trace.json", [convolution, launch(2, 5), kernel(3, 9, 5)])))
+CONVOLUTION = {
+    "dims": [[1, 3, 8, 8], [4, 3, 3, 3], [], [], [], [], [], [], []],
+    "types": ["float", "float", "", "GenericList", "GenericList", "GenericList", "Bool", "GenericList", "Int"],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "described", "reason"),
+    [
+        ("aten::convolution", CONVOLUTION, "the trace does not contain its stride"),
+        ("aten::mm", {}, "the trace has no shapes of it: record it with record_shapes=True"),
+    ],
+)
+def test_an_op_of_which_the_trace_lacks_something_is_uncosted(read, name, described, reason):
+    analysis = rl.analyze(read(*ran(name, **described)))
     (missing,) = analysis.coverage.uncosted
-    assert missing.reason.startswith("the trace does not contain its stride")
+    assert missing.reason.startswith(reason)
     assert analysis.coverage.calls == 0
 
 
-def test_ops_without_shapes_are_uncosted(tmp_path):
-    path = write(tmp_path / "trace.json", [op("aten::mm", 0, 10), launch(2, 5), kernel(3, 9, 5)])
-    (missing,) = rl.analyze(rl.read_trace(path)).coverage.uncosted
-    assert missing.reason == "the trace has no shapes of it: record it with record_shapes=True"
-
-
-def test_a_custom_op_is_costed_by_a_formula_of_its_name(tmp_path, restored_formulas):
+def test_a_custom_op_is_costed_by_a_formula_of_its_name(read, restored_formulas):
     @rl.formula("mylib::scale")
     def scale(op):
         return rl.OpCost(vector_flops=op.inputs[0].numel, bytes_read=op.input_bytes)
 
-    events = [op("mylib::scale", 0, 10, dims=[[100], []], types=["float", "Scalar"]), launch(2, 5), kernel(3, 9, 5)]
-    analysis = rl.analyze(rl.read_trace(write(tmp_path / "trace.json", events)))
+    analysis = rl.analyze(read(*ran("mylib::scale", dims=[[100], []], types=["float", "Scalar"])))
     assert analysis.totals.vector_flops == 100
     assert analysis.coverage.calls == 1
 
 
-def test_a_kernel_that_multiplies_by_tf32_sets_the_precision_of_products(tmp_path):
-    def with_kernel(name):
-        events = [op("aten::mm", 0, 10, **MM), launch(2, 5), kernel(3, 9, 5, name=name)]
-        return rl.read_trace(write(tmp_path / "trace.json", events)).environment
-
-    setting = "torch.backends.cuda.matmul.fp32_precision"
-    assert with_kernel("cutlass_80_tensorop_s1688gemm_64x64")[setting] == "tf32"
-    assert setting not in with_kernel("ampere_sgemm_32x128_tn")
-    assert setting not in with_kernel("ampere_fp16_s16816gemm_fp16_128x128")
-
-
 @pytest.mark.parametrize("dims", [[-1, 4], ["4"], [[4]], [1.5], {"a": 1}, None])
-def test_shapes_that_are_none_do_no_harm(tmp_path, dims):
-    odd = op("mylib::scale", 0, 10, dims=[dims, []], types=["float", "Scalar"])
-    session = rl.read_trace(write(tmp_path / "trace.json", [odd, launch(2, 5), kernel(3, 9, 5)]))
+def test_shapes_that_are_none_do_no_harm(read, dims):
+    session = read(*ran("mylib::scale", dims=[dims, []], types=["float", "Scalar"]))
     assert session.signatures[0].inputs == ()
     assert rl.analyze(session).coverage.calls == 0
 
 
-def test_phases_backward_and_optimizer_are_found(tmp_path):
+def test_phases_backward_and_optimizer_are_found(read):
     events = [
         span("ProfilerStep#3", 0, 100),
         span("train", 0, 60),
@@ -159,13 +138,8 @@ def test_phases_backward_and_optimizer_are_found(tmp_path):
         launch(72, 3),
         *[kernel(10 * n, 10 * n + 5, n) for n in (1, 2, 3)],
     ]
-    found = [(one.phase, one.direction) for one in rl.read_trace(write(tmp_path / "trace.json", events)).records]
+    found = [(one.phase, one.direction) for one in read(*events).records]
     assert found == [("train", Direction.FORWARD), ("train", Direction.BACKWARD), ("", Direction.OPTIMIZER)]
-
-
-def test_a_trace_without_work_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="has no events: nothing ran"):
-        rl.read_trace(write(tmp_path / "trace.json", []))
 
 
 def test_the_command_analyzes_a_trace(run, tmp_path):
@@ -175,38 +149,34 @@ def test_the_command_analyzes_a_trace(run, tmp_path):
     assert "kernels in the trace" in out
 
 
-FLASH = {"dims": [[2, 8, 4, 16], [2, 8, 2, 16], [2, 8, 2, 16], [], [], [], [], []], "types": ["c10::BFloat16"] * 3}
-FLASH["types"] = [*FLASH["types"], *["Scalar"] * 5]
+FLASH = {"dims": [[2, 8, 4, 16], [2, 8, 2, 16], [2, 8, 2, 16], [], [], [], [], []]}
+FLASH["types"] = [*["c10::BFloat16"] * 3, *["Scalar"] * 5]
 
 
 @pytest.mark.parametrize("name", ["flash_attn::_flash_attn_forward", "aiter::mha_fwd", "FlashAttnFunc"])
 @pytest.mark.parametrize("causal", ["True", "False", None])
-def test_attention_of_other_libraries_is_causal_where_its_arguments_say_so(tmp_path, name, causal):
+def test_attention_of_other_libraries_is_causal_where_its_arguments_say_so(read, name, causal):
     values = {} if causal is None else {"Concrete_Inputs": ["", "", "", "0.", "0.25", causal, "-1", "-1"]}
-    events = [op(name, 0, 10, **FLASH, **values), launch(2, 5), kernel(3, 9, 5, name="flash_fwd_kernel")]
-    analysis = rl.analyze(rl.read_trace(write(tmp_path / "trace.json", events)))
-    pairs = 8 * 8 if causal == "False" else 8 * 9 // 2  # where nothing tells, the less work
+    analysis = rl.analyze(read(*ran(name, by="flash_fwd_kernel", **FLASH, **values)))
+    pairs = 8 * 8 if causal == "False" else 8 * 9 // 2  # where nothing shows it, the less work
     assert analysis.totals.matrix_flops == 2 * 2 * 4 * pairs * (16 + 16)
     # q and its result, k and v once
     assert analysis.totals.bytes_moved == 2 * (2 * 2 * 8 * 4 * 16) + 2 * (2 * 2 * 8 * 2 * 16)
 
 
-def test_an_op_with_a_tensor_for_the_dispatcher_alone_is_known_without_it(tmp_path):
-    dims, types = [[1], *FLASH["dims"]], ["float", *FLASH["types"]]
+def test_an_op_with_a_tensor_for_the_dispatcher_alone_is_known_without_it(read):
+    described = {"dims": [[1], *FLASH["dims"]], "types": ["float", *FLASH["types"]]}
     values = ["", "", "", "", "0.", "0.25", "False", "-1", "-1"]
-    wrapped = op("aiter::wrapper_fmha_v3_fwd", 0, 10, dims=dims, types=types, Concrete_Inputs=values)
-    events = [wrapped, launch(2, 5), kernel(3, 9, 5, name="fmha_fwd")]
-    analysis = rl.analyze(rl.read_trace(write(tmp_path / "trace.json", events)))
-    assert analysis.totals.matrix_flops == 2 * 2 * 4 * 64 * (16 + 16)
+    session = read(*ran("aiter::wrapper_fmha_v3_fwd", by="fmha_fwd", Concrete_Inputs=values, **described))
+    assert rl.analyze(session).totals.matrix_flops == 2 * 2 * 4 * 64 * (16 + 16)
 
 
 @pytest.mark.parametrize(("causal", "pairs"), [("True", 2 * 6 * 7 // 2), ("False", 2 * 6 * 6)])
-def test_packed_attention_counts_the_least_pairs(tmp_path, causal, pairs):
+def test_packed_attention_counts_the_least_pairs(read, causal, pairs):
     # 12 tokens of two sequences: 6 each have the fewest pairs, 2 and 10 had 3 + 55 of causal attention
     shapes = [[12, 4, 16], [12, 2, 16], [12, 2, 16], [3], [3], *[[]] * 7]
     types = [*["c10::BFloat16"] * 3, "int", "int", *["Scalar"] * 7]
     values = [*[""] * 5, "10", "10", "0.", "0.25", causal, "-1", "-1"]
-    packed = op("flash_attn::_flash_attn_varlen_forward", 0, 10, dims=shapes, types=types, Concrete_Inputs=values)
-    events = [packed, launch(2, 5), kernel(3, 9, 5, name="flash_fwd_kernel")]
-    analysis = rl.analyze(rl.read_trace(write(tmp_path / "trace.json", events)))
-    assert analysis.totals.matrix_flops == 2 * 4 * pairs * (16 + 16)
+    packed = {"dims": shapes, "types": types, "Concrete_Inputs": values}
+    session = read(*ran("flash_attn::_flash_attn_varlen_forward", by="flash_fwd_kernel", **packed))
+    assert rl.analyze(session).totals.matrix_flops == 2 * 4 * pairs * (16 + 16)

@@ -1,9 +1,10 @@
 """Steps that the profiler marked, by hand arithmetic."""
 
 import json
+from itertools import chain
 
 import pytest
-from kineto_traces import kernel, launch, op, span, write
+from kineto_traces import kernel, launch, op, ran, span, write
 
 import rooflight as rl
 
@@ -11,37 +12,35 @@ MM = {"dims": [[4, 8], [8, 2]], "types": ["float", "float"]}
 WIDE = {"dims": [[4, 8], [8, 3]], "types": ["float", "float"]}
 
 
-def step(number, start, seconds, *, shapes=MM, lasts=100, wait=10, more=(), extra=0):
-    """A step of ``lasts`` µs: mm has a kernel that begins ``wait`` µs after the step and takes ``seconds`` µs."""
+def step(number, start, seconds, *, shapes=MM, lasts=100, wait=10, extra=0):
+    """A step of ``lasts`` µs: mm has a kernel that begins ``wait`` µs after the step and takes ``seconds`` µs; then
+    come ``extra`` ops without shapes, with kernels of 3 µs.
+    """
     first = 100 * number
-    return [
-        span(f"ProfilerStep#{number}", start, start + lasts),
-        op("aten::mm", start + 1, start + 5, **shapes),
-        launch(start + 2, first),
-        kernel(start + wait, start + wait + seconds, first),
-        *[
-            each
-            for place in range(extra)
-            for each in (
-                op("aten::relu", start + 50 + 5 * place, start + 53 + 5 * place),
-                launch(start + 50 + 5 * place, first + 1 + place),
-                kernel(start + 55 + 5 * place, start + 58 + 5 * place, first + 1 + place),
-            )
-        ],
-        *more,
-    ]
+    events = [span(f"ProfilerStep#{number}", start, start + lasts), op("aten::mm", start + 1, start + 5, **shapes)]
+    events += [launch(start + 2, first), kernel(start + wait, start + wait + seconds, first)]
+    for place in range(extra):
+        at = start + 50 + 5 * place
+        events += [
+            op("aten::relu", at, at + 3),
+            launch(at, first + 1 + place),
+            kernel(at + 5, at + 8, first + 1 + place),
+        ]
+    return events
 
 
-def read(tmp_path, *steps, more=()):
-    return rl.read_trace(write(tmp_path / "trace.json", [*[event for each in steps for event in each], *more]))
+@pytest.fixture
+def steps(read):
+    """Reads a trace of steps, with further events."""
+    return lambda *several, more=(): read(*chain.from_iterable(several), *more)
 
 
 def us(values):
     return pytest.approx([value * 1e-6 for value in values])
 
 
-def test_equal_steps_are_samples_of_one(tmp_path):
-    session = read(tmp_path, step(1, 0, 20), step(2, 100, 40), step(3, 200, 30))
+def test_equal_steps_are_samples_of_one(steps):
+    session = steps(step(1, 0, 20), step(2, 100, 40), step(3, 200, 30))
     assert [one.signature.name for one in session.records] == ["aten::mm"]
     assert session.record(0).times_s == us([20, 40, 30])
     assert session.measurement.wall_samples_s.tolist() == us([100, 100, 100])
@@ -54,14 +53,9 @@ def test_equal_steps_are_samples_of_one(tmp_path):
     assert note.startswith("The trace has 3 steps.")
 
 
-def test_a_step_begins_when_the_device_has_finished_the_one_before(tmp_path):
+def test_a_step_begins_when_the_device_has_finished_the_one_before(steps):
     # the host takes 10 µs per step, the device 40: step 1 runs from 5 to 45, step 2 from 45 to 85, step 3 to 125
-    steps = [
-        step(1, 0, 40, lasts=10, wait=5),
-        step(2, 10, 40, lasts=10, wait=35),
-        step(3, 20, 40, lasts=10, wait=65),
-    ]
-    session = read(tmp_path, *steps)
+    session = steps(*(step(n, 10 * (n - 1), 40, lasts=10, wait=wait) for n, wait in ((1, 5), (2, 35), (3, 65))))
     assert session.measurement.wall_samples_s.tolist() == us([45, 40, 40])
     first, second, third = session.measurement.timeline.steps
     assert (first.idle_s, second.idle_s, third.idle_s) == (pytest.approx(5e-6), pytest.approx(0), pytest.approx(0))
@@ -69,9 +63,9 @@ def test_a_step_begins_when_the_device_has_finished_the_one_before(tmp_path):
     assert sum(each.wall_s for each in (first, second, third)) == pytest.approx(125e-6)
 
 
-def test_other_steps_are_named_and_keep_their_time(tmp_path):
+def test_other_steps_are_named_and_keep_their_time(steps):
     warm_up, last = step(1, 0, 60, extra=2), step(4, 300, 10, shapes=WIDE, lasts=20)
-    session = read(tmp_path, warm_up, step(2, 100, 20), step(3, 200, 40), last)
+    session = steps(warm_up, step(2, 100, 20), step(3, 200, 40), last)
     timeline = session.measurement.timeline
     assert [(each.name, each.calls, each.in_session) for each in timeline.steps] == [
         ("ProfilerStep#1", 3, False),
@@ -82,21 +76,20 @@ def test_other_steps_are_named_and_keep_their_time(tmp_path):
     assert session.record(0).times_s == us([20, 40])
     (note,) = session.notes
     assert "Other ops, or other shapes, have ProfilerStep#1, ProfilerStep#4." in note
-    # the whole trace: 60 + 20 + 40 of mm, 10 of the wide one, 2 · 3 of relu, whose shapes nobody noted
+    # the whole trace: 60 + 20 + 40 of mm, 10 of the wide one, 2 · 3 of relu, whose shapes are not known
     assert sum(timeline.signature_s) == pytest.approx(136e-6)
     assert timeline.no_shapes_s == pytest.approx(6e-6)
 
 
-def test_of_steps_that_all_differ_the_median_is_taken(tmp_path):
-    steps = [step(1, 0, 20, extra=1, lasts=90), step(2, 90, 20, extra=2, lasts=300), step(3, 390, 20, lasts=100)]
-    session = read(tmp_path, *steps)
+def test_of_steps_that_all_differ_the_median_is_taken(steps):
+    session = steps(step(1, 0, 20, extra=1, lasts=90), step(2, 90, 20, extra=2, lasts=300), step(3, 390, 20, lasts=100))
     assert [each.name for each in session.measurement.timeline.steps if each.in_session] == ["ProfilerStep#3"]
     assert session.measurement.wall_s == pytest.approx(100e-6)
 
 
-def test_work_of_no_op_is_that_of_a_step(tmp_path):
+def test_work_of_no_op_is_that_of_a_step(steps):
     lone = [launch(60, 900), kernel(70, 74, 900), launch(160, 901), kernel(170, 180, 901)]
-    session = read(tmp_path, step(1, 0, 20), step(2, 100, 20), more=lone)
+    session = steps(step(1, 0, 20), step(2, 100, 20), more=lone)
     timeline = session.measurement.timeline
     assert [each.without_op_s for each in timeline.steps] == us([4, 10])
     assert timeline.no_host_op_s == pytest.approx(14e-6)
@@ -104,53 +97,47 @@ def test_work_of_no_op_is_that_of_a_step(tmp_path):
     assert gaps["work of the device that belongs to no op"] == pytest.approx(7e-6)  # of two steps the mean
 
 
-def test_ops_outside_of_steps_are_counted(tmp_path):
+def test_ops_outside_of_steps_are_counted(steps):
     outside = [op("aten::mm", 200, 210, **MM), launch(201, 900), kernel(205, 212, 900)]
-    session = read(tmp_path, step(1, 0, 20), more=outside)
+    session = steps(step(1, 0, 20), more=outside)
     assert len(session) == 1
     assert session.notes == ("1 op outside of the profiler's steps, in the timeline alone.",)
     assert session.measurement.timeline.wall_s == pytest.approx(212e-6)
 
 
-def test_an_annotation_that_repeats_is_named_and_splits_nothing(tmp_path):
-    events = [
-        each
-        for place in (0, 100, 200)
-        for each in (
-            span("## forward ##", place, place + 50),
-            op("aten::mm", place + 1, place + 5, **MM),
-            launch(place + 2, place),
-            kernel(place + 10, place + 20, place),
-        )
-    ]
-    session = read(tmp_path, events)
+def test_an_annotation_that_repeats_is_named_and_splits_nothing(read):
+    events = [[span("## forward ##", at, at + 50), *ran("aten::mm", at + 1, at, **MM)] for at in (0, 100, 200)]
+    session = read(*chain.from_iterable(events))
     assert len(session) == 3
     assert session.measurement.timeline.steps == ()
     (note,) = session.notes
     assert '"## forward ##" occurs 3 times' in note
 
 
-def test_steps_without_a_device_are_those_of_the_host(tmp_path):
-    events = [
-        each
-        for place in (0, 100)
-        for each in (span(f"ProfilerStep#{place}", place, place + 80), op("aten::mm", place + 1, place + 5, **MM))
-    ]
-    session = read(tmp_path, events)
+def test_steps_without_a_device_are_those_of_the_host(read):
+    events = [[span(f"ProfilerStep#{at}", at, at + 80), op("aten::mm", at + 1, at + 5, **MM)] for at in (0, 100)]
+    session = read(*chain.from_iterable(events))
     assert session.record(0).times_s == us([4, 4])
     assert session.measurement.wall_samples_s.tolist() == us([100, 80])
-    assert session.measurement.timeline is None
 
 
-def test_steps_noted_among_the_ops_as_torch_once_did(tmp_path):
-    marks = [span(f"ProfilerStep#{number}", 100 * number, 100 * number + 90, cat="Operator") for number in (1, 2)]
-    steps = [each for number in (1, 2) for each in step(number, 100 * number, 20)[1:]]
-    session = read(tmp_path, marks, steps)
-    assert session.record(0).times_s == us([20, 20])
+def test_steps_of_replays_alone_have_their_wall_times(read):
+    events = [
+        [
+            span(f"ProfilerStep#{n}", at, at + 90 + n),
+            launch(at + 1, n, name="cudaGraphLaunch"),
+            kernel(at + 5, at + 50, n),
+        ]
+        for n, at in ((1, 0), (2, 100))
+    ]
+    session = read(*chain.from_iterable(events))
+    assert len(session) == 0
+    assert session.measurement.wall_samples_s.tolist() == us([100, 92])
+    assert "measured step" in dict(rl.analyze(session).report().facts)
 
 
-def test_a_saved_session_keeps_steps_and_other_signatures(tmp_path):
-    session = read(tmp_path, step(1, 0, 60, extra=2), step(2, 100, 20), step(3, 200, 40))
+def test_a_saved_session_keeps_steps_and_other_signatures(steps, tmp_path):
+    session = steps(step(1, 0, 60, extra=2), step(2, 100, 20), step(3, 200, 40))
     kept = rl.load(session.save(tmp_path / "it.session"))
     assert kept.measurement.timeline == session.measurement.timeline
     assert kept.signatures == session.signatures
@@ -169,39 +156,22 @@ def test_the_document_is_of_the_whole_trace_and_of_its_steps(tmp_path, run):
     assert document["unattributed"]["no_shapes_s"] == pytest.approx(6e-6)
 
 
-def test_steps_of_replays_alone_have_their_wall_times(tmp_path):
-    events = [
-        each
-        for number, start in ((1, 0), (2, 100))
-        for each in (
-            span(f"ProfilerStep#{number}", start, start + 90 + number),
-            launch(start + 1, number, name="cudaGraphLaunch"),
-            kernel(start + 5, start + 50, number),
-        )
-    ]
-    session = read(tmp_path, events)
-    assert len(session) == 0
-    assert session.measurement.wall_samples_s.tolist() == us([100, 92])
-    assert "measured step" in dict(rl.analyze(session).report().facts)
-
-
-def test_ops_outside_of_all_steps_are_the_session(tmp_path):
-    events = [span("ProfilerStep#1", 0, 50), op("aten::mm", 60, 70, **MM), launch(61, 1), kernel(65, 75, 1)]
-    session = read(tmp_path, events)
+def test_ops_outside_of_all_steps_are_the_session(steps):
+    session = steps([span("ProfilerStep#1", 0, 50)], ran("aten::mm", 60, **MM))
     assert len(session) == 1
     assert session.notes == ("No op ran in the 1 step that is marked: all calls of the trace count as one step.",)
 
 
-def test_steps_of_two_programs_that_overlap_are_not_mixed(tmp_path):
+def test_steps_of_two_programs_that_overlap_are_not_mixed(steps):
     other = span("ProfilerStep#7", 30, 130, thread=9)
-    session = read(tmp_path, step(1, 0, 20), step(2, 100, 40), more=[other])
+    session = steps(step(1, 0, 20), step(2, 100, 40), more=[other])
     assert [each.name for each in session.measurement.timeline.steps] == ["ProfilerStep#1", "ProfilerStep#2"]
 
 
-def test_work_of_the_step_before_is_none_of_this_one(tmp_path):
+def test_work_of_the_step_before_is_none_of_this_one(steps):
     # 50 µs of a step before the trace; the marked step has 20 µs of mm, all of it bounded
     before = kernel(0, 50, 1, name="of the step before")
-    session = read(tmp_path, step(6, 0, 20, wait=50), more=[before])
+    session = steps(step(6, 0, 20, wait=50), more=[before])
     report = rl.analyze(session).report()
     assert report.data.unattributed.before_trace_s == pytest.approx(50e-6)
     assert session.measurement.wall_s == pytest.approx(50e-6)  # from 50 to 100

@@ -34,12 +34,8 @@ EVENTS = [
 ]
 
 
-def read(tmp_path, events):
-    return rl.read_trace(write(tmp_path / "trace.json", events))
-
-
-def test_busy_idle_and_exposed_times(tmp_path):
-    found = read(tmp_path, EVENTS).measurement.timeline
+def test_busy_idle_and_exposed_times(read):
+    found = read(*EVENTS).measurement.timeline
     us = {name: pytest.approx(value * 1e-6) for name, value in {
         "wall_s": 103,  # from -3 to 100
         "compute_s": 5 + 20 + 5 + 5,
@@ -88,20 +84,20 @@ def test_the_report_has_the_timeline_and_what_has_no_bound(tmp_path, run):
     assert "Timeline of the device" in text
 
 
-def test_a_trace_of_the_device_alone_is_reported(tmp_path):
-    session = read(tmp_path, [launch(0, 1), kernel(5, 15, 1), kernel(20, 30, 2)])
+def test_a_trace_of_the_device_alone_is_reported(read):
+    session = read(launch(0, 1), kernel(5, 15, 1), kernel(20, 30, 2))
     assert session.measurement.timeline.no_host_op_s == pytest.approx(20e-6)
     report = rl.analyze(session).report()
     assert "timeline" in {table.id for table in report.tables}
 
 
-def test_a_saved_session_keeps_the_timeline(tmp_path):
-    session = read(tmp_path, EVENTS)
+def test_a_saved_session_keeps_the_timeline(read, tmp_path):
+    session = read(*EVENTS)
     assert rl.load(session.save(tmp_path / "it.session")).measurement.timeline == session.measurement.timeline
 
 
-def test_a_saved_timeline_that_is_none_is_refused(tmp_path):
-    session = read(tmp_path, EVENTS)
+def test_a_saved_timeline_that_is_none_is_refused(read, tmp_path):
+    session = read(*EVENTS)
     broken = replace(session.measurement, timeline=replace(session.measurement.timeline, idle_s=-1.0))
     with pytest.raises(ValueError, match="a time of its timeline is not a number from 0 on"):
         rl.load(session.with_measurement(broken).save(tmp_path / "it.session"))

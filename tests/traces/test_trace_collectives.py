@@ -1,7 +1,7 @@
 """Collectives in traces: the same costs as those of a live recording, with the group that the trace names."""
 
 import pytest
-from kineto_traces import kernel, launch, op, span, write
+from kineto_traces import kernel, launch, op, ran, span
 
 import rooflight as rl
 from rooflight.costs.registry import cost_of
@@ -11,12 +11,12 @@ from rooflight.traces.ops.collectives import Groups, annotated_collective, descr
 NO_GROUPS = Groups(0, {})
 
 
-def noted(name, sent, received=None, ranks=4):
+def described(name, sent, received=None, ranks=4):
     return CollectiveArgs(name, "BFloat16", (sent, received or sent), "7", ranks, str(list(range(ranks))))
 
 
 def test_an_all_reduce_costs_what_a_live_one_costs():
-    found = described_collective(noted("allreduce", 1000), NO_GROUPS)
+    found = described_collective(described("allreduce", 1000), NO_GROUPS)
     assert found.name == "c10d::allreduce_"
     assert dict(found.attributes) == {"group_size": 4, "group_ranks": (0, 1, 2, 3), "group_name": "7"}
     cost = cost_of(found)
@@ -36,11 +36,11 @@ def test_an_all_reduce_costs_what_a_live_one_costs():
     ],
 )
 def test_each_kind_sends_what_it_must(name, sent, received, bytes_sent):
-    assert cost_of(described_collective(noted(name, sent, received), NO_GROUPS)).bytes_sent == bytes_sent
+    assert cost_of(described_collective(described(name, sent, received), NO_GROUPS)).bytes_sent == bytes_sent
 
 
-@pytest.mark.parametrize("odd", [noted("wait", 5), noted("allreduce", -1), noted("new_collective", 5)])
-def test_what_is_not_told_is_no_collective(odd):
+@pytest.mark.parametrize("odd", [described("wait", 5), described("allreduce", -1), described("new_collective", 5)])
+def test_what_lacks_something_is_no_collective(odd):
     assert described_collective(odd, NO_GROUPS) is None
 
 
@@ -61,49 +61,45 @@ def test_several_groups_of_one_set_of_ranks_are_one():
     assert Groups.of({"distributedInfo": [1]}).only is None
 
 
-def test_a_trace_has_one_record_for_each_collective(tmp_path):
-    details = {
-        "Collective name": "allreduce", "dtype": "Float", "In msg nelems": 250, "Out msg nelems": 250,
-        "Group size": 8, "Process Group Name": "0", "Process Group Ranks": "[0, 1, 2, 3, 4, 5, 6, 7]",
+def test_a_trace_has_one_record_for_each_collective(read):
+    params = op("record_param_comms", 2, 9, Collective_name="allreduce", dtype="Float", Group_size=8)
+    params["args"] |= {
+        "In msg nelems": 250, "Out msg nelems": 250,
+        "Process Group Name": "0", "Process Group Ranks": "[0, 1, 2, 3, 4, 5, 6, 7]",
     }  # fmt: skip
-    params = op("record_param_comms", 2, 9)
-    params["args"] |= details
-    events = [op("c10d::allreduce_", 0, 10, dims=[[[250]], []], types=["TensorList", ""]), params, launch(5, 1)]
-    session = rl.read_trace(write(tmp_path / "trace.json", [*events, kernel(20, 60, 1, name="ncclDevKernel")]))
-    (one,) = session.records
+    reduced = op("c10d::allreduce_", 0, 10, dims=[[[250]], []], types=["TensorList", ""])
+    (one,) = read(reduced, params, launch(5, 1), kernel(20, 60, 1, name="ncclDevKernel")).records
     assert one.signature.name == "c10d::allreduce_"
     assert one.signature.inputs[0].dtype == "float32"
     assert cost_of(one.signature).bytes_sent == 1000 * 2 * 7 // 8
 
 
-def test_an_old_trace_has_the_sizes_of_its_annotations(tmp_path):
-    annotation = span("nccl:all_to_all", 3, 8)
-    annotation["args"] |= {"Input Dims": [[8, 16]], "Input type": ["float"]}
-    events = [op("record_param_comms", 2, 9), annotation, launch(5, 1), kernel(20, 60, 1)]
-    session = rl.read_trace(write(tmp_path / "trace.json", events, distributedInfo={"world_size": 8}))
-    (one,) = session.records
+def annotated(name, dims):
+    annotation = span(name, 3, 8)
+    annotation["args"] |= {"Input Dims": [dims], "Input type": ["float"]}
+    return [op("record_param_comms", 2, 9), annotation, launch(5, 1), kernel(20, 60, 1)]
+
+
+def test_an_old_trace_has_the_sizes_of_its_annotations(read):
+    (one,) = read(*annotated("nccl:all_to_all", [8, 16]), distributedInfo={"world_size": 8}).records
     assert one.signature.name == "c10d::alltoall_base_"
     assert cost_of(one.signature).bytes_sent == 8 * 16 * 4 * 7 // 8
 
 
-def test_the_sizes_of_an_old_gather_tell_the_number_of_its_ranks(tmp_path):
+def test_the_sizes_of_an_old_gather_show_the_number_of_its_ranks(read):
     # 2 of 8 ranks gather: 100 numbers of this rank, 200 of both
     gather = op("c10d::_allgather_base_", 0, 10, dims=[[200], [100], [], [], []], types=["float", "float", "", "", ""])
-    annotation = span("nccl:_all_gather_base", 3, 8)
-    annotation["args"] |= {"Input Dims": [[100]], "Input type": ["float"]}
-    events = [gather, op("record_param_comms", 2, 9), annotation, launch(5, 1), kernel(20, 60, 1)]
-    session = rl.read_trace(write(tmp_path / "trace.json", events, distributedInfo={"world_size": 8}))
+    session = read(gather, *annotated("nccl:_all_gather_base", [100]), distributedInfo={"world_size": 8})
     (one,) = session.records
     assert dict(one.signature.attributes)["group_size"] == 2
     assert cost_of(one.signature).bytes_sent == 400  # S = 800 bytes, half of them
     assert any("counts as one of all 8 ranks" in note for note in session.notes)
 
 
-def test_a_reduction_in_switches_is_of_the_only_group(tmp_path):
-    reduced = op("symm_mem::multimem_all_reduce_", 0, 9, dims=[[100], [], []], types=["c10::BFloat16", "", ""])
+def test_a_reduction_in_switches_is_of_the_only_group(read):
     groups = {"pg_config": [{"pg_name": "0", "pg_size": 8, "ranks": list(range(8))}]}
-    path = write(tmp_path / "trace.json", [reduced, launch(1, 1), kernel(2, 9, 1)], distributedInfo=groups)
-    session = rl.read_trace(path)
+    described = {"dims": [[100], [], []], "types": ["c10::BFloat16", "", ""]}
+    session = read(*ran("symm_mem::multimem_all_reduce_", **described), distributedInfo=groups)
     (one,) = session.records
     assert one.signature.name == "symm_mem::multimem_all_reduce_"
     # the switches add: each of the 200 bytes leaves a rank once, not 2 * 7/8 times
@@ -124,14 +120,11 @@ def test_a_reduction_in_switches_is_of_the_only_group(tmp_path):
         ("vllm::reduce_scatter", [[400], [], []], 800 * 3 // 4),
     ],
 )
-def test_collectives_of_engines(tmp_path, name, shapes, bytes_sent):
-    types = ["c10::BFloat16" if shape else "Scalar" for shape in shapes]
-    run = [op(name, 0, 10, dims=shapes, types=types), launch(2, 5)]
+def test_collectives_of_engines(read, name, shapes, bytes_sent):
+    described = {"dims": shapes, "types": ["c10::BFloat16" if shape else "Scalar" for shape in shapes]}
     ranks = {"distributedInfo": {"world_size": 4}}
-    trace = write(tmp_path / "trace.json", [*run, kernel(3, 9, 5, name="cross_device_reduce_1stage")], **ranks)
-    (found,) = rl.read_trace(trace).signatures
+    (found,) = read(*ran(name, by="cross_device_reduce_1stage", **described), **ranks).signatures
     assert found.name.startswith("c10d::")
     assert cost_of(found).bytes_sent == bytes_sent
     # what else such an op launches is no collective
-    copied = write(tmp_path / "trace.json", [*run, kernel(3, 9, 5, name="copy")], **ranks)
-    assert rl.read_trace(copied).signatures[0].name == name
+    assert read(*ran(name, by="copy", **described), **ranks).signatures[0].name == name
