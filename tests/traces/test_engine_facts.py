@@ -1,13 +1,12 @@
-"""What annotations, caches, kernels and a model's config tell of an engine's ops."""
+"""What annotations, caches, kernels and a model's config show of an engine's ops."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kineto_traces import kernel, launch, op, span, write
+from kineto_traces import kernel, launch, op, ran, span
 
 import rooflight as rl
 from rooflight.traces.ops.engines import in_window, step_lengths
@@ -16,34 +15,29 @@ from rooflight.traces.ops.model_config import read_model
 MODELS = Path(__file__).parent.parent / "models"
 
 
-def told(text, tokens):
-    found = step_lengths([text], tokens)
-    return found and (found.sequences, found.keys, found.pairs, found.exact)
-
-
-def test_lengths_of_a_step():
-    assert told("execute_context_1(888_788544)_generation_0(0)", 888) == (1, 888, 888 * 889 // 2, False)
-    sums = "execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk32785sqsq32sqsk32785)"
-    assert told(sums, 32) == (32, 32785, 32785, True)
-    assert told(sums, 48) == (32, 32785, 32785, True)  # 16 more tokens are padding
-    # 6 tokens of 2 sequences: no fewer pairs than those of 3 tokens each, 2 * 3 * 4 / 2; and 3 that generate
-    assert told("execute_context_2(6)_generation_3(3)", 9) == (5, 9, 12 + 3, False)
-    assert told("execute_context_2(6)_generation_3(3)", 3) == (3, 3, 3, False)
-    assert told("execute_context_2(6)_generation_3(3)", 6) == (2, 6, 12, False)
+SUMS = "execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk32785sqsq32sqsk32785)"
 
 
 @pytest.mark.parametrize(
-    ("text", "tokens"),
+    ("text", "tokens", "lengths"),  # sequences, keys, visible pairs, and whether these are all
     [
-        ("step[DECODE bs=32]", 32),
-        ("execute_context_1(888)_generation_0(0)", 10),
-        ("execute_context_2(3)_generation_3(3)", 3),
-        ("execute_context_1(a)_generation_0(0)", 1),
-        ("execute_new_1_cached_2", 3),
+        ("execute_context_1(888_788544)_generation_0(0)", 888, (1, 888, 888 * 889 // 2, False)),
+        (SUMS, 32, (32, 32785, 32785, True)),
+        (SUMS, 48, (32, 32785, 32785, True)),  # 16 more tokens are padding
+        # 6 tokens of 2 sequences: no fewer pairs than those of 3 tokens each, 2 * 3 * 4 / 2; and 3 that generate
+        ("execute_context_2(6)_generation_3(3)", 9, (5, 9, 12 + 3, False)),
+        ("execute_context_2(6)_generation_3(3)", 3, (3, 3, 3, False)),
+        ("execute_context_2(6)_generation_3(3)", 6, (2, 6, 12, False)),
+        ("step[DECODE bs=32]", 32, None),
+        ("execute_context_1(888)_generation_0(0)", 10, None),
+        ("execute_context_2(3)_generation_3(3)", 3, None),
+        ("execute_context_1(a)_generation_0(0)", 1, None),
+        ("execute_new_1_cached_2", 3, None),
     ],
 )
-def test_what_tells_no_lengths(text, tokens):
-    assert told(text, tokens) is None
+def test_lengths_of_a_step(text, tokens, lengths):
+    found = step_lengths([text], tokens)
+    assert (found and (found.sequences, found.keys, found.pairs, found.exact)) == lengths
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 60)), min_size=1, max_size=6), st.integers(1, 80))
@@ -76,7 +70,7 @@ def test_lengths_are_never_more_than_the_sequences_have(sequences, window):
         assert (hidden.keys, hidden.pairs) == (sum(read), sum(seen))
 
 
-def test_a_config_tells_heads_experts_and_windows(tmp_path):
+def test_a_config_has_heads_experts_and_windows(tmp_path):
     found = read_model(MODELS / "gpt-oss-120b.json")
     assert (found.hidden_size, found.heads, found.experts, found.experts_per_token) == (2880, 64, 128, 4)
     assert found.expert_weights == 3 * 2880 * 2880
@@ -119,90 +113,96 @@ def test_windows_of_a_config(config, window):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("[1]", "not a JSON object"), ("{", "not JSON"), ("{}", "no hidden_size")]
+    ("text", "message"),
+    [("[1]", "not a JSON object"), ("{", "not JSON"), ("{}", "no hidden_size"), (None, "is no file and no preset")],
 )
 def test_what_is_no_config(tmp_path, text, message):
-    (tmp_path / "config.json").write_text(text)
+    if text is not None:
+        (tmp_path / "config.json").write_text(text)
     with pytest.raises(ValueError, match=message):
         read_model(tmp_path / "config.json")
-
-
-def test_a_model_that_nobody_knows():
-    with pytest.raises(ValueError, match="is no file and no preset"):
-        read_model("gpt-nine")
 
 
 ATTENTION = {"dims": [[4, 2, 8], [4, 1, 8], [4, 1, 8], [4, 2, 8]], "types": ["c10::BFloat16"] * 4}
 DECODE = "execute_context_0(0)_generation_4(sq4sk100sqsq4sqsk100)"
 
 
-def test_a_config_that_changes_nothing_is_said(tmp_path):
-    said = "The model's config changed nothing"
-    plain = [op("aten::add", 0, 50, dims=[[4], [4]], types=["float"] * 2), launch(1, 1), kernel(60, 70, 1, name="add")]
-    for model, notes in ((PLAIN, True), (None, False)):
-        session = rl.read_trace(write(tmp_path / "trace.json", plain), model=model)
-        assert any(said in note for note in session.notes) is notes
-    served = [span(DECODE, -5, 90), op("vllm::unified_attention_with_output", 0, 50, **ATTENTION)]
-    served += [launch(1, 1), kernel(60, 70, 1, name="_fwd_kernel")]
-    session = rl.read_trace(write(tmp_path / "trace.json", served), model=PLAIN)
-    assert not any(said in note for note in session.notes)
+PLAIN = {"hidden_size": 8}
+SLIDING = {"hidden_size": 8, "sliding_window": 10}
+ATTENDS = "vllm::unified_attention_with_output"
 
 
-def attributes(tmp_path, *inside, name="fmhaSm100aKernel", model=None, around=DECODE, store=False):
-    events = [span(around, -5, 90), op("vllm::unified_attention_with_output", 0, 50, **ATTENTION)]
-    events += [launch(1, 1), kernel(60, 70, 1, name=name), *inside]
+def served(*inside, name="fmhaSm100aKernel", store=False):
+    """A step of vLLM with one attention, whose kernel has this name."""
+    events = [span(DECODE, -5, 90), op(ATTENDS, 0, 50, **ATTENTION), launch(1, 1), kernel(60, 70, 1, name=name)]
     if store:
         types = ["c10::BFloat16"] * 2 + ["unsigned char"] * 2
         dims = [[4, 1, 8], [4, 1, 8], [9, 16, 1, 8], [9, 16, 1, 8]]
-        events += [op("_C_cache_ops::reshape_and_cache_flash", 60, 70, dims=dims, types=types)]
-    session = rl.read_trace(write(tmp_path / "trace.json", events), model=model)
-    (found,) = [each for each in session.signatures if each.name == "vllm::unified_attention_with_output"]
-    return dict(found.attributes)
+        events.append(op("_C_cache_ops::reshape_and_cache_flash", 60, 70, dims=dims, types=types))
+    return [*events, *inside]
 
 
-PLAIN = {"hidden_size": 8}
-SLIDING = {"hidden_size": 8, "sliding_window": 10}
+@pytest.fixture
+def attributes(read):
+    """The attributes of the attention."""
+
+    def attributes(*inside, model=None, **options):
+        session = read(*served(*inside, **options), model=model)
+        (found,) = [each for each in session.signatures if each.name == ATTENDS]
+        return dict(found.attributes)
+
+    return attributes
 
 
-def test_lengths_are_taken_where_no_window_can_hide_keys(tmp_path):
-    assert attributes(tmp_path, model=PLAIN, name="_fwd_kernel")["kv_tokens"] == 100
-    # without a model a window may hide keys; the names of TensorRT-LLM's kernels tell it
-    assert attributes(tmp_path, name="_fwd_kernel") == {}
-    assert attributes(tmp_path)["kv_tokens"] == 100
-    assert attributes(tmp_path, name="fmhaSm100aKernel_Sliding") == {}
+def test_a_config_that_changes_nothing_is_said(read):
+    plain = ran("aten::add", dims=[[4], [4]], types=["float"] * 2, by="add")
+    for events, model, noted in (
+        (plain, PLAIN, True),
+        (plain, None, False),
+        (served(name="_fwd_kernel"), PLAIN, False),
+    ):
+        notes = read(*events, model=model).notes
+        assert any("The model's config changed nothing" in note for note in notes) is noted
+
+
+def test_lengths_are_taken_where_no_window_can_hide_keys(attributes):
+    assert attributes(model=PLAIN, name="_fwd_kernel")["kv_tokens"] == 100
+    # without a model a window may hide keys; the names of TensorRT-LLM's kernels show it
+    assert attributes(name="_fwd_kernel") == {}
+    assert attributes()["kv_tokens"] == 100
+    assert attributes(name="fmhaSm100aKernel_Sliding") == {}
     # 4 sequences of 1 token, of whose keys no more is known: each sees at least its own
-    assert attributes(tmp_path, model=SLIDING, name="_fwd_kernel")["visible_pairs"] == 4
-    assert attributes(tmp_path, model=SLIDING)["visible_pairs"] == 100
-    assert attributes(tmp_path, model=SLIDING, name="fmhaSm100aKernel_Sliding")["visible_pairs"] == 4
+    assert attributes(model=SLIDING, name="_fwd_kernel")["visible_pairs"] == 4
+    assert attributes(model=SLIDING)["visible_pairs"] == 100
+    assert attributes(model=SLIDING, name="fmhaSm100aKernel_Sliding")["visible_pairs"] == 4
 
 
-def test_the_dtype_of_the_cache_is_that_of_what_is_stored(tmp_path):
-    found = attributes(tmp_path, store=True)
+def test_the_dtype_of_the_cache_is_that_of_what_is_stored(attributes):
+    found = attributes(store=True)
     assert (found["cache_dtype"], found["kv_width"]) == ("uint8", 8)
-    assert "cache_dtype" not in attributes(tmp_path)
-    assert attributes(tmp_path, name="paged_attention_fp8")["cache_dtype"] == "float8_e4m3fn"
-    assert "cache_dtype" not in attributes(tmp_path, name="paged_attention<(vllm::Fp8KVCacheDataType)0>")
+    assert "cache_dtype" not in attributes()
+    assert attributes(name="paged_attention_fp8")["cache_dtype"] == "float8_e4m3fn"
+    assert "cache_dtype" not in attributes(name="paged_attention<(vllm::Fp8KVCacheDataType)0>")
 
 
-def test_an_op_whose_attention_ran_in_another_op_says_so(tmp_path):
+def test_an_op_whose_attention_ran_in_another_op_says_so(attributes):
     inner = [op("_vllm_fa3_C::fwd", 10, 20, **ATTENTION), launch(12, 2), kernel(71, 80, 2, name="flash_fwd")]
-    assert attributes(tmp_path, *inner)["incomplete"].startswith("ops inside it did its work")
-    assert "incomplete" not in attributes(tmp_path, name="triton_poi_fused_add")
-    assert "incomplete" in attributes(tmp_path, name="at::native::copy")
+    assert attributes(*inner)["incomplete"].startswith("ops inside it did its work")
+    assert "incomplete" not in attributes(name="triton_poi_fused_add")
+    assert "incomplete" in attributes(name="at::native::copy")
 
 
-def test_lengths_are_not_those_of_a_call_where_several_share_the_keys(tmp_path):
+def test_lengths_are_not_those_of_a_call_where_several_share_the_keys(attributes):
     merged = [op("_C::merge_attn_states", 51, 59, dims=[[4, 2, 8]], types=["c10::BFloat16"])]
-    assert attributes(tmp_path, *merged, model=PLAIN) == {}
+    assert attributes(*merged, model=PLAIN) == {}
 
 
-def test_experts_are_split_as_the_heads_are(tmp_path):
+def test_experts_are_split_as_the_heads_are(read):
     model = {"hidden_size": 8, "num_attention_heads": 4, "num_experts": 6, "num_experts_per_tok": 2}
     model |= {"moe_intermediate_size": 10, "quantization_config": {"quant_method": "mxfp4"}}
     experts = op("vllm::moe_forward", 60, 80, dims=[[4, 8], [4, 6]], types=["c10::BFloat16"] * 2)
-    attention = op("vllm::unified_attention_with_output", 0, 50, **ATTENTION)  # 2 of 4 heads
-    run = [launch(61, 2), kernel(90, 99, 2, name="bmm_MxE4m3_MxE2m1")]
-    session = rl.read_trace(write(tmp_path / "trace.json", [attention, experts, *run]), model=model)
+    run = [experts, launch(61, 2), kernel(90, 99, 2, name="bmm_MxE4m3_MxE2m1")]
+    session = read(op(ATTENDS, 0, 50, **ATTENTION), *run, model=model)  # 2 of 4 heads
     (found,) = [dict(each.attributes) for each in session.signatures if each.name == "vllm::moe_forward"]
     assert found == {
         "expert_bits": 4,
@@ -211,17 +211,12 @@ def test_experts_are_split_as_the_heads_are(tmp_path):
         "hidden_size": 8,
         "product_dtype": "float8_e4m3fn",
     }
-    world = {"distributedInfo": {"world_size": 4}}
-    session = rl.read_trace(write(tmp_path / "trace.json", [experts, *run], **world), model=model)
+    session = read(*run, model=model, distributedInfo={"world_size": 4})
     assert dict(session.signatures[0].attributes)["expert_weights"] == 3 * 8 * 10 // 4
 
 
-TRACES = Path(os.environ.get("ROOFLIGHT_DATA", "/nowhere")) / "traces"
-
-
-@pytest.mark.skipif(not TRACES.is_dir(), reason="ROOFLIGHT_DATA is not set")
-def test_a_prefill_of_vllm():
-    session = rl.read_trace(TRACES / "b200_vllm_moe_eager.json.gz", model=MODELS / "gpt-oss-120b.json")
+def test_a_prefill_of_vllm(shown):
+    session = rl.read_trace(shown / "b200_vllm_moe_eager.json.gz", model=MODELS / "gpt-oss-120b.json")
     analysis = rl.analyze(session)
     measured = sum(each.measured_s for each in analysis.operations)
     bounded = sum(each.measured_s for each in analysis.operations if isinstance(each.cost, rl.OpCost))
@@ -230,13 +225,3 @@ def test_a_prefill_of_vllm():
     pairs = {dict(each.attributes).get("visible_pairs") for each in session.signatures if "attention" in each.name}
     # one sequence of 888 tokens: half its layers see all keys, the others 128
     assert pairs == {888 * 889 // 2, 128 * 129 // 2 + (888 - 128) * 128}
-
-
-@pytest.mark.skipif(not TRACES.is_dir(), reason="ROOFLIGHT_DATA is not set")
-def test_a_decode_step_of_sglang_has_the_lengths_of_its_sequences():
-    name = "mi300x_sglang_qwen3-8b_decode"
-    session = rl.read_trace(TRACES / f"{name}_graph.json.gz", TRACES / f"{name}_capture_bs32.json.gz")
-    (attention,) = [each for each in session.signatures if "paged_attention" in each.name]
-    told = dict(attention.attributes)
-    assert told == {"cache_dtype": "bfloat16", "kv_tokens": 32785, "kv_width": 1024, "visible_pairs": 32785}
-    assert not rl.analyze(session).contradictions

@@ -1,8 +1,5 @@
 """Replays of graphs: their kernels belong to the ops whose launches were captured."""
 
-import os
-from pathlib import Path
-
 import pytest
 from kineto_traces import kernel, launch, op, span, write
 
@@ -42,9 +39,15 @@ def replayed(at, correlation, names=("Cijk_1", "Cijk_2", "add"), times=(5, 3, 4)
     return events
 
 
-def read(folder, replays, captures):
-    trace, capture = write(folder / "replay.json", replays), write(folder / "capture.json", captures)
-    return rl.read_trace(trace, capture)
+@pytest.fixture
+def joined(tmp_path):
+    """Reads replays with the trace of their capture."""
+
+    def joined(replays, captures):
+        trace, capture = write(tmp_path / "replay.json", replays), write(tmp_path / "capture.json", captures)
+        return rl.read_trace(trace, capture)
+
+    return joined
 
 
 def times(session):
@@ -52,8 +55,8 @@ def times(session):
 
 
 @pytest.mark.parametrize("names", [("Cijk_1", "Cijk_2", "add"), (None, None, None)], ids=["rocm", "cuda"])
-def test_kernels_of_a_replay_belong_to_the_ops_of_the_capture(tmp_path, names):
-    session = read(tmp_path, replayed(0, 1), captured(0, 50, names))
+def test_kernels_of_a_replay_belong_to_the_ops_of_the_capture(joined, names):
+    session = joined(replayed(0, 1), captured(0, 50, names))
     assert times(session) == [("aten::mm", (4, 8), 5 + 3), ("aten::add", (4, 2), 4)]
     assert session.measurement.timeline.no_host_op_s == 0
     assert session.measurement.timeline.without_op == ()
@@ -61,32 +64,32 @@ def test_kernels_of_a_replay_belong_to_the_ops_of_the_capture(tmp_path, names):
     assert rl.analyze(session).totals.matrix_flops == 2 * 4 * 8 * 2
 
 
-def test_each_replay_runs_the_ops_again(tmp_path):
-    session = read(tmp_path, replayed(0, 1) + replayed(100, 2, times=(50, 30, 40)), captured(0, 50))
+def test_each_replay_runs_the_ops_again(joined):
+    session = joined(replayed(0, 1) + replayed(100, 2, times=(50, 30, 40)), captured(0, 50))
     assert [time for _, _, time in times(session)] == [8, 4, 80, 40]
     assert len(session.signatures) == 2
 
 
-def test_other_work_stays_with_its_own_ops(tmp_path):
+def test_other_work_stays_with_its_own_ops(joined):
     own = [op("aten::mm", 200, 220, **WIDE), launch(202, 9), kernel(230, 239, 9)]
     alone = [launch(300, 10), kernel(310, 312, 10)]
-    session = read(tmp_path, replayed(0, 1) + own + alone, captured(0, 50))
+    session = joined(replayed(0, 1) + own + alone, captured(0, 50))
     assert times(session) == [("aten::mm", (4, 8), 8), ("aten::add", (4, 2), 4), ("aten::mm", (16, 8), 9)]
     assert session.measurement.timeline.no_host_op_s == pytest.approx(2e-6)
 
 
-def test_a_replay_within_an_op_is_taken_from_it(tmp_path):
-    session = read(tmp_path, [*replayed(0, 1), op("Torch-Compiled Region: 0/0", -5, 50)], captured(0, 50))
+def test_a_replay_within_an_op_is_taken_from_it(joined):
+    session = joined([*replayed(0, 1), op("Torch-Compiled Region: 0/0", -5, 50)], captured(0, 50))
     assert [name for name, _, _ in times(session)] == ["aten::mm", "aten::add"]
 
 
-def test_kernels_of_equal_names_are_joined_in_order_whatever_runs_between(tmp_path):
+def test_kernels_of_equal_names_are_joined_in_order_whatever_runs_between(joined):
     # on two streams the add may begin before the second kernel of mm
-    session = read(tmp_path, replayed(0, 1, ("Cijk_1", "add", "Cijk_2"), (5, 3, 4)), captured(0, 50))
+    session = joined(replayed(0, 1, ("Cijk_1", "add", "Cijk_2"), (5, 3, 4)), captured(0, 50))
     assert times(session) == [("aten::mm", (4, 8), 9), ("aten::add", (4, 2), 3)]
 
 
-def test_copies_and_fills_are_joined_by_their_kind(tmp_path):
+def test_copies_and_fills_are_joined_by_their_kind(joined):
     capture = [
         launch(0, 150, name="cudaStreamBeginCapture"),
         op("aten::copy_", 1, 9, dims=[[6], [6], []], types=["float", "float", "Scalar"]),
@@ -100,31 +103,31 @@ def test_copies_and_fills_are_joined_by_their_kind(tmp_path):
         kernel(5, 7, 1, name="Memcpy DtoD (Device -> Device)", cat="gpu_memcpy"),
         kernel(8, 11, 1, name="Memset (Device)", cat="gpu_memset"),
     ]
-    assert times(read(tmp_path, replay, capture)) == [("aten::copy_", (6,), 2), ("aten::zero_", (6,), 3)]
+    assert times(joined(replay, capture)) == [("aten::copy_", (6,), 2), ("aten::zero_", (6,), 3)]
 
 
-def test_of_several_captures_that_of_the_batch_size_is_taken(tmp_path):
+@pytest.mark.parametrize(
+    ("around", "shape"),
+    [
+        ("step[DECODE bs=4]", (4, 8)),
+        ("step[DECODE bs=5]", (16, 8)),
+        ("step[DECODE bs=16]", (16, 8)),
+        ("execute_context_0(0)_generation_3(3)", (4, 8)),  # vLLM's: the tokens of a step are its batch
+    ],
+)
+def test_of_several_captures_that_of_the_batch_size_is_taken(joined, around, shape):
     captures = [span("capture_4_DECODE", -1, 40), *captured(0, 50)]
     captures += [span("capture_16_DECODE", 99, 140), *captured(100, 250, first=WIDE)]
-    for batch, shape in ((4, (4, 8)), (5, (16, 8)), (16, (16, 8))):
-        replay = [span(f"step[DECODE bs={batch}]", -1, 60), *replayed(0, 1)]
-        assert times(read(tmp_path, replay, captures))[0] == ("aten::mm", shape, 8)
+    assert times(joined([span(around, -1, 60), *replayed(0, 1)], captures))[0] == ("aten::mm", shape, 8)
 
 
-def test_the_tokens_of_a_step_of_vllm_are_its_batch(tmp_path):
-    captures = [span("capture_4", -1, 40), *captured(0, 50)]
-    captures += [span("capture_16", 99, 140), *captured(100, 250, first=WIDE)]
-    replay = [span("execute_context_0(0)_generation_3(3)", -1, 60), *replayed(0, 1)]
-    assert times(read(tmp_path, replay, captures))[0] == ("aten::mm", (4, 8), 8)
-
-
-def test_phases_are_those_of_the_replay(tmp_path):
-    session = read(tmp_path, [span("decode", -1, 60), *replayed(0, 1)], captured(0, 50))
+def test_phases_are_those_of_the_replay(joined):
+    session = joined([span("decode", -1, 60), *replayed(0, 1)], captured(0, 50))
     assert session.phases == ("decode",)
 
 
-def test_layers_captured_one_by_one_take_turns(tmp_path):
-    session = read(tmp_path, replayed(0, 1) + replayed(50, 2), captured(0, 50) + captured(100, 250))
+def test_layers_captured_one_by_one_take_turns(joined):
+    session = joined(replayed(0, 1) + replayed(50, 2), captured(0, 50) + captured(100, 250))
     assert len(list(session.records)) == 4
 
 
@@ -139,22 +142,22 @@ PROBLEMS = {
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_a_capture_that_does_not_fit_is_one_clear_line(tmp_path, problem):
+def test_a_capture_that_does_not_fit_is_one_clear_line(joined, problem):
     captures, message = PROBLEMS[problem]
     names = ("Cijk_1", "Cijk_2", "add") if "CUDA" not in problem else ("add", "rotary", "Cijk_1")
     with pytest.raises(ValueError, match=message) as error:
-        read(tmp_path, [span("step[DECODE bs=4]", -1, 60), *replayed(0, 1, names)], captures)
+        joined([span("step[DECODE bs=4]", -1, 60), *replayed(0, 1, names)], captures)
     assert "\n" not in str(error.value)
     assert "capture.json" in str(error.value)
 
 
-def test_a_trace_without_replays_takes_no_capture(tmp_path):
+def test_a_trace_without_replays_takes_no_capture(joined):
     with pytest.raises(ValueError, match=r"replay\.json has no replay of a graph"):
-        read(tmp_path, [op("aten::mm", 0, 9, **MM), launch(2, 5), kernel(3, 8, 5)], captured(0, 50))
+        joined([op("aten::mm", 0, 9, **MM), launch(2, 5), kernel(3, 8, 5)], captured(0, 50))
 
 
-def test_replays_that_fit_nothing_are_counted_and_listed(tmp_path):
-    session = read(tmp_path, replayed(0, 1) + replayed(50, 2, ("x", "y", "z")), captured(0, 50))
+def test_replays_that_fit_nothing_are_counted_and_listed(joined):
+    session = joined(replayed(0, 1) + replayed(50, 2, ("x", "y", "z")), captured(0, 50))
     assert "3 of 6 kernels" in session.notes[0]
     assert "1 replay not: a replay of 3 kernels" in session.notes[0]
     assert {work.name for work in session.measurement.timeline.without_op} == {"x", "y", "z"}
@@ -166,16 +169,14 @@ def test_without_a_capture_kernels_are_listed_by_name(tmp_path):
     assert listed == [("Cijk_1", 5), ("add", 4), ("Cijk_2", 3)]
 
 
-TRACES = Path(os.environ.get("ROOFLIGHT_DATA", "/nowhere")) / "traces"
-
-
-@pytest.mark.skipif(not TRACES.is_dir(), reason="ROOFLIGHT_DATA is not set")
-def test_a_decode_step_of_sglang():
+def test_a_decode_step_of_sglang(shown):
     name = "mi300x_sglang_qwen3-8b_decode"
-    session = rl.read_trace(TRACES / f"{name}_graph.json.gz", TRACES / f"{name}_capture_bs32.json.gz")
+    session = rl.read_trace(shown / f"{name}_graph.json.gz", shown / f"{name}_capture_bs32.json.gz")
     # 36 layers of 15 kernels, and before and after them embedding, norm, logits and their copy to float32
     assert "544 of 544 kernels, copies and fills of 1 replay joined" in session.notes[0]
     assert session.measurement.timeline.no_host_op_s < 20e-6
-    products = [one for one in session.records if one.signature.name == "aten::mm"]
-    assert len(products) == 36 * 4 + 1
+    assert sum(one.signature.name == "aten::mm" for one in session.records) == 36 * 4 + 1
+    (attention,) = [each for each in session.signatures if "paged_attention" in each.name]
+    lengths = {"kv_tokens": 32785, "kv_width": 1024, "visible_pairs": 32785}
+    assert dict(attention.attributes) == {"cache_dtype": "bfloat16", **lengths}
     assert not rl.analyze(session).contradictions

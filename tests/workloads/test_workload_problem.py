@@ -1,6 +1,7 @@
 """KernelBench's form of a program: what is loaded, and what is refused in one line."""
 
 import json
+import re
 import sys
 import textwrap
 
@@ -76,17 +77,14 @@ def test_weights_and_inputs_are_the_same_on_every_call_and_the_random_state_is_l
     first, second = load_problem(path, "cpu").run(), load_problem(path, "cpu").run()
     assert torch.equal(first, second)
     assert torch.equal(torch.random.get_rng_state(), before)
-
-
-def test_the_model_stays_in_training_mode_as_built(problem):
-    assert load_problem(problem(GOOD)).model.training
+    assert load_problem(path).model.training  # as built
 
 
 def test_a_constructor_that_reads_values_is_run_on_the_cpu_and_moved(problem):
     path = edited(
         problem,
-        "self.layer = nn.Linear(width, 3, bias=bias)",
-        "self.layer = nn.Linear(width, 3, bias=bias)\n"
+        "bias=bias)",
+        "bias=bias)\n"
         "        self.rates = [x.item() for x in torch.linspace(0, 0.1, 4)]\n"
         "        self.plain = torch.ones(3)\n"
         "        self.register_buffer('kept', torch.ones(3))",
@@ -94,27 +92,23 @@ def test_a_constructor_that_reads_values_is_run_on_the_cpu_and_moved(problem):
     path.write_text(path.read_text().replace("* scale", "* scale + self.plain + self.kept"))
     step = load_problem(path)
     assert step.run().device.type == "meta"
-    assert {each.device.type for each in (*step.model.parameters(), *step.model.buffers(), step.model.plain)} == {
-        "meta"
-    }
+    tensors = (*step.model.parameters(), *step.model.buffers(), step.model.plain)
+    assert {each.device.type for each in tensors} == {"meta"}
     assert step.model.rates[3] == pytest.approx(0.1)
 
 
-def test_inputs_that_need_values_are_made_on_the_cpu_and_moved(problem):
-    path = edited(problem, "torch.rand(5, 4), 2.5", "torch.rand(int(torch.tensor([5]).sum()), 4), 2.5")
-    assert load_problem(path).run().device.type == "meta"
-
-
-def test_tensors_that_forward_makes_are_beside_its_inputs(problem):
-    path = edited(problem, "* scale", "* scale + torch.zeros(5, 3)")
-    assert load_problem(path).run().device.type == "meta"
-
-
-def test_nested_inputs_are_moved_too(problem):
-    path = edited(
-        problem, "def forward(self, x, scale):", "def forward(self, inputs):\n        x, scale = inputs['x'], 2"
-    )
-    path.write_text(path.read_text().replace("[torch.rand(5, 4), 2.5]", "[{'x': torch.rand(5, 4)}]"))
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("torch.rand(5, 4), 2.5", "torch.rand(int(torch.tensor([5]).sum()), 4), 2.5"),  # made on the CPU and moved
+        ("* scale", "* scale + torch.zeros(5, 3)"),  # made by forward, beside its inputs
+        ("self, x, scale):", "self, inputs, scale):\n        x, inputs = inputs['x'], None"),
+    ],
+)
+def test_tensors_are_on_the_device_wherever_they_are_made(problem, old, new):
+    path = edited(problem, old, new)
+    if "inputs['x']" in new:
+        path.write_text(path.read_text().replace("torch.rand(5, 4)", "{'x': torch.rand(5, 4)}"))
     assert load_problem(path).run().device.type == "meta"
 
 
@@ -128,8 +122,9 @@ def test_a_file_without_one_of_the_names_is_asked_for_it(problem, missing):
     )
 
 
-def test_a_file_with_one_of_the_names_is_no_problem(problem):
-    assert not is_problem(problem("class Model: ..."))
+@pytest.mark.parametrize("code", ["class Model: ...", "raise SystemExit(3)"])  # which is not run
+def test_a_file_with_one_of_the_names_or_none_is_no_problem(problem, code):
+    assert not is_problem(problem(code))
 
 
 @pytest.mark.parametrize(("name", "args"), [("ModelNew", ()), ("Net", ("--mode", "train"))])
@@ -155,95 +150,73 @@ def test_names_may_be_imported_or_assigned(problem, tmp_path):
         del sys.modules["rooflight_test_architecture"]
 
 
-def test_a_file_is_not_run_to_see_whether_it_is_a_problem(problem):
-    assert not is_problem(problem("raise SystemExit(3)"))
+MISSING = "problem.py: Model needs the package rooflight_missing, which is not installed"
+INPUTS = "torch.rand(5, 4), 2.5"
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         (
             "import torch\n",
             "import torch\n1 / 0\n",
             "importing problem.py raised ZeroDivisionError: division by zero (",
         ),
-        (
-            "import torch\n",
-            "import torch\nimport rooflight_missing\n",
-            "problem.py needs the package rooflight_missing",
-        ),
+        ("import torch\n", "import rooflight_missing\n", "problem.py needs the package rooflight_missing"),
         ("def get_inputs():", "def get_inputs(:", "problem.py:12: syntax error"),
         (
             "super().__init__()",
             "raise KeyError('width')",
             "problem.py: Model raised KeyError: 'width' (problem.py:7 in",
         ),
-        (
-            "super().__init__()",
-            "import rooflight_missing",
-            "problem.py: Model needs the package rooflight_missing, which is not installed",
-        ),
+        ("super().__init__()", "import rooflight_missing", MISSING),
         ("return [4, False]", "return 4", "problem.py: get_init_inputs returned int: return a list"),
         ("return [4, False]", "return [4]", "problem.py: Model raised TypeError: "),
-        (
-            "return [torch.rand(5, 4), 2.5]",
-            "return torch.rand(5, 4)",
-            "problem.py: get_inputs returned Tensor: return a",
-        ),
-        (
-            "torch.rand(5, 4), 2.5",
-            "torch.rand(5, 4), 'two'",
-            "problem.py: get_inputs gives str as input 1: give tensors",
-        ),
-        (
-            "torch.rand(5, 4), 2.5",
-            "torch.rand(5, 4).numpy, 2",
-            "problem.py: get_inputs gives builtin_function_or_method",
-        ),
+        (f"return [{INPUTS}]", "return torch.rand(5, 4)", "problem.py: get_inputs returned Tensor: return a"),
+        (INPUTS, "torch.rand(5, 4), 'two'", "problem.py: get_inputs gives str as input 1: give tensors"),
+        (INPUTS, "torch.rand(5, 4).numpy, 2", "problem.py: get_inputs gives builtin_function_or_method"),
         ("nn.Module", "object", "problem.py: Model is no torch.nn.Module, calling it gave Model"),
-        (
-            "get_inputs():",
-            "_other():\n    pass\n\nget_inputs = 3\n\ndef _another():",
-            "get_inputs cannot be call",
-        ),
+        ("get_inputs():", "_other():\n    pass\n\nget_inputs = 3\n\ndef _another():", "get_inputs cannot be call"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_told_in_one_line(problem, old, new, told):
-    assert told in refused(edited(problem, old, new))
+def test_what_is_wrong_with_a_file_is_told_in_one_line(problem, old, new, message):
+    assert message in refused(edited(problem, old, new))
+
+
+ON_CUDA = 'allocates on cuda explicitly, this run is on meta: leave out device="cuda" and .cuda() (problem.py:'
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="allocating on CUDA works here")
 @pytest.mark.parametrize(
     ("old", "new", "where"),
     [
-        ("torch.rand(5, 4), 2.5", "torch.rand(5, 4, device='cuda'), 2.5", "get_inputs"),
-        ("torch.rand(5, 4), 2.5", "torch.rand(5, 4).cuda(), 2.5", "get_inputs"),
+        (INPUTS, "torch.rand(5, 4, device='cuda'), 2.5", "get_inputs"),
+        (INPUTS, "torch.rand(5, 4).cuda(), 2.5", "get_inputs"),
         ("super().__init__()", "super().__init__()\n        self.cache = torch.ones(3, device='cuda')", "Model"),
     ],
 )
 def test_a_file_that_allocates_on_cuda_is_told_to_leave_that_to_us(problem, old, new, where):
-    told = refused(edited(problem, old, new))
-    assert told.startswith(
-        f"problem.py: {where} allocates on cuda explicitly, this run is on meta: "
-        'leave out device="cuda" and .cuda() (problem.py:'
-    )
+    assert refused(edited(problem, old, new)).startswith(f"problem.py: {where} {ON_CUDA}")
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="allocating on CUDA works here")
-def test_a_forward_pass_that_allocates_on_cuda_is_told_so(problem):
-    step = load_problem(edited(problem, "* scale", "* scale.to('cuda') if 0 else torch.ones(3, device='cuda')"))
-    with pytest.raises(RunFailed) as caught:
-        step.run()
-    assert str(caught.value) == (
-        "problem.py allocates on cuda explicitly, this run is on meta: "
-        'leave out device="cuda" and .cuda() (problem.py:10 in forward)'
-    )
-
-
-def test_a_forward_pass_that_raises_is_told_with_its_line(problem):
-    step = load_problem(edited(problem, "self.layer(x) * scale", "self.layer(x.t()) * scale"))
-    with pytest.raises(RunFailed, match=r"the step failed: RuntimeError: .*\(problem.py:10 in forward\)"):
-        step.run()
+@pytest.mark.parametrize(
+    ("new", "message"),
+    [
+        ("self.layer(x.t()) * scale", "the step failed: RuntimeError: .*"),
+        pytest.param(
+            "self.layer(x) * torch.ones(3, device='cuda')",
+            re.escape(f"problem.py {ON_CUDA.removesuffix('(problem.py:')}"),
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="allocating on CUDA works here"),
+        ),
+    ],
+)
+def test_a_forward_pass_that_fails_is_told_with_its_line(problem, new, message):
+    path = edited(problem, "self.layer(x) * scale", new)
+    with pytest.raises(RunFailed, match=rf"^{message}\(problem.py:10 in forward\)"):
+        load_problem(path).run()
+    if "t()" in new:  # on the CPU as well
+        with pytest.raises(RunFailed, match=rf"^{message}\(problem.py:10 in forward\)"):
+            analyze_target(str(path), RunOptions(), device="B200-SXM")
 
 
 def test_an_unknown_device_is_refused(problem):
@@ -333,9 +306,3 @@ def test_a_problem_that_depends_on_its_data_is_recorded_on_the_cpu(problem):
     analysis, notes = analyze_target(str(path), RunOptions(), device="B200-SXM")
     assert analysis.totals.matrix_flops == 2 * 5 * 4 * 3
     assert notes == ["Recorded on this machine's CPU: what Model does depends on what its tensors hold."]
-
-
-def test_a_problem_that_fails_everywhere_says_where(problem):
-    path = edited(problem, "self.layer(x) * scale", "self.layer(x.t()) * scale")
-    with pytest.raises(RunFailed, match=r"the step failed: RuntimeError: .*\(problem.py:10 in forward\)"):
-        analyze_target(str(path), RunOptions(), device="B200-SXM")

@@ -1,3 +1,5 @@
+"""A function of the user's own file as a step: what it may be, and what is refused in one line."""
+
 import sys
 import textwrap
 
@@ -37,14 +39,25 @@ def test_callable_and_model(script):
     assert (step.description, step.dtype, step.device, step.mode) == ("train.py:make_step", "float32", "cpu", None)
 
 
-def test_callable_alone(script):
-    step = open_target(script("def make_step(): return lambda: 42"))
+DATACLASS = """
+    from __future__ import annotations
+    from dataclasses import dataclass
+    @dataclass
+    class Config:
+        width: int = 42
+    def make_step(): return lambda: Config().width
+"""
+
+
+@pytest.mark.parametrize("name", ["train.py", "json.py"])  # which shadows nothing
+@pytest.mark.parametrize("code", ["def make_step(): return lambda: 42", "make_step = lambda: (lambda: 42)", DATACLASS])
+def test_callable_alone(script, code, name):
+    import json
+
+    step = open_target(script(code, name))
     assert step.run() == 42
     assert step.model is None
-
-
-def test_function_made_by_assignment(script):
-    assert open_target(script("make_step = lambda: (lambda: 7)")).run() == 7
+    assert sys.modules["json"] is json
 
 
 def test_imports_from_its_folder_and_leaves_the_path_as_it_was(script, tmp_path):
@@ -65,85 +78,71 @@ def test_imports_from_its_folder_and_leaves_the_path_as_it_was(script, tmp_path)
         del sys.modules["rooflight_test_neighbour"]
 
 
-def test_a_file_named_like_a_module_shadows_nothing(script):
-    import json
-
-    assert open_target(script("def make_step(): return lambda: 1", name="json.py")).run() == 1
-    assert sys.modules["json"] is json
-
-
-def test_dataclasses_work_in_the_file(script):
-    target = script("""
-        from __future__ import annotations
-        from dataclasses import dataclass
-        @dataclass
-        class Config:
-            width: int = 3
-        def make_step(): return lambda: Config().width
-    """)
-    assert open_target(target).run() == 3
-
-
-def test_no_such_function_lists_those_that_exist(script):
-    target = script("def build(): ...\ndef train(): ...\ndef _hidden(): ...\nraise SystemExit")
-    assert str(refused(target)) == "train.py has no function make_step: it defines build, train"
-
-
-def test_misspelt_function(script):
-    assert str(refused(script("def make_steps(): ..."))) == (
-        "train.py has no function make_step: did you mean make_steps?"
-    )
-
-
-def test_function_not_named(script):
-    target = script("def build(): ...").removesuffix(":make_step")
-    for text in (target, f"{target}:"):
-        assert str(refused(text)) == (
-            "train.py: say which function makes the step, train.py:make_step; it defines build"
-        )
+RUNS_NOTHING = "and calling it runs nothing: name a function that runs it to its end"
+INPUTS = "define get_inputs() beside it, which returns them, or name a function without arguments that makes the step"
+KEYWORD = (
+    "needs scale by keyword, and get_inputs() gives positional arguments: give it a default, or name a function that "
+    "passes it on"
+)
+TOP_LEVEL = "define there a function that calls it, and name that"
+REFUSED = {  # code, and what is said of it; "~" is the function's name
+    "def build(): ...\ndef train(): ...\ndef _hidden(): ...\nraise SystemExit": (
+        "train.py has no function make_step: it defines build, train"
+    ),
+    "def make_steps(): ...": "train.py has no function make_step: did you mean make_steps?",
+    "make_step = 3": "train.py: make_step is no function",
+    "class Net:\n    def make_step(self): ...": f"train.py: make_step is not at the top level of the file: {TOP_LEVEL}",
+    "x = 1\ndef make_step(:": "train.py:2: syntax error: invalid syntax",
+    "import no_such_library\ndef make_step(): ...": (
+        "train.py needs the package no_such_library, which is not installed (train.py:1 in <module>)"
+    ),
+    "import sys\nsys.exit(3)\ndef make_step(): ...": (
+        "importing train.py raised SystemExit: 3 (train.py:2 in <module>)"
+    ),
+    "def make_step(): return 1 / 0": "~ raised ZeroDivisionError: division by zero (train.py:1 in make_step)",
+    "def make_step(x, w, *more, scale=1, batch=1): ...": f"~ takes arguments: {INPUTS}",
+    "def make_step(x, *, scale): ...": f"~ {KEYWORD}",
+    "def make_step(*, scale): ...": (
+        "~ takes arguments (scale): name a function without arguments that makes the step"
+    ),
+    "class make_step: ...": "~ is a class: make an object of it in the file, and name that, or a function",
+    "async def make_step(): ...": f"~ is an async function, {RUNS_NOTHING}",
+    "async def make_step(): yield 1": f"~ is an async generator, {RUNS_NOTHING}",
+    "def make_step(): yield 1": f"~ is a generator function, {RUNS_NOTHING}",
+}
 
 
-def test_name_that_is_no_function(script):
-    assert str(refused(script("make_step = 3"))) == "train.py: make_step is no function"
-
-
-def test_function_that_takes_arguments(script):
-    assert str(refused(script("def make_step(x, w, *more, scale=1, batch=1): ..."))) == (
-        "train.py:make_step takes arguments: define get_inputs() beside it, which returns them, or name a function "
-        "without arguments that makes the step"
-    )
-
-
-def test_syntax_error(script):
-    error = refused(script("x = 1\ndef make_step(:\n"))
-    assert str(error) == "train.py:2: syntax error: invalid syntax"
-    assert isinstance(error.__cause__, SyntaxError)
-
-
-def test_file_that_fails_to_import(script):
+@pytest.mark.parametrize("code", REFUSED)
+def test_what_cannot_be_a_step(script, code):
     before = set(sys.modules)
-    name = script("import a_library_that_is_not_there\ndef make_step(): ...")
-    assert str(refused(name)) == (
-        "train.py needs the package a_library_that_is_not_there, which is not installed (train.py:1 in <module>)"
-    )
-    assert not [m for m in set(sys.modules) - before if m.startswith("_rooflight_target_")]
+    assert str(refused(script(code))) == REFUSED[code].replace("~", "train.py:make_step")
+    if "no_such_library" in code:
+        assert not [name for name in set(sys.modules) - before if name.startswith("_rooflight_target_")]
 
 
-def test_file_that_exits(script):
-    assert "raised SystemExit: 3 (train.py:2" in str(refused(script("import sys\nsys.exit(3)\ndef make_step(): ...")))
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("", "train.py: say which function makes the step, train.py:make_step; it defines build"),
+        (":", "train.py: say which function makes the step, train.py:make_step; it defines build"),
+        (
+            ":Net.make_step",
+            "train.py:Net.make_step: name a function at the top level of the file: define one there that calls "
+            "Net.make_step",
+        ),
+    ],
+)
+def test_names_that_no_function_has(script, name, message):
+    target = script("def build(): ...\nclass Net:\n    def make_step(self): ...\n")
+    assert str(refused(target.removesuffix(":make_step") + name)) == message
 
 
-def test_function_that_raises_says_what_and_where(script):
-    error = refused(
-        script("""
-        import torch
-        def make_step():
-            return torch.ones(2) @ torch.ones(3)
-    """)
-    )
-    assert str(error).startswith("train.py:make_step raised RuntimeError: ")
-    assert str(error).endswith("(train.py:4 in make_step)")
-    assert isinstance(error.__cause__, RuntimeError)
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [("x = (", SyntaxError), ("import torch\ndef make_step(): torch.ones(2) @ torch.ones(3)", RuntimeError)],
+)
+def test_errors_of_the_file_are_chained(script, code, cause):
+    assert isinstance(refused(script(code)).__cause__, cause)
 
 
 @pytest.mark.parametrize(
@@ -158,9 +157,9 @@ def test_function_that_raises_says_what_and_where(script):
         ("torch.nn.Linear", "returned the class Linear: return an object of it, or a function"),
         ("torch.nn.Linear(2, 2)", "returned a model, which takes arguments: {inputs}"),
         ("lambda batch, *rest, size=1: 1", "returned a callable, which takes arguments: {inputs}"),
-        ("later", ": the step is an async function, and calling it runs nothing: {end}"),
-        ("later()", "is a function that returns a coroutine, and calling it runs nothing: {end}"),
-        ("(each for each in 'abc')", "is a function that returns a generator, and calling it runs nothing: {end}"),
+        ("later", ": the step is an async function, {nothing}"),
+        ("later()", "is a function that returns a coroutine, {nothing}"),
+        ("(each for each in 'abc')", "is a function that returns a generator, {nothing}"),
     ],
 )
 def test_what_it_returns_must_be_a_step_or_a_result(script, code, complaint):
@@ -175,15 +174,11 @@ def print_(): ...
 async def later(): ...
 """
     wanted = "return a zero-argument callable, or (callable, model); tensors, if it is itself the step"
-    inputs = (
-        "define get_inputs() beside it, which returns them, or name a function without arguments that makes the step"
-    )
-    told = complaint.format(wanted=wanted, inputs=inputs, end="name a function that runs it to its end")
+    told = complaint.format(wanted=wanted, inputs=INPUTS, nothing=RUNS_NOTHING)
     message = str(refused(script(f"{before}def make_step(): return {code}")))
     assert message == f"train.py:make_step {told}".replace("make_step :", "make_step:")
 
 
-RUNS_NOTHING = "and calling it runs nothing: name a function that runs it to its end"
 COUNTED = """
 import torch
 from dataclasses import dataclass
@@ -270,28 +265,6 @@ def test_decorators_of_a_step_stay_on_it(script):
     assert not unguarded(run)().requires_grad
 
 
-@pytest.mark.parametrize(
-    ("code", "told"),
-    [
-        (
-            "def make_step(x, *, scale): ...",
-            "needs scale by keyword, and get_inputs() gives positional arguments: give it a default, or name a function"
-            " that passes it on",
-        ),
-        (
-            "def make_step(*, scale): ...",
-            "takes arguments (scale): name a function without arguments that makes the step",
-        ),
-        ("class make_step: ...", "is a class: make an object of it in the file, and name that, or a function"),
-        ("async def make_step(): ...", f"is an async function, {RUNS_NOTHING}"),
-        ("async def make_step(): yield 1", f"is an async generator, {RUNS_NOTHING}"),
-        ("def make_step(): yield 1", f"is a generator function, {RUNS_NOTHING}"),
-    ],
-)
-def test_what_cannot_be_a_step(script, code, told):
-    assert str(refused(script(code))) == f"train.py:make_step {told}"
-
-
 def test_step_that_raises_is_a_failed_run(script):
     step = open_target(script("def make_step():\n    def step():\n        1 / 0\n    return step"))
     with pytest.raises(
@@ -305,14 +278,3 @@ def test_interrupting_a_step_is_no_failure(script):
     step = open_target(script("def make_step():\n    def step(): raise KeyboardInterrupt\n    return step"))
     with pytest.raises(KeyboardInterrupt):
         step.run()
-
-
-def test_functions_that_are_not_at_the_top_level(script):
-    target = script("class Net:\n    def make_step(self): ...\n")
-    assert str(refused(target)) == (
-        "train.py: make_step is not at the top level of the file: define there a function that calls it, and name that"
-    )
-    assert str(refused(target.replace("make_step", "Net.make_step"))) == (
-        "train.py:Net.make_step: name a function at the top level of the file: define one there that calls "
-        "Net.make_step"
-    )
