@@ -26,6 +26,7 @@ from rooflight.inference.result import ConfigDocument
 from rooflight.machine.calibration import report_of as calibration_report
 from rooflight.operators import registry
 from rooflight.operators.tables import report_of as operators_report
+from rooflight.prediction.fit.fitting import Fit
 from rooflight.prediction.fit.tables import report_of as fit_report
 from rooflight.prediction.lint.findings import Finding, Rule
 from rooflight.prediction.lint.tables import report_of as lint_report
@@ -103,7 +104,7 @@ def reports(folder: Path) -> dict[str, Report]:
         "presets": presets_report(PRESETS.values()),
         "merge": merge_report(Merged(path=folder / "x.csv", rows=3, duplicates=1, repeated=0), 2),
         "lint": lint_report([folder], [table], [finding], skipped=[folder / "notes.csv"]),
-        "fit": fit_report(Predictor(), [table], [finding], {"gemm": 3}, folder),
+        "fit": fit_report(Fit(models=tuple(Predictor().models.values()), few={"gemm": 3}), [table], [finding], folder),
         "prediction": predict_report("gemm", {"m": 4}, "bf16", H100, {"fwd": ESTIMATE, "bwd": ESTIMATE}),
         "score": score_report(score_by_hand(3e-2, 2e-2, 1e-2)),
     }

@@ -9,9 +9,9 @@ import pytest
 from measured_tables import GRID, write_table
 
 from rooflight.devices.spec import Roofs
+from rooflight.prediction.fit.fitting import Fit
 from rooflight.prediction.fit.tables import report_of
 from rooflight.prediction.lint.findings import Finding, Rule
-from rooflight.prediction.predictor import Predictor
 from rooflight.prediction.read import read
 
 
@@ -46,7 +46,7 @@ def test_times_that_beat_a_calibration_are_blamed_on_it(
         )
         for row in range(count)
     ]
-    notes = " ".join(report_of(Predictor.empty(), [table], findings, {}, tmp_path).notes)
+    notes = " ".join(report_of(Fit(models=(), few={}), [table], findings, tmp_path).notes)
     assert ("faster than its calibration allows" in notes) == said
     if said:
         assert "1 of 64 times on A100-SXM4-80GB" in notes

@@ -80,23 +80,24 @@ def fit(
             refuse_two_devices(together([*shown, *taught.shown]))
             refuse_two_groups(together(shown))
         paths = [*found.tables, *found.sessions]
-        if on is not None and root is not None:
-            on_base = learn_on(Predictor.load(root), [*shown, *taught.shown], progress, processes=True)
-            models, few, alike = on_base.models, on_base.few, on_base.alike
+        if root is not None:
+            learned = learn_on(Predictor.load(root), [*shown, *taught.shown], progress, processes=True)
         else:
             learned = learn_all(shown, progress, beside=taught.shown, processes=True, trees_only=trees_only)
-            on_base, models, few, alike = None, learned.models, learned.few, learned.alike
-        if not models:
+        if not learned.models:
             refuse_impossible((file.tables, file.findings) for file in files)
-            why = "all rows of a kind are of one shape or two" if alike else "too few rows of any kind to learn from"
+            why = (
+                "all rows of a kind are of one shape or two"
+                if learned.alike
+                else "too few rows of any kind to learn from"
+            )
             instead = ", or add them to other models with --on shipped" if on is None else ""
             raise ValueError(f"{', '.join(map(str, data))}: {why}: sample other shapes{instead}")
-    predictor = Predictor.of(models)
     if on is not None and root is not None:
-        save_on(root, on, models, out, paths)
+        save_on(root, on, learned.models, out, paths)
     else:
-        predictor.save(out, paths)
+        Predictor.of(learned.models).save(out, paths)
     tables: list[MeasuredTable | MeasuredOps] = [*(table for file in files for table in file.tables), *sessions]
     findings = [*(finding for file in files for finding in file.findings), *faster]
     beats = sum(file.beats for file in files)
-    outputs.write(report_of(predictor, tables, findings, few, out, taught, on_base, alike, beats))
+    outputs.write(report_of(learned, tables, findings, out, taught, beats))

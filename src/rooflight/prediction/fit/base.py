@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -12,8 +12,8 @@ import numpy as np
 
 from rooflight.prediction.fit.experts import LEAST_ROWS, teach, with_reached
 from rooflight.prediction.fit.few_rows import FEWEST, refine, unrefined
-from rooflight.prediction.fit.fitting import learn_all, workers
-from rooflight.prediction.fit.rows import Shown, launch_inside_s, together
+from rooflight.prediction.fit.fitting import Added, Fit, Progress, learn_all, workers
+from rooflight.prediction.fit.rows import Shown, by_device, joined, launch_inside_s, together
 from rooflight.prediction.model.corrections import Refinement
 from rooflight.prediction.model.files import (
     MANIFEST_SCHEMA,
@@ -46,42 +46,6 @@ ENOUGH: Final = 200
 _MOST_OTHERS: Final = 300  # rows of all plain kinds together
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Added:
-    """What rows of a kind on a device became: a refinement, or an expert of the device's own. ``error_before`` is the
-    mean absolute percentage error of the base for these rows, ``error`` that of rows left out, as fractions.
-    """
-
-    key: str
-    device: str
-    rows: int
-    error_before: float
-    error: float
-    learned: Refinement | Expert
-
-    @property
-    def how(self) -> str:
-        """What was learned, in a word: "nothing" where no scale would have predicted rows left out better."""
-        if isinstance(self.learned, Expert):
-            return "expert"
-        if self.learned.process:
-            return "process"
-        return "scale" if self.learned.offset else "nothing"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnBase:
-    """``models`` that rows changed or made; what they ``added`` to kinds that the base knows; ``few``: kinds, with
-    their devices, that the base does not know and that had too few rows to learn from; ``alike`` those that had enough,
-    but of fewer than three shapes.
-    """
-
-    models: tuple[Model, ...]
-    added: tuple[Added, ...]
-    few: Mapping[str, int]
-    alike: Mapping[str, int]
-
-
 def base_of(name: str) -> Path:
     """The folder of the models that ``--on`` names. Raises ValueError for one without models."""
     root = SHIPPED if name == SHIPPED_NAME else Path(name)
@@ -91,41 +55,40 @@ def base_of(name: str) -> Path:
 
 
 def learn_on(
-    base: Predictor,
-    shown: Iterable[Shown],
-    progress: Callable[[str], None] = lambda _: None,
-    *,
-    processes: bool = False,
-) -> OnBase:
+    base: Predictor, shown: Iterable[Shown], progress: Progress = lambda _: None, *, processes: bool = False
+) -> Fit:
     """What rows teach on top of models. Kinds that the base does not know are learned from these rows alone if they are
     enough, otherwise, but for products, on top of what the base answers of other ops, to which all kinds without
-    products teach what they have in common. ``processes`` as ``fitting.read_for_fit``.
+    products teach what they have in common. ``processes`` as ``fitting.read_for_fit``. Of the fit, ``models`` are those
+    that rows changed or made.
     """
     whole = together(shown)
-    launches = {name: launch_inside_s(each) for name, each in _by_device(whole).items()}
+    launches = {name: launch_inside_s(each) for name, each in by_device(whole).items()}
     known = [each for each in whole if base.model(each.key) is not None]
-    large = [each for each in known if len(each.facts) >= ENOUGH and not _others_rest_on(base, each)]
-    with workers(sum(len(each.facts) for each in large), processes) as run:
-        taught = with_reached(list(zip(run(teach, large), large, strict=True)))
-    experts = {(each.key, each.device.name): expert for expert, each in taught}
+    large = [each for each in known if len(each) >= ENOUGH and not _others_rest_on(base, each)]
+    with workers(sum(map(len, large)), processes) as run:
+        experts = {
+            each.place: expert for expert, each in with_reached(list(zip(run(teach, large), large, strict=True)))
+        }
     models: dict[str, Model] = {}
     added: list[Added] = []
     for number, each in enumerate(known):
-        progress(f"learned {number} of {len(known)}: {each.key} on {each.device.name}")
+        progress(f"learned {number} of {len(known)}: {each.label}")
         model = models.get(each.key) or base.model(each.key)
         assert model is not None
         launch_s = 0.0 if kind_of(each.key) is WorkKind.NETWORK else launches[each.device.name]
         refinement = refine(model, each, launch_s=launch_s)
-        expert = experts.get((each.key, each.device.name))
+        expert = experts.get(each.place)
         if expert is not None and expert.error < refinement.error:
             expert = replace(expert, launch_s=launch_s)
             models[each.key] = _with_expert(model, expert)
             added.append(_added(each, refinement, expert))
         else:
-            models[each.key] = _with(model, refinement)
+            bare = unrefined(model, refinement.device)
+            models[each.key] = replace(bare, refinements=(*bare.refinements, refinement))
             added.append(_added(each, refinement, refinement))
     unknown = [each for each in whole if base.model(each.key) is None]
-    few = [each for each in unknown if len(each.facts) < LEAST_ROWS and is_plain(each.key, each.facts)]
+    few = [each for each in unknown if len(each) < LEAST_ROWS and is_plain(each.key, each.facts)]
     for key in (OTHERS_KEY, OTHER_REDUCTIONS_KEY):
         general = base.model(key)
         if general is not None:
@@ -136,7 +99,7 @@ def learn_on(
             unknown = [each for each in unknown if each not in mine]
     fresh = learn_all(unknown, progress, processes=processes)
     models.update({model.key: model for model in fresh.models if base.model(model.key) is None})
-    return OnBase(models=tuple(models.values()), added=tuple(added), few=fresh.few, alike=fresh.alike)
+    return replace(fresh, models=tuple(models.values()), added=tuple(added))
 
 
 def _general_key(base: Predictor, key: str) -> str:
@@ -164,6 +127,39 @@ def _of_others(
         model = replace(model, refinements=(*kept, refinement))
         added.append(_added(each, refinement, refinement))
     return model, added
+
+
+def _plain(key: str, whole: Iterable[Shown]) -> Iterator[tuple[Shown, Integers]]:
+    """Of each device with several kinds of ops without products, rows of all of them, with the numbers of the kinds."""
+    for kinds in by_device(each for each in whole if is_plain(each.key, each.facts)).values():
+        if len(kinds) > 1:  # one kind says nothing of how far off others are
+            some = [kind.sample(max(1, _MOST_OTHERS // len(kinds))) for kind in kinds]
+            yield joined(some, key), np.repeat(np.arange(len(some)), list(map(len, some)))
+
+
+def _added(shown: Shown, refinement: Refinement, learned: Refinement | Expert) -> Added:
+    return Added(
+        key=shown.key,
+        device=shown.device.name,
+        rows=refinement.rows,
+        error_before=refinement.error_before,
+        error=learned.error,
+        learned=learned,
+    )
+
+
+def _with_expert(model: Model, expert: Expert) -> Model:
+    """A model with an expert more, or in the place of that of the same device."""
+    others = [each for each in model.experts if each.device != expert.device]
+    experts = tuple(sorted([*others, expert], key=lambda each: each.device))
+    unseen = min(model.unseen[0], expert.inside[0]), max(model.unseen[1], expert.inside[1])
+    return Model(key=model.key, experts=experts, unseen=unseen, power=model.power)
+
+
+def _others_rest_on(base: Predictor, shown: Shown) -> bool:
+    """Whether rows of another device were learned on top of a kind's experts: with one more, these would say others."""
+    model = base.model(shown.key)
+    return model is not None and any(each.device != shown.device.name for each in model.refinements)
 
 
 def save_on(base: Path, name: str, models: Sequence[Model], folder: Path, learned_from: Iterable[Path]) -> Path:
@@ -198,58 +194,3 @@ def _unlisted(base: Path) -> Manifest:
         for name, content in contents.items()
     }
     return Manifest(schema=MANIFEST_SCHEMA, models=models, fits=[Source(files={}, commit="", libraries={})])
-
-
-def _added(shown: Shown, refinement: Refinement, learned: Refinement | Expert) -> Added:
-    return Added(
-        key=shown.key,
-        device=shown.device.name,
-        rows=refinement.rows,
-        error_before=refinement.error_before,
-        error=learned.error,
-        learned=learned,
-    )
-
-
-def _with(model: Model, refinement: Refinement) -> Model:
-    bare = unrefined(model, refinement.device)
-    return replace(bare, refinements=(*bare.refinements, refinement))
-
-
-def _with_expert(model: Model, expert: Expert) -> Model:
-    """A model with an expert more, or in the place of that of the same device."""
-    others = [each for each in model.experts if each.device != expert.device]
-    experts = tuple(sorted([*others, expert], key=lambda each: each.device))
-    unseen = min(model.unseen[0], expert.inside[0]), max(model.unseen[1], expert.inside[1])
-    return Model(key=model.key, experts=experts, unseen=unseen, power=model.power)
-
-
-def _others_rest_on(base: Predictor, shown: Shown) -> bool:
-    """Whether rows of another device were learned on top of a kind's experts: with one more, these would say others."""
-    model = base.model(shown.key)
-    return model is not None and any(each.device != shown.device.name for each in model.refinements)
-
-
-def _by_device(whole: Iterable[Shown]) -> dict[str, list[Shown]]:
-    groups: dict[str, list[Shown]] = {}
-    for each in whole:
-        groups.setdefault(each.device.name, []).append(each)
-    return groups
-
-
-def _plain(key: str, whole: Iterable[Shown]) -> Iterator[tuple[Shown, Integers]]:
-    """Of each device with several kinds of ops without products, rows of all of them, with the numbers of the kinds."""
-    for kinds in _by_device(each for each in whole if is_plain(each.key, each.facts)).values():
-        if len(kinds) < 2:
-            continue  # one kind says nothing of how far off others are
-        most = max(1, _MOST_OTHERS // len(kinds))
-        some = [np.sort(np.random.default_rng(0).permutation(len(kind.facts))[:most]) for kind in kinds]
-        yield (
-            Shown(
-                key=key,
-                device=kinds[0].device,
-                facts=np.concatenate([kind.facts[rows] for kind, rows in zip(kinds, some, strict=True)]),
-                slowdown=np.concatenate([kind.slowdown[rows] for kind, rows in zip(kinds, some, strict=True)]),
-            ),
-            np.repeat(np.arange(len(kinds)), [len(rows) for rows in some]),
-        )

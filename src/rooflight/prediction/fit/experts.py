@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflight.prediction.fit.rows import Shown
+from rooflight.devices.spec import DeviceSpec
+from rooflight.prediction.fit.rows import Shown, joined
 from rooflight.prediction.model.corrections import Interval
 from rooflight.prediction.model.devices import (
     REACHED,
@@ -28,7 +29,7 @@ from rooflight.prediction.model.packing import Learner
 from rooflight.prediction.model.smooth import MOST_ROWS, smooth
 from rooflight.prediction.model.trees import WAYS, Leaves, Way, answers_of_grown, grow, grow_small, lone
 from rooflight.prediction.work.facts import Floats, WorkKind, is_plain, key_of_others, kind_of
-from rooflight.prediction.work.features import OPS, features_of, over_bound, steady_features
+from rooflight.prediction.work.features import OPS, over_bound, steady_features
 from rooflight.prediction.work.floors import usual_slowdown
 from rooflight.records.quantity import count_of
 
@@ -85,7 +86,7 @@ def teach(shown: Shown, *, trees_only: bool = False, over_usual: bool = False, l
             f"{key}: {count_of(len(slowdown), 'row is', 'rows are')} too few to learn from, sample at least "
             f"{LEAST_ROWS}"
         )
-    values = features_of(key, shown.facts, shown.device)
+    values = shown.features
     parts = _parts(len(values))
     floor_s = 0.0 if over_usual else _floor_s(key, values, slowdown, parts[0])
     above = slowdown - over_bound(key, values, floor_s)
@@ -148,18 +149,22 @@ def _expert(
 ) -> Expert:
     """What ``way`` learns from all rows, with what it missed of those held out."""
     return Expert(
-        device=shown.device.name,
+        **figures(shown.device, values, held_out),
         traits=device_traits(shown.device),
-        rows=len(values),
-        low=values.min(axis=0),
-        high=values.max(axis=0),
-        inside=quantiles(held_out),
         outside=outside,
-        error=mean_error(held_out),
         main=_learned(values, shown.slowdown - over_bound(shown.key, values, floor_s), way),
         beyond=beyond,
         floor_s=floor_s,
     )
+
+
+def figures(device: DeviceSpec, values: Floats, missed: Floats) -> dict[str, Any]:
+    """What is said of all that is ``Learned``: from rows of features [rows, features], and what was ``missed`` of those
+    held out.
+    """
+    low, high = values.min(axis=0), values.max(axis=0)
+    inside, error = quantiles(missed), mean_error(missed)
+    return {"device": device.name, "rows": len(values), "low": low, "high": high, "inside": inside, "error": error}
 
 
 def spread_of(values: Floats, missed: Floats) -> Spread | None:
@@ -254,26 +259,17 @@ def teach_others(shown: Sequence[Shown], *, trees_only: bool = False, launch_s: 
     kernels: its intervals and error come from kinds held out in turn. ``launch_s`` seconds of each time are a launch.
     Raises ValueError for fewer than 12 rows.
     """
-    some = [_some(each, max(LEAST_ROWS, _MOST_OTHERS // len(shown))) for each in shown]
-    device = shown[0].device
-    facts, slowdown = np.concatenate([each.facts for each in some]), np.concatenate([each.slowdown for each in some])
-    group = np.repeat(np.arange(len(some)) % _KIND_GROUPS, [len(each.facts) for each in some])
-    key = key_of_others(shown[0].key)
-    whole = Shown(key=key, device=device, facts=facts, slowdown=slowdown)
+    some = [each.sample(max(LEAST_ROWS, _MOST_OTHERS // len(shown))) for each in shown]
+    group = np.repeat(np.arange(len(some)) % _KIND_GROUPS, [len(each) for each in some])
+    whole = joined(some, key_of_others(shown[0].key))
     if group.max() == 0:
         alone = teach(whole, trees_only=True, over_usual=True, launch_s=launch_s)
         return replace(alone, inside=UNSEEN, outside=UNSEEN)
     whole = over(whole, launch_s)
-    values = features_of(key, facts, device)
     parts = [group == held_out for held_out in range(int(group.max()) + 1)]
-    way, held_out = _best_way(values, whole.slowdown, parts, trees_only=trees_only)
-    expert = _expert(whole, values, way, held_out, quantiles(held_out), None, 0.0)
+    way, held_out = _best_way(whole.features, whole.slowdown, parts, trees_only=trees_only)
+    expert = _expert(whole, whole.features, way, held_out, quantiles(held_out), None, 0.0)
     return replace(expert, usual=True, launch_s=launch_s)
-
-
-def _some(shown: Shown, count: int) -> Shown:
-    chosen = np.sort(np.random.default_rng(0).permutation(len(shown.facts))[:count])
-    return replace(shown, facts=shown.facts[chosen], slowdown=shown.slowdown[chosen])
 
 
 def with_reached(taught: Sequence[tuple[Expert, Shown]]) -> list[tuple[Expert, Shown]]:
@@ -287,7 +283,7 @@ def with_reached(taught: Sequence[tuple[Expert, Shown]]) -> list[tuple[Expert, S
             reached = reached_bandwidth(shown.key, shown.slowdown, _largest(shown.facts))
             if reached is not None:
                 traits[REACHED] = max(reached, traits.get(REACHED, reached))
-        traits |= reached_products(shown.key, features_of(shown.key, shown.facts, shown.device), shown.slowdown)
+        traits |= reached_products(shown.key, shown.features, shown.slowdown)
     return [(replace(expert, traits={**expert.traits, **found[expert.device]}), shown) for expert, shown in taught]
 
 
@@ -296,20 +292,22 @@ def join(experts: Sequence[Expert], shown: Sequence[Shown]) -> Model:
     key, usual = shown[0].key, all(expert.usual for expert in experts)
     if usual:
         shown = [over(each, expert.launch_s) for each, expert in zip(shown, experts, strict=True)]
-    asked = [_Asked.of(each, experts) for each in shown]
+    asked = [_asked(each, experts) for each in shown]
     missed = []
     for each in asked:
-        others = [expert for expert in experts if expert.device != each.device]
+        others = [expert for expert in experts if expert.device != each.shown.device.name]
         # a new device has no twin among those that were measured: how far off it is, twins do not tell
         others = [one for one in others if likeness(each.traits, one.traits, key) < _TWINS] or others
         if others:
             answers = [each.answers[expert.device] for expert in others]
-            power = _power([one for one in asked if one.device != each.device], others)
             if usual:
-                missed.append(each.slowdown - averaged(key, others, answers, each.values, each.traits))
+                blend = averaged(key, others, answers, each.values, each.traits)
             else:
-                missed.append(each.slowdown - blended(key, others, answers, each.values, each.traits, power))
-    unseen = _with_doubt(quantiles(np.concatenate(missed)), len(missed)) if missed else UNSEEN
+                power = _power([one for one in asked if one is not each], others)
+                blend = blended(key, others, answers, each.values, each.traits, power)
+            missed.append(each.shown.slowdown - blend)
+    one_more = (_ONE_MORE, _ONE_MORE)
+    unseen = with_doubt(quantiles(np.concatenate(missed)), one_more, len(missed)) if missed else UNSEEN
     # an interval for a new device is never narrower than those for most known devices
     low, high = (float(np.median([expert.inside[end] for expert in experts])) for end in (0, 1))
     return Model(
@@ -320,36 +318,26 @@ def join(experts: Sequence[Expert], shown: Sequence[Shown]) -> Model:
     )
 
 
-def _with_doubt(seen: Interval, devices: int) -> Interval:
-    """What was missed of some devices, widened as if one more had been missed by ``_ONE_MORE``."""
-    low, high = (float(np.hypot(end, _ONE_MORE / np.sqrt(devices))) for end in seen)
+def with_doubt(seen: Interval, more: Interval, count: int) -> Interval:
+    """What was missed of ``count`` rows or devices left out, widened as if one more had been missed by ``more``."""
+    low, high = (float(np.hypot(end, doubt / np.sqrt(count))) for end, doubt in zip(seen, more, strict=True))
     return -low, high
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _Asked(NamedTuple):
     """Some rows of a device, and what the other devices' experts answer of them, by device."""
 
-    key: str
-    device: str
+    shown: Shown
     traits: Mapping[str, float]
     values: Floats
-    slowdown: Floats
     answers: Mapping[str, Floats]
 
-    @classmethod
-    def of(cls, shown: Shown, experts: Sequence[Expert]) -> _Asked:
-        some = np.random.default_rng(0).permutation(len(shown.facts))[:_SOME]
-        values = features_of(shown.key, shown.facts[some], shown.device)
-        name = shown.device.name
-        return cls(
-            key=shown.key,
-            device=name,
-            traits=device_traits(shown.device),
-            values=values,
-            slowdown=shown.slowdown[some],
-            answers={each.device: each.predict(shown.key, values) for each in experts if each.device != name},
-        )
+
+def _asked(shown: Shown, experts: Sequence[Expert]) -> _Asked:
+    some = shown.some(np.random.default_rng(0).permutation(len(shown))[:_SOME])
+    values = some.features
+    answers = {each.device: each.predict(some.key, values) for each in experts if each.device != some.device.name}
+    return _Asked(some, device_traits(some.device), values, answers)
 
 
 def _power(asked: Sequence[_Asked], experts: Sequence[Expert]) -> float:
@@ -358,15 +346,15 @@ def _power(asked: Sequence[_Asked], experts: Sequence[Expert]) -> float:
     """
     slopes, weights = [], []
     for each in asked:
-        share = computing(each.key, each.values)
+        share = computing(each.shown.key, each.values)
         rows = share > _COMPUTES
         for expert in experts:
             fewer = fewer_watts(expert.traits, each.traits)
-            if expert.device == each.device or abs(fewer) < _SAME_WATTS or rows.sum() < LEAST_ROWS:
+            if expert.device == each.shown.device.name or abs(fewer) < _SAME_WATTS or rows.sum() < LEAST_ROWS:
                 continue
-            missed = each.slowdown[rows] - each.answers[expert.device][rows]
+            missed = each.shown.slowdown[rows] - each.answers[expert.device][rows]
             slopes.append(float(np.median(missed / share[rows])) / fewer)
-            weights.append(abs(fewer) * likeness(expert.traits, each.traits, each.key))
+            weights.append(abs(fewer) * likeness(expert.traits, each.traits, each.shown.key))
     if not slopes:
         return 0.0
     order = np.argsort(slopes)

@@ -13,21 +13,21 @@ left out in closed form (5.4.2 there), all of one group at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any, Final
 
 import numpy as np
 
 from rooflight.devices.spec import DeviceSpec
-from rooflight.prediction.fit.experts import LEAST_ROWS, UNSEEN, mean_error, quantiles, teach
+from rooflight.prediction.fit.experts import LEAST_ROWS, UNSEEN, figures, mean_error, quantiles, teach, with_doubt
 from rooflight.prediction.fit.rows import Shown
 from rooflight.prediction.model.corrections import (
     ENOUGH_FOR_PLACES,
     LENGTHS,
     MOST_POINTS,
     Correction,
-    Interval,
     Process,
     Refinement,
     shortest,
@@ -35,7 +35,7 @@ from rooflight.prediction.model.corrections import (
 from rooflight.prediction.model.model import Expert, Model
 from rooflight.prediction.model.smooth import Smooth, distances, lone_point, matern, smooth
 from rooflight.prediction.work.facts import Floats, Integers, is_plain
-from rooflight.prediction.work.features import features_of, names_of
+from rooflight.prediction.work.features import names_of
 from rooflight.prediction.work.floors import least_kernel_s
 
 ENOUGH_ALONE: Final = 40
@@ -58,42 +58,40 @@ def experts_beside(
 ) -> list[tuple[Expert, Shown]]:
     """Experts that sessions teach of kinds of work on devices of which tables ``taught`` none (experts by kind)."""
     asked = [
-        (shown, tuple(taught.get(shown.key, ())), launches.get(shown.device.name, 0.0), trees_only)
-        for shown in beside
-        if len(shown.facts) >= LEAST_ROWS and shown.device.name not in _devices(taught.get(shown.key, ()))
+        each
+        for each in beside
+        if len(each) >= LEAST_ROWS and each.device.name not in {one.device for one in taught.get(each.key, ())}
     ]
-    return [(expert, shown) for expert, (shown, *_) in zip(run(_expert_beside, asked), asked, strict=True) if expert]
+    others = [tuple(taught.get(each.key, ())) for each in asked]
+    launches_s = [launches.get(each.device.name, 0.0) for each in asked]
+    found = run(partial(_expert_beside, trees_only=trees_only), asked, others, launches_s)
+    return [(expert, shown) for expert, shown in zip(found, asked, strict=True) if expert]
 
 
-def _devices(experts: Iterable[Expert]) -> set[str]:
-    return {each.device for each in experts}
-
-
-def _expert_beside(job: tuple[Shown, tuple[Expert, ...], float, bool]) -> Expert | None:
+def _expert_beside(shown: Shown, others: Sequence[Expert], launch_s: float, *, trees_only: bool) -> Expert | None:
     """What the rows teach of a device; None where what others' experts answer, corrected, is less off."""
-    shown, others, launch_s, trees_only = job
     plain = not others and is_plain(shown.key, shown.facts)
-    if others and len(shown.facts) < ENOUGH_ALONE:
+    if others and len(shown) < ENOUGH_ALONE:
         return None
     own = replace(teach(shown, trees_only=trees_only, over_usual=plain, launch_s=launch_s), launch_s=launch_s)
     if not others:
         return own
-    found = correction_beside(Model(key=shown.key, experts=others, unseen=UNSEEN), shown, trees_only=trees_only)
+    model = Model(key=shown.key, experts=tuple(others), unseen=UNSEEN)
+    found = correction_beside(model, shown, trees_only=trees_only)
     return None if found is not None and found.error < own.error else own
 
 
 def corrected(model: Model, beside: Iterable[Shown], *, trees_only: bool) -> Model:
     """The model with what the rows of its kind of work teach of its answers, a correction for each of their devices."""
     found = [correction_beside(model, shown, trees_only=trees_only) for shown in beside]
-    kept = sorted((each for each in found if each is not None), key=lambda each: each.device)
-    return replace(model, corrections=tuple(kept))
+    return replace(model, corrections=tuple(sorted(filter(None, found), key=lambda each: each.device)))
 
 
 def correction_beside(model: Model, shown: Shown, *, trees_only: bool) -> Correction | None:
     """How far off a model is on the rows of a device, if that can be told; with ``trees_only`` by one factor. Rows that
     the device's own expert knows are left aside: what taught it is told no better by a few others.
     """
-    values = features_of(shown.key, shown.facts, shown.device)
+    values = shown.features
     missed = np.maximum(0.0, shown.slowdown) - model.uncorrected(shown.facts, shown.device)
     if (own := model.expert(shown.device)) is not None:
         strange = ~own.knows(shown.key, values)
@@ -121,15 +119,7 @@ def correction(
     left = held_out[best]
     if np.abs(left).mean() >= np.abs(missed).mean():
         return None
-    return Correction(
-        device=device.name,
-        rows=len(missed),
-        low=values.min(axis=0),
-        high=values.max(axis=0),
-        inside=quantiles(left),
-        error=mean_error(left),
-        near=_nearby(values, missed, best, fades),
-    )
+    return Correction(**figures(device, values, left), near=_nearby(values, missed, best, fades))
 
 
 def _nearby(values: Floats, missed: Floats, places: bool, fades: bool) -> Smooth:
@@ -162,7 +152,7 @@ def refine(model: Model, shown: Shown, *, groups: Integers | None = None, launch
     nothing where their mean error would grow.
     """
     bare = unrefined(model, shown.device.name)
-    values = features_of(shown.key, shown.facts, shown.device)
+    values = shown.features
     answer = bare.unrefined(shown.facts, values, shown.device)
     least_s = least_kernel_s(shown.device)
     missed = shown.slowdown - np.maximum(answer.slowdown, shortest(shown.key, values, least_s))
@@ -175,24 +165,18 @@ def refine(model: Model, shown: Shown, *, groups: Integers | None = None, launch
         offset, left = _offset(missed, groups), offset_left
     if len(np.unique(values, axis=0)) >= FEWEST:
         learned = _learned(bare, shown.device.name, values, answer.slowdown, missed, groups)
-        if _size(learned.left_out) < _size(left):
-            offset, process, left = learned.offset, learned.process, learned.left_out
+        if _size(learned[-1]) < _size(left):
+            offset, process, left = learned
     if mean_error(left) > mean_error(missed):  # nearer to most rows, and further from all
         offset, process, left = 0.0, None, missed
-    floor, ceiling = min(0.0, float(missed.min())), max(0.0, float(missed.max()))
     inside = with_doubt(quantiles(left), around, len(np.unique(groups)))
     return Refinement(
-        device=shown.device.name,
-        rows=len(missed),
-        low=values.min(axis=0),
-        high=values.max(axis=0),
-        inside=inside,
+        **{**figures(shown.device, values, left), "inside": inside},
         outside=(min(inside[0], around[0]), max(inside[1], around[1])),
-        error=mean_error(left),
         error_before=mean_error(missed),
         offset=offset,
-        floor=floor,
-        ceiling=ceiling,
+        floor=min(0.0, float(missed.min())),
+        ceiling=max(0.0, float(missed.max())),
         process=process,
         launch_s=launch_s,
         least_s=least_s,
@@ -203,12 +187,6 @@ def refine(model: Model, shown: Shown, *, groups: Integers | None = None, launch
 def unrefined(model: Model, device: str) -> Model:
     """A model without what rows of this device taught on top of it."""
     return replace(model, refinements=tuple(each for each in model.refinements if each.device != device))
-
-
-def with_doubt(left_out: Interval, around: Interval, count: int) -> Interval:
-    """What was missed of ``count`` rows left out, widened as if one more had been missed by the model's interval."""
-    low, high = (float(np.hypot(end, doubt / np.sqrt(count))) for end, doubt in zip(left_out, around, strict=True))
-    return -low, high
 
 
 def _size(missed: Floats) -> float:
@@ -227,26 +205,24 @@ def _offsets_left_out(missed: Floats, groups: Integers) -> Floats:
     return np.array([each - offsets[group] for each, group in zip(missed, groups.tolist(), strict=True)])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Learned:
-    offset: float
-    process: Process
-    left_out: Floats
-
-
-def _learned(model: Model, device: str, values: Floats, answered: Floats, missed: Floats, groups: Integers) -> _Learned:
-    """Processes of some of the rows; what they miss of all others, where there are any, otherwise of rows left out."""
+def _learned(
+    model: Model, device: str, values: Floats, answered: Floats, missed: Floats, groups: Integers
+) -> tuple[float, Process, Floats]:
+    """An offset and processes of some of the rows; what they miss of all others, where there are any, otherwise of rows
+    left out.
+    """
     some = np.sort(np.random.default_rng(0).permutation(len(missed))[:MOST_POINTS])
     apart = np.empty((len(values), 0)) if device in model.devices else model.apart(values, answered)
-    found = _of_points(model, values[some], apart[some], missed[some], groups[some])
-    if len(some) == len(missed):
-        return found
-    others = np.setdiff1d(np.arange(len(missed)), some)
-    left_out = missed[others] - found.offset - found.process.predict(values[others], apart[others])
-    return _Learned(offset=found.offset, process=found.process, left_out=left_out)
+    offset, process, left_out = _of_points(model, values[some], apart[some], missed[some], groups[some])
+    if len(some) < len(missed):
+        others = np.setdiff1d(np.arange(len(missed)), some)
+        left_out = missed[others] - offset - process.predict(values[others], apart[others])
+    return offset, process, left_out
 
 
-def _of_points(model: Model, values: Floats, apart: Floats, missed: Floats, groups: Integers) -> _Learned:
+def _of_points(
+    model: Model, values: Floats, apart: Floats, missed: Floats, groups: Integers
+) -> tuple[float, Process, Floats]:
     unit = units_of(model)
     used = unit > 0
     points = np.divide(values, unit, out=np.zeros_like(values), where=used)
@@ -276,7 +252,7 @@ def _of_points(model: Model, values: Floats, apart: Floats, missed: Floats, grou
         views=_rounded(views),
         seen=np.stack([apart.min(axis=0), apart.max(axis=0)], axis=1) if apart.size else np.empty((0, 2)),
     )
-    return _Learned(offset=float(by_length.sum()), process=process, left_out=chance @ np.stack(left_out))
+    return float(by_length.sum()), process, chance @ np.stack(left_out)
 
 
 def units_of(model: Model) -> Floats:

@@ -21,8 +21,9 @@ import numpy as np
 from rooflight.prediction.fit.experts import LEAST_ROWS, join, teach, teach_others, with_reached
 from rooflight.prediction.fit.few_rows import corrected, experts_beside
 from rooflight.prediction.fit.refusals import refuse_constant, refuse_wrong_unit
-from rooflight.prediction.fit.rows import Shown, _together, as_tables_time, grouped, shown_by, together, with_launches
+from rooflight.prediction.fit.rows import Shown, as_tables_time, grouped, joined, shown_by, together, with_launches
 from rooflight.prediction.lint.findings import Finding, beats_bound, left_out, lint_table, row_bounds
+from rooflight.prediction.model.corrections import Refinement
 from rooflight.prediction.model.model import Expert, Model
 from rooflight.prediction.read import read_file
 from rooflight.prediction.read.measured import MeasuredTable
@@ -95,17 +96,46 @@ def _map_deaf(pool: ProcessPoolExecutor, *jobs: Any) -> Iterable[Any]:
 _LEAST_SHAPES: Final = 3
 _FEW: Final = 300
 """Rows of tables that learn anew with those of sessions: of more, what few rows add is lost among them."""
+Progress = Callable[[str], None]
+Run = Callable[..., Iterable[Any]]
+"""A map over jobs, here or in several processes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Added:
+    """What rows of a kind on a device became on top of other models: a refinement, or an expert of the device's own.
+    ``error_before`` is the mean absolute percentage error of the other models for these rows, ``error`` that of rows
+    left out, as fractions.
+    """
+
+    key: str
+    device: str
+    rows: int
+    error_before: float
+    error: float
+    learned: Refinement | Expert
+
+    @property
+    def how(self) -> str:
+        """What was learned, in a word: "nothing" where no scale would have predicted rows left out better."""
+        if isinstance(self.learned, Expert):
+            return "expert"
+        if self.learned.process:
+            return "process"
+        return "scale" if self.learned.offset else "nothing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
     """``models`` by kind of work; ``few``: kinds, with their devices, that had too few rows to learn from, and
-    ``alike``, with their rows, those that had enough, but of fewer than three shapes.
+    ``alike``, with their rows, those that had enough, but of fewer than three shapes. ``added``: what rows became on
+    top of other models, None where there were none.
     """
 
     models: tuple[Model, ...]
     few: dict[str, int]
     alike: dict[str, int] = field(default_factory=dict)
+    added: tuple[Added, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -124,7 +154,7 @@ def read_for_fit(
     paths: Sequence[Path],
     *,
     keep_flagged: bool = False,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = lambda _: None,
     processes: bool = False,
 ) -> tuple[Read, ...]:
     """Files read, checked and costed, in order, without the times that lint flags. Raises ValueError as reading, and,
@@ -134,178 +164,15 @@ def read_for_fit(
     module can be imported once more.
     """
     size = sum(path.stat().st_size * (8 if path.suffix == ".gz" else 1) for path in paths)
-    jobs = [(path, keep_flagged) for path in paths]
     with workers(size // 50, processes) as run:
         found = []
-        for number, read in enumerate(run(_read, jobs)):
+        for number, read in enumerate(run(partial(_read, keep_flagged=keep_flagged), paths)):
             found.append(read)
             progress(f"read and checked {number + 1} of {count_of(len(paths), 'file')}")
         return tuple(found)
 
 
-def fit(
-    tables: Iterable[MeasuredTable], findings: Iterable[Finding] = (), progress: Callable[[str], None] = lambda _: None
-) -> Fit:
-    """Models from measured tables, without the times that ``findings`` flag. Operators that are not registered are
-    passed over.
-    """
-    flagged = left_out(findings)
-    return learn_all([each for table in tables for each in shown_by(table, flagged)], progress)
-
-
-def learn_all(
-    shown: Iterable[Shown],
-    progress: Callable[[str], None] = lambda _: None,
-    *,
-    beside: Iterable[Shown] = (),
-    processes: bool = False,
-    trees_only: bool = False,
-) -> Fit:
-    """Models of all kinds of which some device has enough rows. ``beside`` are the ops of sessions and traces, few of
-    each kind, which ``joining`` brings together with the tables' rows. ``processes`` as ``read_for_fit`` has it,
-    ``trees_only`` as ``teach``.
-    """
-    whole = together(shown)
-    with workers(sum(len(each.facts) for each in whole), processes) as run:
-        taught = teach_tables(whole, progress, run, trees_only=trees_only)
-        progress("learning what ops and devices have in common")
-        return learn_beside(taught, whole, beside, run, trees_only=trees_only)
-
-
-def teach_tables(
-    whole: Iterable[Shown],
-    progress: Callable[[str], None] = lambda _: None,
-    run: Callable[..., Iterable[Any]] = map,
-    *,
-    trees_only: bool = False,
-) -> list[tuple[Expert, Shown]]:
-    """An expert of each kind of work on each device that has enough rows, all of which are together."""
-    enough = [each for each in whole if len(each.facts) >= LEAST_ROWS and not _alike(each)]
-    enough.sort(key=lambda each: -len(each.facts))  # what takes longest begins first
-    taught = []
-    for each, expert in zip(enough, run(partial(teach, trees_only=trees_only), enough), strict=True):
-        taught.append((expert, each))
-        done = f"learned {len(taught)} of {len(enough)}"
-        progress(f"{done}: {each.key} on {each.device.name}, {count_of(expert.rows, 'time')}")
-    return taught
-
-
-def learn_beside(
-    taught: Sequence[tuple[Expert, Shown]],
-    tables: Sequence[Shown],
-    beside: Iterable[Shown],
-    run: Callable[..., Iterable[Any]] = map,
-    *,
-    trees_only: bool = False,
-) -> Fit:
-    """Models of the experts that ``tables`` taught, joined by what the ops of sessions teach ``beside`` them."""
-    taught = with_launches(taught)
-    launches: dict[str, float] = {}
-    for expert, _ in taught:
-        launches[expert.device] = max(expert.launch_s, launches.get(expert.device, 0.0))
-    ops = all_ops = as_tables_time(together(beside), launches)
-    taught, ops = _pooled(taught, ops, trees_only=trees_only)
-    known = {key: [expert for expert, _ in pairs] for key, pairs in grouped(taught, _kind_taught).items()}
-    own = experts_beside(ops, known, launches, run, trees_only=trees_only)
-    models = _models(with_reached([*taught, *own]), [*tables, *all_ops], launches, run, trees_only=trees_only)
-    alone = {(each.key, each.device.name) for _, each in own}
-    rest = grouped((each for each in ops if (each.key, each.device.name) not in alone), lambda each: each.key)
-    models = tuple(run(_corrected, [(model, rest.get(model.key, []), trees_only) for model in models]))
-    learned = {(model.key, device) for model in models for device in model.measured_devices}
-    alike = {
-        f"{each.key} on {each.device.name}": len(each.facts)
-        for each in tables
-        if len(each.facts) >= LEAST_ROWS and _alike(each)
-    }
-    few = {
-        f"{each.key} on {each.device.name}": len(each.facts)
-        for each in (*tables, *all_ops)
-        if (each.key, each.device.name) not in learned
-    }
-    few = {place: count for place, count in few.items() if place not in alike}
-    return Fit(models=models, few=few, alike=alike)
-
-
-def _alike(shown: Shown) -> bool:
-    """Whether rows say nothing of other shapes than theirs."""
-    return len(np.unique(shown.facts, axis=0)) < _LEAST_SHAPES
-
-
-def _pooled(
-    taught: Sequence[tuple[Expert, Shown]], ops: Sequence[Shown], *, trees_only: bool
-) -> tuple[list[tuple[Expert, Shown]], list[Shown]]:
-    """Experts of few rows learn from the ops of sessions as from rows of their tables; and the ops that remain."""
-    by_place = {(each.key, each.device.name): each for each in ops}
-    found = []
-    for expert, shown in taught:
-        place = (shown.key, shown.device.name)
-        if len(shown.facts) > _FEW or place not in by_place:
-            found.append((expert, shown))
-            continue
-        whole = _together([shown, by_place.pop(place)])
-        found.append((replace(teach(whole, trees_only=trees_only), launch_s=expert.launch_s), whole))
-    return found, list(by_place.values())
-
-
-def _kind_taught(pair: tuple[Expert, Shown]) -> str:
-    return pair[1].key
-
-
-def _corrected(job: tuple[Model, Sequence[Shown], bool]) -> Model:
-    model, ops, trees_only = job
-    return corrected(model, ops, trees_only=trees_only)
-
-
-def _models(
-    taught: Sequence[tuple[Expert, Shown]],
-    whole: Sequence[Shown],
-    launches: Mapping[str, float],
-    run: Callable[..., Iterable[Any]],
-    *,
-    trees_only: bool,
-) -> tuple[Model, ...]:
-    """A model of each kind of work from its devices' experts; before them one of other ops, where any could be. A kind
-    with too few rows for a model of its own still teaches what ops have in common: a trace has few of each kind.
-    """
-    alike = grouped(
-        (each for each in whole if is_plain(each.key, each.facts)),
-        lambda each: (key_of_others(each.key), each.device.name),
-    )
-    plain = [together(each) for each in alike.values()]
-    plain = [each for each in plain if sum(len(kind.facts) for kind in each) >= LEAST_ROWS]
-    kinds = grouped(taught, _kind_taught)
-    jobs: list[Callable[[], Any]] = [
-        partial(teach_others, each, trees_only=trees_only, launch_s=launches.get(each[0].device.name, 0.0))
-        for each in plain
-    ]
-    jobs += [partial(_joined, kinds[key]) for key in sorted(kinds)]
-    found = list(run(_call, jobs))
-    of_others = grouped(zip(plain, found, strict=False), lambda pair: key_of_others(pair[0][0].key))
-    models = [
-        Model(key=key, experts=tuple(experts), unseen=_of_others(experts))
-        for key, pairs in sorted(of_others.items())
-        for experts in ([expert for _, expert in pairs],)
-    ]
-    return (*models, *found[len(plain) :])
-
-
-def _joined(taught: Sequence[tuple[Expert, Shown]]) -> Model:
-    """A model of one kind of work, its devices in alphabetical order."""
-    ordered = sorted(taught, key=lambda pair: pair[0].device)
-    return join([expert for expert, _ in ordered], [each for _, each in ordered])
-
-
-def _call(job: Callable[[], Any]) -> Any:
-    return job()
-
-
-def _of_others(experts: Sequence[Expert]) -> tuple[float, float]:
-    """What to expect of an unknown op on an unknown device: at least what is missed by on known ones."""
-    return min(expert.inside[0] for expert in experts), max(expert.inside[1] for expert in experts)
-
-
-def _read(job: tuple[Path, bool]) -> Read:
-    path, keep_flagged = job
+def _read(path: Path, keep_flagged: bool) -> Read:
     tables = read_file(path)
     findings: list[Finding] = []
     shown: list[Shown] = []
@@ -321,3 +188,131 @@ def _read(job: tuple[Path, bool]) -> Read:
         shown += shown_by(table, flagged, bounds)
         beats += beats_bound(table, bounds, flagged)
     return Read(tables=tables, findings=tuple(findings), shown=tuple(shown), beats=beats)
+
+
+def fit(tables: Iterable[MeasuredTable], findings: Iterable[Finding] = (), progress: Progress = lambda _: None) -> Fit:
+    """Models from measured tables, without the times that ``findings`` flag. Operators that are not registered are
+    passed over.
+    """
+    flagged = left_out(findings)
+    return learn_all([each for table in tables for each in shown_by(table, flagged)], progress)
+
+
+def learn_all(
+    shown: Iterable[Shown],
+    progress: Progress = lambda _: None,
+    *,
+    beside: Iterable[Shown] = (),
+    processes: bool = False,
+    trees_only: bool = False,
+) -> Fit:
+    """Models of all kinds of which some device has enough rows. ``beside`` are the ops of sessions and traces, few of
+    each kind, which ``few_rows`` brings together with the tables' rows. ``processes`` as ``read_for_fit`` has it,
+    ``trees_only`` as ``teach``.
+    """
+    whole = together(shown)
+    with workers(sum(map(len, whole)), processes) as run:
+        taught = teach_tables(whole, progress, run, trees_only=trees_only)
+        progress("learning what ops and devices have in common")
+        return learn_beside(taught, whole, beside, run, trees_only=trees_only)
+
+
+def teach_tables(
+    whole: Iterable[Shown], progress: Progress = lambda _: None, run: Run = map, *, trees_only: bool = False
+) -> list[tuple[Expert, Shown]]:
+    """An expert of each kind of work on each device that has enough rows, all of which are together."""
+    enough = [each for each in whole if len(each) >= LEAST_ROWS and not _is_alike(each)]
+    enough.sort(key=lambda each: -len(each))  # what takes longest begins first
+    taught = []
+    for each, expert in zip(enough, run(partial(teach, trees_only=trees_only), enough), strict=True):
+        taught.append((expert, each))
+        progress(f"learned {len(taught)} of {len(enough)}: {each.label}, {count_of(expert.rows, 'time')}")
+    return taught
+
+
+def learn_beside(
+    taught: Sequence[tuple[Expert, Shown]],
+    tables: Sequence[Shown],
+    beside: Iterable[Shown],
+    run: Run = map,
+    *,
+    trees_only: bool = False,
+) -> Fit:
+    """Models of the experts that ``tables`` taught, joined by what the ops of sessions teach ``beside`` them."""
+    taught = with_launches(taught)
+    launches: dict[str, float] = {}
+    for expert, _ in taught:
+        launches[expert.device] = max(expert.launch_s, launches.get(expert.device, 0.0))
+    ops = all_ops = as_tables_time(together(beside), launches)
+    taught, ops = _pooled(taught, ops, trees_only=trees_only)
+    known = {key: [expert for expert, _ in pairs] for key, pairs in grouped(taught, lambda pair: pair[1].key).items()}
+    own = experts_beside(ops, known, launches, run, trees_only=trees_only)
+    models = _models(with_reached([*taught, *own]), [*tables, *all_ops], launches, run, trees_only=trees_only)
+    alone = {each.place for _, each in own}
+    rest = grouped((each for each in ops if each.place not in alone), lambda each: each.key)
+    beside_each = [rest.get(model.key, []) for model in models]
+    models = tuple(run(partial(corrected, trees_only=trees_only), models, beside_each))
+    learned = {(model.key, device) for model in models for device in model.measured_devices}
+    alike = {each.label: len(each) for each in tables if len(each) >= LEAST_ROWS and _is_alike(each)}
+    few = {
+        each.label: len(each) for each in (*tables, *all_ops) if each.place not in learned and each.label not in alike
+    }
+    return Fit(models=models, few=few, alike=alike)
+
+
+def _is_alike(shown: Shown) -> bool:
+    """Whether rows say nothing of other shapes than theirs."""
+    return len(np.unique(shown.facts, axis=0)) < _LEAST_SHAPES
+
+
+def _pooled(
+    taught: Sequence[tuple[Expert, Shown]], ops: Sequence[Shown], *, trees_only: bool
+) -> tuple[list[tuple[Expert, Shown]], list[Shown]]:
+    """Experts of few rows learn from the ops of sessions as from rows of their tables; and the ops that remain."""
+    by_place = {each.place: each for each in ops}
+    found = []
+    for expert, shown in taught:
+        if len(shown) > _FEW or shown.place not in by_place:
+            found.append((expert, shown))
+            continue
+        whole = joined([shown, by_place.pop(shown.place)], shown.key)
+        found.append((replace(teach(whole, trees_only=trees_only), launch_s=expert.launch_s), whole))
+    return found, list(by_place.values())
+
+
+def _models(
+    taught: Sequence[tuple[Expert, Shown]],
+    whole: Sequence[Shown],
+    launches: Mapping[str, float],
+    run: Run,
+    *,
+    trees_only: bool,
+) -> tuple[Model, ...]:
+    """A model of each kind of work from its devices' experts; before them one of other ops, where any could be. A kind
+    with too few rows for a model of its own still teaches what ops have in common: a trace has few of each kind.
+    """
+    alike = grouped(
+        (each for each in whole if is_plain(each.key, each.facts)),
+        lambda each: (key_of_others(each.key), each.device.name),
+    )
+    plain = [together(each) for each in alike.values()]
+    plain = [each for each in plain if sum(map(len, each)) >= LEAST_ROWS]
+    kinds = grouped(sorted(taught, key=lambda pair: pair[0].device), lambda pair: pair[1].key)
+    jobs: list[Callable[[], Any]] = [
+        partial(teach_others, each, trees_only=trees_only, launch_s=launches.get(each[0].device.name, 0.0))
+        for each in plain
+    ]
+    jobs += [partial(join, *zip(*kinds[key], strict=True)) for key in sorted(kinds)]
+    found = list(run(_call, jobs))
+    of_others = grouped(zip(plain, found, strict=False), lambda pair: key_of_others(pair[0][0].key))
+    models = []
+    for key, pairs in sorted(of_others.items()):
+        experts = tuple(expert for _, expert in pairs)
+        # what to expect of an unknown op on an unknown device: at least what is missed by on known ones
+        unseen = min(each.inside[0] for each in experts), max(each.inside[1] for each in experts)
+        models.append(Model(key=key, experts=experts, unseen=unseen))
+    return (*models, *found[len(plain) :])
+
+
+def _call(job: Callable[[], Any]) -> Any:
+    return job()

@@ -18,8 +18,9 @@ from rooflight.devices.spec import DeviceSpec
 from rooflight.network import collectives
 from rooflight.prediction.lint.findings import Finding, Place, RowBounds, is_flagged, row_bounds
 from rooflight.prediction.model.model import Expert
-from rooflight.prediction.read.measured import Integers, MeasuredOps, MeasuredTable
+from rooflight.prediction.read.measured import Integers, Mask, MeasuredOps, MeasuredTable
 from rooflight.prediction.work.facts import FactRows, Facts, Floats, WorkKind, bounded, facts_from, is_plain, kind_of
+from rooflight.prediction.work.features import features_of
 from rooflight.prediction.work.floors import FASTEST, INSIDE, LEAST_S, with_launch
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.bound import as_it_ran
@@ -37,6 +38,32 @@ class Shown:
     device: DeviceSpec
     facts: Floats
     slowdown: Floats
+
+    def __len__(self) -> int:
+        return len(self.slowdown)
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Its kind of work and device."""
+        return self.key, self.device.name
+
+    @property
+    def label(self) -> str:
+        """What a report calls it."""
+        return " on ".join(self.place)
+
+    @property
+    def features(self) -> Floats:
+        """What models see of it: [rows, features]."""
+        return features_of(self.key, self.facts, self.device)
+
+    def some(self, rows: Integers | Mask) -> Shown:
+        """Some rows of it."""
+        return replace(self, facts=self.facts[rows], slowdown=self.slowdown[rows])
+
+    def sample(self, most: int) -> Shown:
+        """So many rows at most, the same each time, in their order."""
+        return self.some(np.sort(np.random.default_rng(0).permutation(len(self))[:most]))
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Any]) -> dict[Any, list[Item]]:
@@ -82,26 +109,24 @@ def unflagged(
 
 def together(shown: Iterable[Shown]) -> list[Shown]:
     """All rows of a kind on a device as one."""
-    return [_together(group) for group in grouped(shown, lambda each: (each.key, each.device.name)).values()]
+    return [joined(group, group[0].key) for group in grouped(shown, lambda each: each.place).values()]
 
 
-def _together(group: Sequence[Shown]) -> Shown:
-    if len(group) == 1:
+def joined(group: Sequence[Shown], key: str) -> Shown:
+    """Rows of one device as one, of a kind of work."""
+    if len(group) == 1 and group[0].key == key:
         return group[0]
-    return Shown(
-        key=group[0].key,
-        device=group[0].device,
-        facts=np.concatenate([each.facts for each in group]),
-        slowdown=np.concatenate([each.slowdown for each in group]),
-    )
+    facts, slowdown = np.concatenate([each.facts for each in group]), np.concatenate([each.slowdown for each in group])
+    return Shown(key=key, device=group[0].device, facts=facts, slowdown=slowdown)
+
+
+def by_device(shown: Iterable[Shown]) -> dict[str, list[Shown]]:
+    """Rows by the name of their device."""
+    return grouped(shown, lambda each: each.device.name)
 
 
 _COPIES: Final = frozenset({"aten::_to_copy", "aten::copy_", "aten::to", "aten::clone"})
-
-
 _LONGEST_LAUNCH_S: Final = 20e-6  # of a small copy within a device, in any trace
-
-
 _LINK_BYTES_PER_S: Final = 64e9
 """Of the fastest link between a GPU and its host but NVLink-C2C: PCIe 5.0 x16."""
 
@@ -186,10 +211,7 @@ def with_launches(taught: Sequence[tuple[Expert, Shown]]) -> list[tuple[Expert, 
     """Experts that know how much of what they learned is a launch: on a GPU where some plain work takes the same
     time at all small sizes, part of the lowest of such times.
     """
-    by_device: dict[str, list[Shown]] = {}
-    for expert, shown in taught:
-        by_device.setdefault(expert.device, []).append(shown)
-    found = {device: launch_inside_s(each) for device, each in by_device.items()}
+    found = {device: launch_inside_s(each) for device, each in by_device(shown for _, shown in taught).items()}
     return [
         (expert if kind_of(shown.key) is WorkKind.NETWORK else replace(expert, launch_s=found[expert.device]), shown)
         for expert, shown in taught

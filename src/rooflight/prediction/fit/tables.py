@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import exp
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from rooflight.devices.spec import roofs_used_by
-from rooflight.prediction.fit.base import Added, OnBase
+from rooflight.prediction.fit.fitting import Added, Fit
 from rooflight.prediction.fit.rows import Taught
 from rooflight.prediction.lint.findings import Finding, Rule, beats_note
 from rooflight.prediction.model.corrections import Correction
@@ -75,22 +74,18 @@ class FitDocument(Document, frozen=True, kw_only=True, tag="rooflight.fit/1"):
 
 
 def report_of(
-    predictor: Predictor,
+    fit: Fit,
     tables: Sequence[MeasuredTable | MeasuredOps],
     findings: Sequence[Finding],
-    few: Mapping[str, int],
     folder: Path,
     taught_by_ops: Taught | None = None,
-    on_base: OnBase | None = None,
-    alike: Mapping[str, int] = MappingProxyType({}),
     beats: int = 0,
 ) -> Report:
     """The models made, with the errors of rows held out; what lint took out, and what was too little to learn from. Of
     models on top of others, what was added.
     """
-    added = on_base.added if on_base else ()
-    others = {each.key for each in added}
-    models = [model for model in predictor.models.values() if model.key not in others]
+    added = fit.added or ()
+    models = [model for model in fit.models if model.key not in {each.key for each in added}]
     learned: list[tuple[Model, Expert | Correction]] = [(model, each) for model in models for each in model.experts]
     learned += [(model, each) for model in models for each in model.corrections]
     learned.sort(key=lambda pair: (-pair[0].rows, pair[0].key, -pair[1].rows))
@@ -104,7 +99,7 @@ def report_of(
                 for model, each in learned
             ),
             unseen_device={model.key: model.unseen for model in models},
-            too_few=dict(few),
+            too_few=fit.few,
             times=times,
             flagged=flagged,
             beat_bound=beats,
@@ -118,17 +113,17 @@ def report_of(
         ),
         tables=(*([_added(added)] if added else []), *([_learned(learned)] if learned or not added else [])),
         notes=(
-            *_too_few(few),
+            *_too_few(fit.few),
             *(
                 f"{key}: {count} times of one shape or two say nothing of others: sample other shapes too."
-                for key, count in sorted(alike.items())
+                for key, count in sorted(fit.alike.items())
             ),
             *_skipped(tables),
             *_unusable(tables, findings),
             *_of_sessions(taught_by_ops),
             *([note] if (note := beats_note(beats)) else []),
             *_stale_calibrations(tables, findings),
-            *(() if on_base else _earlier_fits(predictor, folder)),
+            *(_earlier_fits(fit, folder) if fit.added is None else ()),
         ),
     )
 
@@ -210,8 +205,8 @@ def _unusable(tables: Sequence[MeasuredTable | MeasuredOps], findings: Sequence[
             yield f"Left out whole: {label} {each.direction} on {each.device}: {each.evidence}."
 
 
-def _earlier_fits(predictor: Predictor, folder: Path) -> Iterator[str]:
-    if left := predictor.left_by_others(folder):
+def _earlier_fits(fit: Fit, folder: Path) -> Iterator[str]:
+    if left := Predictor.of(fit.models).left_by_others(folder):
         yield f"{folder} also holds {count_of(left, 'model')} of earlier fits, used too: delete what should not be."
 
 
