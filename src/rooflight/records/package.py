@@ -21,11 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from rooflight.records.report import Report
-
+from typing import Any, Final
 
 EXTRAS: Final = {"torch": "torch", "transformers": "hf", "lightgbm": "predict"}
 """The extra of this package that installs a library."""
@@ -101,8 +97,8 @@ def __getattr__(name: str) -> str:
 class Drawing:
     """``on_terminal`` prints a report to standard output, ``in_notebook`` returns it as a piece of HTML."""
 
-    on_terminal: Callable[[Report], None]
-    in_notebook: Callable[[Report], str]
+    on_terminal: Callable[[Any], None]
+    in_notebook: Callable[[Any], str]
 
 
 _drawing: Drawing | None = None
