@@ -39,7 +39,7 @@ from rooflight.reporting.json import render_json
 from rooflight.roofline.analysis import analyze
 from rooflight.roofline.ranks import merge, ranks_report
 from rooflight.roofline.tables.report import report_of
-from rooflight.sampling.merge import Merged
+from rooflight.sampling.merge import MergeDocument
 from rooflight.sampling.merge import report_of as merge_report
 from rooflight.sampling.nodes.calibrate import ClusterCalibration
 from rooflight.sampling.nodes.roofs import NodeCalibration
@@ -102,7 +102,7 @@ def reports(folder: Path) -> dict[str, Report]:
         "device": device_report(H100.with_calibration(ROOFS)),
         "operators": operators_report(map(registry.find, registry.names())),
         "presets": presets_report(PRESETS.values()),
-        "merge": merge_report(Merged(path=folder / "x.csv", rows=3, duplicates=1, repeated=0), 2),
+        "merge": merge_report(MergeDocument(path="x.csv", files=2, rows=3, duplicates=1, repeated=0)),
         "lint": lint_report([folder], [table], [finding], skipped=[folder / "notes.csv"]),
         "fit": fit_report(Fit(models=tuple(Predictor().models.values()), few={"gemm": 3}), [table], [finding], folder),
         "prediction": predict_report("gemm", {"m": 4}, "bf16", H100, {"fwd": ESTIMATE, "bwd": ESTIMATE}),

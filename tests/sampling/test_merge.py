@@ -26,8 +26,8 @@ def test_parts_become_one_sorted_table_without_doubles(tmp_path):
     second = part(tmp_path, 2, "1,4,1024,2048,11.5,21", "1,2,1024,2048,9,19", "1,2,1024,2048,9.5,19")
     before = first.read_bytes()
     merged = merge([first, second])
-    assert merged.path == tmp_path / "NVIDIAA100-SXM4-80GB_linear1_fp16.csv"
-    assert merged.path.read_text().splitlines() == [
+    assert Path(merged.path) == tmp_path / "NVIDIAA100-SXM4-80GB_linear1_fp16.csv"
+    assert Path(merged.path).read_text().splitlines() == [
         HEAD,
         "1,2,1024,2048,9,19",
         "1,2,1024,2048,9.5,19",
@@ -49,7 +49,7 @@ def test_our_own_files_merge_too(tmp_path):
             )
             store.append(Row(shape={"elements": elements + 1}, status=Status.OUT_OF_MEMORY))
             paths.append(store.path)
-    assert merge(paths).path.read_text() == "elements,dur(us)\n10,10\n20,20\n"
+    assert Path(merge(paths).path).read_text() == "elements,dur(us)\n10,10\n20,20\n"
 
 
 @pytest.mark.parametrize(

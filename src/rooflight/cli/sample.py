@@ -275,4 +275,4 @@ def merge(
     from rooflight.sampling.merge import report_of
 
     outputs = output.open(out=out)
-    outputs.write(report_of(merge_files(files, out), len(files)))
+    outputs.write(report_of(merge_files(files, out)))

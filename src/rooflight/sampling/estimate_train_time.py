@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -92,6 +92,8 @@ KEYS = (
 
 _NEEDED = ("function_name", "columns_name", "starts", "steps", "ends", "operators")
 _LEAST_ACTIVE = 6
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_WRONG_TARGETS = "targets must be a list of lists of names, one for each time"
 _MOST_BYTES = 1 << 20
 _KERNEL_NAME = re.compile(r"(?!\.)[\w.-]{1,100}", re.ASCII)
 
@@ -152,9 +154,7 @@ def parse(content: Mapping[str, Any], folder: Path) -> Config:
         raise ValueError(f"unknown key {', '.join(unknown)}: the keys are {', '.join(KEYS)}")
     if missing := [key for key in _NEEDED if key not in content]:
         raise ValueError(f"no {', '.join(missing)}")
-    module = content.get("module_name")
-    if module is not None and not isinstance(module, str):
-        raise ValueError("module_name must be a name")
+    module = _value(content.get("module_name"), str | None, "module_name must be a name")
     file = module_file(module or "", folder)
     operator = _known(content, folder) if file is None else _user_function(content, file)
     columns = _columns(content, operator, PARAMETERS if file is None else {})
@@ -169,7 +169,7 @@ def parse(content: Mapping[str, Any], folder: Path) -> Config:
     return Config(
         operator=operator,
         is_function=file is not None,
-        targets=_targets(content.get("targets")),
+        targets=_value(content.get("targets") or (), tuple[Target, ...], _WRONG_TARGETS),
         kernel=_kernel(content, operator),
         columns=columns,
         grid=grid,
@@ -189,7 +189,7 @@ def columns_of(operator: Operator) -> tuple[tuple[str, str], ...]:
 
 def _known(content: Mapping[str, Any], folder: Path) -> Operator:
     """The registered operator that a file names."""
-    function = _text(content, "function_name")
+    function = _function_name(content)
     try:
         return registry.find(OPERATORS.get(function, function))
     except ValueError as error:
@@ -197,32 +197,29 @@ def _known(content: Mapping[str, Any], folder: Path) -> Operator:
         raise ValueError(f"{error}; nor is there a {module}.py in {folder}" if module else str(error)) from None
 
 
+def _function_name(content: Mapping[str, Any]) -> str:
+    return str(_value(content["function_name"], str, "function_name must be a name"))
+
+
 def _user_function(content: Mapping[str, Any], file: Path) -> Operator:
     """The function of the user's file that a file names; its columns give the number of its times."""
     names = _names(content)
     for directions, times in TIMES.items():
         if tuple(names[-len(times) :]) == times:
-            return function_operator(file, _text(content, "function_name"), names[: -len(times)], directions)
+            return function_operator(
+                file,
+                _value(content["function_name"], str, "function_name must be a name"),
+                names[: -len(times)],
+                directions,
+            )
     raise ValueError(f"columns_name must end in {' or '.join(', '.join(times) for times in TIMES.values())}")
 
 
 def _names(content: Mapping[str, Any]) -> list[str]:
-    names = content["columns_name"]
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError("columns_name must be a list of names")
+    names: list[str] = _value(content["columns_name"], list[str], "columns_name must be a list of names")
     if len(set(names)) < len(names):
         raise ValueError("columns_name has a name twice")
     return names
-
-
-def _targets(given: object) -> tuple[Target, ...]:
-    """A path of names for each time; a list in a path is several names at once."""
-    if given is None:
-        return ()
-    try:
-        return msgspec.convert(given, tuple[Target, ...])
-    except msgspec.ValidationError:
-        raise ValueError("targets must be a list of lists of names, one for each time") from None
 
 
 def _columns(content: Mapping[str, Any], operator: Operator, renamed: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -237,7 +234,7 @@ def _columns(content: Mapping[str, Any], operator: Operator, renamed: Mapping[st
 
 
 def _grid(content: Mapping[str, Any], operator: Operator, names: Sequence[str], count: int) -> Grid:
-    lists = {key: _integers(content, key) for key in ("starts", "steps", "ends")}
+    lists = {key: _integers(content[key], key) for key in ("starts", "steps", "ends")}
     operators: Any = content["operators"]
     for key, values in [*lists.items(), ("operators", operators)]:
         if not isinstance(values, list) or not count <= len(values) <= len(names):
@@ -265,7 +262,7 @@ def _shapes(
     rows = given if isinstance(given, list) and given and isinstance(given[0], list) else [given]
     shapes = []
     for row in rows:
-        values = _integers({key: row}, key)
+        values = _integers(row, key)
         if len(values) not in (count, len(names)):
             raise ValueError(
                 f"{key} has {count_of(len(values), 'value')}: give {count}, one per column ({', '.join(names)})"
@@ -281,12 +278,6 @@ def _active(content: Mapping[str, Any]) -> int:
     return active
 
 
-def _text(content: Mapping[str, Any], key: str) -> str:
-    if not isinstance(content[key], str):
-        raise ValueError(f"{key} must be a name")
-    return str(content[key])
-
-
 def _kernel(content: Mapping[str, Any], operator: Operator) -> str:
     """The part of the data files' names that names what was sampled: it must not lead out of their folder."""
     name = content.get("kernel_name", operator.name)
@@ -295,18 +286,23 @@ def _kernel(content: Mapping[str, Any], operator: Operator) -> str:
     return name
 
 
+def _value(given: Any, kind: Any, wrong: str) -> Any:
+    """A value of a kind, as msgspec reads it. Raises ValueError with the text ``wrong`` for anything else."""
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError:
+        raise ValueError(wrong) from None
+
+
 def _integer(content: Mapping[str, Any], key: str, default: int) -> int:
     value = content.get(key, default)
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{key} must be a whole number, not {value!r}")
-    return value
+    found: int = _value(value, _Count, f"{key} must be a whole number, not {value!r}")
+    return found
 
 
-def _integers(content: Mapping[str, Any], key: str) -> list[int]:
-    values = content[key]
-    if not isinstance(values, list) or not all(type(value) is int for value in values):
-        raise ValueError(f"{key} must be a list of whole numbers")
-    return values
+def _integers(given: Any, key: str) -> list[int]:
+    found: list[int] = _value(given, list[int], f"{key} must be a list of whole numbers")
+    return found
 
 
 FOLDERS: Final[Mapping[str, str]] = {"collect": "get_all", "test": "get_one", "profilers": "get_profiler"}

@@ -31,17 +31,19 @@ class SampleFile:
     rows: tuple[tuple[float, ...], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Merged:
-    """What a merge wrote: ``repeated`` shapes were measured more than once and keep each of their rows."""
+class MergeDocument(Document, frozen=True, kw_only=True, tag="rooflight.merge/1"):
+    """What a merge wrote: of ``files``, without ``duplicates``; ``repeated`` shapes were measured more than once and
+    keep each of their rows.
+    """
 
-    path: Path
+    path: str
+    files: int
     rows: int
     duplicates: int
     repeated: int
 
 
-def merge(paths: Sequence[Path], out: Path | None = None) -> Merged:
+def merge(paths: Sequence[Path], out: Path | None = None) -> MergeDocument:
     """Write the rows of all files, each once, sorted by shape, to ``out`` or ``{GPU}_{operator}_{precision}.csv``
     beside the first. The files are not touched.
 
@@ -66,8 +68,9 @@ def merge(paths: Sequence[Path], out: Path | None = None) -> Merged:
     count = sum(name not in _TIME_COLUMNS for name in first.columns)
     lines = [",".join(first.columns), *(",".join(_texts(row, first.columns)) for row in rows)]
     write_whole(target, "\n".join(lines) + "\n")
-    return Merged(
-        path=target,
+    return MergeDocument(
+        path=str(target),
+        files=len(files),
         rows=len(rows),
         duplicates=len(read_rows) - len(rows),
         repeated=len(rows) - len({row[:count] for row in rows}),
@@ -123,28 +126,12 @@ def _texts(row: Sequence[float], columns: Sequence[str]) -> Iterator[str]:
         yield f"{value:.12g}" if name in _TIME_COLUMNS or value % 1 else str(int(value))
 
 
-class MergeDocument(Document, frozen=True, kw_only=True, tag="rooflight.merge/1"):
-    """What a merge wrote: of ``files``, without ``duplicates``; ``repeated`` shapes were measured more than once."""
-
-    path: str
-    files: int
-    rows: int
-    duplicates: int
-    repeated: int
-
-
-def report_of(merged: Merged, files: int) -> Report:
-    """The file, and how many rows of ``files`` files it has."""
+def report_of(merged: MergeDocument) -> Report:
+    """The file, and how many rows of how many files it has."""
     more = f", {count_of(merged.duplicates, 'duplicate')} dropped" if merged.duplicates else ""
     more += f", {merged.repeated} measured again" if merged.repeated else ""
     return Report(
         title=f"Merged into {merged.path}",
-        data=MergeDocument(
-            path=str(merged.path),
-            files=files,
-            rows=merged.rows,
-            duplicates=merged.duplicates,
-            repeated=merged.repeated,
-        ),
-        conclusion=f"{count_of(merged.rows, 'row')} of {count_of(files, 'file')}{more}",
+        data=merged,
+        conclusion=f"{count_of(merged.rows, 'row')} of {count_of(merged.files, 'file')}{more}",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rooflight.operators import registry
 from rooflight.operators.estimate_train_time import TIMES
@@ -107,16 +107,9 @@ def _configured(request: SamplingRequest, config: estimate_train_time.Config) ->
         events = EventTiming(
             targets=config.targets, wait=config.wait, warmup=config.warmup, active=config.active, shape=warmup_shape
         )
+    job = _job(request, operator, repeats, events)
     return Task(
-        job=_job(
-            request,
-            operator,
-            repeats,
-            kernel=config.kernel,
-            columns=config.columns,
-            warmup_shape=warmup_shape,
-            events=events,
-        ),
+        job=replace(job, kernel=config.kernel, columns=config.columns, warmup_shape=warmup_shape),
         sweep=PointSweep(points, parts=request.parts, part=request.part),
         run=config.run,
         shapes=shapes,
@@ -124,16 +117,7 @@ def _configured(request: SamplingRequest, config: estimate_train_time.Config) ->
     )
 
 
-def _job(
-    request: SamplingRequest,
-    operator: Operator,
-    repeats: Repeats,
-    *,
-    kernel: str = "",
-    columns: tuple[tuple[str, str], ...] = (),
-    warmup_shape: dict[str, int] | None = None,
-    events: EventTiming | None = None,
-) -> Job:
+def _job(request: SamplingRequest, operator: Operator, repeats: Repeats, events: EventTiming | None = None) -> Job:
     if events is None:
         timing = {
             "cache": "cold" if request.cold else "warm",
@@ -152,11 +136,8 @@ def _job(
         operator=operator,
         dtype=request.dtype,
         out=request.out,
-        kernel=kernel,
-        columns=columns,
         parts=request.parts,
         part=request.part,
         repeats=repeats,
         timing=timing,
-        warmup_shape=warmup_shape,
     )
