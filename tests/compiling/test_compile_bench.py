@@ -6,8 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from rooflight.compiling import benchmark_workload
+from rooflight.compiling.bench.child import Request, checked, timed
+from rooflight.compiling.options import Options
+from rooflight.compiling.process import _answer
 from rooflight.compiling.workloads import WORKLOADS, attention_block
 
 PROGRAM = """
@@ -120,28 +124,17 @@ def test_a_result_that_differs_is_wrong(run, program) -> None:
     assert any(each.endswith("step: len(lengths) was not 0, which it was compiled for") for each in found["recompiles"])
 
 
-def test_a_function_that_takes_arguments_gets_them_in_turn(run, program) -> None:
-    words = ("--backend", "eager", "--iterations", "4", "--warmup", "2", "--no-bounds", "--threads", "1")
-    code, out, _ = run("compile-bench", f"{program}:weighted", "--inputs", "batches", *words, "--json", "-")
-    assert code == 0
-    (found,) = json.loads(out)
-    assert found["correct"] is True
-    (recompiled,) = found["recompiles"]
+def test_a_function_that_takes_arguments_gets_them_in_turn(program) -> None:
+    """In this process, as are the programs of the others in theirs."""
+    request = Request(
+        target=f"{program}:weighted", options=Options(), inputs="batches", compile_mode="default", backend="eager",
+        iterations=4, place="cpu",
+    )  # fmt: skip
+    torch._dynamo.reset()
+    assert checked(request).correct
+    torch._dynamo.reset()
+    (recompiled,) = timed(request).recompiles
     assert recompiled.endswith("weighted: size of x, dimension 0 was 5, and 4 when it was compiled")
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("{}:weighted",), "program.py:weighted takes arguments: define get_inputs() beside it, which returns them"),
-        (("attention-block", "--inputs", "batches"), "--inputs batches: only a function of your own"),
-    ],
-)
-def test_inputs_are_refused_in_the_words_of_explain(run, program, words, told) -> None:
-    for verb in ("compile-bench", "explain"):
-        code, out, err = run(verb, *(word.format(program) for word in words))
-        assert (code, out) == (2, "")
-        assert told in err.strip().splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -160,33 +153,12 @@ def test_an_eager_program_that_breaks(run, program, function, code, told) -> Non
     assert told in error
 
 
-def test_a_backend_that_is_missing_is_a_result_that_failed(run, program) -> None:
-    words = ("--backend", "no_such_backend", "--iterations", "3", "--warmup", "1", "--no-bounds")
-    code, out, _ = run("compile-bench", f"{program}:plain", *words, "--json", "-")
-    assert code == 0
-    (found,) = json.loads(out)
-    assert "no_such_backend" in found["failed"]
-    assert found["verdict"] is None
-    assert found["eager_s"] > 0
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("nonsense",), "Workloads of compile-bench: simple-matmul-chain"),
-        (("attention-block", "--iterations", "5"), "5 iterations, 5 of them warm-up"),
-        (("attention-block", "--warmup", "0"), "at least 1 of warm-up"),
-        (("attention-block", "--mode", "fastest"), 'torch.compile has no mode "fastest": take default'),
-        (("attention-block", "--batch", "3"), "--batch: no effect on the workload attention-block"),
-        (("attention-block", "--threads", "0"), "--threads 0: at least 1"),
-        (("attention-block", "--limit", "0"), "--limit 0: seconds, more than 0"),
-        (("gpt2", "nonsense"), "nonsense"),
-    ],
-)
-def test_what_cannot_run_is_told_at_once(run, words, told) -> None:
-    code, _, err = run("compile-bench", *words)
-    assert code == 2
-    assert told in err
+def test_a_backend_that_is_missing_is_an_answer_that_failed(program) -> None:
+    request = Request(
+        target=f"{program}:plain", options=Options(), compile_mode="default", backend="no_such_backend", iterations=3,
+        place="cpu",
+    )  # fmt: skip
+    assert "no_such_backend" in _answer(timed, request).failed
 
 
 @pytest.mark.parametrize("fn", [lambda: lambda: None, print, len, attention_block.__call__])
@@ -214,36 +186,3 @@ def test_inductor_for_real() -> None:
     assert found.compile_warm_s is not None
     assert found.compile_s > found.compile_warm_s
     assert found.cold.kernels >= 4
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (
-            ("--device", "A100-SXM4-80GB"),
-            "--device: only a prediction takes it, and the programs run here: add --predict",
-        ),
-        (("--host", "1e-5"), "--host: only a prediction takes it"),
-        (("--quick", "--iterations", "50"), "--iterations: --quick sets it: leave one of the two out"),
-        (("--quick", "--warmup", "2"), "--warmup: --quick sets it: leave one of the two out"),
-        (("--mode", "default", "--mode", "default"), "--mode default is given twice"),
-        (("--step", "train"), "--step: no effect on the workload attention-block: leave it out"),
-        (("--mode", "aot-inductor", "--backend", "eager"), "--backend eager: no effect on the mode aot-inductor"),
-        (("--predict-only", "--dynamic"), "--dynamic: no effect with --predict-only, which runs nothing: leave one"),
-        (("--predict-only", "--limit", "3"), "--limit: no effect with --predict-only"),
-        (("--predict-only", "--executor", "ray"), "--executor: no effect with --predict-only"),
-        (("--predict-only", "--no-bounds"), "--bounds: no effect with --predict-only"),
-    ],
-)
-def test_options_that_make_no_sense_together(run, words, told) -> None:
-    code, out, err = run("compile-bench", "attention-block", *words)
-    assert (code, out) == (2, "")
-    (line,) = err.strip().splitlines()  # and no plan before it: nothing runs
-    assert told in line
-
-
-def test_options_of_a_model_have_no_effect_on_a_function(run, program) -> None:
-    for words in (("--step", "train"), ("--batch", "3"), ("--small",)):
-        code, _, err = run("compile-bench", f"{program}:plain", *words)
-        assert (code, len(err.strip().splitlines())) == (2, 1)
-        assert f"{words[0]}: no effect on {program}:plain: set it inside the function" in err

@@ -31,37 +31,30 @@ def result(eager: list[float], cold: list[float], warmup: int = 2, **more) -> Co
 def test_times_by_hand() -> None:
     # eager 4 s an iteration; compiled 10 + 1 s of warm-up, then 1 s
     found = result([4.0] * 6, [10, 1, 1, 1, 1, 1])
-    assert found.steady_speedup == 4
-    assert found.total_speedup == 24 / 15
+    assert (found.steady_speedup, found.total_speedup, found.verdict) == (4, 24 / 15, "pays")
     assert found.compile_s == 9  # 11 s of warm-up, of which 2 would have been work
-    assert found.verdict == "pays"
-    # behind by 6, 3, 0 s: ahead from the third on
-    assert found.break_even == BreakEven(iterations=3, measured=True, low=3, high=3)
 
 
-def test_a_break_even_beyond_what_ran_is_extrapolated() -> None:
-    # 100 s lost in the warm-up of 2, 2 s gained in each iteration: after 2 + 50
-    found = result([4.0] * 6, [104, 4, 2, 2, 2, 2])
-    assert found.break_even == BreakEven(iterations=52, measured=False, low=52, high=52)
-    assert found.verdict == "pays"
-    assert found.total_speedup < 1
-
-
-def test_a_slower_program_never_breaks_even() -> None:
-    found = result([1.0] * 6, [5, 2, 2, 2, 2, 2])
-    assert found.break_even == BreakEven(iterations=None)
-    assert found.verdict == "hurts"
+@pytest.mark.parametrize(
+    ("eager", "compiled", "even", "verdict"),
+    [
+        # behind by 6, 3, 0 s: ahead from the third on
+        ([4.0] * 6, [10, 1, 1, 1, 1, 1], BreakEven(iterations=3, measured=True, low=3, high=3), "pays"),
+        # beyond what ran: 100 s lost in the warm-up of 2, 2 s gained in each iteration: after 2 + 50
+        ([4.0] * 6, [104, 4, 2, 2, 2, 2], BreakEven(iterations=52, measured=False, low=52, high=52), "pays"),
+        ([1.0] * 6, [5, 2, 2, 2, 2, 2], BreakEven(iterations=None), "hurts"),
+        ([2.0] * 4, [1.0] * 4, BreakEven(iterations=1, measured=True, low=1, high=1), "pays"),
+    ],
+)
+def test_break_even(eager, compiled, even, verdict) -> None:
+    found = result(eager, compiled)
+    assert (found.break_even, found.verdict) == (even, verdict)
 
 
 def test_quartiles_that_overlap_have_no_end() -> None:
     # eager's quartiles are 1 and 3 s, compiled 1.5 s: gains of 1.5 and of -0.5 s for 10 s lost
     found = result([1, 1, 1, 3, 1, 3], [11, 1, 1.5, 1.5, 1.5, 1.5])
     assert (found.break_even.low, found.break_even.high) == (2 + 7, None)
-
-
-def test_a_program_ahead_at_once() -> None:
-    found = result([2.0] * 4, [1.0] * 4)
-    assert found.break_even == BreakEven(iterations=1, measured=True, low=1, high=1)
 
 
 @pytest.mark.parametrize(

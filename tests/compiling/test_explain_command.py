@@ -161,25 +161,6 @@ def test_a_function_without_inputs_says_how_to_give_them(tmp_path) -> None:
         open_program(f"{path}:f", Options(batch=3), calls=1)
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("nonsense",), "Workloads: simple-matmul-chain"),
-        (("attention-block", "--calls", "0"), "--calls 0: 1 to 100"),
-        (("attention-block", "--mode", "fastest"), 'no mode "fastest"'),
-        (("attention-block", "--step", "train"), "--step: no effect on the workload attention-block: leave it out"),
-        (("attention-block", "--mode", "aot-inductor"), 'no mode "aot-inductor"'),
-        (("attention-block", "--batch", "3"), "--batch: no effect on the workload"),
-        (("attention-block", "--threads", "0"), "--threads 0: at least 1"),
-        (("attention-block", "--limit", "-1"), "--limit -1: seconds"),
-    ],
-)
-def test_wrong_words_are_told_at_once(run, words, told) -> None:
-    code, _, err = run("explain", *words)
-    assert code == 2
-    assert told in err
-
-
 def test_errors_of_the_program(program) -> None:
     with pytest.raises(ValueError, match="the data is gone"):
         found_of(f"{program}:broken")

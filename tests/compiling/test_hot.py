@@ -16,9 +16,8 @@ from hot_programs import Compiler, Net, clock, loop_of, only, run, takes, x
 
 import rooflight as rl
 from rooflight.compiling.hot import gain as hot_gain
-from rooflight.compiling.hot.detection import attached
 from rooflight.compiling.hot.detector import HotPath
-from rooflight.compiling.hot.state import ExpectedGain, HotOptions
+from rooflight.compiling.hot.state import ExpectedGain
 from rooflight.reporting.json import render_json
 
 pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.usefixtures("hot_loops")]
@@ -131,8 +130,7 @@ def test_what_a_function_does_in_python_happens_once_per_call() -> None:
         note(number)
         return value.cos()
 
-    loop = attached(function, HotOptions(backend=Compiler(), hot_threshold=3, clock=clock))
-    assert loop is not None
+    loop = loop_of(function, Compiler())
     for _ in range(40):
         loop.entry.call(x(), 7)
     assert only(loop).state == "compiled"
@@ -148,8 +146,7 @@ def test_code_that_torch_compiles_anew_for_each_call_goes_back_to_eager() -> Non
         return value.sin() + value
 
     compiler = Compiler()
-    loop = attached(function, HotOptions(backend=compiler, hot_threshold=3, clock=clock))
-    assert loop is not None
+    loop = loop_of(function, compiler)
     for _ in range(100):
         loop.entry.call(x())
     assert len(calls) == 100
@@ -164,8 +161,7 @@ def test_numbers_that_change_are_compiled_once() -> None:
         return value.sin() * step
 
     compiler = Compiler()
-    loop = attached(function, HotOptions(backend=compiler, hot_threshold=3, clock=clock))
-    assert loop is not None
+    loop = loop_of(function, compiler)
     for step in range(60):
         loop.entry.call(x(), step + 2)
     assert (only(loop).state, compiler.compiled) == ("compiled", 1)
@@ -240,8 +236,7 @@ def test_a_stream_without_pattern_is_not_compiled() -> None:
     random = __import__("random").Random(0)
     ops = [torch.sin, torch.cos, torch.exp, torch.abs, torch.neg]
     compiler = Compiler()
-    loop = attached(function, HotOptions(backend=compiler, hot_threshold=3, clock=clock))
-    assert loop is not None
+    loop = loop_of(function, compiler)
     for _ in range(400):
         loop.entry.call(x(), [random.choice(ops) for _ in range(8)])
     assert compiler.compiled == 0

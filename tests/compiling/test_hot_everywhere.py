@@ -8,15 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from hot_programs import Compiler, Net, clock, only, run, takes, x
+from hot_programs import Compiler, Net, clock, loop_of, only, run, takes, x
 from torch import nn
 from torch_state import torch_state
 
 import rooflight as rl
 from rooflight.compiling import HotPath, enable_hot_path_detection
 from rooflight.compiling.hot import detection as hot_everywhere
-from rooflight.compiling.hot.detection import attached
-from rooflight.compiling.hot.loop import HotLoop
 from rooflight.compiling.hot.state import HotOptions
 
 pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.usefixtures("hot_loops")]
@@ -117,16 +115,10 @@ class Deep(nn.Module):
         return value
 
 
-def hot_loop(target: Any, backend: Any) -> HotLoop:
-    loop = attached(target, HotOptions(backend=backend, hot_threshold=3, clock=clock))
-    assert loop is not None
-    return loop
-
-
 def test_blocks_that_are_alike_are_compiled_once_for_all() -> None:
     net, compiler = Deep(), Compiler(run_s=0.1)
     expected = net(x())
-    loop = hot_loop(net, compiler)
+    loop = loop_of(net, compiler)
     run(net, 60)
     assert (only(loop).state, loop.seen.what) == ("compiled", "6 × Block")
     assert compiler.compiled == 1
@@ -153,8 +145,7 @@ class Headed(Deep):
 @pytest.mark.parametrize(("runs", "what"), [(None, "6 × Block"), (10**6, "the whole call")])
 def test_blocks_are_compiled_with_the_whole_where_the_runs_left_pay_for_it(runs: int | None, what: str) -> None:
     net, compiler = Headed(), Compiler(run_s=0.1)
-    loop = attached(net, HotOptions(backend=compiler, hot_threshold=3, clock=clock, expected_runs=runs))
-    assert loop is not None
+    loop = loop_of(net, compiler, expected_runs=runs)
     run(net, 30)
     # the whole: 5 s to compile, then twice as fast; blocks: 3.2 s, then a third faster; a run takes 1.5 s
     assert loop.seen.what == what
@@ -162,7 +153,7 @@ def test_blocks_are_compiled_with_the_whole_where_the_runs_left_pay_for_it(runs:
 
 def test_few_blocks_are_compiled_with_the_whole() -> None:
     net, compiler = Deep(3), Compiler(run_s=0.1)
-    loop = hot_loop(net, compiler)
+    loop = loop_of(net, compiler)
     run(net, 60)
     assert loop.seen.what == "the whole call"
 
@@ -178,7 +169,7 @@ def test_a_function_that_trains_has_its_modules_compiled() -> None:
         optimizer.step()
         return value.detach()
 
-    loop = hot_loop(step, compiler)
+    loop = loop_of(step, compiler)
     for _ in range(60):
         loop.entry.call()
     assert (only(loop).state, loop.seen.what) == ("compiled", "Net")
@@ -194,7 +185,7 @@ def test_a_function_that_trains_without_modules_says_what_to_pass() -> None:
         weight.grad = None
 
     compiler = Compiler()
-    loop = hot_loop(step, compiler)
+    loop = loop_of(step, compiler)
     for _ in range(30):
         loop.entry.call()
     assert compiler.compiled == 0
@@ -211,7 +202,7 @@ def test_a_loop_that_calls_a_module_again_and_again_has_the_module_compiled() ->
             value = net(value)
         return value
 
-    loop = hot_loop(generate, compiler)
+    loop = loop_of(generate, compiler)
     for _ in range(30):
         loop.entry.call()
     assert (loop.seen.what, compiler.compiled) == ("Net", 1)

@@ -137,20 +137,6 @@ def test_the_program_of_a_cell_answers_errors(tmp_path) -> None:
     assert answer.failed.startswith("no file")
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("--address", "10.0.0.1:6379"), "--address: for --executor ray"),
-        (("--executor", "ray", "--partition", "gpu"), "--partition: for --executor slurm"),
-        (("--executor", "ray", "--mode", "fastest"), 'no mode "fastest"'),
-    ],
-)
-def test_options_of_another_executor_are_refused(run, words, told) -> None:
-    code, _, err = run("compile-bench", "attention-block", *words)
-    assert code == 2
-    assert told in err
-
-
 @pytest.mark.slow  # nodes start on this machine
 @pytest.mark.filterwarnings("ignore")
 def test_real_cells_on_a_cluster_of_ray(tmp_path, monkeypatch) -> None:

@@ -108,29 +108,6 @@ def test_the_table_of_sources_adds_up(problem):
         assert saved == eager - compiled
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("--device", "H100-SXM5-80GB"), "--device"),
-        (("--host", "1e-6"), "--host"),
-        (("--predict-only", "--device", "L40S", "--dynamic"), "--dynamic"),
-        (("--predict-only", "--device", "L40S", "--limit", "5"), "--limit"),
-        (("--predict-only", "--device", "L40S", "--mode", "aot-inductor"), 'for the mode "aot-inductor": take default'),
-        (("--predict-only", "--device", "H900"), 'unknown device "H900"'),
-        (("--predict-only", "--device", "L40S", "--mode", "fast"), 'torch.compile has no mode "fast"'),
-        (("--predict-only", "--device", "L40S", "--backend", "aot_eager"), "no gain is predicted for the backend"),
-        (("--predict-only", "--device", "L40S", "--threads", "2"), "--threads: no effect on a GPU"),
-        (("--predict-only", "--device", "L40S", "--host", "-1"), "at least 0"),
-        (("--predict-only", "--device", "L40S", "--warmup", "200"), "200 of them warm-up"),
-    ],
-)
-def test_what_cannot_be_predicted_is_told(run, problem, words, told):
-    code, _, err = run("compile-bench", str(problem), *words)
-    assert code == 2
-    assert told in err
-    assert len(err.strip().splitlines()) == 1
-
-
 def test_what_was_recorded_is_told_and_whether_it_fits(run):
     code, out, _ = run(
         "compile-bench", "--predict-only", "--device", "T4", "gpt2-xl", "--step", "train", "--seq", 1024, "--batch", 4

@@ -22,6 +22,101 @@ from rooflight.workloads.steps import guarded
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
 
 
+PROGRAM = """
+import torch
+
+def weighted(x, weight):
+    return (x * weight).sum()
+
+def plain():
+    return lambda: torch.ones(4) + 1
+"""
+PROBLEM = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x.relu()
+
+def get_inputs():
+    return [torch.ones(4)]
+
+def get_init_inputs():
+    return []
+"""
+BENCH, EXPLAIN = "compile-bench", "explain"
+PREDICT = f"{BENCH} --predict-only --device L40S PROBLEM"
+MAKES = "takes arguments: define get_inputs() beside it, which returns them"
+
+REFUSED = [
+    (f"{BENCH} nonsense", "Workloads of compile-bench: simple-matmul-chain"),
+    (f"{BENCH} gpt2 nonsense", "nonsense"),
+    (f"{BENCH} attention-block --iterations 5", "5 iterations, 5 of them warm-up"),
+    (f"{BENCH} attention-block --warmup 0", "at least 1 of warm-up"),
+    (f"{BENCH} attention-block --mode fastest", 'torch.compile has no mode "fastest": take default'),
+    (f"{BENCH} attention-block --mode default --mode default", "--mode default is given twice"),
+    (f"{BENCH} attention-block --mode aot-inductor --backend eager", "--backend eager: no effect on the mode aot-ind"),
+    (f"{BENCH} attention-block --batch 3", "--batch: no effect on the workload attention-block"),
+    (f"{BENCH} attention-block --step train", "--step: no effect on the workload attention-block: leave it out"),
+    (f"{BENCH} attention-block --threads 0", "--threads 0: at least 1"),
+    (f"{BENCH} attention-block --limit 0", "--limit 0: seconds, more than 0"),
+    (f"{BENCH} attention-block --quick --iterations 50", "--iterations: --quick sets it: leave one of the two out"),
+    (f"{BENCH} attention-block --quick --warmup 2", "--warmup: --quick sets it: leave one of the two out"),
+    (f"{BENCH} attention-block --address 10.0.0.1:6379", "--address: for --executor ray"),
+    (f"{BENCH} attention-block --executor ray --partition gpu", "--partition: for --executor slurm"),
+    (f"{BENCH} attention-block --executor ray --mode fastest", 'no mode "fastest"'),
+    (f"{BENCH} attention-block --device A100-SXM4-80GB",
+     "--device: only a prediction takes it, and the programs run here: add --predict"),
+    (f"{BENCH} attention-block --host 1e-5", "--host: only a prediction takes it"),
+    (f"{BENCH} attention-block --inputs batches", "--inputs batches: only a function of your own"),
+    (f"{BENCH} FILE:weighted", f"program.py:weighted {MAKES}"),
+    (f"{BENCH} FILE:plain --step train", "--step: no effect on FILE:plain: set it inside the function"),
+    (f"{BENCH} FILE:plain --batch 3", "--batch: no effect on FILE:plain: set it inside the function"),
+    (f"{BENCH} FILE:plain --small", "--small: no effect on FILE:plain: set it inside the function"),
+    (f"{PREDICT} --dynamic", "--dynamic: no effect with --predict-only, which runs nothing: leave one"),
+    (f"{PREDICT} --limit 3", "--limit: no effect with --predict-only"),
+    (f"{PREDICT} --executor ray", "--executor: no effect with --predict-only"),
+    (f"{PREDICT} --no-bounds", "--bounds: no effect with --predict-only"),
+    (f"{PREDICT} --mode aot-inductor", 'for the mode "aot-inductor": take default'),
+    (f"{PREDICT} --mode fast", 'torch.compile has no mode "fast"'),
+    (f"{PREDICT} --backend aot_eager", "no gain is predicted for the backend"),
+    (f"{PREDICT} --threads 2", "--threads: no effect on a GPU"),
+    (f"{PREDICT} --host -1", "at least 0"),
+    (f"{PREDICT} --warmup 200", "200 of them warm-up"),
+    (f"{BENCH} --predict-only --device H900 PROBLEM", 'unknown device "H900"'),
+    (f"{EXPLAIN} nonsense", "Workloads: simple-matmul-chain"),
+    (f"{EXPLAIN} attention-block --calls 0", "--calls 0: 1 to 100"),
+    (f"{EXPLAIN} attention-block --mode fastest", 'no mode "fastest"'),
+    (f"{EXPLAIN} attention-block --mode aot-inductor", 'no mode "aot-inductor"'),
+    (f"{EXPLAIN} attention-block --step train", "--step: no effect on the workload attention-block: leave it out"),
+    (f"{EXPLAIN} attention-block --batch 3", "--batch: no effect on the workload"),
+    (f"{EXPLAIN} attention-block --threads 0", "--threads 0: at least 1"),
+    (f"{EXPLAIN} attention-block --limit -1", "--limit -1: seconds"),
+    (f"{EXPLAIN} attention-block --inputs batches", "--inputs batches: only a function of your own"),
+    (f"{EXPLAIN} FILE:weighted", f"program.py:weighted {MAKES}"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> dict[str, str]:
+    """A file with functions, and one with a problem."""
+    folder = tmp_path_factory.mktemp("refused")
+    (folder / "program.py").write_text(PROGRAM)
+    (folder / "problem.py").write_text(PROBLEM)
+    return {"FILE": str(folder / "program.py"), "PROBLEM": str(folder / "problem.py")}
+
+
+@pytest.mark.parametrize(("words", "message"), REFUSED)
+def test_what_cannot_run_is_refused_in_a_line(run, files, words, message) -> None:
+    for name, path in files.items():
+        words, message = words.replace(name, path), message.replace(name, path)
+    code, out, err = run(*words.split())
+    assert (code, out) == (2, "")
+    *before, last = err.strip().splitlines()  # a function's own process may have begun
+    assert message in last
+    assert not before or "weighted" in words
+
+
 def test_what_is_compiled_already() -> None:
     with pytest.raises(TargetError, match=r"the step is compiled already: pass what torch\.compile was given"):
         check_step(torch.compile(torch.relu), None, "t.py:f")
