@@ -9,6 +9,7 @@ import threading
 
 import pytest
 import torch
+from measured_runs import run_of
 from torch import nn
 from toy_engine import MAPPING, Engine, Phases, Sampler, Scheduler, engine_of
 
@@ -66,14 +67,13 @@ def test_exceptions_pass_and_end_step_and_run(bench):
 def test_a_run_and_a_step_that_the_program_opened_stay_its_own(bench):
     engine, prof = engine_of(bench), bench.profiler
     prof.attach_engine(engine, MAPPING)
-    prof.begin_run(bsz=5, label="mine")
-    engine.serve(2)
-    engine.serve(1)
-    assert prof.in_run
-    with prof.step_timing_ctx():
-        engine.step(0)
-        prof.set_step_tokens(9)
-    prof.end_run()
+    with run_of(prof, bsz=5, label="mine"):
+        engine.serve(2)
+        engine.serve(1)
+        assert prof.in_run
+        with prof.step_timing_ctx():
+            engine.step(0)
+            prof.set_step_tokens(9)
     summary = bench.summary()
     (run,) = summary["runs"]
     assert (run["meta"]["label"], run["meta"]["bsz"], run["stats"]["steps"]) == ("mine", 5, 4)
@@ -159,14 +159,13 @@ def test_steps_from_one_method_to_another(bench):
         },
     )
     prof.attach_engine(engine, mapping)
-    prof.begin_run()
-    for batch in ([1], [], [1]):
-        if engine.get(batch):
-            engine.run()
-            engine.process()
-    engine.get([])
-    prof.detach()
-    prof.end_run()
+    with run_of(prof):
+        for batch in ([1], [], [1]):
+            if engine.get(batch):
+                engine.run()
+                engine.process()
+        engine.get([])
+        prof.detach()
     summary = bench.summary()
     assert not summary["problems"]
     assert (summary["stats"]["steps"], summary["stats"]["mean_ms"]) == (2, 6)
@@ -177,14 +176,13 @@ def test_steps_from_one_method_to_another(bench):
 def test_methods_with_known_names_need_no_mapping(bench):
     engine, prof = Phases(engine_of(bench).work), bench.profiler
     prof.attach_engine(engine)
-    prof.begin_run()
-    engine.prefill()
-    engine.decode()
-    with prof.step_timing_ctx():  # the program's own step
+    with run_of(prof):
+        engine.prefill()
         engine.decode()
-        bench.work(2_000_000)
-        bench.catch_up()
-    prof.end_run()
+        with prof.step_timing_ctx():  # the program's own step
+            engine.decode()
+            bench.work(2_000_000)
+            bench.catch_up()
     engine.decode()  # outside of a run: nothing
     summary = bench.summary()
     assert summary["other_phases"]["prefill"]["mean_ms"] == 9
@@ -219,10 +217,9 @@ def test_drafts_are_read_across_calls_of_a_step(bench):
         },
     )
     prof.attach_engine(engine, mapping)
-    prof.begin_run(bsz=2)
-    engine.step()
-    bench.catch_up()
-    prof.end_run()
+    with run_of(prof, bsz=2):
+        engine.step()
+        bench.catch_up()
     summary = bench.summary()
     assert (summary["speculative"]["proposed"], summary["speculative"]["accepted"]) == (6, 2)
     assert summary["stats"]["tokens_total"] == 4
@@ -241,9 +238,8 @@ def test_readers_that_fail_are_problems_and_the_engine_goes_on(bench):
         },
     )
     prof.attach_engine(engine, mapping)
-    prof.begin_run()
-    assert engine.step(0) == [7, 7]
-    prof.end_run()
+    with run_of(prof):
+        assert engine.step(0) == [7, 7]
     summary = bench.summary()
     assert summary["stats"]["steps"] == 1
     assert summary["buckets_engine_avg_ms"] == {}
@@ -386,9 +382,8 @@ def test_compiled_code_is_whole_and_compiled_once_with_hooks(bench):
     x = torch.ones(2, 4)
     expected = Model.step(model, x) + 1
     assert torch.equal(compiled(x), expected)
-    prof.begin_run()
-    assert torch.equal(compiled(x), expected)
-    prof.end_run()
+    with run_of(prof):
+        assert torch.equal(compiled(x), expected)
     assert not prof.results.totals.steps
 
 
@@ -403,10 +398,9 @@ def test_a_module_compiled_in_place_is_one_bucket(bench):
     model.compile(backend="eager")
     inner = model._compiled_call_impl
     prof.attach_engine(model, MODEL)
-    prof.begin_run()
-    model.step(torch.ones(2, 4))
-    bench.catch_up()
-    prof.end_run()
+    with run_of(prof):
+        model.step(torch.ones(2, 4))
+        bench.catch_up()
     assert prof.results.sums["engine"].calls == {"decode": 1}
     prof.detach()
     assert model._compiled_call_impl is inner

@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers
 from fake_device import FakeDevice
+from measured_runs import run_of
 from torch import nn
 
 from rooflight.inference import NullProfiler, Profiler, register_module_bucket
@@ -103,11 +104,9 @@ def hooks(model: nn.Module) -> list[int]:
 
 
 def step(prof: Profiler, call) -> None:
-    prof.begin_run(bsz=2)
-    with torch.inference_mode(), prof.step_timing_ctx():
+    with run_of(prof, bsz=2), torch.inference_mode(), prof.step_timing_ctx():
         prof.set_step_tokens(2)
         call()
-    prof.end_run()
 
 
 def expected(family: str, path: str) -> str:
@@ -225,11 +224,10 @@ def decoder(bench) -> nn.Module:
 def test_times_by_bucket_are_exact_on_every_clock(bench):
     model = decoder(bench)
     bench.profiler.attach_model(model)
-    bench.profiler.begin_run(bsz=1)
-    with bench.profiler.step_timing_ctx():
-        model()
-    bench.catch_up()
-    bench.profiler.end_run()
+    with run_of(bench.profiler, bsz=1):
+        with bench.profiler.step_timing_ctx():
+            model()
+        bench.catch_up()
     sums = bench.profiler.results.sums["model"]
     assert sums.exclusive_ns == {"logits": 9, "prepare": 6, "embed": 50, "residual": 5, "norm": 3,
         "attn.compute": 300, "attn.qkv_proj": 60, "_Takes": 4,
@@ -249,14 +247,12 @@ def test_exceptions_leave_no_bucket_open(make, place, error):
         raise error
 
     handle = model.get_submodule(place).register_forward_pre_hook(fail)
-    prof.begin_run(bsz=2)
-    with torch.inference_mode(), prof.step_timing_ctx():
+    with run_of(prof, bsz=2), torch.inference_mode(), prof.step_timing_ctx():
         with pytest.raises((error, RuntimeError)):
             model(_IDS)
         prof.set_step_tokens(2)
         handle.remove()
         model(_IDS)
-    prof.end_run()
     assert not prof.problems.counts
     assert prof.results.sums["model"].calls["lm_head"] == 1 + (place == "lm_head")
     prof.detach()
@@ -486,13 +482,12 @@ def test_a_decode_step_with_a_kv_cache_is_in_named_buckets(make):
         out = model(torch.randint(3, 64, (8, 256)), use_cache=True)
         cache, ids = out.past_key_values, out.logits[:, -1:].argmax(-1)
         del out  # its 67 MB of logits would be freed in the first step: ms that are no module's
-        prof.begin_run(bsz=8)
-        for _ in range(12):
-            with prof.step_timing_ctx():
-                logits = model(ids, past_key_values=cache, use_cache=True).logits
-                prof.set_step_tokens(8)
-            ids = logits[:, -1:].argmax(-1)
-        prof.end_run()
+        with run_of(prof, bsz=8):
+            for _ in range(12):
+                with prof.step_timing_ctx():
+                    logits = model(ids, past_key_values=cache, use_cache=True).logits
+                    prof.set_step_tokens(8)
+                ids = logits[:, -1:].argmax(-1)
     prof.detach()
     sums = prof.results.sums["model"]
     assert sum(sums.exclusive_ns.values()) + sums.unattributed_ns == sums.whole_ns

@@ -11,6 +11,7 @@ import torch
 from fake_clock import FakeClock
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from measured_runs import run_of
 
 from rooflight.inference import Profiler, cpu_bucket_timer
 
@@ -18,18 +19,17 @@ from rooflight.inference import Profiler, cpu_bucket_timer
 def steps(bench, each, *, bsz=None):
     """One step for each (batch, KV length, ns); a batch of None is not told."""
     prof = bench.profiler
-    prof.begin_run(bsz=bsz)
-    for batch, length, ns in each:
-        with prof.step_timing_ctx():
-            if batch is not None:
-                prof.set_step_batch(batch)
-            if length is not None:
-                prof.set_step_seq_len(length)
-            prof.set_step_tokens(1)
-            with cpu_bucket_timer("decode"):
-                bench.work(ns)
-    bench.catch_up()
-    prof.end_run()
+    with run_of(prof, bsz=bsz):
+        for batch, length, ns in each:
+            with prof.step_timing_ctx():
+                if batch is not None:
+                    prof.set_step_batch(batch)
+                if length is not None:
+                    prof.set_step_seq_len(length)
+                prof.set_step_tokens(1)
+                with cpu_bucket_timer("decode"):
+                    bench.work(ns)
+        bench.catch_up()
 
 
 def test_steps_are_kept_apart_by_their_own_batch(bench):
@@ -108,19 +108,18 @@ def test_however_steps_are_divided_they_sum_to_all_of_them(tmp_path_factory, run
                      "engine_profiling": True}, device="cpu", clock=clock.now_ns)  # fmt: skip
     expected: Counter[tuple[int | None, str]] = Counter()
     for bsz, steps_of_run in runs:
-        prof.begin_run(bsz=bsz)
-        for batch, length, phase, ns, bucket in steps_of_run:
-            with prof.step_timing_ctx():
-                prof.set_step_phase(phase)
-                if batch is not None:
-                    prof.set_step_batch(batch)
-                if length is not None:
-                    prof.set_step_seq_len(length)
-                with prof.cpu_bucket_timer("decode" if bucket else "sampler"):
-                    clock.time_ns += ns
-                clock.time_ns += 1
-            expected[batch or bsz, phase] += ns + 1
-        prof.end_run()
+        with run_of(prof, bsz=bsz):
+            for batch, length, phase, ns, bucket in steps_of_run:
+                with prof.step_timing_ctx():
+                    prof.set_step_phase(phase)
+                    if batch is not None:
+                        prof.set_step_batch(batch)
+                    if length is not None:
+                        prof.set_step_seq_len(length)
+                    with prof.cpu_bucket_timer("decode" if bucket else "sampler"):
+                        clock.time_ns += ns
+                    clock.time_ns += 1
+                expected[batch or bsz, phase] += ns + 1
     summary = prof.summary()
     for batch in {batch for batch, _ in expected}:
         of_batch = [each.stats for each in summary.batch_sizes if each.batch == batch]

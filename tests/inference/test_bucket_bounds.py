@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers
+from measured_runs import run_of
 from test_attach_model import FAMILIES, build, hooks
 
 import rooflight as rl
@@ -42,17 +43,16 @@ def decode(bench, model, *, batch: int, prompt: int, steps: int, ns: int = 1000)
     ids = torch.ones((batch, prompt), dtype=torch.int64)
     with torch.inference_mode():
         cache = model(input_ids=ids, use_cache=True).past_key_values
-        prof.begin_run(bsz=batch)
-        for number in range(steps):
-            with prof.step_timing_ctx():
-                prof.set_step_seq_len(prompt + number)
-                prof.set_step_tokens(batch)
-                with cpu_bucket_timer("decode"):
-                    logits = model(input_ids=ids[:, :1], past_key_values=cache, use_cache=True).logits
-                    bench.work(ns)
-                with cpu_bucket_timer("sampler"):
-                    logits.argmax(-1)
-        prof.end_run()
+        with run_of(prof, bsz=batch):
+            for number in range(steps):
+                with prof.step_timing_ctx():
+                    prof.set_step_seq_len(prompt + number)
+                    prof.set_step_tokens(batch)
+                    with cpu_bucket_timer("decode"):
+                        logits = model(input_ids=ids[:, :1], past_key_values=cache, use_cache=True).logits
+                        bench.work(ns)
+                    with cpu_bucket_timer("sampler"):
+                        logits.argmax(-1)
 
 
 def bounds_of(split: dict) -> dict[str, float]:
@@ -273,14 +273,12 @@ def test_what_a_cache_can_explain_is_no_contradiction(make):
     bench = make(engine_profiling=False)
     prof = bench.profiler
     for recorded in (False, True):
-        with prof.record_steps(HERE) if recorded else NullProfiler().record_steps():
-            prof.begin_run(bsz=1)
-            with prof.step_timing_ctx():
-                prof.set_step_seq_len(1)
-                with cuda_bucket_timer("mlp.act"):
-                    torch.ones(1000) + 1.0  # 8 kB: 8 us from main memory
-                    bench.work(2000)
-            prof.end_run()
+        recording = prof.record_steps(HERE) if recorded else NullProfiler().record_steps()
+        with recording, run_of(prof, bsz=1), prof.step_timing_ctx():
+            prof.set_step_seq_len(1)
+            with cuda_bucket_timer("mlp.act"):
+                torch.ones(1000) + 1.0  # 8 kB: 8 us from main memory
+                bench.work(2000)
     (text,) = [text for text in bench.summary()["problems"] if "mlp.act took 2.00 µs, less than its bound" in text]
     assert text.endswith("its data can have come from a cache, where its bound is 0 s.")
 
@@ -307,16 +305,12 @@ def test_the_rules_of_buckets_are_those_of_timed_steps(bench):
             raise KeyError
         torch.ones(1_000_000)  # in none
 
-    prof.begin_run(bsz=1)
-    with prof.step_timing_ctx():
+    with run_of(prof, bsz=1), prof.step_timing_ctx():
         prof.set_step_seq_len(7)
         step()
-    prof.end_run()
-    prof.begin_run(bsz=1)
-    with prof.record_steps(HERE), prof.step_timing_ctx():
+    with run_of(prof, bsz=1), prof.record_steps(HERE), prof.step_timing_ctx():
         prof.set_step_seq_len(7)
         step()
-    prof.end_run()
     bounds = bounds_of(of_domain(bench.summary(), "model")[0])
     expected = {"a": 4 * 11_010, "b": 4 * 100_100, UNATTRIBUTED: 4 * 1_000_000}  # bytes written
     assert bounds == pytest.approx({name: value / GB * 1e3 for name, value in expected.items()})
@@ -333,18 +327,15 @@ def test_without_bounds_each_place_says_why(make):
     assert summary["bucket_splits"][0]["bounds"] == []
     assert "Estimated" not in bench.report()
     prof.add_bounds(model, HERE)
-    prof.begin_run()  # of no known batch
-    with prof.step_timing_ctx():
+    with run_of(prof), prof.step_timing_ctx():
         prof.set_step_seq_len(4)
-    prof.end_run()
-    prof.begin_run(bsz=2)
-    with prof.step_timing_ctx():
-        prof.set_step_seq_len(3)  # the mean of the bin is now 3.5, of which nothing was recorded
-    with prof.step_timing_ctx():  # of no known length
-        pass
-    with prof.step_timing_ctx():
-        prof.set_step_phase("prefill")
-    prof.end_run()
+    with run_of(prof, bsz=2):
+        with prof.step_timing_ctx():
+            prof.set_step_seq_len(3)  # the mean of the bin is now 3.5, of which nothing was recorded
+        with prof.step_timing_ctx():  # of no known length
+            pass
+        with prof.step_timing_ctx():
+            prof.set_step_phase("prefill")
     summary = bench.summary()
     reasons = {
         (split["domain"], split["batch"], split["kv_bin"]): split["no_bound"] for split in summary["bucket_splits"]
@@ -375,10 +366,8 @@ def test_lengths_that_are_sums_are_recorded_per_sequence(make):
     bench = make(kv_len_reduce="sum")
     model = llama()
     prof = bench.profiler
-    prof.begin_run(bsz=2)
-    with prof.step_timing_ctx():
+    with run_of(prof, bsz=2), prof.step_timing_ctx():
         prof.set_step_seq_len([4, 6])
-    prof.end_run()
     prof.add_bounds(model, HERE)
     (split,) = of_domain(bench.summary(), "model")
     assert (split["kv_length_mean"], split["step_bound"]["kv_length"]) == (10, 10)
@@ -390,12 +379,11 @@ def test_lengths_that_are_sums_are_recorded_per_sequence(make):
 def test_of_many_batch_sizes_those_that_took_most_time_are_bounded(bench, monkeypatch):
     monkeypatch.setattr("rooflight.inference.recording.MOST_BOUNDED", 2)
     prof = bench.profiler
-    prof.begin_run()
-    for batch, ns in ((1, 10), (2, 30), (3, 20)):
-        with prof.step_timing_ctx():
-            prof.set_step_seq_len([4] * batch)  # which tells the batch too
-            bench.work(ns)
-    prof.end_run()
+    with run_of(prof):
+        for batch, ns in ((1, 10), (2, 30), (3, 20)):
+            with prof.step_timing_ctx():
+                prof.set_step_seq_len([4] * batch)  # which tells the batch too
+                bench.work(ns)
     prof.add_bounds(llama(), HERE)
     summary = bench.summary()
     assert [each["batch"] for each in summary["bounds"]["steps"]] == [2, 3]
@@ -424,10 +412,8 @@ def test_hostile_use(bench, tmp_path):
         pass
     assert any("no op that torch sees" in text for text in prof.problems.counts)
     with prof.record_steps(HERE):
-        prof.begin_run(bsz=5)
-        with prof.record_steps(HERE), prof.step_timing_ctx():
+        with run_of(prof, bsz=5), prof.record_steps(HERE), prof.step_timing_ctx():
             torch.ones(3)
-        prof.end_run()
         prof.end_run()
     assert [step.batch for step in prof.bounds.steps] == [5]
     decode(bench, model, batch=2, prompt=4, steps=2)  # timed again

@@ -8,6 +8,7 @@ import pytest
 from fake_device import FakeDevice
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from measured_runs import run_of
 
 from rooflight.capture.time.buckets import MORE_BUCKETS
 from rooflight.inference import attention_compute_timer, cpu_bucket_timer, cuda_bucket_timer, rope_compute_timer
@@ -29,8 +30,7 @@ def inclusive(summary, domain="model"):
 
 def test_nested_buckets_count_once(bench):
     prof, work = bench.profiler, bench.work
-    prof.begin_run(bsz=2)
-    with prof.step_timing_ctx():
+    with run_of(prof, bsz=2), prof.step_timing_ctx():
         work(1)
         with cuda_bucket_timer("attn.qkv_proj"):
             work(10)
@@ -40,7 +40,6 @@ def test_nested_buckets_count_once(bench):
         with attention_compute_timer():
             work(10_000)
         work(100_000)
-    prof.end_run()
     summary = bench.summary()
     # 10 + 1000 of its own; 110 + 1000 with rope; 1 + 100,000 of none
     assert summary["buckets_model_avg_ms"] == ms({"attn.qkv_proj": 1010, "attn.rope": 100, "attn.compute": 10_000})
@@ -53,8 +52,7 @@ def test_nested_buckets_count_once(bench):
 
 def test_a_bucket_that_is_reentered(bench):
     prof, work = bench.profiler, bench.work
-    prof.begin_run()
-    with prof.step_timing_ctx(), cuda_bucket_timer("norm"):
+    with run_of(prof), prof.step_timing_ctx(), cuda_bucket_timer("norm"):
         work(1)
         with cuda_bucket_timer("norm"):
             work(2)
@@ -63,7 +61,6 @@ def test_a_bucket_that_is_reentered(bench):
                 with cuda_bucket_timer("norm"):
                     work(8)
         work(16)
-    prof.end_run()
     summary = bench.summary()
     assert summary["buckets_model_avg_ms"] == ms({"embed": 4, "norm": 27})  # 1 + 2 + 8 + 16
     assert inclusive(summary) == {"embed": 12, "norm": 31}  # 4 + 8; each moment once
@@ -72,8 +69,7 @@ def test_a_bucket_that_is_reentered(bench):
 
 def test_overlapping_buckets(bench):
     prof, work = bench.profiler, bench.work
-    prof.begin_run()
-    with prof.step_timing_ctx():
+    with run_of(prof), prof.step_timing_ctx():
         a, b = cuda_bucket_timer("a"), cuda_bucket_timer("b")
         a.__enter__()
         work(1)
@@ -83,7 +79,6 @@ def test_overlapping_buckets(bench):
         work(4)
         b.__exit__(None, None, None)
         work(8)
-    prof.end_run()
     summary = bench.summary()
     # both open: the time is that of the one opened last
     assert summary["others_detail"]["model"] == ms({"b": 6, "a": 1})
@@ -99,16 +94,15 @@ def fail(work, nanoseconds):
 
 def test_a_bucket_that_raises(bench):
     prof, work = bench.profiler, bench.work
-    prof.begin_run()
-    with prof.step_timing_ctx():
-        with pytest.raises(KeyError), cuda_bucket_timer("embed"), cuda_bucket_timer("norm"):
-            fail(work, 3)
-        work(5)
-    with pytest.raises(KeyError), prof.step_timing_ctx(), cuda_bucket_timer("embed"):
-        fail(work, 7)
-    with prof.step_timing_ctx():
-        work(11)
-    prof.end_run()
+    with run_of(prof):
+        with prof.step_timing_ctx():
+            with pytest.raises(KeyError), cuda_bucket_timer("embed"), cuda_bucket_timer("norm"):
+                fail(work, 3)
+            work(5)
+        with pytest.raises(KeyError), prof.step_timing_ctx(), cuda_bucket_timer("embed"):
+            fail(work, 7)
+        with prof.step_timing_ctx():
+            work(11)
     summary = bench.summary()
     assert summary["stats"]["steps"] == 3
     assert summary["stats"]["time_total_ms"] == pytest.approx(26 * NS)  # 8 + 7 + 11
@@ -123,8 +117,7 @@ def test_a_bucket_that_raises(bench):
 
 def test_domains_divide_the_step_each_by_itself(bench):
     prof, work = bench.profiler, bench.work
-    prof.begin_run()
-    with prof.step_timing_ctx():
+    with run_of(prof), prof.step_timing_ctx():
         with cpu_bucket_timer("decode"):
             work(1)
             with cuda_bucket_timer("embed"):
@@ -135,7 +128,6 @@ def test_domains_divide_the_step_each_by_itself(bench):
             work(8)
         with cpu_bucket_timer("model.lm_head"):
             work(16)
-    prof.end_run()
     summary = bench.summary()
     assert summary["buckets_model_avg_ms"] == ms({"embed": 6, "lm_head": 16})
     assert summary["buckets_engine_avg_ms"] == ms({"decode": 3, "sampler": 8, "kv.insert": 4})
@@ -146,8 +138,7 @@ def test_domains_divide_the_step_each_by_itself(bench):
 
 def test_domains_that_overlap_each_other(bench):
     prof, work = bench.profiler, bench.work
-    prof.begin_run()
-    with prof.step_timing_ctx():
+    with run_of(prof), prof.step_timing_ctx():
         engine, model = cpu_bucket_timer("decode"), cuda_bucket_timer("embed")
         engine.__enter__()
         work(1)
@@ -156,7 +147,6 @@ def test_domains_that_overlap_each_other(bench):
         engine.__exit__(None, None, None)
         work(4)
         model.__exit__(None, None, None)
-    prof.end_run()
     summary = bench.summary()
     assert summary["buckets_model_avg_ms"] == ms({"embed": 6})
     assert summary["buckets_engine_avg_ms"] == ms({"decode": 3})
@@ -164,12 +154,10 @@ def test_domains_that_overlap_each_other(bench):
 
 def test_canonical_buckets_come_in_their_order_and_others_by_time(bench):
     prof, work = bench.profiler, bench.work
-    prof.begin_run()
-    with prof.step_timing_ctx():
+    with run_of(prof), prof.step_timing_ctx():
         for name, nanoseconds in (("lm_head", 1), ("small", 2), ("embed", 4), ("large", 8), ("never", 0)):
             with cuda_bucket_timer(name):
                 work(nanoseconds)
-    prof.end_run()
     summary = bench.summary()
     assert list(summary["buckets_model_avg_ms"]) == ["embed", "lm_head", "others"]
     assert summary["buckets_model_avg_ms"]["others"] == pytest.approx(10 * NS)
@@ -179,21 +167,20 @@ def test_canonical_buckets_come_in_their_order_and_others_by_time(bench):
 
 def test_a_bucket_left_open_is_closed_with_its_step_and_spoils_no_other(bench):
     prof, work = bench.profiler, bench.work
-    prof.begin_run()
-    with prof.step_timing_ctx():
-        left = cuda_bucket_timer("embed")
-        left.__enter__()
-        work(3)
-    work(100)
-    left.__exit__(None, None, None)
-    with prof.step_timing_ctx():
-        left.__exit__(None, None, None)
-        work(5)
-        with left:
-            work(7)
-    with left:  # outside of all steps
+    with run_of(prof):
+        with prof.step_timing_ctx():
+            left = cuda_bucket_timer("embed")
+            left.__enter__()
+            work(3)
         work(100)
-    prof.end_run()
+        left.__exit__(None, None, None)
+        with prof.step_timing_ctx():
+            left.__exit__(None, None, None)
+            work(5)
+            with left:
+                work(7)
+        with left:  # outside of all steps
+            work(100)
     summary = bench.summary()
     assert inclusive(summary) == {"embed": 5}  # (3 + 7) / 2
     assert summary["stats"]["time_total_ms"] == pytest.approx(15 * NS)
@@ -209,13 +196,11 @@ def test_a_bucket_in_another_thread_is_named_and_does_no_harm(bench):
             with cpu_bucket_timer("postproc"):
                 work(0)
 
-    prof.begin_run()
-    with prof.step_timing_ctx(), cpu_bucket_timer("decode"):
+    with run_of(prof), prof.step_timing_ctx(), cpu_bucket_timer("decode"):
         thread = threading.Thread(target=elsewhere)
         thread.start()
         thread.join()
         work(5)
-    prof.end_run()
     summary = bench.summary()
     assert summary["buckets_engine_avg_ms"] == ms({"decode": 5})
     text = "bucket postproc was opened in another thread than its step's: it was not timed there"
@@ -229,22 +214,20 @@ def test_a_step_may_run_in_any_thread(bench):
         with prof.step_timing_ctx(), cuda_bucket_timer("embed"):
             work(5)
 
-    prof.begin_run()
-    thread = threading.Thread(target=step)
-    thread.start()
-    thread.join()
-    prof.end_run()
+    with run_of(prof):
+        thread = threading.Thread(target=step)
+        thread.start()
+        thread.join()
     assert bench.summary()["buckets_model_avg_ms"] == ms({"embed": 5})
 
 
 def test_names_without_end_share_one_bucket(bench):
     prof, work = bench.profiler, bench.work
-    prof.begin_run()
-    for number in range(2000):
-        with prof.step_timing_ctx(), cuda_bucket_timer(f"request {number}"):
-            work(1)
-        bench.catch_up()
-    prof.end_run()
+    with run_of(prof):
+        for number in range(2000):
+            with prof.step_timing_ctx(), cuda_bucket_timer(f"request {number}"):
+                work(1)
+            bench.catch_up()
     summary = bench.summary()
     detail = summary["others_detail"]["model"]
     assert len(detail) == 257
@@ -255,10 +238,8 @@ def test_names_without_end_share_one_bucket(bench):
 @pytest.mark.parametrize("label", [None, 3, "", ["a list"], b"bytes"])
 def test_what_is_no_name_gets_no_timer(bench, label):
     prof, work = bench.profiler, bench.work
-    prof.begin_run()
-    with prof.step_timing_ctx(), cuda_bucket_timer(label), cpu_bucket_timer(label):
+    with run_of(prof), prof.step_timing_ctx(), cuda_bucket_timer(label), cpu_bucket_timer(label):
         work(5)
-    prof.end_run()
     summary = bench.summary()
     assert summary["buckets_model_avg_ms"] == {}
     assert any("named by a text" in problem for problem in summary["problems"])
@@ -284,8 +265,7 @@ def test_any_opening_and_closing_against_a_slow_account(make, kind, program):
     own: dict[str, int] = {}
     with_inner: dict[str, int] = {}
     whole = nobody = 0
-    prof.begin_run()
-    with prof.step_timing_ctx():
+    with run_of(prof), prof.step_timing_ctx():
         for what, value in program:
             if what == "open":
                 cuda_bucket_timer(value).__enter__()
@@ -303,7 +283,6 @@ def test_any_opening_and_closing_against_a_slow_account(make, kind, program):
                     own[open_now[-1]] = own.get(open_now[-1], 0) + value
                 else:
                     nobody += value
-    prof.end_run()
     sums = prof.results.sums["model"]
     assert {name: ns for name, ns in sums.exclusive_ns.items() if ns} == {name: ns for name, ns in own.items() if ns}
     assert {k: ns for k, ns in sums.inclusive_ns.items() if ns} == {k: ns for k, ns in with_inner.items() if ns}

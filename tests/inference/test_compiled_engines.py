@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from measured_runs import run_of
 from torch._dynamo.testing import CompileCounter
 
 from rooflight.inference import attention_compute_timer, cpu_bucket_timer, cuda_bucket_timer, rope_compute_timer
@@ -25,11 +26,10 @@ def test_a_compiled_step_is_one_graph_compiled_once(make, fullgraph):
 
     prof = make().profiler
     assert step(torch.ones(3)).tolist() == [12, 12, 12]  # (1 + 1) * 2 * 3, before a step is measured
-    prof.begin_run(bsz=1)
-    for _ in range(3):
-        with prof.step_timing_ctx(), cuda_bucket_timer("decoder"):
-            assert step(torch.ones(3)).tolist() == [12, 12, 12]
-    prof.end_run()
+    with run_of(prof, bsz=1):
+        for _ in range(3):
+            with prof.step_timing_ctx(), cuda_bucket_timer("decoder"):
+                assert step(torch.ones(3)).tolist() == [12, 12, 12]
     assert step(torch.ones(3)).tolist() == [12, 12, 12]
     assert counter.frame_count == 1
     assert prof.results.sums["model"].calls == {"decoder": 3}
@@ -40,11 +40,9 @@ def test_what_runs_eagerly_around_a_compiled_part_is_timed(make):
     torch._dynamo.reset()
     inner = torch.compile(lambda x: x + 1, backend="eager", fullgraph=True)
     prof = make().profiler
-    prof.begin_run(bsz=1)
-    with prof.step_timing_ctx():
+    with run_of(prof, bsz=1), prof.step_timing_ctx():
         for _ in range(2):
             with cuda_bucket_timer("mlp.act"):
                 inner(torch.ones(3))
-    prof.end_run()
     assert prof.results.sums["model"].calls == {"mlp.act": 2}
     torch._dynamo.reset()

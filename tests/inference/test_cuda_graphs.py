@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from fake_device import FakeDevice
+from measured_runs import run_of
 from torch import nn
 
 from rooflight.inference import Profiler, cuda_bucket_timer
@@ -80,17 +81,16 @@ def test_a_graph_captured_before_the_runs_and_replayed_in_steps(make, device):
     prof.attach_model(model)
     graph = captured(model)
     assert not prof.step.measuring
-    prof.begin_run(bsz=1)
-    recorded = device.recorded
-    for _ in range(3):
-        with prof.step_timing_ctx():
-            graph.replay()
-            device.work(7)
-            prof.set_step_tokens(1)
-        device.finish()
-    assert device.recorded - recorded == 3 * 4  # a step's two ends, and the replay's
-    assert device.syncs == 0
-    prof.end_run()
+    with run_of(prof, bsz=1):
+        recorded = device.recorded
+        for _ in range(3):
+            with prof.step_timing_ctx():
+                graph.replay()
+                device.work(7)
+                prof.set_step_tokens(1)
+            device.finish()
+        assert device.recorded - recorded == 3 * 4  # a step's two ends, and the replay's
+        assert device.syncs == 0
     summary = bench.summary()
     assert summary["graphs"] == [
         {"graphs": 1, "replays": 3, "buckets": {"attn.compute": 1, "attn.o_proj": 1, "attn.qkv_proj": 2}}
@@ -108,14 +108,12 @@ def test_a_graph_captured_in_a_step(make, device):
     bench = make(device, strict_sync=False)
     prof, model = bench.profiler, Decoder(device)
     prof.attach_model(model)
-    prof.begin_run(bsz=1)
-    with prof.step_timing_ctx(), cuda_bucket_timer("embed"):
+    with run_of(prof, bsz=1), prof.step_timing_ctx(), cuda_bucket_timer("embed"):
         device.work(3)
         graph = captured(model)
         graph.replay()
         model()  # eager again
         prof.set_step_tokens(1)
-    prof.end_run()
     summary = bench.summary()
     assert [(each["graphs"], each["replays"]) for each in summary["graphs"]] == [(1, 1)]
     assert summary["buckets_model_avg_ms"] == {
@@ -133,12 +131,10 @@ def test_graphs_that_hold_the_same_are_one_row_and_unknown_ones_another(make, de
     before = captured(model)
     prof.attach_model(model)
     graphs = [captured(model) for _ in range(3)] + [captured(model.q_proj)]
-    prof.begin_run(bsz=1)
-    with prof.step_timing_ctx():
+    with run_of(prof, bsz=1), prof.step_timing_ctx():
         for graph in (*graphs, before):
             graph.replay()
         prof.set_step_tokens(1)
-    prof.end_run()
     found = bench.summary()["graphs"]
     assert [(each["graphs"], each["replays"], each["buckets"] and sum(each["buckets"].values())) for each in found] == [
         (3, 3, 4), (1, 1, 1), (1, 1, None)]  # fmt: skip
@@ -157,11 +153,9 @@ def test_a_capture_that_fails_or_never_ends_spoils_no_run(make, device):
         graph.capture_end()
     torch.cuda.CUDAGraph().capture_begin()  # and its program gave up
     device.capturing = False
-    prof.begin_run(bsz=1)
-    with prof.step_timing_ctx():
+    with run_of(prof, bsz=1), prof.step_timing_ctx():
         model()
         prof.set_step_tokens(1)
-    prof.end_run()
     assert bench.summary()["buckets_model_avg_ms"]["attn.qkv_proj"] == pytest.approx(20e-6)
     prof.detach()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from measured_runs import run_of
 
 from rooflight.inference.facts import UNBINNED, LengthBins, reduced, token_count
 from rooflight.inference.runs import COLUMNS
@@ -15,17 +16,16 @@ MS = 1_000_000
 
 def run(bench, steps_ms, *, tokens=1, lengths=None, batch=1, gap_ms=0, label="decode"):
     prof = bench.profiler
-    prof.begin_run(bsz=batch, label=label)
-    for number, step_ms in enumerate(steps_ms):
-        if number:
-            bench.work(gap_ms * MS)
-        with prof.step_timing_ctx():
-            bench.work(step_ms * MS)
-            if tokens is not None:
-                prof.set_step_tokens(tokens)
-            if lengths is not None:
-                prof.set_step_seq_len(lengths[number])
-    prof.end_run()
+    with run_of(prof, bsz=batch, label=label):
+        for number, step_ms in enumerate(steps_ms):
+            if number:
+                bench.work(gap_ms * MS)
+            with prof.step_timing_ctx():
+                bench.work(step_ms * MS)
+                if tokens is not None:
+                    prof.set_step_tokens(tokens)
+                if lengths is not None:
+                    prof.set_step_seq_len(lengths[number])
 
 
 def test_percentiles_mean_and_throughput(bench):
@@ -99,14 +99,12 @@ def test_steps_of_unknown_or_too_small_length_have_a_bin(make):
 def test_buckets_by_batch_and_kv_length(bench):
     prof = bench.profiler
     for batch, length, nanoseconds in ((1, 10, 1), (1, 600, 2), (8, 10, 4), (1, 10, 8)):
-        prof.begin_run(bsz=batch)
-        with prof.step_timing_ctx():
+        with run_of(prof, bsz=batch), prof.step_timing_ctx():
             with prof.cuda_bucket_timer("attn.compute"):
                 bench.work(nanoseconds)
             bench.work(100)
             prof.set_step_seq_len(length)
             prof.set_step_tokens(1)
-        prof.end_run()
     splits = [split for split in bench.summary()["bucket_splits"] if split["domain"] == "model"]
     assert [(each["batch"], each["kv_bin"], each["steps"]) for each in splits] == [
         (1, "[0,512)", 2), (1, "[512,1024)", 1), (8, "[0,512)", 1)
@@ -118,14 +116,12 @@ def test_buckets_by_batch_and_kv_length(bench):
 
 def test_splits_have_the_order_of_the_other_tables(bench):
     prof = bench.profiler
-    prof.begin_run(bsz=1)
-    with prof.step_timing_ctx():
+    with run_of(prof, bsz=1), prof.step_timing_ctx():
         for name in ("short", "lm_head", "long", "attn.compute", "embed"):
             with prof.cuda_bucket_timer(name):
                 bench.work(9 if name == "long" else 1)
         with prof.cpu_bucket_timer("decode"):
             bench.work(1)
-    prof.end_run()
     summary = bench.summary()
     model, engine = summary["bucket_splits"]
     assert list(model["buckets_avg_ms"]) == ["embed", "attn.compute", "lm_head", "long", "short"]
@@ -178,12 +174,11 @@ def test_tokens_that_cannot_be_are_unknown(bench, value):
     with pytest.raises((ValueError, TypeError)):
         token_count(value)
     prof = bench.profiler
-    prof.begin_run()
-    for tokens in (value, 5):
-        with prof.step_timing_ctx():
-            bench.work(10 * MS)
-            prof.set_step_tokens(tokens)
-    prof.end_run()
+    with run_of(prof):
+        for tokens in (value, 5):
+            with prof.step_timing_ctx():
+                bench.work(10 * MS)
+                prof.set_step_tokens(tokens)
     summary = bench.summary()
     assert summary["stats"]["tokens_total"] == 5
     assert summary["stats"]["steps_without_tokens"] == 1
@@ -216,11 +211,9 @@ def test_steps_of_no_time_divide_by_nothing(bench):
 def test_a_length_is_read_when_it_is_set(bench):
     prof = bench.profiler
     for lengths in ([1, 1], np.array([1, 1]), torch.tensor([1, 1])):
-        prof.begin_run()
-        with prof.step_timing_ctx():
+        with run_of(prof), prof.step_timing_ctx():
             prof.set_step_seq_len(lengths)
             lengths[0] = lengths[1] = 9999  # the engine goes on with it
-        prof.end_run()
     assert bench.summary()["decode_length_buckets"]["stats"]["[0,512)"]["steps"] == 3
 
 
@@ -263,12 +256,10 @@ def test_percentiles_of_a_choice_say_so(bench):
 
 def test_raw_samples_are_on_disk(bench):
     run(bench, [1, 2], tokens=3, lengths=[7, None], batch=4)
-    bench.profiler.begin_run(bsz=2)
-    with bench.profiler.step_timing_ctx():
+    with run_of(bench.profiler, bsz=2), bench.profiler.step_timing_ctx():
         bench.work(MS)
         bench.profiler.set_step_speculation([4, 4], [1, 4])
         bench.profiler.set_step_kv_cache(4096)
-    bench.profiler.end_run()
     bench.summary()
     lines = (bench.profiler.out_dir / "steps.csv").read_text().splitlines()
     assert lines == [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from fake_device import FakeDevice
+from measured_runs import run_of
 
 from rooflight.inference import Profiler, cpu_bucket_timer, cuda_bucket_timer
 from rooflight.inference.clocks import device_now
@@ -22,32 +23,30 @@ def step(bench, nanoseconds, tokens=1):
 def test_without_strict_sync_nothing_waits_and_no_event_is_made_after_the_first_steps(make):
     device = FakeDevice()
     bench = make(device, strict_sync=False)
-    bench.profiler.begin_run()
-    for _ in range(100):
-        step(bench, 5)
-        device.finish()
-    made = device.events
-    for _ in range(1000):
-        step(bench, 5)
-        device.finish()
-    assert device.syncs == 0
-    assert device.events == made < 200  # four a step, for the steps that are read together
-    bench.profiler.end_run()
+    with run_of(bench.profiler):
+        for _ in range(100):
+            step(bench, 5)
+            device.finish()
+        made = device.events
+        for _ in range(1000):
+            step(bench, 5)
+            device.finish()
+        assert device.syncs == 0
+        assert device.events == made < 200  # four a step, for the steps that are read together
     assert bench.summary()["stats"]["time_total_ms"] == pytest.approx(1100 * 5e-6)
 
 
 def test_a_device_that_lags_is_read_later_in_order(make):
     device = FakeDevice()
     bench = make(device, strict_sync=False)
-    bench.profiler.begin_run()
-    for number in range(1, 41):
-        step(bench, number, tokens=number)
-    assert bench.profiler.results.samples.seen == 0  # nothing could be read yet
-    device.finish()
-    step(bench, 100, tokens=41)
-    assert bench.profiler.results.samples.columns()["tokens"].tolist() == list(range(1, 41))
-    assert device.syncs == 0
-    bench.profiler.end_run()
+    with run_of(bench.profiler):
+        for number in range(1, 41):
+            step(bench, number, tokens=number)
+        assert bench.profiler.results.samples.seen == 0  # nothing could be read yet
+        device.finish()
+        step(bench, 100, tokens=41)
+        assert bench.profiler.results.samples.columns()["tokens"].tolist() == list(range(1, 41))
+        assert device.syncs == 0
     assert device.syncs == 1  # the last steps, after the run
     assert bench.profiler.results.samples.columns()["step_ns"].tolist() == [*range(1, 41), 100]
 
@@ -55,10 +54,9 @@ def test_a_device_that_lags_is_read_later_in_order(make):
 def test_a_device_that_never_comes_loses_steps_and_says_so(make):
     device = FakeDevice()
     bench = make(device, strict_sync=False)
-    bench.profiler.begin_run()
-    for _ in range(MOST_PENDING + 10):
-        step(bench, 5)
-    bench.profiler.end_run()
+    with run_of(bench.profiler):
+        for _ in range(MOST_PENDING + 10):
+            step(bench, 5)
     summary = bench.summary()
     assert summary["stats"]["steps"] == MOST_PENDING
     assert summary["runs"][0]["meta"]["steps_lost"] == 10
@@ -80,17 +78,16 @@ def test_two_clocks_give_two_times(make):
     device = FakeDevice()
     bench = make(device, strict_sync=False)
     prof = bench.profiler
-    prof.begin_run(bsz=1)
-    for _ in range(2):
-        with prof.step_timing_ctx():
-            with cpu_bucket_timer("decode"), cuda_bucket_timer("embed"):
-                bench.clock.time_ns += 10  # queueing
-                device.work(1000)
-            bench.clock.time_ns += 30
-            prof.set_step_tokens(1)
-        bench.clock.time_ns += 5
-        device.work(7)
-    prof.end_run()
+    with run_of(prof, bsz=1):
+        for _ in range(2):
+            with prof.step_timing_ctx():
+                with cpu_bucket_timer("decode"), cuda_bucket_timer("embed"):
+                    bench.clock.time_ns += 10  # queueing
+                    device.work(1000)
+                bench.clock.time_ns += 30
+                prof.set_step_tokens(1)
+            bench.clock.time_ns += 5
+            device.work(7)
     summary = bench.summary()
     assert summary["meta"]["clock"] == "device events"
     assert summary["stats"]["mean_ms"] == pytest.approx(1000e-6)
@@ -112,8 +109,7 @@ def test_a_graph_that_is_captured_gets_no_events(make):
     device = FakeDevice()
     bench = make(device, strict_sync=False)
     prof = bench.profiler
-    prof.begin_run()
-    with prof.step_timing_ctx():
+    with run_of(prof), prof.step_timing_ctx():
         bench.work(1)
         device.capturing = True
         recorded = device.recorded
@@ -122,7 +118,6 @@ def test_a_graph_that_is_captured_gets_no_events(make):
         assert device.recorded == recorded
         device.capturing = False
         bench.work(4)
-    prof.end_run()
     summary = bench.summary()
     assert summary["stats"]["mean_ms"] == pytest.approx(7e-6)
     assert summary["unattributed_model_ms"] == pytest.approx(7e-6)  # its replay is one, and so is its capture
@@ -157,14 +152,13 @@ def test_tensors_on_the_device_are_read_with_their_step(make):
     device = FakeDevice()
     bench = make(device, strict_sync=False)
     prof = bench.profiler
-    prof.begin_run()
-    with prof.step_timing_ctx():
-        bench.work(5)
-        prof.set_step_seq_len(DeviceTensor(device, [600, 700]))
-        prof.set_step_tokens(DeviceTensor(device, [3]))
-        prof.set_step_speculation(4, DeviceTensor(device, [1, 0]))
-    assert device.syncs == 0
-    prof.end_run()
+    with run_of(prof):
+        with prof.step_timing_ctx():
+            bench.work(5)
+            prof.set_step_seq_len(DeviceTensor(device, [600, 700]))
+            prof.set_step_tokens(DeviceTensor(device, [3]))
+            prof.set_step_speculation(4, DeviceTensor(device, [1, 0]))
+        assert device.syncs == 0
     summary = bench.summary()
     assert summary["stats"]["tokens_total"] == 3
     assert summary["decode_length_buckets"]["stats"]["[512,1024)"]["steps"] == 1
@@ -175,12 +169,11 @@ def test_tensors_on_the_device_are_read_with_their_step(make):
 def test_tokens_on_a_device_are_no_delivery(make):
     device = FakeDevice()
     prof = make(device, strict_sync=False).profiler
-    prof.begin_run()
-    prof.begin_request("a", prompt_tokens=DeviceTensor(device, [7]))
-    prof.request_tokens("a", DeviceTensor(device, [3]))
-    prof.request_tokens("a", 2)
-    prof.end_request("a")
-    prof.end_run()
+    with run_of(prof):
+        prof.begin_request("a", prompt_tokens=DeviceTensor(device, [7]))
+        prof.request_tokens("a", DeviceTensor(device, [3]))
+        prof.request_tokens("a", 2)
+        prof.end_request("a")
     assert prof.requests.ended.columns()["tokens"].tolist() == [2]
     assert sum("would wait for it: give a number" in problem for problem in prof.problems.counts) == 2
 
@@ -191,21 +184,19 @@ def test_a_device_that_fails_does_not_stop_the_engine(make, broken, strict, monk
     device = FakeDevice()
     bench = make(device, strict_sync=strict)
     prof = bench.profiler
-    prof.begin_run()
-    step(bench, 5)
+    with run_of(prof):
+        step(bench, 5)
 
-    def fail():
-        raise RuntimeError("CUDA error: unspecified launch failure")
+        def fail():
+            raise RuntimeError("CUDA error: unspecified launch failure")
 
-    monkeypatch.setattr(device, broken, fail)
-    done = 0
-    for _ in range(3):
+        monkeypatch.setattr(device, broken, fail)
+        done = 0
+        for _ in range(3):
+            step(bench, 7)
+            done += 1
+    with run_of(prof):
         step(bench, 7)
-        done += 1
-    prof.end_run()
-    prof.begin_run()
-    step(bench, 7)
-    prof.end_run()
     assert done == 3
     assert prof.save_all() is not None
     assert prof.results.totals.steps >= (1 if strict else 0)

@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers
 from fake_device import FakeDevice
+from measured_runs import run_of
 
 from rooflight.inference import Profiler
 
@@ -329,12 +330,11 @@ def test_nothing_waits_for_the_device(make):
     bench = make(device, strict_sync=False)
     prof, model = bench.profiler, build()
     prof.attach_engine(model)
-    prof.begin_run()
-    generated(model)
-    waits = device.syncs
-    assert waits == 0
-    device.finish()
-    prof.end_run()
+    with run_of(prof):
+        generated(model)
+        waits = device.syncs
+        assert waits == 0
+        device.finish()
     assert prof.results.totals.steps == 7
 
 

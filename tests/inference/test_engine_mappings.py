@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from measured_runs import run_of
 from toy_engine import MAPPING, Engine, Scheduler, engine_of
 
 from rooflight.inference import register_engine_mapping
@@ -197,8 +198,7 @@ def test_a_coroutine_that_was_not_seen_before_is_noted(bench):
 
     engine, prof = Hidden(), bench.profiler
     prof.attach_engine(engine, EngineMapping(name="m", methods={"step": Step()}))
-    prof.begin_run()
-    engine.step().close()
-    bench.catch_up()
-    prof.end_run()
+    with run_of(prof):
+        engine.step().close()
+        bench.catch_up()
     assert "attach_engine: step returned a coroutine: only making it was timed" in prof.problems.counts

@@ -9,6 +9,7 @@ import itertools
 import pytest
 import torch
 import transformers
+from measured_runs import run_of
 
 from rooflight.inference import Profiler
 from rooflight.inference.generation.decoding import decode
@@ -232,9 +233,8 @@ def test_the_same_seed_gives_the_same_tokens():
 def profiled(tmp_path, run):
     prof = Profiler({"output_dir": str(tmp_path), "run_name": "r", "engine_profiling": True, "model_profiling": True,
                      "warmup_runs": 0, "print_per_run": False})  # fmt: skip
-    prof.begin_run(bsz=3)
-    found = run(prof)
-    prof.end_run()
+    with run_of(prof, bsz=3):
+        found = run(prof)
     return found, prof
 
 

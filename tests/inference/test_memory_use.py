@@ -12,6 +12,7 @@ import transformers
 from fake_device import FakeDevice
 from hypothesis import given
 from hypothesis import strategies as st
+from measured_runs import run_of
 from test_attach_model import FAMILIES, build
 
 from rooflight.inference.facts import cache_bytes
@@ -72,15 +73,14 @@ def test_each_step_tells_its_cache(make, family):
     with torch.inference_mode():
         cache = model(input_ids=ids, use_cache=True).past_key_values
         expected = []
-        prof.begin_run(bsz=2)
-        for _ in range(3):
-            with prof.step_timing_ctx():
-                prof.set_step_tokens(2)
-                prof.set_step_kv_cache(cache)
-                parts = [part for layer in cache.layers for part in vars(layer).values()]  # sliding ones count, too
-                expected.append(sum(part.nbytes for part in parts if isinstance(part, torch.Tensor)))
-                model(input_ids=ids[:, :1], past_key_values=cache, use_cache=True)
-        prof.end_run()
+        with run_of(prof, bsz=2):
+            for _ in range(3):
+                with prof.step_timing_ctx():
+                    prof.set_step_tokens(2)
+                    prof.set_step_kv_cache(cache)
+                    parts = [part for layer in cache.layers for part in vars(layer).values()]  # sliding ones count, too
+                    expected.append(sum(part.nbytes for part in parts if isinstance(part, torch.Tensor)))
+                    model(input_ids=ids[:, :1], past_key_values=cache, use_cache=True)
     assert expected == sorted(expected)
     assert expected[0] < expected[-1]
     summary = bench.summary()
@@ -96,18 +96,15 @@ def test_each_step_tells_its_cache(make, family):
 def test_bytes_are_those_of_their_own_step(make):
     bench = make()
     prof = bench.profiler
-    prof.begin_run(bsz=1)
-    for told in (10, None, 30, "broken"):
-        with prof.step_timing_ctx():
-            prof.set_step_tokens(1)
-            if told is not None:
-                prof.set_step_kv_cache(told)
-    prof.set_step_kv_cache(5)  # outside of steps
-    prof.end_run()
-    prof.begin_run(bsz=1)
-    with prof.step_timing_ctx():
+    with run_of(prof, bsz=1):
+        for told in (10, None, 30, "broken"):
+            with prof.step_timing_ctx():
+                prof.set_step_tokens(1)
+                if told is not None:
+                    prof.set_step_kv_cache(told)
+        prof.set_step_kv_cache(5)  # outside of steps
+    with run_of(prof, bsz=1), prof.step_timing_ctx():
         prof.set_step_tokens(1)
-    prof.end_run()
     summary = bench.summary()
     assert summary["kv_cache"] == {"steps": 2, "mean_bytes": 20.0, "max_bytes": 30, "last_bytes": 30}
     assert summary["runs"][1]["kv_cache"] is None
@@ -121,15 +118,14 @@ def test_memory_of_a_device_is_read_without_waiting(make):
     prof = bench.profiler
     for before, after in (((100, 500), (150, 500)), ((150, 500), (170, 800))):
         device.memory_now = Memory(*before)
-        prof.begin_run(bsz=1)
-        syncs = device.syncs
-        with prof.step_timing_ctx():
-            prof.set_step_tokens(1)
-            bench.work(1000)
-        device.memory_now = Memory(*after)
-        assert device.syncs == syncs
-        bench.catch_up()
-        prof.end_run()
+        with run_of(prof, bsz=1):
+            syncs = device.syncs
+            with prof.step_timing_ctx():
+                prof.set_step_tokens(1)
+                bench.work(1000)
+            device.memory_now = Memory(*after)
+            assert device.syncs == syncs
+            bench.catch_up()
     summary = bench.summary()
     first, second = (run["memory"] for run in summary["runs"])
     assert first == {

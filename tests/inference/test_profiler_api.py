@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from measured_runs import run_of
 
 from rooflight import inference
 from rooflight.inference import (
@@ -80,14 +81,13 @@ def test_a_measured_run_has_every_field_and_section(tmp_path, capsys):
     prof = Profiler({"output_dir": tmp_path, "run_name": "x", "warmup_runs": 0, "model_profiling": True,
                      "engine_profiling": True})  # fmt: skip
     register_active_profiler(prof)
-    prof.begin_run(bsz=4, label="decode")
-    for _ in range(3):
-        with prof.step_timing_ctx():
-            with rope_compute_timer(), cpu_bucket_timer("sampler"):
-                pass
-            prof.set_step_seq_len([1, 2, 3, 4])
-            prof.set_step_tokens(4)
-    prof.end_run()
+    with run_of(prof, bsz=4, label="decode"):
+        for _ in range(3):
+            with prof.step_timing_ctx():
+                with rope_compute_timer(), cpu_bucket_timer("sampler"):
+                    pass
+                prof.set_step_seq_len([1, 2, 3, 4])
+                prof.set_step_tokens(4)
     assert "rooflight: run 0 (decode, batch 4): 3 steps, mean" in capsys.readouterr().out
     assert prof.save_config(extra={"note": 1}) == tmp_path / "x" / "config.json"
     assert prof.save_all() == tmp_path / "x"
@@ -273,12 +273,11 @@ def test_timers_are_off_unless_a_step_is_measured_and_the_domain_is_on(tmp_path)
     register_active_profiler(prof)
     assert all(off())
     for warming_up in (True, False):
-        prof.begin_run()
-        assert all(off())
-        with prof.step_timing_ctx():
-            assert off() == ([True] * 4 if warming_up else [False, False, False, True])
-        assert all(off())
-        prof.end_run()
+        with run_of(prof):
+            assert all(off())
+            with prof.step_timing_ctx():
+                assert off() == ([True] * 4 if warming_up else [False, False, False, True])
+            assert all(off())
     with pytest.raises(KeyError), OFF:
         raise KeyError
 
@@ -286,10 +285,8 @@ def test_timers_are_off_unless_a_step_is_measured_and_the_domain_is_on(tmp_path)
 def test_without_bucket_profiling_steps_are_timed_all_the_same(tmp_path):
     prof = quiet(tmp_path, model_profiling=False, engine_profiling=False)
     register_active_profiler(prof)
-    prof.begin_run()
-    with prof.step_timing_ctx(), cuda_bucket_timer("x"):
+    with run_of(prof), prof.step_timing_ctx(), cuda_bucket_timer("x"):
         prof.set_step_tokens(1)
-    prof.end_run()
     prof.save_all()
     summary = json.loads((tmp_path / "x" / "summary.json").read_text())
     assert summary["stats"]["steps"] == 1
@@ -306,11 +303,9 @@ def test_another_rank_does_nothing_and_writes_nothing(tmp_path, monkeypatch, cap
     assert isinstance(get_active_profiler(), NullProfiler)
     assert prof.step_timing_ctx() is OFF
     prof.end_run()
-    prof.begin_run(bsz=-3)
-    with prof.step_timing_ctx():
+    with run_of(prof, bsz=-3), prof.step_timing_ctx():
         prof.set_step_tokens("x")
         prof.set_step_seq_len("x")
-    prof.end_run()
     assert prof.save_config() is None
     assert prof.save_all() is None
     assert not (tmp_path / "out").exists()

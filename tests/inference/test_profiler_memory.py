@@ -7,6 +7,7 @@ import tracemalloc
 
 import pytest
 from fake_device import FakeDevice
+from measured_runs import run_of
 
 from rooflight.inference import cpu_bucket_timer, cuda_bucket_timer
 from rooflight.inference.serving import GAP_COLUMNS, REQUEST_COLUMNS
@@ -18,29 +19,28 @@ def test_steps_leave_nothing_behind(make, kind, monkeypatch):
     monkeypatch.setattr("rooflight.inference.sums.Reservoir.__init__.__defaults__", (100,))
     bench = make(FakeDevice() if kind == "device" else None, strict_sync=False)
     prof = bench.profiler
-    prof.begin_run(bsz=1)
+    with run_of(prof, bsz=1):
 
-    def steps(count):
-        for number in range(count):
-            with prof.step_timing_ctx():
-                with cpu_bucket_timer("decode"), cuda_bucket_timer("embed"):
-                    bench.work(5)
-                prof.set_step_seq_len(number * 61 % 20_000)  # every bin from the first steps on
-                prof.set_step_tokens(1)
-            bench.catch_up()
-        gc.collect()
+        def steps(count):
+            for number in range(count):
+                with prof.step_timing_ctx():
+                    with cpu_bucket_timer("decode"), cuda_bucket_timer("embed"):
+                        bench.work(5)
+                    prof.set_step_seq_len(number * 61 % 20_000)  # every bin from the first steps on
+                    prof.set_step_tokens(1)
+                bench.catch_up()
+            gc.collect()
 
-    steps(640)  # steps are taken 32 at a time: none is waiting at either look
-    tracemalloc.start()
-    try:
-        steps(320)
-        before = tracemalloc.get_traced_memory()[0]
-        steps(5120)
-        after = tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
-    assert after - before < 2000
-    prof.end_run()
+        steps(640)  # steps are taken 32 at a time: none is waiting at either look
+        tracemalloc.start()
+        try:
+            steps(320)
+            before = tracemalloc.get_traced_memory()[0]
+            steps(5120)
+            after = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+        assert after - before < 2000
     assert prof.results.totals.steps == 6080
     assert prof.results.samples.kept == 100
 
@@ -51,30 +51,29 @@ def test_drafts_and_requests_leave_nothing_behind(make, monkeypatch):
     prof.requests.ended, prof.requests.gaps = (
         Reservoir((*columns, "group"), 50) for columns in (REQUEST_COLUMNS, GAP_COLUMNS)
     )
-    prof.begin_run(bsz=2)
+    with run_of(prof, bsz=2):
 
-    def steps(count):
-        for number in range(count):
-            prof.begin_request(number, prompt_tokens=7)
-            prof.request_tokens(number, 1)
-            with prof.step_timing_ctx():
-                prof.set_step_speculation([4, 4], [number % 5, 2])
-                prof.set_step_tokens(number % 5 + 4)
-            prof.request_tokens(number, 3)
-            prof.end_request(number)
-        gc.collect()
+        def steps(count):
+            for number in range(count):
+                prof.begin_request(number, prompt_tokens=7)
+                prof.request_tokens(number, 1)
+                with prof.step_timing_ctx():
+                    prof.set_step_speculation([4, 4], [number % 5, 2])
+                    prof.set_step_tokens(number % 5 + 4)
+                prof.request_tokens(number, 3)
+                prof.end_request(number)
+            gc.collect()
 
-    steps(640)
-    tracemalloc.start()
-    try:
-        steps(320)
-        before = tracemalloc.get_traced_memory()[0]
-        steps(5120)
-        after = tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
-    assert after - before < 2000
-    prof.end_run()
+        steps(640)
+        tracemalloc.start()
+        try:
+            steps(320)
+            before = tracemalloc.get_traced_memory()[0]
+            steps(5120)
+            after = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+        assert after - before < 2000
     assert prof.results.speculation.data().rounds == 2 * 6080
     assert (prof.requests.ended.seen, prof.requests.ended.kept, prof.requests.unfinished) == (6080, 50, 0)
 
@@ -84,15 +83,14 @@ def test_a_step_of_endless_buckets_is_bounded_and_said(make, kind, monkeypatch):
     monkeypatch.setattr("rooflight.capture.time.bucket_log.MOST_NOTES", 2000)
     bench = make(FakeDevice() if kind == "device" else None, strict_sync=False)
     prof = bench.profiler
-    prof.begin_run(bsz=1)
-    for _ in range(3):
-        with prof.step_timing_ctx():
-            for _ in range(1500):
-                with cuda_bucket_timer("embed"):
-                    bench.work(1000)
-        bench.catch_up()
-        assert prof.step.meter.notes <= 2100
-    prof.end_run()
+    with run_of(prof, bsz=1):
+        for _ in range(3):
+            with prof.step_timing_ctx():
+                for _ in range(1500):
+                    with cuda_bucket_timer("embed"):
+                        bench.work(1000)
+            bench.catch_up()
+            assert prof.step.meter.notes <= 2100
     summary = bench.summary()
     (count,) = [count for text, count in summary["problems"].items() if "bucket was not timed" in text]
     assert 3 * 490 < count < 3 * 1500  # about 1,000 of 1,500 fit, if a step is read before the next
@@ -108,13 +106,12 @@ def test_steps_of_many_buckets_are_read_before_the_log_is_full(make, monkeypatch
     monkeypatch.setattr("rooflight.inference.step._NOTES", 500)
     bench = make()
     prof = bench.profiler
-    prof.begin_run(bsz=1)
-    for _ in range(100):
-        with prof.step_timing_ctx():
-            for _ in range(400):  # 802 notes: more than two steps would not fit
-                with cuda_bucket_timer("embed"):
-                    bench.work(1000)
-    prof.end_run()
+    with run_of(prof, bsz=1):
+        for _ in range(100):
+            with prof.step_timing_ctx():
+                for _ in range(400):  # 802 notes: more than two steps would not fit
+                    with cuda_bucket_timer("embed"):
+                        bench.work(1000)
     summary = bench.summary()
     assert summary["buckets_model_avg_ms"]["embed"] == pytest.approx(0.4)
     assert not [text for text in summary["problems"] if "not timed" in text]
@@ -124,17 +121,16 @@ def runs_with_requests(bench, count, *, first=0):
     """Each has a step of 5 ms, and a request that gets its token 7 ms after it came; 3 ms are between two."""
     prof = bench.profiler
     for number in range(first, first + count):
-        prof.begin_run(bsz=1, label="served")
-        prof.begin_request(number, prompt_tokens=4)
-        bench.work(2_000_000)
-        with prof.step_timing_ctx():
-            with cpu_bucket_timer("decode"):
-                bench.work(5_000_000)
-            prof.set_step_tokens(1)
-            prof.set_step_seq_len(4)
-        prof.request_tokens(number)
-        prof.end_request(number)
-        prof.end_run()
+        with run_of(prof, bsz=1, label="served"):
+            prof.begin_request(number, prompt_tokens=4)
+            bench.work(2_000_000)
+            with prof.step_timing_ctx():
+                with cpu_bucket_timer("decode"):
+                    bench.work(5_000_000)
+                prof.set_step_tokens(1)
+                prof.set_step_seq_len(4)
+            prof.request_tokens(number)
+            prof.end_request(number)
         bench.work(3_000_000)
 
 

@@ -11,6 +11,7 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from measured_runs import run_of
 
 from rooflight.inference import Profiler, cuda_bucket_timer, generate_run_name, register_active_profiler
 from rooflight.inference.config import folder_name
@@ -53,10 +54,8 @@ def test_end_run_inside_a_step(make):
     with prof.step_timing_ctx(), cuda_bucket_timer("embed"):
         bench.work(1000)
         prof.end_run()
-    prof.begin_run()
-    with prof.step_timing_ctx(), cuda_bucket_timer("norm"):
+    with run_of(prof), prof.step_timing_ctx(), cuda_bucket_timer("norm"):
         bench.work(7)
-    prof.end_run()
     assert [run.stats.steps for run in prof.results.runs] == [1, 1]
     assert prof.results.totals.time_ns == 7
     assert prof.results.sums["model"].exclusive_ns["norm"] == 7
@@ -66,9 +65,8 @@ def test_end_run_inside_a_step(make):
 @pytest.mark.parametrize("batch", [0, -1, 1.5, float("nan"), "8", [4]])
 def test_a_batch_that_cannot_be_is_unknown(make, batch):
     prof = make().profiler
-    prof.begin_run(bsz=batch)
-    step(prof)
-    prof.end_run()
+    with run_of(prof, bsz=batch):
+        step(prof)
     known = batch == [4]
     assert prof.results.runs[0].meta.bsz == (4 if known else None)
     assert known or any("a batch of" in problem for problem in prof.problems.counts)
@@ -112,9 +110,8 @@ def test_generated_names_differ_and_say_what_ran():
 def measured(folder, **settings):
     settings = {"output_dir": folder, "run_name": "x", "warmup_runs": 0, "print_per_run": False} | settings
     prof = Profiler(settings)
-    prof.begin_run(bsz=1)
-    step(prof)
-    prof.end_run()
+    with run_of(prof, bsz=1):
+        step(prof)
     return prof
 
 
@@ -178,10 +175,9 @@ def test_arguments_that_json_does_not_have(tmp_path):
 def test_hostile_labels_show_as_they_are(make):
     bench = make()
     prof = bench.profiler
-    prof.begin_run(bsz=1, label="[x](javascript:1)\n| a |\x1b[2J")
-    with prof.step_timing_ctx(), cuda_bucket_timer("<script>|\u202e"):
+    run = run_of(prof, bsz=1, label="[x](javascript:1)\n| a |\x1b[2J")
+    with run, prof.step_timing_ctx(), cuda_bucket_timer("<script>|\u202e"):
         bench.work(1)
-    prof.end_run()
     summary = bench.summary()
     assert list(summary["others_detail"]["model"]) == ["<script>|\u202e"]
     report = bench.report()
@@ -206,11 +202,10 @@ raise SystemExit(3)
 
 def test_problems_without_end_are_counted(make):
     prof = make().profiler
-    prof.begin_run()
-    for number in range(1000):
-        with prof.step_timing_ctx():
-            prof.set_step_tokens(-1 - number)
-    prof.end_run()
+    with run_of(prof):
+        for number in range(1000):
+            with prof.step_timing_ctx():
+                prof.set_step_tokens(-1 - number)
     assert len(prof.problems.counts) <= 66
     assert sum(prof.problems.counts.values()) == 1001  # and one for the run without tokens
 
@@ -218,26 +213,25 @@ def test_problems_without_end_are_counted(make):
 def test_an_error_inside_the_profiler_does_not_reach_the_engine(make, monkeypatch):
     bench = make()
     prof = bench.profiler
-    prof.begin_run()
-    step(prof)
+    with run_of(prof):
+        step(prof)
 
-    def fail(*_args, **_kwargs):
-        raise RuntimeError("a bug")
+        def fail(*_args, **_kwargs):
+            raise RuntimeError("a bug")
 
-    for name in (
-        "facts.reduced",
-        "facts.token_count",
-        "profiler.print_line",
-        "profiler.run_line",
-        "profiler.save_results",
-        "profiler.save_config",
-    ):
-        monkeypatch.setattr(f"rooflight.inference.{name}", fail)
-    monkeypatch.setattr(prof.results, "finish", fail)
-    with prof.step_timing_ctx():
-        prof.set_step_seq_len([1])
-        prof.set_step_tokens(1)
-    prof.end_run()
+        for name in (
+            "facts.reduced",
+            "facts.token_count",
+            "profiler.print_line",
+            "profiler.run_line",
+            "profiler.save_results",
+            "profiler.save_config",
+        ):
+            monkeypatch.setattr(f"rooflight.inference.{name}", fail)
+        monkeypatch.setattr(prof.results, "finish", fail)
+        with prof.step_timing_ctx():
+            prof.set_step_seq_len([1])
+            prof.set_step_tokens(1)
     prof.begin_run(bsz=2)
     assert prof.save_config() is None
     assert prof.save_all() is None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import forked_ranks
 import pytest
+from measured_runs import run_of
 
 from rooflight.inference import Profiler
 from rooflight.inference.step import rank_and_world
@@ -28,11 +29,10 @@ def test_a_barrier_that_fails_is_the_last(tmp_path, monkeypatch):
 
     monkeypatch.setattr("rooflight.inference.step.barrier", fail)
     prof = Profiler({"output_dir": tmp_path, "dist_barrier": True, "warmup_runs": 0, "print_per_run": False})
-    prof.begin_run(bsz=1)
-    for _ in range(3):
-        with prof.step_timing_ctx():
-            prof.set_step_tokens(1)
-    prof.end_run()
+    with run_of(prof, bsz=1):
+        for _ in range(3):
+            with prof.step_timing_ctx():
+                prof.set_step_tokens(1)
     assert prof.results.totals.steps == 3
     assert prof.problems.counts == {"dist_barrier, which is off from now on: RuntimeError: rank 1 is gone": 1}
 
@@ -41,11 +41,10 @@ def test_no_barrier_follows_an_exception(tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr("rooflight.inference.step.barrier", lambda: calls.append(1))
     prof = Profiler({"output_dir": tmp_path, "dist_barrier": True, "warmup_runs": 0, "print_per_run": False})
-    prof.begin_run(bsz=1)
-    with pytest.raises(KeyError), prof.step_timing_ctx():
-        raise KeyError
-    assert len(calls) == 1  # the other ranks may be gone: waiting for them would hide the error
-    prof.end_run()
+    with run_of(prof, bsz=1):
+        with pytest.raises(KeyError), prof.step_timing_ctx():
+            raise KeyError
+        assert len(calls) == 1  # the other ranks may be gone: waiting for them would hide the error
 
 
 def test_the_rank_of_one_process():

@@ -14,6 +14,7 @@ import pytest
 from fake_clock import FakeClock
 from hypothesis import given
 from hypothesis import strategies as st
+from measured_runs import run_of
 
 from rooflight.inference import (
     Profiler,
@@ -41,14 +42,13 @@ def rank(tmp_path, monkeypatch):
             settings | {"collect_on_rank0_only": False, "print_per_run": False}, device="cpu", clock=clock.now_ns
         )
         register_active_profiler(prof)
-        prof.begin_run(bsz=1)
-        for work, communication in steps:
-            with prof.step_timing_ctx():
-                clock.time_ns += work * MS
-                with cuda_bucket_timer("comm.all_reduce"):
-                    clock.time_ns += communication * MS
-                prof.set_step_tokens(1)
-        prof.end_run()
+        with run_of(prof, bsz=1):
+            for work, communication in steps:
+                with prof.step_timing_ctx():
+                    clock.time_ns += work * MS
+                    with cuda_bucket_timer("comm.all_reduce"):
+                        clock.time_ns += communication * MS
+                    prof.set_step_tokens(1)
         release_active_profiler()
         return prof
 
@@ -157,17 +157,16 @@ def test_drafts_and_requests_of_each_rank(tmp_path, monkeypatch):
             {"output_dir": tmp_path, "run_name": "x", "warmup_runs": 0, "collect_on_rank0_only": False,
              "print_per_run": False, "engine_profiling": True}, device="cpu", clock=clock.now_ns)  # fmt: skip
         for drafts in (False, True):
-            prof.begin_run(bsz=1)
-            prof.begin_request("a", prompt_tokens=4)
-            clock.time_ns += (4 + 2 * number) * MS
-            with prof.step_timing_ctx():
-                clock.time_ns += MS
-                prof.set_step_tokens(1 + accepted * drafts)
-                if drafts:
-                    prof.set_step_speculation(4, accepted)
-            prof.request_tokens("a", 1 + accepted * drafts)
-            prof.end_request("a")
-            prof.end_run()
+            with run_of(prof, bsz=1):
+                prof.begin_request("a", prompt_tokens=4)
+                clock.time_ns += (4 + 2 * number) * MS
+                with prof.step_timing_ctx():
+                    clock.time_ns += MS
+                    prof.set_step_tokens(1 + accepted * drafts)
+                    if drafts:
+                        prof.set_step_speculation(4, accepted)
+                prof.request_tokens("a", 1 + accepted * drafts)
+                prof.end_request("a")
         profilers.append(prof)
     for prof in profilers:
         prof.save_all()

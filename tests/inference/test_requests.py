@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+from measured_runs import run_of
 
 from rooflight.inference import NullProfiler
 from rooflight.inference.serving import REQUEST_COLUMNS
@@ -21,21 +22,20 @@ def ended(prof):
 
 def test_a_request(bench):
     prof = bench.profiler
-    prof.begin_run(bsz=1)
-    bench.work(5)
-    prof.begin_request("a", prompt_tokens=512)
-    bench.work(100)
-    prof.request_tokens("a")
-    bench.work(10)
-    prof.request_tokens("a", 4)
-    bench.work(30)
-    prof.request_tokens("a", 2)
-    bench.work(7)
-    prof.end_request("a")
-    prof.begin_request("b")
-    bench.work(1)
-    prof.end_request("b")
-    prof.end_run()
+    with run_of(prof, bsz=1):
+        bench.work(5)
+        prof.begin_request("a", prompt_tokens=512)
+        bench.work(100)
+        prof.request_tokens("a")
+        bench.work(10)
+        prof.request_tokens("a", 4)
+        bench.work(30)
+        prof.request_tokens("a", 2)
+        bench.work(7)
+        prof.end_request("a")
+        prof.begin_request("b")
+        bench.work(1)
+        prof.end_request("b")
     first, second = ended(prof)
     assert first == {
         "run": 0, "prompt_tokens": 512, "tokens": 7, "deliveries": 3, "begin_ns": 0, "ttft_ns": 100, "last_ns": 140,
@@ -53,17 +53,15 @@ def test_a_request(bench):
 def test_requests_of_warm_up_runs_are_not_measured(make):
     bench = make(warmup_runs=1)
     prof = bench.profiler
-    prof.begin_run()
-    prof.begin_request("a")
-    prof.begin_request("b")
-    prof.request_tokens("a")
-    prof.end_request("a")
-    prof.end_run()
-    prof.begin_run()
-    prof.request_tokens("b")  # began in the warm-up run
-    prof.end_request("b")
-    prof.begin_request("a")
-    prof.end_run()
+    with run_of(prof):
+        prof.begin_request("a")
+        prof.begin_request("b")
+        prof.request_tokens("a")
+        prof.end_request("a")
+    with run_of(prof):
+        prof.request_tokens("b")  # began in the warm-up run
+        prof.end_request("b")
+        prof.begin_request("a")
     prof.end_request("a")  # may be after its run
     assert [row["run"] for row in ended(prof)] == [1]
     assert prof.problems.counts == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from measured_runs import run_of
 
 from rooflight.inference.problems import Problems
 from rooflight.inference.serving import REQUEST_COLUMNS, Objectives, Requests
@@ -29,12 +30,11 @@ def serve(bench, deliveries, *, then_ms=0):
 def test_every_number_by_hand(bench):
     prof = bench.profiler
     bench.work(77 * MS)
-    prof.begin_run(bsz=1)
-    serve(bench, [(100, 1), (10, 1), (20, 3)])  # TPOT 30 / 4 = 7.5
-    serve(bench, [(200, 1), (40, 1)], then_ms=5)  # TPOT 40
-    serve(bench, [(300, 6)])  # a single delivery: no TPOT, no ITL
-    serve(bench, [], then_ms=25)
-    prof.end_run()
+    with run_of(prof, bsz=1):
+        serve(bench, [(100, 1), (10, 1), (20, 3)])  # TPOT 30 / 4 = 7.5
+        serve(bench, [(200, 1), (40, 1)], then_ms=5)  # TPOT 40
+        serve(bench, [(300, 6)])  # a single delivery: no TPOT, no ITL
+        serve(bench, [], then_ms=25)
     summary = bench.summary()
     found = summary["serving"]
     assert (found["requests"], found["tokens"], found["unfinished"]) == (4, 13, 0)
@@ -85,12 +85,11 @@ def test_every_number_by_hand(bench):
 )
 def test_goodput(make, objectives, met):
     bench = make(**objectives)
-    bench.profiler.begin_run()
-    serve(bench, [(100, 1), (10, 1), (20, 3)])
-    serve(bench, [(200, 1), (40, 1)], then_ms=5)
-    serve(bench, [(300, 6)])
-    serve(bench, [], then_ms=25)
-    bench.profiler.end_run()
+    with run_of(bench.profiler):
+        serve(bench, [(100, 1), (10, 1), (20, 3)])
+        serve(bench, [(200, 1), (40, 1)], then_ms=5)
+        serve(bench, [(300, 6)])
+        serve(bench, [], then_ms=25)
     found = bench.summary()["serving"]["goodput"]
     wanted = dict.fromkeys(("slo_ttft_ms", "slo_tpot_ms", "slo_e2e_ms")) | objectives
     assert found == wanted | {"requests_met": met, "share": met / 4, "requests_per_s": pytest.approx(met / 0.7)}
@@ -101,9 +100,8 @@ def test_runs_of_different_labels_are_apart(make):
     bench = make()
     prof = bench.profiler
     for label, gap_ms in (("plain", 10), ("speculative", 4), ("plain", 20)):
-        prof.begin_run(bsz=1, label=label)
-        serve(bench, [(100, 1), (gap_ms, 1)])
-        prof.end_run()
+        with run_of(prof, bsz=1, label=label):
+            serve(bench, [(100, 1), (gap_ms, 1)])
         bench.work(5000 * MS)  # between runs: in no duration
     found = bench.summary()["serving"]
     assert found["requests"] == 3
@@ -131,12 +129,11 @@ def test_nobody_was_served(make):
 def test_requests_that_do_not_end(make):
     bench = make(slo_ttft_ms=1)
     prof = bench.profiler
-    prof.begin_run()
-    prof.begin_request("a")
-    for _ in range(3):
-        bench.work(10 * MS)
-        prof.request_tokens("a")
-    prof.end_run()
+    with run_of(prof):
+        prof.begin_request("a")
+        for _ in range(3):
+            bench.work(10 * MS)
+            prof.request_tokens("a")
     found = bench.summary()["serving"]
     assert (found["requests"], found["unfinished"], found["duration_s"]) == (0, 1, 0)
     assert found["itl_ms"]["p50"] == 10
@@ -150,10 +147,9 @@ def test_percentiles_of_a_choice_say_so_and_means_are_of_all(make):
     bench = make()
     prof = bench.profiler
     prof.requests.ended = Reservoir((*REQUEST_COLUMNS, "group"), most=2)
-    prof.begin_run()
-    for ms in (10, 20, 30, 40):
-        serve(bench, [(ms, 1)])
-    prof.end_run()
+    with run_of(prof):
+        for ms in (10, 20, 30, 40):
+            serve(bench, [(ms, 1)])
     found = bench.summary()["serving"]
     assert found["ttft_ms"]["mean"] == 25
     assert found["ttft_ms"]["n"] == 4

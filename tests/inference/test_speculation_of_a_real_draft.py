@@ -8,6 +8,7 @@ import json
 import pytest
 import torch
 import transformers
+from measured_runs import run_of
 
 from rooflight.inference import Profiler, decode, speculative_decode
 from rooflight.workloads.build import build_model
@@ -37,12 +38,10 @@ def measured(tmp_path_factory):
     ids = torch.randint(64, (BATCH, 8), generator=torch.Generator().manual_seed(3))
     settings = {"output_dir": tmp_path_factory.mktemp("out"), "run_name": "x", "warmup_runs": 0, "print_per_run": False}
     prof = Profiler(settings | {"engine_profiling": True, "slo_e2e_ms": 1e6}, device="cpu")
-    prof.begin_run(bsz=BATCH, label="plain")
-    decode(target, ids, NEW, temperature=1.0, profiler=prof)
-    prof.end_run()
-    prof.begin_run(bsz=BATCH, label="speculative")
-    found = speculative_decode(target, draft, ids, NEW, gamma=GAMMA, temperature=1.0, profiler=prof)
-    prof.end_run()
+    with run_of(prof, bsz=BATCH, label="plain"):
+        decode(target, ids, NEW, temperature=1.0, profiler=prof)
+    with run_of(prof, bsz=BATCH, label="speculative"):
+        found = speculative_decode(target, draft, ids, NEW, gamma=GAMMA, temperature=1.0, profiler=prof)
     folder = prof.save_all()
     alone = speculative_decode(target, draft, ids, NEW, gamma=GAMMA, temperature=1.0)
     assert torch.equal(alone.tokens, found.tokens)  # the profiler changes nothing

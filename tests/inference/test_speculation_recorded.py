@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from measured_runs import run_of
 
 from rooflight.inference import NullProfiler
 from rooflight.inference.speculation import Drafts, RoundSums, drafts_of
@@ -60,13 +61,12 @@ def test_rounds_that_cannot_be(bench, proposed, accepted, depth, message):
     with pytest.raises(ValueError, match=message):
         drafts_of(proposed, accepted, depth, batch=None)
     prof = bench.profiler
-    prof.begin_run()
-    for told in ((proposed, accepted, depth), (4, 2)):
-        with prof.step_timing_ctx():
-            bench.work(10)
-            prof.set_step_speculation(*told)
-            prof.set_step_tokens(3)
-    prof.end_run()
+    with run_of(prof):
+        for told in ((proposed, accepted, depth), (4, 2)):
+            with prof.step_timing_ctx():
+                bench.work(10)
+                prof.set_step_speculation(*told)
+                prof.set_step_tokens(3)
     found = prof.results.speculation.data()
     assert prof.results.totals.tokens == 6  # the step itself is measured
     assert (found.proposed, found.accepted, found.steps) == (4, 2, 1)
@@ -92,12 +92,11 @@ def test_rounds_of_fewer_sequences_than_the_batch():
 
 def test_more_tokens_than_rounds_can_yield_are_named(bench):
     prof = bench.profiler
-    prof.begin_run(bsz=3)
-    for tokens in (7, 6, 8):  # 4 accepted, and one for each of 3: 7 at most
-        with prof.step_timing_ctx():
-            prof.set_step_speculation([4, 4, 0], [3, 1, 0])
-            prof.set_step_tokens(tokens)
-    prof.end_run()
+    with run_of(prof, bsz=3):
+        for tokens in (7, 6, 8):  # 4 accepted, and one for each of 3: 7 at most
+            with prof.step_timing_ctx():
+                prof.set_step_speculation([4, 4, 0], [3, 1, 0])
+                prof.set_step_tokens(tokens)
     ((problem, count),) = prof.problems.counts.items()
     assert problem.startswith("set_step_tokens: more tokens than draft tokens accepted and one per sequence")
     assert count == 1
@@ -113,24 +112,21 @@ def test_outside_of_a_step_and_in_none(make):
 def test_counts_are_read_when_they_are_set(bench):
     prof = bench.profiler
     for kind in (list, np.array, torch.tensor):
-        prof.begin_run(bsz=2)
-        with prof.step_timing_ctx():
+        with run_of(prof, bsz=2), prof.step_timing_ctx():
             proposed, accepted = kind([4, 4]), kind([1, 2])
             prof.set_step_speculation(proposed, accepted)
             proposed[0] = accepted[0] = 99  # the engine goes on with them
-        prof.end_run()
     found = prof.results.speculation.data()
     assert (found.proposed, found.accepted) == (24, 9)
 
 
 def test_what_was_said_of_one_step_is_not_said_of_the_next(bench):
     prof = bench.profiler
-    prof.begin_run()
-    for number in range(3):
-        with prof.step_timing_ctx():
-            if number == 1:
-                prof.set_step_speculation(4, 1)
-    prof.end_run()
+    with run_of(prof):
+        for number in range(3):
+            with prof.step_timing_ctx():
+                if number == 1:
+                    prof.set_step_speculation(4, 1)
     found = prof.results.speculation.data()
     assert (found.rounds, found.rounds_by_accepted) == (1, (0, 1))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from measured_runs import run_of
 
 from rooflight.inference.report import report_of
 from rooflight.inference.speculation import RoundSums, drafts_of, rounds_data
@@ -15,34 +16,32 @@ MS = 1_000_000
 
 def plain(bench, step_ms, *, batch=1, steps=2, length=None):
     prof = bench.profiler
-    prof.begin_run(bsz=batch, label="plain")
-    for _ in range(steps):
-        with prof.step_timing_ctx():
-            bench.work(step_ms * MS)
-            prof.set_step_tokens(batch)
-            if length is not None:
-                prof.set_step_seq_len(length)
-    prof.end_run()
+    with run_of(prof, bsz=batch, label="plain"):
+        for _ in range(steps):
+            with prof.step_timing_ctx():
+                bench.work(step_ms * MS)
+                prof.set_step_tokens(batch)
+                if length is not None:
+                    prof.set_step_seq_len(length)
 
 
 def speculative(bench, rounds, *, batch=1, draft_ms=2, verify_ms=10, other_ms=3, tokens=True):
     """``rounds``: per step what is proposed and accepted."""
     prof = bench.profiler
-    prof.begin_run(bsz=batch, label="speculative")
-    for proposed, accepted in rounds:
-        with prof.step_timing_ctx():
-            with prof.cpu_bucket_timer("draft"):
-                bench.work(draft_ms * MS // 2)
-                with prof.cpu_bucket_timer("kv.insert"), prof.cuda_bucket_timer("embed"):
+    with run_of(prof, bsz=batch, label="speculative"):
+        for proposed, accepted in rounds:
+            with prof.step_timing_ctx():
+                with prof.cpu_bucket_timer("draft"):
                     bench.work(draft_ms * MS // 2)
-            with prof.cpu_bucket_timer("verify"):
-                bench.work(verify_ms * MS)
-            with prof.cpu_bucket_timer("sampler"):
-                bench.work(other_ms * MS)
-            prof.set_step_speculation(proposed, accepted)
-            if tokens:
-                prof.set_step_tokens((accepted if isinstance(accepted, int) else sum(accepted)) + batch)
-    prof.end_run()
+                    with prof.cpu_bucket_timer("kv.insert"), prof.cuda_bucket_timer("embed"):
+                        bench.work(draft_ms * MS // 2)
+                with prof.cpu_bucket_timer("verify"):
+                    bench.work(verify_ms * MS)
+                with prof.cpu_bucket_timer("sampler"):
+                    bench.work(other_ms * MS)
+                prof.set_step_speculation(proposed, accepted)
+                if tokens:
+                    prof.set_step_tokens((accepted if isinstance(accepted, int) else sum(accepted)) + batch)
 
 
 def test_every_number_by_hand(make):
@@ -135,11 +134,9 @@ def test_batches_are_compared_with_their_own_plain_steps(make):
 def test_a_tree_is_counted_by_depth(make):
     bench = make()
     prof = bench.profiler
-    prof.begin_run(bsz=2)
-    with prof.step_timing_ctx():
+    with run_of(prof, bsz=2), prof.step_timing_ctx():
         bench.work(MS)
         prof.set_step_speculation(26, [2, 4], depth=[4, 5])
-    prof.end_run()
     found = bench.summary()["speculative"]
     assert (found["proposed"], found["accepted"]) == (52, 6)
     assert found["acceptance_by_position"] == [1, 1, 0.5, 0.5, 0]
@@ -181,26 +178,24 @@ def test_nothing_was_said(make):
 
 def test_prefills_and_what_is_not_speculative_in_a_speculative_run_are_in_no_speedup(bench):
     prof = bench.profiler
-    prof.begin_run(bsz=1, label="plain")
-    for bucket, step_ms in (("prefill", 500), ("decode", 10), ("decode", 10)):
+    with run_of(prof, bsz=1, label="plain"):
+        for bucket, step_ms in (("prefill", 500), ("decode", 10), ("decode", 10)):
+            with prof.step_timing_ctx():
+                with prof.cpu_bucket_timer(bucket), prof.cuda_bucket_timer("embed"):
+                    bench.work(step_ms * MS)
+                prof.set_step_tokens(1)
+                prof.set_step_phase(bucket)
+    with run_of(prof, bsz=1, label="speculative"):
         with prof.step_timing_ctx():
-            with prof.cpu_bucket_timer(bucket), prof.cuda_bucket_timer("embed"):
-                bench.work(step_ms * MS)
-            prof.set_step_tokens(1)
-            prof.set_step_phase(bucket)
-    prof.end_run()
-    prof.begin_run(bsz=1, label="speculative")
-    with prof.step_timing_ctx():
-        bench.work(500 * MS)
-        prof.set_step_phase("mixed")
-        prof.set_step_speculation(3, 2)
-    for drafts in (None, (3, 1), (3, 4), (3, 1)):
-        with prof.step_timing_ctx():
-            bench.work(20 * MS if drafts else 500 * MS)
-            prof.set_step_tokens(1 if drafts is None else 2)
-            if drafts:
-                prof.set_step_speculation(*drafts)
-    prof.end_run()
+            bench.work(500 * MS)
+            prof.set_step_phase("mixed")
+            prof.set_step_speculation(3, 2)
+        for drafts in (None, (3, 1), (3, 4), (3, 1)):
+            with prof.step_timing_ctx():
+                bench.work(20 * MS if drafts else 500 * MS)
+                prof.set_step_tokens(1 if drafts is None else 2)
+                if drafts:
+                    prof.set_step_speculation(*drafts)
     found = bench.summary()["speculative"]
     assert found["steps"] == 2  # not the one whose drafts cannot be, nor the mixed one,
     assert (found["rounds"], found["accepted"]) == (3, 4)  # whose round counts
@@ -211,17 +206,16 @@ def test_prefills_and_what_is_not_speculative_in_a_speculative_run_are_in_no_spe
 def test_steps_that_raise_count(make):
     bench = make()
     prof = bench.profiler
-    prof.begin_run(bsz=1)
+    with run_of(prof, bsz=1):
 
-    def step():
-        with prof.step_timing_ctx():
-            bench.work(5 * MS)
-            prof.set_step_speculation(3, 2)
-            raise KeyError
+        def step():
+            with prof.step_timing_ctx():
+                bench.work(5 * MS)
+                prof.set_step_speculation(3, 2)
+                raise KeyError
 
-    with pytest.raises(KeyError):
-        step()
-    prof.end_run()
+        with pytest.raises(KeyError):
+            step()
     assert bench.summary()["speculative"]["accepted"] == 2
 
 

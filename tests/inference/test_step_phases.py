@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 
 import pytest
+from measured_runs import run_of
 
 from rooflight.inference import NullProfiler
 
@@ -22,13 +23,12 @@ def step(bench, nanoseconds: int, phase: str | None = None, *, tokens: int = 1, 
 
 def test_statistics_are_of_decode_steps_and_the_wall_time_of_all(bench):
     prof = bench.profiler
-    prof.begin_run(bsz=1)
-    step(bench, 50_000_000, "prefill", bucket="prefill")
-    step(bench, 4_000_000)
-    bench.work(1_000_000)
-    step(bench, 6_000_000, "decode")
-    step(bench, 20_000_000, "mixed", tokens=3)
-    prof.end_run()
+    with run_of(prof, bsz=1):
+        step(bench, 50_000_000, "prefill", bucket="prefill")
+        step(bench, 4_000_000)
+        bench.work(1_000_000)
+        step(bench, 6_000_000, "decode")
+        step(bench, 20_000_000, "mixed", tokens=3)
     summary = bench.summary()
     assert summary["stats"]["steps"] == 2
     assert summary["stats"]["mean_ms"] == 5  # (4 + 6) / 2
@@ -64,27 +64,25 @@ def test_statistics_are_of_decode_steps_and_the_wall_time_of_all(bench):
 
 def test_calls_of_buckets_before_the_first_phase_is_known_are_the_only_ones_not_exact(bench):
     prof = bench.profiler
-    prof.begin_run()
-    step(bench, 1_000_000)
-    step(bench, 1_000_000, "prefill")
-    step(bench, 1_000_000, "prefill")
-    step(bench, 1_000_000)
-    prof.end_run()
+    with run_of(prof):
+        step(bench, 1_000_000)
+        step(bench, 1_000_000, "prefill")
+        step(bench, 1_000_000, "prefill")
+        step(bench, 1_000_000)
     decode = bench.summary()["buckets"]["engine"][0]
     assert decode["calls_per_step"] == 1
 
 
 def test_what_is_no_step_is_in_the_gap_before_the_next(bench):
     prof = bench.profiler
-    prof.begin_run()
-    step(bench, 7_000_000, "idle")  # before the first step: in nothing
-    step(bench, 4_000_000)
-    bench.work(1_000_000)
-    step(bench, 2_000_000, "idle")
-    bench.work(3_000_000)
-    step(bench, 4_000_000)
-    step(bench, 9_000_000, "idle")  # after the last step
-    prof.end_run()
+    with run_of(prof):
+        step(bench, 7_000_000, "idle")  # before the first step: in nothing
+        step(bench, 4_000_000)
+        bench.work(1_000_000)
+        step(bench, 2_000_000, "idle")
+        bench.work(3_000_000)
+        step(bench, 4_000_000)
+        step(bench, 9_000_000, "idle")  # after the last step
     summary = bench.summary()
     assert summary["stats"]["steps"] == 2
     assert summary["wall"]["gaps_total_ms"] == 6  # 1 + 2 + 3
@@ -95,9 +93,8 @@ def test_what_is_no_step_is_in_the_gap_before_the_next(bench):
 
 def test_a_run_of_prefill_alone_is_reported_as_that(bench):
     prof = bench.profiler
-    prof.begin_run()
-    step(bench, 1_000_000, "prefill")
-    prof.end_run()
+    with run_of(prof):
+        step(bench, 1_000_000, "prefill")
     summary = bench.summary()
     assert summary["stats"]["steps"] == 0
     assert summary["stats"]["mean_ms"] is None
@@ -109,9 +106,8 @@ def test_bad_phases_are_noted_and_the_step_stays_a_decode_step(bench):
     prof = bench.profiler
     NullProfiler().set_step_phase("prefill")
     prof.set_step_phase("prefill")
-    prof.begin_run()
-    step(bench, 1_000_000, "warmup")
-    prof.end_run()
+    with run_of(prof):
+        step(bench, 1_000_000, "warmup")
     problems = bench.summary()["problems"]
     assert prof.results.totals.steps == 1
     assert set(problems) == {
@@ -122,11 +118,10 @@ def test_bad_phases_are_noted_and_the_step_stays_a_decode_step(bench):
 
 def test_unsaved_steps_count_those_of_every_phase(bench):
     prof = bench.profiler
-    prof.begin_run()
-    step(bench, 1_000_000, "prefill")
-    step(bench, 1_000_000)
-    assert prof.unsaved_steps == 2
-    prof.end_run()
+    with run_of(prof):
+        step(bench, 1_000_000, "prefill")
+        step(bench, 1_000_000)
+        assert prof.unsaved_steps == 2
     assert prof.unsaved_steps == 2
     prof.save_all()
     assert prof.unsaved_steps == 0

@@ -7,6 +7,7 @@ import json
 import pytest
 from fake_clock import FakeClock
 from fake_device import FakeDevice
+from measured_runs import run_of
 
 from rooflight.inference import Profiler
 from rooflight.inference.generation.trace import StepSpans
@@ -115,16 +116,15 @@ def test_a_trace_changes_no_figure(tmp_path, device):
                     "print_per_run": False}  # fmt: skip
         on = FakeDevice() if device is not None else "cpu"
         prof = Profiler(settings, device=on, clock=clock.now_ns, spans=StepSpans() if spans else None)
-        prof.begin_run()
-        for number in range(50):
-            with prof.step_timing_ctx():
-                for name in ("a", "b", "a"):
-                    with prof.cuda_bucket_timer(name):
-                        clock.time_ns += number
-                        if device is not None:
-                            on.work(number)
-                            on.finish()
-        prof.end_run()
+        with run_of(prof):
+            for number in range(50):
+                with prof.step_timing_ctx():
+                    for name in ("a", "b", "a"):
+                        with prof.cuda_bucket_timer(name):
+                            clock.time_ns += number
+                            if device is not None:
+                                on.work(number)
+                                on.finish()
         return prof.results.runs[0]
 
     with_spans, without = run(True), run(False)
@@ -136,22 +136,20 @@ def test_a_baseline_counts_in_speed_ups_alone(tmp_path):
     """Plain steps of 10 ns for 2 tokens, speculative ones of 15 for 6: 0.2 against 0.4 tokens per ns, twice as fast."""
     program = Program(tmp_path)
     prof, work = program.prof, program.work
-    prof.begin_run(bsz=2, label="baseline", baseline=True)
-    for _ in range(4):
-        prof.begin_request("a")
-        with prof.step_timing_ctx():
-            work(10)
-            prof.set_step_tokens(2)
-        prof.request_tokens("a")
-        prof.end_request("a")
-    prof.end_run()
-    prof.begin_run(bsz=2)
-    for _ in range(3):
-        with prof.step_timing_ctx():
-            work(15)
-            prof.set_step_speculation([2, 2], [2, 2])
-            prof.set_step_tokens(6)
-    prof.end_run()
+    with run_of(prof, bsz=2, label="baseline", baseline=True):
+        for _ in range(4):
+            prof.begin_request("a")
+            with prof.step_timing_ctx():
+                work(10)
+                prof.set_step_tokens(2)
+            prof.request_tokens("a")
+            prof.end_request("a")
+    with run_of(prof, bsz=2):
+        for _ in range(3):
+            with prof.step_timing_ctx():
+                work(15)
+                prof.set_step_speculation([2, 2], [2, 2])
+                prof.set_step_tokens(6)
     folder = prof.save_all()
     assert folder is not None
     found = json.loads((folder / "summary.json").read_text())

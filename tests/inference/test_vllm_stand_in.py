@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from measured_runs import run_of
 from vllm_stand_in import LLM, EngineCore, LLMEngine, Request
 
 
@@ -20,10 +21,8 @@ def core_of(bench, **settings) -> EngineCore:
 def served(bench, core, engine) -> dict[str, int]:
     prof = bench.profiler
     prof.attach_engine(engine)
-    prof.begin_run()
-    tokens = LLM(core).generate(core)
-    prof.end_run()
-    return tokens
+    with run_of(prof):
+        return LLM(core).generate(core)
 
 
 def samples(prof) -> list[tuple[int, int, float]]:
@@ -83,13 +82,12 @@ def test_steps_that_find_no_request_are_none(bench):
     core = core_of(bench)
     prof = bench.profiler
     prof.attach_engine(core)
-    prof.begin_run()
-    while core.scheduler.has_requests():
+    with run_of(prof):
+        while core.scheduler.has_requests():
+            core.step_fn()
+        steps = prof.unsaved_steps
         core.step_fn()
-    steps = prof.unsaved_steps
-    core.step_fn()
-    core.step_fn()
-    prof.end_run()
+        core.step_fn()
     assert steps == 4
     assert prof.results.samples.seen == 4
 
@@ -111,10 +109,9 @@ def test_a_batch_in_flight_delivers_in_a_later_step(bench):
     core.step_fn = step_with_batch_queue
     prof = bench.profiler
     prof.attach_engine(core)
-    prof.begin_run()
-    core.step_fn()
-    core.step_fn()
-    prof.end_run()
+    with run_of(prof):
+        core.step_fn()
+        core.step_fn()
     prof.detach()
     assert core.step_fn is step_with_batch_queue
     assert [tokens for _, tokens, _ in samples(prof)] == [-1, 2]
@@ -141,13 +138,12 @@ def test_requests_from_their_arrival_to_their_last_token(bench):
     core = core_of(bench)  # a and b arrive before the engine is attached, and are not measured
     prof = bench.profiler
     prof.attach_engine(core)
-    prof.begin_run()
-    core.add_request(Request("c", prompt=10, max_tokens=2))
-    core.add_request(Request("d", prompt=30, max_tokens=9))
-    for _ in range(6):
-        core.step_fn()
-    core.scheduler.finish_requests(["d", "unknown"], "aborted")
-    prof.end_run()
+    with run_of(prof):
+        core.add_request(Request("c", prompt=10, max_tokens=2))
+        core.add_request(Request("d", prompt=30, max_tokens=9))
+        for _ in range(6):
+            core.step_fn()
+        core.scheduler.finish_requests(["d", "unknown"], "aborted")
     assert not prof.problems.counts
     assert prof.requests.unfinished == 0
     ended = {name: column.tolist() for name, column in prof.requests.ended.columns().items()}
