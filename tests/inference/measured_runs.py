@@ -1,4 +1,4 @@
-"""Runs of a profiler as contexts."""
+"""Runs of a profiler as contexts, and its raw samples."""
 
 from __future__ import annotations
 
@@ -15,3 +15,9 @@ def run_of(prof: Profiler, **settings: Any) -> Iterator[None]:
     prof.begin_run(**settings)
     yield
     prof.end_run()
+
+
+def samples(prof: Profiler) -> list[tuple[int, int, float]]:
+    """KV bin, tokens and KV length of each step."""
+    columns = prof.results.samples.columns()
+    return list(zip(*(columns[name].tolist() for name in ("kv_bin", "tokens", "kv_length")), strict=True))

@@ -5,7 +5,7 @@ published source (the first worker's, and the second's). Each call takes a time 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from enum import Enum, auto
 from types import SimpleNamespace
 
@@ -61,18 +61,11 @@ class ScheduleBatch:
         return ScheduleBatch(list(self.reqs), self.forward_mode, self.spec_algorithm, self.seq_lens, self.seq_lens_cpu)
 
 
-@dataclass
-class GenerationBatchResult:
-    next_token_ids: list[list[int]]
-    num_accepted_tokens: int = 0
-    accept_lens: torch.Tensor | None = None
-
-
-@dataclass
-class EagleVerifyInput:
-    draft_token_num: int
-    spec_steps: int
-    topk: int
+GenerationBatchResult = make_dataclass(
+    "GenerationBatchResult",
+    ["next_token_ids", ("num_accepted_tokens", int, 0), ("accept_lens", object, None)],
+)
+EagleVerifyInput = make_dataclass("EagleVerifyInput", ["draft_token_num", "spec_steps", "topk"])
 
 
 class ModelRunner:

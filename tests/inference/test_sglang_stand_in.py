@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from measured_runs import samples
 from sglang_stand_in import EAGLEWorker, EAGLEWorkerV2, Req, Scheduler
 
 
@@ -15,12 +16,6 @@ def scheduler_of(bench, *requests: Req, **settings) -> Scheduler:
     scheduler = Scheduler(work, requests, **({"passes": 7} | settings))
     bench.profiler.attach_engine(scheduler)
     return scheduler
-
-
-def samples(prof) -> list[tuple[int, int, float]]:
-    columns = prof.results.samples.columns()
-    lengths = prof.results.samples.columns()["kv_length"].tolist()
-    return list(zip(columns["kv_bin"].tolist(), columns["tokens"].tolist(), lengths, strict=True))
 
 
 @pytest.mark.parametrize("plan", [True, False], ids=["a plan", "a batch"])

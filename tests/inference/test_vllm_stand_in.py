@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from measured_runs import run_of
+from measured_runs import run_of, samples
 from vllm_stand_in import LLM, EngineCore, LLMEngine, Request
 
 
@@ -23,18 +23,6 @@ def served(bench, core, engine) -> dict[str, int]:
     prof.attach_engine(engine)
     with run_of(prof):
         return LLM(core).generate(core)
-
-
-def samples(prof) -> list[tuple[int, int, float]]:
-    columns = prof.results.samples.columns()
-    return list(
-        zip(
-            columns["kv_bin"].tolist(),
-            columns["tokens"].tolist(),
-            prof.results.samples.columns()["kv_length"].tolist(),
-            strict=True,
-        )
-    )
 
 
 @pytest.mark.parametrize("kind", [LLM, LLMEngine, None], ids=["LLM", "LLMEngine", "EngineCore"])

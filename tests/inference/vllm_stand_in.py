@@ -5,14 +5,18 @@ Each call takes a time that is written here; no model runs.
 from __future__ import annotations
 
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from types import SimpleNamespace
 
-
-@dataclass
-class NewRequestData:
-    req_id: str
-    num_computed_tokens: int
+NewRequestData = make_dataclass("NewRequestData", ["req_id", "num_computed_tokens"])
+SchedulerOutput = make_dataclass(
+    "SchedulerOutput",
+    ["scheduled_new_reqs", "scheduled_cached_reqs", "num_scheduled_tokens", "total_num_scheduled_tokens",
+     "scheduled_spec_decode_tokens"],
+)  # fmt: skip
+ModelRunnerOutput = make_dataclass("ModelRunnerOutput", ["req_ids", "req_id_to_index", "sampled_token_ids"])
+EngineCoreOutput = make_dataclass("EngineCoreOutput", ["request_id", "new_token_ids", "finish_reason"])
+EngineCoreOutputs = make_dataclass("EngineCoreOutputs", [("outputs", list, field(default_factory=list))])
 
 
 @dataclass
@@ -23,34 +27,6 @@ class CachedRequestData:
 
     def is_context_phase(self, req_id: str) -> bool:
         return self.num_output_tokens[self.req_ids.index(req_id)] == 0
-
-
-@dataclass
-class SchedulerOutput:
-    scheduled_new_reqs: list[NewRequestData]
-    scheduled_cached_reqs: CachedRequestData
-    num_scheduled_tokens: dict[str, int]
-    total_num_scheduled_tokens: int
-    scheduled_spec_decode_tokens: dict[str, list[int]]
-
-
-@dataclass
-class ModelRunnerOutput:
-    req_ids: list[str]
-    req_id_to_index: dict[str, int]
-    sampled_token_ids: list[list[int]]
-
-
-@dataclass
-class EngineCoreOutput:
-    request_id: str
-    new_token_ids: list[int]
-    finish_reason: str | None = None
-
-
-@dataclass
-class EngineCoreOutputs:
-    outputs: list[EngineCoreOutput] = field(default_factory=list)
 
 
 @dataclass
