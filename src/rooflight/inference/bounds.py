@@ -64,7 +64,7 @@ class RecordedStep:
     kv_length: float | None
     sessions: Mapping[Domain, Session]
     whole: bool
-    cache_bytes: int | None
+    kv_cache_bytes: int | None
     analyses: Mapping[Domain, Analysis] = field(default_factory=dict)
 
     def bounded_for(self, device: DeviceSpec) -> RecordedStep:
@@ -90,7 +90,7 @@ class RecordedStep:
             ops=analysis.totals.calls,
             ops_without_cost=sum(op.calls for op in analysis.coverage.uncosted),
             bound_ms=analysis.totals.op_bound_s * 1e3,
-            kv_cache_bytes=self.cache_bytes,
+            kv_cache_bytes=self.kv_cache_bytes,
         )
 
 
@@ -103,10 +103,10 @@ class RecordedBounds:
 
     def add(self, steps: Iterable[RecordedStep], device: DeviceSpec) -> None:
         """Bound more steps for a device; those of another device are dropped."""
-        kept = self.steps if self.device == device else []
+        earlier = self.steps if self.device == device else []
         more = [step.bounded_for(device) for step in steps]
         self.device = device
-        self.steps = list({(step.batch, step.kv_length, step.whole): step for step in (*kept, *more)}.values())
+        self.steps = list({(step.batch, step.kv_length, step.whole): step for step in (*earlier, *more)}.values())
 
     def of(self, domain: Domain, batch: int | None, kv_length: float | None) -> RecordedStep | str:
         """The recorded step that bounds steps of a batch and a mean KV length: the longest that is no longer, since

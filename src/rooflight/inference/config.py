@@ -180,23 +180,18 @@ def _flag(name: str, value: Any) -> bool:
     return found
 
 
-def _whole(name: str, value: Any) -> int:
+def _number(name: str, value: Any, kind: Callable[[Any], Any], what: str) -> Any:
     try:
-        number = int(value)
-        if isinstance(value, bool) or (not isinstance(value, str) and number != value):
+        number = kind(value)
+        if isinstance(value, bool) or (kind is int and not isinstance(value, str) and number != value):
             raise ValueError
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{name} is {value!r}: give a whole number") from None
+        raise ValueError(f"{name} is {value!r}: give {what}") from None
     return number
 
 
-def _milliseconds(name: str, value: Any) -> float:
-    try:
-        if isinstance(value, bool):
-            raise ValueError
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{name} is {value!r}: give milliseconds") from None
+def _whole(name: str, value: Any) -> int:
+    return int(_number(name, value, int, "a whole number"))
 
 
 def _text(name: str, value: Any) -> str:
@@ -219,7 +214,7 @@ _READERS: Final[Mapping[Any, Callable[[str, Any], Any]]] = {
     int: _whole,
     str | None: lambda name, value: None if value is None else _text(name, value),
     list[int]: _edges,
-    float | None: lambda name, value: None if value is None else _milliseconds(name, value),
+    float | None: lambda name, value: None if value is None else _number(name, value, float, "milliseconds"),
 }
 """What makes a field's value of what was given, by the field's type."""
 
@@ -245,6 +240,6 @@ def folder_name(name: str) -> str:
     """A name as that of one folder: letters, digits and a few signs stay, anything else (a ``/``, a control, a first
     ``.``) is ``_``; at most 120 bytes. ``"meta-llama/Llama-3"`` is ``meta-llama_Llama-3``.
     """
-    kept = "".join(c if visible(c) == c and (c.isalnum() or c in _SIGNS) else "_" for c in name.strip())
-    kept = kept.encode()[:_MOST_BYTES].decode(errors="ignore").strip()
-    return f"_{kept[1:]}" if not kept or kept[0] in ".~" else kept
+    safe = "".join(c if visible(c) == c and (c.isalnum() or c in _SIGNS) else "_" for c in name.strip())
+    safe = safe.encode()[:_MOST_BYTES].decode(errors="ignore").strip()
+    return f"_{safe[1:]}" if not safe or safe[0] in ".~" else safe

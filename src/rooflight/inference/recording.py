@@ -88,7 +88,7 @@ class StepRecorder:
                 kv_length=facts.length,
                 sessions={domain: self._by_bucket(session, domain) for domain in Domain},
                 whole=self._whole,
-                cache_bytes=facts.cache_bytes,
+                kv_cache_bytes=facts.cache_bytes,
             )
 
     def _by_bucket(self, session: Session, domain: Domain) -> Session:

@@ -58,19 +58,12 @@ class KvCacheUse(Sums):
 
     steps: int = 0
     sum_bytes: int = 0
-    most_bytes: int = field(default=0, metadata={"add": max})
+    max_bytes: int = field(default=0, metadata={"add": max})
     last_bytes: int | None = field(default=None, metadata={"add": lambda mine, later: mine if later is None else later})
 
     def data(self) -> KvCacheData | None:
         """As a summary has it; None where no step gave it."""
-        if self.last_bytes is None:
-            return None
-        return KvCacheData(
-            steps=self.steps,
-            mean_bytes=self.sum_bytes / self.steps,
-            max_bytes=self.most_bytes,
-            last_bytes=self.last_bytes,
-        )
+        return KvCacheData.view(self, mean_bytes=self.sum_bytes / self.steps) if self.steps else None
 
 
 @dataclass(kw_only=True)
@@ -373,9 +366,8 @@ def step_stats(sums: StepSums, samples_ns: NDArray[np.int64]) -> StepStats:
     """The statistics of steps: percentiles are of the samples, all others of the sums."""
     ms, any_steps = samples_ns / 1e6, bool(sums.steps)
     p50, p90, p95, p99 = np.percentile(ms, (50, 90, 95, 99)).tolist() if ms.size else (None,) * 4
-    return StepStats(
-        steps=sums.steps,
-        mean_ms=sums.mean_ms,
+    return StepStats.view(
+        sums,
         min_ms=sums.least_ns / 1e6 if any_steps else None,
         max_ms=sums.most_ns / 1e6 if any_steps else None,
         p50_ms=p50,

@@ -171,7 +171,7 @@ class DecodeJob:
             torch=facts.get("torch"),
             transformers=_version("transformers"),
             others_share=self._others,
-            traced_steps=self._spans.kept,
+            traced_steps=len(self._spans),
             **self._loop.about(),
         )
 

@@ -41,13 +41,13 @@ class Slots:
             at = torch.tensor(starts, device=self._device)[:, None]
             self.positions = at + torch.arange(queries, device=self._device)
 
-    def write(self, kept: Tensor, new: Tensor) -> Tensor:
-        """Write ``new`` [batch, heads, queries, size] into ``kept``; return the filled part of it."""
+    def write(self, held: Tensor, new: Tensor) -> Tensor:
+        """Write ``new`` [batch, heads, queries, size] into ``held``; return the filled part of it."""
         if self.uniform:
-            kept[:, :, self.first : self.end] = new
+            held[:, :, self.first : self.end] = new
         else:
-            kept[self._rows, :, self.positions] = new.transpose(1, 2)
-        return kept[:, :, : self.end]
+            held[self._rows, :, self.positions] = new.transpose(1, 2)
+        return held[:, :, : self.end]
 
 
 class RaggedLayer(DynamicLayer):

@@ -39,9 +39,7 @@ class StepSpans:
     def __init__(self, most: int = MOST_TRACED) -> None:
         self._steps: deque[_Step] = deque(maxlen=most)
 
-    @property
-    def kept(self) -> int:
-        """How many steps are kept."""
+    def __len__(self) -> int:
         return len(self._steps)
 
     def add(self, meter: Meter, run: Run, reading: Reading, facts: Facts) -> None:
