@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from rooflight.inference.result import (
     StepStats,
     SummaryDocument,
 )
-from rooflight.inference.serving import ServingData
+from rooflight.inference.serving import ServingData, ServingStats
 from rooflight.inference.speculation import SpeculativeData
 from rooflight.inference.sums import OTHERS
 from rooflight.records.quantity import Quantity, percent
@@ -285,6 +285,27 @@ def _speculation(summary: SummaryDocument) -> Iterable[Table]:
         ("meaning", "", lambda row: row[2]),
         wraps=("meaning",),
     )
+    yield from _accepted(data)
+    yield _speedups(data)
+    runs = [(run.meta, run.speculative) for run in summary.runs if run.speculative is not None]
+    if len(runs) > 1:
+        yield _long(
+            "speculative_runs",
+            "Speculative decoding by run",
+            runs,
+            ("run", "", lambda run: run[0].number),
+            ("label", "", lambda run: run[0].label),
+            ("rounds", "", lambda run: run[1].rounds),
+            ("acceptance rate", "%", lambda run: run[1].acceptance_rate),
+            ("alpha", "%", lambda run: run[1].alpha),
+            ("mean accepted length", "", lambda run: run[1].mean_accepted_length),
+            ("speed-up measured", "", lambda run: run[1].speedup_measured),
+            ("predicted", "", lambda run: run[1].speedup_predicted),
+            note="Speed-ups are relative to the plain steps of all runs.",
+        )
+
+
+def _accepted(data: SpeculativeData) -> Iterable[Table]:
     by_position = zip(data.acceptance_by_position or (), data.acceptance_by_position_if_tested or (), strict=True)
     yield _long(
         "acceptance_by_position",
@@ -304,7 +325,10 @@ def _speculation(summary: SummaryDocument) -> Iterable[Table]:
         ("share", "%", lambda row: row[1] / data.rounds),
         note="Without the token that the target adds to each round.",
     )
-    yield table(
+
+
+def _speedups(data: SpeculativeData) -> Table:
+    return table(
         "speedup_by_batch",
         "Speed-up by batch size",
         data.by_batch,
@@ -321,22 +345,6 @@ def _speculation(summary: SummaryDocument) -> Iterable[Table]:
         ("predicted", "", lambda row: row.speedup_predicted),
         note="Speeds compare where KV lengths do.",
     )
-    runs = [(run.meta, run.speculative) for run in summary.runs if run.speculative is not None]
-    if len(runs) > 1:
-        yield _long(
-            "speculative_runs",
-            "Speculative decoding by run",
-            runs,
-            ("run", "", lambda run: run[0].number),
-            ("label", "", lambda run: run[0].label),
-            ("rounds", "", lambda run: run[1].rounds),
-            ("acceptance rate", "%", lambda run: run[1].acceptance_rate),
-            ("alpha", "%", lambda run: run[1].alpha),
-            ("mean accepted length", "", lambda run: run[1].mean_accepted_length),
-            ("speed-up measured", "", lambda run: run[1].speedup_measured),
-            ("predicted", "", lambda run: run[1].speedup_predicted),
-            note="Speed-ups are relative to the plain steps of all runs.",
-        )
 
 
 def _metrics(data: SpeculativeData) -> Iterable[tuple[str, Cell, str]]:
@@ -360,7 +368,7 @@ def _metrics(data: SpeculativeData) -> Iterable[tuple[str, Cell, str]]:
 
 
 def _serving(data: ServingData) -> Iterable[Table]:
-    groups = {"(all)": data} | data.by_label
+    groups: dict[str, ServingStats] = {"(all)": data} | data.by_label
     yield table(
         "serving",
         "Serving: latency of requests",
@@ -384,10 +392,14 @@ def _serving(data: ServingData) -> Iterable[Table]:
         note="TTFT: begin to first delivery. TPOT: first to last delivery, over tokens but one. ITL: between two "
         "deliveries of a request, however many tokens each has. End to end: begin to end.",
     )
+    yield _throughput(data, groups)
+
+
+def _throughput(data: ServingData, groups: Mapping[str, ServingStats]) -> Table:
     goodput = data.goodput
     given = {"TTFT": goodput.slo_ttft_ms, "TPOT": goodput.slo_tpot_ms, "end to end": goodput.slo_e2e_ms}
     wanted = ", ".join(f"{name} ≤ {most:g} ms" for name, most in given.items() if most is not None)
-    yield table(
+    return table(
         "serving_throughput",
         "Serving: throughput and goodput",
         groups.items(),
@@ -435,6 +447,10 @@ def _ranks(ranks: RanksData) -> Iterable[Table]:
             ("TTFT p50", "s", lambda row: _s(row.ttft_p50_ms)),
             ("TPOT p50", "s", lambda row: _s(row.tpot_p50_ms)),
         )
+    yield from _rank_buckets(ranks)
+
+
+def _rank_buckets(ranks: RanksData) -> Iterable[Table]:
     rows = [
         (domain, name, spread)
         for domain, spreads in (("model", ranks.buckets_model), ("engine", ranks.buckets_engine))
