@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import torch
 from torch import nn
@@ -26,6 +28,26 @@ class Block(nn.Module):
 
 def model(breaks: Callable[[], None] | None = None) -> nn.Sequential:
     return nn.Sequential(nn.Linear(8, 8), nn.Sequential(Block(), Block(breaks)), nn.Linear(8, 8))
+
+
+def recorded(program: Callable[[], Any], model: Any = None, **options: Any) -> rl.Session:
+    with rl.record(model, **options) as recording:
+        program()
+    return recording.session
+
+
+def built(forward: Callable[..., Any], name: str, **parts: Any) -> nn.Module:
+    """A module with these attributes, of a class of this name, that computes ``forward(module, ...)``."""
+    module: nn.Module = type(name, (nn.Module,), {"forward": forward})()
+    for key, part in parts.items():
+        setattr(module, key, part)
+    return module
+
+
+def in_thread(work: Callable[[], Any]) -> None:
+    """Run it in a thread of its own; what it raises is raised here."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(work).result()
 
 
 def raiser(error: type[BaseException]) -> Callable[[], None]:

@@ -44,6 +44,7 @@ def torch_state() -> dict[str, Any]:
     state["inference"] = torch.is_inference_mode_enabled()
     state["warnings"] = list(warnings.filters)
     state["Tensor.numpy"] = "numpy" in torch.Tensor.__dict__
+    state["storage.resize_"] = "resize_" in torch.UntypedStorage.__dict__
     state["module call"] = torch.nn.Module.__call__
     state["attention"] = torch.nn.functional.scaled_dot_product_attention
     return state

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from threading import Thread
 from typing import Any
 
 import pytest
 import torch
+from recorded_model import in_thread, recorded
 from torch import nn
 from torch._dynamo.testing import CompileCounter
-from torch_state import torch_state
 
 import rooflight as rl
 
@@ -20,9 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
     torch._dynamo.reset()
-    before = torch_state()
     yield
-    assert torch_state() == before
     torch._dynamo.reset()
 
 
@@ -82,10 +79,9 @@ def test_a_model_compiled_before(warmed: bool, in_place: bool) -> None:
         compiled(x())
     before = counter.compiled, counter.runs
     assert before == ((1, 1) if warmed else (0, 0))
-    with rl.record(net) as recording:
-        compiled(x()).sum().backward()
+    session = recorded(lambda: compiled(x()).sum().backward(), net)
     assert (counter.compiled, counter.runs) == before
-    assert names(recording.session) == expected
+    assert names(session) == expected
     for _ in range(3):
         compiled(x())
     assert (counter.compiled, counter.runs) == (1, before[1] + 3)  # no recompilation, no fall-back
@@ -94,15 +90,13 @@ def test_a_model_compiled_before(warmed: bool, in_place: bool) -> None:
 def test_the_compiled_wrapper_has_no_name_of_its_own() -> None:
     net = Net()
     compiled = torch.compile(net, backend=Counter())
-    with rl.record(net) as recording:
-        net(x())
+    session = recorded(lambda: net(x()), net)
     for argument in (compiled, net):
         with rl.record(argument) as other:
             compiled(x())
-        assert names(other.session) == names(recording.session)
-    with rl.record() as unnamed:
-        compiled(x())
-    assert {path for _, path in names(unnamed.session)} == {"", "Net", "Net.up", "Net.down"}
+        assert names(other.session) == names(session)
+    session = recorded(lambda: compiled(x()))
+    assert {path for _, path in names(session)} == {"", "Net", "Net.up", "Net.down"}
 
 
 def test_a_function_compiled_inside() -> None:
@@ -127,9 +121,8 @@ def test_a_compiled_optimizer() -> None:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     step = torch.compile(optimizer.step, backend=CompileCounter())
     net(x()).sum().backward()
-    with rl.record(net) as recording:
-        step()
-    assert {op.direction.label for op in recording.session.records} == {"optimizer"}
+    session = recorded(step, net)
+    assert {op.direction.label for op in session.records} == {"optimizer"}
 
 
 def test_a_stance_chosen_before_is_kept() -> None:
@@ -164,30 +157,13 @@ def test_the_stance_comes_back_with_the_last_of_several_recordings() -> None:
 def test_inductor_runs_its_own_kernels_again_afterwards() -> None:
     net = Net()
     compiled = torch.compile(net)
-    with rl.record(net) as recording:
-        compiled(x())
+    session = recorded(lambda: compiled(x()), net)
     expected = net(x())
     torch._dynamo.utils.counters.clear()
     for _ in range(3):
         assert torch.allclose(compiled(x()), expected)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
-    assert [op.signature.name for op in recording.session.records].count("aten::addmm") == 2
-
-
-def in_thread(work) -> None:
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = Thread(target=run)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
+    assert [op.signature.name for op in session.records].count("aten::addmm") == 2
 
 
 def test_other_threads_run_compiled_code_while_this_one_records() -> None:

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 import torch
+from recorded_model import in_thread
 from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
-from torch_state import torch_state
 
 import rooflight as rl
 from rooflight.capture.record.modules import function_name
 from rooflight.records.record import Direction
-
-
-@pytest.fixture(autouse=True)
-def _untouched() -> Iterator[None]:
-    before = torch_state()
-    yield
-    assert torch_state() == before
 
 
 def recorded(run: Callable[[], Any], model: nn.Module | None = None) -> rl.Session:
@@ -366,9 +359,7 @@ def test_other_threads_are_not_ours():
         x().sin()
 
     def run():
-        thread = threading.Thread(target=other)
-        thread.start()
-        thread.join()
+        in_thread(other)
         x().cos()
 
     found = pairs(recorded(run))

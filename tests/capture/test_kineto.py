@@ -11,13 +11,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recorded_model import recorded
 
 import rooflight as rl
 from rooflight.capture.time.collectives import Event
 from rooflight.capture.time.kineto import STEP_MARK, align
 from rooflight.capture.time.kineto import op_times as times_and_starts
 from rooflight.capture.time.measure import joined_share
-from rooflight.records.session import NO_PARENT, Columns, Session
+from rooflight.records import assembly
+from rooflight.records.record import Direction, ModuleEntry, OpRecord
+from rooflight.records.session import Session
 from rooflight.records.signature import OpSignature
 from rooflight.workloads.presets import PRESETS
 from rooflight.workloads.steps import make_step
@@ -77,34 +80,18 @@ def test_two_different_programs_are_given_up() -> None:
 
 
 def session_of(names: list[str], parents: dict[int, int] | None = None, views: tuple[str, ...] = ()) -> Session:
-    signatures = list(dict.fromkeys(names))
-    count = len(names)
-    parent = np.full(count, NO_PARENT, dtype=np.int32)
-    for child, owner in (parents or {}).items():
-        parent[child] = owner
-    touches = np.array([name not in views for name in names])
-    offsets = np.concatenate([[0], np.cumsum(touches)]).astype(np.int64)
-    zeros = np.zeros(count, dtype=np.int32)
-    return Session(
-        signatures=tuple(OpSignature(name=name) for name in signatures),
-        modules=(),
-        phases=(),
-        columns=Columns(
-            signature=np.array([signatures.index(name) for name in names], dtype=np.int32),
-            module=zeros,
-            phase=zeros,
-            function=zeros,
-            direction=zeros.astype(np.int8),
-            parent=parent,
-            read_offsets=offsets,
-            read_ids=np.zeros(int(offsets[-1]), dtype=np.int32),
-            read_starts=np.zeros(int(offsets[-1]), dtype=np.int64),
-            written_offsets=np.zeros(count + 1, dtype=np.int64),
-            written_ids=zeros[:0],
-            written_starts=zeros[:0].astype(np.int64),
-        ),
-        storage_bytes=np.array([4], dtype=np.int64),
-    )
+    records = [
+        OpRecord(
+            signature=OpSignature(name=name),
+            module=ModuleEntry("", ""),
+            phase="",
+            direction=Direction.FORWARD,
+            reads=() if name in views else (0,),
+            parent=(parents or {}).get(number),
+        )
+        for number, name in enumerate(names)
+    ]
+    return assembly.session_of(records, storage_bytes=[4])
 
 
 def events_of(names: list[str], *, start: int = 0, thread: int = 1) -> list[Event]:
@@ -197,10 +184,9 @@ def test_the_records_of_every_preset_find_their_times(preset: str, mode: str) ->
     torch.set_num_threads(1)
     step = make_step(preset, small=True, device="cpu", mode=mode)  # type: ignore[arg-type]
     step.run()
-    with rl.record(step.model) as recording:
-        step.run()
+    recording = recorded(step.run, step.model)
     start = time.perf_counter()
-    session = rl.measure(recording.session, step.run, warmup=1, max_runs=3, max_seconds=1, profiled=2)
+    session = rl.measure(recording, step.run, warmup=1, max_runs=3, max_seconds=1, profiled=2)
     seconds = time.perf_counter() - start
     torch.set_num_threads(threads)
     measured = session.measurement

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import gc
 import random
-import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from alarms import alarm_clock
+from recorded_model import in_thread, raiser, recorded
 from recorded_model import model as attention_model
-from recorded_model import raiser
 from recorded_model import x as attention_input
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.optim import optimizer as torch_optimizer
 from torch.utils.checkpoint import checkpoint
-from torch_state import torch_state
 
 import rooflight as rl
 from rooflight.records.record import StorageKind
@@ -29,15 +26,6 @@ from rooflight.records.session import KEPT, STOOD, Session
 from rooflight.roofline.memory import memory_use
 
 F32 = 4
-
-
-@pytest.fixture(autouse=True)
-def _untouched() -> Iterator[None]:
-    before = torch_state(), len(torch_optimizer._global_optimizer_pre_hooks)
-    assert "resize_" not in torch.UntypedStorage.__dict__
-    yield
-    assert (torch_state(), len(torch_optimizer._global_optimizer_pre_hooks)) == before
-    assert "resize_" not in torch.UntypedStorage.__dict__
 
 
 def followed(program: Callable[[], Any], model: nn.Module | None = None) -> Session:
@@ -70,9 +58,8 @@ def mlp(width: int = 8) -> nn.Sequential:
 
 
 def test_without_asking_no_lifetimes_are_noted() -> None:
-    with rl.record() as recording:
-        torch.ones(3).neg()
-    assert recording.session.lifetimes is None
+    session = recorded(lambda: torch.ones(3).neg())
+    assert session.lifetimes is None
 
 
 def test_a_storage_is_freed_when_its_last_view_goes() -> None:
@@ -423,9 +410,8 @@ def test_following_memory_keeps_nothing_alive() -> None:
 def test_two_recordings_at_once_each_follow_their_own() -> None:
     with rl.record(memory=True) as outer:
         torch.ones(10).neg()
-        with rl.record(memory=True) as inner:
-            torch.ones(100).neg()
-    assert memory_use(inner.session).peak_bytes == 200 * F32
+        session = recorded(lambda: torch.ones(100).neg(), memory=True)
+    assert memory_use(session).peak_bytes == 200 * F32
     assert memory_use(outer.session).peak_bytes == 200 * F32
     assert len(outer.session.storage_bytes) == 4
 
@@ -438,9 +424,7 @@ def test_another_thread_s_optimizer_is_not_ours() -> None:
 
     with rl.record(memory=True) as recording:
         torch.ones(4)
-        thread = threading.Thread(target=elsewhere)
-        thread.start()
-        thread.join()
+        in_thread(elsewhere)
     assert kinds(recording.session) == {"temporary": 16}
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable
-from threading import Thread
 
 import pytest
 import torch
+from recorded_model import in_thread
 from sessions import session_of
 from torch import nn
 from torch_state import torch_state
@@ -199,9 +199,7 @@ def test_views_alone_cannot_be_compared():
 @pytest.mark.usefixtures("quiet")
 def test_ops_of_another_thread_are_not_recorded_and_that_is_said(model):
     def step() -> None:
-        thread = Thread(target=lambda: model(x()))
-        thread.start()
-        thread.join()
+        in_thread(lambda: model(x()))
 
     session = recorded(step)
     assert len(session) == 0

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-
 import pytest
 import torch
+from recorded_model import built, in_thread, recorded
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from torch_state import torch_state
 
 import rooflight as rl
 from rooflight.records.record import Direction
-
-
-@pytest.fixture(autouse=True)
-def _untouched() -> Iterator[None]:
-    before = torch_state()
-    yield
-    assert torch_state() == before
 
 
 def x() -> torch.Tensor:
@@ -36,9 +26,7 @@ def paths(session: rl.Session, name: str, direction: Direction | None = None) ->
 
 def test_backward_belongs_to_the_module_whose_forward_it_undoes() -> None:
     net = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, 4)), nn.Softmax(dim=-1))
-    with rl.record(net) as recording:
-        net(x()).sum().backward()
-    session = recording.session
+    session = recorded(lambda: net(x()).sum().backward(), net)
     assert paths(session, "addmm") == ["0", "1.1"]
     assert paths(session, "mm", Direction.BACKWARD) == ["1.1", "1.1", "0"]
     assert paths(session, "threshold_backward") == ["1.0"]
@@ -71,20 +59,13 @@ def test_a_module_called_twice_and_a_shared_parameter() -> None:
 
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_recomputed_forwards_are_backward_in_their_modules(reentrant: bool) -> None:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(2))
+    def forward(self, x):
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=reentrant)
+        return x
 
-        def forward(self, x):
-            for block in self.blocks:
-                x = checkpoint(block, x, use_reentrant=reentrant)
-            return x
-
-    net = Net()
-    with rl.record(net) as recording:
-        net(x().requires_grad_()).sum().backward()
-    session = recording.session
+    net = built(forward, "Net", blocks=nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(2)))
+    session = recorded(lambda: net(x().requires_grad_()).sum().backward(), net)
     assert paths(session, "addmm", Direction.FORWARD) == ["blocks.0.0", "blocks.1.0"]
     assert paths(session, "addmm", Direction.BACKWARD) == ["blocks.1.0", "blocks.0.0"]
     assert paths(session, "mm") == ["blocks.1.0"] * 2 + ["blocks.0.0"] * 2
@@ -135,19 +116,16 @@ def test_double_backward() -> None:
 def test_backward_of_what_ran_before_the_recording_is_outside_all_modules() -> None:
     net = nn.Linear(4, 4)
     loss = net(x()).sum()
-    with rl.record(net) as recording:
-        loss.backward()
-    assert paths(recording.session, "mm") == [""]
-    assert {op.direction for op in recording.session.records} >= {Direction.BACKWARD}
+    session = recorded(loss.backward, net)
+    assert paths(session, "mm") == [""]
+    assert {op.direction for op in session.records} >= {Direction.BACKWARD}
 
 
 def test_a_backward_in_another_thread_is_not_of_this_recording() -> None:
     net = nn.Linear(4, 4)
     with rl.record(net) as recording:
         loss = net(x()).sum()
-        thread = threading.Thread(target=loss.backward)
-        thread.start()
-        thread.join()
+        in_thread(loss.backward)
     assert paths(recording.session, "mm") == []
     assert net.weight.grad is not None
 
@@ -162,18 +140,12 @@ def test_without_a_model_the_outermost_module_names_itself() -> None:
 
 
 def test_modules_made_inside_a_forward_are_named_after_their_maker() -> None:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Linear(4, 4)
+    def forward(self, x):
+        return nn.Linear(4, 4)(self.inner(x))
 
-        def forward(self, x):
-            return nn.Linear(4, 4)(self.inner(x))
-
-    net = Net()
-    with rl.record(net) as recording:
-        net(x())
-    assert paths(recording.session, "addmm") == ["inner", "Net.Linear"]
+    net = built(forward, "Net", inner=nn.Linear(4, 4))
+    session = recorded(lambda: net(x()), net)
+    assert paths(session, "addmm") == ["inner", "Net.Linear"]
 
 
 def test_optimizer_ops_are_outside_modules_and_in_their_direction() -> None:

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-
 import pytest
 import torch
-from recorded_model import aligned, model, raiser, x
+from recorded_model import aligned, built, in_thread, model, raiser, recorded, x
 from torch import nn
-from torch_state import torch_state
 
 import rooflight as rl
 from rooflight.records.record import Direction
 
 
-@pytest.fixture(autouse=True)
-def _untouched() -> Iterator[None]:
-    before = torch_state()
-    yield
-    assert torch_state() == before
-
-
 def test_normal_exit_keeps_all_records() -> None:
     net = model()
-    with rl.record(net) as recording:
-        net(x()).sum().backward()
-    assert len(aligned(recording.session)) > 20
+    session = recorded(lambda: net(x()).sum().backward(), net)
+    assert len(aligned(session)) > 20
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit, GeneratorExit])
@@ -58,18 +46,13 @@ def test_modules_are_right_again_after_an_error_that_the_program_survives(error:
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_a_module_interrupted_between_its_children_is_forgotten(error: type[BaseException]) -> None:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second, self.breaks = nn.Linear(8, 8), nn.Linear(8, 8), True
+    def forward(self, x):
+        x = self.first(x)
+        if self.breaks:
+            raise error
+        return self.second(x)
 
-        def forward(self, x):
-            x = self.first(x)
-            if self.breaks:
-                raise error
-            return self.second(x)
-
-    net = Net()
+    net = built(forward, "Net", first=nn.Linear(8, 8), second=nn.Linear(8, 8), breaks=True)
     with rl.record(net) as recording:
         with pytest.raises(error):
             net(x())
@@ -82,18 +65,12 @@ def test_a_module_interrupted_between_its_children_is_forgotten(error: type[Base
 
 
 def test_a_module_that_calls_itself_is_not_taken_for_an_interrupted_one() -> None:
-    class Tree(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.leaf = nn.Linear(8, 8)
+    def forward(self, x, depth: int):
+        return self.leaf(x) if depth == 0 else self(x, depth - 1) + self(x, depth - 1)
 
-        def forward(self, x, depth: int):
-            return self.leaf(x) if depth == 0 else self(x, depth - 1) + self(x, depth - 1)
-
-    net = Tree()
-    with rl.record(net) as recording:
-        net(x(), 2)
-    records = list(recording.session.records)
+    net = built(forward, "Tree", leaf=nn.Linear(8, 8))
+    session = recorded(lambda: net(x(), 2), net)
+    records = list(session.records)
     assert [op.module.path for op in records if op.signature.name == "aten::addmm"] == ["leaf"] * 4
     assert [op.module.path for op in records if op.signature.name == "aten::add"] == ["Tree"] * 3
 
@@ -101,16 +78,11 @@ def test_a_module_that_calls_itself_is_not_taken_for_an_interrupted_one() -> Non
 def test_a_recording_begun_inside_a_forward_survives_the_end_of_that_forward() -> None:
     recordings = []
 
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Linear(8, 8)
+    def forward(self, x):
+        recordings.append(rl.record(self).__enter__())
+        return self.inner(x)
 
-        def forward(self, x):
-            recordings.append(rl.record(self).__enter__())
-            return self.inner(x)
-
-    net = Net()
+    net = built(forward, "Net", inner=nn.Linear(8, 8))
     net(x())
     torch.ones(3).neg()
     recordings[0].__exit__(None, None, None)
@@ -149,9 +121,8 @@ def test_the_closure_of_an_optimizer_runs_forward_and_backward() -> None:
         loss.backward()
         return loss
 
-    with rl.record(net) as recording:
-        optimizer.step(closure)
-    directions = {(op.signature.name, op.direction) for op in recording.session.records}
+    session = recorded(lambda: optimizer.step(closure), net)
+    directions = {(op.signature.name, op.direction) for op in session.records}
     assert ("aten::addmm", Direction.FORWARD) in directions
     assert ("aten::mm", Direction.BACKWARD) in directions
     assert ("aten::dot", Direction.OPTIMIZER) in directions
@@ -166,11 +137,10 @@ def test_an_optimizer_stepping_inside_backward_is_the_optimizer() -> None:
         parameter.grad = None
 
     handles = [parameter.register_post_accumulate_grad_hook(step) for parameter in optimizers]
-    with rl.record(net) as recording:
-        net(torch.ones(2, 4)).sum().backward()
+    session = recorded(lambda: net(torch.ones(2, 4)).sum().backward(), net)
     for handle in handles:
         handle.remove()
-    directions = {(op.signature.name, op.direction) for op in recording.session.records}
+    directions = {(op.signature.name, op.direction) for op in session.records}
     assert ("aten::_foreach_add_", Direction.OPTIMIZER) in directions or (
         "aten::add_",
         Direction.OPTIMIZER,
@@ -228,8 +198,6 @@ def test_a_recording_ends_in_the_thread_that_it_began_in() -> None:
         except RuntimeError as error:
             errors.append(error)
 
-    thread = threading.Thread(target=leave)
-    thread.start()
-    thread.join()
+    in_thread(leave)
     recording.__exit__(None, None, None)
     assert "thread" in str(errors[0])

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
 from opinfo import Tally, check, opinfos, samples
-from torch_state import torch_state
 
 import rooflight as rl
 
 FAST_SAMPLES = 1
 
 
-@pytest.fixture(autouse=True)
-def _alone() -> Iterator[None]:
-    """One thread, or sums come out differently from run to run."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    before = torch_state()
-    yield
-    assert torch_state() == before
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def sweep(limit: int | None) -> tuple[Tally, list[str]]:

@@ -22,6 +22,7 @@ from outside_memory import (
     places,
     recorded,
 )
+from recorded_model import built
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -118,13 +119,8 @@ class Holder:
 
 @over_each_way
 def test_what_a_model_is_given_is_an_input(wrap):
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Linear(4, 4)
-
-        def forward(self, x, batch=None):
-            return self.inner(x if batch is None else batch() if callable(batch) else batch.x).sum()
+    def forward(self, x, batch=None):
+        return self.inner(x if batch is None else batch() if callable(batch) else batch.x).sum()
 
     def data() -> torch.Tensor:
         return wrap(np.ones((2, 4), dtype=np.float32))
@@ -138,7 +134,7 @@ def test_what_a_model_is_given_is_an_input(wrap):
             model(torch.ones(1), Holder(data()))
             (model.inner(data()) - data()).sum().backward()
 
-    model = Model()
+    model = built(forward, "Model", inner=nn.Linear(4, 4))
     assert found(program, model) == []
 
 

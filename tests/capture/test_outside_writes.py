@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from outside_kernels import doubled, write
+from recorded_model import recorded
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
@@ -158,9 +159,7 @@ def test_what_a_kernel_leaves_open_without_memory_is_found_too(kind):
 
 def test_following_memory_and_taking_times_go_together_with_it():
     model = Net()
-    with rl.record(model, memory=True, times=True) as recording:
-        model(torch.ones(3, 4)).sum()
-    session = recording.session
+    session = recorded(lambda: model(torch.ones(3, 4)).sum(), model, memory=True, times=True)
     (place,) = [index for index, op in enumerate(session.records) if op.signature.name == WRITTEN_OUTSIDE]
     assert session.measurement is not None
     assert np.isnan(session.measurement.op_s[place])
@@ -179,20 +178,18 @@ def test_it_does_not_keep_op_times_from_being_found():
         for _ in range(20):
             model(x)
 
-    with rl.record(model) as recording:
-        step()
-    session = rl.measure(recording.session, step, warmup=1, max_runs=3, profiled=1)
+    recording = recorded(step, model)
+    session = rl.measure(recording, step, warmup=1, max_runs=3, profiled=1)
     assert session.measurement is not None
     assert session.measurement.clock == "ops by Kineto"
 
 
 def test_the_report_names_it():
     model = Net()
-    with rl.record(model) as recording:
-        model(torch.ones(3, 4))
+    session = recorded(lambda: model(torch.ones(3, 4)), model)
     from rooflight.roofline.tables.report import report_of
 
-    report = report_of(rl.analyze(recording.session, DEVICE))
+    report = report_of(rl.analyze(session, DEVICE))
     (table,) = [table for table in report.tables if table.id == "not_costed"]
     assert table.rows == (("written_outside", "kernel", 1, 96, "written outside the dispatcher"),)
 

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch_state import torch_state
+from recorded_model import in_thread
 
 import rooflight as rl
 from rooflight.capture import phases
 from rooflight.capture.phases import current_phase, subscribe, unsubscribe
-
-
-@pytest.fixture(autouse=True)
-def _untouched() -> Iterator[None]:
-    before = torch_state()
-    yield
-    assert torch_state() == before
 
 
 @pytest.fixture
@@ -119,9 +111,7 @@ def test_phases_belong_to_their_thread(told):
             seen.append(current_phase())
 
     with rl.phase("ours"):
-        thread = threading.Thread(target=other)
-        thread.start()
-        thread.join()
+        in_thread(other)
         assert current_phase() == "ours"
     assert seen == ["", "theirs"]
     assert told == ["ours", ""]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -19,15 +18,7 @@ import rooflight as rl
 from rooflight.costs.cost import Uncosted
 from rooflight.costs.registry import cost_of
 
-
-@pytest.fixture(autouse=True)
-def _alone() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    before = torch_state()
-    yield
-    assert torch_state() == before
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def check(seed: int, length: int) -> None:

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
-from torch_state import torch_state
 from tracked import CPU
 
 import rooflight as rl
@@ -19,13 +18,6 @@ from rooflight.records.record import Direction
 
 ROWS, WIDTH = 6, 8
 LINEAR = 2 * ROWS * WIDTH * WIDTH  # FLOPs of one product: 2 * 6 * 8 * 8 = 768
-
-
-@pytest.fixture(autouse=True)
-def _untouched() -> Iterator[None]:
-    before = torch_state()
-    yield
-    assert torch_state() == before
 
 
 def x() -> torch.Tensor:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 
 import numpy as np
 import pytest
 import torch
-from recorded_model import model, x
+from recorded_model import in_thread, model, recorded, x
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch_state import torch_state
@@ -18,24 +17,16 @@ from torch_state import torch_state
 import rooflight as rl
 
 
-@pytest.fixture(autouse=True)
-def _untouched() -> Iterator[None]:
-    before = torch_state()
-    yield
-    assert torch_state() == before
-
-
 def test_nested_recordings_see_the_same_records() -> None:
     net = model()
     with rl.record(net) as outer:
         torch.ones(3).neg()
         before = len(outer._tape)
-        with rl.record(net) as inner:
-            net(x()).sum().backward()
+        session = recorded(lambda: net(x()).sum().backward(), net)
         torch.ones(3).neg()
-    inside = list(outer.session.records)[before : before + len(inner.session)]
-    assert len(outer.session) == before + len(inner.session) + 2
-    for one, other in zip(inside, inner.session.records, strict=True):
+    inside = list(outer.session.records)[before : before + len(session)]
+    assert len(outer.session) == before + len(session) + 2
+    for one, other in zip(inside, session.records, strict=True):
         assert (one.signature, one.module, one.phase, one.direction) == (
             other.signature, other.module, other.phase, other.direction)  # fmt: skip
         assert len(one.reads) == len(other.reads)
@@ -79,9 +70,7 @@ def test_phases_belong_to_their_thread() -> None:
 
     sessions: list[rl.Session] = []
     with rl.record() as recording, rl.phase("here"):
-        thread = threading.Thread(target=elsewhere)
-        thread.start()
-        thread.join()
+        in_thread(elsewhere)
         torch.zeros(3)
     assert [(op.signature.name, op.phase) for op in recording.session.records] == [("aten::zeros", "here")]
     assert [(op.signature.name, op.phase) for op in sessions[0].records] == [("aten::ones", "elsewhere")]
@@ -138,9 +127,7 @@ def test_workers_started_inside_are_not_recorded_and_not_disturbed() -> None:
 
     with rl.record() as recording:
         torch.zeros(3)
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
+        in_thread(work)
         torch.zeros(3)
     assert [op.signature.name for op in recording.session.records] == ["aten::zeros"] * 2
     assert torch.equal(results[0], scaled_dot_product_attention(x(), x(), x()))

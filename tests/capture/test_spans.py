@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from recorded_model import built, in_thread
 from ticking import BACKWARD, FORWARD, OPTIMIZER, Block, Leaf, Ticking, block, tick, x
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from torch_state import torch_state
 
 import rooflight as rl
 
 OUTSIDE = ("", FORWARD)
-
-
-@pytest.fixture(autouse=True)
-def _untouched() -> Iterator[None]:
-    before = torch_state()
-    yield
-    assert torch_state() == before
-
-
-@pytest.fixture
-def ticking() -> Ticking:
-    return Ticking()
 
 
 def test_nested_modules_and_what_lies_between_them(ticking):
@@ -83,17 +69,12 @@ def test_what_runs_between_two_models_belongs_to_neither(ticking):
 
 
 def test_a_module_that_calls_itself(ticking):
-    class Tree(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.leaf = Leaf(ticking.clock, 3, 5)
+    def forward(self, x, depth):
+        if depth == 0:
+            return self.leaf(x)
+        return tick(self(x, depth - 1) + self(x, depth - 1), ticking.clock, 1, 2)
 
-        def forward(self, x, depth):
-            if depth == 0:
-                return self.leaf(x)
-            return tick(self(x, depth - 1) + self(x, depth - 1), ticking.clock, 1, 2)
-
-    net = Tree()
+    net = built(forward, "Tree", leaf=Leaf(ticking.clock, 3, 5))
     with ticking.attached(net) as timer:
         net(x(), 2).sum().backward()
         seconds = ticking.seconds(timer)
@@ -125,25 +106,17 @@ OUTPUTS = {
 
 @pytest.mark.parametrize("kind", OUTPUTS)
 def test_modules_that_return_several_things(ticking, kind):
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.leaf = Leaf(ticking.clock, 3, 5)
+    def forward(self, x):
+        return OUTPUTS[kind](self.leaf(x))
 
-        def forward(self, x):
-            return OUTPUTS[kind](self.leaf(x))
+    def forward_outer(self, x):
+        out = self.net(x)
+        values = out.values() if isinstance(out, dict) else out
+        return tick(next(value for value in values if isinstance(value, torch.Tensor)), ticking.clock, 1, 2)
 
-    class Outer(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.net = Net()
-
-        def forward(self, x):
-            out = self.net(x)
-            values = out.values() if isinstance(out, dict) else out
-            return tick(next(value for value in values if isinstance(value, torch.Tensor)), ticking.clock, 1, 2)
-
-    with ticking.attached(net := Outer()) as timer:
+    with ticking.attached(
+        net := built(forward_outer, "Outer", net=built(forward, "Net", leaf=Leaf(ticking.clock, 3, 5)))
+    ) as timer:
         net(x()).sum().backward()
         seconds = ticking.seconds(timer)
     assert seconds == {
@@ -172,15 +145,10 @@ def test_modules_that_are_given_no_tensor(ticking, given):
         def forward(self, *args):
             ticking.clock.advance(3)
 
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = Inner()
+    def forward(self, *args):
+        self.inner(*args)
 
-        def forward(self, *args):
-            self.inner(*args)
-
-    with ticking.attached(net := Net()) as timer:
+    with ticking.attached(net := built(forward, "Net", inner=Inner())) as timer:
         net(*given)
         assert ticking.seconds(timer) == {("inner", FORWARD): 3}
 
@@ -229,15 +197,10 @@ def test_frozen_parameters(ticking):
 
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_a_checkpoint_runs_its_modules_forward_again_in_the_backward_pass(ticking, reentrant):
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inside, self.head = block(ticking), Leaf(ticking.clock, 1000, 3000)
+    def forward(self, x):
+        return self.head(checkpoint(self.inside, x, use_reentrant=reentrant))
 
-        def forward(self, x):
-            return self.head(checkpoint(self.inside, x, use_reentrant=reentrant))
-
-    net = Net()
+    net = built(forward, "Net", inside=block(ticking), head=Leaf(ticking.clock, 1000, 3000))
     with ticking.attached(net) as timer:
         net(x()).sum().backward()
         ticking.clock.advance(20000)
@@ -364,17 +327,12 @@ def test_an_optimizer_that_steps_inside_the_backward_pass(ticking):
 
 
 def test_phases_nested_raised_and_entered_inside_a_module(ticking):
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.leaf = Leaf(ticking.clock, 3, 5)
+    def forward(self, x):
+        with rl.phase("inner"):
+            x = self.leaf(tick(x, ticking.clock, 1, 2))
+        return tick(x, ticking.clock, 10, 20)
 
-        def forward(self, x):
-            with rl.phase("inner"):
-                x = self.leaf(tick(x, ticking.clock, 1, 2))
-            return tick(x, ticking.clock, 10, 20)
-
-    net = Net()
+    net = built(forward, "Net", leaf=Leaf(ticking.clock, 3, 5))
     with ticking.attached(net) as timer:
         with rl.phase("outer"):
             ticking.clock.advance(100)
@@ -440,9 +398,7 @@ def test_a_phase_of_another_thread_is_not_ours(ticking):
             ticking.clock.advance(1)
 
     with ticking.attached(block(ticking)) as timer:
-        thread = threading.Thread(target=other)
-        thread.start()
-        thread.join()
+        in_thread(other)
         assert ticking.seconds(timer) == {OUTSIDE: 1}
 
 
@@ -458,9 +414,7 @@ def test_another_thread_that_runs_the_model_is_not_timed(ticking):
             net(x()).sum().backward()  # 111 + 3 + 4 forward, 222 + 5 + 7 backward
             hidden.sum().backward()  # of a graph the timed thread made: 5
 
-        thread = threading.Thread(target=other)
-        thread.start()
-        thread.join()
+        in_thread(other)
         assert ticking.seconds(timer) == {("a", FORWARD): 3, OUTSIDE: 352 + 5}
         net(x())
         assert ticking.seconds(timer) == {("Block", FORWARD): 111, ("a", FORWARD): 3, ("b", FORWARD): 4}

@@ -10,7 +10,6 @@ import torch
 from ticking import FORWARD, Ticking
 from torch import nn
 from torch._dynamo.utils import counters
-from torch_state import torch_state
 
 from rooflight.records.record import Direction
 
@@ -23,15 +22,8 @@ OUTSIDE = ("", FORWARD)
 def _fresh() -> Iterator[None]:
     torch._dynamo.reset()
     counters.clear()
-    before = torch_state()
     yield
-    assert torch_state() == before
     torch._dynamo.reset()
-
-
-@pytest.fixture
-def ticking() -> Ticking:
-    return Ticking()
 
 
 class Backend:

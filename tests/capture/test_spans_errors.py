@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
+from recorded_model import built
 from ticking import BACKWARD, FORWARD, Block, Leaf, Ticking, tick, x
 from torch import nn
-from torch_state import torch_state
 
 OUTSIDE = ("", FORWARD)
-
-
-@pytest.fixture(autouse=True)
-def _untouched() -> Iterator[None]:
-    before = torch_state()
-    yield
-    assert torch_state() == before
-
-
-@pytest.fixture
-def ticking() -> Ticking:
-    return Ticking()
 
 
 class Breaks(nn.Module):
@@ -60,19 +46,14 @@ def test_a_module_that_raised_is_over(ticking):
 
 
 def test_a_caller_that_catches_goes_on_in_its_own_name(ticking):
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.broken = Breaks(ticking, ValueError)
+    def forward(self, x):
+        try:
+            self.broken(x)
+        except ValueError:
+            ticking.clock.advance(1)
+        return x
 
-        def forward(self, x):
-            try:
-                self.broken(x)
-            except ValueError:
-                ticking.clock.advance(1)
-            return x
-
-    with ticking.attached(net := Net()) as timer:
+    with ticking.attached(net := built(forward, "Net", broken=Breaks(ticking, ValueError))) as timer:
         net(x())
         ticking.clock.advance(1000)
         assert ticking.seconds(timer) == {("Net", FORWARD): 1, ("broken", FORWARD): 3, OUTSIDE: 1000}
@@ -80,21 +61,16 @@ def test_a_caller_that_catches_goes_on_in_its_own_name(ticking):
 
 @pytest.mark.parametrize("kind", ["pre", "post"])
 def test_a_hook_of_the_users_that_raises(ticking, kind):
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.leaf = Leaf(ticking.clock, 3)
-
-        def forward(self, x):
-            with pytest.raises(ValueError, match="stop"):
-                self.leaf(x)
-            ticking.clock.advance(10)
-            return x
+    def forward(self, x):
+        with pytest.raises(ValueError, match="stop"):
+            self.leaf(x)
+        ticking.clock.advance(10)
+        return x
 
     def stop(*_):
         raise ValueError("stop")
 
-    net = Net()
+    net = built(forward, "Net", leaf=Leaf(ticking.clock, 3))
     net.leaf.register_forward_pre_hook(stop) if kind == "pre" else net.leaf.register_forward_hook(stop)
     with ticking.attached(net) as timer:
         net(x())

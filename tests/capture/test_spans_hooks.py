@@ -7,28 +7,15 @@ import gc
 import io
 import warnings
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from recorded_model import built
 from ticking import BACKWARD, FORWARD, Leaf, Ticking, block, x
 from torch import nn
-from torch_state import torch_state
 
 OUTSIDE = ("", FORWARD)
-
-
-@pytest.fixture(autouse=True)
-def _untouched() -> Iterator[None]:
-    before = torch_state()
-    yield
-    assert torch_state() == before
-
-
-@pytest.fixture
-def ticking() -> Ticking:
-    return Ticking()
 
 
 def test_hooks_of_the_users_on_the_same_tensors_run_once_each_with_the_same_gradients(ticking):
@@ -184,19 +171,14 @@ def hash_all(events: tuple[Any, ...]) -> list[int]:
 
 
 def test_a_symbolic_trace_is_not_disturbed(ticking):
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = block(ticking).a
-
-        def forward(self, x):
-            return torch.relu(self.inner(x * 2))
+    def forward(self, x):
+        return torch.relu(self.inner(x * 2))
 
     class Inner(nn.Module):
         def forward(self, x):
             return x + 1
 
-    net = Net()
+    net = built(forward, "Net", inner=block(ticking).a)
     net.inner = Inner()
     expected = torch.fx.symbolic_trace(net).code
     with ticking.attached(net):

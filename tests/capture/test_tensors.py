@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
@@ -13,7 +13,6 @@ from torch.func import functional_call, grad, hessian, jvp, vmap
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn import functional
 from torch.utils._pytree import tree_map
-from torch_state import torch_state
 
 import rooflight as rl
 
@@ -22,13 +21,6 @@ pytestmark = [
     pytest.mark.filterwarnings(f"ignore:{text}")
     for text in ("Sparse CSR", "torch.quantize_per_tensor", "`torch.jit", "The PyTorch API of nested tensors")
 ]
-
-
-@pytest.fixture(autouse=True)
-def _untouched() -> Iterator[None]:
-    before = torch_state()
-    yield
-    assert torch_state() == before
 
 
 def recorded(program: Callable[[], Any], model: nn.Module | None = None) -> tuple[list[str], rl.Session]:
