@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from fake_clock import FakeClock
+from fake_device import FakeDevice
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,126 +94,83 @@ def test_the_sums_are_the_wall_to_the_nanosecond(steps):
     assert sum(nanoseconds for _, nanoseconds in found) == clock.time_ns
 
 
-class Event:
-    """Passes when the stream does."""
-
-    made = 0
-
-    def __init__(self, stream: Stream) -> None:
-        Event.made += 1
-        self.stream, self.time_s = stream, 0.0
-
-    def record(self) -> None:
-        self.stream.queued.append(self)
-        self.time_s = self.stream.time_s
-
-    def query(self) -> bool:
-        return self not in self.stream.queued
-
-    def elapsed_time(self, later: Event) -> float:
-        assert self.query()
-        assert later.query()
-        return (later.time_s - self.time_s) * 1e3
-
-
-class Stream:
-    """A device that is as far as the test says."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.queued: list[Event] = []
-        self.time_s = 0.0
-        self.capturing = False
-        Event.made = 0
-        monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: Event(self))
-        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
-
-    def work(self, seconds: float) -> None:
-        self.time_s += seconds
-
-    def finish(self) -> None:
-        self.queued.clear()
+S = 10**9  # nanoseconds of a FakeDevice's second
 
 
 @pytest.fixture
-def stream(monkeypatch):
-    return Stream(monkeypatch)
+def device() -> FakeDevice:
+    return FakeDevice()
 
 
-def test_events_are_read_once_the_device_has_passed_them(stream):
-    marks = CudaMarks()
-    marks.start(3)
-    stream.work(1)
-    marks.mark(1)
-    stream.work(2)
-    marks.mark(2)
-    stream.work(4)
+@pytest.fixture
+def marks(device) -> CudaMarks:
+    found = CudaMarks(device)
+    found.start(3)
+    return found
+
+
+def test_events_are_read_once_the_device_has_passed_them(device, marks):
+    for key, took in ((1, 1), (2, 2)):
+        device.work(took * S)
+        marks.mark(key)
+    device.work(4 * S)
     read = marks.cut(0)
     assert read() is None
     assert read() is None
-    stream.finish()
+    device.finish()
     assert seconds(read()) == {0: 1, 1: 2, 2: 4}
     assert seconds(read()) == {0: 1, 1: 2, 2: 4}
 
 
-def test_the_next_step_begins_where_the_last_ended(stream):
-    marks = CudaMarks()
-    marks.start(2)
+def test_the_next_step_begins_where_the_last_ended(device, marks):
     reads = []
     for step in range(1, 4):
         marks.mark(1)
-        stream.work(step)
+        device.work(step * S)
         reads.append(marks.cut(0))
-        stream.work(10)
-    stream.finish()
+        device.work(10 * S)
+    device.finish()
     assert [seconds(read()) for read in reads] == [{1: 1}, {0: 10, 1: 2}, {0: 10, 1: 3}]
 
 
-def test_events_are_used_again(stream):
-    marks = CudaMarks()
-    marks.start(2)
+def test_events_are_used_again(device, marks):
     for _ in range(1000):
-        marks.mark(1)
-        stream.work(1)
-        marks.mark(0)
-        stream.work(1)
+        for key in (1, 0):
+            marks.mark(key)
+            device.work(S)
         read = marks.cut(0)
-        stream.finish()
+        device.finish()
         assert seconds(read()) == {0: 1, 1: 1}
-    assert Event.made < 10
+    assert device.events < 10
 
 
-def test_a_step_that_is_never_read_spoils_no_other(stream):
-    marks = CudaMarks()
-    marks.start(2)
+def test_a_step_that_is_never_read_spoils_no_other(device, marks):
     reads = []
     for _ in range(3):
         marks.mark(1)
-        stream.work(1)
+        device.work(S)
         reads.append(marks.cut(0))
-    stream.finish()
+    device.finish()
     assert seconds(reads[1]()) == {1: 1}  # the first was given up
     for _ in range(5):  # on the events of the step that was read
         marks.mark(1)
-        stream.work(7)
-    stream.finish()
+        device.work(7 * S)
+    device.finish()
     assert seconds(reads[2]()) == {1: 1}
     read = marks.cut(0)
-    stream.finish()
+    device.finish()
     assert seconds(read()) == {1: 35}
 
 
-def test_a_graph_that_is_being_captured_gets_no_marks(stream):
-    marks = CudaMarks()
-    marks.start(2)
-    stream.capturing = True
-    made = Event.made
+def test_a_graph_that_is_being_captured_gets_no_marks(device, marks):
+    device.capturing, made = True, device.events
     assert marks.mark(1) == 0
     assert marks.mark(0) == 1
-    assert Event.made == made
-    stream.capturing = False
-    stream.work(1)
+    assert device.events == made
+    device.capturing = False
+    device.work(S)
     read = marks.cut(0)
-    stream.finish()
+    device.finish()
     assert seconds(read()) == {0: 1}
 
 

@@ -111,23 +111,6 @@ def test_an_optimizer_step_that_raised_is_over(error: type[BaseException]) -> No
     assert set(after) == {Direction.FORWARD, Direction.BACKWARD}
 
 
-def test_the_closure_of_an_optimizer_runs_forward_and_backward() -> None:
-    net = nn.Linear(4, 4)
-    optimizer = torch.optim.LBFGS(net.parameters(), lr=0.1, max_iter=2)
-
-    def closure():
-        optimizer.zero_grad()
-        loss = net(torch.ones(2, 4)).sum()
-        loss.backward()
-        return loss
-
-    session = recorded(lambda: optimizer.step(closure), net)
-    directions = {(op.signature.name, op.direction) for op in session.records}
-    assert ("aten::addmm", Direction.FORWARD) in directions
-    assert ("aten::mm", Direction.BACKWARD) in directions
-    assert ("aten::dot", Direction.OPTIMIZER) in directions
-
-
 def test_an_optimizer_stepping_inside_backward_is_the_optimizer() -> None:
     net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     optimizers = {parameter: torch.optim.SGD([parameter], lr=0.1, momentum=0.9) for parameter in net.parameters()}

@@ -71,19 +71,7 @@ def test_sizes_that_data_decides_are_unknown_not_fatal() -> None:
             torch.zeros(5) + torch.ones((), dtype=torch.int64).item()
 
     names, _ = recorded(program)
-    assert names == [
-        "randn",
-        "nonzero",
-        "mul",
-        "sum",
-        "gt",
-        "index",
-        "exp",
-        "zeros",
-        "ones",
-        "_local_scalar_dense",
-        "add",
-    ]
+    assert " ".join(names) == "randn nonzero mul sum gt index exp zeros ones _local_scalar_dense add"
 
 
 def test_symbolic_sizes_are_not_tied_to_the_values_they_were_traced_with() -> None:

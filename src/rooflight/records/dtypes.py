@@ -8,42 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-ITEM_BYTES: Final[dict[str, int]] = {
-    "float64": 8,
-    "float32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "float8_e4m3fnuz": 1,
-    "float8_e5m2fnuz": 1,
-    "float8_e8m0fnu": 1,
-    "float4_e2m1fn_x2": 1,  # one byte holds two numbers; shapes count bytes
-    "complex32": 4,
-    "complex64": 8,
-    "complex128": 16,
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-    "int8": 1,
-    "uint64": 8,
-    "uint32": 4,
-    "uint16": 2,
-    "uint8": 1,
-    "bool": 1,
-    "qint8": 1,
-    "quint8": 1,
-    "qint32": 4,
-    # fewer than 8 bits: torch packs several numbers into a byte, or leaves the rest of it unused; shapes count bytes
-    "quint4x2": 1,
-    "quint2x4": 1,
-    "bits1x8": 1,
-    "bits2x4": 1,
-    "bits4x2": 1,
-    "bits8": 1,
-    "bits16": 2,
-    **{f"{sign}int{bits}": 1 for sign in ("", "u") for bits in range(1, 8)},
+_NAMES_BY_BYTES: Final[dict[int, str]] = {
+    16: "complex128",
+    8: "float64 complex64 int64 uint64",
+    4: "float32 complex32 int32 uint32 qint32",
+    2: "float16 bfloat16 int16 uint16 bits16",
+    1: "float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu int8 uint8 bool qint8 quint8 bits8 "
+    # one byte holds several numbers, or leaves a part of it unused; shapes count bytes
+    "float4_e2m1fn_x2 quint4x2 quint2x4 bits1x8 bits2x4 bits4x2 int1 int2 int3 int4 int5 int6 int7 "
+    "uint1 uint2 uint3 uint4 uint5 uint6 uint7",
 }
+ITEM_BYTES: Final[dict[str, int]] = {name: size for size, names in _NAMES_BY_BYTES.items() for name in names.split()}
 
 _SHORT_NAMES: Final[dict[str, str]] = {
     "fp64": "float64",
@@ -58,19 +33,6 @@ _SHORT_NAMES: Final[dict[str, str]] = {
     "fp4": "float4_e2m1fn_x2",
 }
 
-# The peaks that a device can have. Every float8 layout runs at one rate, and so on.
-PRECISIONS: Final[tuple[str, ...]] = (
-    "float64",
-    "float32",
-    "tfloat32",
-    "float16",
-    "bfloat16",
-    "float8",
-    "int8",
-    "float4",
-)
-
-
 SHORT_PRECISIONS: Final[dict[str, str]] = {
     "float64": "fp64",
     "float32": "fp32",
@@ -82,6 +44,9 @@ SHORT_PRECISIONS: Final[dict[str, str]] = {
     "float4": "fp4",
 }
 """The short name of each of the PRECISIONS."""
+
+# The peaks that a device can have. Every float8 layout runs at one rate, and so on.
+PRECISIONS: Final[tuple[str, ...]] = tuple(SHORT_PRECISIONS)
 
 FLOAT_BITS: Final[dict[str, int]] = {
     "float64": 64,
