@@ -30,11 +30,7 @@ def test_a_closure_runs_forward_and_backward_inside_the_step(by_name: bool) -> N
         return loss
 
     seen = directions(lambda: optimizer.step(closure=closure) if by_name else optimizer.step(closure), model)
-    assert seen[:3] == [
-        ("aten::mm", "Linear", "forward"),
-        ("aten::mul", "", "forward"),
-        ("aten::sum", "", "forward"),
-    ]
+    assert seen[:3] == [("aten::mm", "Linear", "forward"), ("aten::mul", "", "forward"), ("aten::sum", "", "forward")]
     assert seen[-1] == ("aten::add_", "", "optimizer")
 
 

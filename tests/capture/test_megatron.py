@@ -13,8 +13,7 @@ import forked_ranks
 import pytest
 
 pytestmark = pytest.mark.skipif(
-    find_spec("megatron") is None,
-    reason="megatron-core is not installed: pip install --no-deps megatron-core==0.16.1",
+    find_spec("megatron") is None, reason="megatron-core is not installed: pip install --no-deps megatron-core==0.16.1"
 )
 
 

@@ -79,12 +79,7 @@ def test_a_module_that_calls_itself(ticking):
         net(x(), 2).sum().backward()
         seconds = ticking.seconds(timer)
     # two levels: 1 + 2 = 3 calls of Tree that tick, 4 leaves
-    assert seconds == {
-        ("Tree", FORWARD): 3,
-        ("leaf", FORWARD): 12,
-        ("Tree", BACKWARD): 6,
-        ("leaf", BACKWARD): 20,
-    }
+    assert seconds == {("Tree", FORWARD): 3, ("leaf", FORWARD): 12, ("Tree", BACKWARD): 6, ("leaf", BACKWARD): 20}
 
 
 def test_a_module_called_twice_and_one_with_two_names(ticking):
