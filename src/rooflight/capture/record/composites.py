@@ -214,21 +214,14 @@ class Composites:
     ) -> int:
         source, tape = self._source, self._source.tape
         place = source.context if context is None else context
-        ids: list[list[int]] = [[], []]
+        reads: list[int] = []
+        writes: list[int] = []
         starts: list[int] = []
-        for tensors, found in zip((inputs, outputs), ids, strict=True):
+        for tensors, found, known in ((inputs, reads, None), (outputs, writes, None if context is None else reads)):
             for tensor in tensors:
-                storage = storage_of(tensor) if isinstance(tensor, torch.Tensor) else None
-                if storage is None:
-                    continue
-                known = tape.storage_ids.get(storage._cdata)
-                if tensors is inputs and not storage.resizable():
-                    known = tape.foreign_storage(storage, tensor, place)
-                if known is None or (tensors is outputs and context is not None and known not in ids[0]):
-                    known = tape.new_storage(storage._cdata, storage.nbytes(), tensor)
-                found.append(known)
-                starts.append(start_of(tensor))
-        reads, writes = ids
+                if isinstance(tensor, torch.Tensor) and (number := tape.number_of(tensor, place, known)) is not None:
+                    found.append(number)
+                    starts.append(start_of(tensor))
         return tape.append(op, place, reads, writes, starts)
 
 

@@ -21,7 +21,7 @@ from torch.autograd.function import BackwardCFunction
 
 from rooflight.capture.record.composites import NO_SEQUENCE, open_sources
 from rooflight.capture.record.dispatch import DispatchSource
-from rooflight.capture.record.signatures import spec_of, storage_of, tensors_in
+from rooflight.capture.record.signatures import spec_of, tensors_in
 from rooflight.costs.modules import ModuleCall, ModuleFormula, ModuleOp, Operand, formula_for, missing
 from rooflight.records.signature import FAILED_MODULE, UNSEEN, OpSignature
 from rooflight.records.tensor import TensorSpec
@@ -184,7 +184,7 @@ def _describe(
     def operand(tensor: torch.Tensor) -> Operand:
         if id(tensor) not in known:
             made = known[id(tensor)] = Operand(_dense(spec_of(tensor)), requires_grad=tensor.requires_grad)
-            number = _number_of(source, tensor)
+            number = source.tape.number_of(tensor, source.context_now())
             if number is not None:
                 storages[made] = number
         return known[id(tensor)]
@@ -214,16 +214,6 @@ def _named(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> dict[str,
 
 def _dense(tensor: TensorSpec) -> TensorSpec:
     return TensorSpec(tensor.shape, tensor.dtype)
-
-
-def _number_of(source: DispatchSource, tensor: torch.Tensor) -> int | None:
-    storage = storage_of(tensor)
-    if storage is None:
-        return None
-    if not storage.resizable():
-        return source.tape.foreign_storage(storage, tensor, source.context_now())
-    number = source.tape.storage_ids.get(storage._cdata)
-    return source.tape.new_storage(storage._cdata, storage.nbytes(), tensor) if number is None else number
 
 
 def _own_nodes(outputs: Iterable[torch.Tensor], start: int) -> list[Any]:
@@ -269,6 +259,8 @@ def _gradient_storages(
             if (origin in backward.outputs) is not of_outputs:
                 continue
             place = next((at for at, tensor in enumerate(left) if tuple(tensor.shape) == origin.shape), None)
-            if place is not None and (number := _number_of(source, left.pop(place))) is not None:
-                found[gradient] = number
+            if place is not None:
+                number = source.tape.number_of(left.pop(place), source.context_now())
+                if number is not None:
+                    found[gradient] = number
     return found

@@ -253,22 +253,13 @@ def _read_carefully(
         tape.append(op, context, (), ())
         return
     inputs = tensors_in((args, kwargs))
-    reads = [_storage_number(tape, tensor, context, None) for tensor in inputs]
+
+    def number(tensor: torch.Tensor, known: Sequence[int] | None) -> int:
+        found = tape.number_of(tensor, context, known)
+        return tape.new_storage(-1 - id(tensor), 0, tensor) if found is None else found
+
+    reads = [number(tensor, None) for tensor in inputs]
     values = schema.positional(args, kwargs) if schema.names else ()
     outputs = [tensor for index in schema.mutated for tensor in tensors_in(values[index])] or tensors_in(out)
-    writes = [_storage_number(tape, tensor, context, reads) for tensor in outputs]
+    writes = [number(tensor, reads) for tensor in outputs]
     tape.append(op, context, reads, writes, [start_of(tensor) for tensor in (*inputs, *outputs)])
-
-
-def _storage_number(tape: Tape, tensor: torch.Tensor, context: int, known: list[int] | None) -> int:
-    storage = storage_of(tensor)
-    if storage is None:
-        return tape.new_storage(-1 - id(tensor), 0, tensor)
-    number = tape.storage_ids.get(storage._cdata)
-    if known is None and not storage.resizable():
-        return tape.foreign_storage(storage, tensor, context)
-    if number is None or (known is not None and number not in known):
-        number = tape.new_storage(storage._cdata, storage.nbytes(), tensor)
-        if not storage.resizable():
-            tape.remember_foreign(storage, number)
-    return number

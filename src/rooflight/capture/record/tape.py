@@ -107,6 +107,22 @@ class Tape:
         self.storage_ids[address] = number
         return number
 
+    def number_of(self, tensor: torch.Tensor, context: int, known: Sequence[int] | None = None) -> int | None:
+        """The id of a tensor's storage; None for opaque layouts, which have none. ``known`` is given for a result: what
+        is none of these was just allocated, whatever was at its address before.
+        """
+        storage = storage_of(tensor)
+        if storage is None:
+            return None
+        if known is None and not storage.resizable():
+            return self.foreign_storage(storage, tensor, context)
+        number = self.storage_ids.get(storage._cdata)
+        if number is None or (known is not None and number not in known):
+            number = self.new_storage(storage._cdata, storage.nbytes(), tensor)
+            if not storage.resizable():
+                self.remember_foreign(storage, number)
+        return number
+
     def foreign_storage(
         self, memory: torch.UntypedStorage, tensor: torch.Tensor, context: int, *, made: bool = False
     ) -> int:

@@ -94,7 +94,8 @@ def op_times(session: Session, events: Sequence[Event], *, device: bool) -> OpTi
     A collective's time is that of NCCL's kernel or of the span that gloo's thread writes, since its op only queues it.
     The op that waits for one does no work, and takes 0 s.
     """
-    leaves, marks, workers = _leaves_of(session), _steps(events), worker_threads(events)
+    leaves, names, views = _leaves_of(session)
+    marks, workers = _steps(events), worker_threads(events)
     seconds, starts = (np.full((len(marks), len(session)), np.nan) for _ in range(2))
     collectives: list[StepCollectives] = []
     kernels: list[dict[int, Interval]] = []
@@ -102,7 +103,9 @@ def op_times(session: Session, events: Sequence[Event], *, device: bool) -> OpTi
         inside = [e for e in events if (start <= e.start_ns < end and e.thread not in workers) or e.on_device]
         launches: list[Launch] = []
         on_device: dict[int, Interval] = {}
-        for record, found in leaves.pairs(_outermost(inside, set(leaves.names), device=device)):
+        ran = _outermost(inside, set(names), device=device)
+        for leaf, other in _join(names, [one.name for one in ran], views):
+            record, found = leaves[leaf], ran[other]
             op = session.signatures[session.columns.signature[record]]
             if kind_of(op.name) is None:
                 seconds[row, record], starts[row, record] = _seconds(found, start, device=device, idle=waits(op.name))
@@ -122,24 +125,14 @@ def op_times(session: Session, events: Sequence[Event], *, device: bool) -> OpTi
     return OpTimes(seconds, starts)
 
 
-@dataclass(frozen=True, slots=True)
-class _Leaves:
-    records: Sequence[int]
-    names: Sequence[str]
-    views: Set[str]
-
-    def pairs(self, found: Sequence[_Found]) -> Iterator[tuple[int, _Found]]:
-        for leaf, other in _join(self.names, [one.name for one in found], self.views):
-            yield self.records[leaf], found[other]
-
-
-def _leaves_of(session: Session) -> _Leaves:
+def _leaves_of(session: Session) -> tuple[list[int], list[str], set[str]]:
+    """The records without children, their names, and the names of which all records are views."""
     names = [_base(session.signatures[index].name) for index in session.columns.signature]
     is_leaf = ~_is_parent(session) & ~_is_unseen(session)
     leaves = [int(record) for record in np.flatnonzero(is_leaf)]
     working = {names[record] for record in np.flatnonzero(is_leaf & works_on_memory(session))}
     leaf_names = [names[record] for record in leaves]
-    return _Leaves(leaves, leaf_names, set(leaf_names) - working)
+    return leaves, leaf_names, set(leaf_names) - working
 
 
 def _is_parent(session: Session) -> NDArray[np.bool_]:
