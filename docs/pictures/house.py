@@ -1,6 +1,6 @@
-"""Draws docs/pictures/house.svg from the code: rooms from the top down, and which rooms each one imports.
+"""Draws docs/pictures/house.svg from the code: rooms from the top down, the rooms inside them, and their imports.
 
-Rooms and floors are those of the contract in pyproject.toml, what a room holds is the first sentence of its docstring,
+Rooms and floors are those of the contract in pyproject.toml, what a room does is the first sentence of its docstring,
 and a dot is an import that some file of the room has. `python docs/pictures/house.py` draws it anew.
 """
 
@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "rooflight"
 PICTURE = Path(__file__).with_name("house.svg")
 
-ROW, CELL, TOP, TEXT_WIDTH, NAME_WIDTH, MARGIN = 30, 30, 118, 620, 110, 16
-INK, FAINT, DOT = "#1b1f24", "#d0d7de", "#0969da"
+ROW, CELL, TOP, TEXT_WIDTH, NAME_WIDTH, MARGIN = 40, 30, 118, 680, 110, 16
+INK, PALE, FAINT, DOT = "#1b1f24", "#59636e", "#d0d7de", "#0969da"
 
 
 def floors() -> list[list[str]]:
@@ -34,7 +34,13 @@ def files_of(room: str) -> list[Path]:
     return sorted(folder.rglob("*.py")) if folder.is_dir() else [folder.with_suffix(".py")]
 
 
-def holds(room: str) -> str:
+def inside(room: str) -> str:
+    """The rooms inside a room."""
+    folders = {file.parent.relative_to(SOURCE / room).as_posix() for file in files_of(room)} - {"."}
+    return ", ".join(f"{folder}/" for folder in sorted(folders))
+
+
+def does(room: str) -> str:
     """The first sentence of a room's docstring."""
     folder = SOURCE / room
     file = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
@@ -65,16 +71,19 @@ def drawn() -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         'font-family="system-ui, sans-serif" font-size="13">',
         f'<rect width="{width}" height="{height}" fill="white"/>',
-        f'<text x="{MARGIN}" y="{TOP - 14}" fill="{INK}" font-weight="bold">room, and what it holds</text>',
+        f'<text x="{MARGIN}" y="{TOP - 14}" fill="{INK}" font-weight="bold">room, and what it does</text>',
         f'<text x="{left + MARGIN}" y="22" fill="{INK}" font-weight="bold">● imports the room above the column</text>',
     ]
     y = TOP
     for floor in floors():
         parts.append(f'<line x1="{MARGIN}" y1="{y}" x2="{width - MARGIN}" y2="{y}" stroke="{FAINT}"/>')
         for room in floor:
-            middle, x = y + ROW / 2 + 4.5, left + CELL * (place[room] + 0.5)
+            middle, x = y + ROW / 2 - 0.5, left + CELL * (place[room] + 0.5)
             parts.append(f'<text x="{MARGIN}" y="{middle}" fill="{INK}" font-weight="bold">{room}</text>')
-            parts.append(f'<text x="{MARGIN + NAME_WIDTH}" y="{middle}" fill="{INK}">{escape(holds(room))}</text>')
+            parts.append(f'<text x="{MARGIN + NAME_WIDTH}" y="{middle}" fill="{INK}">{escape(does(room))}</text>')
+            parts.append(
+                f'<text x="{MARGIN + NAME_WIDTH}" y="{middle + 14}" fill="{PALE}" font-size="11">{inside(room)}</text>'
+            )
             parts.append(
                 f'<text transform="translate({x + 4.5} {TOP - 8}) rotate(-60)" fill="{INK}">{room}</text>'
                 f'<rect x="{x - 5}" y="{middle - 9.5}" width="10" height="10" fill="{FAINT}"/>'

@@ -1,1 +1,1 @@
-"""Records of a live program, which ``record`` takes, and the second pass that times it."""
+"""Records the ops of a running program as a session, and times them in a second pass."""

@@ -1,1 +1,1 @@
-"""The command line: one file per verb. Heavy imports stay inside the verbs, so that --help is instant."""
+"""The rooflight command, one file for each verb. Heavy imports stay inside the verbs, so that --help is instant."""

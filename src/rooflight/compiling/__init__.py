@@ -1,4 +1,4 @@
-"""torch.compile measured: does it pay, when, and is its result right; and patterns that repeat."""
+"""Measures, explains and predicts what torch.compile brings, and compiles hot loops where it pays."""
 
 from typing import TYPE_CHECKING
 

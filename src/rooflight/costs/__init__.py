@@ -1,1 +1,1 @@
-"""What an op must do: FLOPs and bytes."""
+"""Computes what an op must do: FLOPs by precision, and bytes."""

@@ -1,4 +1,4 @@
-"""What hardware can do: one TOML a device, every number with its source."""
+"""Knows what hardware can do: one TOML for each device, every number with its source."""
 
 from rooflight.devices.catalog import find_by_torch_name, names
 from rooflight.devices.finding import all_devices, get

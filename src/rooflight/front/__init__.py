@@ -1,4 +1,4 @@
-"""What the front door does that no room does alone; it prints nothing.
+"""Finds devices and opens targets for all verbs. Prints nothing.
 
 ``device`` finds devices, ``sessions`` analyses what was recorded, ``targets`` turns what a user names into an analysis.
 """

@@ -1,1 +1,1 @@
-"""What touches hardware: clocks, timing, the environment and the calibration of roofs."""
+"""Touches the hardware at hand: clocks, timing, the environment, calibration of roofs."""

@@ -1,1 +1,1 @@
-"""Ranks, topology, and how long collectives take over links."""
+"""Computes how long collectives take over links, from ranks and topology."""

@@ -1,1 +1,1 @@
-"""Operators that one can sample and predict by name: their sizes and their work. torch is handed in."""
+"""Describes the operators that can be sampled and predicted by name: sizes, tensors and work. Imports no torch."""

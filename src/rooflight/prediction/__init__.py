@@ -1,1 +1,1 @@
-"""Times of work that was not measured: measured tables, what is wrong with them, what is learned from them."""
+"""Predicts times of work that was not measured, from models learned from measured tables and traces."""

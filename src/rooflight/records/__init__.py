@@ -1,1 +1,1 @@
-"""Nouns: what was observed, estimated and reported. This room imports no other."""
+"""Data types shared by all packages: what was observed, estimated and reported. Imports no other package."""

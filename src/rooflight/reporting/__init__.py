@@ -1,1 +1,1 @@
-"""A report on the console, as Markdown, JSON, CSV or HTML. Formats know reports, not the studies that make them."""
+"""Shows a report on the console, as Markdown, JSON, CSV or HTML. Knows reports, not the studies that make them."""

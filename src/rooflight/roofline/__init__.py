@@ -1,1 +1,1 @@
-"""Bounds: of one op or of arrays of them, of fused regions and of the whole program; their roll-ups and reports."""
+"""Bounds ops, fused regions and whole programs on a device, and sums the bounds up."""

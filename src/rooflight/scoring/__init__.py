@@ -1,4 +1,4 @@
-"""Kernels scored: a solution of a problem beside its bounds, eager and compiled, with its correctness."""
+"""Scores a kernel: its results and times beside its problem, eager and compiled, and beside the bounds."""
 
 from typing import TYPE_CHECKING
 

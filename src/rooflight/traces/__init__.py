@@ -1,1 +1,1 @@
-"""Sessions from profiles taken elsewhere: traces of torch's profiler and of Nsight Systems, read without a GPU."""
+"""Makes sessions of profiles taken elsewhere, by torch.profiler or Nsight Systems, without a GPU."""

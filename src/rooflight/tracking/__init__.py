@@ -1,6 +1,12 @@
-"""The speed of light inside a training loop, and the names of the SOL estimator that programs know.
+"""Follows a training loop: how far each iteration is from the speed of light.
 
-Trainers' callbacks are in ``rooflight.tracking.callbacks.hf`` and ``.lightning``, which import their framework.
+Two instruments, never on the same step. A recording shows what a step does: the first two steps, and later ones whose
+cheap facts (calls of models with shapes, backward passes, optimizer steps, phases) no recorded step had, within 3 %
+of the loop's time. Spans show how long it took. Errors of the tracker do not reach the program: hooks are removed,
+one line is logged.
+
+The names of the SOL estimator are here too. Trainers' callbacks are in ``rooflight.tracking.callbacks.hf`` and
+``.lightning``, which import their framework.
 """
 
 from typing import TYPE_CHECKING

@@ -1,1 +1,1 @@
-"""One file a family of ops; each file registers its formulas when imported."""
+"""Formulas of costs, a family of ops in each file; they register when the file is imported."""

@@ -1,1 +1,1 @@
-"""The operators that can be sampled and predicted, a family in each file; they register when it is imported."""
+"""The operators, a family in each file; they register when the package is imported."""

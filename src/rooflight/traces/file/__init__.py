@@ -1,1 +1,1 @@
-"""Reads files of traces: which are, their events in columns, whatever profiler wrote them."""
+"""Reads trace files: finds them, and puts their events into columns, whatever profiler wrote them."""
