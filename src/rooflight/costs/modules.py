@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rooflight.costs import registry
-from rooflight.costs.cost import OpCost
+from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.records.signature import UNSEEN, AttributeValue, OpSignature
 from rooflight.records.tensor import TensorSpec
 
@@ -175,57 +175,43 @@ def formula_for(kind: type) -> ModuleFormula | None:
 
 
 def missing(expected: Sequence[ModuleOp], recorded: Sequence[OpSignature]) -> list[ModuleOp]:
-    """The ops expected of a module that are not among the ops recorded while it ran, told by their work.
+    """The ops expected of a module that are not among the ops recorded while it ran, by their work.
 
     An op counts as recorded if the records have its FLOPs, those of other expected ops not counted again; where kernels
     may do with less (masks, other ways to write a norm) half of them is enough. Products use matrix FLOPs up, others
     vector FLOPs of records that are no products; without FLOPs, bytes. Beside a recorded op without a cost nothing is
     missing: it may be the work, and is listed as uncosted.
     """
-    if not all(isinstance(registry.cost_of(op), OpCost) for op in recorded):
-        return []
-    left = _Work.of(recorded)
-    order = sorted(range(len(expected)), key=lambda place: -_matrix_flops(expected[place].signature))
-    found = [place for place in order if left.take(expected[place].signature)]
+    costs = [registry.cost_of(op) for op in recorded]
+    left: dict[str, float] = dict.fromkeys(("matrix", "vector", "moved"), 0.0)
+    for cost in costs:
+        if not isinstance(cost, OpCost):
+            return []
+        kind, work = _work(cost)
+        left[kind] += work
+
+    def take(op: OpSignature, cost: OpCost | Uncosted) -> bool:
+        """Use up the work of an expected op; whether enough was there."""
+        if not isinstance(cost, OpCost):
+            return False
+        kind, needed = _work(cost)
+        enough = left[kind] >= needed * (1 if registry.traits_of(op).product else _ENOUGH)
+        if needed and enough:
+            left[kind] = max(0.0, left[kind] - needed)
+        return enough or not needed
+
+    signatures = [op.signature for op in expected]
+    wanted = [registry.cost_of(signature) for signature in signatures]
+    order = sorted(range(len(expected)), key=lambda place: -getattr(wanted[place], "matrix_flops", 0))
+    found = [place for place in order if take(signatures[place], wanted[place])]
     return [op for place, op in enumerate(expected) if place not in found]
 
 
-_HALF: Final = 0.5
+_ENOUGH: Final = 0.5
 
 
-@dataclass(slots=True)
-class _Work:
-    """Work that was recorded and not yet assigned to an expected op."""
-
-    matrix: float = 0.0
-    vector: float = 0.0
-    moved: float = 0.0
-
-    @classmethod
-    def of(cls, recorded: Sequence[OpSignature]) -> _Work:
-        work = cls()
-        for op in recorded:
-            cost = registry.cost_of(op)
-            if isinstance(cost, OpCost):
-                work.matrix += cost.matrix_flops
-                work.vector += 0 if cost.matrix_flops else cost.vector_flops
-                work.moved += 0 if cost.matrix_flops or cost.vector_flops else cost.bytes_moved
-        return work
-
-    def take(self, op: OpSignature) -> bool:
-        """Use up the work of an expected op; whether enough was there."""
-        cost = registry.cost_of(op)
-        if not isinstance(cost, OpCost):
-            return False
-        kind = "matrix" if cost.matrix_flops else "vector" if cost.vector_flops else "moved"
-        needed = cost.matrix_flops or cost.vector_flops or cost.bytes_moved
-        left: float = getattr(self, kind)
-        if left < needed * (1 if registry.traits_of(op).product else _HALF) or not needed:
-            return not needed
-        setattr(self, kind, max(0.0, left - needed))
-        return True
-
-
-def _matrix_flops(op: OpSignature) -> int:
-    cost = registry.cost_of(op)
-    return cost.matrix_flops if isinstance(cost, OpCost) else 0
+def _work(cost: OpCost) -> tuple[str, int]:
+    """The kind of work that tells an op, and how much of it there is."""
+    if cost.matrix_flops:
+        return "matrix", cost.matrix_flops
+    return ("vector", cost.vector_flops) if cost.vector_flops else ("moved", cost.bytes_moved)

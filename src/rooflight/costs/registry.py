@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.metadata import entry_points
 from pkgutil import walk_packages
+from typing import Any
 
-from rooflight.costs.cost import Float32Kind, Needs, OpCost, Traits, Uncosted
+from rooflight.costs.cost import OpCost, Traits, Uncosted
 from rooflight.records.dtypes import precision_of
 from rooflight.records.signature import OpSignature
 
@@ -42,22 +43,7 @@ _formulas: dict[tuple[str, str], _Registered] = {}  # by op and layout
 _families_loaded = False
 
 
-def formula(
-    *names: str,
-    fusable: bool = False,
-    ends_chain: bool = False,
-    epilogue: bool = False,
-    view: bool = False,
-    mask_input: str | None = None,
-    over_lists: bool = False,
-    product: bool = False,
-    convolution: bool = False,
-    softmax: bool = False,
-    needs: Needs | None = None,
-    float32: Float32Kind = Float32Kind.MATMUL,
-    error_group: str = "other",
-    layout: str = STRIDED,
-) -> Callable[[Formula], Formula]:
+def formula(*names: str, layout: str = STRIDED, **traits: Any) -> Callable[[Formula], Formula]:
     """Register the decorated function as the cost of the ops named (``"aten::mm"``, ``"mylib::my_triton_op"``).
 
     The function takes an OpSignature and returns an OpCost, or Uncosted with the reason. A name without overload
@@ -69,7 +55,7 @@ def formula(
             flops = 9 * op.outputs[0].numel
             return rl.OpCost(vector_flops=flops, bytes_read=op.input_bytes, bytes_written=op.output_bytes)
 
-    How the ops share a kernel with other ops, for the fused bound. By default they share none:
+    ``traits`` say how the ops share a kernel with other ops, for the fused bound. By default they share none:
 
     - ``fusable``: with the pointwise ops, norms, reductions and copies before and after them. Calls that compute a
       matrix product (``matrix_flops``) are excepted.
@@ -102,27 +88,14 @@ def formula(
     _check(names)
     if layout not in (STRIDED, SPARSE, NESTED):
         raise ValueError(f'no layout is called "{layout}": use "{STRIDED}", "{SPARSE}" or "{NESTED}"')
-    traits = Traits(
-        fusable=fusable,
-        ends_chain=ends_chain,
-        epilogue=epilogue,
-        view=view,
-        mask_input=mask_input,
-        over_lists=over_lists,
-        product=product,
-        convolution=convolution,
-        softmax=softmax,
-        needs=needs,
-        float32=float32,
-        error_group=error_group,
-    )
+    declared = Traits(**traits)
 
     def register(function: Formula) -> Formula:
         keys = [(name, layout) for name in names]
         for key in keys:
             if key in _formulas:
                 raise ValueError(f'"{key[0]}" already has a formula, {_formulas[key].function.__qualname__}')
-        _formulas.update(dict.fromkeys(keys, _Registered(function, traits)))
+        _formulas.update(dict.fromkeys(keys, _Registered(function, declared)))
         return function
 
     return register

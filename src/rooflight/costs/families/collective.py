@@ -67,17 +67,12 @@ def send(op: OpSignature) -> OpCost:
     return OpCost(bytes_read=traffic.payload_bytes, bytes_sent=traffic.bytes_sent, traffic=traffic)
 
 
-@collective_ops(*ops_of(CollectiveKind.RECEIVE))
-def receive(op: OpSignature) -> OpCost:
-    """A tensor written with what another rank sends."""
-    return OpCost(bytes_written=payload_bytes(op, 2))
-
-
-@collective_ops("c10d::check_for_nan")
-def check_for_nan(op: OpSignature) -> OpCost:
-    """One comparison per element."""
-    return OpCost(vector_flops=op.inputs[0].numel, bytes_read=op.input_bytes)
-
-
-collective_ops.rows({nothing: "barrier monitored_barrier_"}, "c10d")
-collective_ops.rows({nothing: "wait_tensor _wrap_tensor_autograd"}, "_c10d_functional")
+collective_ops.rows(
+    {
+        lambda op: OpCost(bytes_written=payload_bytes(op, 2)): " ".join(ops_of(CollectiveKind.RECEIVE)),
+        # one comparison per element
+        lambda op: OpCost(vector_flops=op.inputs[0].numel, bytes_read=op.input_bytes): "c10d::check_for_nan",
+        nothing: "c10d::barrier c10d::monitored_barrier_ _c10d_functional::wait_tensor "
+        "_c10d_functional::_wrap_tensor_autograd",
+    }
+)

@@ -11,11 +11,12 @@ algorithms for convolutional neural networks", 2015); where by FFT, none are, si
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Final
 
 from rooflight.costs.cost import Float32Kind, Needs, OpCost
-from rooflight.costs.rules import Family, flags, moves, picked_bytes, sources, tensor_bytes
+from rooflight.costs.rules import Family, copies, first_input, flags, picked_bytes, sources, tensor_bytes
 from rooflight.records.signature import ALGORITHM, OpSignature
 from rooflight.records.tensor import TensorSpec
 
@@ -80,45 +81,18 @@ def convolve(op: OpSignature, *, epilogue: int = 0) -> OpCost:
     )
 
 
-@convolution_ops(
-    "convolution _convolution convolution_overrideable _convolution_mode conv1d conv2d conv3d conv_transpose1d "
-    "conv_transpose2d conv_transpose3d mkldnn_convolution cudnn_convolution cudnn_convolution_transpose "
-    "miopen_convolution miopen_convolution_transpose miopen_depthwise_convolution _mps_convolution "
-    "_mps_convolution_transpose _nnpack_spatial_convolution _conv_depthwise2d conv_depthwise3d thnn_conv2d "
-    "_slow_conv2d_forward slow_conv3d slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d "
-    "slow_conv_transpose2d slow_conv_transpose3d mkldnn::_convolution_pointwise "
-    "mkldnn::_convolution_transpose_pointwise",
-    needs=Needs.CONVOLVED,
+convolution_ops.having(needs=Needs.CONVOLVED).rows(
+    {
+        # x [B, Cin, in...], w [Cout, Cin / g, k...] (transposed [Cin, Cout / g, k...]) to y [B, Cout, out...]
+        convolve: "convolution _convolution convolution_overrideable _convolution_mode conv1d conv2d conv3d "
+        "conv_transpose1d conv_transpose2d conv_transpose3d mkldnn_convolution cudnn_convolution "
+        "cudnn_convolution_transpose miopen_convolution miopen_convolution_transpose miopen_depthwise_convolution "
+        "_mps_convolution _mps_convolution_transpose _nnpack_spatial_convolution _conv_depthwise2d conv_depthwise3d "
+        "thnn_conv2d _slow_conv2d_forward slow_conv3d slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d "
+        "slow_conv_transpose2d slow_conv_transpose3d mkldnn::_convolution_pointwise "
+        "mkldnn::_convolution_transpose_pointwise"
+    }
 )
-def convolution(op: OpSignature) -> OpCost:
-    """x [B, Cin, in...], w [Cout, Cin / g, k...] (transposed [Cin, Cout / g, k...]) to y [B, Cout, out...]."""
-    return convolve(op)
-
-
-@convolution_ops("cudnn_convolution_relu miopen_convolution_relu")
-def convolution_relu(op: OpSignature) -> OpCost:
-    """A convolution with bias and relu in its epilogue."""
-    return convolve(op, epilogue=1)
-
-
-@convolution_ops("cudnn_convolution_add_relu miopen_convolution_add_relu")
-def convolution_add_relu(op: OpSignature) -> OpCost:
-    """A convolution with an addend, bias and relu in its epilogue."""
-    return convolve(op, epilogue=2)
-
-
-@convolution_ops("convolution_backward convolution_backward_overrideable _slow_conv2d_backward")
-def convolution_backward(op: OpSignature) -> OpCost:
-    """dy, w to dx; dy, x to dw; dy to db: each as ``output_mask`` asks."""
-    grad, x, weight = op.inputs[:3]
-    return _backward(op, grad, x, weight)
-
-
-@convolution_ops("mps_convolution_backward mps_convolution_transpose_backward")
-def mps_convolution_backward(op: OpSignature) -> OpCost:
-    """As convolution_backward, the input given first."""
-    x, grad, weight = op.inputs[:3]
-    return _backward(op, grad, x, weight)
 
 
 def _backward(op: OpSignature, grad: TensorSpec, x: TensorSpec, weight: TensorSpec) -> OpCost:
@@ -135,42 +109,35 @@ def _backward(op: OpSignature, grad: TensorSpec, x: TensorSpec, weight: TensorSp
     )
 
 
-@convolution_ops("conv_tbc")
-def conv_tbc(op: OpSignature) -> OpCost:
-    """x [T, B, Cin], w [k, Cin, Cout] to y [T', B, Cout]."""
-    x, weight = op.inputs[:2]
+def _by_taps(op: OpSignature, times: int, out: TensorSpec, x: TensorSpec, weight: TensorSpec) -> OpCost:
+    """x [T, B, Cin], w [k, Cin, Cout], y [T', B, Cout]: so many times the products, and an addition of the bias."""
     taps, channels, _ = weight.shape
-    out = op.outputs[0]
     return OpCost(
-        matrix_flops=multiply_adds(out.numel * taps * channels, x),
+        matrix_flops=multiply_adds(times * out.numel * taps * channels, x),
         matrix_dtype=x.dtype,
         vector_flops=out.numel,
-        bytes_read=op.input_bytes,
-        bytes_written=out.nbytes,
-    )
-
-
-@convolution_ops("conv_tbc_backward")
-def conv_tbc_backward(op: OpSignature) -> OpCost:
-    """dy [T', B, Cout], x, w to dx, dw and db."""
-    grad, x, weight = op.inputs[:3]
-    taps, channels, _ = weight.shape
-    return OpCost(
-        matrix_flops=multiply_adds(2 * grad.numel * taps * channels, x),
-        matrix_dtype=x.dtype,
-        vector_flops=grad.numel,
         bytes_read=op.input_bytes,
         bytes_written=op.output_bytes,
     )
 
 
-@convolution_ops("im2col", epilogue=False, convolution=False)
-def im2col(op: OpSignature) -> OpCost:
-    """Copies every window of x: no FLOPs, x read once."""
-    return moves(op)
-
-
-@convolution_ops("col2im unfold_backward", epilogue=False, convolution=False)
-def col2im(op: OpSignature) -> OpCost:
-    """Adds windows back into x: one addition per element of the windows."""
-    return moves(op, vector_flops=op.inputs[0].numel)
+convolution_ops.rows(
+    {
+        # with bias and relu in the epilogue, or an addend, bias and relu
+        partial(convolve, epilogue=1): "cudnn_convolution_relu miopen_convolution_relu",
+        partial(convolve, epilogue=2): "cudnn_convolution_add_relu miopen_convolution_add_relu",
+        # dy, w to dx; dy, x to dw; dy to db: each as ``output_mask`` asks; or the input given first
+        lambda op: _backward(op, *op.inputs[:3]): "convolution_backward convolution_backward_overrideable "
+        "_slow_conv2d_backward",
+        lambda op: _backward(op, op.inputs[1], op.inputs[0], op.inputs[2]): "mps_convolution_backward "
+        "mps_convolution_transpose_backward",
+        lambda op: _by_taps(op, 1, op.outputs[0], *op.inputs[:2]): "conv_tbc",
+        lambda op: _by_taps(op, 2, *op.inputs[:3]): "conv_tbc_backward",
+    }
+)
+convolution_ops.having(epilogue=False, convolution=False).rows(
+    {
+        copies: "im2col",  # every window of x
+        first_input(1): "col2im unfold_backward",  # windows added back into x: one addition per element of theirs
+    }
+)

@@ -1,17 +1,15 @@
 """Modules of other libraries whose kernels bypass the dispatcher: attention, linear layers, norms.
 
-Attention whose kernels bypass the dispatcher: Transformer Engine's, flash-attn's, Megatron's wrappers of them.
+Attention (Transformer Engine's, flash-attn's, Megatron's wrappers of them) is one ``aten::_flash_attention_forward``,
+so windows count, and a causal mask is aligned to the bottom right. Packed sequences are taken as long as the longest.
+A mask given as a tensor hides nothing, and the call is marked.
 
-Conventions: one ``aten::_flash_attention_forward``, so windows count, and a causal mask is aligned to the bottom right.
-Packed sequences are taken as long as the longest. A mask given as a tensor hides nothing, and the call is marked.
+Linear layers are Transformer Engine's, Megatron's wrappers of them, Apex's: x [..., k] @ weight [n, k]^T is one
+``aten::linear``, backward one ``aten::linear_backward`` for each of dx and dw, so that a kernel which computes one of
+them alone (Megatron's fused gradient accumulation) is found. In an FP8 (or FP4) region operands count as one byte
+(half a byte) an element, at that format's peak.
 
-Linear layers whose kernels bypass the dispatcher: Transformer Engine's, Megatron's wrappers of them, Apex's.
-
-Conventions: x [..., k] @ weight [n, k]^T is one ``aten::linear``, backward one ``aten::linear_backward`` for each of
-dx and dw, so that a kernel which computes one of them alone (Megatron's fused gradient accumulation) is found. In an
-FP8 (or FP4) region operands count as one byte (half a byte) an element, at that format's peak.
-
-Norms and softmaxes whose kernels bypass the dispatcher: Apex's, Transformer Engine's, flash-attn's, Megatron's.
+Norms and softmaxes are Apex's, Transformer Engine's, flash-attn's, Megatron's.
 """
 
 from __future__ import annotations
@@ -49,26 +47,16 @@ def attention(call: ModuleCall) -> ModuleWork | None:
     mask = call.arguments.get("attention_mask")
     bias = {"attn_bias": mask} if isinstance(mask, Operand) and not attributes["is_causal"] else {}
     inputs = {"query": query, "key": key, "value": value}
-    forward = ModuleOp(
-        name="aten::_flash_attention_forward",
-        inputs={**inputs, **packed, **bias},
-        outputs=[result, logsumexp],
-        attributes=attributes,
+    gradient = {"grad_out": call.gradient(out).viewed(*result.shape), **inputs, "out": result, "logsumexp": logsumexp}
+
+    def op(way: str, inputs: dict[str, Operand], outputs: list[Operand]) -> ModuleOp:
+        name = f"aten::_flash_attention_{way}"
+        return ModuleOp(name=name, inputs={**inputs, **packed, **bias}, outputs=outputs, attributes=attributes)
+
+    gradients = [call.gradient(each.origin).viewed(*each.shape) for each in (query, key, value)]
+    return ModuleWork(
+        forward=[op("forward", inputs, [result, logsumexp])], backward=[op("backward", gradient, gradients)]
     )
-    backward = ModuleOp(
-        name="aten::_flash_attention_backward",
-        inputs={
-            "grad_out": call.gradient(out).viewed(*result.shape),
-            **inputs,
-            "out": result,
-            "logsumexp": logsumexp,
-            **packed,
-            **bias,
-        },
-        outputs=[call.gradient(each.origin).viewed(*each.shape) for each in (query, key, value)],
-        attributes=attributes,
-    )
-    return ModuleWork(forward=[forward], backward=[backward])
 
 
 def _query_key_value(call: ModuleCall) -> tuple[Operand, Operand, Operand] | None:
@@ -140,16 +128,10 @@ def softmax(call: ModuleCall) -> ModuleWork | None:
     if not call.inputs or not call.outputs:
         return None
     x, y = call.inputs[0], call.outputs[0]
-    dy = call.gradient(y)
+    backward = {"grad_output": call.gradient(y), "output": y}
     return ModuleWork(
         forward=[ModuleOp(name="aten::_softmax", inputs={"self": x}, outputs=[y])],
-        backward=[
-            ModuleOp(
-                name="aten::_softmax_backward_data",
-                inputs={"grad_output": dy, "output": y},
-                outputs=[call.gradient(x)],
-            )
-        ],
+        backward=[ModuleOp(name="aten::_softmax_backward_data", inputs=backward, outputs=[call.gradient(x)])],
     )
 
 
@@ -169,10 +151,10 @@ def norm_ops(call: ModuleCall, x: Operand, y: Operand, prefix: str = "") -> Modu
     parameters = {name: operand for name, operand in given.items() if operand is not None}
     statistics = [call.new(rows, dtype="float32") for _ in range(1 if is_rms else 2)]
     name = "_fused_rms_norm" if is_rms else "native_layer_norm"
-    kept = dict(zip(("rstd",) if is_rms else ("mean", "rstd"), statistics, strict=True))
+    saved = dict(zip(("rstd",) if is_rms else ("mean", "rstd"), statistics, strict=True))
     backward = ModuleOp(
         name=f"aten::{name}_backward",
-        inputs={"grad_out": call.gradient(y), "input": x, **kept, **parameters},
+        inputs={"grad_out": call.gradient(y), "input": x, **saved, **parameters},
         outputs=[call.gradient(x), *(call.gradient(parameter) for parameter in parameters.values())],
     )
     forward = ModuleOp(name=f"aten::{name}", inputs={"input": x, **parameters}, outputs=[y, *statistics])
@@ -212,7 +194,7 @@ def layer_norm_linear(call: ModuleCall) -> ModuleWork | None:
     if not call.inputs or not call.outputs:
         return None
     x, out = call.inputs[0], call.outputs[0]
-    normed = _kept(call, x)
+    normed = _intermediate(call, x)
     norm = norm_ops(call, x, normed, "layer_norm_")
     bias = None if call.setting("te_return_bias") else call.parameters.get("bias")
     product = _products(call, normed, _matrices(call, "weight"), bias, out)
@@ -231,9 +213,9 @@ def layer_norm_mlp(call: ModuleCall) -> ModuleWork | None:
         return None
     x, out = call.inputs[0], call.outputs[0]
     first, second = call.parameters["fc1_weight"], call.parameters["fc2_weight"]
-    normed = _kept(call, x)
-    hidden = _kept(call, x.viewed(*x.shape[:-1], first.shape[0]))
-    active = _kept(call, x.viewed(*x.shape[:-1], second.shape[1]))
+    normed = _intermediate(call, x)
+    hidden = _intermediate(call, x.viewed(*x.shape[:-1], first.shape[0]))
+    active = _intermediate(call, x.viewed(*x.shape[:-1], second.shape[1]))
     norm = norm_ops(call, x, normed, "layer_norm_")
     up = _products(call, normed, [first], call.parameters.get("fc1_bias"), hidden)
     down = _products(call, active, [second], call.parameters.get("fc2_bias"), out)
@@ -247,23 +229,22 @@ def layer_norm_mlp(call: ModuleCall) -> ModuleWork | None:
 
 
 def _activation(call: ModuleCall, hidden: Operand, active: Operand) -> ModuleWork:
-    op = _ACTIVATIONS.get(str(call.setting("activation", "gelu")), "relu")
-    value = hidden.viewed(*active.shape)
-    forward = [ModuleOp(name=f"aten::{op}", inputs={"self": value}, outputs=[active])]
-    grad = {"relu": "threshold_backward"}.get(op, f"{op}_backward")
-    dy, dx = call.gradient(active), call.gradient(hidden)
+    name = _ACTIVATIONS.get(str(call.setting("activation", "gelu")), "relu")
+    gradient = {"relu": "threshold_backward"}.get(name, f"{name}_backward")
+    value, dx = hidden.viewed(*active.shape), call.gradient(hidden)
+    both = {"grad_output": call.gradient(active), "self": value}
+    gated = hidden.shape[-1] == 2 * active.shape[-1]
+    forward = [ModuleOp(name=f"aten::{name}", inputs={"self": value}, outputs=[active])]
+    if gated:
+        forward.append(ModuleOp(name="aten::mul", inputs={"self": active, "other": value}, outputs=[active]))
     backward = [
-        ModuleOp(name=f"aten::{grad}", inputs={"grad_output": dy, "self": value}, outputs=[dx.viewed(*active.shape)])
+        ModuleOp(name=f"aten::{each}", inputs=both, outputs=[dx.viewed(*active.shape)])
+        for each in (gradient, *(["mul"] if gated else []))
     ]
-    if hidden.shape[-1] == 2 * active.shape[-1]:
-        gate = ModuleOp(name="aten::mul", inputs={"self": active, "other": value}, outputs=[active])
-        forward.append(gate)
-        both = {"grad_output": dy, "self": value}
-        backward.append(ModuleOp(name="aten::mul", inputs=both, outputs=[dx.viewed(*active.shape)]))
     return ModuleWork(forward=forward, backward=backward)
 
 
-def _kept(call: ModuleCall, like: Operand) -> Operand:
+def _intermediate(call: ModuleCall, like: Operand) -> Operand:
     """A tensor like another that the module makes on the way, with a gradient of its own."""
     made = call.new(*like.shape, dtype=like.dtype)
     made.requires_grad = True
@@ -287,7 +268,9 @@ def _products(
     weight = weights[0]
     if len(weights) > 1:  # read as one, row by row
         weight = weight.viewed(sum(each.shape[0] for each in weights), weight.shape[1])
-    rows = max(_rows(x), _rows(out))  # sequence parallelism gathers rows before, or scatters them after
+    rows = max(
+        prod(x.shape[:-1]), prod(out.shape[:-1])
+    )  # sequence parallelism gathers rows before, or scatters them after
     width = weight.shape[0] if len(weights) == 1 else out.shape[-1]
     dtype = _operand_dtype(call) or x.dtype
     x_read, weight_read = x.viewed(rows, x.shape[-1], dtype=dtype), weight.viewed(*weight.shape, dtype=dtype)
@@ -307,13 +290,6 @@ def _products(
 
 def _backward(inputs: dict[str, Operand], outputs: list[Operand], mask: tuple[bool, bool, bool]) -> ModuleOp:
     return ModuleOp(name="aten::linear_backward", inputs=inputs, outputs=outputs, attributes={"output_mask": mask})
-
-
-def _rows(tensor: Operand) -> int:
-    rows = 1
-    for size in tensor.shape[:-1]:
-        rows *= size
-    return rows
 
 
 def _operand_dtype(call: ModuleCall) -> str | None:

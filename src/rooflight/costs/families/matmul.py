@@ -85,19 +85,12 @@ def addmm(op: OpSignature) -> OpCost:
 
 
 @plain("baddbmm")
-def baddbmm(op: OpSignature) -> OpCost:
-    """bias + [b, m, k] @ [b, k, n]."""
-    _, a, b = op.inputs[:3]
-    (batch, m, k), (_, _, n) = a.shape, b.shape
-    return product_added(op, batch * m * n * k, a, batch * m * n)
-
-
 @matmul_ops("addbmm")
-def addbmm(op: OpSignature) -> OpCost:
-    """bias + sum over b of [b, m, k] @ [b, k, n]: the result is [m, n]."""
+def baddbmm(op: OpSignature) -> OpCost:
+    """bias + [b, m, k] @ [b, k, n], of ``addbmm`` summed over b."""
     _, a, b = op.inputs[:3]
     (batch, m, k), (_, _, n) = a.shape, b.shape
-    return product_added(op, batch * m * n * k, a, m * n)
+    return product_added(op, batch * m * n * k, a, (1 if "::addbmm" in op.name else batch) * m * n)
 
 
 @thin("addr")

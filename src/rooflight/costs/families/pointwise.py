@@ -1,28 +1,20 @@
 """Arithmetic element by element: pointwise ops, activations, torch's primitive ops and random numbers.
 
-Arithmetic element by element.
-
 Conventions: one FLOP per element for each addition, multiplication, division, comparison, selection, logical or
-bitwise operation and call of an elementary or special function, integers and booleans alike; ``addcmul``,
-``addcdiv`` and ``lerp`` are 3, ``clamp`` to a range 2. On complex numbers a multiplication or division is 6 and
-anything else 2 for each. Broadcast operands are read once, at their own size.
+bitwise operation and call of an elementary or special function, integers and booleans alike; ``addcmul``, ``addcdiv``
+and ``lerp`` are 3, ``clamp`` to a range 2. On complex numbers a multiplication or division is 6 and anything else 2
+for each. Broadcast operands are read once, at their own size.
 
-Activations and their gradients.
+Activations and their gradients, FLOPs per element: relu and threshold 1, hardtanh 2, tanh 1, leaky relu 2, sigmoid 3
+(exponential, add, divide; the sign is free), silu 4, hardsigmoid 4, hardswish 5, elu 3, softplus 4, mish 6, gelu 8
+(either approximation). Gradients: tanh and sigmoid 3, gelu 12, silu 8.
 
-Conventions, FLOPs per element: relu and threshold 1, hardtanh 2, tanh 1, leaky relu 2, sigmoid 3 (exponential, add,
-divide; the sign is free), silu 4, hardsigmoid 4, hardswish 5, elu 3, softplus 4, mish 6, gelu 8 (either
-approximation). Gradients: tanh and sigmoid 3, gelu 12, silu 8.
+torch's primitive ops, which decompositions trace to, are counted as the aten op of the same name: 1 FLOP per element
+for pointwise ops and reductions, bytes only for copies, nothing for views.
 
-torch's primitive ops, which decompositions trace to.
-
-Conventions as for the aten op of the same name: 1 FLOP per element for pointwise ops and reductions, bytes only for
-copies, nothing for views.
-
-Random numbers and dropout.
-
-Conventions: drawing a number is 0 FLOPs, since the integer work of a generator is no arithmetic of the program;
-results are written, and only parameters given as tensors are read. Dropout is 2 FLOPs per element (select, scale),
-its mask written in training and read in backward.
+Random numbers and dropout: drawing a number is 0 FLOPs, since the integer work of a generator is no arithmetic of the
+program; results are written, and only parameters given as tensors are read. Dropout is 2 FLOPs per element (select,
+scale), its mask written in training and read in backward.
 """
 
 from __future__ import annotations
@@ -33,6 +25,8 @@ from rooflight.costs.registry import Formula
 from rooflight.costs.rules import (
     Family,
     copies,
+    first_input,
+    first_output,
     in_place,
     largest,
     moves,
@@ -142,29 +136,18 @@ _PIECEWISE = frozenset(names("threshold_backward hardtanh_backward leaky_relu_ba
 for _flops, _ops in ACTIVATIONS.items():
     for _name in names(_ops):
         activation_ops(_name, mask_input="self" if _name in _PIECEWISE else None)(elementwise(_flops))
+activation_ops.having(needs=Needs.SHARE).rows(
+    {
+        first_output(4): "glu",  # x [..., 2 n] to a sigmoid(b) [..., n]: sigmoid 3, multiply 1
+        first_input(8): "glu_backward",  # dy [..., n], x to dx: sigmoid 3, its gradient 3, products 2
+        first_output(8): "glu_jvp glu_backward_jvp",  # the forward-mode derivative of either: about twice its work
+    }
+)
 
 
-@activation_ops("glu", needs=Needs.SHARE)
-def glu(op: OpSignature) -> OpCost:
-    """x [..., 2 n] to a sigmoid(b) [..., n]: sigmoid 3, multiply 1."""
-    return moves(op, vector_flops=4 * op.outputs[0].numel)
+primitive_ops = Family("prims", fusable=True)
 
-
-@activation_ops("glu_backward", needs=Needs.SHARE)
-def glu_backward(op: OpSignature) -> OpCost:
-    """dy [..., n], x [..., 2 n] to dx: sigmoid 3, its gradient 3, products 2, per element of dy."""
-    return moves(op, vector_flops=8 * op.inputs[0].numel)
-
-
-@activation_ops("glu_jvp glu_backward_jvp", needs=Needs.SHARE)
-def glu_tangent(op: OpSignature) -> OpCost:
-    """The forward-mode derivative of either: about twice its work."""
-    return moves(op, vector_flops=8 * op.outputs[0].numel)
-
-
-prims_ops = Family("prims", fusable=True)
-
-prims_ops.rows(
+primitive_ops.rows(
     {
         elementwise(1): "abs acos acosh add asin asinh atan atan2 atanh bessel_i0 bessel_i0e bessel_i1 bessel_i1e "
         "bessel_j0 bessel_j1 bitwise_and bitwise_not bitwise_or bitwise_xor cbrt ceil cos cosh digamma eq erf erf_inv "
@@ -195,8 +178,9 @@ def draws(op: OpSignature) -> OpCost:
 
 random_ops.rows(
     {
-        writes: "rand randn randint randperm rand_like randn_like randint_like",
-        overwrites: "uniform exponential cauchy geometric log_normal random normal_functional",
+        writes: "rand randn randint randperm rand_like randn_like randint_like rngprims::philox_rand",
+        overwrites: "uniform exponential cauchy geometric log_normal random normal_functional _philox_uniform "
+        "_philox_normal",
         draws: "bernoulli normal multinomial poisson binomial _standard_gamma _sample_dirichlet",
         per_input(2): "_standard_gamma_grad _dirichlet_grad",
         copies: "_philox_key_split _philox_key_fold_in _sobol_engine_draw _sobol_engine_ff_ "
@@ -209,5 +193,3 @@ random_ops.having(needs=Needs.ELEMENTS).rows(
         "native_dropout_backward _masked_scale",
     },
 )
-random_ops.rows({writes: "philox_rand"}, "rngprims")
-random_ops.rows({overwrites: "_philox_uniform _philox_normal"})

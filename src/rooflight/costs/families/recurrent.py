@@ -1,6 +1,4 @@
-"""Recurrent networks, forward and backward, and their quantized kin.
-
-Recurrent networks: whole ones as one call, forward and backward, single layers and cells.
+"""Recurrent networks: whole ones as one call, forward and backward, single layers and cells, and their quantized kin.
 
 Conventions: T tokens (steps times batch, of a packed batch those that are there), and for each layer and direction
 weights [g H, I], [g H, H] with g gates (LSTM 4, GRU 3, plain RNN 1), two biases [g H], and [P, H] where the state is
@@ -13,11 +11,10 @@ rereads them in every step. What a kernel keeps for backward (cuDNN's reserve, o
 it can be computed again. Backward: a gradient of what comes into each product, one of each weight, the cell as in
 forward. It does not go back to the first token's state, nor to x, unless asked.
 
-Recurrent networks with packed int8 weights, and packing weights.
-
-Convention: as ``recurrent``, the weights' sizes taken from those of input and states, at one byte an element and
-without biases; float16 weights (``dtype``) at two, their products at float16's peak. Of a GRU and of cells the dtype is
-not told: int8, the least. Packing reads the weight and writes it as it was, as float16 where the op says so.
+With packed int8 weights the same is counted, the weights' sizes taken from those of input and states, at one byte an
+element and without biases; float16 weights (``dtype``) at two, their products at float16's peak. Of a GRU and of cells
+the dtype is unknown: int8, the least. Packing reads the weight and writes it as it was, as float16 where the op says
+so.
 """
 
 from __future__ import annotations
@@ -157,35 +154,33 @@ def _read_in_backward(op: OpSignature, *, wants_params: bool) -> int:
     )
 
 
-@recurrent_ops("mkldnn_rnn_layer")
-def mkldnn_rnn_layer(op: OpSignature) -> OpCost:
-    """One layer and direction: x [T, B, I], weight0 [gates x H, I], weight1 [gates x H, H], two biases."""
-    unread = () if op.attribute("has_biases") else ("weight2", "weight3")  # it is given zeros
-    return _forward(op, _net(_mode(op), op.inputs[0], _mkldnn_params(op)), *unread)
+def _mkldnn_net(op: OpSignature) -> _Net:
+    return _net(_mode(op), op.inputs[0], op.inputs[1 : 5 if op.attribute("has_biases") else 3])
 
 
-@recurrent_ops("mkldnn_rnn_layer_backward")
-def mkldnn_rnn_layer_backward(op: OpSignature) -> OpCost:
-    """Gradients of x and the weights, whether asked for or not: twice the products of the forward."""
-    return _backward(op, _net(_mode(op), op.inputs[0], _mkldnn_params(op)), times=2)
+def _cudnn_net(op: OpSignature) -> _Net:
+    return _net(_mode(op), op.inputs[0], op.named("weight"))
 
 
-def _mkldnn_params(op: OpSignature) -> tuple[TensorSpec, ...]:
-    return op.inputs[1 : 5 if op.attribute("has_biases") else 3]
-
-
-@recurrent_ops("_cudnn_rnn miopen_rnn")
-def cudnn_rnn(op: OpSignature) -> OpCost:
-    """x [T, B, I] and the weights of all layers and directions, which share one buffer."""
-    return _forward(op, _net(_mode(op), op.inputs[0], op.named("weight")), "weight_buf", "dropout_state")
+recurrent_ops.rows(
+    {
+        # one layer and direction: x [T, B, I], weight0 [gates x H, I], weight1 [gates x H, H], two biases or zeros
+        lambda op: _forward(op, _mkldnn_net(op), *(() if op.attribute("has_biases") else ("weight2", "weight3"))): (
+            "mkldnn_rnn_layer"
+        ),
+        # gradients of x and the weights, whether asked for or not: twice the products of the forward
+        lambda op: _backward(op, _mkldnn_net(op), times=2): "mkldnn_rnn_layer_backward",
+        # x [T, B, I] and the weights of all layers and directions, which share one buffer
+        lambda op: _forward(op, _cudnn_net(op), "weight_buf", "dropout_state"): "_cudnn_rnn miopen_rnn",
+    }
+)
 
 
 @recurrent_ops("_cudnn_rnn_backward miopen_rnn_backward")
 def cudnn_rnn_backward(op: OpSignature) -> OpCost:
     """dx, dh0, dc0 as asked (one forward's worth together), dweights (another)."""
     wanted = flags(op, "output_mask", (True, True, True, True))
-    net = _net(_mode(op), op.inputs[0], op.named("weight"))
-    return _backward(op, net, "weight_buf", "dropout_state", times=any(wanted[:3]) + wanted[3])
+    return _backward(op, _cudnn_net(op), "weight_buf", "dropout_state", times=any(wanted[:3]) + wanted[3])
 
 
 def _backward(op: OpSignature, net: _Net, *unread: str, times: int) -> OpCost:
@@ -230,43 +225,30 @@ quantized_ops = Family("quantized")
 PACKED_NOTE = "packed weights taken as int8, without biases"
 
 
-def _cost(op: OpSignature, kind: str, weights: int, tokens: int, units: int) -> OpCost:
-    narrow = op.attribute("dtype") == "float16"
-    dtype = "float16" if narrow else "int8"
-    return OpCost(
-        matrix_flops=2 * tokens * weights,
-        matrix_dtype=dtype,
-        vector_flops=CELL_FLOPS[kind] * tokens * units,
-        bytes_read=read_bytes(op) + weights * item_bytes(dtype),
-        bytes_written=op.output_bytes,
-        note=PACKED_NOTE.replace("int8", dtype),
-    )
-
-
-@quantized_ops("quantized_lstm quantized_gru")
+@quantized_ops(
+    "quantized_lstm quantized_gru "
+    "quantized::quantized_lstm_cell_dynamic quantized::quantized_gru_cell_dynamic "
+    "quantized::quantized_rnn_relu_cell_dynamic quantized::quantized_rnn_tanh_cell_dynamic",
+)
 def quantized_recurrent(op: OpSignature) -> OpCost:
-    """x [T, B, I] and states [layers x directions, B, H]; a later layer reads all directions of the one before."""
-    kind = op.name.removeprefix("aten::quantized_")
+    """x [T, B, I] and states [layers x directions, B, H]; a later layer reads all directions of the one before. Of
+    a cell x [B, I] and the state [B, H].
+    """
+    kind = op.name.partition("quantized_")[2].partition("_")[0]
     x, state = op.inputs[0], op.named("hx")[0]
     width, hidden = x.shape[-1], state.shape[-1]
     layers, directions = integer(op, "num_layers", 1), 1 + bool(op.attribute("bidirectional"))
     rows = directions * GATES[kind] * hidden
     weights = rows * (width + hidden) + (layers - 1) * rows * (directions + 1) * hidden
-    tokens = x.numel // max(1, width)
-    return _cost(op, kind, weights, tokens, layers * directions * hidden)
-
-
-@quantized_ops(
-    "quantized::quantized_lstm_cell_dynamic quantized::quantized_gru_cell_dynamic "
-    "quantized::quantized_rnn_relu_cell_dynamic quantized::quantized_rnn_tanh_cell_dynamic",
-)
-def quantized_cell(op: OpSignature) -> OpCost:
-    """x [B, I] and the state [B, H]."""
-    kind = op.name.removeprefix("quantized::quantized_").partition("_")[0]
-    x, state = op.inputs[0], op.named("hx")[0]
-    width, hidden = x.shape[-1], state.shape[-1]
-    weights = GATES[kind] * hidden * (width + hidden)
-    return _cost(op, kind, weights, x.numel // max(1, width), hidden)
+    tokens, dtype = x.numel // max(1, width), "float16" if op.attribute("dtype") == "float16" else "int8"
+    return OpCost(
+        matrix_flops=2 * tokens * weights,
+        matrix_dtype=dtype,
+        vector_flops=CELL_FLOPS[kind] * tokens * layers * directions * hidden,
+        bytes_read=read_bytes(op) + weights * item_bytes(dtype),
+        bytes_written=op.output_bytes,
+        note=PACKED_NOTE.replace("int8", dtype),
+    )
 
 
 @quantized_ops(

@@ -344,41 +344,22 @@ def triangular_solve(op: OpSignature) -> OpCost:
     return replace(cost, bytes_written=op.outputs[0].nbytes)  # not the copy of A that it returns
 
 
-semi_structured_ops = Family("sparse")
+def _halved(op: OpSignature, operand: TensorSpec, k: int, parts: int = 1) -> OpCost:
+    """2:4 [m, k] @ dense [k, n], or x [..., k] times a 2:4 weight: half of the size contracted is ``k`` / ``parts``."""
+    elements = op.outputs[0].numel
+    return product(op, elements * k // parts, operand, vector_flops=elements if op.input("bias") else 0)
 
-semi_structured_ops.rows(
+
+Family("sparse").rows(
     {
         copies: "_cslt_compress _sparse_semi_structured_tile _sparse_semi_structured_apply "
-        "_sparse_semi_structured_apply_dense _to_sparse_semi_structured"
-    },
+        "_sparse_semi_structured_apply_dense _to_sparse_semi_structured",
+        lambda op: _halved(op, op.inputs[1], op.inputs[1].shape[0], 2): "_cslt_sparse_mm",
+        # the 2:4 operand is kept as [.., k / 2]
+        lambda op: _halved(op, op.inputs[0], op.inputs[1].shape[-1]): "_sparse_semi_structured_linear",
+        lambda op: _halved(op, op.inputs[0], op.inputs[0].shape[-1]): "_sparse_semi_structured_mm",
+        lambda op: product_added(
+            op, op.outputs[0].numel * op.inputs[1].shape[-1], op.inputs[1], op.outputs[0].numel
+        ): "_sparse_semi_structured_addmm",
+    }
 )
-
-
-@semi_structured_ops("_cslt_sparse_mm")
-def cslt_sparse_mm(op: OpSignature) -> OpCost:
-    """2:4 [m, k] @ dense [k, n]: k / 2 multiply-adds per element of the result."""
-    dense = op.inputs[1]
-    bias = op.outputs[0].numel if op.input("bias") else 0
-    return product(op, op.outputs[0].numel * dense.shape[0] // 2, dense, vector_flops=bias)
-
-
-@semi_structured_ops("_sparse_semi_structured_linear")
-def semi_structured_linear(op: OpSignature) -> OpCost:
-    """x [..., k] @ (2:4 [n, k], kept [n, k / 2])^T: k / 2 multiply-adds per element of the result."""
-    x, weight = op.inputs[:2]
-    bias = op.outputs[0].numel if op.input("bias") else 0
-    return product(op, op.outputs[0].numel * weight.shape[-1], x, vector_flops=bias)
-
-
-@semi_structured_ops("_sparse_semi_structured_mm")
-def semi_structured_mm(op: OpSignature) -> OpCost:
-    """2:4 [m, k] kept as [m, k / 2], @ dense [k, n]."""
-    kept = op.inputs[0]
-    return product(op, op.outputs[0].numel * kept.shape[-1], kept)
-
-
-@semi_structured_ops("_sparse_semi_structured_addmm")
-def semi_structured_addmm(op: OpSignature) -> OpCost:
-    """bias + 2:4 [m, k] kept as [m, k / 2], @ dense [k, n]."""
-    kept = op.inputs[1]
-    return product_added(op, op.outputs[0].numel * kept.shape[-1], kept, op.outputs[0].numel)

@@ -188,13 +188,9 @@ def group_mm(op: OpSignature) -> OpCost:
 def topk_softmax(op: OpSignature) -> OpCost:
     """Shares [T, k], numbers [T, k], perhaps places [T, k], the router's logits [T, E]; choosing k is not counted."""
     logits = max(op.inputs, key=lambda tensor: tensor.numel)
-    at = op.inputs.index(logits)
-    return OpCost(
-        vector_flops=FORWARD_FLOPS * logits.numel,
-        vector_dtype="float32",
-        bytes_read=logits.nbytes,
-        bytes_written=tensor_bytes(*op.inputs[: min(at, 2)]),
-    )
+    written = tensor_bytes(*op.inputs[: min(op.inputs.index(logits), 2)])
+    flops = FORWARD_FLOPS * logits.numel
+    return OpCost(vector_flops=flops, vector_dtype="float32", bytes_read=logits.nbytes, bytes_written=written)
 
 
 expert_ops.rows(
