@@ -7,7 +7,7 @@ Each noun is what ``rooflight analyze --json`` writes of it. Where a noun has mo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -17,10 +17,16 @@ from rooflight.records.estimate import Estimate
 from rooflight.records.measurement import Float64
 from rooflight.records.session import Int64, Session
 from rooflight.records.signature import OpSignature
-from rooflight.roofline.bound import Bound
-from rooflight.roofline.predicted import Predicted, PredictedFields, PredictedWall, WallFields
+from rooflight.roofline.bound import Bound, Limiter
+from rooflight.roofline.predicted import Estimates, Predicted, PredictedFields, PredictedWall, WallFields
 
 _Key = TypeVar("_Key")
+_SUMMED: Final = ("matrix_flops", "vector_flops", "bytes_moved", "bytes_read", "bytes_written", "bytes_sent")
+
+
+def _shared(cls: type[Fields], value: Fields) -> dict[str, Any]:
+    """The fields that both have."""
+    return {name: getattr(value, name) for name in cls.__struct_fields__ if hasattr(value, name)}
 
 
 class GroupFigures(PredictedFields, frozen=True, kw_only=True):
@@ -83,6 +89,13 @@ class Totals(SummedFields, frozen=True, kw_only=True):
     predicted: Predicted | None
     predicted_wall: PredictedWall | None
 
+    @classmethod
+    def of(cls, group: Group, measured_s: float | None, wall: PredictedWall | None) -> Totals:
+        """The sums that ``group`` has, with the time of a step and a predicted one."""
+        both = WallFields.read_both(group.predicted, wall)
+        step = {"measured_s": measured_s, "ops_measured_s": group.measured_s, "predicted_wall": wall}
+        return cls(**_shared(cls, group) | both | step)
+
     @property
     def flops(self) -> int:
         """Matrix and vector FLOPs."""
@@ -141,44 +154,122 @@ class Operation(OperationFigures, frozen=True, kw_only=True):
         group: Group,
     ) -> Operation:
         """The calls of ``op``, which ``group`` sums up."""
-        known = None if isinstance(cost, Uncosted) else cost
-        efficiency = None
-        if group.measured_s and bound:
-            efficiency = bound.time_s * group.timed_calls / group.measured_s
-        return cls(
-            name=op.name,
-            shapes=op.input_shapes,
-            dtypes=tuple(tensor.dtype for tensor in op.inputs),
-            modules=modules,
-            calls=group.calls,
-            costed=known is not None,
-            reason=cost.reason if isinstance(cost, Uncosted) else None,
-            matrix_flops=group.matrix_flops if known else None,
-            vector_flops=group.vector_flops if known else None,
-            bytes_moved=group.bytes_moved if known else None,
-            bytes_sent=group.bytes_sent if known else None,
-            assumed=known.upper if known else None,
-            op_bound_s=group.op_bound_s if bound else None,
-            warm_op_bound_s=group.warm_bound_s if bound else None,
-            limiter=bound.limiter.value if bound else None,
-            measured_s=group.measured_s,
-            efficiency=efficiency,
-            measured_there_s=group.measured_there_s,
-            prediction_source=estimate.source.value if estimate else None,
-            extrapolated=estimate.extrapolated if estimate else None,
-            signature=op,
-            cost=cost,
-            bound=bound,
-            timed_calls=group.timed_calls,
-            estimate=estimate,
-            predicted=group.predicted,
-            **PredictedFields.read(group.predicted),
+        of_one = {"name": op.name, "signature": op, "cost": cost, "bound": bound, "estimate": estimate}
+        found = (
+            _shared(cls, group)
+            | of_one
+            | {
+                "shapes": op.input_shapes,
+                "dtypes": tuple(tensor.dtype for tensor in op.inputs),
+                "modules": modules,
+                "costed": isinstance(cost, OpCost),
+                "reason": cost.reason if isinstance(cost, Uncosted) else None,
+                "assumed": cost.upper if isinstance(cost, OpCost) else None,
+                "op_bound_s": group.op_bound_s if bound else None,
+                "warm_op_bound_s": group.warm_bound_s if bound else None,
+                "limiter": bound.limiter.value if bound else None,
+                "efficiency": None,
+                "prediction_source": estimate.source.value if estimate else None,
+                "extrapolated": estimate.extrapolated if estimate else None,
+            }
         )
+        if isinstance(cost, Uncosted):
+            found |= dict.fromkeys(set(_SUMMED) & found.keys())
+        if group.measured_s and bound:
+            found["efficiency"] = bound.time_s * group.timed_calls / group.measured_s
+        return cls(**found)
 
     @property
     def bound_s(self) -> float:
         """The bound of all calls, 0 where there is none."""
         return self.op_bound_s or 0.0
+
+
+class RollUp:
+    """Sums of counted ops by any label: of a step, its phases or modules, or the calls of one signature.
+
+    By op: the number of its ``signature``, and ``op_s``, the seconds measured, NaN where there are none. The others go
+    with the signatures; ``warm_s`` are bounds where a cache serves the data.
+    """
+
+    def __init__(
+        self,
+        signature: Int64,
+        op_s: Float64,
+        costs: Sequence[OpCost | Uncosted],
+        bounds: Sequence[Bound | None],
+        warm_s: Sequence[float],
+        estimates: Estimates | None,
+    ) -> None:
+        self.signature, self._op_s = signature, op_s
+        self._costs, self._bounds, self._warm_s, self._estimates = costs, bounds, warm_s, estimates
+
+    def whole(self) -> Group:
+        """All ops."""
+        nothing = np.empty(0, dtype=np.int64)
+        groups = self.by(np.zeros(len(self.signature), dtype=np.int64), ["all"])
+        return groups[0] if groups else self._group("all", nothing, nothing, np.empty(0), nothing, None, None)
+
+    def by(self, labels: Int64, names: Sequence[str], there: Mapping[str, float | None] | None = None) -> list[Group]:
+        """The groups: ``labels`` has by op the number of its name, ``there`` by name the time on another device."""
+        num_ops = max(1, len(self._costs))
+        cells, cell, calls = np.unique(
+            labels.astype(np.int64) * num_ops + self.signature, return_inverse=True, return_counts=True
+        )
+        label, op = np.divmod(cells, num_ops)
+        times = sum_known(cell, self._op_s, len(cells))
+        timed = np.bincount(cell[np.isfinite(self._op_s)], minlength=len(cells))
+        found, place = np.unique(label, return_inverse=True)
+        predicted: list[Predicted | None] = [None] * len(found)
+        if self._estimates is not None:
+            predicted = self._estimates.sums(place, op, calls, timed, times, len(found))
+        ends = np.searchsorted(label, found, side="right").tolist()
+        groups = []
+        for name, start, end, sums in zip(found.tolist(), [0, *ends], ends, predicted, strict=False):
+            here, there_s = slice(start, end), (there or {}).get(names[name])
+            groups.append(self._group(names[name], op[here], calls[here], times[here], timed[here], sums, there_s))
+        return groups
+
+    def _group(
+        self,
+        name: str,
+        ops: Int64,
+        calls: Int64,
+        times: Float64,
+        timed: Int64,
+        predicted: Predicted | None,
+        there_s: float | None,
+    ) -> Group:
+        """So many ``calls`` of each of ``ops`` (numbers of signatures), of which those ``timed`` took ``times``."""
+        sums: dict[str, Any] = dict.fromkeys(_SUMMED, 0)
+        bound_s = timed_bound_s = warm_s = 0.0
+        by_limiter: dict[Limiter, float] = {}
+        for index, count, num_timed in zip(ops.tolist(), calls.tolist(), timed.tolist(), strict=True):
+            cost, bound = self._costs[index], self._bounds[index]
+            if isinstance(cost, Uncosted) or bound is None:
+                continue
+            for field in _SUMMED:
+                sums[field] += count * getattr(cost, field)
+            seconds = count * bound.time_s
+            bound_s += seconds
+            warm_s += count * self._warm_s[index]
+            timed_bound_s += num_timed * bound.time_s
+            by_limiter[bound.limiter] = by_limiter.get(bound.limiter, 0.0) + seconds
+        limiter = max(by_limiter, key=lambda key: by_limiter[key]) if bound_s else Limiter.NOTHING
+        measured_s = float(np.nansum(times)) if np.isfinite(times).any() else None
+        return Group(
+            name=name,
+            calls=int(calls.sum()),
+            op_bound_s=bound_s,
+            limiter=limiter.value,
+            measured_s=measured_s,
+            efficiency=timed_bound_s / measured_s if measured_s and timed_bound_s else None,
+            measured_there_s=there_s,
+            timed_calls=int(timed.sum()),
+            warm_bound_s=warm_s,
+            predicted=predicted,
+            **(sums | PredictedFields.read(predicted)),
+        )
 
 
 class Contradiction(Fields, frozen=True, kw_only=True):

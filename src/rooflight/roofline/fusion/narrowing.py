@@ -17,7 +17,16 @@ from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 from rooflight.roofline.fusion.needs import Demand, Wanted, all_of, line_picked, needed, together, work_needed
 from rooflight.roofline.fusion.ops import OpFusion
-from rooflight.roofline.fusion.parts import Part, PartialTouches, add_part, axis_of, part_of, strides_of, union_bytes
+from rooflight.roofline.fusion.parts import (
+    Part,
+    PartialTouches,
+    add_part,
+    axis_of,
+    columns_of,
+    part_of,
+    strides_of,
+    union_bytes,
+)
 
 _MOST_PARTS: Final = 64
 """Parts of one storage that are followed one by one."""
@@ -90,7 +99,7 @@ class _Kind:
         for place, (tensor, size) in enumerate(zip(op.inputs, fusion.read, strict=self.known)):
             is_mask = op.input_names[place : place + 1] == (traits.mask_input,) and size == tensor.numel
             reads_all, dim = size >= tensor.nbytes or is_mask, line_picked(op, place)
-            picked = Wanted((), size // tensor.item_bytes, frozenset() if dim is None else frozenset({dim}))
+            picked = Wanted((), size // tensor.item_bytes, (), frozenset() if dim is None else frozenset({dim}))
             self.reads_all.append(reads_all)
             self.everything.append(None if not size else all_of(tensor) if reads_all else picked)
         self._demanded: dict[tuple[Wanted | None, ...], tuple[list[Wanted | None], float]] = {}
@@ -187,10 +196,14 @@ class _Wants:
             nbytes = max(union_bytes(met) + nbytes - both, self.least + nbytes - max(self.size, nbytes))
         if nbytes >= part.nbytes:
             return None
-        axes = (axis_of(each, part, tensor) for each in met if not self.whole and len(met) <= _MOST_PARTS)
+        known = [] if self.whole or len(met) > _MOST_PARTS else met
+        axes = tuple(axis for each in known if (axis := axis_of(each, part, tensor)))
+        columns = tuple(axis for each in known if (axis := columns_of(each, part, tensor)))
         runs = list(zip(tensor.shape, strides_of(tensor), strict=True))
         lines = frozenset(runs.index(run) for lines, run in self.lines if lines == part and run in runs)
-        return Wanted(tuple(axis for axis in axes if axis), max(0, nbytes) // tensor.item_bytes, lines)
+        return Wanted(
+            tuple(filter(None, axes)), max(0, nbytes) // tensor.item_bytes, tuple(filter(None, columns)), lines
+        )
 
     def overwrite(self, part: Part) -> None:
         """What stood in a part is not wanted."""

@@ -27,11 +27,13 @@ _STACKED: Final = frozenset(names("stack _stack"))
 
 class Wanted(NamedTuple):
     """Elements of a tensor: along each of ``axes`` all of the other dimensions, and how many there are at least, these
-    included. Of every line along a dimension of ``lines`` at least one element is among them, it is not known which.
+    included. Of each index of ``columns``, which lie along the last dimension, and of every line along a dimension of
+    ``lines``, at least one element is among them, it is not known which.
     """
 
     axes: tuple[Axis, ...] = ()
     elements: int = 0
+    columns: tuple[Axis, ...] = ()
     lines: frozenset[int] = frozenset()
 
 
@@ -88,6 +90,8 @@ def needed(demand: Demand) -> list[Wanted]:
     of_axis, found = _RULES.get(needs), list[Wanted]()
     for place, tensor in enumerate(op.inputs):
         asked = [of_axis(demand, place, axis) for axis in wanted.axes] if of_axis else []
+        if needs is Needs.PRODUCT:
+            asked += [_columns(demand, place, axis) for axis in wanted.columns]
         axes = tuple(dict.fromkeys(axis for axis in asked if axis))
         sizes = (axis.size * tensor.numel // max(1, prod(tensor.shape[axis.dim : axis.dim + 1])) for axis in axes)
         found.append(Wanted(axes, max([_anywhere(demand, needs, place), *sizes])))
@@ -207,6 +211,12 @@ def _product(demand: Demand, place: int, axis: Axis) -> Axis | None:
     if is_linear:
         return axis._replace(dim=0) if is_column else _whole(b)
     return _whole(b) if axis.dim == len(out) - 2 else axis
+
+
+def _columns(demand: Demand, place: int, axis: Axis) -> Axis | None:
+    """Of a matrix, and of what is added to each row, the columns that some row needs."""
+    rank, right = len(demand.op.inputs[place].shape), 2 if "add" in demand.op.name else 1
+    return _product(demand, place, axis) if rank == 1 or (rank == 2 and place == right) else None
 
 
 def _attended(demand: Demand, place: int, axis: Axis) -> Axis | None:

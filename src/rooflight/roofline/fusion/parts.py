@@ -113,12 +113,10 @@ class Axis(NamedTuple):
 @lru_cache(maxsize=1 << 14)
 def axis_of(part: Part, whole: Part, tensor: TensorSpec) -> Axis | None:
     """Indices of a tensor that is ``whole``, without gaps, that surely lie in a part; None where that is not known."""
-    if len(part.repeats) > 1 or whole.repeats or whole.length != tensor.numel * tensor.item_bytes:
-        return None
-    ((count, step),) = part.repeats or ((1, whole.length),)
     first = part.first - whole.first
-    if first < 0 or part.end > whole.end:
+    if len(part.repeats) > 1 or not _is_inside(part, whole, tensor):
         return None
+    count, step = part.repeats[0] if part.repeats else (1, whole.length)
     for dim, (size, stride) in enumerate(zip(tensor.shape, strides_of(tensor), strict=True)):
         one, extent = stride * tensor.item_bytes, size * stride * tensor.item_bytes
         repeats = count * step == whole.length and extent % step == 0  # in all that is outside of this dimension
@@ -126,6 +124,25 @@ def axis_of(part: Part, whole: Part, tensor: TensorSpec) -> Axis | None:
         if size > 1 and begin < end and step % one == 0 and (repeats or extent == whole.length):
             return Axis(dim, begin, end - begin, extent // step if repeats else count, step // one)
     return None
+
+
+@lru_cache(maxsize=1 << 14)
+def columns_of(part: Part, whole: Part, tensor: TensorSpec) -> Axis | None:
+    """Indices of the last dimension of a tensor that is ``whole``, each in a part for some indices of the others."""
+    width = tensor.shape[-1] * tensor.item_bytes if tensor.shape else 0
+    is_inside = width and strides_of(tensor)[-1] == 1 and _is_inside(part, whole, tensor)
+    if not is_inside or any(step % width for _, step in part.repeats):
+        return None
+    first = (part.first - whole.first) % width // tensor.item_bytes
+    length = min(part.length // tensor.item_bytes, tensor.shape[-1] - first)
+    return (
+        Axis(len(tensor.shape) - 1, first, length) if length and not any(s % width for _, s in part.repeats) else None
+    )
+
+
+def _is_inside(part: Part, whole: Part, tensor: TensorSpec) -> bool:
+    is_dense = not whole.repeats and whole.length == tensor.numel * tensor.item_bytes
+    return is_dense and whole.first <= part.first and part.end <= whole.end
 
 
 def strides_of(tensor: TensorSpec) -> tuple[int, ...]:

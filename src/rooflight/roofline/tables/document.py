@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from rooflight.devices.spec import DeviceSpec, MemoryLevel
 from rooflight.records.document import Document, Fields
 from rooflight.records.timeline import RunTime
-from rooflight.roofline.analysis import Analysis
+from rooflight.roofline.costed import CostedSession
 from rooflight.roofline.groups import Contradiction, Coverage, GroupFigures, OperationFigures, SummedFields
 from rooflight.roofline.memory import MemoryFigures
 from rooflight.roofline.network import CommunicationFigures
@@ -143,7 +143,7 @@ class AnalysisDocument(Document, frozen=True, kw_only=True, tag="rooflight.analy
     conclusion: str
 
 
-def analysis_data(analysis: Analysis, conclusion: str) -> AnalysisDocument:
+def analysis_data(analysis: CostedSession, conclusion: str) -> AnalysisDocument:
     """The machine-readable whole of an analysis."""
     measurement, timeline, program = analysis.measurement, analysis.timeline, analysis.program
     return AnalysisDocument.view(
@@ -187,7 +187,7 @@ def device_figures(device: DeviceSpec) -> DeviceFigures:
     )
 
 
-def _prediction(analysis: Analysis) -> PredictionFigures | None:
+def _prediction(analysis: CostedSession) -> PredictionFigures | None:
     if not analysis.predicts:
         return None
     totals = analysis.totals
@@ -203,7 +203,7 @@ def _prediction(analysis: Analysis) -> PredictionFigures | None:
     )
 
 
-def _measured_there(analysis: Analysis) -> MeasuredThere | None:
+def _measured_there(analysis: CostedSession) -> MeasuredThere | None:
     there = analysis.there
     if there is None or there.measurement is None:
         return None
@@ -216,7 +216,7 @@ def _measured_there(analysis: Analysis) -> MeasuredThere | None:
     )
 
 
-def predicted_speedup(analysis: Analysis) -> float | None:
+def predicted_speedup(analysis: CostedSession) -> float | None:
     """What ops took on the other device over their predicted time here, of those that have both times."""
     both = [(op.measured_there_s, op.predicted_s) for op in analysis.operations]
     known = [(there_s, here_s) for there_s, here_s in both if there_s and here_s]

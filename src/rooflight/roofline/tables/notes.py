@@ -16,7 +16,7 @@ from rooflight.records.measurement import Measurement, other_step
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.session import Session
 from rooflight.records.signature import COMPUTED_IN
-from rooflight.roofline.analysis import Analysis
+from rooflight.roofline.costed import CostedSession
 from rooflight.roofline.groups import plain_name, seconds_by
 from rooflight.roofline.memory import memory_shortage
 
@@ -24,7 +24,7 @@ _SCATTER: Final = 1.5  # slowest step over fastest, from which on the median is 
 _NAMED: Final = 4
 
 
-def analysis_notes(analysis: Analysis) -> Iterable[str]:
+def analysis_notes(analysis: CostedSession) -> Iterable[str]:
     """All notes for which there is reason."""
     coverage, device = analysis.coverage, analysis.device
     if coverage.uncosted:
@@ -67,7 +67,7 @@ def analysis_notes(analysis: Analysis) -> Iterable[str]:
     yield from _measured_notes(analysis)
 
 
-def _cache_note(analysis: Analysis) -> Iterable[str]:
+def _cache_note(analysis: CostedSession) -> Iterable[str]:
     warm, program = analysis.program.warm, analysis.program
     if warm.op_bound_s >= analysis.totals.op_bound_s:
         return
@@ -99,7 +99,7 @@ def _caches(device: DeviceSpec) -> str:
     return " and ".join(named) if named else "A cache that is not listed"
 
 
-def _float32_text(analysis: Analysis) -> str:
+def _float32_text(analysis: CostedSession) -> str:
     """At which precision each kind of float32 product is bounded, and why."""
     rules, device = analysis.float32, analysis.device
     found: dict[tuple[Float32Kind, str, str], None] = {}
@@ -116,7 +116,7 @@ def _float32_text(analysis: Analysis) -> str:
     )
 
 
-def _clock_headroom(analysis: Analysis) -> float:
+def _clock_headroom(analysis: CostedSession) -> float:
     """How much faster than its bound a matrix product may run since the datasheet's peaks are quoted at a low clock.
 
     A calibrated peak above the datasheet's has taken its part of that already.
@@ -130,7 +130,7 @@ def _clock_headroom(analysis: Analysis) -> float:
     return max((headroom * listed / used for listed, used in peaks if listed and used), default=headroom)
 
 
-def what_if_notes(analysis: Analysis) -> Iterable[str]:
+def what_if_notes(analysis: CostedSession) -> Iterable[str]:
     """What predictions and measurements have to do with roofs that are supposed."""
     device = analysis.device
     if device.name == device.part_name:
@@ -147,7 +147,7 @@ def what_if_notes(analysis: Analysis) -> Iterable[str]:
         )
 
 
-def _predicted_notes(analysis: Analysis) -> Iterable[str]:
+def _predicted_notes(analysis: CostedSession) -> Iterable[str]:
     """What of the prediction is missing or unsure, and why."""
     if not analysis.predicts:
         return
@@ -177,7 +177,7 @@ def _predicted_notes(analysis: Analysis) -> Iterable[str]:
         yield "The measured ops lie outside of the predicted interval: the models do not fit this device or program."
 
 
-def _largest(analysis: Analysis, *, typical: bool) -> str:
+def _largest(analysis: CostedSession, *, typical: bool) -> str:
     """The ops with most predicted time of those extrapolated, or of those without a model."""
     names = [
         *seconds_by(
@@ -190,7 +190,7 @@ def _largest(analysis: Analysis, *, typical: bool) -> str:
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
-def _measured_notes(analysis: Analysis) -> Iterable[str]:
+def _measured_notes(analysis: CostedSession) -> Iterable[str]:
     """How far the times can be trusted."""
     measurement = analysis.measurement
     if analysis.measured_on:
@@ -230,7 +230,7 @@ def _measured_notes(analysis: Analysis) -> Iterable[str]:
         )
 
 
-def _other_threads(analysis: Analysis) -> Iterable[str]:
+def _other_threads(analysis: CostedSession) -> Iterable[str]:
     """Where the step ran on another number of threads than its roofs are of."""
     environment, of_roofs = analysis.session.environment, analysis.device.threads
     ran = environment.get("torch_threads", "")
@@ -245,7 +245,7 @@ def _other_threads(analysis: Analysis) -> Iterable[str]:
         yield f"Threads: the step ran on {ran}, the roofs are those of {of_roofs}; {effect}."
 
 
-def _disturbances(analysis: Analysis, measurement: Measurement) -> Iterable[str]:
+def _disturbances(analysis: CostedSession, measurement: Measurement) -> Iterable[str]:
     walls = measurement.wall_samples_s
     if measurement.disturbed:
         on_gpu = analysis.device.kind == "cuda"
@@ -265,7 +265,7 @@ def _disturbances(analysis: Analysis, measurement: Measurement) -> Iterable[str]
         )
 
 
-def _contradictions(analysis: Analysis) -> Iterable[str]:
+def _contradictions(analysis: CostedSession) -> Iterable[str]:
     totals = analysis.totals
     if totals.measured_s is None:
         return
@@ -291,7 +291,7 @@ def _contradictions(analysis: Analysis) -> Iterable[str]:
         )
 
 
-def _caches_explain(analysis: Analysis) -> str:
+def _caches_explain(analysis: CostedSession) -> str:
     bounds = analysis.program
     if bounds.warm.program_bound_s < bounds.program_bound_s:
         return f"; even with a full cache the bound is {Quantity(bounds.warm.program_bound_s, 's')}"

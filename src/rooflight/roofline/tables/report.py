@@ -11,8 +11,8 @@ from rooflight.devices.what_if import without_effect
 from rooflight.records.dtypes import SHORT_PRECISIONS, precision_of
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.report import Cell, Report
-from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.bound import Limiter
+from rooflight.roofline.costed import CostedSession
 from rooflight.roofline.groups import plain_name, seconds_by
 from rooflight.roofline.host import IN_THE_OPS
 from rooflight.roofline.memory import memory_fact
@@ -26,7 +26,7 @@ from rooflight.roofline.timeline import idle_sentence, launch_facts
 _REST: Final = 1e-9  # what is left of a difference that should be 0
 
 
-def analysis_facts(analysis: Analysis) -> Iterable[tuple[str, Cell]]:
+def analysis_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
     """What the head of the report shows."""
     totals, coverage, device = analysis.totals, analysis.coverage, analysis.device
     if model_class := analysis.session.environment.get("model_class"):
@@ -63,7 +63,7 @@ def analysis_facts(analysis: Analysis) -> Iterable[tuple[str, Cell]]:
         yield from launch_facts(analysis.timeline.launches)
 
 
-def what_if_facts(analysis: Analysis) -> Iterable[tuple[str, Cell]]:
+def what_if_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
     """One line for each what-if roof of the device."""
     supposed = analysis.device.what_if_precision
     if supposed is not None:
@@ -84,7 +84,7 @@ def what_if_facts(analysis: Analysis) -> Iterable[tuple[str, Cell]]:
         yield "what if", f"the clock is locked at {clock} (--clock): peaks of arithmetic scale, bandwidths do not"
 
 
-def _predicted_facts(analysis: Analysis) -> Iterable[tuple[str, Cell]]:
+def _predicted_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
     """The predicted time, its efficiency, what it rests on, and how far it is from what was measured."""
     if not analysis.predicts:
         return
@@ -126,7 +126,7 @@ def with_interval(predicted: Predicted | PredictedWall) -> str:
     return f"{Quantity(predicted.time_s, 's')} (90 %: {low} to {high})"
 
 
-def _measured_facts(analysis: Analysis) -> Iterable[tuple[str, Cell]]:
+def _measured_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
     """What the head of the report shows of times."""
     totals, measurement = analysis.totals, analysis.measurement
     if measurement is None:
@@ -157,7 +157,7 @@ def _measured_facts(analysis: Analysis) -> Iterable[tuple[str, Cell]]:
         yield "efficiency", f"{share} (op bound / measured step){doubt}"
 
 
-def _there_facts(analysis: Analysis) -> Iterable[tuple[str, Cell]]:
+def _there_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
     """What the head of the report shows of times on another device."""
     there = analysis.there
     if there is None:
@@ -170,7 +170,7 @@ def _there_facts(analysis: Analysis) -> Iterable[tuple[str, Cell]]:
         yield "predicted speed-up", f"{speedup:.2f} times as fast here, the ops that have both times"
 
 
-def _roofs(analysis: Analysis) -> str:
+def _roofs(analysis: CostedSession) -> str:
     device = analysis.device
     parts = []
     for name in analysis.matrix_formats:
@@ -197,7 +197,7 @@ _WHERE: Final = {
 }
 
 
-def report_of(analysis: Analysis, *, top: int = 10, notes: Iterable[str] = ()) -> Report:
+def report_of(analysis: CostedSession, *, top: int = 10, notes: Iterable[str] = ()) -> Report:
     """The report of an analysis; ``top`` limits the rows of its long tables. Raises ValueError for ``top`` < 1."""
     if top < 1:
         raise ValueError(f"--top {top}: at least 1 row")
@@ -213,7 +213,7 @@ def report_of(analysis: Analysis, *, top: int = 10, notes: Iterable[str] = ()) -
     )
 
 
-def conclusion(analysis: Analysis) -> str:
+def conclusion(analysis: CostedSession) -> str:
     """How far from the speed of light, and what limits it, in plain words."""
     totals, measurement = analysis.totals, analysis.measurement
     if not totals.op_bound_s:
@@ -244,7 +244,7 @@ def conclusion(analysis: Analysis) -> str:
     return text
 
 
-def _limit(analysis: Analysis) -> str:
+def _limit(analysis: CostedSession) -> str:
     """What limits most of the bound, and the op that spends most of it there."""
     bounded = [(op.bound.limiter, op) for op in analysis.operations if op.bound and op.bound_s]
     shares = seconds_by((limiter, op.bound_s) for limiter, op in bounded)
@@ -254,7 +254,7 @@ def _limit(analysis: Analysis) -> str:
     return f"{share} of the bound is limited by {_WHERE[limiter]}, most of it in {plain_name(most)}"
 
 
-def _loss_sentence(analysis: Analysis) -> str:
+def _loss_sentence(analysis: CostedSession) -> str:
     """The largest of what the step takes beyond its bound."""
     losses = {gap.name: gap.seconds for gap in analysis.waterfall}
     if "overhead and idle" not in losses:
@@ -270,11 +270,11 @@ def _loss_sentence(analysis: Analysis) -> str:
     return ""
 
 
-def _idle_sentence(analysis: Analysis) -> str:
+def _idle_sentence(analysis: CostedSession) -> str:
     return idle_sentence(analysis.timeline, analysis.measured_on) if analysis.timeline is not None else ""
 
 
-def _without_bound(analysis: Analysis) -> str:
+def _without_bound(analysis: CostedSession) -> str:
     """Why there is nothing to compare with."""
     if not analysis.totals.calls and analysis.timeline is not None:
         text = (
@@ -294,14 +294,14 @@ def _without_bound(analysis: Analysis) -> str:
     return "The recorded ops do no work that a roof of this device bounds."
 
 
-def _without_peaks(analysis: Analysis) -> str:
+def _without_peaks(analysis: CostedSession) -> str:
     missing = [name for name in analysis.unknown_peaks if "matrix" in name]
     if not missing:
         return ""
     return f" Arithmetic is not bounded: {analysis.device.name} has no known {missing[0]}; try another --dtype."
 
 
-def _predicted_sentence(analysis: Analysis) -> str:
+def _predicted_sentence(analysis: CostedSession) -> str:
     """What the step is predicted to take, for the conclusion of a report on what was not measured."""
     predicted, wall = analysis.totals.predicted, analysis.totals.predicted_wall
     if predicted is None or not predicted.time_s:
@@ -315,7 +315,7 @@ def _predicted_sentence(analysis: Analysis) -> str:
     )
 
 
-def _there_sentence(analysis: Analysis) -> str:
+def _there_sentence(analysis: CostedSession) -> str:
     """How the step on the device where it was measured compares with the bound here, and how idle that device was."""
     there, bound_s = analysis.there, analysis.totals.op_bound_s
     if there is None:
@@ -329,7 +329,7 @@ def _there_sentence(analysis: Analysis) -> str:
     return text + _idle_sentence(analysis)
 
 
-def _unbounded_sentence(analysis: Analysis) -> str:
+def _unbounded_sentence(analysis: CostedSession) -> str:
     """How much of the device's work in a step a comparison of its time with the bound leaves out; empty where that is
     little.
     """

@@ -9,7 +9,7 @@ from rooflight.costs.cost import Uncosted
 from rooflight.records.estimate import Estimate, Source
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.report import Axis, Cell, Line, Mark, Series, Table, share, table
-from rooflight.roofline.analysis import Analysis
+from rooflight.roofline.costed import CostedSession
 from rooflight.roofline.groups import Group, Operation, plain_name
 from rooflight.roofline.memory import memory_series, memory_tables
 from rooflight.roofline.network import collectives_table
@@ -24,7 +24,7 @@ _MARGIN: Final = 4  # factor by which roofs reach beyond the points and ridges
 _TimeColumn = tuple[str, str, Callable[[Group | Operation], Cell]]
 
 
-def analysis_tables(analysis: Analysis, top: int) -> Iterable[Table]:
+def analysis_tables(analysis: CostedSession, top: int) -> Iterable[Table]:
     """All tables for which the analysis has rows; ``top`` is how many rows of long ones are shown."""
     timeline, calls = analysis.timeline, analysis.totals.calls
     if calls:
@@ -46,7 +46,7 @@ def analysis_tables(analysis: Analysis, top: int) -> Iterable[Table]:
         yield _contradictions_table(analysis)
 
 
-def _waterfall_table(analysis: Analysis) -> Table:
+def _waterfall_table(analysis: CostedSession) -> Table:
     """The gaps from the program bound to the clock on the wall."""
     gaps = analysis.waterfall
     return table(
@@ -61,7 +61,7 @@ def _waterfall_table(analysis: Analysis) -> Table:
     )
 
 
-def _group_table(title: str, key: str, analysis: Analysis, top: int, note: str = "") -> Table:
+def _group_table(title: str, key: str, analysis: CostedSession, top: int, note: str = "") -> Table:
     total_s = analysis.totals.op_bound_s
     return table(
         f"by_{key}",
@@ -82,7 +82,7 @@ def _group_table(title: str, key: str, analysis: Analysis, top: int, note: str =
     )
 
 
-def _operation_table(analysis: Analysis, top: int) -> Table:
+def _operation_table(analysis: CostedSession, top: int) -> Table:
     times = _time_columns(analysis)
     measured = any(name == "measured" for name, _, _ in times)
     order = "measured time" if measured else "predicted time" if analysis.predicts else "bound"
@@ -104,7 +104,7 @@ def _operation_table(analysis: Analysis, top: int) -> Table:
     )
 
 
-def _time_columns(analysis: Analysis) -> tuple[_TimeColumn, ...]:
+def _time_columns(analysis: CostedSession) -> tuple[_TimeColumn, ...]:
     measured: tuple[_TimeColumn, ...] = (
         ("measured", "s", lambda row: row.measured_s),
         ("efficiency", "%", lambda row: row.efficiency),
@@ -119,7 +119,7 @@ def _time_columns(analysis: Analysis) -> tuple[_TimeColumn, ...]:
     return (predicted,) if analysis.predicts else ()
 
 
-def _times_explained(analysis: Analysis) -> str:
+def _times_explained(analysis: CostedSession) -> str:
     """What the predicted figures in a table are, or those measured on another device."""
     if analysis.predicts:
         text = f"Predicted: the ops one after the other on the device, {AS_A_GRAPH}."
@@ -131,7 +131,7 @@ def _times_explained(analysis: Analysis) -> str:
     return f"Measured there: on {analysis.measured_on}. The bounds are those of {analysis.device.name}."
 
 
-def _uncosted_table(analysis: Analysis, top: int) -> Table:
+def _uncosted_table(analysis: CostedSession, top: int) -> Table:
     return table(
         "not_costed",
         "Not costed",
@@ -147,7 +147,7 @@ def _uncosted_table(analysis: Analysis, top: int) -> Table:
     )
 
 
-def _contradictions_table(analysis: Analysis) -> Table:
+def _contradictions_table(analysis: CostedSession) -> Table:
     return table(
         "contradictions",
         "Contradictions: measured faster than the bound",
@@ -188,7 +188,7 @@ def _modules_text(modules: tuple[str, ...]) -> str | None:
     return (modules[0] or None) if len(modules) == 1 else count_of(len(modules), "module")
 
 
-def analysis_series(analysis: Analysis) -> Iterable[Series]:
+def analysis_series(analysis: CostedSession) -> Iterable[Series]:
     """The pictures that the analysis has figures for: its roofline, its memory over the step, its waterfall."""
     yield from _roofline(analysis)
     yield from memory_series(analysis.memory)
@@ -196,7 +196,7 @@ def analysis_series(analysis: Analysis) -> Iterable[Series]:
         yield _waterfall(analysis)
 
 
-def _roofline(analysis: Analysis) -> Iterable[Series]:
+def _roofline(analysis: CostedSession) -> Iterable[Series]:
     """Ops by arithmetic intensity under the device's roofs; nothing where no op computes or no roof is known."""
     measured = analysis.totals.ops_measured_s is not None
     points = [point for op in analysis.operations[:_MOST_POINTS] if (point := _point(op, measured=measured))]
@@ -249,7 +249,7 @@ def _point(operation: Operation, *, measured: bool) -> tuple[float, float, str] 
     return flops / cost.bytes_moved, flops * calls / seconds, label
 
 
-def _peaks(analysis: Analysis) -> dict[str, float]:
+def _peaks(analysis: CostedSession) -> dict[str, float]:
     """The peaks of what the ops compute with."""
     device = analysis.device
     peaks = {f"{name} matrix": device.matrix_peak(name) for name in analysis.matrix_formats}
@@ -258,7 +258,7 @@ def _peaks(analysis: Analysis) -> dict[str, float]:
     return {name: peak for name, peak in peaks.items() if peak}
 
 
-def _waterfall(analysis: Analysis) -> Series:
+def _waterfall(analysis: CostedSession) -> Series:
     gaps = analysis.waterfall
     bars = Line(
         name="time",

@@ -1,0 +1,362 @@
+"""A session costed and bounded for a device, its roll-ups, and the times that were measured or are predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+
+from rooflight.costs.cost import Uncosted
+from rooflight.costs.registry import cost_of
+from rooflight.devices.spec import DeviceSpec
+from rooflight.records.estimate import Estimate
+from rooflight.records.measurement import Float64, Measurement
+from rooflight.records.record import Direction, outside_modules, phase_name
+from rooflight.records.session import Int64, Session
+from rooflight.records.signature import OpSignature
+from rooflight.records.timeline import Timeline
+from rooflight.roofline.bound import bound_of, float32_rules
+from rooflight.roofline.fusion.regions import Fusion, fuse
+from rooflight.roofline.groups import Contradiction, Coverage, Group, Operation, RollUp, Totals, coverage_of, merged
+from rooflight.roofline.host import TYPICAL, Host
+from rooflight.roofline.memory import MemoryUse, memory_use
+from rooflight.roofline.network import Communication, communication_of
+from rooflight.roofline.predicted import (
+    Estimates,
+    Predicted,
+    PredictedWall,
+    Queue,
+    predicted_wall,
+    queue_of,
+    without_host,
+)
+from rooflight.roofline.program import Exchange, Gap, ProgramBounds, program_bounds, warm_bound_s, waterfall_of
+from rooflight.roofline.timeline import step_remedy
+
+_KEYS = ("phase", "module", "layer", "function", "op", "direction")
+
+
+class CostedSession:
+    """What a session must do, how fast ``device`` could do it, and how fast it ran. Computed once, on first use.
+
+    ``estimates``, one for each of the session's signatures, are the times predicted for ``device``; ``host``, the
+    typical one by default, is what the predicted wall time assumes. ``measured_on`` names the device on which the
+    session was measured, if that is another: its times are then in ``there`` alone.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        device: DeviceSpec,
+        target: str = "",
+        estimates: Sequence[Estimate | None] | None = None,
+        host: Host | None = None,
+        measured_on: str = "",
+    ) -> None:
+        self.session = session
+        self.measured_on = measured_on
+        self.device = device
+        self.target = target
+        self.host = host or TYPICAL
+        self.float32 = float32_rules(session.environment, device)
+        self.costs = tuple(cost_of(op) for op in session.signatures)
+        self.bounds = tuple(
+            None if isinstance(cost, Uncosted) else bound_of(cost, device, self.float32.precision_of(op))
+            for op, cost in zip(session.signatures, self.costs, strict=True)
+        )
+        self._estimates = None
+        if estimates is not None:
+            self._estimates = Estimates(session.signatures, self.costs, self.bounds, estimates)
+        self._by: dict[str, tuple[Group, ...]] = {}
+
+    def of(self, session: Session) -> Self:
+        """The same analysis with other times: ``session`` is this one's, measured differently."""
+        other = type(self)(session, self.device, self.target, host=self.host)
+        other._estimates = self._estimates
+        other.program = self.program
+        return other
+
+    def with_host(self, host: Host) -> Self:
+        """The same analysis with the wall time of another host."""
+        other = type(self)(self.session, self.device, self.target, host=host)
+        other._estimates, other.queue = self._estimates, self.queue
+        return other
+
+    def on(self, device: DeviceSpec) -> Self:
+        """The same session bounded for another device, without estimates; what does not depend on one is shared."""
+        other = type(self)(self.session, device, self.target, measured_on=self.measured_on)
+        other.fusion = self.fusion
+        return other
+
+    # -- what was measured --------------------------------------------------------------------------------------------
+
+    @property
+    def measurement(self) -> Measurement | None:
+        """The times of the session, None where they are of another device or there are none."""
+        return None if self.measured_on else self.session.measurement
+
+    @cached_property
+    def there(self) -> Self | None:
+        """The same analysis with the times of the device on which the session was measured, None where that is this
+        one: of use for these times alone, since the bounds are of this device.
+        """
+        return type(self)(self.session, self.device, self.target) if self.measured_on else None
+
+    @property
+    def timeline(self) -> Timeline | None:
+        """What the device on which the session was measured did meanwhile, None where it was not followed."""
+        measurement = self.session.measurement
+        return measurement.timeline if measurement is not None else None
+
+    @property
+    def untimed_calls(self) -> int:
+        """Calls with a bound for which no time was found."""
+        return sum(operation.calls - operation.timed_calls for operation in self.operations if operation.bound_s)
+
+    @cached_property
+    def contradictions(self) -> tuple[Contradiction, ...]:
+        """Ops whose median measured time is below their bound, even with their data in a cache, worst first."""
+        if self.measurement is None:
+            return ()
+        signature, times = self.session.columns.signature, self.measurement.op_s
+        with np.errstate(invalid="ignore"):
+            # an op that launched no kernel took no time on the device: nothing was measured that could be too fast
+            beaten = self.session.counted & (times > 0) & (times < np.array(self._warm_bounds_s)[signature])
+        found = []
+        for index in np.unique(signature[beaten]).tolist():
+            op, bound, fast = self.session.signatures[index], self.bounds[index], times[beaten & (signature == index)]
+            assert bound is not None
+            found.append(
+                Contradiction(
+                    name=op.name,
+                    shapes=op.input_shapes,
+                    calls=len(fast),
+                    bound_s=float(bound.time_s),
+                    measured_s=float(fast.min()),
+                )
+            )
+        return tuple(sorted(found, key=lambda c: c.measured_s / c.bound_s))
+
+    @property
+    def beats_light(self) -> bool:
+        """Whether the whole step was measured faster than its program bound, even with warm caches."""
+        measured_s = self.totals.measured_s
+        return measured_s is not None and measured_s < self.program.warm.program_bound_s
+
+    @cached_property
+    def communication(self) -> Communication:
+        """The collectives: bytes, bounds, bandwidths, and how much of them no computing op hid."""
+        session = replace(self.session, measurement=self.measurement)
+        return communication_of(session, self.costs, self.bounds, self.device.interconnect)
+
+    @property
+    def busy_s(self) -> float | None:
+        """Seconds of a step in which ops ran: their sum, with the exposed part of collectives. None where unknown."""
+        ops_s, exchange = self.totals.ops_measured_s, self._exchange
+        if ops_s is None or exchange is None:
+            return ops_s
+        return ops_s - exchange.measured_s + exchange.exposed_s
+
+    @property
+    def _exchange(self) -> Exchange | None:
+        found = self.communication
+        if found.measured_s is None or found.exposed_step_s is None:
+            return None
+        return Exchange(measured_s=found.measured_s, exposed_s=found.exposed_step_s, op_bound_s=found.op_bound_s)
+
+    # -- what is predicted --------------------------------------------------------------------------------------------
+
+    @property
+    def predicts(self) -> bool:
+        """Whether there are estimates, so that times are predicted."""
+        return self._estimates is not None
+
+    @property
+    def estimates(self) -> Estimates:
+        """The estimates of the session's signatures. Raises ValueError without any."""
+        if self._estimates is None:
+            raise ValueError("nothing is predicted: rl.analyze(session, device, predictor=rl.Predictor())")
+        return self._estimates
+
+    @property
+    def predicted_op_s(self) -> Float64:
+        """Predicted seconds of each counted op on the device, 0 where they are not known. Raises ValueError without
+        estimates.
+        """
+        return self.estimates.seconds[self.session.columns.signature[self.session.counted]]
+
+    @cached_property
+    def queue(self) -> Queue:
+        """What the counted ops ask of a host and of the device, in order."""
+        return queue_of(self.session, self.costs)
+
+    def _predicted_wall(self, predicted: Predicted | None) -> PredictedWall | None:
+        """None where nothing is predicted. A CPU's measured ops include what the host spends on them."""
+        if predicted is None:
+            return None
+        if self.device.kind == "cpu":
+            return without_host(predicted)
+        return predicted_wall(self.queue, self.predicted_op_s, predicted, self.host)
+
+    # -- sums ---------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _groups(self) -> RollUp:
+        signature = self.session.columns.signature[self.session.counted].astype(np.int64)
+        measurement = self.measurement
+        op_s = measurement.op_s[self.session.counted] if measurement else np.full(len(signature), np.nan)
+        return RollUp(signature, op_s, self.costs, self.bounds, self._warm_bounds_s, self._estimates)
+
+    @cached_property
+    def totals(self) -> Totals:
+        """Sums over all counted ops."""
+        whole = self._groups.whole()
+        wall, measurement = self._predicted_wall(whole.predicted), self.measurement
+        step_s = measurement.wall_s if measurement and measurement.of_the_session else None
+        return Totals.of(whole, step_s, wall)
+
+    def by(self, key: str) -> tuple[Group, ...]:
+        """Roll-up by ``"phase"``, ``"module"`` (qualified name, its own ops only), ``"layer"`` (class of module),
+        ``"function"`` (torch function called), ``"op"`` or ``"direction"``, largest bound first. The groups of a key
+        sum to the totals.
+
+        Raises ValueError for another key.
+        """
+        if key not in _KEYS:
+            raise ValueError(f'no roll-up by "{key}": use one of {", ".join(_KEYS)}')
+        if key not in self._by:
+            there = {group.name: group.measured_s for group in self.there.by(key)} if self.there else {}
+            labels, names = self._labels(key)
+            groups = self._groups.by(labels[self.session.counted], names, there)
+            self._by[key] = tuple(sorted(groups, key=lambda group: (-group.bound_s, -group.calls, group.name)))
+        return self._by[key]
+
+    @cached_property
+    def operations(self) -> tuple[Operation, ...]:
+        """One entry per signature, the longest first: by measured time where there is one, else by predicted time, else
+        by bound.
+        """
+        modules, signatures = self._modules_of_signatures, self.session.signatures
+        numbers = [str(index) for index in range(len(signatures))]
+        there = {} if self.there is None else {each.signature: each.measured_s for each in self.there.operations}
+        measured_there = {number: there.get(op) for number, op in zip(numbers, signatures, strict=True)}
+        found = []
+        for group in self._groups.by(self._groups.signature, numbers, measured_there):
+            index = int(group.name)
+            estimate = self._estimates.of_one_call[index] if self._estimates else None
+            cost, bound = self.costs[index], self.bounds[index]
+            found.append(Operation.of_group(signatures[index], cost, bound, estimate, modules.get(index, ()), group))
+        return tuple(
+            sorted(found, key=lambda op: (-(op.measured_s or 0.0), -(op.predicted_s or 0.0), -op.bound_s, -op.calls))
+        )
+
+    @cached_property
+    def coverage(self) -> Coverage:
+        """How much of the session has a cost, and what has not."""
+        return coverage_of(self.session, self.costs, self._calls, self._modules_of_signatures)
+
+    @cached_property
+    def unknown_peaks(self) -> dict[str, int]:
+        """Figures that the device's spec lacks, with the number of calls that would have needed them."""
+        missing: dict[str, int] = {}
+        for bound, calls in zip(self.bounds, self._calls.tolist(), strict=True):
+            for name in bound.unknown if bound and calls else ():
+                missing[name] = missing.get(name, 0) + calls
+        return missing
+
+    @property
+    def products(self) -> list[tuple[OpSignature, str]]:
+        """Ops that compute matrix products, each with the dtype of those."""
+        costed = [(op.signature, op.cost) for op in self.operations if not isinstance(op.cost, Uncosted)]
+        return [(op, cost.matrix_dtype) for op, cost in costed if cost.matrix_flops and cost.matrix_dtype]
+
+    @property
+    def matrix_formats(self) -> list[str]:
+        """The formats of which matrix peaks bound the run."""
+        return sorted({self.matrix_precision(op, dtype) for op, dtype in self.products})
+
+    def matrix_precision(self, op: OpSignature, dtype: str) -> str:
+        """The precision at whose peak an op's products of ``dtype`` are bounded; the dtype where none is known."""
+        return self.device.computed_as(self.float32.matrix_precision(op, dtype))
+
+    # -- the whole program --------------------------------------------------------------------------------------------
+
+    @property
+    def without_storages(self) -> bool:
+        """Whether it is not known which memory the ops read and wrote: no op can be seen to take another's result."""
+        return not len(self.session.storage_bytes) and (bool(self.totals.calls) or self.timeline is not None)
+
+    @cached_property
+    def fusion(self) -> Fusion:
+        """Which of its ops one kernel could do together."""
+        return fuse(self.session, self.costs)
+
+    @cached_property
+    def program(self) -> ProgramBounds:
+        """The fused and the program bound, from which storage each op reads and writes."""
+        return program_bounds(self.session, self.costs, self.bounds, self.device, self.float32, self.fusion)
+
+    @cached_property
+    def memory(self) -> MemoryUse:
+        """Memory the step takes: its peak, by kind and over time, and what is alive then."""
+        return memory_use(self.session, self.device.dram_capacity_bytes)
+
+    @cached_property
+    def waterfall(self) -> tuple[Gap, ...]:
+        """From the program bound to the measured step, each gap with its remedy."""
+        totals, program, timeline = self.totals, self.program, self.timeline
+        return waterfall_of(
+            program_bound_s=program.program_bound_s,
+            fused_bound_s=program.fused_bound_s,
+            op_bound_s=totals.op_bound_s,
+            ops_measured_s=totals.ops_measured_s,
+            measured_s=totals.measured_s,
+            exchange=self._exchange,
+            warm_program_bound_s=program.warm.program_bound_s,
+            warm_op_bound_s=program.warm.op_bound_s,
+            unknown_work_s=timeline.step_without_op_s if timeline is not None else 0.0,
+            all_timed=not self.untimed_calls,
+            idle_remedy=step_remedy(timeline) if timeline is not None else "",
+        )
+
+    # -- columns ------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _warm_bounds_s(self) -> list[float]:
+        """Bounds of the signatures where a cache serves the data."""
+        return [warm_bound_s(*each, self.device) for each in zip(self.costs, self.bounds, strict=True)]
+
+    @cached_property
+    def _calls(self) -> Int64:
+        signature = self.session.columns.signature[self.session.counted]
+        return np.bincount(signature, minlength=len(self.session.signatures)).astype(np.int64)
+
+    @cached_property
+    def _modules_of_signatures(self) -> Mapping[int, tuple[str, ...]]:
+        counted, modules = self.session.counted, len(self.session.modules)
+        pairs = self.session.columns.signature[counted].astype(np.int64) * modules
+        found: dict[int, list[str]] = {}
+        for pair in np.unique(pairs + self.session.columns.module[counted]).tolist():
+            found.setdefault(pair // modules, []).append(self.session.modules[pair % modules].path)
+        return {index: tuple(paths) for index, paths in found.items()}
+
+    def _labels(self, key: str) -> tuple[Int64, Sequence[str]]:
+        """For each record the number of its group, and the groups' names."""
+        columns, session = self.session.columns, self.session
+        if key == "op":
+            return merged(columns.signature, [op.name for op in session.signatures])
+        if key == "function":
+            return columns.function.astype(np.int64), [name or "(outside functions)" for name in session.functions]
+        if key == "direction":
+            return columns.direction.astype(np.int64), [direction.label for direction in Direction]
+        if key == "phase":
+            owners, others = columns.phase, any(session.phases)
+            names = [phase_name(phase, way, others=others) for phase in session.phases for way in Direction]
+        else:
+            owners = columns.module
+            paths = [module.path if key == "module" else module.class_name for module in session.modules]
+            names = [path or outside_modules(way) for path in paths for way in Direction]
+        return merged(owners.astype(np.int64) * len(Direction) + columns.direction, names)
