@@ -46,12 +46,8 @@ def test_a_chain_of_pointwise_ops_is_one_kernel_that_moves_two_tensors() -> None
     assert report_of(found).table("code_1") is not None
 
 
-def reduced(x):
-    return torch.softmax(x * 2, dim=-1)
-
-
 def test_a_reduction_with_pointwise_ops_is_one_kernel() -> None:
-    (kernel,) = of(reduced, X).kernels
+    (kernel,) = of(lambda x: torch.softmax(x * 2, dim=-1), X).kernels
     assert kernel.kind == "fused"
     assert "aten::_softmax" in kernel.eager_ops
     assert kernel.bytes_eager == 4 * N  # mul and softmax: each reads and writes a tensor
@@ -60,12 +56,8 @@ def test_a_reduction_with_pointwise_ops_is_one_kernel() -> None:
     assert 2 * N <= kernel.bytes_kernel <= 2 * N + 2 * 4 * 4 * ROWS
 
 
-def linear_relu(x, w, bias):
-    return torch.relu(x @ w + bias)
-
-
 def test_a_matmul_stays_a_library_call_and_what_follows_is_one_kernel() -> None:
-    matmul, rest = of(linear_relu, X, W, BIAS).kernels
+    matmul, rest = of(lambda x, w, bias: torch.relu(x @ w + bias), X, W, BIAS).kernels
     product = N + 4 * COLUMNS * COLUMNS + N
     assert (matmul.kind, matmul.ops) == ("library", ("aten::addmm",))  # Inductor put it in the place of mm and add
     assert matmul.eager_ops == ("aten::mm", "aten::add")
@@ -75,12 +67,8 @@ def test_a_matmul_stays_a_library_call_and_what_follows_is_one_kernel() -> None:
     assert rest.bytes_eager == rest.bytes_kernel == 2 * N
 
 
-def attention(q):
-    return torch.nn.functional.scaled_dot_product_attention(q, q, q)
-
-
 def test_attention_is_a_call_that_nothing_fuses_with() -> None:
-    found = of(attention, torch.rand(2, 4, 16, 8))
+    found = of(lambda q: torch.nn.functional.scaled_dot_product_attention(q, q, q), torch.rand(2, 4, 16, 8))
     (kernel,) = [kernel for kernel in found.kernels if kernel.kind == "library"]
     assert [op.startswith("aten::_scaled_dot_product") for op in kernel.eager_ops] == [True]
     assert kernel.ops == kernel.eager_ops
@@ -88,23 +76,15 @@ def test_attention_is_a_call_that_nothing_fuses_with() -> None:
     assert any("scaled_dot_product" in name for name in found.fallbacks)
 
 
-def viewed(x):
-    return x.view(COLUMNS, ROWS).t()[:3]
-
-
 def test_views_make_no_kernel() -> None:
-    found = of(viewed, X)
+    found = of(lambda x: x.view(COLUMNS, ROWS).t()[:3], X)
     assert found.kernels == ()
     assert [graph.state for graph in found.graphs] == ["captured"]
     assert saved_bytes(found.kernels) == (0, 0)
 
 
-def looked_up(table, index):
-    return torch.nn.functional.embedding(index, table) * 2
-
-
 def test_an_embedding_fuses_with_what_uses_it() -> None:
-    (kernel,) = of(looked_up, W, torch.arange(8)).kernels
+    (kernel,) = of(lambda table, index: torch.nn.functional.embedding(index, table) * 2, W, torch.arange(8)).kernels
     assert kernel.eager_ops == ("aten::embedding", "aten::mul")
 
 
@@ -160,12 +140,10 @@ def test_forward_and_backward() -> None:
     assert eager > 2 * moved > 0
 
 
-def dropped(x, w):
-    return torch.nn.functional.dropout(x @ w, 0.5, True)
-
-
 def test_views_of_inputs_take_no_memory_and_aot_alone_generates_no_kernels() -> None:
-    found = explanation(dropped, (X, W.clone().requires_grad_()), backend="aot_eager")
+    found = explanation(
+        lambda x, w: torch.nn.functional.dropout(x @ w, 0.5, True), (X, W.clone().requires_grad_()), backend="aot_eager"
+    )
     (graph,) = found.autograd
     assert found.kernels == ()
     by_input = {saved.of_input: saved for saved in graph.saved}

@@ -1,4 +1,6 @@
-"""Hot loops of several kinds of calls, and calls that differ inside of objects: prompts, tokens and growing caches."""
+"""Hot loops of several kinds of calls, calls that differ inside of objects (prompts, tokens, growing caches), sizes for
+which torch was refused to compile, and trials: eager and compiled runs alternate until it is clear which are faster.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hot_programs import Compiler, Net, clock, loop_of, only, takes, x
+from hot_programs import Compiler, Net, clock, loop_of, only, run, takes, x
 from torch import nn
 from torch._dynamo.backends.registry import lookup_backend
 
@@ -267,3 +269,94 @@ def test_shapes_inside_of_objects_are_noted_whatever_refers_to_what() -> None:
     assert [sorted(shapes.values()) for shapes in kind.inside] == [[(2, 4), (2, 4)], [(2, 4), (3, 4)]]
     note_inside(kind.inside, (list, 1), ([x()],), {})  # no object
     assert len(kind.inside) == 2
+
+
+class Rows(nn.Module):
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        takes(1.0)
+        return value.relu() + value.sum(0)
+
+
+def test_a_size_that_was_refused_may_be_compiled_later_and_those_before_stay_compiled() -> None:
+    net, compiler = Rows(), Compiler()
+    loop = loop_of(net, compiler)
+    with torch.no_grad():
+        while not loop.seen.settled:
+            net(x(2))
+        assert compiler.compiled == 1
+        assert net(x(5)).shape == (5, 4)  # compiling has gained nothing yet: it is refused
+        assert loop.compilation.plan is not None
+        assert (loop.compilation.plan.backend.refused, compiler.compiled, loop.seen.settled) == (1, 1, False)
+        runs = compiler.runs
+        net(x(2))  # Dynamo prefers the code that it made last, here for any number of rows
+        assert compiler.runs == runs + 1
+        for _ in range(40):
+            net(x(5))
+        assert (only(loop).state, only(loop).reason, compiler.compiled) == ("compiled", "", 2)
+        runs = compiler.runs
+        for rows in (2, 5, 7, 2, 5):
+            net(x(rows))
+        assert (compiler.runs, compiler.compiled, loop.compilation.plan.backend.refused) == (runs + 5, 2, 1)
+
+
+def test_a_size_that_was_refused_and_does_not_return_is_compiled_no_more() -> None:
+    net, compiler = Rows(), Compiler()
+    loop = loop_of(net, compiler)
+    with torch.no_grad():
+        while not loop.seen.settled:
+            net(x(2))
+        net(x(5))
+        for _ in range(40):
+            net(x(2))
+    assert (only(loop).state, compiler.compiled, loop.seen.settled) == ("compiled", 1, True)
+    assert compiler.runs >= 40
+
+
+class Settling(Compiler):
+    """A compiler whose code takes ``first_s`` in the ``first`` runs."""
+
+    first, first_s = 0, 0.0
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        run = super().__call__(graph, inputs)
+
+        def settling(*args: Any) -> Any:
+            if self.runs < self.first:
+                clock.now += self.first_s - self.run_s
+            return run(*args)
+
+        return settling
+
+
+class Short(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        takes(0.001)
+        return x.relu() + 1
+
+
+@pytest.mark.parametrize(("first", "first_s"), [(20, 0.0015), (6, 0.02)])
+def test_first_runs_that_are_slower_do_not_roll_back_what_is_faster_later(first: int, first_s: float) -> None:
+    """Compiling leaves caches cold, and processes that end: a few runs of a millisecond say nothing."""
+    net, compiler = Short(), Settling(run_s=0.0005, compile_s=0.02)
+    compiler.first, compiler.first_s = first, first_s
+    loop = loop_of(net, compiler, check=False, expected_runs=10**7)
+    run(net, 600)
+    assert only(loop).state == "compiled"
+
+
+@pytest.mark.parametrize("slow_s", [0.0011, 0.002])
+def test_short_runs_that_stay_slower_are_rolled_back_after_200_ms(slow_s: float) -> None:
+    net, compiler = Short(), Compiler(run_s=slow_s, compile_s=0.02)
+    loop = loop_of(net, compiler, check=False, expected_runs=10**7)
+    begin = clock.now
+    run(net, 1000)
+    assert only(loop).state == "eager"
+    assert clock.now - begin <= 1.0 + 0.02 + 0.2 + 0.01
+
+
+def test_the_shortest_runs_are_tried_128_times_on_each_side() -> None:
+    kind = CallKind(state="trying", eager_s=[1e-6, 2e-6] * 64, compiled_s=[1.5e-6, 3e-6] * 64)
+    assert kind.faster(3e-4) == "eager"
+    kind.compiled_s.pop()
+    assert kind.faster(3e-4) is None
+    assert kind.faster(0.3) == "eager"
