@@ -14,7 +14,11 @@ BATCH, SEQ = 2, 16
 PRESETS_AND_MODES = [(name, mode) for name, known in PRESETS.items() for mode in KINDS[known.kind].modes]
 
 # Presets that differ only in size run the same code.
-SMALL = [(n, m) for n, m in PRESETS_AND_MODES if n not in ("gpt2-xl", "llama-3.1-70b", "llama-3.1-405b", "mamba-130m")]
+SMALL = [
+    (n, m)
+    for n, m in PRESETS_AND_MODES
+    if n not in ("gpt2-xl", "llama-3.1-70b", "llama-3.1-405b", "llama-tiny-draft", "mamba-130m")
+]
 
 CAUSAL = ["gpt2", "llama-3.1-8b", "qwen3-8b", "qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3", "gpt-neox-20b"]
 
