@@ -1,9 +1,9 @@
 """How many of N random faults in ``src`` the tests notice: python benchmarks/mutations.py [--count 200] [--seed 0]
 
 A fault changes one comparison, operation, constant, truth value or condition of a random line. The tests that import
-the changed module are run, those of its room where none does, for at most a minute and a half of the processor's time; a fault
-is caught where one fails. Run it in a clean checkout: the changed file is put back after each fault. Each fault is
-printed, and the share at the end.
+the changed module are run, those of its room where none does, for at most 90 s of processor time; a fault is caught
+where one fails. Run it in a clean checkout: the changed file is put back after each fault. Each fault is printed, and
+the share at the end.
 """
 
 from __future__ import annotations
