@@ -114,7 +114,6 @@ def unit_times(cost: OpCost, device: DeviceSpec, float32_matrix: str = "float32"
 
 
 def _network_time(cost: OpCost, device: DeviceSpec, unknown: list[str]) -> float:
-    """Over the fastest link; between nodes, as ``network.algorithms`` bounds it."""
     traffic = cost.traffic
     if traffic is None or traffic.group.nodes == 1:
         return _over(cost.bytes_sent, device.link_bytes_per_s, "link bandwidth", unknown) if cost.bytes_sent else 0.0
@@ -156,7 +155,6 @@ def uncached_memory_time(bytes_read: int, bytes_written: int, levels: Sequence[M
 
 
 def _through_peaks(levels: Iterable[MemoryLevel], bytes_read: Any, bytes_written: Any) -> Any:
-    """Least time through caches of which only a peak is known."""
     slowest_s: Any = 0.0 * bytes_read
     held = 0
     for level in levels:

@@ -326,7 +326,6 @@ class CostedSession:
 
     @cached_property
     def _warm_bounds_s(self) -> list[float]:
-        """Bounds of the signatures where a cache serves the data."""
         return [warm_bound_s(*each, self.device) for each in zip(self.costs, self.bounds, strict=True)]
 
     @cached_property

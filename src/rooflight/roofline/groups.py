@@ -25,7 +25,6 @@ _SUMMED: Final = ("matrix_flops", "vector_flops", "bytes_moved", "bytes_read", "
 
 
 def _shared(cls: type[Fields], value: Fields) -> dict[str, Any]:
-    """The fields that both have."""
     return {name: getattr(value, name) for name in cls.__struct_fields__ if hasattr(value, name)}
 
 

@@ -214,7 +214,6 @@ def on_host(session: Session) -> Flags:
 
 
 def _is_of_numbers(op: OpSignature) -> bool:
-    """Whether all tensors of an op are single numbers without dimensions."""
     tensors = (*op.inputs, *op.outputs)
     return bool(tensors) and not any(tensor.shape for tensor in tensors)
 

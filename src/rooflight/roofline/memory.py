@@ -129,7 +129,6 @@ def _by_kind(sizes: Int64 | Sequence[int]) -> dict[str, int]:
 
 
 def _points(bytes_alive: Int64, totals: Int64) -> Iterable[MemoryPoint]:
-    """The step cut into stretches, the fullest record of each; the peak is one of them."""
     edges = np.unique(np.linspace(0, len(totals), min(_POINTS, len(totals)) + 1).astype(np.int64))
     for start, end in pairwise(edges):
         record = int(start + totals[start:end].argmax())

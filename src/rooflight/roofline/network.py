@@ -53,7 +53,6 @@ class Intervals:
         return np.asarray(np.clip(covered, 0.0, lengths), dtype=np.float64)
 
     def _covered_before(self, moments: Float64) -> Float64:
-        """Seconds covered up to each moment."""
         if not len(self.starts):
             return np.where(np.isfinite(moments), 0.0, np.nan)
         place = np.searchsorted(self.starts, moments, side="right") - 1
@@ -236,7 +235,6 @@ def _computing(session: Session) -> NDArray[np.bool_]:
 def _collective(
     kind: CollectiveKind, group: RankGroup, work: Float64, measured_s: Float64, exposed_s: Float64
 ) -> Collective:
-    """Calls of one kind in one group: the ``work`` of each, and its times."""
     timed = np.isfinite(measured_s)
     measured, exposed = _total(measured_s, timed), _total(exposed_s, timed)
     payload, sent, *seconds = work.sum(axis=0).tolist()
@@ -303,7 +301,6 @@ def collectives_table(communication: Communication, top: int) -> Table:
 
 
 def _network_text(network: NetworkUsed | None) -> str:
-    """Which network the bounds between nodes are of, as a sentence to add; empty where nothing goes between nodes."""
     if network is None:
         return ""
     if network.bytes_per_s is None:

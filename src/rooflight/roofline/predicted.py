@@ -194,7 +194,6 @@ class Estimates:
 
 
 def _idle(costs: Sequence[OpCost | Uncosted]) -> np.ndarray:
-    """Which ops have a cost that is nothing: views, allocations."""
     return np.array([isinstance(cost, OpCost) and cost.does_nothing for cost in costs], dtype=bool)
 
 
@@ -307,7 +306,6 @@ class Queue:
 
     @property
     def _pieces(self) -> list[tuple[int, int]]:
-        """Runs of ops between which nothing but the queue connects host and device."""
         count = len(self.units)
         alone = np.flatnonzero(self.sends)
         cuts = {0, count, *range(0, count, QUEUE), *alone.tolist(), *(alone + 1).tolist()}

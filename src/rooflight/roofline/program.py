@@ -244,7 +244,6 @@ def waterfall_of(
 
 
 def _below(name: str, until_s: float, bound_s: float, warm_s: float, *, all_timed: bool) -> tuple[str, str]:
-    """What a negative gap is called, and what to do about it."""
     if name == _KERNELS and not all_timed:
         return "kernels, some of them without a time", ""
     if until_s < warm_s:

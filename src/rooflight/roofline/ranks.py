@@ -190,7 +190,6 @@ def merge(analyses: Sequence[Analysis], names: Sequence[str] = (), notes: Sequen
 
 
 def _check_same_program(sessions: Mapping[str, Session]) -> None:
-    """Raise ValueError for a rank that has few of the first one's ops. Stages of a pipeline have most in common."""
     kinds = {name: _ops_of(session) for name, session in sessions.items()}
     first = max(kinds, key=lambda name: len(kinds[name]))
     for name, ops in kinds.items():
@@ -202,7 +201,6 @@ def _check_same_program(sessions: Mapping[str, Session]) -> None:
 
 
 def _ops_of(session: Session) -> set[str]:
-    """The names of a session's ops, without collectives."""
     return {op.name for op in session.signatures if kind_of(op.name) is None and not waits(op.name)}
 
 
@@ -270,12 +268,10 @@ _Part = TypeVar("_Part", Table, Series)
 
 
 def _of_slowest(part: _Part, ranked: RankedAnalysis) -> _Part:
-    """A table or picture of the slowest rank's report, under a name of its own."""
     return replace(part, id=f"slowest_{part.id}", title=f"Rank {ranked.slowest}: {part.title}")
 
 
 def _verdict(ranked: RankedAnalysis) -> str:
-    """Who is slow, by how much, and who waits."""
     if len(ranked.times) == 1:
         return f"Only rank {ranked.slowest} is known."
     slowest = next(time for time in ranked.times if time.rank == ranked.slowest)
@@ -301,7 +297,6 @@ def _verdict(ranked: RankedAnalysis) -> str:
 
 
 def _last(ranked: RankedAnalysis) -> str:
-    """The rank that arrives last in collectives, where the others wait for it for some share of a step."""
     last, others = ranked.waiting.last, len(ranked.waiting.by_rank) - 1
     steps = [time.measured_s for time in ranked.times if time.measured_s is not None]
     if last is None or not steps or last.others_wait_s / others <= _EVEN * max(steps):

@@ -176,7 +176,6 @@ def _described(session: Session, number: int) -> tuple[CollectiveKind | None, in
 
 
 def _group_of_signatures(session: Session, world_size: int) -> dict[int, _Group]:
-    """The ranks of each collective's group; none where they are not known."""
     found: dict[int, _Group] = {}
     for number, op in enumerate(session.signatures):
         if kind_of(op.name) in _EVERYBODY:
@@ -187,7 +186,6 @@ def _group_of_signatures(session: Session, world_size: int) -> dict[int, _Group]
 
 
 def _unknown(session: Session, world_size: int) -> NDArray[np.intp]:
-    """Records of collectives of unknown groups."""
     unknown = [number for number, group in _group_of_signatures(session, world_size).items() if not group]
     return np.flatnonzero(session.counted & np.isin(session.columns.signature, unknown))
 

@@ -163,7 +163,6 @@ class OpGraph:
         parts_read: Mapping[int, Part],
         parts_written: Mapping[int, Part],
     ) -> None:
-        """Add a call, and join it to the ops that it may share a kernel with."""
         op, held = len(self.fusions), self.held
         inputs = [held[storage] if storage in held else self._stand(storage) for storage in reads]
         self.records.append(record)
@@ -275,7 +274,6 @@ class OpGraph:
         return found
 
     def _join(self, op: int, neighbours: Iterable[int]) -> None:
-        """Make one region of an op, which has none yet, and those of its neighbours."""
         joined, first = self._joined, op
         for neighbour in neighbours:
             other = neighbour
@@ -340,7 +338,6 @@ def _made_first(session: Session) -> frozenset[int]:
 
 
 def _made_inside(session: Session) -> frozenset[int]:
-    """Storages that parts of composites wrote."""
     in_parts = np.repeat(~session.counted, np.diff(session.columns.written_offsets))
     return frozenset(session.columns.written_ids[in_parts].tolist())
 

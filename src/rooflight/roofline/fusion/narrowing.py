@@ -296,5 +296,4 @@ class _Storages:
 
 
 def _filling(tensor: TensorSpec, storage_bytes: int) -> Part | None:
-    """Where a tensor lies that fills its storage."""
     return part_of(0, tensor) if tensor.nbytes == storage_bytes else None

@@ -132,7 +132,6 @@ def work_needed(demand: Demand) -> float:
 
 
 def _same_index(demand: Demand, place: int, axis: Axis) -> Axis | None:
-    """Elements of the same indices, broadcast."""
     tensor, out = demand.op.inputs[place], demand.out.shape
     missing = len(out) - len(tensor.shape)
     if missing < 0 or any(size not in (1, out[missing + dim]) for dim, size in enumerate(tensor.shape)):
@@ -171,7 +170,6 @@ def _row(demand: Demand, place: int, axis: Axis) -> Axis | None:
 
 
 def _reduced(demand: Demand, place: int, axis: Axis) -> Axis | None:
-    """Whole lines along the dimensions reduced."""
     shape, out = demand.op.inputs[0].shape, demand.out.shape
     along = set(dims(demand.op, len(shape)))
     left = [dim for dim in range(len(shape)) if dim not in along or len(out) == len(shape)]
@@ -270,60 +268,54 @@ def _is_transposed(op: OpSignature) -> bool:
 
 
 def _each(op: OpSignature, setting: str) -> Sequence[int]:
-    """A setting of a convolution for each dimension, given once for all or for each; none where it is not known."""
     given, rank = integers(op, setting), len(op.inputs[1].shape) - 2
     return given if len(given) == rank else tuple(given) * rank if len(given) == 1 else ()
 
 
 def _recurrent(demand: Demand, place: int, axis: Axis) -> Axis | None:
-    """x [T, B, I] (or batch first) up to the last step wanted, both ways all of it, and the weights of layers that run.
-    First states where all of the batch needs them, one way.
+    """x [T, B, I] (or batch first) up to the last step wanted, both ways all of it, the weights, and one way the first
+    states. Of last states [layers, B, H] it is known what entries of the batch and what the last layer takes.
     """
     op, (batch, step) = demand.op, _batch_and_step(demand.op)
     one_way, of_batch = not op.attribute("bidirectional"), axis.dim == (1 if demand.place else batch)
-    if len(op.inputs[0].shape) != 3:
+    of_steps, last_ways = not demand.place and axis.dim == step, _last_ways(demand, axis)
+    if len(op.inputs[0].shape) != 3 or not (of_batch or of_steps or last_ways):
         return None
-    if place == 0:
-        if of_batch:
-            return axis._replace(dim=batch)
-        ends_early = axis.dim == step and not demand.place and one_way
-        return Axis.up_to(step, axis.end) if ends_early else _whole(op.inputs[0])
-    if op.input_names[place] == "params":
-        params, shares = len(op.named("params")), _layers_run(demand, axis)
-        layer = (place - op.input_names.index("params")) * len(shares) // params
-        return _whole(op.inputs[place]) if shares[layer] else None
-    return _whole(op.inputs[place]) if one_way and not demand.place and not of_batch else None
+    if place:
+        is_needed = op.input_names[place] == "params" and (last_ways != 1 or one_way)
+        is_needed |= op.input_names[place] != "params" and one_way and of_steps
+        return _whole(op.inputs[place]) if is_needed else None
+    if of_batch:
+        return axis._replace(dim=batch)
+    return Axis.up_to(step, axis.end) if of_steps and one_way else _whole(op.inputs[0])
 
 
 def _batch_and_step(op: OpSignature) -> tuple[int, int]:
     return (0, 1) if op.attribute("batch_first") else (1, 0)
 
 
-def _layers_run(demand: Demand, axis: Axis) -> list[float]:
-    """The share of its steps that each way of each layer must run: for outputs, all layers up to the last step wanted;
-    both ways, the last layer's steps from each end. For a last state, the layers below it.
-    """
-    op, (batch, step) = demand.op, _batch_and_step(demand.op)
-    count, steps = len(weights_by_layer(op)), op.inputs[0].shape[step]
-    ways = 2 if op.attribute("bidirectional") else 1
-    if axis.dim == (1 if demand.place else batch):
-        return [1.0] * count
-    if axis.dim == 2:  # of features, which may be of one way, and for which a part of the last step may do
-        return [(steps - 1) / steps * (ways == 1)] * count
-    if demand.place:
-        top = axis.end - 1
-        return [float(each < top // ways * ways or each == top) for each in range(count)]
-    until, since = axis.end / steps, 1 - axis.first / steps
-    return [*[until if ways == 1 else 1.0] * (count - ways), until, since][:count]
+def _last_ways(demand: Demand, axis: Axis) -> int:
+    """Of how many ways of the last layer the last state is wanted, from its last way on."""
+    is_last = demand.place and axis.dim == 0 and axis.end == demand.out.shape[0]
+    return min(axis.length, 2 if demand.op.attribute("bidirectional") else 1) if is_last else 0
 
 
 def _steps_needed(demand: Demand) -> float:
-    op, (batch, _) = demand.op, _batch_and_step(demand.op)
+    """Of the work of a recurrent network: all layers up to the last step wanted; both ways, of the last layer the steps
+    from each end.
+    """
+    op, (batch, step) = demand.op, _batch_and_step(demand.op)
     layers, x, found = weights_by_layer(op), op.inputs[0].shape, 0.0
     for axis in demand.wanted.axes if len(x) == 3 and layers else ():
-        entries = axis.size / x[batch] if axis.dim == (1 if demand.place else batch) else 1.0
-        work = sum(size * share for size, share in zip(layers, _layers_run(demand, axis), strict=True))
-        found = max(found, work / sum(layers) * entries)
+        if axis.dim == (1 if demand.place else batch):
+            found = max(found, axis.size / x[batch])
+        elif ways := _last_ways(demand, axis):
+            forward = layers[-2] if ways == 1 and op.attribute("bidirectional") else 0
+            found = max(found, 1 - forward / sum(layers))
+        elif axis.dim == step and not demand.place:
+            until, since = axis.end / x[step], 1 - axis.first / x[step]
+            unread = layers[-2:][0] * (1 - until) + layers[-1] * (1 - since)
+            found = max(found, 1 - unread / sum(layers) if op.attribute("bidirectional") else until)
     return min(1.0, found)
 
 

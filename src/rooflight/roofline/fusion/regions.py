@@ -45,8 +45,6 @@ def regions_of(graph: OpGraph, results: Mapping[int, int]) -> tuple[Region, ...]
 
 
 class _Traffic:
-    """What each region reads and writes, filled in region by region."""
-
     def __init__(self, graph: OpGraph) -> None:
         self._graph = graph
         first_ops = graph.first_ops()
@@ -172,7 +170,6 @@ class _Flow:
         return self._through(value, 2 * size, _DEEPEST)
 
     def _through(self, value: int, wanted: int, depth: int) -> int:
-        """Send at most ``wanted`` bytes through a value."""
         unread = self._unread.get(value, self._sizes[value])
         unwritten = self._unwritten[value]
         wanted = min(wanted, unread + unwritten)

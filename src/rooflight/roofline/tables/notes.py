@@ -89,7 +89,6 @@ def _cache_note(analysis: CostedSession) -> Iterable[str]:
 
 
 def _caches(device: DeviceSpec) -> str:
-    """The caches that were not measured, with the peak of each, as far as one is printed."""
     named = []
     for level in device.memory[:-1]:
         if level.bytes_per_s is None and level.capacity_bytes:
@@ -100,7 +99,6 @@ def _caches(device: DeviceSpec) -> str:
 
 
 def _float32_text(analysis: CostedSession) -> str:
-    """At which precision each kind of float32 product is bounded, and why."""
     rules, device = analysis.float32, analysis.device
     found: dict[tuple[Float32Kind, str, str], None] = {}
     for op, dtype in analysis.products:
@@ -148,7 +146,6 @@ def what_if_notes(analysis: CostedSession) -> Iterable[str]:
 
 
 def _predicted_notes(analysis: CostedSession) -> Iterable[str]:
-    """What of the prediction is missing or unsure, and why."""
     if not analysis.predicts:
         return
     predicted, device = analysis.totals.predicted, analysis.device.name
@@ -178,7 +175,6 @@ def _predicted_notes(analysis: CostedSession) -> Iterable[str]:
 
 
 def _largest(analysis: CostedSession, *, typical: bool) -> str:
-    """The ops with most predicted time of those extrapolated, or of those without a model."""
     names = [
         *seconds_by(
             (plain_name(op.name), op.predicted.time_s)
@@ -191,7 +187,6 @@ def _largest(analysis: CostedSession, *, typical: bool) -> str:
 
 
 def _measured_notes(analysis: CostedSession) -> Iterable[str]:
-    """How far the times can be trusted."""
     measurement = analysis.measurement
     if analysis.measured_on:
         yield (
@@ -231,7 +226,6 @@ def _measured_notes(analysis: CostedSession) -> Iterable[str]:
 
 
 def _other_threads(analysis: CostedSession) -> Iterable[str]:
-    """Where the step ran on another number of threads than its roofs are of."""
     environment, of_roofs = analysis.session.environment, analysis.device.threads
     ran = environment.get("torch_threads", "")
     if analysis.device.kind != "cpu" or environment.get("device_kind") != "cpu" or of_roofs is None:

@@ -85,7 +85,6 @@ def what_if_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
 
 
 def _predicted_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
-    """The predicted time, its efficiency, what it rests on, and how far it is from what was measured."""
     if not analysis.predicts:
         return
     predicted = analysis.totals.predicted
@@ -113,7 +112,6 @@ def _predicted_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
 
 
 def _host_text(wall: PredictedWall) -> str:
-    """Which host was assumed, and how long it needs."""
     if wall.host.replayed:
         return f"one launch of a graph in {Quantity(wall.host_s, 's')}"
     launch = Quantity(wall.host.launch_s, "s")
@@ -127,7 +125,6 @@ def with_interval(predicted: Predicted | PredictedWall) -> str:
 
 
 def _measured_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
-    """What the head of the report shows of times."""
     totals, measurement = analysis.totals, analysis.measurement
     if measurement is None:
         if analysis.measured_on:
@@ -158,7 +155,6 @@ def _measured_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
 
 
 def _there_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
-    """What the head of the report shows of times on another device."""
     there = analysis.there
     if there is None:
         return
@@ -245,7 +241,6 @@ def conclusion(analysis: CostedSession) -> str:
 
 
 def _limit(analysis: CostedSession) -> str:
-    """What limits most of the bound, and the op that spends most of it there."""
     bounded = [(op.bound.limiter, op) for op in analysis.operations if op.bound and op.bound_s]
     shares = seconds_by((limiter, op.bound_s) for limiter, op in bounded)
     limiter, seconds = next(iter(shares.items()))
@@ -255,7 +250,6 @@ def _limit(analysis: CostedSession) -> str:
 
 
 def _loss_sentence(analysis: CostedSession) -> str:
-    """The largest of what the step takes beyond its bound."""
     losses = {gap.name: gap.seconds for gap in analysis.waterfall}
     if "overhead and idle" not in losses:
         return ""
@@ -275,7 +269,6 @@ def _idle_sentence(analysis: CostedSession) -> str:
 
 
 def _without_bound(analysis: CostedSession) -> str:
-    """Why there is nothing to compare with."""
     if not analysis.totals.calls and analysis.timeline is not None:
         text = (
             "The trace has the device's work, and no op on the host that launched it: nothing can be bounded. Record "
@@ -302,7 +295,6 @@ def _without_peaks(analysis: CostedSession) -> str:
 
 
 def _predicted_sentence(analysis: CostedSession) -> str:
-    """What the step is predicted to take, for the conclusion of a report on what was not measured."""
     predicted, wall = analysis.totals.predicted, analysis.totals.predicted_wall
     if predicted is None or not predicted.time_s:
         return ""
@@ -316,7 +308,6 @@ def _predicted_sentence(analysis: CostedSession) -> str:
 
 
 def _there_sentence(analysis: CostedSession) -> str:
-    """How the step on the device where it was measured compares with the bound here, and how idle that device was."""
     there, bound_s = analysis.there, analysis.totals.op_bound_s
     if there is None:
         return ""

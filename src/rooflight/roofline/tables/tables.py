@@ -47,7 +47,6 @@ def analysis_tables(analysis: CostedSession, top: int) -> Iterable[Table]:
 
 
 def _waterfall_table(analysis: CostedSession) -> Table:
-    """The gaps from the program bound to the clock on the wall."""
     gaps = analysis.waterfall
     return table(
         "waterfall",
@@ -120,7 +119,6 @@ def _time_columns(analysis: CostedSession) -> tuple[_TimeColumn, ...]:
 
 
 def _times_explained(analysis: CostedSession) -> str:
-    """What the predicted figures in a table are, or those measured on another device."""
     if analysis.predicts:
         text = f"Predicted: the ops one after the other on the device, {AS_A_GRAPH}."
         if analysis.totals.ops_measured_s is not None:
@@ -170,7 +168,6 @@ def shapes_text(shapes: tuple[tuple[int, ...], ...]) -> str:
 
 
 def _source_text(estimate: Estimate | None) -> str | None:
-    """Where the estimate of an op comes from."""
     if estimate is None:
         return None
     extrapolated = estimate.extrapolated and estimate.source is not Source.TYPICAL
@@ -178,7 +175,6 @@ def _source_text(estimate: Estimate | None) -> str | None:
 
 
 def _first_modules(modules: tuple[str, ...]) -> str | None:
-    """The names of a few modules, so that one knows where to look."""
     named = [module for module in modules if module]
     rest = f" and {len(named) - 2} more" if len(named) > 3 else ""
     return ", ".join(named[: 2 if rest else 3]) + rest or None
@@ -197,7 +193,6 @@ def analysis_series(analysis: CostedSession) -> Iterable[Series]:
 
 
 def _roofline(analysis: CostedSession) -> Iterable[Series]:
-    """Ops by arithmetic intensity under the device's roofs; nothing where no op computes or no roof is known."""
     measured = analysis.totals.ops_measured_s is not None
     points = [point for op in analysis.operations[:_MOST_POINTS] if (point := _point(op, measured=measured))]
     levels = {level.name: level.bytes_per_s or level.peak_bytes_per_s for level in analysis.device.memory}
@@ -250,7 +245,6 @@ def _point(operation: Operation, *, measured: bool) -> tuple[float, float, str] 
 
 
 def _peaks(analysis: CostedSession) -> dict[str, float]:
-    """The peaks of what the ops compute with."""
     device = analysis.device
     peaks = {f"{name} matrix": device.matrix_peak(name) for name in analysis.matrix_formats}
     if analysis.totals.vector_flops:
