@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import os
 import shutil
@@ -109,6 +110,38 @@ def run(monkeypatch, capsys):
         return code, out, err
 
     return rooflight
+
+
+@pytest.fixture
+def ok(run):
+    """What the command prints, of a run that ends well."""
+
+    def out(*words: str | Path) -> str:
+        code, out, err = run(*words)
+        assert code == 0, err
+        return out
+
+    return out
+
+
+@pytest.fixture
+def as_json(ok):
+    """What the command prints as JSON."""
+    return lambda *words: json.loads(ok(*words, "--json", "-"))
+
+
+@pytest.fixture
+def refused(run):
+    """The one line with which the command refuses its words."""
+
+    def line(*words: str | Path) -> str:
+        code, out, err = run(*words)
+        assert (code, out) == (2, ""), (out, err)
+        assert err.startswith("rooflight: ")
+        assert err.count("\n") == 1
+        return err
+
+    return line
 
 
 @pytest.fixture(scope="module")

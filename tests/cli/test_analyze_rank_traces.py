@@ -1,7 +1,5 @@
 """``rooflight analyze FOLDER`` and several traces: the ranks of one run, with who waits for whom."""
 
-import json
-
 import pytest
 from kineto_traces import kernel, launch, op, span, write
 
@@ -48,14 +46,13 @@ def folder(tmp_path):
     return tmp_path
 
 
-def analyzed(run, *arguments):
-    code, out, err = run("analyze", *map(str, arguments), "--json", "-")
-    assert code == 0, err
-    return json.loads(out)
+@pytest.fixture
+def analyzed(as_json):
+    return lambda *arguments: as_json("analyze", *arguments)
 
 
-def test_a_folder_is_the_ranks_of_a_run(run, folder):
-    found = analyzed(run, folder)
+def test_a_folder_is_the_ranks_of_a_run(analyzed, folder):
+    found = analyzed(folder)
     assert found["schema"] == "rooflight.ranks/1"
     assert (found["world_size"], found["missing_ranks"], found["slowest_rank"]) == (4, [], 2)
     waits = {each["rank"]: each for each in found["waiting"]["ranks"]}
@@ -65,37 +62,34 @@ def test_a_folder_is_the_ranks_of_a_run(run, folder):
     assert [waits[rank]["longest_for"] for rank in range(4)] == [2, 2, None, 2]
 
 
-def test_files_are_the_ranks_of_a_run_too(run, folder):
+def test_files_are_the_ranks_of_a_run_too(analyzed, folder):
     files = [folder / f"rank{rank}.json" for rank in (3, 0, 1, 2)]
-    assert analyzed(run, *files)["waiting"] == analyzed(run, folder)["waiting"]
+    assert analyzed(*files)["waiting"] == analyzed(folder)["waiting"]
 
 
-def test_the_report_says_who_waits_for_whom(run, folder):
-    code, out, _ = run("analyze", folder)
-    assert code == 0
+def test_the_report_says_who_waits_for_whom(ok, folder):
+    out = ok("analyze", folder)
     text = " ".join(out.split())
     assert f"{folder.name} on H100-SXM5-80GB, 4 ranks" in text
     assert "arrives last rank 2, in 1 of 1 collectives" in text
     assert "did not run the same" not in text
 
 
-def test_missing_ranks_are_named(run, folder):
+def test_missing_ranks_are_named(analyzed, ok, folder):
     (folder / "rank1.json").unlink()
     (folder / "rank2.json").unlink()
-    assert analyzed(run, folder)["missing_ranks"] == [1, 2]
-    code, out, _ = run("analyze", folder)
-    assert code == 0
-    assert "No session of ranks 1, 2" in " ".join(out.split())
+    assert analyzed(folder)["missing_ranks"] == [1, 2]
+    assert "No session of ranks 1, 2" in " ".join(ok("analyze", folder).split())
 
 
-def test_names_tell_ranks_that_traces_do_not(run, tmp_path):
+def test_names_tell_ranks_that_traces_do_not(analyzed, tmp_path):
     for rank, computing in enumerate((10, 20, 50, 30)):
         write_rank(tmp_path / f"17.5-TP-{rank}-DECODE.trace.json", None, computing)
-    assert analyzed(run, tmp_path)["slowest_rank"] == 2
-    assert analyzed(run, *sorted(tmp_path.iterdir()))["slowest_rank"] == 2
+    assert analyzed(tmp_path)["slowest_rank"] == 2
+    assert analyzed(*sorted(tmp_path.iterdir()))["slowest_rank"] == 2
 
 
-def test_mistakes_are_one_line(run, folder, tmp_path_factory):
+def test_mistakes_are_one_line(refused, folder, tmp_path_factory):
     empty, other, unranked = (tmp_path_factory.mktemp(name) for name in ("empty", "other", "unranked"))
     write_rank(other / "rank1.json", 1, 20, name="aten::matmul_of_my_own")
     for name in ("a.json", "b.json"):
@@ -114,19 +108,14 @@ def test_mistakes_are_one_line(run, folder, tmp_path_factory):
         ([folder, "--executor", "ray", "--address", "localhost:1"], "no Ray cluster at localhost:1"),
         ([folder, "--save", empty / "x.session"], "--save: a file has one session"),
     ):
-        code, _, err = run("analyze", *map(str, arguments))
-        assert code == 2, arguments
-        assert message in " ".join(err.split())
-        assert len(err.strip().splitlines()) == 1
+        assert message in " ".join(refused("analyze", *map(str, arguments)).split())
 
 
-def test_a_folder_with_one_trace_is_that_trace(run, tmp_path):
+def test_a_folder_with_one_trace_is_that_trace(analyzed, ok, tmp_path):
     write_rank(tmp_path / "only.json", None, 10)
-    found = analyzed(run, tmp_path)
+    found = analyzed(tmp_path)
     assert found["schema"] == "rooflight.analysis/1"
-    code, out, _ = run("analyze", tmp_path)
-    assert code == 0
-    assert "the only trace was taken: only.json" in " ".join(out.split())
+    assert "the only trace was taken: only.json" in " ".join(ok("analyze", tmp_path).split())
 
 
 def test_processes_read_what_this_one_reads(folder):

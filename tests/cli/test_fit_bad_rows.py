@@ -73,10 +73,9 @@ def test_a_few_kernels_of_microseconds_may_do_next_to_nothing(tmp_path: Path):
     refuse_wrong_unit(table, row_bounds(table))
 
 
-def test_a_unit_is_not_told_where_the_user_insists(run, tmp_path: Path):
+def test_a_unit_is_not_told_where_the_user_insists(ok, tmp_path: Path):
     scaled(write_table(tmp_path / "data", noise=0.02), 1e3)
-    code, _, err = run("fit", tmp_path / "data", "--out", tmp_path / "models", "--keep-flagged")
-    assert code == 0, err
+    ok("fit", tmp_path / "data", "--out", tmp_path / "models", "--keep-flagged")
 
 
 @pytest.mark.parametrize("on", [(), ("--on", "shipped")])
@@ -90,11 +89,10 @@ def test_rows_of_two_devices_under_one_name(refused, tmp_path: Path, on):
     assert "fit each alone, or pass --keep-flagged" in line
 
 
-def test_the_same_rows_twice_are_no_two_devices(run, tmp_path: Path):
+def test_the_same_rows_twice_are_no_two_devices(ok, tmp_path: Path):
     for name in ("one", "other"):
         write_table(tmp_path / "data" / name, noise=0.05)
-    code, _, err = run("fit", tmp_path / "data", "--out", tmp_path / "models")
-    assert code == 0, err
+    ok("fit", tmp_path / "data", "--out", tmp_path / "models")
 
 
 @pytest.mark.parametrize("on", [(), ("--on", "shipped")])
@@ -107,20 +105,18 @@ def test_rows_of_two_devices_without_a_shape_in_common(refused, tmp_path: Path, 
     assert "rows of two devices, or of two ways to measure, under one name: fit each alone" in line
 
 
-def test_a_device_with_two_regimes_is_one_device(run, tmp_path: Path):
+def test_a_device_with_two_regimes_is_one_device(ok, tmp_path: Path):
     """Small work is 3 times slower than large work: neighbours differ at the border alone."""
     small = [shape for shape in GRID if np.prod(shape) < 2**29]
     write_table(tmp_path / "data" / "one", shapes=small, noise=0.05, slowdown=6.0)
     write_table(tmp_path / "data" / "other", shapes=sorted(set(GRID) - set(small)), noise=0.05)
-    code, _, err = run("fit", tmp_path / "data", "--out", tmp_path / "models")
-    assert code == 0, err
+    ok("fit", tmp_path / "data", "--out", tmp_path / "models")
 
 
-def test_two_groups_are_fitted_where_the_user_insists(run, tmp_path: Path):
+def test_two_groups_are_fitted_where_the_user_insists(ok, tmp_path: Path):
     write_table(tmp_path / "data" / "one", shapes=GRID[::2])
     write_table(tmp_path / "data" / "other", shapes=GRID[1::2], slowdown=6.0)
-    code, _, err = run("fit", tmp_path / "data", "--out", tmp_path / "models", "--keep-flagged")
-    assert code == 0, err
+    ok("fit", tmp_path / "data", "--out", tmp_path / "models", "--keep-flagged")
 
 
 @pytest.mark.parametrize("on", [(), ("--on", "shipped")])
@@ -131,10 +127,9 @@ def test_one_time_for_all_shapes_is_told_as_such(refused, tmp_path: Path, on):
     assert "such times are not of these shapes: measure them again" in line
 
 
-def test_small_work_may_take_one_time(run, tmp_path: Path):
+def test_small_work_may_take_one_time(ok, tmp_path: Path):
     with_one_time(tmp_path / "data", [shape for shape in GRID if np.prod(shape) < 2**29], 20)
-    code, _, err = run("fit", tmp_path / "data", "--out", tmp_path / "models")
-    assert code == 0, err
+    ok("fit", tmp_path / "data", "--out", tmp_path / "models")
 
 
 def with_one_time(folder: Path, shapes, time_us: float) -> None:
@@ -165,20 +160,18 @@ def test_rows_of_one_shape_teach_no_other(refused, tmp_path: Path):
     assert "--on shipped" in line
 
 
-def test_rows_of_one_shape_beside_others_are_noted(run, tmp_path: Path):
+def test_rows_of_one_shape_beside_others_are_noted(ok, tmp_path: Path):
     one_shape(tmp_path / "data")
     write_table(tmp_path / "data", "relu", VECTORS)
-    code, out, err = run("fit", tmp_path / "data", "--out", tmp_path / "models")
-    assert code == 0, err
+    out = ok("fit", tmp_path / "data", "--out", tmp_path / "models")
     said = " ".join(out.split())
     assert "gemm on A100-SXM4-80GB: 30 times of one shape or two say nothing of others" in said
 
 
-def test_rows_of_one_shape_are_one_row_on_top_of_other_models(run, tmp_path: Path):
+def test_rows_of_one_shape_are_one_row_on_top_of_other_models(ok, tmp_path: Path):
     """Thirty times of one shape are no surer of others than one: a third of what it was missed by is added."""
     one_shape(tmp_path / "data")
-    code, out, err = run("fit", tmp_path / "data", "--on", "shipped", "--out", tmp_path / "models", "--json", "-")
-    assert code == 0, err
+    out = ok("fit", tmp_path / "data", "--on", "shipped", "--out", tmp_path / "models", "--json", "-")
     (added,) = json.loads(out)["added"]
     assert added["how"] in ("scale", "nothing")
     low, high = added["inside"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 from measured_tables import H100_FILE, write_table
@@ -18,29 +17,19 @@ SHAPE = ("--m", "1024", "--n=1024", "--k", "1024", "--dtype", "fp16")
 FEW = tuple(product((1024, 2048, 4096), repeat=3))  # none that takes but the shortest kernel
 
 
-@pytest.fixture
-def told(run):
-    def data(*words: str | Path) -> Any:
-        code, out, err = run(*words, "--json", "-")
-        assert code == 0, err
-        return json.loads(out)
-
-    return data
-
-
-def test_twenty_rows_of_an_h100_on_top_of_models_of_an_a100(told, run, tmp_path: Path):
+def test_twenty_rows_of_an_h100_on_top_of_models_of_an_a100(as_json, ok, tmp_path: Path):
     """The H100 is five times as far from its bound as the A100, at all sizes."""
     write_table(tmp_path / "a100", noise=0.02)
     write_table(tmp_path / "h100", device=H100_FILE, shapes=FEW, slowdown=10.0)
-    told("fit", tmp_path / "a100", "--out", tmp_path / "base")
-    data = told("fit", tmp_path / "h100", "--on", tmp_path / "base", "--out", tmp_path / "models")
+    as_json("fit", tmp_path / "a100", "--out", tmp_path / "base")
+    data = as_json("fit", tmp_path / "h100", "--on", tmp_path / "base", "--out", tmp_path / "models")
     (added,) = data["added"]
     assert (added["key"], added["device"], added["rows"]) == ("gemm", "H100-SXM5-80GB", len(FEW))
     assert added["how"] in ("scale", "process")
     assert added["error"] < 0.2 < added["error_before"]
     assert data["models"] == []
     words = ("predict", "gemm", *SHAPE, "--device", "H100-SXM5-80GB", "--models")
-    before, after = (told(*words, tmp_path / each)["step"] for each in ("base", "models"))
+    before, after = (as_json(*words, tmp_path / each)["step"] for each in ("base", "models"))
     assert after["time_s"] == pytest.approx(10 * after["bound_s"], rel=0.2)
     assert before["time_s"] < 0.6 * after["time_s"]
     assert (before["extrapolated"], after["extrapolated"]) == (True, False)
@@ -49,14 +38,13 @@ def test_twenty_rows_of_an_h100_on_top_of_models_of_an_a100(told, run, tmp_path:
     predictor = rl.Predictor.load(tmp_path / "models")
     found = predictor.predict_shape("gemm", {"m": 1024, "n": 1024, "k": 1024}, "fp16", "H100-SXM5-80GB")["step"]
     assert found.time_s == pytest.approx(after["time_s"])
-    code, out, err = run("fit", tmp_path / "h100", "--on", tmp_path / "base", "--out", tmp_path / "models")
-    assert code == 0, err
+    out = ok("fit", tmp_path / "h100", "--on", tmp_path / "base", "--out", tmp_path / "models")
     assert "On top of the other models" in out
 
 
-def test_the_shipped_models_are_a_base(told, tmp_path: Path):
+def test_the_shipped_models_are_a_base(as_json, tmp_path: Path):
     write_table(tmp_path / "data", device=H100_FILE, shapes=FEW, slowdown=3.0)
-    told("fit", tmp_path / "data", "--on", "shipped", "--out", tmp_path / "models")
+    as_json("fit", tmp_path / "data", "--on", "shipped", "--out", tmp_path / "models")
     names = {path.name for path in (tmp_path / "models").iterdir()}
     assert names == {path.name for path in SHIPPED.iterdir()}
     fits = json.loads((tmp_path / "models" / NAME).read_text())["fits"]
@@ -71,10 +59,7 @@ def test_the_shipped_models_are_a_base(told, tmp_path: Path):
         (("--on", "shipped", "--trees-only"), "leave out --on or --trees-only"),
     ],
 )
-def test_what_cannot_be_is_one_line(run, tmp_path: Path, words: tuple[str, ...], said: str):
+def test_what_cannot_be_is_one_line(refused, tmp_path: Path, words: tuple[str, ...], said: str):
     write_table(tmp_path / "data", shapes=FEW)
-    code, _, err = run("fit", tmp_path / "data", *words, "--out", tmp_path / "models")
-    assert code == 2
-    assert said in err
-    assert err.count("\n") == 1
+    assert said in refused("fit", tmp_path / "data", *words, "--out", tmp_path / "models")
     assert not (tmp_path / "models").exists()

@@ -28,9 +28,8 @@ def narrow(monkeypatch):
 
 
 @pytest.mark.usefixtures("narrow")
-def test_no_summary_is_cut(run):
-    code, out, _ = run("--help")
-    assert code == 0
+def test_no_summary_is_cut(ok):
+    out = ok("--help")
     assert "..." not in out.replace("[ARGS]...", "")
     assert max(map(len, out.splitlines())) <= 80
     for verb in GROUP.commands:  # type: ignore[attr-defined]
@@ -39,9 +38,8 @@ def test_no_summary_is_cut(run):
 
 @pytest.mark.usefixtures("narrow")
 @pytest.mark.parametrize("path", VERBS, ids=" ".join)
-def test_help_of_a_verb_is_whole_and_has_an_example(run, path):
-    code, out, _ = run(*path, "--help")
-    assert code == 0
+def test_help_of_a_verb_is_whole_and_has_an_example(ok, path):
+    out = ok(*path, "--help")
     assert max(map(len, out.splitlines())) <= 80
     examples = [line.strip() for line in out.splitlines() if line.startswith("    ") and " rooflight " in line]
     assert any(line.startswith(f"rooflight {' '.join(path)}") for line in examples)

@@ -29,9 +29,8 @@ def test_progress_shows_a_name_and_obeys_nothing_in_it(monkeypatch):
     assert r"reading [red]it[/] \x1b]0;title\x07 [/no] …" in terminal.getvalue()
 
 
-def test_errors_and_warnings_show_a_name_and_obey_nothing_in_it(run):
-    code, _, said = run("analyze", "no\x1b]0;title\x07[red]\u202e\x9b")
-    assert code == 2
+def test_errors_and_warnings_show_a_name_and_obey_nothing_in_it(refused):
+    said = refused("analyze", "no\x1b]0;title\x07[red]\u202e\x9b")
     assert r"no\x1b]0;title\x07[red]\u202e\x9b" in said
     assert said.rstrip("\n").isprintable()
     assert format_warning("a\x1b[2Jb", CalibrationWarning, "file", 1) == "rooflight: a\\x1b[2Jb\n"

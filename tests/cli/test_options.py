@@ -116,6 +116,11 @@ def test_no_budgets(text):
         ((*GEMM, "-m", "4", *DEVICE), "-m: give each parameter"),
         ((*GEMM, "--m", "4", "--m", "5", *DEVICE), "--m is given twice"),
         ((*GEMM, "--m", "4"), "--device NAME is missing"),
+        (("predict", "gemm", "stray", *DEVICE), "--name number"),
+        (("predict", "gemm", "--m", "4", "--n", *DEVICE), "--n: give a whole number"),
+        (("predict", "gemm", "--m", "4", *DEVICE), "gemm needs n, k"),
+        (("predict", "gem", "--m", "4", *DEVICE), "did you mean gemm"),
+        ((*GEMM, "--m", "4", *DEVICE, "--dtype", "fp17"), "fp17"),
     ],
     ids=lambda value: " ".join(value)[:70] if isinstance(value, tuple) else "",
 )
@@ -129,8 +134,7 @@ def test_what_cannot_be_is_one_line(run, words, said):
     assert sorted(path.name for path in Path().iterdir()) == ["file"]
 
 
-def test_a_list_of_some_operators(run):
-    code, out, err = run("sample", "--list", "gemm", "relu", "gemm", "--json", "-")
-    assert code == 0, err
+def test_a_list_of_some_operators(run, ok):
+    out = ok("sample", "--list", "gemm", "relu", "gemm", "--json", "-")
     assert [each["name"] for each in json.loads(out)["operators"]] == ["gemm", "relu"]
     assert run("sample", "--list", "gmem")[0] == 2

@@ -28,13 +28,10 @@ def mine(tmp_path, monkeypatch):
 SHAPE = ("--rows", "64", "--width", "64", "--dtype", "fp16", "--device", "A100-SXM4-80GB")
 
 
-def test_an_operator_of_a_file_is_predicted(run, mine):
-    code, out, err = run("predict", f"{mine}:my_tanh", *SHAPE)
-    assert code == 0, err
-    assert "Predicted: my_tanh rows=64 width=64" in out
+def test_an_operator_of_a_file_is_predicted(ok, mine):
+    assert "Predicted: my_tanh rows=64 width=64" in ok("predict", f"{mine}:my_tanh", *SHAPE)
 
 
-def test_one_of_several_must_be_named(run, mine):
-    code, _, err = run("predict", str(mine), *SHAPE)
-    assert code == 2
+def test_one_of_several_must_be_named(refused, mine):
+    err = refused("predict", str(mine), *SHAPE)
     assert f"{mine} registers several operators: name one, as in {mine}:my_other" in err

@@ -12,9 +12,8 @@ import msgspec
 from rooflight.workloads.presets import PRESETS, PresetsDocument
 
 
-def test_every_preset_is_listed_with_its_source(run):
-    code, out, err = run("presets", "--json", "-")
-    assert code == 0, err
+def test_every_preset_is_listed_with_its_source(ok):
+    out = ok("presets", "--json", "-")
     listed = msgspec.json.decode(out, type=PresetsDocument).presets
     assert {each.name: each.source for each in listed} == {name: known.source for name, known in PRESETS.items()}
     by_name = {each["name"]: each for each in json.loads(out)["presets"]}

@@ -240,11 +240,9 @@ def test_one_clear_line(profile, tmp_path, words, message):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_that_cannot_be_written(run, tmp_path):
+def test_a_folder_that_cannot_be_written(refused, tmp_path):
     (tmp_path / "file").write_text("")
-    code, _, err = run("profile-decode", *TINY, "--output-dir", tmp_path / "file")
-    assert code == 2
-    assert "is a file: name a folder" in err
+    assert "is a file: name a folder" in refused("profile-decode", *TINY, "--output-dir", tmp_path / "file")
 
 
 def test_a_hostile_run_name_stays_in_its_folder(profile, tmp_path):

@@ -18,12 +18,11 @@ def files(tmp_path, monkeypatch):
     return Files(tmp_path)
 
 
-def test_a_right_solution_in_every_format(files, run, tmp_path):
+def test_a_right_solution_in_every_format(files, ok, tmp_path):
     html, markdown, csv = (tmp_path / name for name in ("score.html", "score.md", "tables"))
     words = ("--no-compile", "--trials", "3", "--json", "-", "--html", html, "--markdown", markdown, "--csv", csv)
     noisy = files.solution("print('noise')\nreturn self.layer(x).relu()")
-    code, out, err = run("score", files.reference(), noisy, *words)
-    assert code == 0, err
+    out = ok("score", files.reference(), noisy, *words)
     document = json.loads(out)  # the noise went to standard error
     assert document["schema"] == "rooflight.score/1"
     assert [program["name"] for program in document["programs"]] == ["eager", "solution"]
@@ -34,9 +33,8 @@ def test_a_right_solution_in_every_format(files, run, tmp_path):
     assert (csv / "programs.csv").read_text().startswith("what,time_s,")
 
 
-def test_the_console_has_bounds_and_programs_side_by_side(files, run):
-    code, out, _ = run("score", files.reference(), files.solution(), "--no-compile", "--trials", "2")
-    assert code == 0
+def test_the_console_has_bounds_and_programs_side_by_side(files, ok):
+    out = ok("score", files.reference(), files.solution(), "--no-compile", "--trials", "2")
     for row in ("program bound", "fused bound", "op bound", "eager", "solution"):
         assert f"\n  {row} " in out
     assert "No compiled reference: --no-compile." in out
