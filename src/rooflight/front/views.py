@@ -9,7 +9,6 @@ from rooflight.devices import calibrations
 from rooflight.devices.spec import DeviceSpec
 from rooflight.operators.operator import Operator
 from rooflight.prediction.predictor import Predictor
-from rooflight.prediction.views import views_of
 from rooflight.sampling.smart_sweep import Views
 
 
@@ -20,7 +19,7 @@ def views_here(predictor: Predictor, kind: str, threads: int | None) -> Callable
     device = _known(kind, threads)
     if device is None:
         return None
-    return lambda operator, dtype: lambda shapes: views_of(predictor, operator, shapes, dtype, device)
+    return lambda operator, dtype: lambda shapes: predictor.views(operator, shapes, dtype, device)
 
 
 def _known(kind: str, threads: int | None) -> DeviceSpec | None:

@@ -15,8 +15,9 @@ from numpy.typing import ArrayLike
 
 from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
+from rooflight.operators import registry
 from rooflight.operators.many import accepted
-from rooflight.operators.operator import MOST_ELEMENTS, Operator
+from rooflight.operators.operator import MOST_ELEMENTS, Operator, Shape
 from rooflight.prediction.model.files import check, decode, encode, read_manifest, write_manifest
 from rooflight.prediction.model.model import Answer, Model
 from rooflight.prediction.model.monotone import Batch, Mask, levelled, scattered
@@ -38,6 +39,7 @@ from rooflight.prediction.work.facts import (
     kind_of,
     product_facts,
 )
+from rooflight.prediction.work.features import features_of
 from rooflight.prediction.work.floors import beyond_read, has_launch, least_by_blocks_s, least_kernel_s, small_kernel_s
 from rooflight.prediction.work.precisions import as_measured, candidates, dtype_and_device
 from rooflight.records.dtypes import tensor_dtype
@@ -186,34 +188,17 @@ class Predictor:
                 known = as_measured(devices, partial(facts_of, ops))
                 by_kind.setdefault((facts.key, devices.index(known)), []).append((ops, facts))
         for (key, place), group in by_kind.items():
-            known = devices[place]
-            values = np.array([facts.values for _, facts in group])
-            batch = self._batch(key, values, known)
-            model, source = self._model_for(key, values, known)
-            slowdown = np.log(batch.time_s / batch.bound_s)
-            launches_s = (
-                np.zeros(len(group))
-                if model is None or kind_of(key) is WorkKind.NETWORK
-                else model.launches_s(values, known, slowdown, key)
-            )
+            known, values = devices[place], np.array([facts.values for _, facts in group])
+            batch, (model, source) = self._batch(key, values, known), self._model_for(key, values, known)
             # what is left for the device is no shorter than its kernels
             kernels_s = np.where(batch.extrapolated, _small_s(key, values, known), _kernels_s(key, values, known))
+            launches_s = np.zeros(len(group))
+            if model is not None and kind_of(key) is not WorkKind.NETWORK:
+                launches_s = model.launches_s(values, known, np.log(batch.time_s / batch.bound_s), key)
             launches_s = np.clip(batch.time_s - kernels_s, 0.0, launches_s)
-            times = (batch.time_s, batch.low_s, batch.high_s, batch.bound_s)
-            rows = zip(*times, batch.extrapolated, launches_s, kernels_s, strict=True)
-            for (ops, _), (time_s, low_s, high_s, bound_s, extrapolated, launch_s, kernel_s) in zip(
-                group, rows, strict=True
-            ):
-                found[ops] = Estimate(
-                    time_s=float(time_s),
-                    low_s=float(low_s),
-                    high_s=float(high_s),
-                    bound_s=float(bound_s),
-                    source=source,
-                    extrapolated=bool(extrapolated),
-                    launch_s=float(launch_s),
-                    kernels_s=float(kernel_s),
-                )
+            columns = {**batch.columns, "launch_s": launches_s, "kernels_s": kernels_s}
+            for row, (ops, _) in enumerate(group):
+                found[ops] = Estimate(source=source, **{name: each[row].item() for name, each in columns.items()})
         return [found[tuple(ops)] for ops in works]
 
     def predict_products(
@@ -233,8 +218,6 @@ class Predictor:
         """Seconds by direction ("fwd" and "bwd", or "step") of an operator that can be sampled. Raises ValueError for
         an unknown operator or device, and for a shape that cannot be.
         """
-        from rooflight.operators import registry
-
         operator = registry.find(function)
         whole = operator.shape(shape)
         refused = operator.refusal(whole)
@@ -256,8 +239,6 @@ class Predictor:
         Raises ValueError for an unknown operator, parameter, dtype or device, for a parameter that is missing, and for
         what are not integers.
         """
-        from rooflight.operators import registry
-
         operator = registry.find(function)
         dtype, spec = dtype_and_device(precision, get(device) if isinstance(device, str) else device)
         columns = _columns(operator, shapes)
@@ -270,6 +251,25 @@ class Predictor:
             parts = [(taken[each.rows], self._batch(each.key, each.values, known)) for each in facts_on(known)]
             batches[direction] = scattered(count, parts)
         return batches
+
+    def views(self, operator: Operator, shapes: Sequence[Shape], dtype: str, device: DeviceSpec) -> dict[str, Floats]:
+        """What each expert answers of shapes, less what the model does, so that rows where they differ tell which is
+        right: logarithms [shapes] by expert, kind of work and direction; 0 for shapes that are other work. None where
+        no model knows the work, and on a device with an expert of its own. ``dtype`` is torch's name.
+        """
+        columns = {name: np.array([shape[name] for shape in shapes], dtype=np.int64) for name in operator.parameters}
+        found: dict[str, Floats] = {}
+        for direction in operator.directions:
+            for rows in facts_of_shapes(operator, columns, dtype, direction, device):
+                model = self.model_for(rows.key, rows.values, device)
+                if model is None or device.name in model.devices:
+                    continue
+                values = features_of(model.key, rows.values, device)
+                apart = model.apart(values, model.unrefined(rows.values, values, device).slowdown)
+                for expert, column in zip(model.devices, apart.T, strict=True):
+                    name = f"{expert}, {rows.key}, {direction}"
+                    found.setdefault(name, np.zeros(len(shapes)))[rows.rows] = column
+        return found
 
     def predict_operator(
         self,
@@ -411,7 +411,6 @@ def _kernels_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
 
 
 def _least_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
-    """Seconds that works of facts [works, facts] take at least, whatever is answered."""
     return np.maximum(facts[:, 0], _kernels_s(key, facts, device))
 
 
@@ -432,7 +431,6 @@ def _small_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
 
 
 def _learned(folder: Path | str, function: str, gpu_name: str, precision: str) -> Predictor:
-    """What the samples of one operator teach."""
     from rooflight.prediction.fit.fitting import learn_all, read_for_fit
     from rooflight.prediction.read import device_called, find
 
@@ -460,7 +458,6 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def _columns(operator: Operator, shapes: Mapping[str, ArrayLike]) -> dict[str, Integers]:
-    """Whole shapes, defaults filled in, an array of integers for each parameter."""
     given = {name: np.atleast_1d(np.asarray(values)) for name, values in shapes.items()}
     if odd := [name for name, values in given.items() if values.dtype.kind not in "iu" and values.size]:
         raise ValueError(f"{operator.name}: {', '.join(odd)} must be integers")

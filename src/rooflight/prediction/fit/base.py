@@ -103,7 +103,6 @@ def learn_on(
 
 
 def _general_key(base: Predictor, key: str) -> str:
-    """The key of the model that answers for kinds of work like this."""
     found = key_of_others(key)
     return found if base.model(found) is not None else OTHERS_KEY
 
@@ -149,7 +148,6 @@ def _added(shown: Shown, refinement: Refinement, learned: Refinement | Expert) -
 
 
 def _with_expert(model: Model, expert: Expert) -> Model:
-    """A model with an expert more, or in the place of that of the same device."""
     others = [each for each in model.experts if each.device != expert.device]
     experts = tuple(sorted([*others, expert], key=lambda each: each.device))
     unseen = min(model.unseen[0], expert.inside[0]), max(model.unseen[1], expert.inside[1])
@@ -187,7 +185,6 @@ def save_on(base: Path, name: str, models: Sequence[Model], folder: Path, learne
 
 
 def _unlisted(base: Path) -> Manifest:
-    """What is known of models without a manifest."""
     contents = {path.name: path.read_bytes() for path in base.glob(f"*{SUFFIX}")}
     models = {
         name: Entry(key=decode(content).key, sha256=sha256(content).hexdigest(), fit=0)

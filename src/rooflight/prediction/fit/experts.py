@@ -147,7 +147,6 @@ def _expert(
     beyond: Learner | None,
     floor_s: float,
 ) -> Expert:
-    """What ``way`` learns from all rows, with what it missed of those held out."""
     return Expert(
         **figures(shown.device, values, held_out),
         traits=device_traits(shown.device),
@@ -364,7 +363,6 @@ def _power(asked: Sequence[_Asked], experts: Sequence[Expert]) -> float:
 
 
 def _missed(values: Floats, slowdown: Floats, way: Way | None, train: Rows, test: Rows) -> Floats:
-    """log(true / predicted) of some rows of a learner that learned from others."""
     shown, target, asked = values[train], slowdown[train], values[test]
     answers = smooth(shown, target).predict(asked) if way is None else answers_of_grown(shown, target, way, asked)
     return slowdown[test] - answers

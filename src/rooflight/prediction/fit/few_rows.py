@@ -200,7 +200,6 @@ def _offset(missed: Floats, groups: Integers) -> float:
 
 
 def _offsets_left_out(missed: Floats, groups: Integers) -> Floats:
-    """What is missed of each row with the offset of the rows of other groups."""
     offsets = {group: _offset(missed[groups != group], groups[groups != group]) for group in np.unique(groups).tolist()}
     return np.array([each - offsets[group] for each, group in zip(missed, groups.tolist(), strict=True)])
 
@@ -264,7 +263,6 @@ def units_of(model: Model) -> Floats:
 
 
 def _left_out(inverse: Floats, weight: Floats, groups: Integers) -> Floats:
-    """What is missed of each row when those of its group are left out."""
     if len(np.unique(groups)) == len(groups):
         return np.asarray(weight / np.diag(inverse))
     found = np.empty(len(weight))

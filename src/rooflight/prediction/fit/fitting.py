@@ -261,7 +261,6 @@ def learn_beside(
 
 
 def _is_alike(shown: Shown) -> bool:
-    """Whether rows say nothing of other shapes than theirs."""
     return len(np.unique(shown.facts, axis=0)) < _LEAST_SHAPES
 
 

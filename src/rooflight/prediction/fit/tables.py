@@ -167,7 +167,6 @@ def _learned(learned: Sequence[tuple[Model, Expert | Correction]]) -> Table:
 
 
 def _too_few(few: Mapping[str, int]) -> Iterator[str]:
-    """Kinds of work with too few times, one by one if there are only some."""
     if len(few) <= _NAMED:
         for key, count in sorted(few.items()):
             yield f"{key}: {count_of(count, 'time is', 'times are')} too few to learn from."
@@ -179,7 +178,6 @@ def _too_few(few: Mapping[str, int]) -> Iterator[str]:
 
 
 def _of_sessions(taught: Taught | None) -> Iterator[str]:
-    """Which ops of traces and sessions teach nothing."""
     if taught is not None and taught.collectives:
         yield (
             f"Left out: {count_of(taught.collectives, 'collective')} of traces and sessions, in whose times a rank "
@@ -196,7 +194,6 @@ def _skipped(tables: Sequence[MeasuredTable | MeasuredOps]) -> Iterator[str]:
 
 
 def _unusable(tables: Sequence[MeasuredTable | MeasuredOps], findings: Sequence[Finding]) -> Iterator[str]:
-    """Columns that a fit leaves out whole."""
     measured = [table for table in tables if isinstance(table, MeasuredTable)]
     labels = {(table.source, table.kernel, table.device.name): table.label for table in measured}
     for each in findings:
@@ -211,7 +208,6 @@ def _earlier_fits(fit: Fit, folder: Path) -> Iterator[str]:
 
 
 def _stale_calibrations(tables: Sequence[MeasuredTable | MeasuredOps], findings: Sequence[Finding]) -> Iterator[str]:
-    """What to do about devices known by a calibration alone, whose times are faster than that allows."""
     times = Counter[str]()
     for each in tables:
         if each.device.calibrated is not None and each.device.datasheet is None:

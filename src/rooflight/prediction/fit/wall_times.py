@@ -144,7 +144,6 @@ def _from_launching_ops(session: Session, launches: Launches) -> Host:
 
 
 def _traced(launch_s: float, what: str) -> Host:
-    """A host as a profiler saw it, which makes ops longer than they are without it."""
     return replace(Host.of(launch_s, source=f"fitted from {what}"), low=_PROFILED)
 
 

@@ -52,9 +52,11 @@ class Kind(Enum):
 
 CONVOLUTIONS: Final = frozenset({Kind.CONVOLUTION, Kind.DEPTHWISE, Kind.POINTED, Kind.VOLUME, Kind.TRANSPOSED})
 REDUCING: Final = frozenset({Kind.NORM, Kind.SOFTMAX, Kind.REDUCTION, Kind.SCAN})
+_UNTAKEN: Final = ("aten::lstm", "aten::gru", "aten::rnn_")
+"""Dynamo leaves recurrent networks to torch."""
 _BY_NAME: Final[Sequence[tuple[Kind, tuple[str, ...]]]] = (
     (Kind.ATTENTION, ("scaled_dot_product",)),
-    (Kind.RECURRENT, ("aten::lstm", "aten::gru", "aten::rnn_")),
+    (Kind.RECURRENT, _UNTAKEN),
     (Kind.NORM, ("_norm", "batch_norm", "aten::var", "aten::std")),
     (Kind.SOFTMAX, ("softmax", "logsumexp")),
     (Kind.SCAN, ("aten::cum", "aten::sort", "aten::topk", "logcumsum")),
@@ -134,8 +136,7 @@ def compiled_work(analysis: Analysis, seconds: Float64, arithmetic_s: Float64 | 
     ``arithmetic_s`` [ops] in a generated kernel without what it moves.
     """
     session = analysis.session
-    counted = np.flatnonzero(session.counted)
-    places = {record: place for place, record in enumerate(counted.tolist())}
+    places = {record: place for place, record in enumerate(np.flatnonzero(session.counted).tolist())}
     eager = _eager(session)
     kinds = [kind_of_op(op, cost) for op, cost in zip(session.signatures, analysis.costs, strict=True)]
     op_s: dict[Kind, float] = dict.fromkeys(Kind, 0.0)
@@ -145,7 +146,7 @@ def compiled_work(analysis: Analysis, seconds: Float64, arithmetic_s: Float64 | 
     for region in analysis.fusion.regions:
         inside = [record for record in region.records if not eager[places[record]]]
         for record in inside:
-            op_s[kinds[session.columns.signature[record]]] += float(maker.seconds[places[record]])
+            op_s[maker.kind(record)] += float(seconds[places[record]])
         launches += maker.launches(inside, region)
         stored.update(region.writes)
         stored.update(maker.written_by_libraries(region.records))
@@ -163,57 +164,65 @@ def compiled_work(analysis: Analysis, seconds: Float64, arithmetic_s: Float64 | 
     )
 
 
-@dataclass(frozen=True, slots=True)
 class _Maker:
-    analysis: Analysis
-    kinds: Sequence[Kind]
-    places: Mapping[int, int]
-    seconds: Float64
-    arithmetic_s: Float64
+    """Makes launches of records. Kinds, costs and sizes are by signature, places and times of counted ops."""
+
+    def __init__(
+        self,
+        analysis: Analysis,
+        kinds: Sequence[Kind],
+        places: Mapping[int, int],
+        seconds: Float64,
+        arithmetic_s: Float64,
+    ) -> None:
+        self._session, self._units = analysis.session, analysis.queue.units
+        self._least_s = analysis.device.least_kernel_s or SHORTEST_KERNEL_S
+        self._kinds, self._places, self._seconds, self._arithmetic = kinds, places, seconds, arithmetic_s
+        self._signature: list[int] = analysis.session.columns.signature.tolist()
+        self._costs = [OpCost() if isinstance(cost, Uncosted) else cost for cost in analysis.costs]
+
+    def kind(self, record: int) -> Kind:
+        """The kind of a record's op."""
+        return self._kinds[self._signature[record]]
 
     def written_by_libraries(self, records: Sequence[int]) -> Iterator[int]:
         """Storages that calls of libraries among the records write."""
-        columns = self.analysis.session.columns
-        for record in records:
-            if self._is_library(record):
-                yield from columns.written_ids[
-                    columns.written_offsets[record] : columns.written_offsets[record + 1]
-                ].tolist()
+        columns = self._session.columns
+        for record in filter(self._is_library, records):
+            start, stop = columns.written_offsets[record : record + 2]
+            yield from columns.written_ids[start:stop].tolist()
 
     def launches(self, records: Sequence[int], region: Region) -> list[Launch]:
         """Those of a region's compiled records."""
         alone = [record for record in records if self._is_library(record)]
         chain = [record for record in records if not self._is_library(record)]
-        found = [self._launch([record], *self._bytes(record), generated=False) for record in alone]
+        costs = [self._cost(record) for record in alone]
+        found = [
+            self._launch([record], cost.bytes_read, cost.bytes_moved, generated=False)
+            for record, cost in zip(alone, costs, strict=True)
+        ]
         if chain:
             # what libraries read they read by themselves; what they wrote is read once more
-            read = max(0, region.bytes_read - sum(self._cost(record).bytes_read for record in alone))
-            between = sum(self._cost(record).bytes_written for record in alone)
-            most = sum(self._cost(record).bytes_moved for record in chain)
-            moved = min(most, read + between + region.bytes_written)
-            found.append(self._launch(chain, min(read + between, moved), moved, generated=True))
+            read = max(0, region.bytes_read - sum(cost.bytes_read for cost in costs))
+            read += sum(cost.bytes_written for cost in costs)
+            moved = min(sum(self._cost(record).bytes_moved for record in chain), read + region.bytes_written)
+            found.append(self._launch(chain, min(read, moved), moved, generated=True))
         return found
 
-    def _bytes(self, record: int) -> tuple[int, int]:
-        cost = self._cost(record)
-        return cost.bytes_read, cost.bytes_moved
-
     def _launch(self, records: Sequence[int], read: int, moved: int, *, generated: bool) -> Launch:
-        places = [self.places[record] for record in records]
+        places = [self._places[record] for record in records]
         op_bytes = sum(self._cost(record).bytes_moved for record in records)
-        op_s = float(self.seconds[places].sum())
-        longest = float(self.seconds[places].max())
+        op_s = float(self._seconds[places].sum())
         seconds = op_s if not generated or not op_bytes else min(op_s, op_s * moved / op_bytes)
-        least_s = min(longest, self.analysis.device.least_kernel_s or SHORTEST_KERNEL_S)
         return Launch(
             place=max(places),
             generated=generated,
-            ops=Counter(self.kinds[self._signature(record)] for record in records),
-            host_units=float(self.analysis.queue.units[places].sum()),
+            ops=Counter(map(self.kind, records)),
+            host_units=float(self._units[places].sum()),
             op_s=op_s,
             op_bytes=op_bytes,
             arithmetic_s=self._arithmetic_s(records) if generated else 0.0,
-            seconds=max(seconds, least_s),
+            seconds=max(seconds, min(float(self._seconds[places].max()), self._least_s)),
             bytes_read=read,
             bytes_moved=moved,
         )
@@ -223,24 +232,19 @@ class _Maker:
         sizes = [max((out.numel for out in self._op(record).outputs), default=0) for record in records]
         most, reduced, total = max(sizes), False, 0.0
         for record, size in zip(records, sizes, strict=True):
-            reduced |= self.kinds[self._signature(record)] in REDUCING
+            reduced |= self.kind(record) in REDUCING
             times = 1.0 if reduced or not size else most / size
-            total += times * float(self.arithmetic_s[self.places[record]])
+            total += times * float(self._arithmetic[self._places[record]])
         return total
 
     def _op(self, record: int) -> OpSignature:
-        return self.analysis.session.signatures[self._signature(record)]
-
-    def _signature(self, record: int) -> int:
-        return int(self.analysis.session.columns.signature[record])
+        return self._session.signatures[self._signature[record]]
 
     def _cost(self, record: int) -> OpCost:
-        cost = self.analysis.costs[self._signature(record)]
-        return OpCost() if isinstance(cost, Uncosted) else cost
+        return self._costs[self._signature[record]]
 
     def _is_library(self, record: int) -> bool:
-        traits = traits_of(self._op(record))
-        return not traits.fusable or self._cost(record).matrix_flops > 0
+        return not traits_of(self._op(record)).fusable or self._cost(record).matrix_flops > 0
 
 
 def kind_of_op(op: OpSignature, cost: OpCost | Uncosted) -> Kind:
@@ -270,11 +274,9 @@ def _kind_of_convolution(op: OpSignature) -> Kind:
 
 
 def _eager(session: Session) -> Flags:
-    """Which counted ops stay eager: where a model was recorded, its forward and backward alone are compiled. Dynamo
-    leaves recurrent networks to torch.
-    """
+    """Which counted ops stay eager: where a model was recorded, its forward and backward alone are compiled."""
     columns, counted = session.columns, session.counted
-    names = [op.name.startswith(("aten::lstm", "aten::gru", "aten::rnn_")) for op in session.signatures]
+    names = [op.name.startswith(_UNTAKEN) for op in session.signatures]
     untaken = np.array(names, dtype=bool)[columns.signature[counted]] if names else np.zeros(0, dtype=bool)
     outside = np.array([not module.path and not module.class_name for module in session.modules], dtype=bool)
     if outside.all():
@@ -290,18 +292,15 @@ def _graphs(session: Session, eager: Flags) -> int:
     count, within = 0, -1
     for place in range(len(eager)):
         if eager[place] or ends[signature[place]]:
-            within = -1 if not eager[place] or _is_untaken(session, int(signature[place])) else within
+            within = (
+                -1 if not eager[place] or session.signatures[signature[place]].name.startswith(_UNTAKEN) else within
+            )
         elif within != direction[place]:
             count, within = count + 1, int(direction[place])
     return count
 
 
-def _is_untaken(session: Session, signature: int) -> bool:
-    return session.signatures[signature].name.startswith(("aten::lstm", "aten::gru", "aten::rnn_"))
-
-
 def _copied_inputs(session: Session) -> list[int]:
-    """Bytes of each input of the step that is no parameter, read before any op wrote it."""
     lifetimes, columns = session.lifetimes, session.columns
     if lifetimes is None:
         return []

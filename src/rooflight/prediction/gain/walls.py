@@ -117,7 +117,6 @@ def _eager_pieces(analysis: Analysis, work: CompiledWork) -> list[_Piece]:
 
 
 def _replayed(work: CompiledWork, mode: str, copy_s: float) -> list[_Piece]:
-    """Copies of the inputs, then the graph; nothing is launched in between."""
     graph_s = sum(launch.op_s if mode == "cudagraphs" else launch.seconds for launch in work.launches)
     return [
         _Piece(-1, _ENTER * work.graphs + _COPY * work.copies, copy_s),
@@ -207,14 +206,12 @@ def cpu_op_s(analysis: Analysis, *, generated: bool = False) -> Float64:
 
 
 def _product_reaches(op: OpSignature, cost: OpCost) -> float:
-    """The calibrated peak over what a product reaches, less the fewer terms each element sums."""
     elements = max((tensor.numel for tensor in op.outputs), default=0)
     terms = cost.matrix_flops / (2 * max(elements, 1))
     return _REACHES * (1 + (_FEW_TERMS / max(terms, 16.0)) ** 2)
 
 
 def _reaches(moved: int) -> float:
-    """The calibrated bandwidth over what an op reaches that moves so many bytes."""
     between = np.interp(np.log(max(moved, 1)), np.log([_CACHED_BYTES, _STREAMED_BYTES]), [0.0, 1.0])
     return float(_REACHES * (_STREAMS / _REACHES) ** between)
 
@@ -261,7 +258,6 @@ def cpu_walls(analysis: Analysis, work: CompiledWork, page_s: float = FRESH_PAGE
 
 
 def _modules(analysis: Analysis) -> int:
-    """How many modules were called, each as if once."""
     return sum(bool(module.path) for module in analysis.session.modules)
 
 

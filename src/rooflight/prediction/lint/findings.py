@@ -72,7 +72,6 @@ def row_bounds(table: MeasuredTable) -> RowBounds:
 
 
 def _expanded(found: Iterable[FactRows], places: Integers) -> tuple[FactRows, ...]:
-    """Facts of distinct shapes as those of a table's rows, whose shapes are at ``places``."""
     expanded = []
     for each in found:
         number = np.full(int(places.max(initial=-1)) + 1, -1)
@@ -85,7 +84,6 @@ def _expanded(found: Iterable[FactRows], places: Integers) -> tuple[FactRows, ..
 def _bounds_of_ops(
     table: MeasuredTable, _: Shape, ops: Sequence[OpSignature]
 ) -> tuple[tuple[float, float, float], Facts | None]:
-    """Bound, floor and bytes of operands as ``RowBounds`` has them, and facts, of one direction of a row."""
     work = bounded(ops, table.device)
     if registry.find(table.operator).ranks:
         least_s = _collective_s(work, table.device)
@@ -110,7 +108,6 @@ def summed(work: Iterable[Costed | Uncosted], device: DeviceSpec) -> tuple[float
 
 
 def _needed(op: OpSignature) -> float:
-    """The share of an op's FLOPs that no algorithm in use does without."""
     weight = op.input("weight") if traits_of(op).convolution else None
     if weight is None:
         return 1.0
@@ -124,7 +121,6 @@ def _headroom(device: DeviceSpec) -> float:
 
 
 def _collective_s(work: Iterable[Costed | Uncosted], device: DeviceSpec) -> float:
-    """Least time of a collective, whatever the algorithm, in switches that add."""
     traffics = [each.cost.traffic for each in work if isinstance(each, Costed)]
     interconnect = device.interconnect.where_switches_add
     return sum(traffic.between_ends.least_s(interconnect) for traffic in traffics if traffic)

@@ -85,7 +85,6 @@ def _along_one(lines: Lines, values: Floats) -> Floats:
 
 
 def _through(position: Floats, at: Floats, there: Floats, one: int, other: int) -> Floats:
-    """The straight line through two neighbours, at each row's position; nan too far from them."""
     away, apart = position - at[:, one], at[:, other] - at[:, one]
     steps = away / apart
     near = (steps >= 0) & (np.abs(apart) <= APART)
@@ -94,7 +93,6 @@ def _through(position: Floats, at: Floats, there: Floats, one: int, other: int) 
 
 
 def _median(stacked: Floats) -> Floats:
-    """Median over the first axis of what is known, nan where nothing is."""
     known = np.isfinite(stacked).sum(axis=0)
     ordered = np.sort(np.where(np.isfinite(stacked), stacked, np.inf), axis=0)
     low = np.take_along_axis(ordered, np.maximum(0, (known - 1) // 2)[None], axis=0)[0]
@@ -277,7 +275,6 @@ def _medians(values: Floats) -> Floats:
 
 
 def _spread(values: Floats, line: Integers) -> Floats:
-    """Largest over smallest value of each line."""
     lines = int(line.max(initial=-1)) + 1
     high, low = np.full(lines, -np.inf), np.full(lines, np.inf)
     np.maximum.at(high, line, values)

@@ -143,7 +143,6 @@ def _document(roots: Sequence[Path], checked: Sequence[_Checked], skipped: Seque
 
 
 def _notes(checked: Sequence[_Checked], skipped: Sequence[Path]) -> Iterator[str]:
-    """What was not checked, or not against a bound; what beats it with reason."""
     if note := beats_note(sum(each.beats for each in checked)):
         yield note
     if unread := sum(path.suffix != SUFFIX for path in skipped):
@@ -164,7 +163,6 @@ def _notes(checked: Sequence[_Checked], skipped: Sequence[Path]) -> Iterator[str
 
 
 def _with_findings(checked: Sequence[_Checked], top: int) -> Table:
-    """The tables in which something was found, the one with most flagged rows first."""
     return table(
         "tables",
         "Tables with findings",

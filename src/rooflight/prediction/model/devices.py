@@ -107,7 +107,6 @@ def blended(
 
 
 def _mean(answers: Floats, weights: Floats) -> Floats:
-    """Of answers [experts, rows] with weights, which are never all 0."""
     return np.asarray((weights * answers).sum(axis=0) / weights.sum(axis=0))
 
 
@@ -263,7 +262,6 @@ def familiarity(key: str, expert: Known, values: Floats) -> Floats:
 
 
 def _place(key: str, name: str) -> int | None:
-    """Where a feature is, None where work of this kind does not have it."""
     names = names_of(key)
     return names.index(name) if name in names else None
 

@@ -276,7 +276,6 @@ class Model:
     def _with_launch_of(
         self, expert: Expert, facts: Floats, values: Floats, slowdown: Floats, device: DeviceSpec
     ) -> Floats:
-        """What all experts answer, with this one's launch inside instead of theirs."""
         if self.usual:
             return slowdown
         bound_s = facts[:, 0]

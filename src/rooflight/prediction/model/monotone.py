@@ -32,15 +32,16 @@ class Batch:
 
     def of(self, rows: Integers | Mask) -> Batch:
         """Those of some works, in this order."""
-        return Batch(**{name: values[rows] for name, values in self._columns()})
+        return Batch(**{name: values[rows] for name, values in self.columns.items()})
 
     def where(self, which: Mask, others: Batch) -> Batch:
         """These where ``which`` [works] is true, elsewhere ``others``."""
-        theirs = dict(others._columns())
-        return Batch(**{name: np.where(which, values, theirs[name]) for name, values in self._columns()})
+        return Batch(**{name: np.where(which, each, others.columns[name]) for name, each in self.columns.items()})
 
-    def _columns(self) -> list[tuple[str, Any]]:
-        return [(each.name, getattr(self, each.name)) for each in fields(self)]
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The arrays by name."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 def scattered(count: int, parts: Iterable[tuple[Integers, Batch]]) -> Batch:
@@ -330,7 +331,6 @@ def _steps(groups: Groups, steps: Mapping[int, int]) -> list[int]:
 
 
 def _not_under(found: Batch, answered: Batch, least_s: Floats) -> Batch:
-    """Times no less than ``least_s`` [works], in their intervals; all else as it was answered."""
     time_s = np.maximum(found.time_s, least_s)
     low_s, high_s = np.minimum(found.low_s, time_s), np.maximum(found.high_s, time_s)
     return replace(answered, time_s=time_s, low_s=low_s, high_s=high_s)

@@ -245,7 +245,6 @@ def _grown(values: Floats, target: Floats, way: Way, detail: Mapping[str, Any]) 
 
 
 def _read(text: str, features: int) -> Trees:
-    """The trees in LightGBM's text, their numbers as precise as they are kept."""
     columns: dict[str, list[list[str]]] = {name: [] for name in _FIELDS}
     leaves: list[int] = []
     for tree in re.split(r"^Tree=\d+$", text.partition("end of trees")[0], flags=re.MULTILINE)[1:]:
@@ -271,7 +270,6 @@ def _kept(values: Floats) -> NDArray[np.float32]:
 
 
 def _text_of(trees: Trees) -> str:
-    """LightGBM's text of trees."""
     head = [
         "tree", "version=v4", "num_class=1", "num_tree_per_iteration=1", "label_index=0",
         f"max_feature_idx={trees.features - 1}", "objective=regression",

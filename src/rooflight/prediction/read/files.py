@@ -88,6 +88,5 @@ def read_file(path: Path) -> tuple[MeasuredTable, ...]:
 
 
 def _format(path: Path) -> _Format | None:
-    """The format of a file; None for one of no format."""
     columns = () if path.suffix == SUFFIX else columns_of(path)
     return next((each for each in _FORMATS if each.recognised(path, columns)), None)

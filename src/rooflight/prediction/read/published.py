@@ -44,7 +44,6 @@ class _Op:
 def _table(
     sheet: Sheet, kernel: str, op: _Op, columns: Columns, rows: Integers, device: DeviceSpec, precision: str, times: str
 ) -> MeasuredTable:
-    """Some rows of a file as a table, with the times of a column."""
     operator = None if op.operator is None else registry.find(op.operator)
     return table_of(
         operator,
@@ -148,7 +147,6 @@ _SECOND_NORM: Final = "post_attention_layernorm"
 
 
 def _device_of_folder(path: Path, devices: Mapping[str, str], what: str) -> DeviceSpec:
-    """The device of the nearest folder that ``devices`` names. Raises ValueError where the file names none."""
     folder = next((name for name in reversed(path.absolute().parent.parts) if name in devices), None)
     if folder is None:
         raise ValueError(
@@ -158,7 +156,6 @@ def _device_of_folder(path: Path, devices: Mapping[str, str], what: str) -> Devi
 
 
 def _rank(sizes: Columns, whole: Integers) -> Integers:
-    """One rank's part."""
     return whole // sizes[_WAYS]
 
 

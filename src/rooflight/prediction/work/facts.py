@@ -220,7 +220,6 @@ _Found = tuple[str, tuple[float, ...]]
 
 
 def _product(work: Sequence[Costed], main: Costed) -> _Found | None:
-    """Sizes of the largest product, if that is the main op, and of the next."""
     sizes = product_sizes(main.op) if main.cost.matrix_flops else None
     if sizes is None:
         return None
@@ -283,7 +282,6 @@ def _setting(op: OpSignature, name: str) -> int:
 
 
 def _collective(work: Sequence[Costed]) -> _Found | None:
-    """A collective on its own, if it sends anything."""
     kind = collectives.kind_of(work[0].op.name)
     sent = work[0].cost.bytes_sent
     if kind is None or len(work) > 1 or not sent:
@@ -348,7 +346,6 @@ def attention_sizes(op: OpSignature) -> tuple[int, int, int, int, int, bool] | N
 
 
 def _left(op: OpSignature) -> TensorSpec | None:
-    """A product's left operand, None where there are no two matrices."""
     if sum(len(tensor.shape) > 1 for tensor in op.inputs) < 2:
         return None
     given = (op.input(name) for name in ("mat1", "batch1", "self", "input"))
@@ -356,7 +353,6 @@ def _left(op: OpSignature) -> TensorSpec | None:
 
 
 def _transposed(op: OpSignature) -> tuple[float, float]:
-    """Whether a product's left and right operands lie transposed in memory."""
     right = op.input("mat2") or op.input("batch2") or op.input("weight")
     return _is_transposed(_left(op)), _is_transposed(right)
 

@@ -182,7 +182,6 @@ def _waves(b: Floats, m: Floats, n: Floats, tile: tuple[int, int], units: float)
 
 
 def _filled(waves: Floats) -> Floats:
-    """How full the waves are, the last one counted whole."""
     return waves / np.maximum(1.0, np.ceil(waves))
 
 
