@@ -1,4 +1,11 @@
-"""The gain of torch.compile, predicted: what is fused, what host and device then do, and when it pays."""
+"""Predicted gains of torch.compile, on GPUs and CPUs, and what measured programs correct of them."""
+
+from __future__ import annotations
+
+import io
+import json
+from hashlib import sha256
+from math import exp, log
 
 import numpy as np
 import pytest
@@ -6,9 +13,21 @@ import torch
 from torch import nn
 
 import rooflight as rl
+from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
+from rooflight.machine.memory import fresh_page_s
+from rooflight.prediction.gain import correction as gain_correction
+from rooflight.prediction.gain.correction import FILE, FOLDER, NAMES, Correction, decode, learn, shipped
 from rooflight.prediction.gain.gain import Gain, predicted_gain, verdict_of
 from rooflight.prediction.gain.kernels import CompiledWork, Kind, compiled_work
-from rooflight.prediction.gain.walls import Walls
+from rooflight.prediction.gain.walls import (
+    DISPATCH_S,
+    FRESH_PAGE_S,
+    MODES,
+    PAGE_BYTES,
+    Walls,
+    fresh_pages,
+    most_fresh_pages,
+)
 
 N = 1 << 20
 H100 = "H100-SXM5-80GB"
@@ -143,3 +162,175 @@ def test_other_modes_and_analyses_without_times_are_refused():
         predicted_gain(analysis, "fast")
     with pytest.raises(ValueError, match="nothing is predicted"):
         predicted_gain(rl.analyze(analysis.session, H100))
+
+
+INTERVALS = dict.fromkeys(MODES, (-0.1, 0.2))
+
+
+def changed(content: bytes, **about) -> bytes:
+    with np.load(io.BytesIO(content)) as file:
+        arrays = {name: file[name] for name in file.files}
+    told = json.loads(arrays["about"].tobytes()) | about
+    buffer = io.BytesIO()
+    arrays["about"] = np.frombuffer(json.dumps(told).encode(), dtype=np.uint8)
+    np.savez_compressed(buffer, **arrays)
+    return buffer.getvalue()
+
+
+@pytest.fixture(scope="module")
+def content() -> bytes:
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(400, len(NAMES)))
+    return Correction(trees=learn(features, np.where(features[:, 0] > 0, 0.5, -0.5)), intervals=INTERVALS).encode()
+
+
+def test_a_correction_comes_back_as_it_was_kept(content):
+    found = decode(content)
+    asked = np.zeros(len(NAMES))
+    asked[0] = 2.0
+    best, low, high = found.of(asked, "default")
+    assert best == pytest.approx(exp(0.5), rel=0.05)
+    assert (low, high) == (pytest.approx(best * exp(-0.1)), pytest.approx(best * exp(0.2)))
+    assert decode(found.encode()).of(asked, "cudagraphs") == (best, low, high)
+
+
+def test_no_correction_is_beyond_reason():
+    features = np.zeros((100, len(NAMES)))
+    found = Correction(trees=learn(features, np.full(100, 9.0)), intervals=INTERVALS)
+    assert log(found.of(features[0], "default")[0]) == 3.0
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"schema": "rooflight.gain/0"},
+        {"features": list(NAMES[:-1])},
+        {"features": ["other", *NAMES[1:]]},
+        {"intervals": {"default": [-1, 1]}},
+        {"intervals": dict.fromkeys(MODES, (0.1, 0.2))},
+        {"intervals": dict.fromkeys(MODES, (-0.1, "wide"))},
+        {"more": 1},
+    ],
+)
+def test_what_is_no_correction_is_refused(content, about):
+    with pytest.raises(ValueError, match="install Rooflight again"):
+        decode(changed(content, **about))
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK", b"\x80\x04N."])
+def test_damaged_bytes_are_refused(damage):
+    with pytest.raises(ValueError, match="no corrections of predicted gains"):
+        decode(damage)
+
+
+def test_trees_that_are_cut_are_refused(content):
+    with np.load(io.BytesIO(content)) as file:
+        arrays = {name: file[name] for name in file.files if not name.endswith("leaves")}
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    with pytest.raises(ValueError, match="leaves"):
+        decode(buffer.getvalue())
+
+
+def test_the_shipped_one_is_the_one_that_the_manifest_lists(tmp_path, monkeypatch):
+    listed = json.loads((FOLDER / "manifest.json").read_text())["models"][FILE]["sha256"]
+    given = (FOLDER / FILE).read_bytes()
+    assert sha256(given).hexdigest() == listed
+    assert len(given) < 32_000
+    monkeypatch.setattr(gain_correction, "FOLDER", tmp_path)
+    shipped.cache_clear()
+    try:
+        with pytest.raises(ValueError, match="install Rooflight again"):
+            shipped()
+        (tmp_path / "manifest.json").write_bytes((FOLDER / "manifest.json").read_bytes())
+        (tmp_path / FILE).write_bytes(Correction(trees=decode(given).trees, intervals=INTERVALS).encode())
+        with pytest.raises(ValueError, match="is not the file that manifest"):
+            shipped()
+    finally:
+        shipped.cache_clear()
+
+
+CPU = DeviceSpec(
+    name="a CPU", vendor="AMD", architecture="Zen", kind="cpu",
+    datasheet=Roofs(
+        source="a test", matrix_flops_per_s={"float32": 1e11}, vector_flops_per_s={"float32": 1e11},
+        memory=(MemoryLevel(name="DRAM", bytes_per_s=1e11),),
+    ),
+)  # fmt: skip
+
+
+def cpu_analysis_of(step, model=None):
+    with rl.record(model, memory=True) as recording:
+        step()
+    return rl.analyze(recording.session, CPU)
+
+
+def test_small_ops_gain_their_dispatches():
+    x = torch.ones(16)
+
+    def step():
+        out = x
+        for _ in range(20):
+            out = out * 2.0
+        return out
+
+    gain = predicted_gain(cpu_analysis_of(step))
+    assert gain.eager.host_s == pytest.approx(20 * DISPATCH_S)
+    assert gain.compiled.launches == 1
+    assert gain.compiled.host_s == pytest.approx(9e-6 + 0.7e-6)  # one graph entered, one kernel called
+    assert gain.verdict == "pays"
+    assert gain.compiled.host_s == pytest.approx(gain.compiled.enter_s + 0.7e-6)
+
+
+def test_a_single_op_loses_what_entering_costs():
+    x = torch.ones(16)
+    gain = predicted_gain(cpu_analysis_of(lambda: x * 2.0))
+    assert gain.verdict == "hurts"
+    assert gain.break_even_iterations is None
+
+
+def test_modules_cost_calls_only_where_they_are_eager():
+    model, x = nn.Sequential(*(nn.ReLU() for _ in range(6))), torch.ones(16)
+    gain = predicted_gain(cpu_analysis_of(lambda: model(x), model))
+    assert gain.eager.host_s == pytest.approx(6 * DISPATCH_S + 7 * 3e-6)  # six and what holds them
+    assert gain.compiled.host_s == pytest.approx(9e-6 + 12e-6 + 0.7e-6)  # a graph, of a module, with one kernel
+
+
+def test_pages_are_fresh_where_more_than_twice_the_largest_tensor_is_freed():
+    x = torch.ones(1 << 20)  # 4 MiB
+
+    def deep():
+        return ((x * 2) + (x * 3)) * (x * 4)
+
+    analysis = cpu_analysis_of(deep)
+    assert most_fresh_pages(analysis) == 5 * (4 << 20) / PAGE_BYTES  # three products by a number, a sum, a product
+    assert fresh_pages(analysis) == pytest.approx(0.65 * most_fresh_pages(analysis))
+    assert fresh_pages(cpu_analysis_of(lambda: x * 2)) == 0.0  # one tensor: the heap keeps it
+    cheap, dear = (predicted_gain(analysis, page_s=each) for each in (FRESH_PAGE_S, 8 * FRESH_PAGE_S))
+    assert dear.eager.fresh_s == pytest.approx(8 * cheap.eager.fresh_s)
+    assert dear.steady_speedup > cheap.steady_speedup
+    assert cheap.speedup_low < cheap.steady_speedup < cheap.speedup_high
+
+
+def test_small_tensors_and_recordings_without_lifetimes_have_no_fresh_pages():
+    x = torch.ones(1 << 20)
+    with rl.record() as recording:
+        (x * 2 + x * 3).sum()
+    assert most_fresh_pages(rl.analyze(recording.session, CPU)) == 0.0
+    small = torch.ones(16)
+    assert most_fresh_pages(cpu_analysis_of(lambda: (small * 2) * (small * 3))) == 0.0
+
+
+def test_what_is_broadcast_is_computed_again_for_each_element():
+    row, x = torch.ones(1, 1 << 10), torch.ones(1 << 10, 1 << 10)
+    often, once = (predicted_gain(cpu_analysis_of(step)) for step in (lambda: row.sin() * x, lambda: (row * 2.0) * x))
+    # a sine per element of x costs 70 FLOPs at the vector peak, a product by a number 1.5
+    (kernel,) = often.work.launches
+    assert kernel.arithmetic_s == pytest.approx((70 + 1.5) * (1 << 20) / 1e11)
+    assert often.compiled_s > once.compiled_s
+
+
+def test_the_first_touch_of_a_page_is_measured_by_the_clock():
+    ticks = iter([0.0, 3.0, 10.0, 12.0, 20.0, 24.0])
+    assert fresh_page_s(lambda: next(ticks)) == 2.0 / (16 << 20) * 4096  # the best of 3, 2 and 4 s over 16 MB
+    assert fresh_page_s() >= 0

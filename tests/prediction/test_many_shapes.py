@@ -13,7 +13,7 @@ import pytest
 from gemm_table import A100
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_products import CPU
+from test_facts import CPU
 
 from rooflight.costs.cost import OpCost
 from rooflight.costs.lanes import array_of

@@ -1,9 +1,10 @@
-"""What measurements teach, and what is said of work and devices like them and unlike them."""
+"""Experts and models: what they answer, of what, and how sure they are."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from math import exp, log
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,18 +28,14 @@ from hypothesis import strategies as st
 
 from rooflight.devices import all_devices, get
 from rooflight.devices.spec import DeviceSpec
+from rooflight.prediction.fit import experts as teaching
 from rooflight.prediction.fit.experts import LEAST_ROWS, join, learn, teach
 from rooflight.prediction.fit.rows import Shown
 from rooflight.prediction.model.devices import device_traits
 from rooflight.prediction.model.files import decode, encode
 from rooflight.prediction.model.model import Model
-from rooflight.prediction.work.facts import (
-    FACTS,
-    PRODUCT_KEY,
-    WorkKind,
-    facts_of,
-    product_facts,
-)
+from rooflight.prediction.model.trees import Leaves, Way
+from rooflight.prediction.work.facts import FACTS, PRODUCT_KEY, WorkKind, facts_of, product_facts
 from rooflight.prediction.work.features import features_of, names_of, steady_features
 from rooflight.prediction.work.floors import least_slowdown
 
@@ -365,3 +362,26 @@ def test_launches_of_others_make_small_work_no_slower(launch_s: float):
     answer = found.answer(tiny, A100)
     assert (answer.slowdown[0] > 0.5) == (launch_s < 10e-6)
     assert answer.high[0] - answer.slowdown[0] == pytest.approx(UNSEEN[1])
+
+
+@pytest.mark.parametrize(("rows", "leaves"), [(100, 7), (6000, 100), (30_660, 511), (1_000_000, 511)])
+def test_most_leaves_are_as_many_as_rows_pay_for(rows: int, leaves: int) -> None:
+    assert Leaves.MOST.of(rows) == leaves
+
+
+@pytest.mark.parametrize(
+    ("rows", "with_most", "chosen"),
+    [(20_000, 0.96, Leaves.MOST), (20_000, 0.98, Leaves.MANY), (9_000, 0.5, Leaves.MANY)],
+)
+def test_most_leaves_are_taken_where_rows_held_out_are_missed_by_less(
+    rows: int, with_most: float, chosen: Leaves, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missed(_values: Any, _slowdown: Any, way: Way, _train: Any, test: Any) -> Any:
+        loss = 1.0 if way.loss == "l1" else 1.1
+        return np.full(test.sum(), loss * {Leaves.FEW: 2.0, Leaves.MANY: 1.0, Leaves.MOST: with_most}[way.leaves])
+
+    monkeypatch.setattr(teaching, "_missed", missed)
+    parts = [np.arange(rows) < rows // 3]
+    way, held_out = teaching._best_way(np.zeros((rows, 2)), np.zeros(rows), parts, trees_only=True)
+    assert way == Way("l1", chosen)
+    assert (held_out == (with_most if chosen is Leaves.MOST else 1.0)).all()
