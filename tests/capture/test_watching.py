@@ -139,7 +139,7 @@ def program(plan: list[tuple[str, int, int]]) -> None:
 @given(steps, steps)
 @example([("t", 0, 0), ("sin", 0, 0)], [("t", 1, 0), ("sin", 0, 0)])
 def test_two_programs_have_one_digest_just_where_recordings_have_the_same_keys_and_wiring(one, other) -> None:
-    from rooflight.compiling.hot.outcomes import pattern_of
+    from rooflight.compiling.hot.gain import pattern_of
 
     watches, patterns = [], []
     for plan in (one, other):

@@ -250,7 +250,7 @@ def test_the_same_operations_wired_differently_are_no_pattern() -> None:
         a, b = value.sin(), value.sin()
         return (a if first else b) + a
 
-    from rooflight.compiling.hot.outcomes import pattern_of
+    from rooflight.compiling.hot.gain import pattern_of
 
     patterns = []
     for first in (True, False, False):

@@ -10,6 +10,7 @@ import resource
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
@@ -185,50 +186,44 @@ def packaged(run: Run, model: nn.Module | None, *, dynamic: bool | None) -> Run:
     Raises RunFailed for a step that trains, or cannot be exported.
     """
     import torch
+    from torch import nn
 
     if model is None and isinstance(run, Calls):
-        return _package_of_calls(run, dynamic)
+        taken = nn.Module()
+        taken.forward = run.function
+        return run.of(_made_once(partial(_loaded, taken, dynamic)))
     if model is None:
-        whole = _whole(run)
-        made: list[Callable[..., Any]] = []
-
-        def packed() -> Any:
-            if not made:
-                made.append(_loaded(whole, (), {}, dynamic))
-            return made[0]()
-
-        return packed
+        return _made_once(partial(_loaded, _whole(run), dynamic))
     forward = model.forward
-    of_model: list[Callable[..., Any]] = []
+
+    def load(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        model.forward = forward
+        try:
+            return _loaded(model, dynamic, args, kwargs)
+        finally:
+            model.forward = called
+
+    package = _made_once(load)
 
     def called(*args: Any, **kwargs: Any) -> Any:
         if torch.is_grad_enabled() and any(each.requires_grad for each in model.parameters()):
             raise RunFailed(_TRAINS)
-        if not of_model:
-            model.forward = forward
-            try:
-                of_model.append(_loaded(model, args, kwargs, dynamic))
-            finally:
-                model.forward = called
-        return of_model[0](*args, **kwargs)
+        return package(*args, **kwargs)
 
     model.forward = called
     return run
 
 
-def _package_of_calls(calls: Calls, dynamic: bool | None) -> Calls:
-    from torch import nn
-
-    whole = nn.Module()
-    whole.forward = calls.function
+def _made_once(make: Callable[[tuple[Any, ...], dict[str, Any]], Callable[..., Any]]) -> Callable[..., Any]:
+    """A function that is made of the arguments of its first call."""
     made: list[Callable[..., Any]] = []
 
-    def called(*args: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         if not made:
-            made.append(_loaded(whole, args, {}, dynamic))
-        return made[0](*args)
+            made.append(make(args, kwargs))
+        return made[0](*args, **kwargs)
 
-    return calls.of(called)
+    return call
 
 
 def _whole(run: Run) -> nn.Module:
@@ -241,7 +236,7 @@ def _whole(run: Run) -> nn.Module:
     return Whole()
 
 
-def _loaded(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: bool | None) -> Any:
+def _loaded(model: nn.Module, dynamic: bool | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     import torch._inductor
 
     path = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]) / _FILE

@@ -141,27 +141,13 @@ def _bytes_moved(node: Any) -> int | None:
     return int(moved) if isinstance(moved, int) else None
 
 
-_CONTEXT: Final = frozenset(
-    ("frame_id", "frame_compile_id", "attempt", "has_payload", "rank", "process", "stack", "compiled_autograd_id")
-)
-_NEEDED: Final = frozenset(
-    (
-        "dynamo_start",
-        "dynamo_output_graph",
-        "dynamo_cpp_guards_str",
-        "compilation_metrics",
-        "bwd_compilation_metrics",
-        "create_symbol",
-        "aot_joint_graph",
-        "aot_forward_graph",
-        "aot_backward_graph",
-        "aot_inference_graph",
-        "inductor_output_code",
-        "dynamo_graph_break_reason",
-        "recompile_reasons",
-        "aot_forward_graph_fw_metadata",
-    )
-)
+_CONTEXT: Final = {"frame_id", "frame_compile_id", "attempt", "has_payload", "rank", "process", "stack",
+                   "compiled_autograd_id"}  # fmt: skip
+_NEEDED: Final = {
+    "dynamo_start", "dynamo_output_graph", "dynamo_cpp_guards_str", "dynamo_graph_break_reason", "recompile_reasons",
+    "compilation_metrics", "bwd_compilation_metrics", "create_symbol", "aot_joint_graph", "aot_inference_graph",
+    "aot_forward_graph", "aot_forward_graph_fw_metadata", "aot_backward_graph", "inductor_output_code",
+}  # fmt: skip
 _LOGS: Final[tuple[Artifact, ...]] = ("cudagraphs", "perf_hints")
 
 

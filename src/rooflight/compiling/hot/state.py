@@ -10,7 +10,6 @@ from typing import Any, Final, Literal
 
 from rooflight.compiling.hot.calls import Kind
 from rooflight.compiling.hot.detector import HotPath
-from rooflight.compiling.hot.outcomes import Pattern
 
 State = Literal["watching", "hot", "trying", "compiled", "eager"]
 """Of a kind of call: not yet called often enough; worth compiling once it has run for long enough; compiled, and
@@ -76,6 +75,21 @@ class ExpectedGain:
     def total_s(self, eager_s: float, runs: float) -> float:
         """What compiling and so many runs take, each of which takes ``eager_s`` eagerly."""
         return self.compile_s + runs * eager_s / self.speedup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pattern:
+    """Two calls have the same ``exact`` if they ran the same operations, wired alike, on the same dtypes, devices and
+    sizes; the same ``shape_free`` if only sizes differ. Wiring: which earlier result, or which memory from outside,
+    is each operand.
+    """
+
+    operations: int
+    exact: bytes
+    shape_free: bytes
+    random: bool
+    backward: bool
+    optimizer: bool
 
 
 @dataclass(slots=True)
