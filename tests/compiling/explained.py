@@ -15,21 +15,20 @@ with warnings.catch_warnings():
 
 from rooflight.compiling.explain.explain import Program, explained
 from rooflight.compiling.explain.result import ExplainDocument
+from rooflight.compiling.options import ExplainOptions
 
 X = torch.arange(32.0).reshape(4, 8) / 32
 
 
 def explanation(function: Callable[..., Any], *calls: tuple[Any, ...], backend="eager", **options) -> ExplainDocument:
     """What is found of a function over calls; by default without the dispatcher, and without AOT autograd."""
-    dispatcher = options.pop("dispatcher", False)
-    how = {"dynamic": options.pop("dynamic", None), "code": options.pop("code", False)}
     program = Program(
         name=getattr(function, "__name__", "f"),
         run=function,
         calls=list(calls) or [(X.clone(),)] * 2,
         compiled=lambda **kwargs: torch.compile(function, **kwargs),
     )
-    return explained(program, backend=backend, dispatcher=dispatcher, **how, **options)
+    return explained(program, ExplainOptions(**{"backend": backend, "dispatcher": False, **options}))
 
 
 def in_states(function: Callable[..., Any], states: Sequence[Callable[[], Any]]) -> Program:

@@ -10,6 +10,7 @@ from rooflight.compiling.explain.breaks import Symbols, failed_guards, fix
 from rooflight.compiling.explain.explain import explained
 from rooflight.compiling.explain.tables import report_of
 from rooflight.compiling.explain.trace import Entry
+from rooflight.compiling.options import ExplainOptions
 
 COUNT = 0
 
@@ -132,7 +133,7 @@ class Net(torch.nn.Module):
 
 
 def states(function, *changes):
-    return explained(in_states(function, changes), backend="eager", dispatcher=False).recompiles
+    return explained(in_states(function, changes), ExplainOptions(backend="eager", dispatcher=False)).recompiles
 
 
 def test_states_of_torch_and_of_a_module() -> None:

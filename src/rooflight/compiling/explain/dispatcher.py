@@ -94,11 +94,14 @@ class Dispatches:
     def _noted(
         self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], state: _State, within: str
     ) -> _Call:
+        import torch
         from torch import _C
+        from torch.utils._pytree import tree_leaves
 
         inputs = 0
-        for tensor in _tensors((args, kwargs)):
-            inputs |= _C._dispatch_keys(tensor).raw_repr()
+        for leaf in tree_leaves((args, kwargs)):
+            if isinstance(leaf, torch.Tensor):
+                inputs |= _C._dispatch_keys(leaf).raw_repr()
         backward, grad = _C._current_graph_task_id() != -1, bool(_C.is_grad_enabled())
         inference = bool(_C.is_inference_mode_enabled())
         key = (function, inputs, state, within, backward, grad, inference)
@@ -273,19 +276,6 @@ def _masks(key: str, registered_as: str, table: Mapping[str, tuple[str, str, boo
 
 def _shortened(registered: str) -> str:
     return re.sub(r"^.*?/(?=(aten|torch|build)/)", "", registered).removeprefix("build/")
-
-
-def _tensors(value: Any) -> Iterator[Any]:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _tensors(each)
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from _tensors(each)
 
 
 def _watcher(

@@ -77,9 +77,10 @@ def explain(
         calls=[args] * CALLS + list(calls),
         compiled=lambda **how: torch.compile(plain, **how),
     )
-    return report_of(
-        explained(program, backend=backend, mode=mode, dynamic=dynamic, code=code, dispatcher=dispatcher, notes=notes)
+    options = ExplainOptions(
+        backend=backend, compile_mode=mode or "default", dynamic=dynamic, code=code, dispatcher=dispatcher
     )
+    return report_of(explained(program, options, notes))
 
 
 def uncompiled(function: Any) -> tuple[Any, tuple[str, ...]]:
@@ -99,24 +100,16 @@ def check_callable(function: Any) -> None:
         raise ValueError("an async function: torch.compile does not compile coroutines; explain a function it awaits")
 
 
-def explained(
-    program: Program,
-    *,
-    backend: str = "inductor",
-    mode: str | None = None,
-    dynamic: bool | None = None,
-    code: bool = False,
-    dispatcher: bool = True,
-    notes: Sequence[str] = (),
-) -> ExplainDocument:
+def explained(program: Program, options: ExplainOptions, notes: Sequence[str] = ()) -> ExplainDocument:
     """The explanation of a program. An error that it raises in eager passes unchanged; one of the compiler is part of
     the answer.
     """
     import torch
 
-    dispatched, not_seen = _dispatched(program) if dispatcher else ((), ())
-    how: dict[str, Any] = {"backend": backend, "dynamic": dynamic}
-    if mode not in (None, "default"):
+    dispatched, not_seen = _dispatched(program) if options.dispatcher else ((), ())
+    mode = options.compile_mode
+    how: dict[str, Any] = {"backend": options.backend, "dynamic": options.dynamic}
+    if mode != "default":
         how["mode"] = mode
     failed = _generator(program.run)
     with _fresh(), listening() as heard:
@@ -132,14 +125,14 @@ def explained(
         target=program.name,
         torch=str(torch.__version__),
         device=torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-        backend=backend,
-        mode=mode or "default",
+        backend=options.backend,
+        mode=mode,
         calls=len(program.calls),
         not_compiled=failed or _nothing_compiled(heard),
         dispatched=dispatched,
         cuda_graphs_asked=mode in ("reduce-overhead", "max-autotune"),
         notes=(*notes, *not_seen),
-        **stages_of(heard, dynamic=dynamic, code=code),
+        **stages_of(heard, dynamic=options.dynamic, code=options.code),
     )
 
 
@@ -249,15 +242,7 @@ def explained_target(request: ExplainRequest, cache: Path, *, progress: Progress
 def explanation(request: ExplainRequest) -> ExplainDocument:
     """What the request asks for, in this process, in which nothing was compiled before."""
     program, notes = open_program(request.target, request.options, calls=request.calls, inputs=request.inputs)
-    return explained(
-        program,
-        backend=request.backend,
-        mode=request.compile_mode,
-        dynamic=request.dynamic,
-        code=request.code,
-        dispatcher=request.dispatcher,
-        notes=notes,
-    )
+    return explained(program, request, notes)
 
 
 def open_program(

@@ -1,7 +1,7 @@
 """What compiling a kind of call is expected to bring: what an earlier run of the program measured, or a prediction.
 
-What became of a kind is on disk under a key, one small JSON file per kind. Part of the key is the pattern of a call: its
-recorded operations as one signature.
+What became of a kind is on disk under a key, one small JSON file per kind. Part of the key is the pattern of a call:
+its recorded operations as one signature.
 """
 
 from __future__ import annotations
