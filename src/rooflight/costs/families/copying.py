@@ -96,13 +96,13 @@ def triangle(op: OpSignature) -> OpCost:
     rows, columns = x.shape[-2:]
     diagonal = integer(op, "diagonal", 0)
     if op.name.startswith("aten::tril"):
-        kept = clamped_sum(diagonal + 1, rows, columns)
+        copied = clamped_sum(diagonal + 1, rows, columns)
     else:
-        kept = rows * columns - clamped_sum(diagonal, rows, columns)
+        copied = rows * columns - clamped_sum(diagonal, rows, columns)
     matrices = x.numel // max(1, rows * columns)
     if in_place(op):
-        return OpCost(bytes_written=picked_bytes(x, matrices * (rows * columns - kept)))
-    return OpCost(bytes_read=picked_bytes(x, matrices * kept), bytes_written=op.output_bytes)
+        return OpCost(bytes_written=picked_bytes(x, matrices * (rows * columns - copied)))
+    return OpCost(bytes_read=picked_bytes(x, matrices * copied), bytes_written=op.output_bytes)
 
 
 @joined("fsdp::all_gather_copy_in")

@@ -172,7 +172,7 @@ OVERLAP_FLOPS = 12
 SAMPLE_TAPS = 4
 SAMPLE_FLOPS = 2 * SAMPLE_TAPS
 
-KEPT_NOTE = "overlaps among the boxes kept, and one of each box dropped"
+DROPPED_NOTE = "overlaps among the boxes kept, and one of each box dropped"
 REGIONS_NOTE = "regions taken not to overlap"
 OFFSETS_NOTE = "offsets taken to reach different elements"
 
@@ -180,13 +180,13 @@ OFFSETS_NOTE = "offsets taken to reach different elements"
 @detection_ops("torchvision::nms torchvision::qnms")
 def nms(op: OpSignature) -> OpCost:
     """boxes [N, 4], scores [N] to the K kept, all compared with each other, and each dropped one with one of them."""
-    boxes, kept = op.inputs[0].shape[0], op.outputs[0].numel
-    compared = kept * (kept - 1) // 2 + boxes - kept
+    boxes, found = op.inputs[0].shape[0], op.outputs[0].numel
+    compared = found * (found - 1) // 2 + boxes - found
     return OpCost(
         vector_flops=OVERLAP_FLOPS * compared,
         bytes_read=op.input_bytes,
         bytes_written=op.output_bytes,
-        note=KEPT_NOTE,
+        note=DROPPED_NOTE,
     )
 
 

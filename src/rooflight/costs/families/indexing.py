@@ -67,13 +67,13 @@ def put(
     flops = touched if accumulate else 0
     picked = picked_bytes(target, touched)
     if in_place(op):
-        kept, written = (picked if accumulate else 0), picked
+        rest, written = (picked if accumulate else 0), picked
     else:
         written = op.output_bytes
         # what is overwritten need not be read, if all that is given lands on distinct elements
-        kept = target.nbytes if accumulate else target.nbytes - picked
+        rest = target.nbytes if accumulate else target.nbytes - picked
     upper = bool(note) or (in_place(op) and may_repeat(each for name in _INDICES for each in op.named(name)))
-    return OpCost(vector_flops=flops, bytes_read=read + kept, bytes_written=written, upper=upper, note=note)
+    return OpCost(vector_flops=flops, bytes_read=read + rest, bytes_written=written, upper=upper, note=note)
 
 
 @indexing_ops("scatter scatter_add scatter_reduce", ends_chain=True)

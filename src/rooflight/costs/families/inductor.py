@@ -57,7 +57,7 @@ def template_kernel(op: OpSignature) -> OpCost | Uncosted:
 
 
 def _steps(op: OpSignature) -> int:
-    """How many elements the kernel works on: the product of its sizes, 0 where they are not told, as of a kernel that
+    """How many elements the kernel works on: the product of its sizes, 0 where the trace has none, as of a kernel that
     works on a list of tensors (``triton_for_…``).
     """
     if "triton_for_" in op.name:
