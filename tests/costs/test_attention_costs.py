@@ -1,5 +1,6 @@
 import pytest
 from builders import cost, spec
+from cost_table import costs
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,37 +25,6 @@ def out(*, heads=4, num_queries=8, v=16, batch=2, dtype="bfloat16"):
     return spec((batch, heads, num_queries, v), dtype)
 
 
-def test_forward():
-    c = cost(SDPA, qkv(), [out()], is_causal=False)
-    assert c.matrix_flops == 32_768  # 2 * B 2 * H 4 * P 8 * 8 * (16 + 16)
-    assert c.matrix_dtype == "bfloat16"
-    assert c.vector_flops == 2_560  # 5 * 2 * 4 * 64
-    assert c.bytes_read == 6_144  # 2 bytes * 3 * 2 * 4 * 8 * 16
-    assert c.bytes_written == 2_048
-    assert not c.upper
-
-
-def test_causal_square_is_a_triangle():
-    c = cost(SDPA, qkv(), [out()], is_causal=True)
-    assert c.matrix_flops == 18_432  # 2 * 2 * 4 * (8 * 9 / 2) * 32
-
-
-def test_causal_of_a_short_query_is_top_left_in_torch():
-    c = cost(SDPA, qkv(num_queries=2), [out(num_queries=2)], is_causal=True)
-    assert c.matrix_flops == 1_536  # 2 * 2 * 4 * (1 + 2) * 32
-
-
-def test_keys_that_no_query_sees_are_not_read():
-    # causal from the top left: 2 queries see the first 2 of 8 keys; q 512 B, k and v 2 / 8 of 2048 B each
-    assert cost(SDPA, qkv(num_queries=2), [out(num_queries=2)], is_causal=True).bytes_read == 1_536
-    assert cost(SDPA, qkv(num_queries=2), [out(num_queries=2)], is_causal=False).bytes_read == 4_608
-    # a decode step with a window: key 7 and the 3 before it; q and out [2, 1, 4, 16], k and v [2, 8, 4, 16]
-    q, k = spec((2, 1, 4, 16), "bfloat16"), spec((2, 8, 4, 16), "bfloat16")
-    inputs = {"q": q, "k": k, "v": k}
-    c = cost("flash_attn::_flash_attn_forward", inputs, [q], causal=True, window_size_left=3, window_size_right=0)
-    assert c.bytes_read == 2_304  # 256 + 2 * 4 / 8 * 2048
-
-
 @given(lengths, lengths, st.booleans(), st.booleans(), reaches, reaches)
 def test_hidden_keys_are_those_counted_one_by_one(num_queries, num_keys, causal, bottom_right, left, right):
     shift = num_keys - num_queries if bottom_right else 0
@@ -71,39 +41,11 @@ def test_hidden_keys_are_those_counted_one_by_one(num_queries, num_keys, causal,
     assert not num_queries or num_keys - hidden == len(seen)
 
 
-def test_log_sum_exp_is_written_when_returned():
-    lse = spec((2, 4, 8))
-    c = cost("aten::_scaled_dot_product_flash_attention", qkv(), [out(), lse, spec((2,), "int64")], is_causal=False)
-    assert c.bytes_written == 2_304  # 2048 + 4 * 2 * 4 * 8, counters left out
-
-
-def test_grouped_queries_read_fewer_keys():
-    c = cost(SDPA, qkv(kv_heads=1), [out()], is_causal=False, enable_gqa=True)
-    assert c.matrix_flops == 32_768  # query heads count
-    assert c.bytes_read == 3_072  # 2048 + 2 * 512
-
-
 def test_expanded_key_heads_are_read_once():
     inputs = qkv()
     inputs["key"] = spec((2, 4, 8, 16), "bfloat16", strides=(128, 0, 16, 1))
     inputs["value"] = spec((2, 4, 8, 16), "bfloat16", strides=(128, 0, 16, 1))
     assert cost(SDPA, inputs, [out()]).bytes_read == 3_072
-
-
-def test_decode_reads_the_cache_once():
-    c = cost(SDPA, qkv(num_queries=1, num_keys=100), [out(num_queries=1)])
-    assert c.matrix_flops == 51_200  # 2 * 2 * 4 * 100 * 32
-    assert c.bytes_read == 51_456  # 2 * 2 * 4 * 16 * (1 + 100 + 100)
-
-
-def test_different_head_sizes():
-    c = cost(SDPA, qkv(qk=24, v=8), [out(v=8)])
-    assert c.matrix_flops == 32_768  # 2 * 2 * 4 * 64 * (24 + 8)
-
-
-def test_three_dimensional_inputs():
-    inputs = {name: spec((6, 8, 16)) for name in ("query", "key", "value")}
-    assert cost(SDPA, inputs, [spec((6, 8, 16))]).matrix_flops == 24_576  # 2 * 6 * 64 * 32
 
 
 def test_a_mask_is_data():
@@ -116,48 +58,6 @@ def test_a_mask_is_data():
 
 def backward_inputs(**shape):
     return {"grad_out": out(), **qkv(**shape), "out": out(), "logsumexp": spec((2, 4, 8))}
-
-
-def test_backward_with_recomputation_is_two_and_a_half_forwards():
-    c = cost(BACKWARD, backward_inputs(), [out()] * 3, is_causal=False)
-    assert c.matrix_flops == 81_920  # 2 * 2 * 4 * 64 * (3 * 16 + 2 * 16) = 2.5 * 32768
-    assert c.vector_flops == 3_072  # 6 * 512
-    assert c.bytes_read == 10_496  # do, q, k, v, o: 5 * 2048; 256 of log-sum-exp
-    assert c.bytes_written == 6_144
-
-
-def test_backward_without_recomputation_is_two_forwards():
-    c = cost(BACKWARD, backward_inputs(), [out()] * 3, is_causal=False, recompute=False)
-    assert c.matrix_flops == 65_536
-    assert c.vector_flops == 2_048
-
-
-def test_backward_of_key_heads_writes_key_heads():
-    gradients = [out(), out(heads=1), out(heads=1)]
-    assert cost(BACKWARD, backward_inputs(kv_heads=1), gradients).bytes_written == 3_072
-
-
-def test_backward_of_the_values_alone():
-    c = cost(
-        "aten::_scaled_dot_product_efficient_attention_backward",
-        backward_inputs(),
-        [out()],
-        grad_input_mask=(False, False, True, False),
-    )
-    assert c.matrix_flops == 32_768  # scores again and dV: 2 * 512 * (16 + 16)
-
-
-def test_flash_attn_is_causal_from_the_bottom_right():
-    inputs = {
-        "q": spec((2, 2, 4, 16), "float16"),
-        "k": spec((2, 8, 1, 16), "float16"),
-        "v": spec((2, 8, 1, 16), "float16"),
-    }
-    outputs = [spec((2, 2, 4, 16), "float16"), spec((2, 4, 2))]
-    c = cost("flash_attn::_flash_attn_forward", inputs, outputs, causal=True, window_size_left=-1, window_size_right=-1)
-    assert c.matrix_flops == 7_680  # 2 * 2 * 4 * (7 + 8) * 32
-    c = cost("flash_attn::_flash_attn_forward", inputs, outputs, causal=True, window_size_left=3, window_size_right=0)
-    assert c.matrix_flops == 4_096  # 2 * 2 * 4 * (4 + 4) * 32
 
 
 def test_flash_attn_backward_only_writes_the_gradients_it_is_given():
@@ -173,55 +73,6 @@ def test_flash_attn_backward_only_writes_the_gradients_it_is_given():
 def packed(tokens=12, cum=("cum_seq_q", "cum_seq_k")):
     x = spec((tokens, 4, 16), "bfloat16")
     return {"query": x, "key": x, "value": x, **{name: spec((4,), "int32") for name in cum}}
-
-
-def test_packed_sequences_are_an_upper_count():
-    c = cost(
-        "aten::_flash_attention_forward",
-        packed(),
-        [spec((12, 4, 16), "bfloat16"), spec((4, 12))],
-        max_q=6,
-        max_k=6,
-        is_causal=False,
-    )
-    assert c.upper
-    assert c.matrix_flops == 18_432  # 2 * 4 * (12 * 6) * 32
-
-
-def test_packed_causal_sequences():
-    c = cost(
-        "flash_attn::_flash_attn_varlen_forward",
-        packed(cum=("cu_seqlens_q", "cu_seqlens_k")),
-        [spec((12, 4, 16), "bfloat16"), spec((4, 12))],
-        max_seqlen_q=6,
-        max_seqlen_k=6,
-        causal=True,
-    )
-    assert c.matrix_flops == 10_752  # 2 * 4 * (2 * 6 * 7 / 2) * 32
-
-
-def test_packed_backward():
-    x = spec((12, 4, 16), "bfloat16")
-    inputs = {"grad_out": x, **packed(), "out": x, "logsumexp": spec((4, 12))}
-    c = cost("aten::_flash_attention_backward", inputs, [x] * 3, max_q=6, max_k=6, is_causal=False)
-    assert c.upper
-    assert c.matrix_flops == 46_080  # 2.5 * 18432
-
-
-def test_dense_batch_of_the_packed_op_is_exact():
-    x = spec((2, 8, 4, 16), "bfloat16")
-    c = cost("aten::_efficient_attention_forward", {"query": x, "key": x, "value": x}, [x], custom_mask_type=1)
-    assert not c.upper
-    assert c.matrix_flops == 18_432  # the triangle of test_causal_square
-
-
-def test_flex_attention_is_upper():
-    inputs = list(qkv().values())
-    c = cost("higher_order::flex_attention", inputs, [out(), spec((2, 4, 8))])
-    assert c.upper
-    assert c.matrix_flops == 32_768
-    c = cost("higher_order::flex_attention_backward", [*inputs, out(), spec((2, 4, 8)), out()], [out()] * 3)
-    assert c.matrix_flops == 81_920
 
 
 @given(lengths, lengths, st.booleans(), st.booleans(), st.tuples(reaches, reaches))
@@ -252,3 +103,83 @@ def test_causal_never_costs_more_than_full(num_queries, num_keys, enable_gqa):
 @pytest.mark.parametrize("num", [1, 7, 4096, 131_072])
 def test_causal_square_closed_form(num):
     assert Mask(causal=True).pairs(num, num) == num * (num + 1) // 2
+
+
+test_costs = costs(
+    """
+    # forward: 2 * B 2 * H 4 * P 8 * 8 * (16 + 16); 5 * 2 * 4 * 64; 2 bytes * 3 * 2 * 4 * 8 * 16
+    scaled_dot_product_attention query=2x4x8x16:bfloat16 key=2x4x8x16:bfloat16 value=2x4x8x16:bfloat16 ->
+        2x4x8x16:bfloat16 | is_causal=False = matrix 32768, on bfloat16, vector 2560, read 6144, written 2048, upper
+        False
+    # causal square is a triangle: 2 * 2 * 4 * (8 * 9 / 2) * 32
+    scaled_dot_product_attention query=2x4x8x16:bfloat16 key=2x4x8x16:bfloat16 value=2x4x8x16:bfloat16 ->
+        2x4x8x16:bfloat16 | is_causal=True = matrix 18432
+    # causal of a short query is top left in torch: 2 * 2 * 4 * (1 + 2) * 32
+    scaled_dot_product_attention query=2x4x2x16:bfloat16 key=2x4x8x16:bfloat16 value=2x4x8x16:bfloat16 ->
+        2x4x2x16:bfloat16 | is_causal=True = matrix 1536
+    # keys that no query sees are not read: causal from the top left: 2 queries see the first 2 of 8 keys; q 512 B, k
+    #   and v 2 / 8 of 2048 B each; a decode step with a window: key 7 and the 3 before it; q and out [2, 1, 4, 16], k
+    #   and v [2, 8, 4, 16]; 256 + 2 * 4 / 8 * 2048
+    scaled_dot_product_attention query=2x4x2x16:bfloat16 key=2x4x8x16:bfloat16 value=2x4x8x16:bfloat16 ->
+        2x4x2x16:bfloat16 | is_causal=True = read 1536
+    scaled_dot_product_attention query=2x4x2x16:bfloat16 key=2x4x8x16:bfloat16 value=2x4x8x16:bfloat16 ->
+        2x4x2x16:bfloat16 | is_causal=False = read 4608
+    flash_attn::_flash_attn_forward q=2x1x4x16:bfloat16 k=2x8x4x16:bfloat16 v=2x8x4x16:bfloat16 -> 2x1x4x16:bfloat16 |
+        causal=True window_size_left=3 window_size_right=0 = read 2304
+    # log sum exp is written when returned: 2048 + 4 * 2 * 4 * 8, counters left out
+    _scaled_dot_product_flash_attention query=2x4x8x16:bfloat16 key=2x4x8x16:bfloat16 value=2x4x8x16:bfloat16 ->
+        2x4x8x16:bfloat16 2x4x8 2:int64 | is_causal=False = written 2304
+    # grouped queries read fewer keys: query heads count; 2048 + 2 * 512
+    scaled_dot_product_attention query=2x4x8x16:bfloat16 key=2x1x8x16:bfloat16 value=2x1x8x16:bfloat16 ->
+        2x4x8x16:bfloat16 | is_causal=False enable_gqa=True = matrix 32768, read 3072
+    # decode reads the cache once: 2 * 2 * 4 * 100 * 32; 2 * 2 * 4 * 16 * (1 + 100 + 100)
+    scaled_dot_product_attention query=2x4x1x16:bfloat16 key=2x4x100x16:bfloat16 value=2x4x100x16:bfloat16 ->
+        2x4x1x16:bfloat16 = matrix 51200, read 51456
+    # different head sizes: 2 * 2 * 4 * 64 * (24 + 8)
+    scaled_dot_product_attention query=2x4x8x24:bfloat16 key=2x4x8x24:bfloat16 value=2x4x8x8:bfloat16 ->
+        2x4x8x8:bfloat16 = matrix 32768
+    # three dimensional inputs: 2 * 6 * 64 * 32
+    scaled_dot_product_attention query=6x8x16 key=6x8x16 value=6x8x16 -> 6x8x16 = matrix 24576
+    # backward with recomputation is two and a half forwards: 2 * 2 * 4 * 64 * (3 * 16 + 2 * 16) = 2.5 * 32768; 6 * 512;
+    #   do, q, k, v, o: 5 * 2048; 256 of log-sum-exp
+    rooflight::scaled_dot_product_attention_backward grad_out=2x4x8x16:bfloat16 query=2x4x8x16:bfloat16
+        key=2x4x8x16:bfloat16 value=2x4x8x16:bfloat16 out=2x4x8x16:bfloat16 logsumexp=2x4x8 -> 2x4x8x16:bfloat16
+        2x4x8x16:bfloat16 2x4x8x16:bfloat16 | is_causal=False = matrix 81920, vector 3072, read 10496, written 6144
+    # backward without recomputation is two forwards
+    rooflight::scaled_dot_product_attention_backward grad_out=2x4x8x16:bfloat16 query=2x4x8x16:bfloat16
+        key=2x4x8x16:bfloat16 value=2x4x8x16:bfloat16 out=2x4x8x16:bfloat16 logsumexp=2x4x8 -> 2x4x8x16:bfloat16
+        2x4x8x16:bfloat16 2x4x8x16:bfloat16 | is_causal=False recompute=False = matrix 65536, vector 2048
+    # backward of key heads writes key heads
+    rooflight::scaled_dot_product_attention_backward grad_out=2x4x8x16:bfloat16 query=2x4x8x16:bfloat16
+        key=2x1x8x16:bfloat16 value=2x1x8x16:bfloat16 out=2x4x8x16:bfloat16 logsumexp=2x4x8 -> 2x4x8x16:bfloat16
+        2x1x8x16:bfloat16 2x1x8x16:bfloat16 = written 3072
+    # backward of the values alone: scores again and dV: 2 * 512 * (16 + 16)
+    _scaled_dot_product_efficient_attention_backward grad_out=2x4x8x16:bfloat16 query=2x4x8x16:bfloat16
+        key=2x4x8x16:bfloat16 value=2x4x8x16:bfloat16 out=2x4x8x16:bfloat16 logsumexp=2x4x8 -> 2x4x8x16:bfloat16 |
+        grad_input_mask=(False,False,True,False) = matrix 32768
+    # flash attn is causal from the bottom right: 2 * 2 * 4 * (7 + 8) * 32; 2 * 2 * 4 * (4 + 4) * 32
+    flash_attn::_flash_attn_forward q=2x2x4x16:float16 k=2x8x1x16:float16 v=2x8x1x16:float16 -> 2x2x4x16:float16 2x4x2 |
+        causal=True window_size_left=-1 window_size_right=-1 = matrix 7680
+    flash_attn::_flash_attn_forward q=2x2x4x16:float16 k=2x8x1x16:float16 v=2x8x1x16:float16 -> 2x2x4x16:float16 2x4x2 |
+        causal=True window_size_left=3 window_size_right=0 = matrix 4096
+    # packed sequences are an upper count: 2 * 4 * (12 * 6) * 32
+    _flash_attention_forward query=12x4x16:bfloat16 key=12x4x16:bfloat16 value=12x4x16:bfloat16 cum_seq_q=4:int32
+        cum_seq_k=4:int32 -> 12x4x16:bfloat16 4x12 | max_q=6 max_k=6 is_causal=False = upper True, matrix 18432
+    # packed causal sequences: 2 * 4 * (2 * 6 * 7 / 2) * 32
+    flash_attn::_flash_attn_varlen_forward query=12x4x16:bfloat16 key=12x4x16:bfloat16 value=12x4x16:bfloat16
+        cu_seqlens_q=4:int32 cu_seqlens_k=4:int32 -> 12x4x16:bfloat16 4x12 | max_seqlen_q=6 max_seqlen_k=6 causal=True =
+        matrix 10752
+    # packed backward: 2.5 * 18432
+    _flash_attention_backward grad_out=12x4x16:bfloat16 query=12x4x16:bfloat16 key=12x4x16:bfloat16
+        value=12x4x16:bfloat16 cum_seq_q=4:int32 cum_seq_k=4:int32 out=12x4x16:bfloat16 logsumexp=4x12 ->
+        12x4x16:bfloat16 12x4x16:bfloat16 12x4x16:bfloat16 | max_q=6 max_k=6 is_causal=False = upper True, matrix 46080
+    # dense batch of the packed op is exact: the triangle of test_causal_square
+    _efficient_attention_forward query=2x8x4x16:bfloat16 key=2x8x4x16:bfloat16 value=2x8x4x16:bfloat16 ->
+        2x8x4x16:bfloat16 | custom_mask_type=1 = upper False, matrix 18432
+    # flex attention is upper
+    higher_order::flex_attention 2x4x8x16:bfloat16 2x4x8x16:bfloat16 2x4x8x16:bfloat16 -> 2x4x8x16:bfloat16 2x4x8 =
+        upper True, matrix 32768
+    higher_order::flex_attention_backward 2x4x8x16:bfloat16 2x4x8x16:bfloat16 2x4x8x16:bfloat16 2x4x8x16:bfloat16 2x4x8
+        2x4x8x16:bfloat16 -> 2x4x8x16:bfloat16 2x4x8x16:bfloat16 2x4x8x16:bfloat16 = matrix 81920
+    """
+)

@@ -2,24 +2,12 @@ from fractions import Fraction
 
 import pytest
 from builders import cost, op, spec
+from cost_table import costs
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflight.costs.cost import Uncosted
 from rooflight.costs.registry import cost_of
-
-
-def test_all_reduce():
-    x = spec((100,), storage=0)
-    c = cost("c10d::allreduce_", {"tensors": [x]}, [x], group_size=4)
-    assert c.bytes_sent == 600  # 2 * 400 * 3 / 4
-    assert (c.bytes_read, c.bytes_written) == (400, 400)
-    assert c.vector_flops == 75  # 100 * 3 / 4
-
-
-def test_functional_all_reduce():
-    c = cost("_c10d_functional::all_reduce", {"input": spec((100,))}, [spec((100,))], group_size=8)
-    assert c.bytes_sent == 700  # 2 * 400 * 7 / 8
 
 
 @pytest.mark.parametrize(
@@ -38,49 +26,6 @@ def test_all_gather_sends_all_but_its_own_part_of_what_is_gathered(name, source,
     assert (c.bytes_read, c.bytes_written, c.vector_flops) == (400, 1_600, 0)
 
 
-def test_all_gather_into_a_list():
-    parts = [spec((100,), storage=place) for place in range(4)]
-    c = cost("c10d::allgather_", {"output_tensors": parts, "input_tensors": spec((100,))}, parts, group_size=4)
-    assert (c.bytes_sent, c.bytes_written) == (1_200, 1_600)
-
-
-def test_reduce_scatter_sends_all_but_its_own_part_of_what_is_scattered():
-    inputs = {"output_tensor": spec((100,), storage=0), "input_tensor": spec((400,))}
-    c = cost("c10d::_reduce_scatter_base_", inputs, [spec((100,), storage=0)], group_size=4)
-    assert c.bytes_sent == 1_200
-    assert (c.bytes_read, c.bytes_written, c.vector_flops) == (1_600, 400, 300)
-
-
-def test_all_to_all():
-    inputs = {"output": spec((100,)), "input": spec((100,))}
-    c = cost("c10d::alltoall_base_", inputs, group_size=4)
-    assert (c.bytes_sent, c.bytes_read, c.bytes_written) == (300, 400, 400)
-
-
-def test_broadcast_send_and_receive():
-    x = spec((100,), storage=0)
-    assert cost("c10d::broadcast_", {"tensors": [x]}, [x], group_size=4).bytes_sent == 400
-    assert cost("c10d::broadcast_", {"tensors": [x]}, [x], group_size=1).bytes_sent == 0
-    sent = cost("c10d::send", {"tensors": [x]})
-    assert (sent.bytes_sent, sent.bytes_read, sent.bytes_written) == (400, 400, 0)
-    received = cost("c10d::recv_", {"tensors": [x]})
-    assert (received.bytes_sent, received.bytes_read, received.bytes_written) == (0, 0, 400)
-
-
-def test_gather_and_scatter_send_a_part():
-    parts = [spec((100,)), spec((100,))]
-    c = cost("c10d::gather_", {"output_tensors": parts, "input_tensors": spec((100,))}, group_size=2)
-    assert c.bytes_sent == 400
-    c = cost("c10d::scatter_", {"output_tensors": spec((100,)), "input_tensors": parts}, group_size=2)
-    assert c.bytes_sent == 400
-
-
-def test_waiting_is_free():
-    x = spec((100,), storage=0)
-    assert cost("_c10d_functional::wait_tensor", {"tensor": x}, [x]).bytes_moved == 0
-    assert cost("c10d::barrier", {"tensor": spec((1,))}).bytes_sent == 0
-
-
 def test_without_a_group_size_nothing_is_known():
     found = cost_of(op("c10d::allreduce_", {"tensors": [spec((100,))]}, [spec((100,))]))
     assert found == Uncosted("group size unknown")
@@ -93,3 +38,32 @@ def test_all_reduce_is_reduce_scatter_and_all_gather(numel, ranks):
     half = cost("_c10d_functional::reduce_scatter_tensor", {"input": x}, [x], group_size=ranks).bytes_sent
     assert 0 <= both - 2 * half <= 1  # each rounded down
     assert both <= Fraction(2 * x.nbytes * (ranks - 1), ranks)
+
+
+test_costs = costs(
+    """
+    # all reduce: 2 * 400 * 3 / 4; 100 * 3 / 4
+    c10d::allreduce_ tensors=100@0 -> 100@0 | group_size=4 = sent 600, read 400, written 400, vector 75
+    # functional all reduce: 2 * 400 * 7 / 8
+    _c10d_functional::all_reduce input=100 -> 100 | group_size=8 = sent 700
+    # all gather into a list
+    c10d::allgather_ output_tensors=100@0 output_tensors=100@1 output_tensors=100@2 output_tensors=100@3
+        input_tensors=100 -> 100@0 100@1 100@2 100@3 | group_size=4 = sent 1200, written 1600
+    # reduce scatter sends all but its own part of what is scattered
+    c10d::_reduce_scatter_base_ output_tensor=100@0 input_tensor=400 -> 100@0 | group_size=4 = sent 1200, read 1600,
+        written 400, vector 300
+    # all to all
+    c10d::alltoall_base_ output=100 input=100 -> | group_size=4 = sent 300, read 400, written 400
+    # broadcast send and receive
+    c10d::broadcast_ tensors=100@0 -> 100@0 | group_size=4 = sent 400
+    c10d::broadcast_ tensors=100@0 -> 100@0 | group_size=1 = sent 0
+    c10d::send tensors=100@0 -> = sent 400, read 400, written 0
+    c10d::recv_ tensors=100@0 -> = sent 0, read 0, written 400
+    # gather and scatter send a part
+    c10d::gather_ output_tensors=100 output_tensors=100 input_tensors=100 -> | group_size=2 = sent 400
+    c10d::scatter_ output_tensors=100 input_tensors=100 input_tensors=100 -> | group_size=2 = sent 400
+    # waiting is free
+    _c10d_functional::wait_tensor tensor=100@0 -> 100@0 = moved 0
+    c10d::barrier tensor=1 -> = sent 0
+    """
+)

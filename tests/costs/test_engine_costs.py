@@ -1,25 +1,13 @@
 """Attention and experts of serving engines: hand arithmetic."""
 
 import pytest
+from cost_table import costs_in_traces
 from test_serving_costs import cost
 
 from rooflight.costs.cost import Uncosted
 
 EIGHT = "float8_e4m3fn"
 KNOWN = [("kv_tokens", 100), ("visible_pairs", 90)]
-
-
-def test_attention_of_known_lengths_reads_the_cache_once():
-    # 4 tokens, 2 query heads and 1 of keys, of 8 numbers each; 90 pairs for each of 2 heads, 100 keys
-    found = cost("vllm::unified_attention_with_output", (4, 2, 8), (4, 1, 8), (4, 1, 8), (4, 2, 8), ints=KNOWN)
-    assert found.matrix_flops == 2 * 90 * 2 * (8 + 8)
-    assert found.vector_flops == 5 * 90 * 2
-    assert found.bytes_read == 4 * 2 * 8 * 2 + 100 * (8 + 8) * 2
-    assert found.bytes_written == 4 * 2 * 8 * 2
-    assert found.upper
-    in_bytes = [*KNOWN, ("cache_dtype", "uint8")]
-    found = cost("vllm::unified_attention_with_output", (4, 2, 8), (4, 1, 8), (4, 1, 8), (4, 2, 8), ints=in_bytes)
-    assert found.bytes_read == 4 * 2 * 8 * 2 + 100 * (8 + 8)
 
 
 def test_attention_of_unknown_lengths_counts_the_calls_own_tokens():
@@ -30,18 +18,6 @@ def test_attention_of_unknown_lengths_counts_the_calls_own_tokens():
     assert "not counted" in found.note
     too_few = [("kv_tokens", 2), ("visible_pairs", 2)]  # no lengths of a call with 4 queries
     assert cost("vllm::unified_attention", (4, 2, 8), (4, 1, 8), (4, 1, 8), ints=too_few) == found
-
-
-def test_layers_that_share_keys_read_what_is_known():
-    found = cost("vllm::unified_attention", (4, 2, 8), places=(0,))
-    assert found.bytes_read == 4 * 2 * 8 * 2
-
-
-def test_latent_attention_reads_a_latent_per_key():
-    # a latent of 16 and a rotary part of 4 numbers a key; results of 2 heads of 8
-    found = cost("vllm::unified_mla_attention_with_output", (4, 2, 12), (4, 16), (4, 1, 4), (4, 16), ints=KNOWN)
-    assert found.bytes_read == 4 * 2 * 12 * 2 + 100 * (16 + 4) * 2
-    assert found.matrix_flops == 2 * 90 * 2 * (12 + 8)
 
 
 PAGED = {
@@ -64,12 +40,6 @@ def test_paged_attention(name):
     assert found.bytes_written == 4 * 2 * 8 * 2
 
 
-def test_a_width_of_the_cache_that_is_known_is_taken():
-    shapes, _ = PAGED["aiter::paged_attention_ragged"]
-    found = cost("aiter::paged_attention_ragged", *shapes, ints=[*KNOWN, ("kv_width", 24)])
-    assert found.bytes_read == 4 * 2 * 8 * 2 + 100 * 2 * 24 * 2
-
-
 def test_flash_attention_over_pages():
     tables = [(4, 2, 8), (50, 16, 1, 8), (50, 16, 1, 8), ((5,), "int32"), ((4, 9), "int32")]
     paged = cost("_vllm_fa3_C::fwd", *tables, places=(0, 1, 2, 7, 14), ints=[*KNOWN, ("arg25", -1), ("arg26", -1)])
@@ -83,28 +53,7 @@ def test_flash_attention_over_pages():
     assert cost("_vllm_fa2_C::fwd_kvcache", *caches, ints=KNOWN).bytes_read == paged.bytes_read
 
 
-def test_flash_attention_over_keys_that_are_given():
-    # 3 sequences of 12 queries together, 20 keys: at least 3 times the 4 * 5 / 2 pairs of causal attention
-    tensors = [(12, 2, 8), (20, 1, 8), (20, 1, 8), ((4,), "int32"), ((4,), "int32")]
-    found = cost("sgl_kernel::fwd", *tensors, places=(0, 1, 2, 7, 8))
-    assert found.matrix_flops == 2 * (3 * 10) * 2 * (8 + 8)
-    assert found.bytes_read == 12 * 2 * 8 * 2 + 20 * (8 + 8) * 2
-    dense = cost("flash_attn_3::fwd", (3, 4, 2, 8), (3, 6, 1, 8), (3, 6, 1, 8))
-    assert dense.matrix_flops == 2 * (3 * 10) * 2 * (8 + 8)
-
-
 MODEL = [("hidden_size", 8), ("expert_weights", 3 * 8 * 10), ("experts_per_token", 2), ("expert_bits", 4)]
-
-
-def test_a_layer_of_experts_of_a_known_model():
-    # 5 tokens, padded from 8 to 12 numbers, 6 experts: each token goes to 2 experts of 240 weights of 4 bits
-    found = cost("vllm::moe_forward", (5, 12), (5, 6), ints=MODEL)
-    assert found.matrix_flops == 2 * 5 * 2 * 240
-    assert found.bytes_read == 5 * 8 * 2 + 5 * 6 * 2 + 2 * 240 // 2
-    assert found.bytes_written == 5 * 8 * 2
-    assert found.matrix_dtype == "bfloat16"
-    assert cost("vllm::moe_forward", (5, 12), (5, 6), ints=[*MODEL, ("product_dtype", EIGHT)]).matrix_dtype == EIGHT
-    assert cost("vllm::moe_forward", (0, 12), (0, 6), ints=MODEL).bytes_moved == 0
 
 
 def test_a_layer_of_experts_of_an_unknown_model_is_not_costed():
@@ -131,12 +80,6 @@ def test_fused_experts(name):
     four = cost(name, EXPERTS[0], ((6, 20, 4), "uint8"), ((6, 8, 5), "uint8"), *EXPERTS[3:])
     assert four.matrix_flops == found.matrix_flops
     assert four.bytes_read == 5 * 8 * 2 + 2 * 240 // 2
-
-
-def test_experts_on_other_ranks_are_not_counted():
-    found = cost("vllm::inplace_fused_experts", *EXPERTS, ((48,), "int32"))  # where each of 48 experts is
-    assert found.matrix_flops == 0
-    assert found.bytes_read == 5 * 8 * 2
 
 
 def test_experts_of_aiter():
@@ -189,8 +132,42 @@ def test_latent_attention_of_decode_steps():
     assert (stage.matrix_flops, stage.bytes_read) == (found.matrix_flops, found.bytes_read)
 
 
-def test_a_window_of_paged_attention_hides_keys():
-    shapes, _ = PAGED["aiter::paged_attention_ragged"]
-    whole = cost("aiter::paged_attention_v1", *shapes, ints=[*KNOWN, ("arg19", 0)])
-    assert whole.bytes_read == 4 * 2 * 8 * 2 + 100 * (8 + 8) * 2
-    assert cost("aiter::paged_attention_v1", *shapes, ints=[*KNOWN, ("arg19", 64)]).bytes_read == 4 * 2 * 8 * 2 + 4 * 32
+test_costs = costs_in_traces(
+    """
+    # attention of known lengths reads the cache once: 4 tokens, 2 query heads and 1 of keys, of 8 numbers each; 90
+    #   pairs for each of 2 heads, 100 keys; 2 * 90 * 2 * (8 + 8); 5 * 90 * 2; 4 * 2 * 8 * 2 + 100 * (8 + 8) * 2; 4 * 2
+    #   * 8 * 2; 4 * 2 * 8 * 2 + 100 * (8 + 8)
+    vllm::unified_attention_with_output 4x2x8 4x1x8 4x1x8 4x2x8 -> | kv_tokens=100 visible_pairs=90 = matrix 5760,
+        vector 900, read 3328, written 128, upper True
+    vllm::unified_attention_with_output 4x2x8 4x1x8 4x1x8 4x2x8 -> | kv_tokens=100 visible_pairs=90 cache_dtype='uint8'
+        = read 1728
+    # layers that share keys read what is known: 4 * 2 * 8 * 2
+    vllm::unified_attention 4x2x8 -> = read 128
+    # latent attention reads a latent per key: a latent of 16 and a rotary part of 4 numbers a key; results of 2 heads
+    #   of 8; 4 * 2 * 12 * 2 + 100 * (16 + 4) * 2; 2 * 90 * 2 * (12 + 8)
+    vllm::unified_mla_attention_with_output 4x2x12 4x16 4x1x4 4x16 -> | kv_tokens=100 visible_pairs=90 = read 4192,
+        matrix 7200
+    # a width of the cache that is known is taken: 4 * 2 * 8 * 2 + 100 * 2 * 24 * 2
+    aiter::paged_attention_ragged 4x2x8 99:uint8 4x2x8 50x16x1x8 50x16x1x8 -> | kv_tokens=100 visible_pairs=90
+        kv_width=24 = read 9728
+    # flash attention over keys that are given: 3 sequences of 12 queries together, 20 keys: at least 3 times the 4 * 5
+    #   / 2 pairs of causal attention; 2 * (3 * 10) * 2 * (8 + 8); 12 * 2 * 8 * 2 + 20 * (8 + 8) * 2; 2 * (3 * 10) * 2 *
+    #   (8 + 8)
+    sgl_kernel::fwd 12x2x8 20x1x8 20x1x8 arg7=4:int32 arg8=4:int32 -> = matrix 1920, read 1024
+    flash_attn_3::fwd 3x4x2x8 3x6x1x8 3x6x1x8 -> = matrix 1920
+    # a layer of experts of a known model: 5 tokens, padded from 8 to 12 numbers, 6 experts: each token goes to 2
+    #   experts of 240 weights of 4 bits; 2 * 5 * 2 * 240; 5 * 8 * 2 + 5 * 6 * 2 + 2 * 240 // 2; 5 * 8 * 2
+    vllm::moe_forward 5x12 5x6 -> | hidden_size=8 expert_weights=240 experts_per_token=2 expert_bits=4 = matrix 4800,
+        read 380, written 80, on bfloat16
+    vllm::moe_forward 5x12 5x6 -> | hidden_size=8 expert_weights=240 experts_per_token=2 expert_bits=4
+        product_dtype='float8_e4m3fn' = on float8_e4m3fn
+    vllm::moe_forward 0x12 0x6 -> | hidden_size=8 expert_weights=240 experts_per_token=2 expert_bits=4 = moved 0
+    # experts on other ranks are not counted: where each of 48 experts is; 5 * 8 * 2
+    vllm::inplace_fused_experts 5x8 6x20x8 6x8x10 5x2:float32 5x2:int32 48:int32 -> = matrix 0, read 80
+    # a window of paged attention hides keys: 4 * 2 * 8 * 2 + 100 * (8 + 8) * 2; 4 * 2 * 8 * 2 + 4 * 32
+    aiter::paged_attention_v1 4x2x8 99:uint8 4x2x8 50x16x1x8 50x16x1x8 -> | kv_tokens=100 visible_pairs=90 arg19=0 =
+        read 3328
+    aiter::paged_attention_v1 4x2x8 99:uint8 4x2x8 50x16x1x8 50x16x1x8 -> | kv_tokens=100 visible_pairs=90 arg19=64 =
+        read 256
+    """
+)

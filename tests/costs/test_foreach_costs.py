@@ -1,50 +1,30 @@
-from builders import cost, spec
+from builders import spec
+from cost_table import costs
 
 
 def parameters(first=0):
     return [spec((4, 6), storage=first), spec((5,), storage=first + 1)]
 
 
-def test_add_sums_its_lists():
-    c = cost("aten::_foreach_add", {"self": parameters(), "other": parameters(10)}, parameters(20))
-    assert c.vector_flops == 29  # 24 + 5
-    assert (c.bytes_read, c.bytes_written) == (232, 116)  # 4 * 29 each
-
-
-def test_in_place_reads_and_writes():
-    x = parameters()
-    c = cost("aten::_foreach_mul_", {"self": x}, x)
-    assert (c.bytes_read, c.bytes_written, c.vector_flops) == (116, 116, 29)
-
-
-def test_equal_tensors_that_share_nothing_both_count():
-    c = cost("aten::_foreach_sqrt", {"self": [spec((3,))] * 2}, [spec((3,))] * 2)
-    assert (c.bytes_read, c.vector_flops) == (24, 6)
-
-
-def test_addcdiv_and_lerp_are_three():
-    x = parameters()
-    inputs = {"self": x, "tensor1": parameters(10), "tensor2": parameters(20)}
-    c = cost("aten::_foreach_addcdiv_", inputs, x)
-    assert (c.vector_flops, c.bytes_read, c.bytes_written) == (87, 348, 116)
-    assert cost("aten::_foreach_lerp_", {"self": x, "tensors1": parameters(10)}, x).vector_flops == 87
-
-
-def test_copy_and_zero_only_write():
-    x = parameters()
-    c = cost("aten::_foreach_copy_", {"self": x, "src": parameters(10)}, x)
-    assert (c.bytes_read, c.bytes_written, c.vector_flops) == (116, 116, 0)
-    c = cost("aten::_foreach_zero_", {"self": x}, x)
-    assert (c.bytes_read, c.bytes_written) == (0, 116)
-
-
-def test_norm_reads_all_and_writes_one_number_each():
-    c = cost("aten::_foreach_norm", {"self": parameters()}, [spec(), spec()])
-    assert (c.vector_flops, c.bytes_read, c.bytes_written) == (58, 116, 8)
-
-
-def test_unscaling_gradients():
-    grads, found = parameters(), spec((1,), storage=9)
-    inputs = {"self": grads, "found_inf": found, "inv_scale": spec((1,))}
-    c = cost("aten::_amp_foreach_non_finite_check_and_unscale_", inputs, [*grads, found])
-    assert (c.vector_flops, c.bytes_read, c.bytes_written) == (58, 120, 120)
+test_costs = costs(
+    """
+    # add sums its lists: 24 + 5; 4 * 29 each
+    _foreach_add self=4x6@0 self=5@1 other=4x6@10 other=5@11 -> 4x6@20 5@21 = vector 29, read 232, written 116
+    # in place reads and writes
+    _foreach_mul_ self=4x6@0 self=5@1 -> 4x6@0 5@1 = read 116, written 116, vector 29
+    # equal tensors that share nothing both count
+    _foreach_sqrt self=3 self=3 -> 3 3 = read 24, vector 6
+    # addcdiv and lerp are three
+    _foreach_addcdiv_ self=4x6@0 self=5@1 tensor1=4x6@10 tensor1=5@11 tensor2=4x6@20 tensor2=5@21 -> 4x6@0 5@1 = vector
+        87, read 348, written 116
+    _foreach_lerp_ self=4x6@0 self=5@1 tensors1=4x6@10 tensors1=5@11 -> 4x6@0 5@1 = vector 87
+    # copy and zero only write
+    _foreach_copy_ self=4x6@0 self=5@1 src=4x6@10 src=5@11 -> 4x6@0 5@1 = read 116, written 116, vector 0
+    _foreach_zero_ self=4x6@0 self=5@1 -> 4x6@0 5@1 = read 0, written 116
+    # norm reads all and writes one number each
+    _foreach_norm self=4x6@0 self=5@1 -> () () = vector 58, read 116, written 8
+    # unscaling gradients
+    _amp_foreach_non_finite_check_and_unscale_ self=4x6@0 self=5@1 found_inf=1@9 inv_scale=1 -> 4x6@0 5@1 1@9 = vector
+        58, read 120, written 120
+    """
+)

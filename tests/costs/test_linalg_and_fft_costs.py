@@ -1,5 +1,6 @@
 import pytest
 from builders import cost, spec
+from cost_table import costs
 
 
 @pytest.mark.parametrize(
@@ -28,12 +29,6 @@ def test_leading_order(name, inputs, output, flops, attributes):
     assert cost(f"aten::{name}", tensors, [spec(output)], **attributes).matrix_flops == flops
 
 
-def test_batches_and_complex_numbers():
-    assert cost("aten::linalg_inv_ex", [spec((5, 6, 6))], [spec((5, 6, 6))]).matrix_flops == 2_160
-    z = spec((6, 6), "complex64")
-    assert cost("aten::linalg_inv_ex", [z], [z]).matrix_flops == 1_728  # 4 * 432
-
-
 @pytest.mark.parametrize(
     ("name", "inputs", "bytes_read"),
     [
@@ -55,15 +50,16 @@ def test_iterative_methods_say_so():
     assert cost("aten::_linalg_svd", [spec((6, 6))], [spec((6,))]).note == "iterations not counted"
 
 
-def test_fft():
-    z = spec((3, 8), "complex64")
-    c = cost("aten::_fft_c2c", [z], [z], dim=(1,))
-    assert c.vector_flops == 360  # 5 * 24 * 3
-    assert (c.bytes_read, c.bytes_written) == (192, 192)
-    assert cost("aten::_fft_c2c", [z], [z], dim=(0, 1)).vector_flops == 550  # 5 * 24 * log2(24) = 550.2
-
-
-def test_real_fft_is_half():
-    x, z = spec((3, 8)), spec((3, 5), "complex64")
-    assert cost("aten::_fft_r2c", [x], [z], dim=(1,)).vector_flops == 180  # 2.5 * 24 * 3
-    assert cost("aten::_fft_c2r", [z], [x], dim=(1,), last_dim_size=8).vector_flops == 180
+test_costs = costs(
+    """
+    # batches and complex numbers: 4 * 432
+    linalg_inv_ex 5x6x6 -> 5x6x6 = matrix 2160
+    linalg_inv_ex 6x6:complex64 -> 6x6:complex64 = matrix 1728
+    # fft: 5 * 24 * 3; 5 * 24 * log2(24) = 550.2
+    _fft_c2c 3x8:complex64 -> 3x8:complex64 | dim=(1,) = vector 360, read 192, written 192
+    _fft_c2c 3x8:complex64 -> 3x8:complex64 | dim=(0,1) = vector 550
+    # real fft is half: 2.5 * 24 * 3
+    _fft_r2c 3x8 -> 3x5:complex64 | dim=(1,) = vector 180
+    _fft_c2r 3x5:complex64 -> 3x8 | dim=(1,) last_dim_size=8 = vector 180
+    """
+)

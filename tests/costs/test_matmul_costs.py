@@ -2,6 +2,7 @@ from math import prod
 
 import pytest
 from builders import cost, op, spec
+from cost_table import costs
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,57 +12,11 @@ from rooflight.costs.registry import cost_of
 sizes = st.integers(min_value=1, max_value=64)
 
 
-def test_mm():
-    c = cost("aten::mm", [spec((4, 6)), spec((6, 5))], [spec((4, 5))])
-    assert c.matrix_flops == 240  # 2 * 4 * 6 * 5
-    assert c.matrix_dtype == "float32"
-    assert c.vector_flops == 0
-    assert c.bytes_read == 216  # 4 * (4 * 6 + 6 * 5)
-    assert c.bytes_written == 80  # 4 * 4 * 5
-
-
-def test_mm_of_a_tensor_with_itself_reads_it_once():
-    x = spec((8, 8), "bfloat16", storage=0)
-    c = cost("aten::mm", [x, x], [spec((8, 8), "bfloat16")])
-    assert c.bytes_read == 128  # 2 * 8 * 8
-
-
-def test_mm_into_out_does_not_read_it():
-    out = spec((4, 5), storage=0)
-    c = cost("aten::mm", {"self": spec((4, 6)), "mat2": spec((6, 5)), "out": out}, [out])
-    assert (c.bytes_read, c.bytes_written) == (216, 80)
-
-
-def test_complex_mm_is_four_real_ones():
-    c = cost("aten::mm", [spec((4, 6), "complex64"), spec((6, 5), "complex64")], [spec((4, 5), "complex64")])
-    assert c.matrix_flops == 960  # 4 * 240
-
-
-def test_addmm_adds_its_bias_on_the_vector_unit():
-    c = cost("aten::addmm", [spec((5,)), spec((4, 6)), spec((6, 5))], [spec((4, 5))])
-    assert (c.matrix_flops, c.vector_flops) == (240, 20)
-    assert c.bytes_read == 236  # 216 + 4 * 5
-
-
-def test_addmm_activation_has_one_more_epilogue_op():
-    c = cost("aten::_addmm_activation", [spec((5,)), spec((4, 6)), spec((6, 5))], [spec((4, 5))])
-    assert c.vector_flops == 40  # 2 * 4 * 5
-
-
 def test_bmm_reads_an_expanded_batch_once():
     expanded = spec((3, 4, 6), strides=(0, 6, 1))
     c = cost("aten::bmm", [expanded, spec((3, 6, 5))], [spec((3, 4, 5))])
     assert c.matrix_flops == 720  # 2 * 3 * 4 * 6 * 5
     assert c.bytes_read == 456  # 4 * (4 * 6 + 3 * 6 * 5)
-
-
-def test_baddbmm_and_addbmm():
-    a, b = spec((3, 4, 6)), spec((3, 6, 5))
-    whole = cost("aten::baddbmm", [spec((3, 4, 5)), a, b], [spec((3, 4, 5))])
-    summed = cost("aten::addbmm", [spec((4, 5)), a, b], [spec((4, 5))])
-    assert whole.matrix_flops == summed.matrix_flops == 720
-    assert (whole.vector_flops, summed.vector_flops) == (60, 20)
-    assert summed.bytes_written == 80
 
 
 @pytest.mark.parametrize(
@@ -85,16 +40,6 @@ def test_products(name, inputs, out, flops):
     assert cost(name, inputs, [spec(out)]).matrix_flops == flops
 
 
-def test_addr_is_vector_work():
-    c = cost("aten::addr", [spec((4, 5)), spec((4,)), spec((5,))], [spec((4, 5))])
-    assert (c.matrix_flops, c.vector_flops) == (0, 40)  # a multiply and an add for 4 * 5
-
-
-def test_linear_counts_its_bias_once_per_output():
-    inputs = {"input": spec((4, 6)), "weight": spec((5, 6)), "bias": spec((5,))}
-    assert cost("aten::linear", inputs, [spec((4, 5))]).vector_flops == 20
-
-
 @pytest.mark.parametrize(
     ("mask", "flops", "bias_flops", "read"),
     [
@@ -111,33 +56,10 @@ def test_linear_backward_follows_its_output_mask(mask, flops, bias_flops, read):
     assert (c.matrix_flops, c.vector_flops, c.bytes_read) == (flops, bias_flops, read)
 
 
-def test_matmul_backward_is_one_forward_per_gradient():
-    inputs = {"grad": spec((4, 5)), "self": spec((4, 6)), "other": spec((6, 5))}
-    outputs = [spec((4, 6)), spec((6, 5))]
-    assert cost("aten::matmul_backward", inputs, outputs, mask=(True, True)).matrix_flops == 480
-    assert cost("aten::matmul_backward", inputs, outputs[:1], mask=(True, False)).matrix_flops == 240
-
-
-def test_foreach_mm_sums_its_list():
-    inputs = {"self": [spec((4, 6)), spec((2, 3))], "mat2": [spec((6, 5)), spec((3, 2))]}
-    assert cost("aten::_foreach_mm", inputs, [spec((4, 5)), spec((2, 2))]).matrix_flops == 264  # 240 + 2 * 2 * 3 * 2
-
-
 def test_einsum_counts_the_joint_index_space():
     c = cost("aten::einsum", [spec((3, 4, 6)), spec((3, 6, 5))], [spec((3, 4, 5))], equation="bij,bjk->bik")
     assert c.matrix_flops == 720
     assert isinstance(cost_of(op("aten::einsum", [spec((3,))], [spec(())], equation="i->")), Uncosted)
-
-
-def test_chain_matmul_takes_the_cheapest_order():
-    chain = [spec((10, 100)), spec((100, 5)), spec((5, 50))]
-    c = cost("aten::linalg_multi_dot", {"tensors": chain}, [spec((10, 50))])
-    assert c.matrix_flops == 15_000  # 2 * (10 * 100 * 5 + 10 * 5 * 50)
-
-
-def test_distances():
-    assert cost("aten::_cdist_forward", [spec((4, 6)), spec((5, 6))], [spec((4, 5))]).vector_flops == 360  # 3*4*5*6
-    assert cost("aten::_pdist_forward", [spec((4, 6))], [spec((6,))]).vector_flops == 108  # 3 * 6 pairs * 6
 
 
 @given(sizes, sizes, sizes)
@@ -175,22 +97,6 @@ def test_beta_0_reads_and_adds_nothing(name, left, right, added, out, elements):
     assert without.bytes_read == 4 * (prod(left) + prod(right))
     assert given.bytes_read == without.bytes_read + 4 * prod(added)
     assert without.bytes_written == given.bytes_written
-
-
-def test_in_place_with_beta_0_writes_without_reading():
-    self = spec((3, 5), storage=0)
-    c = cost("aten::addmm_", {"self": self, "mat1": spec((3, 4)), "mat2": spec((4, 5))}, [self], beta=0)
-    assert (c.bytes_read, c.bytes_written) == (4 * 32, 60)
-
-
-def test_alpha_0_multiplies_nothing_and_reads_no_operand():
-    added, left, right = spec((3, 5)), spec((3, 4)), spec((4, 5))
-    c = cost("aten::addmm", {"self": added, "mat1": left, "mat2": right}, [added], alpha=0)
-    assert (c.matrix_flops, c.vector_flops, c.bytes_read, c.bytes_written) == (0, 0, 60, 60)
-    nothing = cost("aten::addmm", {"self": added, "mat1": left, "mat2": right}, [added], alpha=0, beta=0)
-    assert (nothing.bytes_read, nothing.bytes_written) == (0, 60)
-    outer = cost("aten::addr", {"self": added, "vec1": spec((3,)), "vec2": spec((5,))}, [added], alpha=0)
-    assert (outer.vector_flops, outer.bytes_read) == (0, 60)
 
 
 def test_adding_0_times_a_tensor_copies_the_other():
@@ -232,3 +138,44 @@ def test_recorded_beta_of_0_is_kept_and_no_other(beta):
     assert [op.attributes for op in recorded(beta)] == [(("beta", 0),)] * 2
     assert [op.attributes for op in recorded(1e-30)] == [()] * 2
     assert recorded(0.5) == recorded(2)
+
+
+test_costs = costs(
+    """
+    # mm: 2 * 4 * 6 * 5; 4 * (4 * 6 + 6 * 5); 4 * 4 * 5
+    mm 4x6 6x5 -> 4x5 = matrix 240, on float32, vector 0, read 216, written 80
+    # mm of a tensor with itself reads it once: 2 * 8 * 8
+    mm 8x8:bfloat16@0 8x8:bfloat16@0 -> 8x8:bfloat16 = read 128
+    # mm into out does not read it
+    mm self=4x6 mat2=6x5 out=4x5@0 -> 4x5@0 = read 216, written 80
+    # complex mm is four real ones: 4 * 240
+    mm 4x6:complex64 6x5:complex64 -> 4x5:complex64 = matrix 960
+    # addmm adds its bias on the vector unit: 216 + 4 * 5
+    addmm 5 4x6 6x5 -> 4x5 = matrix 240, vector 20, read 236
+    # addmm activation has one more epilogue op: 2 * 4 * 5
+    _addmm_activation 5 4x6 6x5 -> 4x5 = vector 40
+    # baddbmm and addbmm
+    baddbmm 3x4x5 3x4x6 3x6x5 -> 3x4x5 = matrix 720, vector 60
+    addbmm 4x5 3x4x6 3x6x5 -> 4x5 = matrix 720, vector 20, written 80
+    # addr is vector work: a multiply and an add for 4 * 5
+    addr 4x5 4 5 -> 4x5 = matrix 0, vector 40
+    # linear counts its bias once per output
+    linear input=4x6 weight=5x6 bias=5 -> 4x5 = vector 20
+    # matmul backward is one forward per gradient
+    matmul_backward grad=4x5 self=4x6 other=6x5 -> 4x6 6x5 | mask=(True,True) = matrix 480
+    matmul_backward grad=4x5 self=4x6 other=6x5 -> 4x6 | mask=(True,False) = matrix 240
+    # foreach mm sums its list: 240 + 2 * 2 * 3 * 2
+    _foreach_mm self=4x6 self=2x3 mat2=6x5 mat2=3x2 -> 4x5 2x2 = matrix 264
+    # chain matmul takes the cheapest order: 2 * (10 * 100 * 5 + 10 * 5 * 50)
+    linalg_multi_dot tensors=10x100 tensors=100x5 tensors=5x50 -> 10x50 = matrix 15000
+    # distances: 3*4*5*6; 3 * 6 pairs * 6
+    _cdist_forward 4x6 5x6 -> 4x5 = vector 360
+    _pdist_forward 4x6 -> 6 = vector 108
+    # in place with beta 0 writes without reading: 4 * 32
+    addmm_ self=3x5@0 mat1=3x4 mat2=4x5 -> 3x5@0 | beta=0 = read 128, written 60
+    # alpha 0 multiplies nothing and reads no operand
+    addmm self=3x5 mat1=3x4 mat2=4x5 -> 3x5 | alpha=0 = matrix 0, vector 0, read 60, written 60
+    addmm self=3x5 mat1=3x4 mat2=4x5 -> 3x5 | alpha=0 beta=0 = read 0, written 60
+    addr self=3x5 vec1=3 vec2=5 -> 3x5 | alpha=0 = vector 0, read 60
+    """
+)

@@ -1,5 +1,6 @@
 import pytest
 from builders import cost, spec
+from cost_table import costs
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,38 +27,28 @@ def test_adam_moves_28_bytes_a_parameter(name):
     assert c.bytes_written == 1_200  # p, m, v; the schema mutates gradients, the kernel does not
 
 
-def test_amsgrad_reads_and_writes_the_maximum():
-    inputs = lists(*ADAM, "max_exp_avg_sqs")
-    c = cost("aten::_fused_adamw_", {**inputs, **STEPS}, mutated(inputs), amsgrad=True)
-    assert c.bytes_moved == 3_604  # 36 * 100 + 4
-    assert c.vector_flops == 1_500
-
-
-def test_gradients_are_written_where_they_are_unscaled():
-    inputs = lists(*ADAM)
-    c = cost("aten::_fused_adamw_", {**inputs, **STEPS, "grad_scale": spec()}, mutated(inputs))
-    assert c.bytes_written == 1_600
-
-
-def test_sgd_moves_12_bytes_and_20_with_momentum():
-    plain = lists("self", "grads")
-    c = cost("aten::_fused_sgd_", plain, mutated(plain), nesterov=False, is_first_step=False)
-    assert (c.bytes_moved, c.vector_flops) == (1_200, 200)
-    momentum = lists("self", "grads", "momentum_buffer_list")
-    c = cost("aten::_fused_sgd_", momentum, mutated(momentum), nesterov=False, is_first_step=False)
-    assert (c.bytes_moved, c.vector_flops) == (2_000, 400)
-    c = cost("aten::_fused_sgd_", momentum, mutated(momentum), nesterov=True, is_first_step=True)
-    assert (c.bytes_moved, c.vector_flops) == (1_600, 600)  # the first step only writes the buffer
-
-
-def test_adagrad_moves_20_bytes():
-    inputs = lists("self", "grads", "state_sums")
-    c = cost("aten::_fused_adagrad_", {**inputs, **STEPS}, mutated(inputs))
-    assert c.bytes_moved == 2_004
-
-
 @given(st.integers(1, 10_000), st.sampled_from(["float32", "bfloat16"]))
 def test_bytes_grow_with_the_parameters(numel, dtype):
     inputs = lists(*ADAM, numel=numel, dtype=dtype)
     c = cost("aten::_fused_adamw_", inputs, mutated(inputs))
     assert c.bytes_moved == 7 * mutated(inputs)[0].nbytes
+
+
+test_costs = costs(
+    """
+    # amsgrad reads and writes the maximum: 36 * 100 + 4
+    _fused_adamw_ self=100@0 grads=100@1 exp_avgs=100@2 exp_avg_sqs=100@3 max_exp_avg_sqs=100@4 state_steps=()@90 ->
+        100@0 100@1 100@2 100@3 100@4 | amsgrad=True = moved 3604, vector 1500
+    # gradients are written where they are unscaled
+    _fused_adamw_ self=100@0 grads=100@1 exp_avgs=100@2 exp_avg_sqs=100@3 state_steps=()@90 grad_scale=() -> 100@0 100@1
+        100@2 100@3 = written 1600
+    # sgd moves 12 bytes and 20 with momentum: the first step only writes the buffer
+    _fused_sgd_ self=100@0 grads=100@1 -> 100@0 100@1 | nesterov=False is_first_step=False = moved 1200, vector 200
+    _fused_sgd_ self=100@0 grads=100@1 momentum_buffer_list=100@2 -> 100@0 100@1 100@2 | nesterov=False
+        is_first_step=False = moved 2000, vector 400
+    _fused_sgd_ self=100@0 grads=100@1 momentum_buffer_list=100@2 -> 100@0 100@1 100@2 | nesterov=True
+        is_first_step=True = moved 1600, vector 600
+    # adagrad moves 20 bytes
+    _fused_adagrad_ self=100@0 grads=100@1 state_sums=100@2 state_steps=()@90 -> 100@0 100@1 100@2 = moved 2004
+    """
+)

@@ -1,4 +1,5 @@
 from builders import cost, spec
+from cost_table import costs
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,64 +16,11 @@ def test_every_op_of_the_tables_counts_per_element(shape):
     assert found == {name: flops * x.numel for name, flops in TABLES}
 
 
-def test_add_reads_two_and_writes_one():
-    c = cost("aten::add", {"self": spec((4, 6)), "other": spec((4, 6))}, [spec((4, 6))])
-    assert (c.bytes_read, c.bytes_written) == (192, 96)
-    assert c.matrix_flops == 0
-    assert c.vector_dtype == "float32"
-
-
 def test_broadcast_operand_is_read_at_its_own_size():
     c = cost("aten::add", {"self": spec((4, 6)), "other": spec((6,))}, [spec((4, 6))])
     assert c.bytes_read == 120  # 4 * (24 + 6)
     expanded = spec((4, 6), strides=(0, 1))
     assert cost("aten::add", {"self": spec((4, 6)), "other": expanded}, [spec((4, 6))]).bytes_read == 120
-
-
-def test_in_place_reads_and_writes():
-    x = spec((4, 6), storage=0)
-    c = cost("aten::add_", {"self": x, "other": spec((4, 6))}, [x])
-    assert (c.bytes_read, c.bytes_written, c.vector_flops) == (192, 96, 24)
-
-
-def test_square_of_a_tensor_reads_it_once():
-    x = spec((4, 6), storage=0)
-    assert cost("aten::mul", {"self": x, "other": x}, [spec((4, 6), storage=1)]).bytes_read == 96
-
-
-def test_out_is_not_read():
-    out = spec((4, 6), storage=0)
-    assert cost("aten::add", {"self": spec((4, 6)), "other": spec((4, 6)), "out": out}, [out]).bytes_read == 192
-
-
-def test_backward_reads_its_saved_output():
-    y = spec((4, 6))
-    assert cost("aten::tanh_backward", {"grad_output": y, "output": y}, [spec((4, 6))]).bytes_read == 192
-
-
-def test_complex_multiplication_is_six():
-    z = spec((5,), "complex64")
-    assert cost("aten::mul", {"self": z, "other": z}, [z]).vector_flops == 30
-    assert cost("aten::add", {"self": z, "other": z}, [z]).vector_flops == 10
-
-
-def test_comparison_writes_booleans():
-    c = cost("aten::gt", {"self": spec((4, 6))}, [spec((4, 6), "bool")])
-    assert (c.vector_flops, c.bytes_written) == (24, 24)
-
-
-def test_gated_linear_unit_works_on_halves():
-    x, y = spec((4, 12)), spec((4, 6))
-    assert cost("aten::glu", {"self": x}, [y]).vector_flops == 96  # 4 * 24
-    assert cost("aten::glu_backward", {"grad_output": y, "self": x}, [x]).vector_flops == 192
-
-
-def test_masked_fill_in_place_is_an_upper_count():
-    x = spec((4, 6), storage=0)
-    c = cost("aten::masked_fill_", {"self": x, "mask": spec((4, 6), "bool")}, [x])
-    assert c.upper
-    assert (c.bytes_read, c.bytes_written) == (24, 96)
-    assert not cost("aten::masked_fill", {"self": x, "mask": spec((6,), "bool")}, [spec((4, 6))]).upper
 
 
 @given(st.lists(st.integers(0, 12), max_size=4), st.sampled_from(["float32", "bfloat16", "int64", "bool"]))
@@ -81,3 +29,30 @@ def test_bytes_are_those_of_the_tensors(shape, dtype):
     c = cost("aten::neg", {"self": x}, [x])
     assert c.bytes_read == c.bytes_written == x.nbytes
     assert c.vector_flops == x.numel
+
+
+test_costs = costs(
+    """
+    # add reads two and writes one
+    add self=4x6 other=4x6 -> 4x6 = read 192, written 96, matrix 0, vector_on float32
+    # in place reads and writes
+    add_ self=4x6@0 other=4x6 -> 4x6@0 = read 192, written 96, vector 24
+    # square of a tensor reads it once
+    mul self=4x6@0 other=4x6@0 -> 4x6@1 = read 96
+    # out is not read
+    add self=4x6 other=4x6 out=4x6@0 -> 4x6@0 = read 192
+    # backward reads its saved output
+    tanh_backward grad_output=4x6 output=4x6 -> 4x6 = read 192
+    # complex multiplication is six
+    mul self=5:complex64 other=5:complex64 -> 5:complex64 = vector 30
+    add self=5:complex64 other=5:complex64 -> 5:complex64 = vector 10
+    # comparison writes booleans
+    gt self=4x6 -> 4x6:bool = vector 24, written 24
+    # gated linear unit works on halves: 4 * 24
+    glu self=4x12 -> 4x6 = vector 96
+    glu_backward grad_output=4x6 self=4x12 -> 4x12 = vector 192
+    # masked fill in place is an upper count
+    masked_fill_ self=4x6@0 mask=4x6:bool -> 4x6@0 = upper True, read 24, written 96
+    masked_fill self=4x6@0 mask=6:bool -> 4x6 = upper False
+    """
+)

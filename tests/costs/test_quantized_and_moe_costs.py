@@ -1,6 +1,7 @@
 import pytest
 import torch
 from builders import cost, op, spec
+from cost_table import costs
 from hypothesis import given
 from hypothesis import strategies as st
 from recorded_costs import only_cost
@@ -12,47 +13,12 @@ from rooflight.costs.registry import cost_of
 FP8, FP4 = "float8_e4m3fn", "float4_e2m1fn_x2"
 
 
-def test_int_mm_runs_on_int8():
-    c = cost("aten::_int_mm", [spec((32, 16), "int8"), spec((16, 8), "int8")], [spec((32, 8), "int32")])
-    assert c.matrix_flops == 8_192  # 2 * 32 * 16 * 8
-    assert c.matrix_dtype == "int8"
-    assert (c.bytes_read, c.bytes_written) == (640, 1_024)  # 512 + 128; 4 * 256
-
-
-def test_scaled_mm_reads_its_scales():
-    inputs = {"self": spec((32, 16), FP8), "mat2": spec((16, 8), FP8), "scale_a": spec((32, 1)), "scale_b": spec(())}
-    c = cost("aten::_scaled_mm", inputs, [spec((32, 8), "bfloat16")])
-    assert (c.matrix_flops, c.matrix_dtype) == (8_192, FP8)
-    assert c.bytes_read == 772  # 512 + 128 + 4 * 33
-    assert c.bytes_written == 512
-    assert (c.vector_flops, c.vector_dtype) == (256, "bfloat16")
-
-
 def test_packed_float4_contracts_twice_its_shape():
     inputs = {"self": spec((32, 16), FP4), "mat2": spec((16, 8), FP4)}
     inputs |= {"scale_a": spec((32, 2), FP8), "scale_b": spec((8, 2), FP8)}
     c = cost("aten::_scaled_mm", inputs, [spec((32, 8), "bfloat16")])
     assert (c.matrix_flops, c.matrix_dtype) == (16_384, FP4)  # 2 * 32 * 32 * 8
     assert c.bytes_read == 720  # half a byte each: 512 + 128; a scale byte per 16: 64 + 16
-
-
-def test_scaled_mm_v2_takes_lists_of_scales():
-    inputs = {
-        "self": spec((32, 16), FP8),
-        "mat2": spec((16, 8), FP8),
-        "scale_a": [spec((32,))],
-        "scale_b": [spec((8,))],
-    }
-    assert cost("aten::_scaled_mm_v2", inputs, [spec((32, 8), "bfloat16")]).bytes_read == 800
-
-
-def test_weight_only_int4_runs_at_the_activations_precision():
-    x, packed = spec((4, 64), "bfloat16"), spec((2, 1, 32, 4), "int32")  # 32 x 64 weights at 4 bits
-    inputs = {"self": x, "mat2": packed, "qScaleAndZeros": spec((1, 32, 2), "bfloat16")}
-    c = cost("aten::_weight_int4pack_mm", inputs, [spec((4, 32), "bfloat16")], qGroupSize=64)
-    assert (c.matrix_flops, c.matrix_dtype) == (16_384, "bfloat16")  # 2 * 4 * 64 * 32
-    assert c.vector_flops == 4_096  # 2 per weight
-    assert c.bytes_read == 1_664  # 512 + 1024 + 128
 
 
 def test_quantized_linear_infers_its_packed_weight():
@@ -66,13 +32,6 @@ def test_quantized_convolution_hides_its_kernel():
     assert isinstance(cost_of(op("quantized::conv2d", {"qx": spec((1, 3, 8, 8), "quint8")})), Uncosted)
 
 
-def test_quantize_and_dequantize():
-    q = cost("aten::quantize_per_tensor", {"self": spec((4, 6))}, [spec((4, 6), "qint8")])
-    assert (q.vector_flops, q.bytes_read, q.bytes_written) == (96, 96, 24)
-    d = cost("aten::dequantize", {"self": spec((4, 6), "qint8")}, [spec((4, 6))])
-    assert (d.vector_flops, d.bytes_read, d.bytes_written) == (48, 24, 96)
-
-
 def test_grouped_mm_counts_every_row_once():
     inputs = {"self": spec((12, 16), "bfloat16"), "mat2": spec((4, 16, 8), "bfloat16"), "offs": spec((4,), "int32")}
     c = cost("aten::_grouped_mm", inputs, [spec((12, 8), "bfloat16")])
@@ -82,27 +41,6 @@ def test_grouped_mm_counts_every_row_once():
     # 4 * (1 - 0.75^12) = 3.873 experts of 256 bytes, 384 bytes of rows, 16 of offsets
     assert c.bytes_read == 400 + 991
     assert c.bytes_written == 192
-
-
-def test_grouped_mm_of_one_token_reads_one_expert():
-    inputs = {"self": spec((1, 16), "bfloat16"), "mat2": spec((8, 16, 8), "bfloat16"), "offs": spec((8,), "int32")}
-    assert cost("aten::_grouped_mm", inputs, [spec((1, 8), "bfloat16")]).bytes_read == 320  # 256 + 32 + 32
-
-
-def test_grouped_weight_gradient_contracts_the_rows():
-    inputs = {"self": spec((16, 12), "bfloat16"), "mat2": spec((12, 8), "bfloat16"), "offs": spec((4,), "int32")}
-    c = cost("aten::_grouped_mm", inputs, [spec((4, 16, 8), "bfloat16")])
-    assert c.matrix_flops == 3_072  # 2 * 16 * 12 * 8
-    assert c.bytes_written == 1_024
-
-
-def test_grouped_mm_on_the_other_side_and_batched():
-    inputs = {"self": spec((4, 16, 8), "bfloat16"), "mat2": spec((8, 12), "bfloat16"), "offs": spec((4,), "int32")}
-    assert cost("aten::_grouped_mm", inputs, [spec((16, 12), "bfloat16")]).matrix_flops == 3_072
-    inputs = {"self": spec((4, 3, 16), "bfloat16"), "mat2": spec((4, 16, 8), "bfloat16")}
-    c = cost("aten::_grouped_mm", inputs, [spec((4, 3, 8), "bfloat16")])
-    assert c.matrix_flops == 3_072  # 2 * 4 * 3 * 16 * 8
-    assert not c.upper
 
 
 def test_scaled_grouped_mm():
@@ -155,3 +93,30 @@ def test_packing_reads_and_writes_the_weight():
     weight = torch.quantize_per_tensor(torch.randn(4, 8), 0.1, 0, torch.qint8)
     c = only_cost(lambda: torch.ops.quantized.linear_prepack(weight, torch.zeros(4)), "quantized::linear_prepack")
     assert (c.bytes_read, c.bytes_written) == (32 + 16, 32)
+
+
+test_costs = costs(
+    """
+    # int mm runs on int8: 2 * 32 * 16 * 8; 512 + 128; 4 * 256
+    _int_mm 32x16:int8 16x8:int8 -> 32x8:int32 = matrix 8192, on int8, read 640, written 1024
+    # scaled mm reads its scales: 512 + 128 + 4 * 33
+    _scaled_mm self=32x16:float8_e4m3fn mat2=16x8:float8_e4m3fn scale_a=32x1 scale_b=() -> 32x8:bfloat16 = matrix 8192,
+        on float8_e4m3fn, read 772, written 512, vector 256, vector_on bfloat16
+    # scaled mm v2 takes lists of scales
+    _scaled_mm_v2 self=32x16:float8_e4m3fn mat2=16x8:float8_e4m3fn scale_a=32 scale_b=8 -> 32x8:bfloat16 = read 800
+    # weight only int4 runs at the activations precision: 32 x 64 weights at 4 bits; 2 * 4 * 64 * 32; 2 per weight; 512
+    #   + 1024 + 128
+    _weight_int4pack_mm self=4x64:bfloat16 mat2=2x1x32x4:int32 qScaleAndZeros=1x32x2:bfloat16 -> 4x32:bfloat16 |
+        qGroupSize=64 = matrix 16384, on bfloat16, vector 4096, read 1664
+    # quantize and dequantize
+    quantize_per_tensor self=4x6 -> 4x6:qint8 = vector 96, read 96, written 24
+    dequantize self=4x6:qint8 -> 4x6 = vector 48, read 24, written 96
+    # grouped mm of one token reads one expert: 256 + 32 + 32
+    _grouped_mm self=1x16:bfloat16 mat2=8x16x8:bfloat16 offs=8:int32 -> 1x8:bfloat16 = read 320
+    # grouped weight gradient contracts the rows: 2 * 16 * 12 * 8
+    _grouped_mm self=16x12:bfloat16 mat2=12x8:bfloat16 offs=4:int32 -> 4x16x8:bfloat16 = matrix 3072, written 1024
+    # grouped mm on the other side and batched: 2 * 4 * 3 * 16 * 8
+    _grouped_mm self=4x16x8:bfloat16 mat2=8x12:bfloat16 offs=4:int32 -> 16x12:bfloat16 = matrix 3072
+    _grouped_mm self=4x3x16:bfloat16 mat2=4x16x8:bfloat16 -> 4x3x8:bfloat16 = matrix 3072, upper False
+    """
+)

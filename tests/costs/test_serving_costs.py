@@ -1,6 +1,7 @@
 """Ops of serving engines and of recommenders, as traces describe them: hand arithmetic."""
 
 import pytest
+from cost_table import costs_in_traces
 
 from rooflight.costs.cost import Uncosted
 from rooflight.costs.registry import cost_of
@@ -35,39 +36,6 @@ def test_norms_write_into_the_tensors_they_are_given():
     assert cost("sgl_kernel::rmsnorm", (4, 8), (4, 8), (8,)) == cost("aiter::rmsnorm", (4, 8), (4, 8), (8,))
 
 
-def test_a_gated_activation_reads_twice_what_it_writes():
-    found = cost("_C::silu_and_mul", (4, 8), (4, 16))
-    assert (found.bytes_read, found.bytes_written, found.vector_flops) == (128, 64, 160)
-
-
-def test_quantizing_writes_one_byte_an_element():
-    found = cost("_C::static_scaled_fp8_quant", ((4, 8), "float8_e4m3fn"), (4, 8), ((), "float32"))
-    assert (found.bytes_read, found.bytes_written) == (64 + 4, 32)
-    dynamic = cost("_C::dynamic_per_token_scaled_fp8_quant", ((4, 8), "float8_e4m3fn"), (4, 8), ((4, 1), "float32"))
-    assert (dynamic.bytes_read, dynamic.bytes_written) == (64, 32 + 16)
-
-
-def test_rotary_embedding_turns_the_part_of_each_head_that_has_cosines():
-    # 4 tokens, 2 heads of 8 for q, 1 for k, of which 4 numbers are turned: q 64 and k 32 elements, half of them
-    table, tokens = (1000, 4), ((4,), "int64")
-    found = cost("_C::rotary_embedding", tokens, (4, 16), (4, 8), table, ints=[("arg3", 8)])
-    assert found.vector_flops == 3 * (64 + 32) // 2
-    assert found.bytes_written == (64 + 32) // 2 * 2
-    assert found.bytes_read == 4 * 8 + 96 + 4 * 4 * 2  # positions, q and k, four rows of the table
-    whole = cost("_C::rotary_embedding", tokens, (4, 16), (4, 8), (1000, 8), ints=[("arg3", 8)])
-    assert whole.bytes_written == (64 + 32) * 2
-    unknown = cost("_C::rotary_embedding", tokens, (4, 16), (4, 8), table)
-    assert unknown.vector_flops == 3 * (64 + 32)
-
-
-def test_a_cache_is_written_where_the_tokens_go_and_nowhere_else():
-    cache = ((1000, 16, 1, 64), "uint8")
-    slots, scale = ((4,), "int64"), ((), "float32")
-    found = cost("_C_cache_ops::reshape_and_cache_flash", (4, 1, 64), (4, 1, 64), cache, cache, slots, scale, scale)
-    assert found.bytes_read == 2 * 4 * 64 * 2 + 4 * 8 + 2 * 4
-    assert found.bytes_written == 2 * 4 * 64  # one byte each
-
-
 EIGHT, F32, I32 = "float8_e4m3fn", "float32", "int32"
 
 # result, x and weight [n, k] or [k, n] of 4 rows, 6 numbers each, to 10 columns
@@ -95,20 +63,6 @@ def test_products(name):
     found = cost(name, *PRODUCTS[name])
     assert found.matrix_flops == 2 * 4 * 6 * 10
     assert found.bytes_written == 4 * 10 * 2
-
-
-def test_products_read_weights_as_they_are_packed():
-    found = cost("aiter::gemm_a16w16", (32, 64), (128, 64), ints=[("arg3", 15)])
-    assert found.bytes_read == (32 * 64 + 128 * 64) * 2
-    assert cost("_C::awq_gemm", *PRODUCTS["_C::awq_gemm"]).bytes_read == 4 * 6 * 2 + 6 * 2 * 4 + 10 * 2 + 2 * 4
-    scaled = cost("_C::cutlass_scaled_mm", *PRODUCTS["_C::cutlass_scaled_mm"])
-    assert (scaled.bytes_read, scaled.matrix_dtype) == (4 * 6 + 6 * 10 + 8, EIGHT)
-    four = cost("aiter::gemm_a4w4", *PRODUCTS["aiter::gemm_a4w4"])
-    assert (four.bytes_read, four.matrix_dtype) == (12 + 30 + 4 + 10, "float4_e2m1fn_x2")
-    grouped = cost("primus_turbo::grouped_gemm", *PRODUCTS["primus_turbo::grouped_gemm"])
-    assert grouped.bytes_read == 4 * 6 * 2 + 10 * 6 * 2
-    wide = cost("sgl_kernel::fp8_scaled_mm", *PRODUCTS["sgl_kernel::fp8_scaled_mm"], ints=[("arg4", 6)])
-    assert wide.bytes_written == 4 * 10 * 4
 
 
 def test_products_whose_columns_are_among_the_settings():
@@ -163,24 +117,6 @@ def test_what_moves(name):
     assert (found.bytes_read, found.bytes_written) == (read, written)
 
 
-def test_a_norm_that_quantizes_may_add_a_residual():
-    tensors = [QUANTIZED, (4, 8), (8,), SCALES]
-    found = cost("_C::rms_norm_dynamic_per_token_quant", *tensors)
-    assert (found.bytes_read, found.bytes_written, found.vector_flops) == (64 + 16, 32 + 16, 7 * 32)
-    added = cost("_C::rms_norm_dynamic_per_token_quant", *tensors, (4, 8), places=(0, 1, 2, 3, 6))
-    assert (added.bytes_read, added.bytes_written, added.vector_flops) == (128 + 16, 32 + 16 + 64, 8 * 32)
-
-
-def test_norm_and_rotary_embedding_of_queries_and_keys_leave_values():
-    heads = [("arg1", 2), ("arg2", 1), ("arg3", 1), ("arg4", 8)]
-    found = cost("_C::fused_qk_norm_rope", (4, 32), (8,), (8,), (99, 8), ((4,), "int64"), ints=heads)
-    assert (found.bytes_read, found.bytes_written) == (4 * 24 * 2, 4 * 24 * 2)
-    tensors = [(4, 2, 8), (4, 1, 8), (4, 2, 8), (4, 1, 8), ((99, 4), F32), ((4,), "int64")]
-    found = cost("sgl_kernel::apply_rope_pos_ids_cos_sin_cache", *tensors)
-    # 4 of 8 numbers of 3 heads are turned; 4 rows of the table
-    assert (found.bytes_read, found.bytes_written) == (4 * 8 + 4 * 3 * 4 * 2 + 4 * 4 * 4, 4 * 3 * 4 * 2)
-
-
 def lookup(ints=()):
     f, i, n = "float32", "int32", "int64"
     tensors = [((0,), f), ((960,), f), ((3,), i), ((100,), n), ((9,), n), ((100,), f)]
@@ -190,28 +126,6 @@ def lookup(ints=()):
         places=(0, 1, 6, 11, 12, 14),
         ints=ints,
     )
-
-
-def test_a_look_up_counts_what_is_certain():
-    found = lookup()
-    # 100 indices of 8 bytes, 9 offsets, 100 weights of 4; 2 tables, 4 bags each, 2 * 4 numbers of 2 bytes at the least
-    assert found.bytes_read == 800 + 72 + 400
-    assert found.bytes_written == 4 * 8 * 2
-    assert lookup(ints=[("arg7", 96)]).bytes_written == 4 * 96 * 2
-
-
-def test_other_ops_of_recommenders():
-    ints = ((3,), "int64")
-    x = ((4, 10), "float32")
-    assert cost("fbgemm::permute_pooled_embs_auto_grad", x, ints, ints, ints, ints).bytes_written == 160
-    backward = "trace::torch::autograd::CppNode<SplitLookupFunction_rowwise_adagrad_Op>"
-    assert cost(backward, x).bytes_read == 160
-    check = cost("fbgemm::bounds_check_indices", ints, ((100,), "int64"), ((9,), "int64"), ((1,), "int64"))
-    assert check.bytes_read == 24 + 800 + 72
-    features = cost("fbgemm::permute_sparse_features", ((5,), "int32"), ((3, 8), "int32"), ((100,), "int32"))
-    assert (features.bytes_read, features.bytes_written) == (20, 5 * 8 * 4)
-    sums = cost("fb::asynchronous_complete_cumsum", ((8,), "int32"))
-    assert (sums.bytes_read, sums.bytes_written) == (32, 36)
 
 
 def test_a_kernel_of_inductor_moves_each_tensor_once():
@@ -243,3 +157,51 @@ def test_a_kernel_of_inductor_after_a_template_is_a_product():
         "trace::triton_mystery_0": [(4, 6), (10, 6), (4, 10)],
     }.items():
         assert isinstance(cost(name, *shapes), Uncosted), name
+
+
+test_costs = costs_in_traces(
+    """
+    # a gated activation reads twice what it writes
+    _C::silu_and_mul 4x8 4x16 -> = read 128, written 64, vector 160
+    # quantizing writes one byte an element: 64 + 4; 32 + 16
+    _C::static_scaled_fp8_quant 4x8:float8_e4m3fn 4x8 ():float32 -> = read 68, written 32
+    _C::dynamic_per_token_scaled_fp8_quant 4x8:float8_e4m3fn 4x8 4x1:float32 -> = read 64, written 48
+    # rotary embedding turns the part of each head that has cosines: 4 tokens, 2 heads of 8 for q, 1 for k, of which 4
+    #   numbers are turned: q 64 and k 32 elements, half of them; 3 * (64 + 32) // 2; (64 + 32) // 2 * 2; 4 * 8 + 96 + 4
+    #   * 4 * 2; positions, q and k, four rows of the table; (64 + 32) * 2; 3 * (64 + 32)
+    _C::rotary_embedding 4:int64 4x16 4x8 1000x4 -> | arg3=8 = vector 144, written 96, read 160
+    _C::rotary_embedding 4:int64 4x16 4x8 1000x8 -> | arg3=8 = written 192
+    _C::rotary_embedding 4:int64 4x16 4x8 1000x4 -> = vector 288
+    # a cache is written where the tokens go and nowhere else: 2 * 4 * 64 * 2 + 4 * 8 + 2 * 4; 2 * 4 * 64; one byte each
+    _C_cache_ops::reshape_and_cache_flash 4x1x64 4x1x64 1000x16x1x64:uint8 1000x16x1x64:uint8 4:int64 ():float32
+        ():float32 -> = read 1064, written 512
+    # products read weights as they are packed: (32 * 64 + 128 * 64) * 2; 4 * 6 * 2 + 6 * 2 * 4 + 10 * 2 + 2 * 4; 4 * 6
+    #   + 6 * 10 + 8; 12 + 30 + 4 + 10; 4 * 6 * 2 + 10 * 6 * 2; 4 * 10 * 4
+    aiter::gemm_a16w16 32x64 128x64 -> | arg3=15 = read 20480
+    _C::awq_gemm 4x6 6x2:int32 1x10 1x2:int32 -> = read 124
+    _C::cutlass_scaled_mm 4x10 4x6:float8_e4m3fn 6x10:float8_e4m3fn 1:float32 1:float32 -> = read 92, on float8_e4m3fn
+    aiter::gemm_a4w4 4x3:uint8 10x3:uint8 4x1:uint8 10x1:uint8 -> = read 56, on float4_e2m1fn_x2
+    primus_turbo::grouped_gemm 4x6 3x10x6 3:int64 -> = read 168
+    sgl_kernel::fp8_scaled_mm 4x6:float8_e4m3fn 6x10:float8_e4m3fn 4x1:float32 10:float32 -> | arg4=6 = written 160
+    # a norm that quantizes may add a residual: 64 + 16; 32 + 16; 7 * 32; 128 + 16; 32 + 16 + 64; 8 * 32
+    _C::rms_norm_dynamic_per_token_quant 4x8:float8_e4m3fn 4x8 8 4x1:float32 -> = read 80, written 48, vector 224
+    _C::rms_norm_dynamic_per_token_quant 4x8:float8_e4m3fn 4x8 8 4x1:float32 arg6=4x8 -> = read 144, written 112, vector
+        256
+    # norm and rotary embedding of queries and keys leave values: 4 * 24 * 2; 4 * 24 * 2; 4 of 8 numbers of 3 heads are
+    #   turned; 4 rows of the table; 4 * 8 + 4 * 3 * 4 * 2 + 4 * 4 * 4; 4 * 3 * 4 * 2
+    _C::fused_qk_norm_rope 4x32 8 8 99x8 4:int64 -> | arg1=2 arg2=1 arg3=1 arg4=8 = read 192, written 192
+    sgl_kernel::apply_rope_pos_ids_cos_sin_cache 4x2x8 4x1x8 4x2x8 4x1x8 99x4:float32 4:int64 -> = read 192, written 96
+    # a look up counts what is certain: 100 indices of 8 bytes, 9 offsets, 100 weights of 4; 2 tables, 4 bags each, 2 *
+    #   4 numbers of 2 bytes at the least; 800 + 72 + 400; 4 * 8 * 2; 4 * 96 * 2
+    fbgemm::split_embedding_codegen_lookup_rowwise_adagrad_function 0:float32 960:float32 arg6=3:int32 arg11=100:int64
+        arg12=9:int64 arg14=100:float32 -> = read 1272, written 64
+    fbgemm::split_embedding_codegen_lookup_rowwise_adagrad_function 0:float32 960:float32 arg6=3:int32 arg11=100:int64
+        arg12=9:int64 arg14=100:float32 -> | arg7=96 = written 768
+    # other ops of recommenders: 24 + 800 + 72; 5 * 8 * 4
+    fbgemm::permute_pooled_embs_auto_grad 4x10:float32 3:int64 3:int64 3:int64 3:int64 -> = written 160
+    trace::torch::autograd::CppNode<SplitLookupFunction_rowwise_adagrad_Op> 4x10:float32 -> = read 160
+    fbgemm::bounds_check_indices 3:int64 100:int64 9:int64 1:int64 -> = read 896
+    fbgemm::permute_sparse_features 5:int32 3x8:int32 100:int32 -> = read 20, written 160
+    fb::asynchronous_complete_cumsum 8:int32 -> = read 32, written 36
+    """
+)

@@ -1,38 +1,7 @@
 from builders import cost, spec
+from cost_table import costs
 from hypothesis import given
 from hypothesis import strategies as st
-
-
-def test_softmax():
-    c = cost("aten::_softmax", {"self": spec((4, 10), "bfloat16")}, [spec((4, 10), "bfloat16")])
-    assert (c.vector_flops, c.bytes_read, c.bytes_written) == (200, 80, 80)  # 5 * 40; 2 * 40
-    assert c.matrix_flops == 0
-
-
-def test_softmax_backward_reads_gradient_and_result():
-    y = spec((4, 10))
-    c = cost("aten::_log_softmax_backward_data", {"grad_output": y, "output": y}, [spec((4, 10))])
-    assert (c.vector_flops, c.bytes_read, c.bytes_written) == (160, 320, 160)  # 4 * 40; 3 N e together
-
-
-def test_nll_reads_one_logit_a_row():
-    inputs = {"self": spec((4, 1000)), "target": spec((4,), "int64")}
-    c = cost("aten::nll_loss_forward", inputs, [spec(), spec()], reduction=1)
-    assert c.bytes_read == 48  # 4 * 8 of targets, 4 * 4 of log-probabilities
-    assert c.bytes_written == 8
-    assert c.vector_flops == 4
-
-
-def test_nll_with_class_weights_reads_those_picked():
-    inputs = {"self": spec((4, 1000)), "target": spec((4,), "int64"), "weight": spec((1000,))}
-    assert cost("aten::nll_loss_forward", inputs, [spec(), spec()]).bytes_read == 64
-
-
-def test_nll_backward_writes_the_whole_gradient_and_reads_no_logit():
-    inputs = {"grad_output": spec(), "self": spec((4, 1000)), "target": spec((4,), "int64"), "total_weight": spec()}
-    c = cost("aten::nll_loss_backward", inputs, [spec((4, 1000))])
-    assert c.bytes_read == 40  # 4 + 32 + 4
-    assert c.bytes_written == 16_000
 
 
 @given(st.integers(1, 64), st.integers(1, 512))
@@ -43,21 +12,24 @@ def test_the_cross_entropy_chain_is_about_five_per_logit(rows, classes):
     assert chain == 5 * rows * classes + rows
 
 
-def test_mse():
-    x = spec((4, 6))
-    assert cost("aten::mse_loss", {"self": x, "target": x}, [spec()]).vector_flops == 72  # subtract, square, add
-
-
-def test_fused_linear_cross_entropy_never_stores_the_logits():
-    inputs = {"input": spec((4, 8)), "linear_weight": spec((100, 8)), "target": spec((4,), "int64")}
-    c = cost(
-        "torch_nn::_linear_cross_entropy_batch_chunked",
-        inputs,
-        [spec(), spec((4, 8)), spec((100, 8)), spec((0,))],
-        compute_input_grad=True,
-        compute_linear_weight_grad=True,
-        compute_linear_bias_grad=False,
-    )
-    assert c.matrix_flops == 19_200  # logits and two gradients: 3 * 2 * 4 * 100 * 8
-    assert c.bytes_read == 3_360  # 4 * (32 + 800) + 32
-    assert c.bytes_written == 3_332  # 4 * (1 + 32 + 800)
+test_costs = costs(
+    """
+    # softmax: 5 * 40; 2 * 40
+    _softmax self=4x10:bfloat16 -> 4x10:bfloat16 = vector 200, read 80, written 80, matrix 0
+    # softmax backward reads gradient and result: 4 * 40; 3 N e together
+    _log_softmax_backward_data grad_output=4x10 output=4x10 -> 4x10 = vector 160, read 320, written 160
+    # nll reads one logit a row: 4 * 8 of targets, 4 * 4 of log-probabilities
+    nll_loss_forward self=4x1000 target=4:int64 -> () () | reduction=1 = read 48, written 8, vector 4
+    # nll with class weights reads those picked
+    nll_loss_forward self=4x1000 target=4:int64 weight=1000 -> () () = read 64
+    # nll backward writes the whole gradient and reads no logit: 4 + 32 + 4
+    nll_loss_backward grad_output=() self=4x1000 target=4:int64 total_weight=() -> 4x1000 = read 40, written 16000
+    # mse: subtract, square, add
+    mse_loss self=4x6 target=4x6 -> () = vector 72
+    # fused linear cross entropy never stores the logits: logits and two gradients: 3 * 2 * 4 * 100 * 8; 4 * (32 + 800)
+    #   + 32; 4 * (1 + 32 + 800)
+    torch_nn::_linear_cross_entropy_batch_chunked input=4x8 linear_weight=100x8 target=4:int64 -> () 4x8 100x8 0 |
+        compute_input_grad=True compute_linear_weight_grad=True compute_linear_bias_grad=False = matrix 19200, read
+        3360, written 3332
+    """
+)

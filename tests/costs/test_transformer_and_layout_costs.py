@@ -1,5 +1,6 @@
 import pytest
 from builders import cost, spec
+from cost_table import costs
 
 
 def encoder_inputs(width=16, hidden=32):
@@ -21,22 +22,6 @@ def encoder_inputs(width=16, hidden=32):
     }
 
 
-def test_encoder_layer():
-    c = cost("aten::_transformer_encoder_layer_fwd", encoder_inputs(), [spec((2, 5, 16))], num_heads=4, use_gelu=False)
-    # projections 2 * 10 * (4 * 256 + 2 * 512) = 40960, attention 4 * 2 * 25 * 16 = 3200
-    assert c.matrix_flops == 44_160
-    # scores 5 * 2 * 4 * 25 = 1000; per token biases 48 + 16 + 32 + 16, relu 32, norms and residuals 18 * 16
-    assert c.vector_flops == 1_000 + 10 * (112 + 32 + 288)
-    assert c.bytes_read == 4 * (160 + 4 * 256 + 2 * 512 + 48 + 32 + 6 * 16)
-    assert c.bytes_written == 640
-    assert not c.upper
-
-
-def test_encoder_layer_with_a_mask_is_upper():
-    inputs = {**encoder_inputs(), "mask": spec((2, 5), "bool")}
-    assert cost("aten::_transformer_encoder_layer_fwd", inputs, [spec((2, 5, 16))], num_heads=4).upper
-
-
 def test_multi_head_attention():
     x = spec((2, 5, 16), storage=0)
     inputs = {"query": x, "key": x, "value": x, "qkv_weight": spec((48, 16)), "qkv_bias": spec((48,))}
@@ -44,19 +29,6 @@ def test_multi_head_attention():
     c = cost("aten::_native_multi_head_attention", inputs, [spec((2, 5, 16))], num_head=4)
     assert c.matrix_flops == 23_680  # 2 * 10 * 4 * 256 + 3200
     assert c.bytes_read == 4 * (160 + 4 * 256 + 64)  # x once though it is query, key and value
-
-
-def test_two_to_four_sparsity_halves_the_work():
-    inputs = {"input": spec((4, 64), "float16"), "weight": spec((8, 32), "float16"), "meta": spec((8, 4), "int16")}
-    c = cost("aten::_sparse_semi_structured_linear", inputs, [spec((4, 8), "float16")])
-    assert c.matrix_flops == 2_048  # 2 * 4 * 8 * 64 / 2
-    assert c.bytes_read == 1_088  # 512 + 512 + 64
-
-
-def test_jagged_repacking_skips_the_padding():
-    inputs = {"dense": spec((2, 10, 4)), "offsets": [spec((3,), "int64")]}
-    c = cost("aten::_padded_dense_to_jagged_forward", inputs, [spec((12, 4))])
-    assert c.bytes_read == 216  # 192 + 24
 
 
 @pytest.mark.parametrize(
@@ -73,3 +45,25 @@ def test_jagged_repacking_skips_the_padding():
 def test_prims(name, flops, moved):
     c = cost(f"prims::{name}", {"a": spec((4, 6))}, [spec((4, 6))])
     assert (c.vector_flops, c.bytes_moved) == (flops, moved)
+
+
+test_costs = costs(
+    """
+    # encoder layer: projections 2 * 10 * (4 * 256 + 2 * 512) = 40960, attention 4 * 2 * 25 * 16 = 3200; scores 5 * 2 *
+    #   4 * 25 = 1000; per token biases 48 + 16 + 32 + 16, relu 32, norms and residuals 18 * 16; 1000 + 10 * (112 + 32 +
+    #   288); 4 * (160 + 4 * 256 + 2 * 512 + 48 + 32 + 6 * 16)
+    _transformer_encoder_layer_fwd src=2x5x16 qkv_weight=48x16 qkv_bias=48 proj_weight=16x16 proj_bias=16
+        norm_weight_1=16 norm_bias_1=16 norm_weight_2=16 norm_bias_2=16 ffn_weight_1=32x16 ffn_bias_1=32
+        ffn_weight_2=16x32 ffn_bias_2=16 -> 2x5x16 | num_heads=4 use_gelu=False = matrix 44160, vector 5320, read 9536,
+        written 640, upper False
+    # encoder layer with a mask is upper
+    _transformer_encoder_layer_fwd src=2x5x16 qkv_weight=48x16 qkv_bias=48 proj_weight=16x16 proj_bias=16
+        norm_weight_1=16 norm_bias_1=16 norm_weight_2=16 norm_bias_2=16 ffn_weight_1=32x16 ffn_bias_1=32
+        ffn_weight_2=16x32 ffn_bias_2=16 mask=2x5:bool -> 2x5x16 | num_heads=4 = upper True
+    # two to four sparsity halves the work: 2 * 4 * 8 * 64 / 2; 512 + 512 + 64
+    _sparse_semi_structured_linear input=4x64:float16 weight=8x32:float16 meta=8x4:int16 -> 4x8:float16 = matrix 2048,
+        read 1088
+    # jagged repacking skips the padding: 192 + 24
+    _padded_dense_to_jagged_forward dense=2x10x4 offsets=3:int64 -> 12x4 = read 216
+    """
+)

@@ -1,6 +1,7 @@
 import pytest
 import torch
 from builders import cost, spec
+from cost_table import costs
 from hypothesis import given
 from hypothesis import strategies as st
 from recorded_costs import only_cost, recorded_costs
@@ -34,18 +35,6 @@ def test_overwriting_does_not_read(name):
     assert (c.bytes_read, c.bytes_written, c.vector_flops) == (0, 96, 0)
 
 
-def test_bernoulli_reads_its_probabilities():
-    x = spec((4, 6), storage=0)
-    assert cost("aten::bernoulli_", {"self": x, "p": spec((4, 6))}, [x]).bytes_read == 96
-    assert cost("aten::bernoulli", {"self": spec((4, 6))}, [spec((4, 6))]).bytes_read == 96
-
-
-def test_copy_reads_the_source_alone():
-    x = spec((4, 6), "bfloat16", storage=0)
-    c = cost("aten::copy_", {"self": x, "src": spec((4, 6))}, [x])
-    assert (c.bytes_read, c.bytes_written, c.vector_flops) == (96, 48, 0)
-
-
 def test_copy_of_a_view_onto_itself_moves_nothing():
     """``x[:1000] += 1`` ends with it, and torch returns at once where memory, shape and strides are the same."""
     x = torch.zeros(4096)
@@ -76,30 +65,9 @@ def test_copies_of_parts_read_no_more_than_the_part(program, name, bytes_read):
     assert only_cost(lambda: program(x), name).bytes_read == bytes_read
 
 
-def test_conversion_is_no_flops():
-    c = cost("aten::_to_copy", {"self": spec((4, 6))}, [spec((4, 6), "bfloat16")], dtype="bfloat16")
-    assert (c.bytes_read, c.bytes_written, c.vector_flops) == (96, 48, 0)
-
-
-def test_cat_reads_all_and_writes_all():
-    c = cost("aten::cat", {"tensors": [spec((4, 6)), spec((2, 6))]}, [spec((6, 6))], dim=0)
-    assert (c.bytes_read, c.bytes_written) == (144, 144)
-
-
 def test_clone_of_an_expanded_tensor_reads_it_once():
     c = cost("aten::clone", {"self": spec((4, 6), strides=(0, 1))}, [spec((4, 6))])
     assert (c.bytes_read, c.bytes_written) == (24, 96)
-
-
-def test_contiguous_moves_nothing_where_it_aliases():
-    x = spec((4, 6), storage=0)
-    assert cost("aten::contiguous", {"self": x}, [x]).bytes_moved == 0
-    assert cost("aten::contiguous", {"self": x}, [spec((4, 6), storage=1)]).bytes_moved == 192
-
-
-def test_padding_reads_no_more_than_it_keeps():
-    assert cost("aten::constant_pad_nd", {"self": spec((4,))}, [spec((6,))]).bytes_read == 16
-    assert cost("aten::constant_pad_nd", {"self": spec((4,))}, [spec((2,))]).bytes_read == 8
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(-10, 10))
@@ -113,14 +81,6 @@ def test_triangles_read_what_they_keep(rows, columns, diagonal):
     shared = spec((2, rows, columns), storage=0)
     in_place = cost("aten::tril_", {"self": shared}, [shared], diagonal=diagonal)
     assert (in_place.bytes_read, in_place.bytes_written) == (0, upper.bytes_read)
-
-
-def test_dropout():
-    x, mask = spec((4, 6)), spec((4, 6), "bool")
-    c = cost("aten::native_dropout", {"input": x}, [x, mask], train=True)
-    assert (c.vector_flops, c.bytes_read, c.bytes_written) == (48, 96, 120)
-    c = cost("aten::native_dropout_backward", {"grad_output": x, "mask": mask}, [x])
-    assert (c.vector_flops, c.bytes_read, c.bytes_written) == (48, 120, 96)
 
 
 def test_fsdp_copies_in_only_its_shard():
@@ -137,16 +97,31 @@ def test_fsdp_copies_in_only_its_shard():
     assert (c.bytes_read, c.bytes_written) == (40, 40)
 
 
-def test_bernoulli_with_one_probability_reads_nothing():
-    x = torch.rand(10, 10)
-    drawn = only_cost(lambda: torch.bernoulli(x, 0.5), "bernoulli")
-    assert (drawn.bytes_read, drawn.bytes_written) == (0, 400)
-    assert only_cost(lambda: torch.bernoulli(x), "bernoulli").bytes_read == 400
-
-
-def test_lists_copied_onto_themselves_move_nothing():
-    x, y = torch.zeros(10), torch.zeros(20)
-    assert only_cost(lambda: torch._foreach_copy_([x], [x]), "_foreach_copy_").bytes_moved == 0
-    # y is copied, 80 bytes read and written; x is not
-    mixed = only_cost(lambda: torch._foreach_copy_([x, y], [x, torch.ones(20)]), "_foreach_copy_")
-    assert (mixed.bytes_read, mixed.bytes_written) == (80, 80)
+test_costs = costs(
+    """
+    # bernoulli reads its probabilities
+    bernoulli_ self=4x6@0 p=4x6 -> 4x6@0 = read 96
+    bernoulli self=4x6 -> 4x6 = read 96
+    # copy reads the source alone
+    copy_ self=4x6:bfloat16@0 src=4x6 -> 4x6:bfloat16@0 = read 96, written 48, vector 0
+    # conversion is no flops
+    _to_copy self=4x6 -> 4x6:bfloat16 | dtype='bfloat16' = read 96, written 48, vector 0
+    # cat reads all and writes all
+    cat tensors=4x6 tensors=2x6 -> 6x6 | dim=0 = read 144, written 144
+    # contiguous moves nothing where it aliases
+    contiguous self=4x6@0 -> 4x6@0 = moved 0
+    contiguous self=4x6@0 -> 4x6@1 = moved 192
+    # padding reads no more than it keeps
+    constant_pad_nd self=4 -> 6 = read 16
+    constant_pad_nd self=4 -> 2 = read 8
+    # dropout
+    native_dropout input=4x6 -> 4x6 4x6:bool | train=True = vector 48, read 96, written 120
+    native_dropout_backward grad_output=4x6 mask=4x6:bool -> 4x6 = vector 48, read 120, written 96
+    # bernoulli with one probability reads nothing
+    bernoulli self=10x10 -> 10x10 | p=True = read 0, written 400
+    bernoulli self=10x10 -> 10x10 = read 400
+    # lists copied onto themselves move nothing: y is copied, 80 bytes read and written; x is not
+    _foreach_copy_ self=10@0 src=10@0 -> 10@0 | non_blocking=False = moved 0
+    _foreach_copy_ self=10@0 self=20@1 src=10@0 src=20 -> 10@0 20@1 | non_blocking=False = read 80, written 80
+    """
+)
