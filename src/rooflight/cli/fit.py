@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
 from rooflight.cli.endings import interrupted
 from rooflight.cli.options import Output, SourceDevice, check_folder
 from rooflight.cli.progress import spinner
+from rooflight.records.options import Option
+
+if TYPE_CHECKING:
+    from rooflight.records.report import Report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitOptions:
+    """Which rows are learned, on top of which models, and where the models go."""
+
+    panel: ClassVar = "Models"
+    out: Annotated[Path, Option("Folder for the models.", "FOLDER")] = Path("models")
+    on: Annotated[
+        str | None,
+        Option(
+            "Add these rows to other models: shipped, or a folder of models. [default: learn from DATA alone]", "MODELS"
+        ),
+    ] = None
+    keep_flagged: Annotated[bool, Option("Learn from rows that lint flags too.")] = False
+    trees_only: Annotated[bool, Option("Keep no sampled shapes in the models, so that you can share them.")] = False
 
 
 def fit(
@@ -20,20 +42,8 @@ def fit(
         ),
     ],
     device: SourceDevice = None,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the models.")] = Path("models"),
-    on: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODELS",
-            help="Add these rows to other models: shipped, or a folder of models. [default: learn from DATA alone]",
-            show_default=False,
-        ),
-    ] = None,
-    keep_flagged: Annotated[bool, typer.Option("--keep-flagged", help="Learn from rows that lint flags too.")] = False,
-    trees_only: Annotated[
-        bool, typer.Option("--trees-only", help="Keep no sampled shapes in the models, so that you can share them.")
-    ] = False,
     *,
+    models: FitOptions,
     output: Output,
 ) -> None:
     """Learn from samples and traces how much longer than their bounds ops take, for rooflight predict.
@@ -49,6 +59,15 @@ def fit(
       rooflight fit sampling_data --on shipped --out models
       rooflight predict gemm --m 512 --n 512 --k 512 --device cpu --models models
     """
+    outputs = output.open()
+    check_folder("--out", models.out)
+    with spinner() as progress, interrupted(f"no model was written to {models.out}"):
+        report = _learned(data, device, models, progress)
+    outputs.write(report)
+
+
+def _learned(data: list[Path], device: str | None, models: FitOptions, progress: Callable[[str], None]) -> Report:
+    """The report of the models, which are written."""
     from rooflight.front.measured import find_measured, read_measured
     from rooflight.prediction.fit.base import base_of, learn_on, save_on
     from rooflight.prediction.fit.fitting import learn_all, read_for_fit
@@ -63,41 +82,35 @@ def fit(
     from rooflight.prediction.predictor import Predictor
     from rooflight.prediction.read.measured import MeasuredOps, MeasuredTable
 
-    outputs = output.open()
-    check_folder("--out", out)
-    root = None if on is None else base_of(on)
-    if on is not None and trees_only:
+    root = None if models.on is None else base_of(models.on)
+    if root is not None and models.trees_only:
         raise ValueError("--trees-only: rows on top of other models are kept as shapes: leave out --on or --trees-only")
-    with spinner() as progress, interrupted(f"no model was written to {out}"):
-        # each file once: of a row that is there twice, one copy would be learned from while the other is held out
-        found = find_measured(data)
-        files = read_for_fit(found.tables, keep_flagged=keep_flagged, progress=progress, processes=True)
-        sessions = read_measured(found.sessions, device, progress)
-        faster = [] if keep_flagged else [finding for session in sessions for finding in lint_ops(session)]
-        taught = shown_by_ops(sessions, faster)
-        shown = [each for file in files for each in file.shown]
-        if not keep_flagged:
-            refuse_two_devices(together([*shown, *taught.shown]))
-            refuse_two_groups(together(shown))
-        paths = [*found.tables, *found.sessions]
-        if root is not None:
-            learned = learn_on(Predictor.load(root), [*shown, *taught.shown], progress, processes=True)
-        else:
-            learned = learn_all(shown, progress, beside=taught.shown, processes=True, trees_only=trees_only)
-        if not learned.models:
-            refuse_impossible((file.tables, file.findings) for file in files)
-            why = (
-                "all rows of a kind are of one shape or two"
-                if learned.alike
-                else "too few rows of any kind to learn from"
-            )
-            instead = ", or add them to other models with --on shipped" if on is None else ""
-            raise ValueError(f"{', '.join(map(str, data))}: {why}: sample other shapes{instead}")
-    if on is not None and root is not None:
-        save_on(root, on, learned.models, out, paths)
+    # each file once: of a row that is there twice, one copy would be learned from while the other is held out
+    found = find_measured(data)
+    files = read_for_fit(found.tables, keep_flagged=models.keep_flagged, progress=progress, processes=True)
+    sessions = read_measured(found.sessions, device, progress)
+    faster = [] if models.keep_flagged else [finding for session in sessions for finding in lint_ops(session)]
+    of_ops = shown_by_ops(sessions, faster)
+    shown = [each for file in files for each in file.shown]
+    if not models.keep_flagged:
+        refuse_two_devices(together([*shown, *of_ops.shown]))
+        refuse_two_groups(together(shown))
+    if root is not None:
+        learned = learn_on(Predictor.load(root), [*shown, *of_ops.shown], progress, processes=True)
     else:
-        Predictor.of(learned.models).save(out, paths)
+        learned = learn_all(shown, progress, beside=of_ops.shown, processes=True, trees_only=models.trees_only)
+    if not learned.models:
+        refuse_impossible((file.tables, file.findings) for file in files)
+        why = (
+            "all rows of a kind are of one shape or two" if learned.alike else "too few rows of any kind to learn from"
+        )
+        instead = ", or add them to other models with --on shipped" if root is None else ""
+        raise ValueError(f"{', '.join(map(str, data))}: {why}: sample other shapes{instead}")
+    paths = [*found.tables, *found.sessions]
+    if models.on is not None and root is not None:
+        save_on(root, models.on, learned.models, models.out, paths)
+    else:
+        Predictor.of(learned.models).save(models.out, paths)
     tables: list[MeasuredTable | MeasuredOps] = [*(table for file in files for table in file.tables), *sessions]
     findings = [*(finding for file in files for finding in file.findings), *faster]
-    beats = sum(file.beats for file in files)
-    outputs.write(report_of(learned, tables, findings, out, taught, beats))
+    return report_of(learned, tables, findings, models.out, of_ops, sum(file.beats for file in files))
