@@ -240,6 +240,18 @@ def node(number, name, inputs, outputs):
     return {"name": name, "inputs": side(inputs), "outputs": side(outputs), "attrs": attributes}
 
 
+def test_lists_in_an_execution_trace_without_strides_have_shapes_and_dtypes(tmp_path):
+    cat = {"dims": [[[4, 8], [4, 8]], []], "types": ["TensorList", "Scalar"], "Concrete_Inputs": ["", "0"]}
+    trace = write(tmp_path / "trace.json", [op("aten::cat", 0, 10, Record_function_id=3, **cat)])
+    one = [90, 7, 0, 32, 2, "cpu"]
+    inputs = {"values": [[one, one], 0], "shapes": [[[4, 8], [4, 8]], []]}
+    inputs["types"] = ["GenericList[Tensor(c10::Half),Tensor(c10::Half)]", "Int"]
+    found = {"name": "aten::cat", "inputs": inputs, "outputs": {}, "attrs": [{"name": "rf_id", "value": 3}]}
+    (tmp_path / "et.json").write_text(json.dumps({"nodes": [found]}))
+    (record,) = rl.read_trace(trace, execution_trace=tmp_path / "et.json").records
+    assert [(each.shape, each.dtype) for each in record.signature.inputs] == [((4, 8), "float16")] * 2
+
+
 def test_a_storage_that_lies_where_one_was_freed_is_another(tmp_path):
     events, nodes = [], []
     for number, (read, written) in enumerate([(7, 8), (8, 9), (9, 8), (8, 8)], start=1):

@@ -177,7 +177,7 @@ _END: Final = re.compile(rb"\}\s*,?\s*\]")
 _KEYS: Final = re.compile(rb'\s*(?:\}|$|,\s*")')
 _ENDED: Final = "Input data was truncated"
 _AT_BYTE: Final = re.compile(r"\(byte (\d+)\)$")
-_GZIP: Final = b"\x1f\x8b"
+GZIP: Final = b"\x1f\x8b"
 _BOM: Final = b"\xef\xbb\xbf"
 _PACKED: Final = {
     b"PK\x03\x04": ("a zip archive", "unzip"),
@@ -239,7 +239,7 @@ class TraceChunks:
                 if begin.startswith(magic):
                     unpack = f"unpack it first ({how})" if how else _ASK
                     raise ValueError(f"{self.path} is {what}, not JSON or gzip: {unpack}")
-            text = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if begin.startswith(_GZIP) else file
+            text = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if begin.startswith(GZIP) else file
             try:
                 yield file, text
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:

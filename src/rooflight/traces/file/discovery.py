@@ -11,17 +11,19 @@ import os
 import re
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from rooflight.records.quantity import count_of
-from rooflight.traces.file.chunks import TraceChunks
+from rooflight.traces.file.chunks import GZIP, TraceChunks
 
+BY_NAME: Final = (
+    "Ranks, and how many there are, are from the names of the traces: the traces themselves do not have them."
+)
 _SUFFIXES: Final = (".json", ".gz")
 _COMPRESSED: Final = (".json.gz", ".json.zst", ".json.xz", ".json.bz2", ".json.zip")  # the reader refuses the others
-_GZIP: Final = b"\x1f\x8b"
 _SQLITE: Final = b"SQLite format 3\x00"
 _LOOKED_AT: Final = 1 << 20
 _MARKS: Final = (b'"traceEvents"', b'"deviceProperties"')
@@ -48,7 +50,7 @@ def is_trace(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         begin = file.read(_LOOKED_AT)
-    if begin.startswith(_GZIP):
+    if begin.startswith(GZIP):
         try:
             begin = zlib.decompressobj(wbits=31).decompress(begin, _LOOKED_AT)
         except zlib.error:
@@ -63,16 +65,13 @@ _HANDLER: Final = re.compile(r"^(?P<worker>.+)\.(?P<when>\d{9,})\.pt\.trace\.jso
 
 _DIGITS: Final = re.compile(r"(\d+)")
 _LISTED: Final = 3
-BY_NAME: Final = (
-    "Ranks, and how many there are, are from the names of the traces: the traces themselves do not have them."
-)
 _IN_FOLDERS: Final = (".json", ".json.gz")
 
 
 @dataclass(frozen=True, slots=True)
 class RankFile:
-    """A trace, its rank, and the number of ranks; None where neither the trace nor its name tells. ``by_name``: the
-    name alone does; if no other trace tells the number of ranks, it is that of the highest rank and 1.
+    """A trace, its rank, and the number of ranks; None where neither the trace nor its name has it. ``by_name``: the
+    name alone does; if no other trace has the number of ranks, it is that of the highest rank and 1.
     """
 
     path: Path
@@ -101,7 +100,7 @@ def traces_in(folder: Path) -> list[Path]:
 def ranks_in(folder: Path) -> RankFiles:
     """The traces of one run in a folder.
 
-    Raises ValueError for a folder without traces, for traces that do not say their ranks, and for one that is damaged.
+    Raises ValueError for a folder without traces, for traces without ranks, and for one that is damaged.
     """
     paths = traces_in(folder)
     if not paths:
@@ -125,18 +124,17 @@ def ranks_in(folder: Path) -> RankFiles:
 
 def ranks_of(paths: Sequence[Path]) -> list[RankFile]:
     """Each trace with its rank. Raises ValueError for one whose begin is damaged."""
-    said = [_said(path, TraceChunks(path).read_head()) for path in paths]
-    by_name = _by_name([file.path.name for file in said if file.rank is None])
-    known = [*by_name.values(), *(file.rank for file in said if file.rank is not None)]
-    size = max((file.world_size for file in said if file.world_size), default=max(known, default=0) + 1)
+    files = [_with_rank(path, TraceChunks(path).read_head().get("distributedInfo")) for path in paths]
+    by_name = _by_name([file.path.name for file in files if file.rank is None])
+    known = [*by_name.values(), *(file.rank for file in files if file.rank is not None)]
+    size = max((file.world_size for file in files if file.world_size), default=max(known, default=0) + 1)
     return [
         RankFile(file.path, by_name[file.path.name], size, by_name=True) if file.path.name in by_name else file
-        for file in said
+        for file in files
     ]
 
 
-def _said(path: Path, head: Mapping[str, Any]) -> RankFile:
-    info = head.get("distributedInfo")
+def _with_rank(path: Path, info: Any) -> RankFile:
     rank, size = (info.get("rank"), info.get("world_size")) if isinstance(info, dict) else (None, None)
     if isinstance(rank, int) and isinstance(size, int) and 0 <= rank < size:
         return RankFile(path, rank, size)
@@ -184,17 +182,15 @@ def _runs(files: Sequence[RankFile]) -> list[_Run]:
     """The run of each file: its name without the rank, or the cycle of its worker, counted from the last. Those of a
     later run are greater.
     """
-    cycles = Counter(_worker(file) for file in files)
-    passed: Counter[str] = Counter()
+    cycles, passed = Counter(map(_worker, files)), Counter[str]()
     found: dict[Path, _Run] = {}
     for file in sorted(files, key=lambda file: _natural(_when(file))):
         worker = _worker(file)
         passed[worker] += 1
-        if worker:
-            found[file.path] = (_natural(str(file.path.parent)), passed[worker] - cycles[worker])
-        else:
-            name = _PARALLEL.sub(r"-\1-#", _NAMED.sub("rank#", file.path.name))
-            found[file.path] = (_natural(str(file.path.parent / name)), 0)
+        place = file.path.parent
+        if not worker:
+            place /= _PARALLEL.sub(r"-\1-#", _NAMED.sub("rank#", file.path.name))
+        found[file.path] = _natural(place), passed[worker] - cycles[worker] if worker else 0
     return [found[file.path] for file in files]
 
 

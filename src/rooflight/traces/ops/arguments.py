@@ -12,38 +12,18 @@ from typing import Any, Final
 from rooflight.records.tensor import TensorSpec
 from rooflight.traces.file.trace import HostArgs, Trace
 
+_FLOAT8: Final = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+
 DTYPES: Final = {
-    "float": "float32",
-    "double": "float64",
-    "c10::Half": "float16",
-    "c10::BFloat16": "bfloat16",
-    "c10::Float8_e4m3fn": "float8_e4m3fn",
-    "c10::Float8_e4m3fnuz": "float8_e4m3fnuz",
-    "c10::Float8_e5m2": "float8_e5m2",
-    "c10::Float8_e5m2fnuz": "float8_e5m2fnuz",
-    "c10::Float8_e8m0fnu": "float8_e8m0fnu",
-    "c10::Float4_e2m1fn_x2": "float4_e2m1fn_x2",
-    "c10::complex<c10::Half>": "complex32",
-    "c10::complex<float>": "complex64",
-    "c10::complex<double>": "complex128",
-    "long int": "int64",
-    "long": "int64",
-    "long long": "int64",
-    "__int64": "int64",
-    "int": "int32",
-    "short int": "int16",
-    "short": "int16",
-    "signed char": "int8",
-    "unsigned char": "uint8",
-    "unsigned short": "uint16",
-    "short unsigned int": "uint16",
-    "unsigned int": "uint32",
-    "unsigned long": "uint64",
-    "long unsigned int": "uint64",
-    "bool": "bool",
-    "c10::qint8": "qint8",
-    "c10::quint8": "quint8",
-    "c10::qint32": "qint32",
+    **{"float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16", "bool": "bool"},
+    **{f"c10::F{name[1:]}": name for name in (*_FLOAT8, "float8_e8m0fnu", "float4_e2m1fn_x2")},
+    **{"c10::complex<c10::Half>": "complex32", "c10::complex<float>": "complex64"},
+    **{"c10::complex<double>": "complex128"},
+    **dict.fromkeys(("long int", "long", "long long", "__int64"), "int64"),
+    **{"int": "int32", "short int": "int16", "short": "int16", "signed char": "int8", "unsigned char": "uint8"},
+    **{"unsigned short": "uint16", "short unsigned int": "uint16", "unsigned int": "uint32"},
+    **{"unsigned long": "uint64", "long unsigned int": "uint64"},
+    **{f"c10::{name}": name for name in ("qint8", "quint8", "qint32")},
 }
 """The C++ type that an event's ``Input type`` has for a tensor, and the dtype. Other entries mean no tensor."""
 
@@ -61,28 +41,15 @@ NUMBERS: Final[Mapping[str, Any]] = {"int64": 1, "float64": 1.0, "bool": True, "
 like the sum of x and a tensor without dimensions; a recording sees the number."""
 
 COLLECTIVE_DTYPES: Final = {
-    "Byte": "uint8",
-    "Char": "int8",
-    "Short": "int16",
-    "Int": "int32",
-    "Long": "int64",
-    "Half": "float16",
-    "Float": "float32",
-    "Double": "float64",
-    "BFloat16": "bfloat16",
-    "Bool": "bool",
-    "ComplexHalf": "complex32",
-    "ComplexFloat": "complex64",
-    "ComplexDouble": "complex128",
-    "Float8_e4m3fn": "float8_e4m3fn",
-    "Float8_e4m3fnuz": "float8_e4m3fnuz",
-    "Float8_e5m2": "float8_e5m2",
-    "Float8_e5m2fnuz": "float8_e5m2fnuz",
+    **{"Byte": "uint8", "Char": "int8", "Short": "int16", "Int": "int32", "Long": "int64", "Bool": "bool"},
+    **{"Half": "float16", "Float": "float32", "Double": "float64", "BFloat16": "bfloat16"},
+    **{"ComplexHalf": "complex32", "ComplexFloat": "complex64", "ComplexDouble": "complex128"},
+    **{f"F{name[1:]}": name for name in _FLOAT8},
 }
 """The ``dtype`` of a collective, in the names of ``c10::ScalarType``."""
 
 
-_DTYPES: Final = frozenset(DTYPES.values())
+_KNOWN: Final = frozenset(DTYPES.values())
 LIST: Final = "TensorList"
 _MOST_DIMS: Final = 64
 _MOST_ELEMENTS: Final = 1 << 48
@@ -145,7 +112,7 @@ def parsed(args: HostArgs) -> Arguments | None:
     except (ValueError, RecursionError) as error:
         raise CannotRebuild("its shapes are no JSON") from error
     kinds = enumerate(types if isinstance(types, list) else ())
-    listed = {place: kind for place, kind in kinds if isinstance(kind, list) and _DTYPES.issuperset(map(str, kind))}
+    listed = {place: kind for place, kind in kinds if isinstance(kind, list) and _KNOWN.issuperset(map(str, kind))}
     types = [LIST if place in listed else kind for place, kind in enumerate(types)] if listed else types
     if not (isinstance(dims, list) and _are_texts(types) and len(dims) == len(types)):
         raise CannotRebuild("its shapes and its types do not match")

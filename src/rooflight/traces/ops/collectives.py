@@ -42,30 +42,18 @@ RUNS_COLLECTIVE: Final = re.compile(
 """Kernels of collectives: those of NCCL, RCCL and MSCCL, and all-reduces of vLLM, SGLang and symmetric memory."""
 
 _OPS: Final[Mapping[str, str]] = {
-    "allreduce": "allreduce_",
-    "all_reduce": "allreduce_",
-    "allreduce_coalesced": "allreduce_coalesced_",
-    "broadcast": "broadcast_",
-    "_broadcast_oop": "broadcast_",
-    "reduce": "reduce_",
-    "_reduce_oop": "reduce_",
-    "allgather": "allgather_",
-    "all_gather": "allgather_",
-    "_allgather_base": "_allgather_base_",
-    "_all_gather_base": "_allgather_base_",
-    "all_gather_into_tensor_coalesced": "allgather_into_tensor_coalesced_",
-    "allgather_into_tensor_coalesced": "allgather_into_tensor_coalesced_",
-    "reduce_scatter": "reduce_scatter_",
-    "_reduce_scatter_base": "_reduce_scatter_base_",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor_coalesced_",
-    "all_to_all": "alltoall_base_",
-    "all_to_allv": "alltoall_base_",
-    "alltoall": "alltoall_",
-    "gather": "gather_",
-    "scatter": "scatter_",
-    "send": "send",
-    "recv": "recv_",
-    "barrier": "barrier",
+    **{
+        name: f"{name}_"
+        for name in (
+            *("allreduce", "allreduce_coalesced", "broadcast", "reduce", "reduce_scatter", "_reduce_scatter_base"),
+            *("reduce_scatter_tensor_coalesced", "allgather", "_allgather_base", "allgather_into_tensor_coalesced"),
+            *("alltoall", "gather", "scatter", "recv"),
+        )
+    },
+    **{"all_reduce": "allreduce_", "_broadcast_oop": "broadcast_", "_reduce_oop": "reduce_"},
+    **{"all_gather": "allgather_", "_all_gather_base": "_allgather_base_"},
+    **{"all_gather_into_tensor_coalesced": "allgather_into_tensor_coalesced_"},
+    **{"all_to_all": "alltoall_base_", "all_to_allv": "alltoall_base_", "send": "send", "barrier": "barrier"},
 }
 """The op of ``c10d`` for the names that its backends give collectives."""
 
@@ -76,19 +64,11 @@ _PARTED: Final = ("gather_", "scatter_")
 _REDUCED_IN_SWITCHES: Final = "symm_mem::multimem_all_reduce_"
 _REDUCING: Final = frozenset(
     {
-        "_C_custom_ar::all_reduce",
-        "_C_custom_ar::qr_all_reduce",
-        "sgl_kernel::all_reduce",
-        "sgl_kernel::mscclpp_allreduce",
-        "sglang::inplace_all_reduce",
-        "sglang::outplace_all_reduce",
-        "symm_mem::one_shot_all_reduce",
-        "symm_mem::one_shot_all_reduce_out",
-        "symm_mem::two_shot_all_reduce_",
-        "vllm::all_reduce",
-        "vllm::outplace_all_reduce",
-        "vllm::inplace_all_reduce",
-        "_quickreduce::all_reduce",
+        *("_C_custom_ar::all_reduce", "_C_custom_ar::qr_all_reduce", "_quickreduce::all_reduce"),
+        *("sgl_kernel::all_reduce", "sgl_kernel::mscclpp_allreduce"),
+        *("sglang::inplace_all_reduce", "sglang::outplace_all_reduce"),
+        *("symm_mem::one_shot_all_reduce", "symm_mem::one_shot_all_reduce_out", "symm_mem::two_shot_all_reduce_"),
+        *("vllm::all_reduce", "vllm::outplace_all_reduce", "vllm::inplace_all_reduce"),
     }
 )
 """All-reduces of engines and of symmetric memory: the first tensor is that of this rank. Their group is in no argument

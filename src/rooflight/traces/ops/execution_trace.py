@@ -40,6 +40,10 @@ class _Side(msgspec.Struct, gc=False):
     types: list[str] = []
     strides: list[Any] = []
 
+    @property
+    def entries(self) -> Iterator[tuple[Any, str, Any, Any]]:
+        return zip(self.values, self.types, self.shapes, self.strides or [None] * len(self.values), strict=False)
+
 
 class _Attribute(msgspec.Struct, gc=False):
     name: str = ""
@@ -121,10 +125,7 @@ def join_execution(trace: Trace, path: Path) -> tuple[Trace, dict[int, Operands]
             f"{path.name} is not of the run of {trace.path.name}: {count_of(len(found) - len(same), 'op')} of "
             f"{len(found)} have other names there; {_RECORDED_BY}"
         )
-    operands = {
-        op: Operands(inputs=tuple(_tensors(node.inputs)), outputs=tuple(_tensors(node.outputs)))
-        for op, node in same.items()
-    }
+    operands = {op: Operands(inputs=_tensors(node.inputs), outputs=_tensors(node.outputs)) for op, node in same.items()}
     return _with_lists(trace, same), operands
 
 
@@ -146,10 +147,8 @@ def _nodes(path: Path) -> Mapping[int, _Node]:
     return found
 
 
-def _tensors(side: _Side) -> Iterator[Held]:
-    strides = side.strides or [None] * len(side.values)
-    for value, kind, shape, stride in zip(side.values, side.types, side.shapes, strides, strict=False):
-        yield from _within(value, kind, shape, stride)
+def _tensors(side: _Side) -> tuple[Held, ...]:
+    return tuple(held for entry in side.entries for held in _within(*entry))
 
 
 def _within(value: Any, kind: str, shape: Any, strides: Any) -> Iterator[Held]:
@@ -173,10 +172,8 @@ def _is_place(value: Any) -> bool:
 
 
 def _with_lists(trace: Trace, nodes: Mapping[int, _Node]) -> Trace:
-    listing = {op: node.inputs for op, node in nodes.items() if any(map(_is_list, node.inputs.types))}
-    return trace.with_arguments(
-        {op: _listed(trace.arguments[trace.ops.args[op]], side) for op, side in listing.items()}
-    )
+    sides = {op: node.inputs for op, node in nodes.items() if any(map(_is_list, node.inputs.types))}
+    return trace.with_arguments({op: _listed(trace.arguments[trace.ops.args[op]], sides[op]) for op in sides})
 
 
 def _is_list(kind: str) -> bool:
@@ -190,14 +187,13 @@ def _listed(args: HostArgs, side: _Side) -> HostArgs:
     strides = json.loads(args.strides) if args.strides else []
     if len(strides) != len(dims):
         strides = [[] for _ in dims]
-    for place, kind in enumerate(side.types[: len(types)]):
-        if types[place] in (LIST, "GenericList", "") and _is_list(kind):
-            found = list(_within(side.values[place], kind, side.shapes[place], (side.strides or [None] * place)[place]))
-            types[place] = [each.tensor.dtype for each in found]
-            dims[place] = [each.tensor.shape for each in found]
-            strides[place] = [each.tensor.strides for each in found]
+    for place, entry in zip(range(len(types)), side.entries, strict=False):
+        if types[place] in (LIST, "GenericList", "") and _is_list(entry[1]):
+            found = [each.tensor for each in _within(*entry)]
+            types[place] = [each.dtype for each in found]
+            dims[place], strides[place] = [each.shape for each in found], [each.strides for each in found]
     texts = [json.dumps(each, separators=(",", ":")).encode() for each in (dims, types, strides)]
-    return HostArgs(dims=texts[0], types=texts[1], strides=texts[2], values=args.values)
+    return replace(args, dims=texts[0], types=texts[1], strides=texts[2])
 
 
 def with_storages(
@@ -246,12 +242,9 @@ class _Storages:
 
     def _result(self, place: int, spec: TensorSpec, given: Mapping[tuple[int, int], Held], held: Operands) -> Held:
         """The memory of a result: that of the input which it aliases, or its own."""
-        if spec.storage != UNSHARED:
-            aliased = given.get((spec.storage, spec.offset)) or next(
-                (each for (storage, _), each in given.items() if storage == spec.storage), None
-            )
-            if aliased is not None:
-                return aliased
+        shared = [each for (storage, _), each in given.items() if storage == spec.storage]
+        if shared:
+            return given.get((spec.storage, spec.offset), shared[0])
         if place < len(held.outputs):
             return held.outputs[place]
         return Held(storage=-1 - len(self.sizes), start=0, tensor=spec)

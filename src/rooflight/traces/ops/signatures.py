@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
@@ -304,16 +304,6 @@ def _fits(arguments: Sequence[Any], found: Arguments) -> bool:
     return all(_fits_one(argument, found, index) for index, argument in enumerate(arguments[: len(found)]))
 
 
-_TAKEN_BY: Final[Mapping[str, Callable[[str], bool]]] = {
-    "ScalarList": lambda kind: kind.startswith("List["),
-    "Scalar": lambda kind: not kind.startswith("List["),
-    "Int": lambda kind: kind in ("int", "number"),
-    "Double": lambda kind: kind in ("float", "number"),
-    "Bool": lambda kind: kind in ("bool", "number"),
-}
-"""Which types of a schema take what the profiler calls by these names; the last three are those of 2021."""
-
-
 def _fits_one(argument: Any, found: Arguments, index: int) -> bool:
     kind = str(argument.type)
     type_, is_tensor = found.types[index], found.dtype(index) is not None
@@ -325,8 +315,7 @@ def _fits_one(argument: Any, found: Arguments, index: int) -> bool:
         return type_ in (LIST, "GenericList", "")
     if is_tensor or type_ == LIST:
         return False
-    taken = _TAKEN_BY.get(type_)
-    return taken is None or taken(kind)
+    return type_ not in ("Scalar", "ScalarList") or kind.startswith("List[") == (type_ == "ScalarList")
 
 
 class _MetaCall:
