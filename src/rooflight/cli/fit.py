@@ -62,12 +62,14 @@ def fit(
     outputs = output.open()
     check_folder("--out", models.out)
     with spinner() as progress, interrupted(f"no model was written to {models.out}"):
-        report = _learned(data, device, models, progress)
-    outputs.write(report)
+        save = _learned(data, device, models, progress)
+    outputs.write(save())
 
 
-def _learned(data: list[Path], device: str | None, models: FitOptions, progress: Callable[[str], None]) -> Report:
-    """The report of the models, which are written."""
+def _learned(
+    data: list[Path], device: str | None, models: FitOptions, progress: Callable[[str], None]
+) -> Callable[[], Report]:
+    """What writes the models that were learned, and returns their report."""
     from rooflight.front.measured import find_measured, read_measured
     from rooflight.prediction.fit.base import base_of, learn_on, save_on
     from rooflight.prediction.fit.fitting import learn_all, read_for_fit
@@ -101,16 +103,19 @@ def _learned(data: list[Path], device: str | None, models: FitOptions, progress:
         learned = learn_all(shown, progress, beside=of_ops.shown, processes=True, trees_only=models.trees_only)
     if not learned.models:
         refuse_impossible((file.tables, file.findings) for file in files)
-        why = (
-            "all rows of a kind are of one shape or two" if learned.alike else "too few rows of any kind to learn from"
-        )
+        one_shape, few = "all rows of a kind are of one shape or two", "too few rows of any kind to learn from"
+        why = one_shape if learned.alike else few
         instead = ", or add them to other models with --on shipped" if root is None else ""
         raise ValueError(f"{', '.join(map(str, data))}: {why}: sample other shapes{instead}")
     paths = [*found.tables, *found.sessions]
-    if models.on is not None and root is not None:
-        save_on(root, models.on, learned.models, models.out, paths)
-    else:
-        Predictor.of(learned.models).save(models.out, paths)
     tables: list[MeasuredTable | MeasuredOps] = [*(table for file in files for table in file.tables), *sessions]
     findings = [*(finding for file in files for finding in file.findings), *faster]
-    return report_of(learned, tables, findings, models.out, of_ops, sum(file.beats for file in files))
+
+    def save() -> Report:
+        if models.on is not None and root is not None:
+            save_on(root, models.on, learned.models, models.out, paths)
+        else:
+            Predictor.of(learned.models).save(models.out, paths)
+        return report_of(learned, tables, findings, models.out, of_ops, sum(file.beats for file in files))
+
+    return save
