@@ -216,7 +216,7 @@ def test_what_is_not_known_is_not_judged():
 def test_constant_efficiency_with_noise_is_never_flagged(seed, efficiency, kept, backward):
     rng = np.random.default_rng(seed)
     noisy = LINEAR.seconds * 0.5 / efficiency * [1, backward] * np.exp(rng.normal(0, 0.03, LINEAR.seconds.shape))
-    table = replace(LINEAR, seconds=np.maximum(noisy, row_bounds(LINEAR).bound_s)).kept(rng.random(len(GRID)) < kept)
+    table = replace(LINEAR, seconds=np.maximum(noisy, row_bounds(LINEAR).bound_s)).subset(rng.random(len(GRID)) < kept)
     assert [finding for finding in lint_table(table) if finding.row is not None] == []
 
 

@@ -176,7 +176,7 @@ def test_the_measured_tables():
 @pytest.mark.parametrize("part", ["train", "test"])
 def test_nothing_measured_is_faster_than_light(part):
     for table in read(DATA / part):
-        findings = lint_table(table.kept(np.arange(0, len(table), 8)))
+        findings = lint_table(table.subset(np.arange(0, len(table), 8)))
         assert not [finding for finding in findings if finding.rule is Rule.FASTER_THAN_LIGHT], table.label
 
 
@@ -363,7 +363,7 @@ def test_the_measured_tables_in_vidur():
     tables = read(DATA_VIDUR / "compute")
     assert sum(map(len, tables)) == 123_696  # 11,970 rows of 10 ops, 444 of phi-2's 9
     for table in tables:
-        findings = lint_table(table.kept(np.arange(0, len(table), 4)))
+        findings = lint_table(table.subset(np.arange(0, len(table), 4)))
         assert not [finding for finding in findings if finding.rule is Rule.FASTER_THAN_LIGHT], table.label
 
 

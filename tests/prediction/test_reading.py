@@ -46,7 +46,7 @@ def test_a_file_of_the_page(tmp_path):
     assert table.shape(1) == {"mp": 2, "b": 2, "l": 1024, "dim": 2048}
     assert table.where(1).endswith("_linear1_fp16.csv, line 4")
     assert len(table) == 2
-    kept = table.kept(np.array([False, True]))
+    kept = table.subset(np.array([False, True]))
     assert kept.lines.tolist() == [4]
     assert kept.device is table.device
 

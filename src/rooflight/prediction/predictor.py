@@ -294,11 +294,11 @@ class Predictor:
 
         chosen = self
         if data_folder is not None:
-            kept = self.operator_dict if model_dict is None else model_dict
+            learned = self.operator_dict if model_dict is None else model_dict
             wanted = (gpu_name, function, precision)
-            if wanted not in kept:
-                kept[wanted] = _learned(data_folder, function, gpu_name, precision)
-            chosen = kept[wanted]
+            if wanted not in learned:
+                learned[wanted] = _learned(data_folder, function, gpu_name, precision)
+            chosen = learned[wanted]
         estimates = chosen.predict_shape(function, shape, precision, device_called(gpu_name, Path(function)))
         if propagation not in estimates:
             raise ValueError(f'{function} has no propagation "{propagation}": it has {", ".join(estimates)}')

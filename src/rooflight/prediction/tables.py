@@ -60,8 +60,8 @@ def report_of(
         notes.append("Shape or device lie outside of the samples: the interval is wider, and less certain than 90 %.")
     supposed, device = device.what_if_precision, in_effect(operator, shape, dtype, device)
     if supposed is not None and device.what_if_precision is None:
-        said = without_effect(supposed)
-        notes.append(f"{said[0].upper()}{said[1:]}.")
+        text = without_effect(supposed)
+        notes.append(f"{text[0].upper()}{text[1:]}.")
     if device.name != device.part_name:
         notes.append(
             f"What if: models learned from {device.part_name} with its own precisions and clock. Work that another "

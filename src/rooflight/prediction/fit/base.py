@@ -122,8 +122,8 @@ def _of_others(
             general[name] = refinement
         elif name in general and (refinement.rows < FEWEST or refinement.error >= general[name].error):
             continue  # all kinds together know better, these rows among them
-        kept = [one for one in model.refinements if (one.device, one.kind) != (refinement.device, refinement.kind)]
-        model = replace(model, refinements=(*kept, refinement))
+        others = [one for one in model.refinements if (one.device, one.kind) != (refinement.device, refinement.kind)]
+        model = replace(model, refinements=(*others, refinement))
         added.append(_added(each, refinement, refinement))
     return model, added
 

@@ -95,13 +95,13 @@ def unflagged(
     for number, found in enumerate((bounds or row_bounds(table)).facts):
         for each in found:
             by_key.setdefault(each.key, []).append((each, number))
-    kept = np.isfinite(table.seconds) & ~is_flagged(table, flagged)
+    usable = np.isfinite(table.seconds) & ~is_flagged(table, flagged)
     for key, parts in by_key.items():
         rows = np.concatenate([each.rows for each, _ in parts])
         directions = np.repeat([number for _, number in parts], [len(each.rows) for each, _ in parts])
         values = np.concatenate([each.values for each, _ in parts])
         order = np.lexsort((directions, rows))
-        order = order[kept[rows[order], directions[order]]]
+        order = order[usable[rows[order], directions[order]]]
         if len(order):
             rows, directions = rows[order], directions[order]
             yield FactRows(key=key, rows=rows, values=values[order]), table.seconds[rows, directions], directions

@@ -149,7 +149,7 @@ def _traced(launch_s: float, what: str) -> Host:
 
 CLOCK: Final = "attributed from the time of a step"
 LEAST_SHARE: Final = 0.08
-"""Of a step's wall time: what is told of an op that takes less is mostly what was predicted of it before."""
+"""Of a step's wall time: what is visible of an op that takes less is mostly what was predicted of it before."""
 _WIDTHS: Final = 3.3
 """A 90 % interval, from low to high, is so many standard deviations of a normal distribution."""
 _LEAST_WIDTH: Final = 0.02
@@ -201,17 +201,17 @@ def attributed(analysis: Analysis, wall_s: float) -> Session:
     if not wall_s < least_s <= _CACHED * wall_s and abs(queue.wall_s(found, host) / wall_s - 1) > _CLOSE:
         raise ValueError(_unexplained(wall_s, least_s, "with every op at its bound"))
     total = np.bincount(signature, weights=found)
-    told = (total[signature] >= LEAST_SHARE * wall_s) & (predicted_s > 0)
-    if (found[told] > _MOST_CHANGE * np.maximum(bound_s[told], predicted_s[told])).any():
+    visible = (total[signature] >= LEAST_SHARE * wall_s) & (predicted_s > 0)
+    if (found[visible] > _MOST_CHANGE * np.maximum(bound_s[visible], predicted_s[visible])).any():
         raise ValueError(
             f"{Quantity(wall_s, 's')} for a step that is predicted to take "
             f"{Quantity(queue.wall_s(predicted_s, host), 's')}: an op would take more than 8 times as long as predicted"
         )
-    if not told.any():
+    if not visible.any():
         raise ValueError(
             f"{Quantity(wall_s, 's')} for a step of which no op takes 8 %: it does not show the time of any of them"
         )
-    return analysis.session.with_measurement(_measurement(analysis.session, found, told, wall_s))
+    return analysis.session.with_measurement(_measurement(analysis.session, found, visible, wall_s))
 
 
 def _host_beside(analysis: Analysis, wall_s: float) -> Host:
@@ -236,7 +236,7 @@ def _unexplained(wall_s: float, least_s: float, how: str) -> str:
     )
 
 
-def _measurement(session: Session, seconds: Float64, told: np.ndarray, wall_s: float) -> Measurement:
+def _measurement(session: Session, seconds: Float64, visible: np.ndarray, wall_s: float) -> Measurement:
     samples = np.full((1, len(session)), np.nan)
-    samples[0, session.counted] = np.where(told, seconds, np.nan)
+    samples[0, session.counted] = np.where(visible, seconds, np.nan)
     return Measurement(wall_samples_s=np.array([wall_s]), op_samples_s=samples, clock=CLOCK)

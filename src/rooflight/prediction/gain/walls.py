@@ -307,12 +307,12 @@ def most_fresh_pages(analysis: Analysis, work: CompiledWork | None = None) -> fl
     return float(analysis.session.storage_bytes[large].sum() / PAGE_BYTES) if len(large) <= _MOST_LARGE else 0.0
 
 
-def _large(analysis: Analysis, kept: Collection[int] | None) -> Int64:
+def _large(analysis: Analysis, stored: Collection[int] | None) -> Int64:
     lifetimes, sizes = analysis.session.lifetimes, analysis.session.storage_bytes
     if lifetimes is None:
         return np.zeros(0, dtype=np.int64)
     large = np.flatnonzero((lifetimes.made != STOOD) & (sizes >= _LARGE_BYTES))
-    return large if kept is None else np.array([each for each in large.tolist() if each in kept], dtype=np.int64)
+    return large if stored is None else np.array([each for each in large.tolist() if each in stored], dtype=np.int64)
 
 
 def cpu_factors(analysis: Analysis, eager: Walls, compiled: Walls, page_s: float) -> tuple[float, float, float]:

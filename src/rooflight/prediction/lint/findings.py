@@ -222,14 +222,14 @@ def _suspects(
     """Rules in order: rows that break physics are not used as neighbours of others."""
     time = table.seconds[:, direction]
     bound, floor = bounds.bound_s[:, direction], bounds.floor_s[:, direction]
-    beaten = rules.faster_than_light(time, floor)
-    yield Rule.FASTER_THAN_LIGHT, beaten
-    impossible = beaten.rows.copy()
+    fast = rules.faster_than_light(time, floor)
+    yield Rule.FASTER_THAN_LIGHT, fast
+    impossible = fast.rows.copy()
     collective = table.known and bool(registry.find(table.operator).ranks)
     group = rules.sweeps(table.shapes) if collective else np.zeros(len(table), dtype=np.int64)
     slow = rules.too_slow(time, bound, floor, group)
     yield Rule.TOO_SLOW, slow
-    same = rules.constant(time, bound, beaten.rows, lines)
+    same = rules.constant(time, bound, fast.rows, lines)
     yield Rule.CONSTANT, same
     impossible |= slow.rows | same.rows
     if direction == 1:
@@ -237,7 +237,7 @@ def _suspects(
         yield Rule.FAST_BACKWARD, quick
         impossible |= quick.rows
     if collective:
-        modes = rules.bimodal(time, table.shapes, beaten.rows)
+        modes = rules.bimodal(time, table.shapes, fast.rows)
         yield Rule.BIMODAL, modes
         if modes.rows.any():
             return  # of two modes, each would accuse the other
@@ -373,9 +373,9 @@ def lint_ops(ops: MeasuredOps) -> tuple[Finding, ...]:
 
 def from_cache(ops: MeasuredOps) -> int:
     """How many rows had a call faster than main memory allows, though not than a cache."""
-    beaten = 0
+    count = 0
     for row in ops.rows:
         found = row.on(ops.device)
         if isinstance(found, Costed) and not found.cost.upper and row.samples_s.min() < found.bound.time_s:
-            beaten += 1
-    return beaten
+            count += 1
+    return count

@@ -165,7 +165,7 @@ def too_slow(time_s: Floats, bound_s: Floats, floor_s: Floats, group: Integers) 
     return Suspicion(rows=factor > SLOW, factor=factor, other=most)
 
 
-def constant(time_s: Floats, bound_s: Floats, beaten: Mask, lines: tuple[Lines, ...]) -> Suspicion:
+def constant(time_s: Floats, bound_s: Floats, impossible: Mask, lines: tuple[Lines, ...]) -> Suspicion:
     """Rows on lines whose times stay the same while the work grows, until it is too much for that time.
 
     Short of that, a fixed time may be overhead.
@@ -176,7 +176,7 @@ def constant(time_s: Floats, bound_s: Floats, beaten: Mask, lines: tuple[Lines, 
         still = _spread(time_s, line.line) < STILL
         grown = _spread(work, line.line)
         broken = np.zeros(len(still), dtype=bool)
-        broken[line.line[beaten]] = True
+        broken[line.line[impossible]] = True
         here = (still & broken & (grown > GROWN))[line.line] & (grown[line.line] > growth)
         growth[here], line_number[here] = grown[line.line[here]], number
     return Suspicion(rows=growth > 1, factor=growth, other=line_number)
@@ -222,14 +222,14 @@ def non_monotone(time_s: Floats, bound_s: Floats, left_out: Mask, lines: tuple[L
     )
 
 
-def bimodal(time_s: Floats, shapes: Integers, beaten: Mask) -> Suspicion:
+def bimodal(time_s: Floats, shapes: Integers, impossible: Mask) -> Suspicion:
     """Rows of a dense sweep of one size, the first column, that take many times what the fast ones of their size do,
-    where such rows are many. Beaten rows have no say.
+    where such rows are many. Impossible rows are left out.
     """
     rows, factor, other = np.zeros(len(time_s), dtype=bool), np.ones(len(time_s)), time_s.copy()
     sweep = sweeps(shapes)
     for number in range(sweep.max(initial=0) + 1):
-        here = np.flatnonzero((sweep == number) & ~beaten)
+        here = np.flatnonzero((sweep == number) & ~impossible)
         here = here[np.argsort(shapes[here, 0], kind="stable")]
         if len(here) < AROUND:
             continue

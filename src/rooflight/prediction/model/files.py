@@ -326,14 +326,14 @@ def write_manifest(
     taken = set(keys)
     for earlier in (inherited, read_manifest(folder)):
         if earlier is not None:
-            kept = {name: e for name, e in earlier.models.items() if name not in taken and (folder / name).exists()}
-            used = sorted({entry.fit for entry in kept.values()})
+            listed = {name: e for name, e in earlier.models.items() if name not in taken and (folder / name).exists()}
+            used = sorted({entry.fit for entry in listed.values()})
             entries |= {
                 name: Entry(key=entry.key, sha256=entry.sha256, fit=len(fits) + used.index(entry.fit))
-                for name, entry in kept.items()
+                for name, entry in listed.items()
             }
             fits += [earlier.fits[place] for place in used]
-            taken |= set(kept)
+            taken |= set(listed)
     entries |= {
         name: Entry(key=key, sha256=_digest(folder / name), fit=len(fits)) for name, key in sorted(keys.items())
     }

@@ -99,7 +99,7 @@ class Expert(ExpertFigures):
 class Answer:
     """log(time / bound) of rows of work, never below 0, with the ends of the 90 % interval; ``known`` [rows]: whether
     such work, on this device, was among what was learned from. ``low`` is below 0 where measured times may be faster
-    than the bound (``beaten``).
+    than the bound (``least_slowdown``).
     """
 
     slowdown: Floats

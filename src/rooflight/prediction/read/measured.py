@@ -67,7 +67,7 @@ class MeasuredTable:
         """File and line of a row, as an error names them."""
         return f"{self.source}, line {self.lines[row]}"
 
-    def kept(self, rows: Mask | Integers) -> MeasuredTable:
+    def subset(self, rows: Mask | Integers) -> MeasuredTable:
         """Some rows: a mask of all, or their numbers."""
         return replace(self, shapes=self.shapes[rows], seconds=self.seconds[rows], lines=self.lines[rows])
 

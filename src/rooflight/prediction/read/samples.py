@@ -104,19 +104,19 @@ def nothing_measured(path: Path) -> bool:
 def read_samples(path: Path) -> tuple[MeasuredTable]:
     """The table of a file, with the roofs of the device it was measured on. A time is what the run took undisturbed."""
     header, rows = read_store(path)
-    kept = [(line, key, row) for line, (key, row) in enumerate(rows.items(), start=2) if row.status is Status.OK]
-    if not kept:
+    measured = [(line, key, row) for line, (key, row) in enumerate(rows.items(), start=2) if row.status is Status.OK]
+    if not measured:
         raise ValueError(f"{path} has no row that was measured")
-    lines = np.array([line for line, _, _ in kept], dtype=np.int64)
-    seconds = np.full((len(kept), len(header.directions)), np.nan)
-    for place, (line, _, row) in enumerate(kept):
+    lines = np.array([line for line, _, _ in measured], dtype=np.int64)
+    seconds = np.full((len(measured), len(header.directions)), np.nan)
+    for place, (line, _, row) in enumerate(measured):
         for column, direction in enumerate(header.directions):
             if not row.samples_s.get(direction):
                 raise ValueError(f"{path}, line {line}: no samples of {direction}")
             seconds[place, column] = undisturbed_s(row.samples_s[direction])
     for column, direction in enumerate(header.directions):
         times(path, lines, direction, seconds[:, column])
-    keys = np.array([key for _, key, _ in kept], dtype=np.float64)
+    keys = np.array([key for _, key, _ in measured], dtype=np.float64)
     operator = operator_of(header.operator)
     if operator is not None and header.directions != operator.directions:
         raise ValueError(f"{path}, line 1: {operator.name} is timed {' and '.join(operator.directions)}")
@@ -144,11 +144,11 @@ def _device(header: Header, path: Path) -> DeviceSpec:
     facts = header.calibration
     fingerprint = facts.get("fingerprint") or header.environment.get("fingerprint")
     try:
-        kept = calibrations.load(fingerprint) if fingerprint else None
+        calibration = calibrations.load(fingerprint) if fingerprint else None
     except ValueError:  # a broken calibration is not the table's matter
-        kept = None
-    if kept is not None:
-        return calibrations.device_of(kept)
+        calibration = None
+    if calibration is not None:
+        return calibrations.device_of(calibration)
     roofs = _roofs(facts, path) if facts else None
     if roofs is None:
         if header.environment.get("device_kind") == "cpu":

@@ -116,9 +116,9 @@ def steady_features(key: str) -> tuple[int, ...]:
     """
     if kind_of(key) is not WorkKind.PRODUCT:
         return ()
-    kept = ("ops", "products", "log item", "log b", "log m", "log n", "log k", "left", "right")
+    wanted = ("ops", "products", "log item", "log b", "log m", "log n", "log k", "left", "right")
     names = names_of(key)
-    return tuple(place for place, name in enumerate(names) if name in kept or name.startswith(("align", "filled")))
+    return tuple(place for place, name in enumerate(names) if name in wanted or name.startswith(("align", "filled")))
 
 
 def _product(fact: Mapping[str, Floats], units: float) -> list[Floats]:
