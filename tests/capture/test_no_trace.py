@@ -184,3 +184,15 @@ def test_a_recording_ends_in_the_thread_that_it_began_in() -> None:
     in_thread(leave)
     recording.__exit__(None, None, None)
     assert "thread" in str(errors[0])
+
+
+def test_what_other_tools_put_in_the_place_of_methods_is_called_and_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(torch.Tensor, "numpy", lambda self: calls.append("numpy"))
+    monkeypatch.setattr(torch.UntypedStorage, "resize_", lambda self, size: calls.append("resize_"))
+    before = torch.Tensor.numpy, torch.UntypedStorage.resize_
+    with rl.record(), rl.record(memory=True):
+        torch.ones(3).numpy()
+        torch.ones(3).untyped_storage().resize_(0)
+    assert calls == ["numpy", "resize_"]
+    assert before == (torch.Tensor.numpy, torch.UntypedStorage.resize_)

@@ -39,8 +39,10 @@ def patch(source: DispatchSource, *, compiled_eagerly: bool) -> None:
     with _lock:
         _open[id(source)] = source
         route_composites()
-        torch.Tensor.numpy = _numpy  # type: ignore[method-assign, assignment]
-        torch.UntypedStorage.resize_ = _resize  # type: ignore[method-assign, assignment]
+        for kind, name, ours in _METHODS:
+            if kind.__dict__.get(name) is not ours:
+                _theirs[name] = kind.__dict__.get(name)
+                setattr(kind, name, ours)
         propagator = _propagator()
         if propagator is not None and not isinstance(propagator._fake_mode_lock, _LookingAway):
             propagator._fake_mode_lock = _LookingAway(propagator._fake_mode_lock)
@@ -67,9 +69,11 @@ def unpatch(source: DispatchSource) -> None:
         if _open:
             return
         unroute_composites()
-        for kind, name in ((torch.Tensor, "numpy"), (torch.UntypedStorage, "resize_")):
-            if name in kind.__dict__:
+        for kind, name, ours in _METHODS:
+            if kind.__dict__.get(name) is ours and _theirs[name] is None:
                 delattr(kind, name)  # torch has them in base classes
+            elif kind.__dict__.get(name) is ours:
+                setattr(kind, name, _theirs[name])
         propagator = _propagator()
         if propagator is not None and isinstance(propagator._fake_mode_lock, _LookingAway):
             propagator._fake_mode_lock = propagator._fake_mode_lock.replaced
@@ -84,14 +88,18 @@ def _numpy(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
                     source.tape.exported(self)
             except Exception as error:
                 source.fail(error)
-    return torch._C.TensorBase.numpy(self, *args, **kwargs)
+    return (_theirs["numpy"] or torch._C.TensorBase.numpy)(self, *args, **kwargs)
 
 
 def _resize(storage: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
-    out = torch._C.StorageBase.resize_(storage, *args, **kwargs)  # type: ignore[attr-defined]
+    out = (_theirs["resize_"] or torch._C.StorageBase.resize_)(storage, *args, **kwargs)  # type: ignore[attr-defined]
     for source in tuple(_open.values()):
         source.tape.resized(storage, len(source.tape))
     return out
+
+
+_METHODS: Final = ((torch.Tensor, "numpy", _numpy), (torch.UntypedStorage, "resize_", _resize))
+_theirs: dict[str, Any] = {}  # what other tools had put in their places; None where torch's own were
 
 
 class _LookingAway(local):
