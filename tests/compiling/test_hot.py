@@ -52,28 +52,51 @@ def test_the_total_is_that_of_eager_and_one_compilation_at_most() -> None:
     assert clock.now - begin <= 200 + 5 + 2 * 2 * 3 + 12 * 2
 
 
-def test_code_that_is_slower_is_rolled_back_and_not_tried_again() -> None:
-    net, compiler = Net(), Compiler(run_s=1.5)
-    loop = loop_of(net, compiler)
-    run(net, 60)
-    assert only(loop).state == "eager"
-    assert only(loop).reason == "compiled, it takes 1.50 times as long"
-    assert "forward" not in net.__dict__
-    runs = compiler.runs
-    run(net, 5)
-    assert (compiler.compiled, compiler.runs) == (1, runs)
+@pytest.mark.parametrize(
+    ("backend", "more", "times", "state", "reason", "compiled"),
+    [
+        (Compiler(run_s=1.5), {}, 60, "eager", "compiled, it takes 1.50 times as long", 1),
+        ("teleport", {}, 20, "eager", 'no backend "teleport" of torch.compile here', 0),
+        # each run would gain 0.5 s of 1, and compiling takes 5 s: more than 10 runs must be left
+        (Compiler(), {"expected_runs": 15}, 15, "eager", "compiling takes 5 s, and 10 runs would gain less", 0),
+        (Compiler(), {"expected_runs": 16}, 16, "compiled", "", 1),
+        (Compiler(), {"threshold": 10}, 9, "watching", "", 0),
+    ],
+)
+def test_what_becomes_of_a_loop(backend, more, times, state, reason, compiled) -> None:
+    net = Net()
+    loop = loop_of(net, backend, **more)
+    run(net, times)
+    assert (only(loop).state, only(loop).reason, getattr(backend, "compiled", 0)) == (state, reason, compiled)
+    runs = getattr(backend, "runs", 0)
+    if state == "eager":  # it is not tried again
+        run(net, 5)
+        assert (getattr(backend, "compiled", 0), getattr(backend, "runs", 0)) == (compiled, runs)
+        assert "forward" not in net.__dict__
 
 
-def test_wrong_results_never_reach_the_program() -> None:
+def broken(graph: Any, inputs: Any) -> Any:
+    raise RuntimeError("no C++ compiler found")
+
+
+@pytest.mark.parametrize(
+    ("backend", "reason"),
+    [
+        (Compiler(change=lambda out: out * 1.01),
+         "compiled, it is not the same: result: the result differs: 8 of 8 elements"),
+        (broken, "RuntimeError: no C++ compiler found"),
+    ],
+)  # fmt: skip
+def test_wrong_results_and_errors_of_compilers_never_reach_the_program(backend: Any, reason: str) -> None:
     torch.manual_seed(0)
     net = Net().eval()
     expected = net(x()).detach()
-    loop = loop_of(net, Compiler(change=lambda out: out * 1.01))
+    loop = loop_of(net, backend)
     with torch.no_grad():
         for _ in range(30):
             assert torch.equal(net(x()), expected)
     assert only(loop).state == "eager"
-    assert only(loop).reason.startswith("compiled, it is not the same: result: the result differs: 8 of 8 elements")
+    assert only(loop).reason.startswith(reason)
 
 
 class Doubled(torch.autograd.Function):
@@ -155,49 +178,6 @@ def test_code_that_torch_compiles_anew_for_each_call_goes_back_to_eager() -> Non
     assert "len(" in only(loop).reason
 
 
-def test_numbers_that_change_are_compiled_once() -> None:
-    def function(value: torch.Tensor, step: int) -> torch.Tensor:
-        takes(1.0)
-        return value.sin() * step
-
-    compiler = Compiler()
-    loop = loop_of(function, compiler)
-    for step in range(60):
-        loop.entry.call(x(), step + 2)
-    assert (only(loop).state, compiler.compiled) == ("compiled", 1)
-
-
-def test_a_backend_that_fails_leaves_the_program_eager() -> None:
-    def broken(graph: Any, inputs: Any) -> Any:
-        raise RuntimeError("no C++ compiler found")
-
-    net = Net().eval()
-    loop = loop_of(net, broken)
-    expected = net(x())
-    for _ in range(20):
-        assert torch.equal(net(x()), expected)
-    assert only(loop).state == "eager"
-    assert "no C++ compiler found" in only(loop).reason
-
-
-def test_a_backend_that_torch_does_not_know() -> None:
-    net = Net()
-    loop = loop_of(net, "teleport")
-    run(net, 20)
-    assert (only(loop).state, only(loop).reason) == ("eager", 'no backend "teleport" of torch.compile here')
-
-
-def test_expected_runs_decide_before_anything_is_compiled() -> None:
-    # each run would gain 0.5 s of 1, and compiling takes 5 s: more than 10 runs must be left
-    for runs, compiled in ((15, 0), (16, 1)):
-        net, compiler = Net(), Compiler()
-        loop = loop_of(net, compiler, expected_runs=runs)
-        run(net, runs)
-        assert compiler.compiled == compiled, runs
-        if not compiled:
-            assert only(loop).reason == "compiling takes 5 s, and 10 runs would gain less"
-
-
 def test_what_is_expected_to_gain_nothing_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = ExpectedGain(speedup=0.9, compile_s=5.0, source="a model")
     monkeypatch.setattr(hot_gain, "expected_gain", lambda *_, **__: nothing)
@@ -206,14 +186,6 @@ def test_what_is_expected_to_gain_nothing_says_so(monkeypatch: pytest.MonkeyPatc
     run(net, 30)
     assert only(loop).reason == "no gain is expected: 0.90 times as fast (a model)"
     assert (compiler.compiled, loop.seen.settled) == (0, True)
-
-
-def test_a_loop_below_the_threshold_is_never_compiled() -> None:
-    compiler = Compiler()
-    net = Net()
-    loop = loop_of(net, compiler, threshold=10)
-    run(net, 9)
-    assert (compiler.compiled, only(loop).state) == (0, "watching")
 
 
 def test_no_more_runs_than_the_threshold_are_not_observed() -> None:
@@ -273,13 +245,18 @@ def test_train_and_eval_are_kinds_of_their_own() -> None:
     assert loop.seen.settled
 
 
-def test_sizes_that_change_are_compiled_once() -> None:
-    net, compiler = Net().eval(), Compiler()
-    loop = loop_of(net, compiler)
+def test_sizes_and_numbers_that_change_are_compiled_once() -> None:
+    def function(value: torch.Tensor, step: int) -> torch.Tensor:
+        takes(1.0)
+        return value.sin() * step
+
+    net, sizes, numbers = Net().eval(), Compiler(), Compiler()
+    by_size, by_number = loop_of(net, sizes), loop_of(function, numbers)
     for step in range(120):
         run(net, 1, rows=2 + step % 7)
-    assert (compiler.compiled, only(loop).state) == (1, "compiled")
-    assert len(only(loop).sizes) == 7
+        by_number.entry.call(x(), step + 2)
+    assert (sizes.compiled, only(by_size).state, len(only(by_size).sizes)) == (1, "compiled", 7)
+    assert (numbers.compiled, only(by_number).state) == (1, "compiled")
 
 
 def test_errors_of_the_program_pass_and_the_loop_goes_on() -> None:
@@ -308,22 +285,14 @@ def test_copies_of_a_hot_module_have_weights_of_their_own() -> None:
     assert list(net.state_dict()) == list(Net().state_dict())
 
 
-def test_hooks_run_once_per_call() -> None:
-    net, calls = Net(), []
+def test_hooks_run_once_per_call_and_on_hot_gets_the_pattern_once() -> None:
+    net, calls, found = Net().eval(), [], list[HotPath]()
     net.register_forward_hook(lambda *_: calls.append(1))
-    loop_of(net, Compiler())
+    loop_of(net, Compiler(), on_hot=found.append)
     run(net, 50)
     assert len(calls) == 50
-
-
-def test_on_hot_is_told_the_pattern() -> None:
-    found: list[HotPath] = []
-    net = Net().eval()
-    loop_of(net, Compiler(), on_hot=found.append)
-    run(net, 30)
     (path,) = found
-    assert (path.seen, path.iteration) == (4, True)
-    assert path.first[0] == "aten::t"
+    assert (path.seen, path.iteration, path.first[0]) == (4, True, "aten::t")
 
 
 def test_the_report_says_what_was_decided() -> None:

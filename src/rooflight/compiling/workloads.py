@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from rooflight.workloads.steps import Step
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
@@ -102,3 +104,10 @@ WORKLOADS: Final[dict[str, Callable[..., Any]]] = {
     "mixed-operations": mixed_operations,
 }
 """The workloads by the names that ``rooflight compile-bench`` takes."""
+
+
+def open_workload(name: str, place: str) -> Step:
+    """A step of one of the workloads, on a kind of device."""
+    made = WORKLOADS[name](place)
+    run, model = made if isinstance(made, tuple) else (made, None)
+    return Step(run=run, model=model, description=name)

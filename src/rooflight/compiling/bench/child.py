@@ -23,7 +23,7 @@ from rooflight.compiling.explain.kernels import generated_calls
 from rooflight.compiling.options import Options
 from rooflight.compiling.refusals import AOT_INDUCTOR, check_step
 from rooflight.compiling.torch_logs import AOT, DYNAMO, Artifact, hearing, stages_s
-from rooflight.compiling.workloads import WORKLOADS
+from rooflight.compiling.workloads import WORKLOADS, open_workload
 from rooflight.machine.cpu_load import Bystander
 from rooflight.workloads.errors import RunFailed, first_words
 from rooflight.workloads.steps import Step, unguarded
@@ -68,10 +68,8 @@ def opened(request: Request) -> Step:
     import torch
 
     torch.manual_seed(0)
-    if (workload := WORKLOADS.get(request.target)) is not None:
-        made = workload(request.place)
-        run, model = made if isinstance(made, tuple) else (made, None)
-        return Step(run=run, model=model, description=request.target)
+    if request.target in WORKLOADS:
+        return open_workload(request.target, request.place)
     step = open_target(request.target, inputs=request.inputs, **asdict(request.options))
     plain = unguarded(step.run)
     check_step(plain, step.model, request.target)

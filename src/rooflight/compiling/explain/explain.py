@@ -17,20 +17,22 @@ from rooflight.compiling.explain.trace import Heard, listening
 from rooflight.compiling.options import ExplainOptions, Options
 from rooflight.compiling.process import answered
 from rooflight.compiling.refusals import AOT_INDUCTOR, MODES, NO_COMPILER, check_how, checked_target
-from rooflight.compiling.workloads import WORKLOADS
+from rooflight.compiling.workloads import WORKLOADS, open_workload
 from rooflight.front.device import Progress, log_progress
 from rooflight.machine.hardware import kind_here, usable_cores
 from rooflight.records.report import Report
 from rooflight.workloads.errors import TargetError, first_words, told_in_one_line
 from rooflight.workloads.steps import unguarded
 from rooflight.workloads.targets import UserFunction, find_target, no_inputs, open_target
-from rooflight.workloads.user_step import Calls, UserStep, differentiated, open_user_step
+from rooflight.workloads.user_step import Calls, differentiated, open_user_step
 
 if TYPE_CHECKING:
     from torch import nn
 
 
 CALLS: Final = 2
+MOST_CALLS: Final = 100
+_MODES: Final = tuple(mode for mode in MODES if mode != AOT_INDUCTOR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,10 +211,6 @@ def _nothing_compiled(heard: Heard) -> str:
     )
 
 
-MOST_CALLS = 100
-_MODES: Final = tuple(mode for mode in MODES if mode != AOT_INDUCTOR)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainRequest(ExplainOptions):
     """A target to explain, and how."""
@@ -258,14 +256,12 @@ def open_program(
     torch.manual_seed(0)
     if inputs is not None and target in WORKLOADS:
         raise TargetError(no_inputs(inputs))
-    if (workload := WORKLOADS.get(target)) is not None:
-        made = workload(kind_here())
-        run, model = made if isinstance(made, tuple) else (made, None)
-        return _of_step(target, run, model, calls), ()
-    found = find_target(target)
+    found = None if target in WORKLOADS else find_target(target)
     if isinstance(found, UserFunction):
         return _of_user(found, target, options, calls, inputs)
-    step = open_target(target, inputs=inputs, **asdict(options))
+    step = (
+        open_workload(target, kind_here()) if found is None else open_target(target, inputs=inputs, **asdict(options))
+    )
     return _of_step(step.description, step.run, step.model, calls), ()
 
 
@@ -287,18 +283,11 @@ def _of_user(
     name = f"{found.path.name}:{found.name}"
     if not isinstance(opened.run, Calls):
         return _of_step(name, opened.run, opened.model, calls), tuple(notes)
-    each = opened.run.inputs
-    return _of_calls(name, opened, each * calls if len(each) == 1 else each), tuple(notes)
-
-
-def _of_calls(name: str, opened: UserStep, calls: Sequence[tuple[Any, ...]]) -> Program:
-    """A function that is called with each of the arguments. With a model of its own, the model's forward is compiled;
-    else the function.
-    """
-    assert isinstance(opened.run, Calls)
-    function, model = opened.run.function, opened.model
-    compiled = _compiling(function, None if model is function else model)
-    return Program(name=name, run=function, calls=calls, compiled=compiled)
+    function, each = opened.run.function, opened.run.inputs
+    # a model of its own has its forward compiled
+    compiled = _compiling(function, None if opened.model is function else opened.model)
+    program = Program(name=name, run=function, calls=each * calls if len(each) == 1 else each, compiled=compiled)
+    return program, tuple(notes)
 
 
 def _of_step(name: str, run: Callable[[], Any], model: nn.Module | None, calls: int) -> Program:
