@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 from builders import cost, spec
-from cost_table import costs
 from recorded_costs import only_cost
 from torch.nn import functional
+from torch.nn.utils.rnn import pack_padded_sequence
 
 
 def test_equal_may_stop_at_the_first_element():
@@ -52,9 +52,7 @@ def test_ctc_loss_reads_the_classes_that_a_target_may_name():
     assert c.upper
 
 
-test_costs = costs(
-    """
-    # packing reads no padding: 4 * 13 * 4 + 3 * 8
-    _pack_padded_sequence input=3x10x4 lengths=3:int64 -> 13x4 10:int64 | batch_first=True = read 232
-    """
-)
+def test_packing_reads_no_padding():
+    x = torch.randn(3, 10, 4)
+    c = only_cost(lambda: pack_padded_sequence(x, torch.tensor([10, 2, 1]), batch_first=True), "_pack_padded_sequence")
+    assert c.bytes_read == 4 * 13 * 4 + 3 * 8

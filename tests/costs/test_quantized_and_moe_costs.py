@@ -1,24 +1,14 @@
 import pytest
 import torch
-from builders import cost, op, spec
+from builders import cost, spec
 from cost_table import costs
 from hypothesis import given
 from hypothesis import strategies as st
 from recorded_costs import only_cost
 
-from rooflight.costs.cost import Uncosted
 from rooflight.costs.families.quantized import active_experts
-from rooflight.costs.registry import cost_of
 
 FP8, FP4 = "float8_e4m3fn", "float4_e2m1fn_x2"
-
-
-def test_packed_float4_contracts_twice_its_shape():
-    inputs = {"self": spec((32, 16), FP4), "mat2": spec((16, 8), FP4)}
-    inputs |= {"scale_a": spec((32, 2), FP8), "scale_b": spec((8, 2), FP8)}
-    c = cost("aten::_scaled_mm", inputs, [spec((32, 8), "bfloat16")])
-    assert (c.matrix_flops, c.matrix_dtype) == (16_384, FP4)  # 2 * 32 * 32 * 8
-    assert c.bytes_read == 720  # half a byte each: 512 + 128; a scale byte per 16: 64 + 16
 
 
 def test_quantized_linear_infers_its_packed_weight():
@@ -26,10 +16,6 @@ def test_quantized_linear_infers_its_packed_weight():
     assert (c.matrix_flops, c.matrix_dtype) == (16_384, "int8")
     assert c.bytes_read == 3_072  # 4 * 256 + 64 * 32
     assert c.note
-
-
-def test_quantized_convolution_hides_its_kernel():
-    assert isinstance(cost_of(op("quantized::conv2d", {"qx": spec((1, 3, 8, 8), "quint8")})), Uncosted)
 
 
 def test_grouped_mm_counts_every_row_once():
@@ -41,13 +27,6 @@ def test_grouped_mm_counts_every_row_once():
     # 4 * (1 - 0.75^12) = 3.873 experts of 256 bytes, 384 bytes of rows, 16 of offsets
     assert c.bytes_read == 400 + 991
     assert c.bytes_written == 192
-
-
-def test_scaled_grouped_mm():
-    inputs = {"self": spec((12, 16), FP8), "mat2": spec((4, 16, 8), FP8)}
-    inputs |= {"scale_a": spec((12,)), "scale_b": spec((4, 8)), "offs": spec((4,), "int32")}
-    c = cost("aten::_scaled_grouped_mm", inputs, [spec((12, 8), "bfloat16")])
-    assert (c.matrix_flops, c.matrix_dtype) == (3_072, FP8)
 
 
 @given(st.integers(1, 256), st.integers(0, 10_000))
@@ -118,5 +97,14 @@ test_costs = costs(
     # grouped mm on the other side and batched: 2 * 4 * 3 * 16 * 8
     _grouped_mm self=4x16x8:bfloat16 mat2=8x12:bfloat16 offs=4:int32 -> 16x12:bfloat16 = matrix 3072
     _grouped_mm self=4x3x16:bfloat16 mat2=4x16x8:bfloat16 -> 4x3x8:bfloat16 = matrix 3072, upper False
+    # packed float4 contracts twice its shape: 2 * 32 * 32 * 8; half a byte each: 512 + 128; a scale byte per 16: 64 +
+    #   16
+    _scaled_mm self=32x16:float4_e2m1fn_x2 mat2=16x8:float4_e2m1fn_x2 scale_a=32x2:float8_e4m3fn
+        scale_b=8x2:float8_e4m3fn -> 32x8:bfloat16 = matrix 16384, on float4_e2m1fn_x2, read 720
+    # quantized convolution hides its kernel
+    quantized::conv2d qx=1x3x8x8:quint8 -> = uncosted
+    # scaled grouped mm
+    _scaled_grouped_mm self=12x16:float8_e4m3fn mat2=4x16x8:float8_e4m3fn scale_a=12 scale_b=4x8 offs=4:int32 ->
+        12x8:bfloat16 = matrix 3072, on float8_e4m3fn
     """
 )

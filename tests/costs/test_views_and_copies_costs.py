@@ -65,11 +65,6 @@ def test_copies_of_parts_read_no_more_than_the_part(program, name, bytes_read):
     assert only_cost(lambda: program(x), name).bytes_read == bytes_read
 
 
-def test_clone_of_an_expanded_tensor_reads_it_once():
-    c = cost("aten::clone", {"self": spec((4, 6), strides=(0, 1))}, [spec((4, 6))])
-    assert (c.bytes_read, c.bytes_written) == (24, 96)
-
-
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(-10, 10))
 def test_triangles_read_what_they_keep(rows, columns, diagonal):
     x = spec((2, rows, columns))
@@ -97,6 +92,21 @@ def test_fsdp_copies_in_only_its_shard():
     assert (c.bytes_read, c.bytes_written) == (40, 40)
 
 
+def test_bernoulli_with_one_probability_reads_nothing():
+    x = torch.rand(10, 10)
+    drawn = only_cost(lambda: torch.bernoulli(x, 0.5), "bernoulli")
+    assert (drawn.bytes_read, drawn.bytes_written) == (0, 400)
+    assert only_cost(lambda: torch.bernoulli(x), "bernoulli").bytes_read == 400
+
+
+def test_lists_copied_onto_themselves_move_nothing():
+    x, y = torch.zeros(10), torch.zeros(20)
+    assert only_cost(lambda: torch._foreach_copy_([x], [x]), "_foreach_copy_").bytes_moved == 0
+    # y is copied, 80 bytes read and written; x is not
+    mixed = only_cost(lambda: torch._foreach_copy_([x, y], [x, torch.ones(20)]), "_foreach_copy_")
+    assert (mixed.bytes_read, mixed.bytes_written) == (80, 80)
+
+
 test_costs = costs(
     """
     # bernoulli reads its probabilities
@@ -117,11 +127,7 @@ test_costs = costs(
     # dropout
     native_dropout input=4x6 -> 4x6 4x6:bool | train=True = vector 48, read 96, written 120
     native_dropout_backward grad_output=4x6 mask=4x6:bool -> 4x6 = vector 48, read 120, written 96
-    # bernoulli with one probability reads nothing
-    bernoulli self=10x10 -> 10x10 | p=True = read 0, written 400
-    bernoulli self=10x10 -> 10x10 = read 400
-    # lists copied onto themselves move nothing: y is copied, 80 bytes read and written; x is not
-    _foreach_copy_ self=10@0 src=10@0 -> 10@0 | non_blocking=False = moved 0
-    _foreach_copy_ self=10@0 self=20@1 src=10@0 src=20 -> 10@0 20@1 | non_blocking=False = read 80, written 80
+    # clone of an expanded tensor reads it once
+    clone self=4x6~0,1 -> 4x6 = read 24, written 96
     """
 )
