@@ -24,6 +24,8 @@ from rooflight.roofline.host import Host
 from rooflight.roofline.memory import memory_shortage
 
 BACKENDS: Final = ("inductor", "cudagraphs")
+_PHYSICS: Final = {"launches": "launches", "bytes": "bytes_moved", "host_s": "host_s", "device_s": "device_s",
+                   "physical_s": "wall_s"}  # fmt: skip
 _WORDS: Final = {
     "pays": "compiling would pay",
     "hurts": "compiling would hurt",
@@ -195,22 +197,14 @@ def report_of(results: Sequence[PredictedCompiled]) -> Report:
 def document(result: PredictedCompiled) -> PredictedGainDocument:
     """A result in machine-readable form."""
     gain = result.gain
+    sides = (("eager", gain.eager), ("compiled", gain.compiled))
     return PredictedGainDocument.view(
         result,
         gain,
         gain.work,
         correct=None,
         compiled_kernels=gain.work.generated,
-        eager_launches=gain.eager.launches,
-        compiled_launches=gain.compiled.launches,
-        eager_bytes=gain.eager.bytes_moved,
-        compiled_bytes=gain.compiled.bytes_moved,
-        eager_host_s=gain.eager.host_s,
-        compiled_host_s=gain.compiled.host_s,
-        eager_device_s=gain.eager.device_s,
-        compiled_device_s=gain.compiled.device_s,
-        eager_physical_s=gain.eager.wall_s,
-        compiled_physical_s=gain.compiled.wall_s,
+        **{f"{side}_{name}": getattr(physics, field) for side, physics in sides for name, field in _PHYSICS.items()},
         enter_s=gain.compiled.enter_s,
         copy_s=gain.compiled.copy_s,
     )

@@ -79,7 +79,7 @@ class Dispatches:
             yield
 
     def _top(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Call:
-        return self._noted(function, args, kwargs, _state(), "")
+        return self._note(function, args, kwargs, _state(), "")
 
     def _below(self, parent: _Call, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         if function is parent.function:
@@ -89,9 +89,9 @@ class Dispatches:
         for layer in layers(parent.function, _united(parent.inputs, state)):
             if layer.kind == "autocast":  # it is excluded inside
                 state = _State(state.included, state.excluded | _bits(layer.key))
-        self._noted(function, args, kwargs, state, _name(parent.function))
+        self._note(function, args, kwargs, state, _name(parent.function))
 
-    def _noted(
+    def _note(
         self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], state: _State, within: str
     ) -> _Call:
         import torch

@@ -53,17 +53,17 @@ _OTHER: Final = object()
 def described(value: Any) -> Any:
     """Arguments with a ``Kind`` in the place of each tensor, so that none of the program's is kept alive."""
     import torch
+    from torch.utils._pytree import tree_map
 
-    if isinstance(value, torch.Tensor):
-        if type(value) not in (torch.Tensor, torch.nn.Parameter):
+    def kind(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        if type(leaf) not in (torch.Tensor, torch.nn.Parameter):
             return _OTHER
-        shape = tuple(min(int(size), SMALL) for size in value.shape)
-        return Kind(shape=shape, dtype=value.dtype, device=value.device, requires_grad=value.requires_grad)
-    if isinstance(value, list | tuple):
-        return [described(each) for each in value] if isinstance(value, list) else tuple(map(described, value))
-    if isinstance(value, dict):
-        return {key: described(each) for key, each in value.items()}
-    return value
+        shape = tuple(min(int(size), SMALL) for size in leaf.shape)
+        return Kind(shape=shape, dtype=leaf.dtype, device=leaf.device, requires_grad=leaf.requires_grad)
+
+    return tree_map(kind, value)
 
 
 def _made(value: Any, *, cut: bool) -> Any:
@@ -93,7 +93,7 @@ def costs_of(
 
     An op that does not run on small inputs is not timed.
     """
-    levels = [_nothing, *(_EXCLUDED[layer.kind] for layer in layers[:-1] if layer.kind in _EXCLUDED)]
+    levels = [nullcontext, *(_EXCLUDED[layer.kind] for layer in layers[:-1] if layer.kind in _EXCLUDED)]
     if len(levels) < len(layers):  # a layer that cannot be excluded: only the call as a whole is timed
         levels = levels[:1]
     with _one_thread():  # of small inputs, several would wait for each other
@@ -169,10 +169,6 @@ def _batch(call: Callable[[], Any], calls: int, clock: Callable[[], float]) -> f
     for _ in range(calls):
         call()
     return (clock() - begin) / calls
-
-
-def _nothing() -> AbstractContextManager[Any]:
-    return nullcontext()
 
 
 def _without_autocast() -> AbstractContextManager[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 from rooflight.compiling.explain.result import (
     Autograd,
@@ -21,8 +21,6 @@ from rooflight.compiling.explain.result import (
 from rooflight.compiling.torch_logs import AOT, BUILD, DYNAMO, INDUCTOR
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.report import Cell, Report, Table, table
-
-_DISPATCHED: Final = 16
 
 
 def _layers(dispatched: Sequence[Dispatched]) -> Table:
@@ -40,8 +38,7 @@ def _layers(dispatched: Sequence[Dispatched]) -> Table:
         ("views", "s", lambda each: _added_s(each, "in-place and views")),
         ("call", "s", lambda each: each.call_s),
         wraps=("masked",),
-        top=_DISPATCHED,
-        see=_SEE,
+        **_SOME | {"top": 16},
         optional=("direction", "views", "autocast", "masked"),
         note="An op that is indented was called by a kernel of the one above. layers: kernels that run, each of which "
         "masks keys and calls on; masked: the keys that each adds. A composite op's only layer is an autograd key; it "
@@ -85,8 +82,7 @@ def _key_sets(dispatched: Sequence[Dispatched]) -> Table:
         ("fall through", "", lambda row: _names(row[0][5])),
         ("ops", "", lambda row: _ops(row[1])),
         wraps=("inputs", "always", "thread adds", "excluded", "fall through", "ops"),
-        top=_DISPATCHED,
-        see=_SEE,
+        **_SOME | {"top": 16},
         optional=("always", "ops", "fall through", "excluded"),
         unknown="",
         note="An op's key set: (inputs + always + thread adds) - excluded. inputs: keys of its tensors. always: keys "
@@ -106,7 +102,7 @@ def _ops(ops: Sequence[str]) -> str:
 
 
 ROWS: Final = 12
-_SEE: Final = "--json for all"
+_SOME: Final[dict[str, Any]] = {"top": ROWS, "see": "--json for all"}
 _VALUES: Final = ("EQUALS_MATCH", "CONSTANT_MATCH", "LAMBDA_GUARD", "LENGTH_CHECK", "BOOL_MATCH", "NONE_MATCH")
 _OF_LIBRARIES: Final = re.compile(r"^torch\.|^utils_device|__import_|__defaults__|\.__dict__|G\['torch'\]")
 """Guards on what a program hardly changes: modules that were imported, defaults of functions."""
@@ -209,8 +205,7 @@ def _graphs(graphs: Sequence[Graph]) -> Table:
         ("AOT", "s", lambda graph: graph.stages_s.get(AOT)),
         ("Inductor", "s", lambda graph: graph.stages_s.get(INDUCTOR)),
         ("build", "s", lambda graph: graph.stages_s.get(BUILD)),
-        top=ROWS,
-        see=_SEE,
+        **_SOME,
         optional=("build", "Inductor", "AOT", "Dynamo", "function"),
         note="graph: as torch counts, function/compilation. after a break: the rest of the function. checking: all "
         "guards, once per call, as torch measured. build: code generation and the C++ or Triton compiler; for a "
@@ -243,8 +238,7 @@ def _guards(graphs: Sequence[Graph]) -> Table:
         ("check", "", lambda row: row[2]),
         ("for line", "", lambda row: row[3]),
         wraps=("check",),
-        top=ROWS,
-        see=_SEE,
+        **_SOME,
         note="A graph runs while all its guards hold; else the function is compiled again. others: on types, "
         "identities and what libraries define." + left * any("___stack" in str(check) for _, _, check, _ in rows),
     )
@@ -276,8 +270,7 @@ def _recompiles(found: ExplainDocument) -> Table:
         ("was", "", lambda row: row[1].actual),
         ("fix", "", lambda row: ("given up: " if row[0].limit else "") + row[0].fix),
         wraps=("guard on", "fix"),
-        top=ROWS,
-        see=_SEE,
+        **_SOME,
         optional=("function",),
         note="The guard of the latest compilation that failed. given up: the limit of recompiles is reached, and the "
         "function runs eagerly from then on.",
@@ -298,8 +291,7 @@ def _autograd(found: ExplainDocument) -> Table:
         ("recomputed", "", lambda row: _counted(row[0].recomputed)),
         ("written inputs", "", lambda row: row[0].mutated_inputs or None),
         wraps=("recomputed",),
-        top=ROWS,
-        see=_SEE,
+        **_SOME,
         optional=("written inputs", "joint"),
         note="joint, forward, backward: ops in each graph. saved: tensors that backward reads; those that are no "
         "inputs take memory (kept). recomputed: ops that backward runs again rather than reading their results. "
@@ -328,8 +320,7 @@ def _decompositions(found: ExplainDocument) -> Table:
         ("times", "", lambda row: row[1]),
         ("into", "", lambda row: ", ".join(row[0][1])),
         wraps=("into",),
-        top=ROWS,
-        see=_SEE,
+        **_SOME,
     )
 
 
@@ -345,8 +336,7 @@ def _saved(found: ExplainDocument) -> Table:
         ("shape", "", lambda row: _shape(row[1].shape, row[1].dtype)),
         ("size", "B", lambda row: row[1].bytes),
         ("line", "", lambda row: place_of(row[1].place)),
-        top=ROWS,
-        see=_SEE,
+        **_SOME,
     )
 
 
@@ -378,8 +368,7 @@ def _kernels(kernels: Sequence[Kernel]) -> Table:
         ("moves", "B", lambda kernel: kernel.bytes_kernel),
         ("saved", "%", _saved_share),
         wraps=("ops of eager",),
-        top=2 * ROWS,
-        see=_SEE,
+        **_SOME | {"top": 2 * ROWS},
         optional=("direction", "lines", "graph"),
         note="eager: bytes that eager moves for these ops, each of which reads its inputs and writes its result once "
         "(–: the kernel computes only a part of an op). moves: bytes that the kernel reads and writes, as Inductor "
@@ -401,8 +390,7 @@ def _cuda_graphs(found: ExplainDocument) -> Table:
         ("reason", "", lambda each: each.reason),
         ("fix", "", lambda each: each.fix),
         wraps=("reason", "fix"),
-        top=ROWS,
-        see=_SEE,
+        **_SOME,
     )
 
 
