@@ -91,9 +91,7 @@ class Dispatches:
                 state = _State(state.included, state.excluded | _bits(layer.key))
         self._note(function, args, kwargs, state, _name(parent.function))
 
-    def _note(
-        self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], state: _State, within: str
-    ) -> _Call:
+    def _note(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], state: _State, within: str) -> _Call:
         import torch
         from torch import _C
         from torch.utils._pytree import tree_leaves
