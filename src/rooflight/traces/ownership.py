@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -54,6 +55,17 @@ class Ownership:
     def device_ops(self) -> Int32:
         """Every op at which work of a device is accounted."""
         return np.unique(self.accounted[self.accounted != UNKNOWN])
+
+    def work_of(self, ops: Flags, work: Flags | None = None) -> Mapping[int, Mapping[tuple[str, int], None]]:
+        """By op the names and the kinds of its work, each once: of these ops, and of all that have such ``work``."""
+        has_op = self.accounted != UNKNOWN
+        chosen = has_op & False if work is None else has_op & work
+        chosen[has_op] |= ops[self.accounted[has_op]]
+        names, found = self.trace.names, defaultdict[int, dict[tuple[str, int], None]](dict)
+        columns = (self.accounted, self.trace.work.name, self.trace.work.kind)
+        for op, name, kind in zip(*(column[chosen].tolist() for column in columns), strict=True):
+            found[op][names[name], kind] = None
+        return found
 
 
 def owners(trace: Trace, nesting: Nesting, seen: Flags) -> Ownership:

@@ -99,7 +99,7 @@ def read_trace(
     shown = alike.runs[alike.shown]
     records, storage_bytes = ran.records(shown), list[int]()
     if operands:
-        records, storage_bytes, lacking = with_storages(records, [ran.operands[run] for run in shown.tolist()])
+        records, storage_bytes, lacking = with_storages(records, ran.operands(shown))
         if lacking:
             notes.append(f"{count_of(lacking, 'op')} of the trace without memory in {Path(execution_trace or '').name}")
     session = session_of(records, storage_bytes=storage_bytes, environment=environment, notes=notes)
@@ -219,7 +219,7 @@ def _replayed_runs(source: _Source, replays: Replays) -> list[Run]:
 def _those_that_ran(trace: Trace, runs: Sequence[Run]) -> Runs:
     """Runs with their signatures: on a device those that did something, or that torch runs as an op."""
     signatures = find_signatures(run.call for run in runs)
-    return Runs.of(
+    return Runs(
         (
             run
             for run in runs

@@ -264,25 +264,24 @@ class Numbers(dict[Any, int]):
 
 
 _Kind = TypeVar("_Kind", bound=Spans)
-_CODES: Final = {"Int8": "b", "Int32": "i", "Int64": "q"}
+_TYPES: Final = {"Int8": np.int8, "Int32": np.int32, "Int64": np.int64}
 
 
 class Columns(Generic[_Kind]):
     """The growing columns of one kind of spans."""
 
     def __init__(self, kind: type[_Kind]) -> None:
-        self._kind = kind
-        self._columns = {column.name: array(_CODES[str(column.type)]) for column in fields(kind)}
-        self._appends = [column.append for column in self._columns.values()]
+        self._kind, self._rows = kind, array("q")
 
     def add(self, *values: int) -> None:
         """Add a span by the values of its columns, in the order of the kind's fields."""
-        for append, value in zip(self._appends, values, strict=True):
-            append(value)
+        self._rows.extend(values)
 
     def spans(self) -> _Kind:
         """All that were added."""
-        return self._kind(**{name: np.array(column) for name, column in self._columns.items()})
+        columns = fields(self._kind)
+        table = np.asarray(self._rows).reshape(-1, len(columns))
+        return self._kind(**{each.name: table[:, at].astype(_TYPES[str(each.type)]) for at, each in enumerate(columns)})
 
 
 class TraceBuilder:

@@ -96,7 +96,9 @@ def call_contexts(owned: Ownership, ops: Iterable[int]) -> dict[int, CallContext
     chosen = list(ops)
     if not chosen:
         return {}
-    trace, kernels, inside = owned.trace, _kernels(owned), _ops_inside(owned)
+    trace, inside = owned.trace, _ops_inside(owned)
+    shown = trace.named(trace.ops, lambda name: name in _TYPED_BY_SETTING or name in _WITH_PARTS)
+    kernels = owned.work_of(shown, trace.named(trace.work, _shows))
     collectives, convolutions = Collectives(owned), _Convolutions(trace)
     found = {}
     for op in chosen:
@@ -117,23 +119,8 @@ def call_contexts(owned: Ownership, ops: Iterable[int]) -> dict[int, CallContext
     return found
 
 
-_Kernels = Mapping[tuple[str, int], None]
+_Work = Mapping[tuple[str, int], None]
 """Names and kinds of an op's work, each once."""
-
-
-def _kernels(owned: Ownership) -> Mapping[int, _Kernels]:
-    """The work of each op of which it, or the op's name, can show something."""
-    trace, work = owned.trace, owned.trace.work
-    chosen = trace.named(work, _shows)
-    has_op = owned.accounted != UNKNOWN
-    shown = trace.named(trace.ops, lambda name: name in _TYPED_BY_SETTING or name in _WITH_PARTS)
-    chosen[has_op] |= shown[owned.accounted[has_op]]
-    chosen &= has_op
-    found: dict[int, dict[tuple[str, int], None]] = defaultdict(dict)
-    columns = (owned.accounted, work.name, work.kind)
-    for op, name, kind in zip(*(column[chosen].tolist() for column in columns), strict=True):
-        found[op][trace.names[name], kind] = None
-    return found
 
 
 def _shows(kernel: str) -> bool:
@@ -178,7 +165,7 @@ def _algorithm(work: Collection[tuple[str, int]]) -> str:
     return "fft" if any("fft" in kernel.lower() for kernel, _ in work) else ""
 
 
-def _result_dtype(trace: Trace, op: int, work: _Kernels) -> str:
+def _result_dtype(trace: Trace, op: int, work: _Work) -> str:
     """What a kernel fills, or that of the source where memory was copied as it is."""
     arguments = arguments_of_op(trace, op)
     if arguments is None or arguments.values is not None or not work:
@@ -204,7 +191,7 @@ def precision_of_kernel(name: str) -> str:
     return FLOAT32 if _ON_VECTOR_UNITS.search(name) else ""
 
 
-def _precision(trace: Trace, op: int, name: str, work: _Kernels) -> str:
+def _precision(trace: Trace, op: int, name: str, work: _Work) -> str:
     """The precision of an op's float32 products: TF32 if one of its kernels computed so. Attention in float32 has a
     rule of its own (``roofline.float32``), so of it only TF32 counts.
     """

@@ -13,7 +13,6 @@ least that it can be.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -23,7 +22,7 @@ import numpy as np
 from rooflight.records import signature as attribute
 from rooflight.records.signature import INCOMPLETE, AttributeValue
 from rooflight.records.tensor import TensorSpec
-from rooflight.traces.file.trace import UNKNOWN, Trace
+from rooflight.traces.file.trace import Trace
 from rooflight.traces.ops.arguments import tensors_of_op
 from rooflight.traces.ops.model_config import ModelFacts
 from rooflight.traces.ownership import Ownership
@@ -167,7 +166,8 @@ class EngineFacts:
         trace = self._trace = owned.trace
         self._model = model
         self.used_model = False
-        self._kernels = _kernels(owned)
+        work = owned.work_of(trace.named(trace.ops, _works))
+        self._kernels = {op: frozenset(kernel for kernel, _ in pieces) for op, pieces in work.items()}
         self._holding = _holding(owned, self._kernels)
         self._cache = _cache(trace)
         self._ranks = _ranks(trace, model)
@@ -257,15 +257,6 @@ def _concerns(name: str) -> bool:
 
 def _works(name: str) -> bool:
     return _attends(name) or bool(_EXPERTS.search(name) or _MULTIPLY_EXPERTS.search(name) or _LINEAR.fullmatch(name))
-
-
-def _kernels(owned: Ownership) -> Mapping[int, frozenset[str]]:
-    trace, chosen = owned.trace, owned.accounted != UNKNOWN
-    chosen[chosen] = trace.named(trace.ops, _works)[owned.accounted[chosen]]
-    found: dict[int, set[str]] = defaultdict(set)
-    for op, kernel in zip(owned.accounted[chosen].tolist(), trace.work.name[chosen].tolist(), strict=True):
-        found[op].add(trace.names[kernel])
-    return {op: frozenset(names) for op, names in found.items()}
 
 
 def _holding(owned: Ownership, kernels: Iterable[int]) -> frozenset[int]:

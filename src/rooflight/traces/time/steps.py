@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,7 +14,7 @@ from rooflight.network.collectives import waits
 from rooflight.records.measurement import Float64
 from rooflight.records.quantity import count_of
 from rooflight.records.record import OpRecord
-from rooflight.records.session import Int32, Int64
+from rooflight.records.session import Int64
 from rooflight.records.signature import OpSignature
 from rooflight.traces.file.trace import UNKNOWN, Trace, parents_of
 from rooflight.traces.ops.collectives import gloo_spans
@@ -43,53 +43,37 @@ class Run:
     operands: Operands | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
     """Runs in the order in which they were launched. ``signature[i]`` is a number in ``signatures``."""
 
-    signatures: tuple[OpSignature, ...]
-    signature: Int64
-    places: tuple[Place, ...]
-    seconds: Float64
-    start: Int64
-    launched: Int64
-    thread: Int32
-    operands: tuple[Operands | None, ...]
-
-    def __len__(self) -> int:
-        return len(self.signature)
-
-    @classmethod
-    def of(cls, runs: Iterable[Run], signatures: dict[Call, OpSignature]) -> Runs:
-        """Runs whose calls have these signatures."""
-        in_order = sorted(runs, key=lambda run: (run.launched, run.start))
+    def __init__(self, runs: Iterable[Run], signatures: Mapping[Call, OpSignature]) -> None:
+        self._runs = sorted(runs, key=lambda run: (run.launched, run.start))
         numbers: dict[OpSignature, int] = {}
         of_call: dict[Call, int] = {}  # a call's hash takes less time than its signature's
-        for run in in_order:
+        for run in self._runs:
             if run.call not in of_call:
                 of_call[run.call] = numbers.setdefault(signatures[run.call], len(numbers))
-        return cls(
-            signatures=tuple(numbers),
-            signature=np.array([of_call[run.call] for run in in_order], dtype=np.int64),
-            places=tuple(run.place for run in in_order),
-            seconds=np.array([run.seconds for run in in_order], dtype=np.float64),
-            start=np.array([run.start for run in in_order], dtype=np.int64),
-            launched=np.array([run.launched for run in in_order], dtype=np.int64),
-            thread=np.array([run.thread for run in in_order], dtype=np.int32),
-            operands=tuple(run.operands for run in in_order),
-        )
+        self.signatures = tuple(numbers)
+        self.signature = np.array([of_call[run.call] for run in self._runs], dtype=np.int64)
+        self.seconds = np.array([run.seconds for run in self._runs], dtype=np.float64)
+        self.start = np.array([run.start for run in self._runs], dtype=np.int64)
+        self.launched = np.array([run.launched for run in self._runs], dtype=np.int64)
+        self.thread = np.array([run.thread for run in self._runs], dtype=np.int32)
+
+    def __len__(self) -> int:
+        return len(self._runs)
 
     def records(self, chosen: Int64) -> list[OpRecord]:
         """Records of the chosen runs, without times."""
-        return [
-            OpRecord(
-                signature=self.signatures[self.signature[run]],
-                module=self.places[run].module,
-                phase=self.places[run].phase,
-                direction=self.places[run].direction,
-            )
-            for run in chosen.tolist()
-        ]
+        found = []
+        for number in chosen.tolist():
+            place, op = self._runs[number].place, self.signatures[self.signature[number]]
+            found.append(OpRecord(signature=op, module=place.module, phase=place.phase, direction=place.direction))
+        return found
+
+    def operands(self, chosen: Int64) -> list[Operands | None]:
+        """The memory that the chosen runs read and wrote, where it is known."""
+        return [self._runs[number].operands for number in chosen.tolist()]
 
     def seconds_of(self, signatures: Sequence[OpSignature]) -> tuple[float, ...]:
         """The time of all runs of each of these signatures, in sum."""
