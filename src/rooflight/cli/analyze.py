@@ -125,21 +125,16 @@ def _check(
         raise ValueError("--address: no effect without --executor ray")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What is to be analysed, with the roofs, the host and the models that the options mean."""
+    """What is to be analysed and how."""
 
-    def __init__(
-        self,
-        *,
-        targets: list[str],
-        run: RunOptions,
-        device: DeviceOptions,
-        prediction: PredictionOptions,
-        trace: TraceOptions,
-        top: int,
-    ) -> None:
-        self.targets, self.run, self.device, self.trace, self.top = targets, run, device.device, trace, top
-        self.roofs, self.host, self.predictor = device.roofs(), prediction.issuing(), prediction.predictor()
+    targets: list[str]
+    run: RunOptions
+    device: DeviceOptions
+    prediction: PredictionOptions
+    trace: TraceOptions
+    top: int
 
     def of_ranks(self, read_on: ReadOn, progress: Callable[[str], None]) -> Report:
         from rooflight.front.sessions import analyze_ranks
@@ -148,10 +143,10 @@ class _Asked:
         self.run.refuse("saved sessions cannot run with other options")
         ranked = analyze_ranks(
             self.targets,
-            self.device,
-            what_if=self.roofs,
-            predictor=self.predictor,
-            host=self.host,
+            self.device.device,
+            what_if=self.device.roofs(),
+            predictor=self.prediction.predictor(),
+            host=self.prediction.issuing(),
             model=self.trace.model,
             read_on=read_on,
             progress=progress,
@@ -165,12 +160,14 @@ class _Asked:
         from rooflight.front.targets import analyze_target
         from rooflight.roofline.tables.report import report_of
 
+        # before anything is recorded
+        roofs, host, predictor = self.device.roofs(), self.prediction.issuing(), self.prediction.predictor()
         analysis, more = analyze_target(
             self.targets[0],
             self.run,
             inputs=measured.inputs,
-            device=self.device,
-            what_if=self.roofs,
+            device=self.device.device,
+            what_if=roofs,
             measured=measured.measure,
             trace=self.trace,
             progress=progress,
@@ -178,8 +175,8 @@ class _Asked:
         if save is not None:
             progress(f"saving {save}")
             analysis.session.save(save)
-        if self.predictor is not None:
+        if predictor is not None:
             progress("predicting")
-            analysis = predicted(analysis, self.predictor, self.host)
+            analysis = predicted(analysis, predictor, host)
         progress("writing the report")
         return report_of(analysis, top=self.top, notes=[*notes, *more])

@@ -52,21 +52,15 @@ def compile_bench(
     whether the compiled program is right.
 
     TARGET is a workload (simple-matmul-chain, mlp-training-step, attention-block, mixed-operations), or what rooflight
-    analyze takes: a preset, a config.json, a function of your own that makes a step or is the step, a problem file. A
-    step with a model has its model's forward compiled; one without a model is compiled whole. A function that takes
-    arguments is called with those that get_inputs() of the same file returns, in turn if it yields several. Where the
-    result of a function that is the step requires grad, gradients are computed too.
+    analyze takes. The forward of a step's model is compiled, or the whole step if it has none. get_inputs() of the file
+    returns the arguments of a function that takes some, or yields several in turn.
 
-    Each program runs in a fresh process: eager; compiled from an empty cache of Inductor's; compiled from the cache
-    that this filled; and once more beside the eager program and a float64 run, to compare results. The report splits
-    the time of compiling into stages, and gives graph breaks and recompiles as torch logs them. --mode aot-inductor
-    exports the model, compiles it into an AOTInductor package, loads and runs that.
+    Each program runs in a fresh process: eager; compiled from an empty cache of Inductor's, then from the full one; and
+    beside the eager program and a float64 run, to compare results. The report has the stages of compiling, graph breaks
+    and recompiles as torch logs them. --executor ray or slurm runs each target and mode as a task.
 
-    With --executor ray or slurm each target and mode is a task on a cluster. One that fails costs only its own row.
-
-    --predict-only says what compiling would bring, without compiling: for this machine, or for any --device. Presets,
-    configs and problems are only recorded; a function of your own runs once for that. The report has speed-up, time of
-    compiling, break-even and verdict, each speed-up with an interval, and where the gain comes from.
+    --predict-only predicts speed-up, time of compiling, break-even and verdict for this machine or any --device,
+    without compiling.
 
     \b
       rooflight compile-bench --quick
