@@ -2,6 +2,7 @@
 
 import pytest
 from kineto_traces import kernel, launch, op, span, write
+from ray_cluster import ray_cluster
 
 from rooflight.front import rank_traces
 from rooflight.front.options import ReadOn
@@ -145,15 +146,9 @@ def test_a_process_that_dies_is_named(folder, monkeypatch):
 
 
 @pytest.fixture
-def cluster(monkeypatch):
-    ray = pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster
-
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "object_store_memory": 80 << 20})
-    yield made
-    ray.shutdown()
-    made.shutdown()
+def cluster():
+    with ray_cluster(head_cpus=2) as made:
+        yield made
 
 
 def test_a_cluster_reads_what_this_process_reads(folder, cluster):

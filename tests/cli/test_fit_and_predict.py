@@ -17,6 +17,7 @@ from rooflight.devices import MemoryLevel, Roofs
 from rooflight.devices.calibrations import Calibration
 from rooflight.machine import calibration
 from rooflight.machine.environment import fingerprint
+from rooflight.operators import registry
 from rooflight.prediction.work.facts import PRODUCT_KEY
 
 SHAPE = ("--m", "1024", "--n=1024", "--k", "1024", "--dtype", "fp16")
@@ -203,3 +204,34 @@ def test_reports_of_tables_fit_narrow_terminals(run, tmp_path: Path, monkeypatch
         assert code == (words[0] == "lint"), err  # it found the outlier
         assert err == ""
         assert out
+
+
+OPERATORS = """
+from dataclasses import replace
+
+from rooflight.operators.registry import find, register
+
+register(replace(find("tanh"), name="{first}"))
+register(replace(find("tanh"), name="{second}"))
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    registry.find("tanh")  # loaded, so that only what the file registers is undone
+    monkeypatch.setattr(registry, "_operators", dict(registry._operators))
+    path = tmp_path / "mine.py"
+    path.write_text(OPERATORS.format(first="my_tanh", second="my_other"))
+    return path
+
+
+ROWS = ("--rows", "64", "--width", "64", "--dtype", "fp16", "--device", "A100-SXM4-80GB")
+
+
+def test_an_operator_of_a_file_is_predicted(ok, mine):
+    assert "Predicted: my_tanh rows=64 width=64" in ok("predict", f"{mine}:my_tanh", *ROWS)
+
+
+def test_one_of_several_must_be_named(refused, mine):
+    err = refused("predict", str(mine), *ROWS)
+    assert f"{mine} registers several operators: name one, as in {mine}:my_other" in err

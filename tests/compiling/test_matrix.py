@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from ray_cluster import ray_cluster
 
 from rooflight.compiling.bench import matrix as cells
 from rooflight.compiling.bench.benchmark import BenchmarkInterrupted, Matrix, Pace, benchmark, programs_of
@@ -142,29 +143,16 @@ def test_the_program_of_a_cell_answers_errors(tmp_path) -> None:
 
 @pytest.mark.slow  # nodes start on this machine
 @pytest.mark.filterwarnings("ignore")
-def test_real_cells_on_a_cluster_of_ray(tmp_path, monkeypatch) -> None:
-    ray = pytest.importorskip("ray")
-    pytest.importorskip("psutil")
-    from ray.cluster_utils import Cluster
-
+def test_real_cells_on_a_cluster_of_ray(tmp_path) -> None:
     (tmp_path / "steps.py").write_text(
         "import torch\n"
         "def good():\n    x = torch.ones(4)\n    return lambda: x + 1\n"
         "def bad():\n    def step():\n        raise ValueError('no data')\n    return step\n"
     )
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 80 << 20})
-    made.add_node(num_cpus=1, object_store_memory=80 << 20)
-    made.wait_for_nodes()
-    asked = Matrix(
-        targets=tuple(f"{tmp_path}/steps.py:{name}" for name in ("bad", "good")),
-        backend="eager", iterations=3, warmup=1, bounds=False,
-    )  # fmt: skip
-    try:
+    targets = tuple(f"{tmp_path}/steps.py:{name}" for name in ("bad", "good"))
+    asked = Matrix(targets=targets, backend="eager", iterations=3, warmup=1, bounds=False)
+    with ray_cluster({"num_cpus": 1}) as made:
         bad, good = benchmark_matrix(asked, executor="ray", address=made.address, progress=silent)
-    finally:
-        ray.shutdown()
-        made.shutdown()
     assert "ValueError: no data" in bad.failed
     assert good.check is not None
     assert good.check.correct

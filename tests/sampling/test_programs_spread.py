@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from ray_cluster import ray_cluster
 
 from rooflight.sampling.executor.programs import Reply, array_script, on_ray, on_slurm, run_program
 
@@ -35,21 +36,10 @@ def test_a_program_replies_or_says_why_not() -> None:
 
 @pytest.mark.slow  # nodes start on this machine
 @pytest.mark.filterwarnings("ignore")
-def test_on_a_cluster_of_ray(monkeypatch) -> None:
-    ray = pytest.importorskip("ray")
-    pytest.importorskip("psutil")
-    from ray.cluster_utils import Cluster
-
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 80 << 20})
-    made.add_node(num_cpus=1, object_store_memory=80 << 20)
-    made.wait_for_nodes()
-    try:
-        told: list[str] = []
+def test_on_a_cluster_of_ray() -> None:
+    told: list[str] = []
+    with ray_cluster({"num_cpus": 1}) as made:
         found = ordered(on_ray(MODULE, REQUESTS, address=made.address, progress=told.append))
-    finally:
-        ray.shutdown()
-        made.shutdown()
     assert values(found) == ['{"a":1}', "", "[2]"]
     assert "Expecting value" in found[1].reason
     assert told[0] == "0 of 3 programs"

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from ray_cluster import SMALL, ray_cluster
 
 from rooflight.operators import registry
 from rooflight.operators.sizes import ADD, Progression
@@ -46,16 +47,9 @@ def processes_of(node) -> set[int]:
 
 
 @pytest.fixture
-def cluster(monkeypatch):
-    ray = pytest.importorskip("ray")
-    pytest.importorskip("psutil")
-    from ray.cluster_utils import Cluster
-
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 80 << 20})
-    yield made
-    ray.shutdown()
-    made.shutdown()
+def cluster():
+    with ray_cluster() as made:
+        yield made
 
 
 @pytest.mark.slow  # four nodes start on one machine
@@ -63,7 +57,7 @@ def cluster(monkeypatch):
 def test_a_node_that_dies_costs_no_row_and_doubles_none(tmp_path, cluster):
     import ray
 
-    nodes = [cluster.add_node(num_cpus=1, object_store_memory=80 << 20) for _ in range(3)]
+    nodes = [cluster.add_node(num_cpus=1, **SMALL) for _ in range(3)]
     cluster.wait_for_nodes()
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
     killed: list[int] = []

@@ -13,6 +13,8 @@ import time
 
 import pytest
 
+from rooflight.machine import cpu_load as bystander
+from rooflight.machine.cpu_load import CpuTime
 from rooflight.operators import registry
 from rooflight.sampling.job import ProgressLog, line_of
 
@@ -24,31 +26,6 @@ LINE = re.compile(
 
 
 @pytest.fixture
-def rooflight(run):
-    """A command that succeeds; its standard output."""
-
-    def succeed(*words) -> str:
-        code, out, err = run(*words)
-        assert code == 0, err
-        return out
-
-    return succeed
-
-
-@pytest.fixture
-def refused(run):
-    """A command that is the user's mistake; the one line that says so."""
-
-    def refuse(*words) -> str:
-        code, _, err = run(*words)
-        assert code == 2, err
-        assert len(err.strip().splitlines()) == 1, err
-        return err
-
-    return refuse
-
-
-@pytest.fixture
 def restored_operators(monkeypatch):
     """What the test registers is forgotten after it."""
     registry.names()  # loads our own, so that they are among what stays
@@ -57,14 +34,13 @@ def restored_operators(monkeypatch):
 
 def test_a_cpu_that_was_never_calibrated_is_said_once(run, tmp_path, monkeypatch):
     monkeypatch.setenv("ROOFLIGHT_CACHE", str(tmp_path / "cache"))
-    code, _, said = run("sample", "relu", "gelu", "--sweep", "test", "--cpu", "--out", tmp_path)
-    assert code == 0
+    _, _, said = run("sample", "relu", "gelu", "--sweep", "test", "--cpu", "--out", tmp_path)
     assert said.count("run rooflight calibrate on this machine before rooflight fit") == 1
 
 
-def test_rows_csv_and_log_are_where_estimate_train_time_has_them(rooflight, tmp_path):
+def test_rows_csv_and_log_are_where_estimate_train_time_has_them(ok, tmp_path):
     words = ("--cpu", "--threads", "1", "--out", tmp_path)
-    assert "gemm fp32: 4 ok (4 new)" in rooflight("sample", "gemm", "--sweep", "test", *words)
+    assert "gemm fp32: 4 ok (4 new)" in ok("sample", "gemm", "--sweep", "test", *words)
     (rows,) = (tmp_path / "sampling_data").glob("*_gemm_fp32_1_1.jsonl")
     header, *lines = [json.loads(line) for line in rows.read_text().splitlines()]
     assert header["timing"]["cache"] == "cold"
@@ -78,26 +54,26 @@ def test_rows_csv_and_log_are_where_estimate_train_time_has_them(rooflight, tmp_
     assert LINE.fullmatch(log.read_text().splitlines()[-1])
 
     # the same command again adds nothing
-    assert "gemm fp32: 4 ok (0 new)" in rooflight("sample", "test", "gemm", *words)
+    assert "gemm fp32: 4 ok (0 new)" in ok("sample", "test", "gemm", *words)
 
 
-def test_threads_and_cores_are_afterwards_as_before(rooflight, tmp_path):
+def test_threads_and_cores_are_afterwards_as_before(ok, tmp_path):
     import torch
 
     before = torch.get_num_threads(), os.sched_getaffinity(0)
-    rooflight("sample", "copy", "--sweep", "test", "--cpu", "--threads", "1", "--out", tmp_path)
+    ok("sample", "copy", "--sweep", "test", "--cpu", "--threads", "1", "--out", tmp_path)
     assert (torch.get_num_threads(), os.sched_getaffinity(0)) == before
 
 
-def test_parts_and_merge(rooflight, tmp_path):
+def test_parts_and_merge(ok, tmp_path):
     for part in ("1", "2"):
-        rooflight("sample", "copy", "--sweep", "test", "--cpu", "--parts", "2", "--part", part, "--out", tmp_path)
+        ok("sample", "copy", "--sweep", "test", "--cpu", "--parts", "2", "--part", part, "--out", tmp_path)
     files = sorted((tmp_path / "sampling_data").glob("*.csv"))
     assert len(files) == 2
-    assert "2 rows of 2 files" in rooflight("merge", *files)
+    assert "2 rows of 2 files" in ok("merge", *files)
 
 
-def test_an_estimate_train_time_file_runs(rooflight, tmp_path):
+def test_an_estimate_train_time_file_runs(ok, tmp_path):
     config = tmp_path / "gelu.yml"
     config.write_text(
         """{"module_name": "target_functions", "kernel_name": "gelu", "function_name": "gelu",
@@ -107,7 +83,7 @@ def test_an_estimate_train_time_file_runs(rooflight, tmp_path):
         "active": 8, "shapes": [1, 1, 16, 64], "run": "get_all"}"""
     )
     arguments = ("--config_path", config, "--precision", "fp32", "--device_num", "0", "--cpu", "--threads", "1")
-    assert "gelu fp32: 6 ok (6 new)" in rooflight("sample", *arguments, "--out", tmp_path)
+    assert "gelu fp32: 6 ok (6 new)" in ok("sample", *arguments, "--out", tmp_path)
     text = config.read_text()
     for run, left in (
         ("get_profiler", "gelu_fp32_1_1_16_64.pt.trace.json"),
@@ -116,7 +92,7 @@ def test_an_estimate_train_time_file_runs(rooflight, tmp_path):
     ):
         config.write_text(text.replace("get_all", run))
         out = tmp_path / run
-        said = rooflight("sample", *arguments, "--out", out)
+        said = ok("sample", *arguments, "--out", out)
         found = [path for path in out.rglob("*.*") if path.is_file()]
         assert (left is None and not found) or any(path.name.endswith(str(left)) for path in found)
         if run == "get_profiler":
@@ -133,7 +109,6 @@ def test_refusals_are_one_line(refused, tmp_path):
     assert "--device-num 3: torch sees no GPU here" in refused("sample", "copy", "--device-num", "3", "--cpu")
     assert "--threads 9999: this process may use 1 to" in refused("sample", "copy", "--threads", "9999", "--cpu")
     assert "collectives run under torchrun" in refused("sample", "all_reduce", "--sweep", "test", "--cpu")
-    assert "--submit: for --executor slurm" in refused("sample", "gemm", "--submit", "--cpu")
     config = tmp_path / "huge.yml"
     config.write_text(
         "{function_name: copy, columns_name: [elements, dur(us)], starts: [1], steps: [1], ends: [1000000000],"
@@ -145,21 +120,13 @@ def test_refusals_are_one_line(refused, tmp_path):
     assert "leave out OPERATOR and --sweep" in refused("sample", "gemm", "--config", str(config), "--cpu")
 
 
-def test_list_and_help_have_what_one_needs(rooflight, monkeypatch):
+def test_list_and_help_have_what_one_needs(ok, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    listed = rooflight("sample", "--list")
+    listed = ok("sample", "--list")
     assert "ScaledUpperTriangMaskedSoftmax" in listed
     assert "[b, h / mp, l, l]" in listed
-    assert "rooflight sample gemm sdpa --budget 5m" in rooflight("sample", "--help")
-    assert "rooflight merge part1.jsonl" in rooflight("merge", "--help")
-
-
-@pytest.fixture
-def heard_ctrl_c():
-    """A process that is started hears Ctrl-C, also where the tests were started in the background, which does not."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+    assert "rooflight sample gemm sdpa --budget 5m" in ok("sample", "--help")
+    assert "rooflight merge part1.jsonl" in ok("merge", "--help")
 
 
 @pytest.mark.usefixtures("heard_ctrl_c")
@@ -245,14 +212,30 @@ class my_tanh:
 
 
 @pytest.mark.usefixtures("restored_operators")
-def test_a_user_s_operator_is_one_file(rooflight, refused, tmp_path):
+def test_a_user_s_operator_is_one_file(ok, refused, tmp_path):
     file = tmp_path / "my_ops.py"
     file.write_text(USER_OPERATOR)
     common = ("--cpu", "--out", tmp_path, "--threads", "1")
-    assert "my_tanh fp32: 2 ok (2 new)" in rooflight("sample", f"{file}:my_tanh", "--sweep", "test", *common)
-    assert "my_tanh fp32: 7 ok (5 new)" in rooflight("sample", str(file), "--sweep", "collect", *common)
+    assert "my_tanh fp32: 2 ok (2 new)" in ok("sample", f"{file}:my_tanh", "--sweep", "test", *common)
+    assert "my_tanh fp32: 7 ok (5 new)" in ok("sample", str(file), "--sweep", "collect", *common)
     assert "registers my_tanh, not my_sin" in refused("sample", f"{file}:my_sin")
     broken = tmp_path / "broken.py"
     broken.write_text("1 / 0")
     assert "broken.py raised ZeroDivisionError: division by zero" in refused("sample", broken)
     assert "no such file" in refused("sample", "gone.py:op")
+
+
+SWEEP = ("sample", "gelu", "--precision", "fp32", "--cpu", "--budget", "1s", "--threads", "1", "--time-box", "0.1")
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.38, "38.0%"), (0.05, "5.0%"), (0.04, None), (0.0, None), (None, None)])
+def test_a_busy_machine_is_named(ok, tmp_path, monkeypatch, share, said):
+    start = CpuTime(wall_s=0, own_s=0, all_s=0, cores=1)
+    end = None if share is None else CpuTime(wall_s=1, own_s=0, all_s=share, cores=1)
+    moments = iter((start, end))
+    monkeypatch.setattr(bystander, "cpu_time", lambda: next(moments))
+    out = ok(*SWEEP, "--out", tmp_path)
+    assert out.count("\n") == 1
+    assert ("other programs took" in out) == (said is not None)
+    if said is not None:
+        assert f"; other programs took {said} of the CPU meanwhile, so these times may be too long: sample again" in out

@@ -1,19 +1,23 @@
-"""``rooflight calibrate --executor slurm`` on a real scheduler with two nodes."""
+"""``rooflight calibrate --executor slurm`` and ``ray``, on a real scheduler with two nodes and a real cluster."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from ray_cluster import ray_cluster
 
 from rooflight.sampling.executor import slurm as commands
-from rooflight.sampling.nodes.calibrate import allocation
+from rooflight.sampling.executor.ray import alive, connect
+from rooflight.sampling.nodes.calibrate import allocation, on_ray_nodes
+from rooflight.sampling.nodes.roofs import compare
 
 NODE_TWO = """
 import os
@@ -46,14 +50,6 @@ def test_a_node_that_fails_is_listed_and_the_other_one_reported(tmp_path, slurm)
     assert {"matrix float32", "memory DRAM", "launch latency"} <= {roof["roof"] for roof in one["roofs"]}
     assert sorted(path.name for path in (tmp_path / "the roofs").iterdir()) == ["one.json"]
     assert not (tmp_path / "cache").exists()  # --quick
-
-
-@pytest.fixture
-def heard_ctrl_c():
-    """A process that is started hears Ctrl-C, also where the tests were started in the background, which does not."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("heard_ctrl_c")
@@ -137,3 +133,71 @@ def test_a_controller_that_is_silent_for_a_while_ends_nothing(monkeypatch):
     answers = iter([None])
     with pytest.raises(RuntimeError, match="Unable to contact slurm controller"):
         commands.JobWatch(7).look()
+
+
+@pytest.fixture
+def cluster():
+    with ray_cluster({"num_cpus": 1}, {"num_cpus": 1, "num_gpus": 1}) as made:
+        yield made
+
+
+@pytest.mark.slow  # three nodes start on one machine
+@pytest.mark.filterwarnings("ignore")
+def test_every_node_is_calibrated_and_one_that_cannot_be_says_why(cluster):
+    told: list[str] = []
+    found = list(on_ray_nodes("cpu", address=cluster.address, quick=True, progress=told.append))
+    assert len({each.node for each in found}) == 2  # not the head, which gives no CPU to tasks
+    assert all(each.calibration is not None for each in found), [each.reason for each in found]
+    one, other = compare(found)
+    assert {"matrix float32", "memory DRAM", "launch latency"} <= {roof.roof for roof in one.roofs}
+    assert one.calibration.fingerprint == other.calibration.fingerprint  # one machine, with torch's own threads
+    assert told[0] == "0 of 2 nodes"
+
+    (found,) = on_ray_nodes(None, address=cluster.address, quick=True, progress=told.append)  # one claims a GPU
+    assert found.calibration is None
+    assert found.reason == "torch sees no CUDA device: use cpu"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_ctrl_c_ends_the_tasks(cluster):
+    ray = connect(cluster.address)
+
+    def press(text: str) -> None:
+        # both tasks run: their nodes have no CPU left
+        if not ray.available_resources().get("CPU"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(on_ray_nodes("cpu", address=cluster.address, quick=False, progress=press))
+    assert len(list(on_ray_nodes("cpu", address=cluster.address, quick=True, progress=lambda _: None))) == 2
+
+
+def test_nodes_on_one_machine_have_names_of_their_own():
+    described = [
+        {"NodeID": "aaaabbbbcccc", "NodeManagerHostname": "n1", "Alive": True, "Resources": {"CPU": 8.0}},
+        {"NodeID": "ddddeeeeffff", "NodeManagerHostname": "n1", "Alive": True, "Resources": {"CPU": 8.0, "GPU": 4.0}},
+        {"NodeID": "000011112222", "NodeManagerHostname": "n0", "Alive": True, "Resources": {}},
+        {"NodeID": "333344445555", "NodeManagerHostname": "n2", "Alive": False, "Resources": {"CPU": 8.0}},
+    ]
+    assert [(node.name, node.cpus, node.gpus) for node in alive(described)] == [
+        ("n0", 0.0, 0.0),
+        ("n1-aaaabb", 8.0, 0.0),
+        ("n1-ddddee", 8.0, 4.0),
+    ]
+
+
+def test_no_cluster_is_one_line(monkeypatch):
+    pytest.importorskip("ray")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(ValueError, match="no Ray cluster at auto: ray start --head"):
+        list(on_ray_nodes("cpu", address="auto", quick=True, progress=lambda _: None))
+
+
+def test_an_address_where_nothing_listens_is_said_at_once():
+    pytest.importorskip("ray")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"  # bound, but nobody listens
+        with pytest.raises(ValueError, match=f"no Ray cluster at {address}"):
+            connect(address)
