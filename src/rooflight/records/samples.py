@@ -80,8 +80,8 @@ def middle_s(samples_s: Sequence[float]) -> float:
     """estimate-train-time's statistic, in s: mean of the 3rd to 7th smallest; of fewer than 3 samples the median."""
     if len(samples_s) < _FEW:
         return median(samples_s)
-    kept = sorted(samples_s)[_FIRST:_LAST]
-    return sum(kept) / len(kept)
+    middle = sorted(samples_s)[_FIRST:_LAST]
+    return sum(middle) / len(middle)
 
 
 SUFFIX = ".jsonl"

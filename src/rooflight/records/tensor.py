@@ -68,8 +68,8 @@ class TensorSpec:
         """Distinct elements in memory: an expanded (stride 0) dimension counts once, overlaps at most once."""
         if self.strides is None:
             return self.numel
-        kept = prod(size for size, stride in zip(self.shape, self.strides, strict=True) if stride != 0 or size == 0)
-        return min(kept, self.extent)
+        places = prod(size for size, stride in zip(self.shape, self.strides, strict=True) if stride != 0 or size == 0)
+        return min(places, self.extent)
 
     @property
     def nbytes(self) -> int:

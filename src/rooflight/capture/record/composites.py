@@ -107,7 +107,7 @@ class Composites:
         end = torch._C._autograd._get_sequence_nr()
         own_thread = get_ident() == self._source.thread  # sequence numbers of other threads count other nodes
         if own_thread and end > sequence and any(result.requires_grad for result in outputs):
-            known = self._storages_of([*composite.kept(args), outputs[0]]) if composite.stepwise else []
+            known = self._storages_of([*composite.saved(args), outputs[0]]) if composite.stepwise else []
             self._regions.append(_Region(sequence, end, backward, composite, known, len(tape.storage_bytes)))
             self._starts.append(sequence)
             self.active = True

@@ -36,7 +36,7 @@ class Composite:
     ``applies`` returns whether a call is accounted as one (arguments in schema order), ``forward`` describes a call
     with its result, and ``backward`` describes its backward, from the forward and the arguments. ``surroundings`` are
     other things on which a description depends. ``stepwise``: the call uses its inputs in every step, its backward adds
-    up gradients, and not every result needs to have one; ``kept`` are the inputs that the backward takes, beside the
+    up gradients, and not every result needs to have one; ``saved`` are the inputs that the backward takes, beside the
     first result.
 
     On the meta device ``on_meta`` makes the results of a call (None for one that must raise), ``reserve_on_meta`` the
@@ -50,7 +50,7 @@ class Composite:
     backward: Callable[[OpSignature, Arguments], OpSignature]
     surroundings: Callable[[Arguments], Hashable] = lambda args: None  # noqa: ARG005
     stepwise: bool = False
-    kept: Callable[[Arguments], list[torch.Tensor]] = tensors_in
+    saved: Callable[[Arguments], list[torch.Tensor]] = tensors_in
     on_meta: Callable[[Arguments], tuple[torch.Tensor, ...] | None] | None = None
     reserve_on_meta: Callable[[Arguments], torch.Tensor | None] = lambda args: None  # noqa: ARG005
     gradient_on_meta: Callable[[torch.Tensor], torch.Tensor] = torch.empty_like
@@ -333,7 +333,7 @@ COMPOSITES: Final = (
             partial(recurrent_backward, op),
             surroundings=autocast_dtype,
             stepwise=True,
-            kept=partial(recurrent_operands, op),
+            saved=partial(recurrent_operands, op),
             reserve_on_meta=partial(reserve_on_meta, op),
             on_meta=partial(results_on_meta, op),
         )

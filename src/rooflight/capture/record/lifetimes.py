@@ -60,7 +60,7 @@ class LifetimeTape(Tape):
         self._freed = array("i")
         self._certain: set[int] = set()  # storages for which ``_made`` is when they were allocated
         self._references: dict[int, _Reference] = {}  # by storage
-        self._dead: list[_Reference] = []  # filled by list.append: Python code in its place would swallow a Ctrl-C
+        self._gone: list[_Reference] = []  # filled by list.append: Python code in its place would swallow a Ctrl-C
         self._parameters: set[int] = set()
         self._gradients: set[int] = set()
         self._resized: set[int] = set()  # storages that count as freed because they got another size
@@ -91,7 +91,7 @@ class LifetimeTape(Tape):
         """Drop the references to the model and to the storages that are not freed."""
         self._roots = tuple
         self._references.clear()
-        self._dead.clear()
+        self._gone.clear()
 
     def new_storage(self, address: int, nbytes: int, holder: object) -> int:
         """Give the storage that is now at ``address`` an id of its own, and follow it."""
@@ -106,10 +106,10 @@ class LifetimeTape(Tape):
 
     def around(self, reader: Callable[..., None], *, resizes: bool) -> Callable[..., None]:
         """The reader, with the steps that must precede the record of an op that has just run."""
-        dead = self._dead
+        gone = self._gone
 
         def read(args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any, context: int) -> None:
-            if dead:
+            if gone:
                 self._settle()
             if is_grad_enabled() is not self._with_grad:
                 self._with_grad = not self._with_grad
@@ -200,7 +200,7 @@ class LifetimeTape(Tape):
         if made is not None:
             self._made[number] = made
             self._certain.add(number)
-        reference = self._references[number] = _Reference(storage, self._dead.append)
+        reference = self._references[number] = _Reference(storage, self._gone.append)
         reference.number, reference.address = number, storage._cdata
         return number
 
@@ -210,9 +210,9 @@ class LifetimeTape(Tape):
         return number
 
     def _settle(self) -> None:
-        dead, ids = self._dead, self.storage_ids
-        while dead:
-            reference = dead.pop()
+        gone, ids = self._gone, self.storage_ids
+        while gone:
+            reference = gone.pop()
             number = reference.number
             self._freed[number] = len(self)
             self._references.pop(number, None)

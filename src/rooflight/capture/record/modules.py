@@ -122,7 +122,7 @@ class ModuleTracker:
         self._works = ModuleWorks(source)
         self._formulas = self._works.formulas
         self._numbers: dict[int, int] = {}  # id of a module -> its number on the tape
-        self._kept: list[nn.Module] = []  # named modules stay alive, or their ids could be reused
+        self._roots: list[nn.Module] = []  # named modules stay alive, or their ids could be reused
         self._stack: list[tuple[nn.Module, int]] = []
         source.tape.births.open_modules = self._stack
         self._calls: set[tuple[int, int]] = set()  # pairs of modules, by number: the first has called the second
@@ -137,7 +137,7 @@ class ModuleTracker:
 
     def roots(self) -> Sequence[nn.Module]:
         """The models and the outermost modules met so far."""
-        return self._kept
+        return self._roots
 
     def install(self) -> None:
         """Register the hooks."""
@@ -157,7 +157,7 @@ class ModuleTracker:
         """Name all modules that ``root.named_modules(prefix=prefix)`` yields, in that order, in a third of the time."""
         numbers, seen = self._numbers, set[int]()
         number_of, parameter_modules = self._source.tape.module, self._source.parameter_modules
-        self._kept.append(root)
+        self._roots.append(root)
         to_name = [(prefix, -1, root)]
         while to_name:
             path, parent, module = to_name.pop()
@@ -289,7 +289,7 @@ class ModuleTracker:
             name = type(inner).__name__
             self._name_tree(inner, f"{parent}.{name}" if parent else name)
         if inner is not module:
-            self._kept.append(module)
+            self._roots.append(module)
             self._numbers[id(module)] = self._numbers[id(inner)]
         return self._numbers[id(module)]
 

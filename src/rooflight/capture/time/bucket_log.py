@@ -257,7 +257,7 @@ class _Pen:
         self.begin, self.end, self.stop, self.forget, self.entries = begin, end, stop, forget, entries
         at = stamp if wait is None else waited
 
-        class Noted(Bucket):
+        class LoggedBucket(Bucket):
             __slots__ = ()
 
             def __enter__(self) -> Bucket:
@@ -303,7 +303,7 @@ class _Pen:
                         except Exception as error:
                             fail(error)
 
-        self.kind: type[Bucket] = Noted
+        self.kind: type[Bucket] = LoggedBucket
 
     @property
     def notes(self) -> int:

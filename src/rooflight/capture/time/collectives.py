@@ -13,6 +13,8 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count as count_from
+from itertools import islice
 from typing import Final
 
 from rooflight.network.collectives import CollectiveKind, kind_of
@@ -94,12 +96,12 @@ def join_spans(steps: Sequence[StepCollectives]) -> list[dict[int, Interval]]:
     left out.
     """
     queues = [_Queues(step) for step in steps]
-    assignments = _Search(queues).assignments()
+    assignments = _assignments(queues)
     found: list[dict[int, Interval]] = []
     for step, queue in zip(steps, queues, strict=True):
-        told = [queue.intervals(assignment) for assignment in assignments]
-        agreed = told[0].items() if told else ()
-        found.append({record: when for record, when in agreed if all(one.get(record) == when for one in told)})
+        possible = [queue.intervals(assignment) for assignment in assignments]
+        agreed = possible[0].items() if possible else ()
+        found.append({record: when for record, when in agreed if all(one.get(record) == when for one in possible)})
         found[-1] |= _calls(step)
     return found
 
@@ -116,16 +118,9 @@ class _Queues:
         for span in sorted(step.spans, key=lambda span: span.start_ns):
             spans[span.name].append(span)
         # a name with more or fewer spans than were queued cannot be joined
-        self.names = [name for name in queued if sum(count for _, count in queued[name]) == len(spans[name])]
-        self.spans = {name: spans[name] for name in self.names}
-        self.queued = {name: queued[name] for name in self.names}
-
-    def left(self) -> dict[tuple[str, Hashable], int]:
-        counts: Counter[tuple[str, Hashable]] = Counter()
-        for name, entries in self.queued.items():
-            for launch, count in entries:
-                counts[name, launch.group] += count
-        return counts
+        names = {name for name in queued if sum(count for _, count in queued[name]) == len(spans[name])}
+        self.spans = {name: spans[name] for name in queued if name in names}
+        self.queued = {name: queued[name] for name in queued if name in names}
 
     def pairs(self, assignment: _Assignment) -> Iterator[tuple[Launch, list[Event]]]:
         for name, entries in self.queued.items():
@@ -147,60 +142,35 @@ class _Queues:
         return all(span.start_ns >= launch.start_ns for launch, spans in self.pairs(assignment) for span in spans)
 
 
-class _Search:
-    """Looks for the assignments of threads to groups that all steps allow, thread by thread, depth first."""
+def _assignments(queues: Sequence[_Queues]) -> list[_Assignment]:
+    """All assignments of threads to groups that all steps allow; none if there are too many to try."""
+    spans: dict[int, Counter[tuple[int, str]]] = defaultdict(Counter)  # of each thread, by step and name
+    queued: Counter[tuple[int, str, Hashable]] = Counter()  # spans that each group must get, by step and name
+    for number, queue in enumerate(queues):
+        for name, entries in queue.queued.items():
+            for launch, count in entries:
+                queued[number, name, launch.group] += count
+            for span in queue.spans[name]:
+                spans[span.thread][number, name] += 1
+    groups = list(dict.fromkeys(group for *_, group in queued))
+    threads = sorted(spans, key=lambda thread: -spans[thread].total())  # the busiest first: they fit the fewest groups
+    tries = count_from(1)
 
-    def __init__(self, queues: Sequence[_Queues]) -> None:
-        self._queues = queues
-        self._spans: dict[int, Counter[tuple[int, str]]] = defaultdict(Counter)  # of each thread, by step and name
-        self._left: dict[tuple[int, str, Hashable], int] = {}  # spans that each group must still get, by step and name
-        for number, queue in enumerate(queues):
-            self._left |= {(number, name, group): count for (name, group), count in queue.left().items()}
-            for name in queue.names:
-                for span in queue.spans[name]:
-                    self._spans[span.thread][number, name] += 1
-        self._groups = list(dict.fromkeys(group for *_, group in self._left))
-        # the busiest first: they fit the fewest groups
-        self._threads = sorted(self._spans, key=lambda thread: -sum(self._spans[thread].values()))
-        self._assigned: dict[int, Hashable] = {}
-        self._found: list[_Assignment] = []
-        self._tries = 0
+    def assign(given: dict[int, Hashable], left: Counter[tuple[int, str, Hashable]]) -> Iterator[_Assignment]:
+        if next(tries) > _MOST_TRIES:
+            return
+        if len(given) == len(threads):
+            if all(queue.allows(given) for queue in queues):
+                yield given
+            return
+        thread = threads[len(given)]
+        for group in groups:
+            needs = Counter({(*key, group): count for key, count in spans[thread].items()})
+            if list(given.values()).count(group) < _THREADS and needs <= left:
+                yield from assign({**given, thread: group}, left - needs)
 
-    def assignments(self) -> list[_Assignment]:
-        """All possible assignments; none if there are too many to try."""
-        return self._found if self._assign(0) else []
-
-    def _assign(self, position: int) -> bool:
-        """Try all groups for the threads from ``position`` on. False when that would take too long."""
-        self._tries += 1
-        if self._tries > _MOST_TRIES or len(self._found) > _MOST_ASSIGNMENTS:
-            return False
-        if position == len(self._threads):
-            if all(queue.allows(self._assigned) for queue in self._queues):
-                self._found.append(dict(self._assigned))
-            return True
-        thread = self._threads[position]
-        for group in self._groups:
-            if not self._fits(thread, group):
-                continue
-            self._assigned[thread] = group
-            self._count(thread, group, -1)
-            in_time = self._assign(position + 1)
-            self._count(thread, group, 1)
-            del self._assigned[thread]
-            if not in_time:
-                return False
-        return True
-
-    def _fits(self, thread: int, group: Hashable) -> bool:
-        """Whether the group can have one more thread, and still needs all the spans of this one."""
-        if sum(other == group for other in self._assigned.values()) == _THREADS:
-            return False
-        return all(self._left.get((*key, group), 0) >= count for key, count in self._spans[thread].items())
-
-    def _count(self, thread: int, group: Hashable, sign: int) -> None:
-        for key, count in self._spans[thread].items():
-            self._left[*key, group] += sign * count
+    found = list(islice(assign({}, queued), _MOST_ASSIGNMENTS + 1))
+    return found if len(found) <= _MOST_ASSIGNMENTS and next(tries) <= _MOST_TRIES else []
 
 
 def _calls(step: StepCollectives) -> dict[int, Interval]:
