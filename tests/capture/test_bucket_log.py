@@ -56,7 +56,7 @@ def test_a_step_that_was_interrupted_while_it_wrote_spoils_no_other():
     bench = Bench()
     first = bench.step(("a", 2))
     begun = bench.log.begin()
-    bench.log._pen._log.append(3)  # a stamp whose key was never written
+    bench.log._pen.log.append(3)  # a stamp whose key was never written
     second = begun, bench.log.end()
     third = bench.step(("a", 4))
     assert bench.by_name(first) == {None: 1, "a": 2}
@@ -72,7 +72,7 @@ def test_what_a_step_that_was_stopped_wrote_is_not_in_the_next():
     bench.log.stop()
     with bench.log.bucket("m", "a"):  # in no step: nothing is written
         pass
-    length = len(bench.log._pen._log)
+    length = len(bench.log._pen.log)
     assert length == 4  # begin and the bucket, each a stamp and a key
     assert bench.by_name(bench.step(("b", 2))) == {None: 1, "b": 2}
 
@@ -85,10 +85,10 @@ def test_the_log_stays_short_also_where_one_step_always_waits():
             place, waiting = waiting, bench.step(("a", number))
             bench.log.read(*place)
             bench.log.forget(place[1])
-        assert len(bench.log._pen._log) <= _MOST_READ + 16
+        assert len(bench.log._pen.log) <= _MOST_READ + 16
         bench.log.read(*waiting)
         bench.log.forget(waiting[1])
-        assert bench.log._pen._log == []
+        assert bench.log._pen.log == []
 
 
 def test_steps_that_never_repeat_are_not_all_kept():
@@ -167,7 +167,7 @@ def test_a_call_goes_on_where_the_clock_fails_and_where_its_step_ends_in_it():
     assert a.around(lambda: ended.append(bench.log.end()) or 1, (), {}) == 1
     assert bench.by_name((begun, ended[0])).keys() <= {None, "a"}
     assert bench.problems == ["bucket a was left open at the end of a step: it was closed there"]
-    assert bench.log._pen._log[-1] == -1  # nothing after the step's end
+    assert bench.log._pen.log[-1] == -1  # nothing after the step's end
 
     readings = iter([1])
     log = BucketLog(HostStamps(lambda: next(readings)), ("m",), bench.problems.append, bench.problems.append)

@@ -69,7 +69,8 @@ class BucketLog(BucketStates):
         self._in_order = in_order
         self._on_failure = on_failure
         self._stamps = stamps
-        self._pen = _Pen(stamps.stamp, self._fail, self._refuse, wait)
+        at = stamps.stamp if wait is None else _after(wait, stamps.stamp)
+        self._pen = _Pen(stamps.stamp, at, self._fail, self._refuse)
         self.begin, self.end = self._pen.begin, self._pen.end
         super().__init__(domains, self._pen.kind, on_problem)
         self._plans: dict[tuple[int, ...], _Plan] = {}
@@ -78,7 +79,7 @@ class BucketLog(BucketStates):
     @property
     def notes(self) -> int:
         """Openings and closings of the open step and of those that were not read yet."""
-        return self._pen.notes
+        return len(self._pen.log) // 2
 
     def take_dropped(self) -> int:
         """Openings that were not timed since this was asked last, because the log was full (``MOST_NOTES``)."""
@@ -158,9 +159,10 @@ class BucketLog(BucketStates):
         return plan
 
     def _refuse(self, bucket: Bucket) -> None:
-        if self._pen.drops():
+        thread, full_in = self._pen.threads()
+        if full_in == get_ident():
             self._pen.dropped += 1
-        elif self._pen.is_open():
+        elif thread or full_in:
             self._on_problem(
                 f"bucket {bucket.name} was opened in another thread than its step's: it was not timed there"
             )
@@ -191,19 +193,19 @@ class _Pen:
     def __init__(
         self,
         stamp: Callable[[], Any],
+        at: Callable[[], Any],
         fail: Callable[[Exception], None],
         refuse: Callable[[Bucket], None],
-        wait: Callable[[], None] | None,
     ) -> None:
         log: list[Any] = []
         note, ident = log.append, get_ident
-        thread = forgotten = full_in = 0
+        thread = full_in = 0
         most = 2 * MOST_NOTES  # each is a stamp and a key
 
         def begin() -> int:
             nonlocal thread, full_in
             full_in = 0
-            begun = forgotten + len(log)
+            begun = self.forgotten + len(log)
             note(stamp())
             note(_BEGIN)
             thread = ident()
@@ -214,7 +216,7 @@ class _Pen:
             thread = full_in = 0
             note(stamp())
             note(_END)
-            return forgotten + len(log)
+            return self.forgotten + len(log)
 
         def stop() -> None:
             nonlocal thread, full_in
@@ -227,35 +229,10 @@ class _Pen:
             note(_FULL)
             thread, full_in = 0, thread
 
-        def drops() -> bool:
-            return full_in == ident()
-
-        def forget(ended: int) -> None:
-            nonlocal forgotten
-            count = ended - forgotten
-            if count == len(log) or count > _MOST_READ:
-                del log[:count]
-                forgotten = ended
-
-        def entries(begun: int, ended: int) -> tuple[list[Any], tuple[int, ...]]:
-            found = log[begun - forgotten : ended - forgotten]
-            if len(found) % 2:
-                raise ValueError("the step was interrupted while a bucket was noted")
-            return found[::2], tuple(found[1::2])
-
-        def is_open() -> bool:
-            return thread != 0 or full_in != 0
-
-        def waited() -> Any:
-            if wait is not None:
-                wait()
-            return stamp()
-
-        self._log = log
-        self.dropped = 0
-        self.is_open, self.drops = is_open, drops
-        self.begin, self.end, self.stop, self.forget, self.entries = begin, end, stop, forget, entries
-        at = stamp if wait is None else waited
+        self.log, self.forgotten, self.dropped = log, 0, 0
+        self.begin, self.end, self.stop = begin, end, stop
+        # that of the open step, and that of one that found the log full
+        self.threads: Callable[[], tuple[int, int]] = lambda: (thread, full_in)
 
         class LoggedBucket(Bucket):
             __slots__ = ()
@@ -305,7 +282,22 @@ class _Pen:
 
         self.kind: type[Bucket] = LoggedBucket
 
-    @property
-    def notes(self) -> int:
-        """How many there are."""
-        return len(self._log) // 2
+    def forget(self, ended: int) -> None:
+        count = ended - self.forgotten
+        if count == len(self.log) or count > _MOST_READ:
+            del self.log[:count]
+            self.forgotten = ended
+
+    def entries(self, begun: int, ended: int) -> tuple[list[Any], tuple[int, ...]]:
+        found = self.log[begun - self.forgotten : ended - self.forgotten]
+        if len(found) % 2:
+            raise ValueError("the step was interrupted while a bucket was noted")
+        return found[::2], tuple(found[1::2])
+
+
+def _after(wait: Callable[[], None], stamp: Callable[[], Any]) -> Callable[[], Any]:
+    def waited() -> Any:
+        wait()
+        return stamp()
+
+    return waited
