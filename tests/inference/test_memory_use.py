@@ -177,7 +177,7 @@ def test_runs_add_up_to_the_whole(runs):
         part = KvCacheUse()
         for value in run:
             for use in (whole, part):
-                use.merge(KvCacheUse(1, value, value, value))
+                use.add(value)
         parts.merge(part)
     assert parts == whole
     assert (whole.data() is None) == (not any(runs))

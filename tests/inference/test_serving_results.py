@@ -165,11 +165,11 @@ def test_what_every_request_obeys(served):
     now = [0]
     requests = Requests(lambda: now[0], Objectives(e2e_ms=10.0), Problems())
     for number, request in enumerate(served):
-        requests.begin(number, None, (0, "x"), skipped=False)
+        requests.begin_request(number, None, (0, "x"), skipped=False)
         for gap_ns, tokens in request:
             now[0] += gap_ns
             requests.deliver(number, tokens)
-        requests.end(number)
+        requests.end_request(number)
     found = requests.data()
     assert found.requests == len(served)
     assert found.tokens == sum(tokens for request in served for _, tokens in request)

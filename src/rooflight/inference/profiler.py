@@ -226,7 +226,6 @@ class Profiler:
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    @guarded
     def begin_request(self, request_id: Hashable, prompt_tokens: int | None = None) -> None:
         """A request arrives, in an open run. Those of warm-up runs, baselines and recorded steps are not measured."""
         if self.disabled:
@@ -234,21 +233,17 @@ class Profiler:
         run = self.step.run
         skipped = self._warming_up or self.step.recorder is not None or (run is not None and run.baseline)
         of_run = None if run is None else (run.number, run.label)
-        self.requests.begin(request_id, prompt_tokens, of_run, skipped=skipped)
+        self.requests.begin_request(request_id, prompt_tokens, of_run, skipped=skipped)
 
-    @guarded
     def request_tokens(self, request_id: Hashable, n: Any = 1) -> None:
         """``n`` tokens are delivered to a request now, all at once: a number, on the host."""
-        if self.disabled:
-            return
-        self.requests.deliver(request_id, n)
+        if not self.disabled:
+            self.requests.deliver(request_id, n)
 
-    @guarded
     def end_request(self, request_id: Hashable) -> None:
         """A request is done; it may be after the end of its run."""
-        if self.disabled:
-            return
-        self.requests.end(request_id)
+        if not self.disabled:
+            self.requests.end_request(request_id)
 
     # -- hooks --------------------------------------------------------------------------------------------------------
 

@@ -61,6 +61,12 @@ class KvCacheUse(Sums):
     max_bytes: int = field(default=0, metadata={"add": max})
     last_bytes: int | None = field(default=None, metadata={"add": lambda mine, later: mine if later is None else later})
 
+    def add(self, found: int) -> None:
+        """One more step."""
+        self.steps += 1
+        self.sum_bytes += found
+        self.max_bytes, self.last_bytes = max(self.max_bytes, found), found
+
     def data(self) -> KvCacheData | None:
         """As a summary has it; None where no step gave it."""
         return KvCacheData.view(self, mean_bytes=self.sum_bytes / self.steps) if self.steps else None
@@ -77,7 +83,10 @@ class Steps:
 
     def cell(self, batch: int, number: int) -> StepSums:
         """The sums of a batch size and bin."""
-        return self.cells.setdefault((batch, number), StepSums())
+        found = self.cells.get((batch, number))
+        if found is None:
+            found = self.cells[batch, number] = StepSums()
+        return found
 
     @property
     def decode(self) -> range:
@@ -109,31 +118,33 @@ class Steps:
 
     # -- statistics ---------------------------------------------------------------------------------------------------
 
+    def figures(self, runs: int) -> dict[str, Any]:
+        """What a run's row has in common with the summary of ``runs``: the fields of both."""
+        columns, totals = self.samples.columns(), self.totals
+        step_ns, bins = columns["step_ns"], columns["kv_bin"]
+        names = (*self.bins.keys, *OTHER_PHASES)
+        by_bin = {name: step_stats(self.total({number}), step_ns[bins == number]) for number, name in enumerate(names)}
+        phases = {phase: by_bin.pop(phase) for phase in OTHER_PHASES}
+        if not by_bin[UNBINNED].steps:
+            del by_bin[UNBINNED]
+        lengths = LengthStats(
+            bins=tuple(LengthBin(key=key, range=self.bins.ranges[number]) for number, key in enumerate(by_bin)),
+            stats=by_bin,
+            steps_without_length=totals.steps - totals.lengths,
+        )
+        return {
+            "stats": step_stats(totals, step_ns[bins < len(self.decode)]),
+            "wall": self._wall(runs),
+            "other_phases": {phase: stats for phase, stats in phases.items() if stats.steps},
+            "decode_length_buckets": lengths,
+            "kv_cache": self.kv_cache.data(),
+            **_bucket_figures(totals.buckets),
+        }
+
     def stats(self) -> StepStats:
         """Of decode steps."""
         columns = self.samples.columns()
         return step_stats(self.totals, columns["step_ns"][columns["kv_bin"] < len(self.decode)])
-
-    def _stats_of(self, number: int) -> StepStats:
-        columns = self.samples.columns()
-        return step_stats(self.total({number}), columns["step_ns"][columns["kv_bin"] == number])
-
-    def other_phases(self) -> dict[str, StepStats]:
-        """Of the other phases that there are."""
-        found = {phase: self._stats_of(number) for number, phase in enumerate(OTHER_PHASES, len(self.decode))}
-        return {phase: stats for phase, stats in found.items() if stats.steps}
-
-    def by_length(self) -> LengthStats:
-        """By KV bin; the one of unknown lengths only where it has any."""
-        stats = {key: self._stats_of(number) for number, key in enumerate(self.bins.keys)}
-        if not stats[UNBINNED].steps:
-            del stats[UNBINNED]
-        totals = self.totals
-        return LengthStats(
-            bins=tuple(LengthBin(key=key, range=self.bins.ranges[number]) for number, key in enumerate(stats)),
-            stats=stats,
-            steps_without_length=totals.steps - totals.lengths,
-        )
 
     def by_batch(self) -> tuple[BatchStats, ...]:
         """Decode steps by batch size, the unknown ones last."""
@@ -150,7 +161,7 @@ class Steps:
             for size in sorted(decode, key=lambda size: (size < 0, size))
         )
 
-    def wall(self, runs: int) -> WallStats:
+    def _wall(self, runs: int) -> WallStats:
         """Steps and gaps by the host's clock. Throughput is known if the tokens of all steps are."""
         sums = self.total()
         wall_ns, gaps = sums.host_ns + sums.host_gap_ns, max(0, sums.steps - runs)
@@ -163,28 +174,13 @@ class Steps:
             throughput_tok_s=sums.tokens / (wall_ns / 1e9) if wall_ns and sums.token_steps == sums.steps else None,
         )
 
-    def bucket_fields(self) -> dict[str, Any]:
-        """The values of ``BucketFields``."""
-        buckets = self.sums
-        model, engine = (buckets.get(domain, BucketSums()) for domain in (Domain.MODEL, Domain.ENGINE))
-        of_model, other_model = model.canonical(Domain.MODEL)
-        of_engine, other_engine = engine.canonical(Domain.ENGINE)
-        return {
-            "buckets_model_avg_ms": of_model,
-            "buckets_engine_avg_ms": of_engine,
-            "unattributed_model_ms": model.unattributed_ms,
-            "unattributed_engine_ms": engine.unattributed_ms,
-            "others_detail": {"model": other_model, "engine": other_engine},
-            "buckets": Buckets(model=model.rows(Domain.MODEL), engine=engine.rows(Domain.ENGINE)),
-        }
-
 
 @dataclass(kw_only=True)
 class Run(Steps):
     """A run while it is measured. ``batch`` is that of steps which give none.
 
     A ``baseline`` is not among the samples of all runs. In ``drafts``, ``speculative`` are the decode steps whose
-    ``rounds`` are known, ``plain`` those without a draft. Of ``steps_with_drafts`` some may be of another phase, whose
+    ``rounds`` are known. Of ``steps_with_drafts`` some may be of another phase, whose
     rounds are ``other_rounds``, or their drafts cannot be.
     """
 
@@ -219,13 +215,13 @@ class Run(Steps):
             cell.gap_ns += times.gap + idle_ns
             cell.host_gap_ns += times.host_gap + host_idle_ns
         if cached is not None:
-            self.kv_cache.merge(KvCacheUse(1, cached, cached, cached))
+            self.kv_cache.add(cached)
         if drafts is not None:
             self.steps_with_drafts += 1
         if drafts:
             (self.drafts.rounds if is_decode else self.drafts.other_rounds).add(drafts)
-        if is_decode and (drafts or drafts is None):
-            (self.drafts.speculative if drafts else self.drafts.plain).add(reading, times, tokens, length)
+            if is_decode:
+                self.drafts.speculative.add(reading, times, tokens, length)
         proposed, accepted = (sum(drafts.proposed), sum(drafts.accepted)) if drafts else (UNKNOWN, UNKNOWN)
         row = (
             self.number,
@@ -246,11 +242,11 @@ class Run(Steps):
 
     def speculation(self, meter: Meter) -> Speculation:
         """The run alone: one with a speculative step is a speculative run, whose plain steps count nowhere."""
-        sums = self.drafts
+        sums, took = self.drafts, self.drafts.speculative
         if self.steps_with_drafts:
-            took = sums.speculative
-            sums.plain = StepSums()
             sums.parts_ns = Counter(meter.divided(took.by_state, took.host_by_state, (DRAFT, VERIFY)))
+        else:
+            sums.plain = self.totals
         return Speculation({self.batch: sums})
 
     def meta(self) -> RunMeta:
@@ -295,26 +291,18 @@ class Results(Steps):
             self.kv_cache.merge(run.kv_cache)
         alone = run.speculation(meter)
         self.speculation.merge(alone)
-        found = RunData(
-            meta=run.meta(),
-            stats=run.stats(),
-            wall=run.wall(1),
-            other_phases=run.other_phases(),
-            decode_length_buckets=run.by_length(),
-            memory=_memory_data("host" if meter.device is None else "device", run.memory_before, meter.memory()),
-            kv_cache=run.kv_cache.data(),
-            **run.bucket_fields(),
-        )
+        place = "host" if meter.device is None else "device"
+        memory = _memory_data(place, run.memory_before, meter.memory())
+        found = RunData(meta=run.meta(), memory=memory, **run.figures(1))
         self._keep(found, alone if run.steps_with_drafts else None)
-        self._note_problems(run, meter.take_dropped())
+        self._note_problems(run, found.stats, meter.take_dropped())
         return found
 
-    def _note_problems(self, run: Run, dropped: int) -> None:
+    def _note_problems(self, run: Run, stats: StepStats, dropped: int) -> None:
         """What a run could not measure, in words that no run has to itself: there may be runs without end."""
-        totals = run.totals
         if run.raised:
             self.problems.note("a step ended by an exception: it is in the statistics", run.raised)
-        if totals.steps and not totals.token_steps:
+        if stats.steps and stats.steps == stats.steps_without_tokens:
             self.problems.note("no step of a run has tokens: call set_step_tokens() in each")
         if dropped:
             self.problems.note(
@@ -366,8 +354,9 @@ def step_stats(sums: StepSums, samples_ns: NDArray[np.int64]) -> StepStats:
     """The statistics of steps: percentiles are of the samples, all others of the sums."""
     ms, any_steps = samples_ns / 1e6, bool(sums.steps)
     p50, p90, p95, p99 = np.percentile(ms, (50, 90, 95, 99)).tolist() if ms.size else (None,) * 4
-    return StepStats.view(
-        sums,
+    return StepStats(
+        steps=sums.steps,
+        mean_ms=sums.mean_ms,
         min_ms=sums.least_ns / 1e6 if any_steps else None,
         max_ms=sums.most_ns / 1e6 if any_steps else None,
         p50_ms=p50,
@@ -379,6 +368,20 @@ def step_stats(sums: StepSums, samples_ns: NDArray[np.int64]) -> StepStats:
         time_total_ms=sums.time_ns / 1e6,
         steps_without_tokens=sums.steps - sums.token_steps,
     )
+
+
+def _bucket_figures(buckets: Mapping[Domain, BucketSums]) -> dict[str, Any]:
+    model, engine = (buckets.get(domain, BucketSums()) for domain in (Domain.MODEL, Domain.ENGINE))
+    of_model, other_model = model.canonical(Domain.MODEL)
+    of_engine, other_engine = engine.canonical(Domain.ENGINE)
+    return {
+        "buckets_model_avg_ms": of_model,
+        "buckets_engine_avg_ms": of_engine,
+        "unattributed_model_ms": model.unattributed_ms,
+        "unattributed_engine_ms": engine.unattributed_ms,
+        "others_detail": {"model": other_model, "engine": other_engine},
+        "buckets": Buckets(model=model.rows(Domain.MODEL), engine=engine.rows(Domain.ENGINE)),
+    }
 
 
 def known_or_none(batch: int) -> int | None:

@@ -64,20 +64,16 @@ def summary_of(
     graphs: Graphs,
 ) -> SummaryDocument:
     """All that finished runs measured."""
-    fields = results.bucket_fields()
-    bounded = with_bounds(results, book, fields.pop("buckets"), strict=meta.config.strict_sync)
+    figures = results.figures(results.runs_with_steps)
+    bounded = with_bounds(results, book, figures.pop("buckets"), strict=meta.config.strict_sync)
     for note in bounded.notes:
         results.problems.note(note)
     return SummaryDocument(
         meta=meta,
         workload=workload,
-        stats=results.stats(),
-        other_phases=results.other_phases(),
-        wall=results.wall(results.runs_with_steps),
         runs=results.runs_data(),
         runs_left_out=results.runs_left_out,
         runs_aggregate=results.aggregate(),
-        decode_length_buckets=results.by_length(),
         batch_sizes=results.by_batch(),
         speculative=results.speculation.data(),
         serving=requests.data(),
@@ -85,12 +81,11 @@ def summary_of(
         buckets=bounded.buckets,
         bounds=bounded.data,
         memory=results.memory(),
-        kv_cache=results.kv_cache.data(),
         warmup_runs_skipped=results.warmup_runs,
         samples=SampleData.view(results.samples, steps=results.samples.seen, file=STEPS),
         graphs=tuple(GraphData.view(kind) for kind in graphs.kinds.values()),
         problems=results.problems.counts,
-        **fields,
+        **figures,
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.inference.facts import token_count
-from rooflight.inference.problems import Problems
+from rooflight.inference.problems import Problems, guarded
 from rooflight.inference.sums import UNKNOWN, Reservoir, Sums
 from rooflight.records.document import Fields
 from rooflight.records.quantity import count_of
@@ -190,7 +190,7 @@ class Requests:
     """Follows requests, from any thread. ``clock`` gives nanoseconds. Never raises: what cannot be is a problem."""
 
     def __init__(self, clock: Callable[[], int], objectives: Objectives, problems: Problems) -> None:
-        self._clock, self._problems = clock, problems
+        self._clock, self.problems = clock, problems
         self._objectives = objectives
         self._groups: dict[str, Group] = {}
         self._lock = Lock()
@@ -209,24 +209,27 @@ class Requests:
         """Whether a request is open and measured: hooks see others too, which arrived before they were attached."""
         return request in self._open
 
-    def begin(self, request: Hashable, prompt_tokens: Any, run: tuple[int, str] | None, *, skipped: bool) -> None:
+    @guarded
+    def begin_request(
+        self, request: Hashable, prompt_tokens: Any, run: tuple[int, str] | None, *, skipped: bool
+    ) -> None:
         """A request arrives in a run, which is its number and label. ``skipped``: it is not to be measured."""
         try:
             prompt = UNKNOWN if prompt_tokens is None else _count(prompt_tokens)
         except Exception as error:
-            self._problems.note(f"begin_request: prompt of {error}")
+            self.problems.note(f"begin_request: prompt of {error}")
             prompt = UNKNOWN
         with self._lock:
             if run is None or skipped:
                 if not skipped:
-                    self._problems.note("begin_request() outside of a run was ignored: call begin_run() before it")
+                    self.problems.note("begin_request() outside of a run was ignored: call begin_run() before it")
                 if len(self._skipped) < MOST_OPEN:
                     self._skipped.add(request)
                 return
             if request in self._open:
-                self._problems.note("begin_request() of a request that was open: it began anew")
+                self.problems.note("begin_request() of a request that was open: it began anew")
             elif len(self._open) >= MOST_OPEN:
-                self._problems.note(
+                self.problems.note(
                     f"more than {MOST_OPEN} requests are open: end_request() each; others are not measured"
                 )
                 return
@@ -244,27 +247,28 @@ class Requests:
 
     def deliver(self, request: Hashable, tokens: Any) -> None:
         """Tokens are delivered to a request, all at this moment; none at all is no delivery."""
-        now = self._clock()
         try:
-            count = _count(tokens)
+            now, count = self._clock(), _count(tokens)
+            with self._lock:
+                found = self._open.get(request)
+                if found is None:
+                    self._unknown("request_tokens", request)
+                elif count:
+                    if found.deliveries:
+                        self.gaps.add((found.run, now - found.last_ns, count, found.group.number))
+                        found.group.sums.itl.add(now - found.last_ns)
+                    else:
+                        found.first_ns = now
+                    found.last_ns = now
+                    found.tokens += count
+                    found.deliveries += 1
         except ValueError as error:
-            self._problems.note(f"request_tokens: {error}")
-            return
-        with self._lock:
-            found = self._open.get(request)
-            if found is None:
-                self._unknown("request_tokens", request)
-            elif count:
-                if found.deliveries:
-                    self.gaps.add((found.run, now - found.last_ns, count, found.group.number))
-                    found.group.sums.itl.add(now - found.last_ns)
-                else:
-                    found.first_ns = now
-                found.last_ns = now
-                found.tokens += count
-                found.deliveries += 1
+            self.problems.note(f"request_tokens: {error}")
+        except Exception as error:
+            self.problems.error("request_tokens", error)
 
-    def end(self, request: Hashable) -> None:
+    @guarded
+    def end_request(self, request: Hashable) -> None:
         """A request is done."""
         now = self._clock()
         with self._lock:
@@ -295,7 +299,7 @@ class Requests:
 
     def _unknown(self, call: str, request: Hashable) -> None:
         if request not in self._skipped:
-            self._problems.note(f"{call}() of a request that is not open was ignored: begin_request() comes first")
+            self.problems.note(f"{call}() of a request that is not open was ignored: begin_request() comes first")
 
     # -- results ------------------------------------------------------------------------------------------------------
 

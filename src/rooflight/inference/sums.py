@@ -5,8 +5,9 @@ from __future__ import annotations
 import operator
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cache
 from random import Random
 from typing import Any, Final, NamedTuple, Self
 
@@ -53,8 +54,8 @@ class Sums:
 
     def merge(self, other: Self) -> None:
         """What both have counted."""
-        for each in fields(self):  # type: ignore[arg-type]
-            mine, theirs = getattr(self, each.name), getattr(other, each.name)
+        for name, add in _additions(type(self)):  # type: ignore[arg-type]
+            mine, theirs = getattr(self, name), getattr(other, name)
             if isinstance(mine, Sums):
                 mine.merge(theirs)
             elif isinstance(mine, Counter):
@@ -63,7 +64,7 @@ class Sums:
                 for key, part in theirs.items():
                     mine.setdefault(key, type(part)()).merge(part)
             else:
-                setattr(self, each.name, each.metadata.get("add", operator.add)(mine, theirs))
+                setattr(self, name, add(mine, theirs))
 
     @classmethod
     def total(cls, parts: Iterable[Self]) -> Self:
@@ -72,6 +73,11 @@ class Sums:
         for part in parts:
             found.merge(part)
         return found
+
+
+@cache  # at the end of each run
+def _additions(kind: Any) -> tuple[tuple[str, Callable[[Any, Any], Any]], ...]:
+    return tuple((each.name, each.metadata.get("add", operator.add)) for each in fields(kind))
 
 
 @dataclass(slots=True)
@@ -152,9 +158,13 @@ def times_of(reading: Reading) -> StepTimes:
 
 
 def _step_and_gap(found: Found) -> tuple[int, int]:
-    whole = sum(nanoseconds for _, nanoseconds in found)
-    gap = sum(nanoseconds for state, nanoseconds in found if state == OUTSIDE)
-    return whole - gap, gap
+    step = gap = 0
+    for state, nanoseconds in found:
+        if state == OUTSIDE:
+            gap += nanoseconds
+        else:
+            step += nanoseconds
+    return step, gap
 
 
 _OF_ONE_RUN: Final = {"add": lambda mine, _: mine}
