@@ -94,12 +94,13 @@ class Steps:
         return range(len(self.bins.keys))
 
     def total(self, bins: Container[int] | None = None, batch: int | None = None) -> StepSums:
-        """The sums of all steps, or of those of some bins or a batch size."""
-        return StepSums.total(
+        """The sums of all steps, or of those of some bins or a batch size; not to be changed."""
+        cells = [
             cell
             for (size, number), cell in self.cells.items()
             if (bins is None or number in bins) and batch in (None, size)
-        )
+        ]
+        return cells[0] if len(cells) == 1 else StepSums.total(cells)
 
     @property
     def totals(self) -> StepSums:

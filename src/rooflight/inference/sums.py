@@ -153,8 +153,10 @@ class StepTimes(NamedTuple):
 
 def times_of(reading: Reading) -> StepTimes:
     """The times of a step."""
-    own = _step_and_gap(reading.found)
-    return StepTimes(*own, *(own if reading.on_host is None else _step_and_gap(reading.on_host)))
+    step, gap = _step_and_gap(reading.found)
+    if reading.on_host is None:
+        return StepTimes(step, gap, step, gap)
+    return StepTimes(step, gap, *_step_and_gap(reading.on_host))
 
 
 def _step_and_gap(found: Found) -> tuple[int, int]:
@@ -210,7 +212,8 @@ class StepSums(Sums):
         for bucket, calls in reading.calls:
             self.calls[bucket] += calls
         _add_states(self.by_state, reading.found)
-        _add_states(self.host_by_state, reading.on_host or ())
+        if reading.on_host is not None:
+            _add_states(self.host_by_state, reading.on_host)
 
     def add_buckets(self, times: dict[Domain, DomainTimes], profiled: Iterable[Domain]) -> None:
         """What follows from the nanoseconds by state."""
