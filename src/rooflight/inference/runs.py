@@ -142,11 +142,6 @@ class Steps:
             **_bucket_figures(totals.buckets),
         }
 
-    def stats(self) -> StepStats:
-        """Of decode steps."""
-        columns = self.samples.columns()
-        return step_stats(self.totals, columns["step_ns"][columns["kv_bin"] < len(self.decode)])
-
     def by_batch(self) -> tuple[BatchStats, ...]:
         """Decode steps by batch size, the unknown ones last."""
         decode = {size for size, number in self.cells if number in self.decode}
