@@ -18,7 +18,7 @@ def test_the_error_is_relative_to_the_tensor_and_the_element():
     assert found.error == pytest.approx(0.1)
     assert found.rms == pytest.approx(0.3 / math.sqrt(14))
     assert (found.outside, found.elements, found.tolerance) == (1, 3, 1e-4)
-    assert found.told == "the result differs: 1 of 3 elements by more than 0.0001, the worst by 0.1"
+    assert found.message == "the result differs: 1 of 3 elements by more than 0.0001, the worst by 0.1"
 
 
 def test_zeros_are_no_right_result_where_all_values_are_tiny():

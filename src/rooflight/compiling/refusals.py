@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rooflight.compiling.options import Options
 from rooflight.compiling.workloads import WORKLOADS
-from rooflight.workloads.errors import RunFailed, TargetError, told_in_one_line
+from rooflight.workloads.errors import RunFailed, TargetError, in_one_line
 from rooflight.workloads.targets import Target, UserFunction, find_target, no_inputs, require_libraries
 from rooflight.workloads.user_step import Calls
 
@@ -86,8 +86,8 @@ def reason_of(error: BaseException) -> str:
     cause = error.__cause__ if isinstance(error, RunFailed) and error.__cause__ is not None else error
     inner = getattr(cause, "inner_exception", None)
     if inner is None:
-        return str(error) if isinstance(error, RunFailed) else told_in_one_line(error)
-    reason = told_in_one_line(inner)
+        return str(error) if isinstance(error, RunFailed) else in_one_line(error)
+    reason = in_one_line(inner)
     if type(inner).__name__ == "InvalidCxxCompiler":
         return NO_COMPILER
     backend = getattr(cause, "backend_name", None)

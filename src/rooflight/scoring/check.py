@@ -88,7 +88,7 @@ class _Draw:
 
 def _reason(now: _Draw, before: _Draw | None, difference: Difference, reference: Run) -> str:
     """Why a result is wrong: a known mistake, or by how much it differs."""
-    told = difference.told
+    told = difference.message
     returned = [number for number, value in enumerate(now.own) if same_tensors(now.given, value)]
     if returned:
         return f"returns its input {returned[0]}"

@@ -29,7 +29,7 @@ from rooflight.roofline.memory import memory_use
 from rooflight.scoring.check import check, copy_weights
 from rooflight.scoring.result import COMPILED, EAGER, SOLUTION, Checked, Score
 from rooflight.scoring.trials import Run, Trials, WrongResultError, timed
-from rooflight.workloads.errors import RunFailed, TargetError, told_in_one_line
+from rooflight.workloads.errors import RunFailed, TargetError, in_one_line
 from rooflight.workloads.outputs import Difference, compare
 from rooflight.workloads.problem import (
     ImportedFile,
@@ -224,7 +224,7 @@ class _Pair:
         return replace(found, checked=checked, trials=taken, not_compiled=not_compiled)
 
     def _wrong(self, results: Mapping[str, Any]) -> str:
-        return compare(results[EAGER], results[SOLUTION], tolerance=self._tolerance, tf32=self._tf32).told
+        return compare(results[EAGER], results[SOLUTION], tolerance=self._tolerance, tf32=self._tf32).message
 
     def _compiled(self) -> tuple[Run | None, Difference | None, str]:
         """The reference under torch.compile with its defaults, how its result differs, or why there is none."""
@@ -239,7 +239,7 @@ class _Pair:
                 given = run(self._problem.inputs())
         except RunFailed as error:
             cause = error.__cause__ or error
-            return None, None, f"torch.compile failed: {told_in_one_line(cause)}"
+            return None, None, f"torch.compile failed: {in_one_line(cause)}"
         with same_numbers():
             expected = self._reference(self._problem.inputs())
         difference = compare(expected, given, tolerance=self._tolerance, tf32=self._tf32)

@@ -85,7 +85,7 @@ def _of_check(checked: Checked) -> Iterable[str]:
         yield "The solution writes into the memory of its earlier results: they change when it is called again."
     compiled = checked.compiled
     if compiled is not None and not compiled.agrees:
-        yield f"torch.compile's own result is outside of the tolerance: {compiled.told}."
+        yield f"torch.compile's own result is outside of the tolerance: {compiled.message}."
     if checked.precision not in (None, "float32"):
         error = f"root-mean-square error {checked.rms_error:.2g}"
         yield f"The result is as rough as one computed in {checked.precision} ({error})."

@@ -61,7 +61,7 @@ def read_trace(
     Systems exported to SQLite, with the times of its kernels.
 
     Its ops are those that a recording of the program would have, as far as the trace shows: their results follow from
-    running each kind of call once on meta tensors. An op that cannot be run is kept with its time and counts as
+    running each kind of call once on meta tensors. An op that cannot be run has its time and counts as
     uncosted. A trace does not show which op read what another wrote, so that the fused and the program bound leave out
     bytes between ops; the ``execution_trace`` that torch's observer wrote of the same run does. ``capture`` is the
     trace of the capture of the graphs that were replayed: their kernels then belong to the ops whose launches were
@@ -103,7 +103,7 @@ def read_trace(
         if lacking:
             notes.append(f"{count_of(lacking, 'op')} of the trace without memory in {Path(execution_trace or '').name}")
     session = session_of(records, storage_bytes=storage_bytes, environment=environment, notes=notes)
-    # signatures that other steps alone have are kept, for what the timeline says of the whole trace
+    # signatures that other steps alone have are part of it, for the timeline of the whole trace
     session = replace(session, signatures=tuple(dict.fromkeys((*session.signatures, *ran.signatures))))
     timeline = timeline_of(
         source.owned,

@@ -122,9 +122,8 @@ def torch_device(device: str | torch.device) -> torch.device:
 
 
 def _reason_against(model_class: Any, error: Exception, config: PreTrainedConfig, place: torch.device) -> str:
-    """Why a model cannot be built, in one line."""
-    name, said = model_class.__name__, str(error)
-    if place.type != "meta" and any(words in said for words in ("allocate memory", "out of memory")):
+    name, text = model_class.__name__, str(error)
+    if place.type != "meta" and any(words in text for words in ("allocate memory", "out of memory")):
         empty = build_model(
             config, device="meta", dtype="bfloat16", chosen=ChosenClass(model_class=model_class, kind="base")
         )
@@ -134,9 +133,9 @@ def _reason_against(model_class: Any, error: Exception, config: PreTrainedConfig
             f"{name} does not fit into memory: it has {numbers:,} parameters, {size} in bfloat16; --device NAME, with "
             "the name of another device, bounds it without memory"
         )
-    if "overflow" in said.lower():
+    if "overflow" in text.lower():
         return f"{name} is too large: its sizes are more than torch can address"
-    reason = first_words(said) or "no reason given"
+    reason = first_words(text) or "no reason given"
     if not isinstance(error, (ValueError, RuntimeError, ImportError)):  # the texts of others are no sentences
         reason = f"{type(error).__name__}: {reason}"
     return f"transformers cannot build {name}: {reason}"

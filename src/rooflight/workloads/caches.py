@@ -15,7 +15,7 @@ from transformers.cache_utils import (
     LinearAttentionCacheLayerMixin,
 )
 
-from rooflight.workloads.errors import TargetError, told_in_one_line
+from rooflight.workloads.errors import TargetError, in_one_line
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,7 +78,7 @@ def held_cache(
             output = model_on_meta(input_ids=ids, use_cache=True)
     except Exception as error:  # whatever a model's own code raises
         name = type(model_on_meta).__name__
-        raise TargetError(f"cannot size the cache of {name}: {told_in_one_line(error)}") from error
+        raise TargetError(f"cannot size the cache of {name}: {in_one_line(error)}") from error
     argument = "cache_params" if "cache_params" in output else "past_key_values"
     cache = output.get(argument)
     if not hasattr(cache, "layers"):
@@ -90,8 +90,8 @@ def held_cache(
             return tensor
         if not tensor.is_floating_point():
             return torch.zeros(tensor.shape, dtype=tensor.dtype, device=device)
-        kept = dtype if tensor.dtype == model_on_meta.dtype else tensor.dtype  # some states are float32 in any model
-        return torch.randn(tensor.shape, dtype=kept, device=device, generator=generator)
+        own = dtype if tensor.dtype == model_on_meta.dtype else tensor.dtype  # some states are float32 in any model
+        return torch.randn(tensor.shape, dtype=own, device=device, generator=generator)
 
     held = copy.copy(cache)
     held.layers = [_held(layer, real) for layer in cache.layers]
@@ -106,7 +106,7 @@ def held_cache(
 
 def _held(layer: Any, real: Callable[[Tensor], Tensor]) -> Any:
     if type(layer) is DynamicLayer and layer.keys is not None and layer.values is not None:
-        room = [torch.cat([kept, kept[..., :1, :]], dim=-2) for kept in (layer.keys, layer.values)]
+        room = [torch.cat([cached, cached[..., :1, :]], dim=-2) for cached in (layer.keys, layer.values)]
         return HeldLayer(*(real(tensor) for tensor in room))
     return _mapped(layer, real)
 
@@ -125,7 +125,7 @@ def _mapped(layer: Any, change: Callable[[Tensor], Tensor]) -> Any:
             setattr(copied, name, [change(v) if isinstance(v, torch.Tensor) else v for v in value])
         elif isinstance(value, dict):
             setattr(copied, name, {k: change(v) if isinstance(v, torch.Tensor) else v for k, v in value.items()})
-    kept = next((v for v in vars(copied).values() if isinstance(v, torch.Tensor) and v.is_floating_point()), None)
-    if kept is not None and hasattr(copied, "device"):
-        copied.device, copied.dtype = kept.device, kept.dtype
+    floating = next((v for v in vars(copied).values() if isinstance(v, torch.Tensor) and v.is_floating_point()), None)
+    if floating is not None and hasattr(copied, "device"):
+        copied.device, copied.dtype = floating.device, floating.dtype
     return copied

@@ -95,7 +95,6 @@ def class_of(config: PreTrainedConfig, kind: ModelKind | None = None) -> ChosenC
 
 
 def _named(config: PreTrainedConfig) -> str:
-    """The first name in the config's ``architectures``; empty if there is none."""
     names = config.architectures
     listed = [names] if isinstance(names, str) else names if isinstance(names, list) else []
     return next((name for name in listed if isinstance(name, str)), "")
@@ -124,7 +123,6 @@ def _kind_of_class(model_class: Any, config: PreTrainedConfig) -> ModelKind:
 
 
 def _mapped(config: PreTrainedConfig, kind: ModelKind) -> Iterator[Any]:
-    """The classes that transformers lists for such a config and kind."""
     for name in KINDS[kind].mappings:
         mapping: Any = getattr(getattr(need_transformers(), name, None), "_model_mapping", {})
         if type(config) in mapping:

@@ -31,7 +31,7 @@ def first_words(text: str) -> str:
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST].rsplit(' ', 1)[0]} ..."
 
 
-def told_in_one_line(error: BaseException, *, prefer: Path | None = None) -> str:
+def in_one_line(error: BaseException, *, prefer: Path | None = None) -> str:
     """``TypeError: bad operand (train.py:12 in make_step)``: type, first line of the text, and where it was raised."""
     lines = str(error).strip().splitlines()
     text = f"{type(error).__name__}: {lines[0].strip()}" if lines else type(error).__name__
@@ -80,7 +80,6 @@ def need_transformers() -> ModuleType:
 
 
 def _need(*libraries: str, purpose: str) -> ModuleType:
-    """The last of the libraries, if all are there."""
     missing = [library for library in libraries if is_missing(library)]
     if missing:
         raise TargetError(f"{purpose} needs {' and '.join(missing)}: {install_line(missing)}")

@@ -140,7 +140,6 @@ def _ids_with_image(wanted: Wanted, features: int) -> Any:
 
 
 def _pictures(wanted: Wanted) -> tuple[dict[str, Any], int, str]:
-    """The arguments of the images, the features of one, and their sizes in words."""
     if wanted.accepts("image_grid_thw"):
         return _patches(wanted)
     more = (1,) if wanted.accepts("pixel_attention_mask") else ()  # Idefics: a list of images for each text

@@ -155,9 +155,9 @@ def _sound(wanted: Wanted) -> tuple[dict[str, Any], str]:
         if wanted.chosen.kind == "audio-codec":
             channels = getattr(config, "audio_channels", 1)
             return {name: draw.normal(batch, channels, samples)}, f"batch {batch}, {samples / rate:g} s at {rate} Hz"
-        said = f"batch {batch}, {samples / rate:.3g} s at {rate} Hz"
+        sizes = f"batch {batch}, {samples / rate:.3g} s at {rate} Hz"
         frames = f" ({wanted.seq} frames)" if hears_frames(config) else ""
-        return {name: draw.normal(batch, samples)}, said + frames
+        return {name: draw.normal(batch, samples)}, sizes + frames
     raise TargetError(
         f"no inputs are known for {wanted.chosen.name}: write your own step and pass path/to/train.py:make_step"
     )

@@ -50,7 +50,7 @@ class Difference:
         return not self.why and not self.outside
 
     @property
-    def told(self) -> str:
+    def message(self) -> str:
         """What is wrong, in a line; empty for a right result."""
         if self.why or self.agrees:
             return self.why

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rooflight.workloads.build import torch_device
-from rooflight.workloads.errors import RunFailed, TargetError, missing_package, need_torch, place_of, told_in_one_line
+from rooflight.workloads.errors import RunFailed, TargetError, in_one_line, missing_package, need_torch, place_of
 from rooflight.workloads.steps import guarded
 from rooflight.workloads.user_code import imported, on_path, parsed
 
@@ -98,11 +98,9 @@ class ImportedFile:
                 raise
             except (Exception, SystemExit) as error:
                 if number == len(places) - 1:
-                    told = (
-                        _explained(error, self.path, self.place)
-                        or f"raised {told_in_one_line(error, prefer=self.path)}"
-                    )
-                    raise TargetError(f"{self.path.name}: {what} {told}") from error
+                    raised = f"raised {in_one_line(error, prefer=self.path)}"
+                    reason = _explained(error, self.path, self.place) or raised
+                    raise TargetError(f"{self.path.name}: {what} {reason}") from error
         raise AssertionError("there is a place to build on")
 
     def refuse_others(self, what: str, tensors: list[torch.Tensor]) -> None:
@@ -203,10 +201,9 @@ def _explaining(run: Callable[[], Any], path: Path, place: torch.device) -> Call
         try:
             return run()
         except (Exception, SystemExit) as error:
-            told = _explained(error, path, place)
-            if told is None:
+            if (reason := _explained(error, path, place)) is None:
                 raise
-            raise RunFailed(f"{path.name} {told}") from error  # has the place already
+            raise RunFailed(f"{path.name} {reason}") from error  # has the place already
 
     return explained
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rooflight.workloads.build import TITLES, make_optimizer, quiet_transformers
 from rooflight.workloads.classes import Mode
-from rooflight.workloads.errors import STEP_FAILED, RunFailed, TargetError, need_torch, told_in_one_line
+from rooflight.workloads.errors import STEP_FAILED, RunFailed, TargetError, in_one_line, need_torch
 from rooflight.workloads.presets import Preset
 from rooflight.workloads.specs import StepSpec, checked_spec
 from rooflight.workloads.tensors import Inputs
@@ -84,7 +84,7 @@ def make_step(
 
 
 def guarded(run: Callable[[], Any], *, prefer: Path | None = None) -> Callable[[], Any]:
-    """``run``, but its errors become a RunFailed in one line (``told_in_one_line``), with the original chained."""
+    """``run``, but its errors become a RunFailed in one line (``in_one_line``), with the original chained."""
 
     @wraps(run)
     def step() -> Any:
@@ -93,7 +93,7 @@ def guarded(run: Callable[[], Any], *, prefer: Path | None = None) -> Callable[[
         except (RunFailed, TargetError):
             raise
         except (Exception, SystemExit) as error:
-            raise RunFailed(f"{STEP_FAILED}{told_in_one_line(error, prefer=prefer)}") from error
+            raise RunFailed(f"{STEP_FAILED}{in_one_line(error, prefer=prefer)}") from error
 
     setattr(step, _PLAIN, run)  # what a compiler takes
     return step

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rooflight.workloads.errors import TargetError, missing_package, need_torch, told_in_one_line
+from rooflight.workloads.errors import TargetError, in_one_line, missing_package, need_torch
 
 _module_numbers = itertools.count(1)
 
@@ -58,11 +58,10 @@ def called(make: Callable[..., Any], path: Path, name: str, makes: str) -> Any:
     try:
         return make()
     except (Exception, SystemExit) as error:
-        raise TargetError(f"{path.name}:{name} raised {told_in_one_line(error, prefer=path)}") from error
+        raise TargetError(f"{path.name}:{name} raised {in_one_line(error, prefer=path)}") from error
 
 
 def _needed(make: Callable[..., Any]) -> list[str]:
-    """The arguments that a function cannot be called without; none where its signature is unknown."""
     try:
         parameters = inspect.signature(make).parameters.values()
     except (TypeError, ValueError):
@@ -141,8 +140,7 @@ def imported(path: Path) -> ModuleType:
         if missing := missing_package(error, prefer=path):
             raise TargetError(f"{path.name} {missing}") from error
         if isinstance(error, (Exception, SystemExit)):
-            told = told_in_one_line(error, prefer=path)
-            raise TargetError(f"importing {path.name} raised {told}") from error
+            raise TargetError(f"importing {path.name} raised {in_one_line(error, prefer=path)}") from error
         raise
     return module
 

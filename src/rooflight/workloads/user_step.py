@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from rooflight.workloads.errors import TargetError, need_torch, told_in_one_line
+from rooflight.workloads.errors import TargetError, in_one_line, need_torch
 from rooflight.workloads.steps import Step, guarded
 from rooflight.workloads.user_code import called, function_of, refuse_async, refuse_generator, refuse_pending
 
@@ -84,7 +84,7 @@ def inputs_of(module: ModuleType, where: str, inputs: str | None = None, *, subj
     except TargetError:
         raise
     except Exception as error:
-        raise TargetError(f"{inputs or INPUTS} raised {told_in_one_line(error)}") from error
+        raise TargetError(f"{inputs or INPUTS} raised {in_one_line(error)}") from error
     if not several:
         raise TargetError(f"{where}: {inputs or INPUTS} yields no inputs")
     return several
@@ -125,15 +125,15 @@ def differentiated(result: Any, ones: dict[Any, Any] | None = None) -> tuple[Any
         return ()
 
 
-def _ones_like(tensor: Any, kept: dict[Any, Any] | None) -> Any:
+def _ones_like(tensor: Any, ones: dict[Any, Any] | None) -> Any:
     import torch
 
-    if kept is None or tensor.layout != torch.strided:
+    if ones is None or tensor.layout != torch.strided:
         return torch.ones_like(tensor)
     form = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
-    if form not in kept:
-        kept[form] = torch.ones_like(tensor)
-    return kept[form]
+    if form not in ones:
+        ones[form] = torch.ones_like(tensor)
+    return ones[form]
 
 
 def _gradient_leaves(tensors: Sequence[Any]) -> Iterator[Any]:
@@ -216,7 +216,6 @@ def open_user_step(
 
 
 def _made(run: Any, model: Any, where: str, module: ModuleType, inputs: str | None) -> UserStep:
-    """The step that a function returned, with its model where it did so."""
     nn = need_torch().nn
     if model is not None and not isinstance(model, nn.Module):
         raise TargetError(f"{where} returned {type(model).__name__} as the model: {_WANTED}")
@@ -234,7 +233,6 @@ def _made(run: Any, model: Any, where: str, module: ModuleType, inputs: str | No
 def _calls(
     function: Any, where: str, module: ModuleType, inputs: str | None, *, model: Any = None, subject: str = ""
 ) -> UserStep:
-    """The step that calls a function or module with inputs of the file; a module is its own model."""
     if named := keyword_only(function):
         raise TargetError(
             f"{subject or where} needs {', '.join(named)} by keyword, and {inputs or INPUTS}() gives positional "
@@ -246,7 +244,6 @@ def _calls(
 
 
 def _itself(function: Any, where: str, inputs: str | None, *, note: str = "", has_run: bool = False) -> UserStep:
-    """The step that calls a function or module without arguments."""
     if inputs is not None:
         raise TargetError(f"--inputs {inputs}: {where} takes no arguments")
     own = function if isinstance(function, need_torch().nn.Module) else None

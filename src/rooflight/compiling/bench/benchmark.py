@@ -26,7 +26,7 @@ from rooflight.front.options import RunOptions
 from rooflight.front.targets import analyze_target
 from rooflight.machine.hardware import kind_here, usable_cores
 from rooflight.roofline.analysis import Analysis
-from rooflight.workloads.errors import RunFailed, TargetError, told_in_one_line
+from rooflight.workloads.errors import RunFailed, TargetError, in_one_line
 from rooflight.workloads.targets import UserFunction, find_target
 
 Kind = Literal["eager", "cold", "warm", "check"]
@@ -270,7 +270,7 @@ def bounded(results: Sequence[Compiled], cell: Matrix, progress: Progress = log_
     try:
         analysis, _ = recorded(results[0].target, cell.options, inputs=cell.inputs, progress=progress)
     except Exception as error:  # the program ran: whatever the analysis meets, what was measured is kept
-        why = str(error) if isinstance(error, RunFailed | ValueError) else told_in_one_line(error)
+        why = str(error) if isinstance(error, RunFailed | ValueError) else in_one_line(error)
         return [replace(result, bounds_failed=why) for result in results]
     totals, program = analysis.totals, analysis.program
     return [

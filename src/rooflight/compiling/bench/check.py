@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from torch.utils._pytree import tree_leaves, tree_map
 
 from rooflight.compiling.bench.result import Check, Rounding
-from rooflight.workloads.errors import told_in_one_line
+from rooflight.workloads.errors import in_one_line
 from rooflight.workloads.outputs import Difference, compare, copied, tolerance_of
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _rounding(eager: _Seen, compiled: _Seen, double: Opened) -> Rounding:
             truth.state = mode.of(_state(model))
         return _errors(truth, eager, compiled, mode)
     except Exception as error:  # that the program has no float64 form does not make it wrong
-        return Rounding(failed=told_in_one_line(error))
+        return Rounding(failed=in_one_line(error))
 
 
 def _errors(truth: _Seen, eager: _Seen, compiled: _Seen, mode: InFloat64) -> Rounding:

@@ -79,8 +79,8 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def different(self) -> str:
         """How the compiled program differs from the eager one by more than the tolerance; empty if it does not."""
-        state = "" if self.state is None or self.state.agrees else f"the model's state after it: {self.state.told}"
-        return self.result.told or state
+        state = "" if self.state is None or self.state.agrees else f"the model's state after it: {self.state.message}"
+        return self.result.message or state
 
     @property
     def error(self) -> float | None:

@@ -21,7 +21,7 @@ from rooflight.compiling.workloads import WORKLOADS, open_workload
 from rooflight.front.device import Progress, log_progress
 from rooflight.machine.hardware import kind_here, usable_cores
 from rooflight.records.report import Report
-from rooflight.workloads.errors import TargetError, first_words, told_in_one_line
+from rooflight.workloads.errors import TargetError, first_words, in_one_line
 from rooflight.workloads.steps import unguarded
 from rooflight.workloads.targets import UserFunction, find_target, no_inputs, open_target
 from rooflight.workloads.user_step import Calls, differentiated, open_user_step
@@ -122,7 +122,7 @@ def explained(program: Program, options: ExplainOptions, notes: Sequence[str] = 
                 _called(run, args, backward=program.backward)
         except Exception as error:
             _raise_as_eager(program.run, args)
-            failed = compiler_error(error) or f"compiled, it raises {told_in_one_line(error)}, and eager does not"
+            failed = compiler_error(error) or f"compiled, it raises {in_one_line(error)}, and eager does not"
     return ExplainDocument(
         target=program.name,
         torch=str(torch.__version__),

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from rooflight.workloads.errors import told_in_one_line
+from rooflight.workloads.errors import in_one_line
 from rooflight.workloads.outputs import compare
 
 CHECKED_RUNS: Final = 2
@@ -66,7 +66,7 @@ class CheckedBackend:
             self.failed = self.failed or f"compiling {error}"
             return graph.forward
         except Exception as error:
-            self.failed = self.failed or told_in_one_line(error)
+            self.failed = self.failed or in_one_line(error)
             return graph.forward
         self.graphs += 1
         compiled = innermost_fn(compiled)  # without what switches Dynamo off, which Dynamo adds to what it is given
@@ -90,7 +90,7 @@ class CheckedBackend:
             try:
                 why, error = difference(graph.forward, compiled, args)
             except Exception as broken:
-                why, error = f"it raises {told_in_one_line(broken)}", None
+                why, error = f"it raises {in_one_line(broken)}", None
             self.checked += 1
             self.error = max(self.error or 0.0, error) if error is not None else self.error
             if why:
@@ -128,7 +128,7 @@ def difference(eager: Run, compiled: Run, args: Sequence[Any]) -> tuple[str, flo
         for what, ours, theirs in zip(("result", "inputs it writes", "gradients"), *sides, strict=True):
             found = compare(ours, theirs)
             if not found.agrees:
-                return f"{what}: {found.told}", found.error
+                return f"{what}: {found.message}", found.error
         errors = [compare(ours, theirs).error for ours, theirs in zip(*sides, strict=True)]
         return "", max((error for error in errors if error is not None), default=None)
     finally:

@@ -25,7 +25,7 @@ from rooflight.inference.saving import TRACE, read_summary, write
 from rooflight.machine.cpu_load import Bystander
 from rooflight.records.quantity import count_of
 from rooflight.records.report import Report
-from rooflight.workloads.errors import RunFailed, TargetError, told_in_one_line
+from rooflight.workloads.errors import RunFailed, TargetError, in_one_line
 from rooflight.workloads.targets import UserFunction, find_target
 
 _EVERY_S: Final = 0.1  # how often progress is drawn
@@ -88,7 +88,7 @@ class DecodeJob:
         except (TargetError, KeyboardInterrupt):
             raise
         except Exception as error:
-            raise RunFailed(f"the run failed: {told_in_one_line(error)}; {self.state(self.save())}") from error
+            raise RunFailed(f"the run failed: {in_one_line(error)}; {self.state(self.save())}") from error
         finally:
             self._prof.detach()
             release_active_profiler()
